@@ -1,0 +1,25 @@
+//! The time of day and a clock that never goes back, behind a trait so that tests can hold them.
+
+use std::time::{Instant, SystemTime};
+
+/// Reads the time.
+pub trait Clock: Send + Sync {
+    /// The time of day.
+    fn now(&self) -> SystemTime;
+    /// Monotonic time.
+    fn instant(&self) -> Instant;
+}
+
+/// The machine's clocks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn instant(&self) -> Instant {
+        Instant::now()
+    }
+}

@@ -1,0 +1,22 @@
+//! The one door to the machine: configfs and sysfs trees, commands, block-device ioctls, locks and the clock. Everything
+//! above works on the traits of this crate, so that the same code runs on the kernel and on the behaving fakes
+//! (feature `fake`).
+//!
+//! What must never happen here: a decision. This crate does what it is told, once, and says exactly what failed.
+//! `unsafe` lives in [`sys`] alone.
+
+mod block;
+mod clock;
+mod command;
+mod tree;
+
+#[cfg(feature = "fake")]
+pub mod fake;
+
+pub use block::{BlockDevices, BlockError, KernelBlocks};
+pub use clock::{Clock, SystemClock};
+pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands};
+pub use tree::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath};
+
+/// The error numbers of the kernel.
+pub use nix::errno::Errno;

@@ -1,0 +1,297 @@
+//! A tree of folders, attribute files and links: configfs or sysfs, rooted anywhere.
+//!
+//! Every call is one system call on one object (`write` and `read` are open, one transfer, close), because configfs
+//! gives each of them its own meaning. Nothing here is recursive, and nothing creates parents.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Component, Path, PathBuf};
+
+use nix::errno::Errno;
+
+/// Longest attribute that is read: configfs and sysfs attributes are at most one page; PR lists and `info` included.
+const ATTRIBUTE_BYTES_MAX: u64 = 64 * 1024;
+
+/// A path below a tree's root. Made from components that hold no `/` and are not `.` or `..`, so that a name from a
+/// request can never lead out of the tree.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct TreePath(String);
+
+impl TreePath {
+    /// The root itself.
+    pub const fn root() -> Self {
+        Self(String::new())
+    }
+
+    /// A path from a text of our own such as `core/iblock_1000`; empty, `.` and `..` components are dropped.
+    pub fn new(text: &str) -> Self {
+        text.split('/').fold(Self::root(), |path, name| path.join(name))
+    }
+
+    /// The path with one more component. A component that is empty, `.`, `..` or holds a `/` or NUL is replaced by one
+    /// that names no object (configfs refuses it), rather than walking elsewhere.
+    #[must_use]
+    pub fn join(&self, name: impl fmt::Display) -> Self {
+        let name = name.to_string();
+        if name.is_empty() || name == "." {
+            return self.clone();
+        }
+        let name = if name == ".." || name.contains(['/', '\0']) { "\u{fffd}".to_owned() } else { name };
+        Self(if self.0.is_empty() { name } else { format!("{}/{name}", self.0) })
+    }
+
+    /// The path as text, without a leading `/`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The last component.
+    pub fn name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The folder that holds this object; the root's is the root.
+    #[must_use]
+    pub fn parent(&self) -> Self {
+        Self(self.0.rsplit_once('/').map(|(parent, _)| parent.to_owned()).unwrap_or_default())
+    }
+
+    /// Whether this is `other` or lies below it.
+    pub fn is_within(&self, other: &Self) -> bool {
+        other.0.is_empty()
+            || self == other
+            || self.0.strip_prefix(&other.0).is_some_and(|rest| rest.starts_with('/'))
+    }
+}
+
+impl fmt::Display for TreePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TreePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What kind of object a folder holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EntryKind {
+    /// A folder.
+    Dir,
+    /// An attribute.
+    File,
+    /// A symbolic link.
+    Link,
+}
+
+/// One object in a folder.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: EntryKind,
+}
+
+/// The operations of a tree, as errors name them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TreeOp {
+    /// `mkdir(2)`.
+    Mkdir,
+    /// `rmdir(2)`.
+    Rmdir,
+    /// `symlink(2)`.
+    Symlink,
+    /// `unlink(2)` of a link.
+    Unlink,
+    /// Open, one `write(2)`, close.
+    Write,
+    /// Open, read to the end, close.
+    Read,
+    /// Read a folder.
+    List,
+    /// `readlink(2)`.
+    ReadLink,
+}
+
+impl fmt::Display for TreeOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mkdir => "mkdir",
+            Self::Rmdir => "rmdir",
+            Self::Symlink => "symlink",
+            Self::Unlink => "unlink",
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::List => "list",
+            Self::ReadLink => "readlink",
+        })
+    }
+}
+
+/// An operation that the kernel refused. Values that were written are never part of it: they may be secrets.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{op} {root}/{path}: {} ({errno:?})", .errno.desc())]
+pub struct TreeError {
+    /// What was tried.
+    pub op: TreeOp,
+    /// The tree's root folder.
+    pub root: String,
+    /// On which object.
+    pub path: TreePath,
+    /// The kernel's answer.
+    pub errno: Errno,
+}
+
+/// A configfs or sysfs tree.
+pub trait Tree: Send + Sync {
+    /// Makes a folder; configfs makes the kernel object behind it.
+    fn mkdir(&self, path: &TreePath) -> Result<(), TreeError>;
+    /// Removes a folder; configfs destroys the kernel object behind it, and may block until its I/O has drained.
+    fn rmdir(&self, path: &TreePath) -> Result<(), TreeError>;
+    /// Makes `link` point to the object `target` of the same tree.
+    fn symlink(&self, target: &TreePath, link: &TreePath) -> Result<(), TreeError>;
+    /// Removes a link.
+    fn unlink(&self, path: &TreePath) -> Result<(), TreeError>;
+    /// Writes an attribute by one `write(2)` of exactly these bytes: no newline is added.
+    fn write(&self, path: &TreePath, value: &[u8]) -> Result<(), TreeError>;
+    /// Reads an attribute.
+    fn read(&self, path: &TreePath) -> Result<Vec<u8>, TreeError>;
+    /// The objects of a folder, sorted by name.
+    fn list(&self, path: &TreePath) -> Result<Vec<Entry>, TreeError>;
+    /// Where a link points, as a path of this tree.
+    fn read_link(&self, path: &TreePath) -> Result<TreePath, TreeError>;
+    /// Whether there is a folder (one `stat(2)`).
+    fn is_dir(&self, path: &TreePath) -> Result<bool, TreeError>;
+
+    /// Reads an attribute as text without its trailing newlines.
+    fn read_text(&self, path: &TreePath) -> Result<String, TreeError> {
+        let bytes = self.read(path)?;
+        Ok(String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\0']).to_owned())
+    }
+}
+
+/// The real thing: a folder of the running kernel.
+#[derive(Debug, Clone)]
+pub struct KernelTree {
+    root: PathBuf,
+}
+
+impl KernelTree {
+    /// The LIO tree of a stock system.
+    pub const TARGET: &'static str = "/sys/kernel/config/target";
+
+    /// A tree rooted at this folder.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// The root folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn at(&self, path: &TreePath) -> PathBuf {
+        if path.as_str().is_empty() { self.root.clone() } else { self.root.join(path.as_str()) }
+    }
+
+    fn fail(&self, op: TreeOp, path: &TreePath) -> impl FnOnce(io::Error) -> TreeError {
+        let (root, path) = (self.root.display().to_string(), path.clone());
+        move |error| TreeError {
+            op,
+            root,
+            path,
+            errno: error.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
+        }
+    }
+}
+
+impl Tree for KernelTree {
+    fn mkdir(&self, path: &TreePath) -> Result<(), TreeError> {
+        fs::create_dir(self.at(path)).map_err(self.fail(TreeOp::Mkdir, path))
+    }
+
+    fn rmdir(&self, path: &TreePath) -> Result<(), TreeError> {
+        fs::remove_dir(self.at(path)).map_err(self.fail(TreeOp::Rmdir, path))
+    }
+
+    fn symlink(&self, target: &TreePath, link: &TreePath) -> Result<(), TreeError> {
+        std::os::unix::fs::symlink(self.at(target), self.at(link)).map_err(self.fail(TreeOp::Symlink, link))
+    }
+
+    fn unlink(&self, path: &TreePath) -> Result<(), TreeError> {
+        fs::remove_file(self.at(path)).map_err(self.fail(TreeOp::Unlink, path))
+    }
+
+    fn write(&self, path: &TreePath, value: &[u8]) -> Result<(), TreeError> {
+        let write = || -> io::Result<()> {
+            let mut file = fs::OpenOptions::new().write(true).open(self.at(path))?;
+            // One write(2): configfs stores what one call brings. A short write would store half a value.
+            match file.write(value)? {
+                n if n == value.len() => Ok(()),
+                _ => Err(io::Error::from_raw_os_error(Errno::EIO as i32)),
+            }
+        };
+        write().map_err(self.fail(TreeOp::Write, path))
+    }
+
+    fn read(&self, path: &TreePath) -> Result<Vec<u8>, TreeError> {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut bytes = Vec::with_capacity(256);
+            fs::File::open(self.at(path))?.take(ATTRIBUTE_BYTES_MAX).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        read().map_err(self.fail(TreeOp::Read, path))
+    }
+
+    fn list(&self, path: &TreePath) -> Result<Vec<Entry>, TreeError> {
+        let list = || -> io::Result<Vec<Entry>> {
+            let mut entries = Vec::new();
+            for entry in fs::read_dir(self.at(path))? {
+                let entry = entry?;
+                let kind = entry.file_type()?;
+                let kind = if kind.is_dir() {
+                    EntryKind::Dir
+                } else if kind.is_symlink() {
+                    EntryKind::Link
+                } else {
+                    EntryKind::File
+                };
+                entries.push(Entry { name: entry.file_name().to_string_lossy().into_owned(), kind });
+            }
+            entries.sort();
+            Ok(entries)
+        };
+        list().map_err(self.fail(TreeOp::List, path))
+    }
+
+    fn read_link(&self, path: &TreePath) -> Result<TreePath, TreeError> {
+        // configfs answers with a relative path (`../../../../target/core/…`), whatever the link was made with.
+        let target = fs::read_link(self.at(path)).map_err(self.fail(TreeOp::ReadLink, path))?;
+        let mut whole = self.at(&path.parent());
+        for part in target.components() {
+            match part {
+                Component::RootDir => whole = PathBuf::from("/"),
+                Component::ParentDir => {
+                    whole.pop();
+                }
+                Component::Normal(name) => whole.push(name),
+                Component::CurDir | Component::Prefix(_) => {}
+            }
+        }
+        let below = whole.strip_prefix(&self.root).unwrap_or(&whole);
+        Ok(TreePath::new(&below.to_string_lossy()))
+    }
+
+    fn is_dir(&self, path: &TreePath) -> Result<bool, TreeError> {
+        match fs::metadata(self.at(path)) {
+            Ok(meta) => Ok(meta.is_dir()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(self.fail(TreeOp::Read, path)(error)),
+        }
+    }
+}

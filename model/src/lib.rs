@@ -1,0 +1,36 @@
+//! Pure types shared by every part of Mooring: ids, names, sizes, specs, plans, reports, receipts and limits.
+//!
+//! Nothing here does I/O, reads a clock or knows a protocol. Strings become these types at the edge (CLI, wire,
+//! configuration); inside, a value of one of these types is true by construction.
+//!
+//! What must never happen here: an import of another Mooring crate; a `Debug` or `Display` that prints a secret.
+
+mod cure;
+mod generation;
+mod id;
+pub mod limit;
+mod name;
+mod plan;
+mod report;
+mod secret;
+mod size;
+mod spec;
+
+pub use cure::{Chain, Cure};
+pub use generation::{Digest, Fence, Generation, Stamp};
+pub use id::{AgentId, AttachmentId, ClusterId, ParseIdError, VolumeId};
+pub use name::{
+    BackstoreName, Iqn, IqnPrefix, LUN_DEFAULT, LV_TAG, LV_UNZEROED_TAG, Lun, LvName, Naa, NameError, Portal,
+    TPG_DEFAULT, VgName,
+};
+pub use plan::{Blocked, BlockedKind, Plan, Step};
+pub use report::{
+    Counters, ExportReport, GrantReport, Phase, Problem, Proof, Receipt, Revoked, SessionReport, StuckStep,
+    VolumeReport,
+};
+pub use secret::Secret;
+pub use size::{ByteSize, ParseSizeError};
+pub use spec::{
+    Chap, ChapSide, ExportIdentity, ExportNames, ExportSpec, Grant, Mode, ParseModeError, Provisioning,
+    SpecError, VolumeSpec,
+};

@@ -1,0 +1,427 @@
+//! Names that end up on disks and wires. They are functions of ids and cannot change later (ARCHITECTURE, invariants 4 and 5).
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::VolumeId;
+use crate::limit::{ISCSI_NAME_BYTES_MAX, VG_NAME_BYTES_MAX};
+
+/// A text that is not the name it should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not {want}: {why}")]
+pub struct NameError {
+    text: String,
+    want: &'static str,
+    why: &'static str,
+}
+
+fn wrong(text: &str, want: &'static str, why: &'static str) -> NameError {
+    // Names come from requests: keep what an error repeats short.
+    NameError { text: text.chars().take(80).collect(), want, why }
+}
+
+/// The tag that every LV of ours carries. What lacks it is not ours.
+pub const LV_TAG: &str = "mooring";
+
+/// The tag of an LV whose blocks were not zeroed yet. Such an LV is never exported.
+pub const LV_UNZEROED_TAG: &str = "mooring-unzeroed";
+
+/// The portal group of every target that we make.
+pub const TPG_DEFAULT: u16 = 1;
+
+/// LUN 1, never 0: for an unmapped LUN 0 the kernel answers with a virtual disk of 64 blocks, so that a host being
+/// revoked would read zeros; an unmapped LUN 1 answers with an error (lio.md, d).
+pub const LUN_DEFAULT: Lun = Lun(1);
+
+/// A logical unit number as an initiator sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Lun(pub u16);
+
+impl fmt::Display for Lun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+macro_rules! text_name {
+    ($(#[$doc:meta])* $name:ident, $check:path) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NameError;
+
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                $check(text)?;
+                Ok(Self(text.to_owned()))
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+
+            fn try_from(text: String) -> Result<Self, NameError> {
+                $check(&text)?;
+                Ok(Self(text))
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+text_name!(
+    /// An iSCSI qualified name, `iqn.YYYY-MM.authority[:rest]` (RFC 7143, 4.2.7.4), lower case.
+    ///
+    /// LIO itself checks nothing here (lio.md, b): an upper-case name would be taken and never match, so it is refused.
+    Iqn,
+    check_iqn
+);
+text_name!(
+    /// What stands before `:<volume uuid>` in the name of every target: an IQN without a colon part.
+    IqnPrefix,
+    check_prefix
+);
+text_name!(
+    /// An LVM volume group's name (lvm(8)).
+    VgName,
+    check_vg
+);
+
+fn check_iqn(text: &str) -> Result<(), NameError> {
+    const WANT: &str = "an iSCSI name";
+    if text.len() > ISCSI_NAME_BYTES_MAX {
+        return Err(wrong(text, WANT, "it is longer than 223 bytes"));
+    }
+    if text.bytes().any(|b| b.is_ascii_uppercase()) {
+        return Err(wrong(text, WANT, "iSCSI names are lower case"));
+    }
+    let rest = text.strip_prefix("iqn.").ok_or_else(|| {
+        wrong(
+            text,
+            WANT,
+            "want iqn.YYYY-MM.reversed.domain[:name], for example iqn.2004-10.com.example:host1",
+        )
+    })?;
+    if !text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-' | b':'))
+    {
+        return Err(wrong(text, WANT, "only a-z, 0-9, '.', '-' and ':' are allowed"));
+    }
+    let (date, rest) =
+        rest.split_once('.').ok_or_else(|| wrong(text, WANT, "no naming authority after the date"))?;
+    let date_ok = date.len() == 7
+        && date.bytes().enumerate().all(|(i, b)| if i == 4 { b == b'-' } else { b.is_ascii_digit() })
+        && matches!(
+            &date[5..],
+            "01" | "02" | "03" | "04" | "05" | "06" | "07" | "08" | "09" | "10" | "11" | "12"
+        );
+    if !date_ok {
+        return Err(wrong(text, WANT, "the date after iqn. is not YYYY-MM"));
+    }
+    let authority = rest.split(':').next().unwrap_or_default();
+    if authority.is_empty() || authority.split('.').any(str::is_empty) {
+        return Err(wrong(text, WANT, "the naming authority is not a reversed domain"));
+    }
+    if rest.ends_with(':') {
+        return Err(wrong(text, WANT, "nothing follows the last colon"));
+    }
+    Ok(())
+}
+
+fn check_prefix(text: &str) -> Result<(), NameError> {
+    check_iqn(text)?;
+    if text.contains(':') {
+        return Err(wrong(text, "an IQN prefix", "the part after ':' is the volume's id"));
+    }
+    // ":" and 36 characters of a UUID have to fit behind it.
+    if text.len() + 37 > ISCSI_NAME_BYTES_MAX {
+        return Err(wrong(text, "an IQN prefix", "it is too long for a volume id behind it"));
+    }
+    Ok(())
+}
+
+fn check_vg(text: &str) -> Result<(), NameError> {
+    const WANT: &str = "a volume group name";
+    if text.is_empty() || text.len() > VG_NAME_BYTES_MAX {
+        return Err(wrong(text, WANT, "want 1 to 64 bytes"));
+    }
+    if text.starts_with('-') || matches!(text, "." | "..") {
+        return Err(wrong(text, WANT, "it must not start with '-' nor be '.' or '..'"));
+    }
+    if !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'_' | b'.' | b'-')) {
+        return Err(wrong(text, WANT, "only letters, digits, '+', '_', '.' and '-' are allowed"));
+    }
+    Ok(())
+}
+
+impl IqnPrefix {
+    /// The prefix of the project; a site may set its own.
+    pub const DEFAULT: &'static str = "iqn.2026-11.dev.mooring";
+
+    /// The target of a volume: `<prefix>:<volume uuid>`.
+    pub fn target(&self, volume: VolumeId) -> Iqn {
+        Iqn(format!("{}:{volume}", self.0))
+    }
+}
+
+impl Default for IqnPrefix {
+    fn default() -> Self {
+        Self(Self::DEFAULT.to_owned())
+    }
+}
+
+/// A logical volume's name inside its group.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LvName(String);
+
+impl LvName {
+    const PREFIX: &'static str = "mooring-";
+
+    /// `mooring-<volume uuid>`.
+    pub fn of(volume: VolumeId) -> Self {
+        Self(format!("{}{volume}", Self::PREFIX))
+    }
+
+    /// The volume whose LV has this name, if it is a name of ours.
+    pub fn volume(name: &str) -> Option<VolumeId> {
+        name.strip_prefix(Self::PREFIX)?.parse().ok()
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LvName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Where a backstore stands in configfs: `core/<hba>/<name>`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BackstoreName {
+    /// The HBA folder. Numbers from 1000 keep clear of rtslib's low ones; 256 of them, because the kernel serialises the
+    /// removal of backstores of one HBA (lio.md, k).
+    pub hba: String,
+    /// The backstore's folder.
+    pub name: String,
+}
+
+impl BackstoreName {
+    /// `iblock_<1000 + first byte of the uuid>/<volume uuid>`.
+    pub fn of(volume: VolumeId) -> Self {
+        Self { hba: format!("iblock_{}", 1000 + u16::from(volume.as_bytes()[0])), name: volume.to_string() }
+    }
+}
+
+/// The 128-bit NAA identifier (type 6) that LIO builds from a unit serial, as 32 hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Naa(String);
+
+impl Naa {
+    /// `6001405` and the first 25 hex digits of the serial, padded with zeros; other characters are skipped (lio.md, e).
+    /// The last 7 digits of a UUID are lost, so two volumes can collide: the agent refuses the second.
+    pub fn of_serial(serial: &str) -> Self {
+        let mut naa = String::from("6001405");
+        naa.extend(serial.chars().filter(char::is_ascii_hexdigit).map(|c| c.to_ascii_lowercase()).take(25));
+        while naa.len() < 32 {
+            naa.push('0');
+        }
+        Self(naa)
+    }
+
+    /// The 32 digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Naa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An IPv4 address and TCP port where a target listens. The wildcard address is refused: it would take the port from
+/// every other target of the machine (lio.md, b).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Portal(SocketAddrV4);
+
+impl Portal {
+    /// The registered iSCSI port.
+    pub const PORT_DEFAULT: u16 = 3260;
+
+    /// The address.
+    pub fn address(&self) -> Ipv4Addr {
+        *self.0.ip()
+    }
+
+    /// The TCP port.
+    pub fn port(&self) -> u16 {
+        self.0.port()
+    }
+}
+
+impl FromStr for Portal {
+    type Err = NameError;
+
+    /// Parses `ADDRESS` (port 3260) or `ADDRESS:PORT`.
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        const WANT: &str = "an IPv4 portal";
+        let socket = text
+            .parse::<SocketAddrV4>()
+            .or_else(|_| text.parse::<Ipv4Addr>().map(|ip| SocketAddrV4::new(ip, Self::PORT_DEFAULT)))
+            .map_err(|_| wrong(text, WANT, "want ADDRESS or ADDRESS:PORT, for example 10.10.0.10:3260"))?;
+        if socket.port() == 0 {
+            return Err(wrong(text, WANT, "port 0 is not allowed"));
+        }
+        if socket.ip().is_unspecified() || socket.ip().is_multicast() || socket.ip().is_broadcast() {
+            return Err(wrong(
+                text,
+                WANT,
+                "want one address of this machine, not a wildcard or group address",
+            ));
+        }
+        Ok(Self(socket))
+    }
+}
+
+impl TryFrom<String> for Portal {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Self, NameError> {
+        text.parse()
+    }
+}
+
+impl From<Portal> for String {
+    fn from(portal: Portal) -> Self {
+        portal.to_string()
+    }
+}
+
+impl fmt::Display for Portal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id() -> VolumeId {
+        "a0000000-1111-4222-8333-444444444444".parse().unwrap()
+    }
+
+    #[test]
+    fn names_are_functions_of_the_id() {
+        assert_eq!(
+            IqnPrefix::default().target(id()).as_str(),
+            "iqn.2026-11.dev.mooring:a0000000-1111-4222-8333-444444444444"
+        );
+        assert_eq!(LvName::of(id()).as_str(), "mooring-a0000000-1111-4222-8333-444444444444");
+        assert_eq!(LvName::volume(LvName::of(id()).as_str()), Some(id()));
+        assert_eq!(LvName::volume("mooring-snap-a0000000-1111-4222-8333-444444444444"), None);
+        let backstore = BackstoreName::of(id());
+        assert_eq!((backstore.hba.as_str(), backstore.name), ("iblock_1160", id().to_string()));
+    }
+
+    #[test]
+    fn naa_is_the_kernels() {
+        // Both pairs were read from a real kernel (lio.md, e).
+        assert_eq!(
+            Naa::of_serial("11112222-3333-4444-5555-666677778888").as_str(),
+            "60014051111222233334444555566667"
+        );
+        assert_eq!(Naa::of_serial("s1").as_str(), "60014051000000000000000000000000");
+    }
+
+    #[test]
+    fn initiator_names() {
+        for good in [
+            "iqn.1993-08.org.debian:01:deadbeef",
+            "iqn.2026-01.lab:host1",
+            "iqn.2026-11.dev.mooring:host.a-b",
+        ] {
+            assert!(good.parse::<Iqn>().is_ok(), "{good}");
+        }
+        let long = format!("iqn.2026-01.lab:{}", "x".repeat(223));
+        for bad in [
+            "",
+            "iqn",
+            "iqn.",
+            "iqn.2026-13.lab:a",
+            "iqn.202-013.lab:a",
+            "IQN.2026-01.lab:a",
+            "iqn.2026-01.lab:A",
+            "iqn.2026-01.:a",
+            "iqn.2026-01.lab:",
+            "iqn.2026-01.lab:a/b",
+            "iqn.2026-01.lab:a b",
+            "iqn.2026-01.lab:a\n",
+            "eui.0123456789abcdef",
+            "../x",
+            &long,
+        ] {
+            assert!(bad.parse::<Iqn>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn portals() {
+        assert_eq!("10.10.0.10".parse::<Portal>().unwrap().to_string(), "10.10.0.10:3260");
+        for bad in [
+            "",
+            ":3260",
+            "10.10.0.10:0",
+            "0.0.0.0:3260",
+            "[::1]:3260",
+            "10.10.0.10:99999",
+            "host:3260",
+            "224.0.0.1",
+        ] {
+            assert!(bad.parse::<Portal>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn group_names() {
+        assert!("vg0".parse::<VgName>().is_ok());
+        for bad in ["", ".", "..", "-x", "a/b", "a b", "a\n"] {
+            assert!(bad.parse::<VgName>().is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What is seen, and what was done: derived each time it is asked for, never stored beside the truth (receipts apart,
+//! which are records of the past).
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use crate::{AttachmentId, ByteSize, Cure, Generation, Iqn, Lun, Mode, Naa, Portal, VolumeId};
+
+/// Something that is not as wanted, for people and for the controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The object, as the operator knows it.
+    pub object: String,
+    /// What is wrong and what to do.
+    pub text: String,
+    /// Who can cure it.
+    pub cure: Cure,
+}
+
+/// A kernel call that has not returned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StuckStep {
+    /// The step, as `rmdir iscsi/…/acls/…`.
+    pub step: String,
+    /// For how long it has been running.
+    pub since: Duration,
+}
+
+/// Where a volume stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Wanted, not there yet (or being zeroed).
+    Creating,
+    /// There, zeroed, usable.
+    Ready,
+    /// Doomed, still there.
+    Deleting,
+    /// Doomed and gone.
+    Gone,
+    /// Wanted and cannot be made now; see the problems.
+    Failed,
+    /// There, tagged as ours, and no spec names it: kept and reported.
+    Orphan,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Creating => "creating",
+            Self::Ready => "ready",
+            Self::Deleting => "deleting",
+            Self::Gone => "gone",
+            Self::Failed => "failed",
+            Self::Orphan => "orphan",
+        })
+    }
+}
+
+/// One volume as it is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeReport {
+    /// The volume.
+    pub id: VolumeId,
+    /// Where it stands.
+    pub phase: Phase,
+    /// The group it lies in.
+    pub group: String,
+    /// Its size as LVM says; 0 when it is not there.
+    pub size: ByteSize,
+    /// The device node, when it is active.
+    pub device: Option<String>,
+    /// Bytes zeroed so far, while that goes on.
+    pub zeroed: Option<ByteSize>,
+    /// What is not as wanted.
+    pub problems: Vec<Problem>,
+}
+
+/// A live session of one nexus.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionReport {
+    /// The initiator.
+    pub initiator: Iqn,
+    /// Initiator session id, 12 hexadecimal digits.
+    pub isid: String,
+    /// The kernel's number of the session (`LIO Session ID`).
+    pub id: u64,
+    /// The initiator's addresses, one per connection.
+    pub addresses: Vec<String>,
+    /// `LOGGED_IN` and so on, as the kernel says without its prefix.
+    pub state: String,
+    /// Commands that the target has taken and not answered yet.
+    pub in_flight: u32,
+}
+
+/// What a nexus has done since it was granted (the kernel starts anew when the mapped LUN is made anew).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// SCSI commands.
+    pub commands: u64,
+    /// MiB read, rounded down.
+    pub read_mib: u64,
+    /// MiB written, rounded down.
+    pub written_mib: u64,
+}
+
+/// One grant as it is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantReport {
+    /// The initiator.
+    pub initiator: Iqn,
+    /// The LUN number it sees.
+    pub lun: Lun,
+    /// The mode that is wanted.
+    pub wanted: Mode,
+    /// The mode that the kernel enforces; `None` while the nexus is not complete.
+    pub seen: Option<Mode>,
+    /// Its live sessions.
+    pub sessions: Vec<SessionReport>,
+    /// What it has done.
+    pub counters: Counters,
+}
+
+/// One export as it is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportReport {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The generation that the agent works on.
+    pub generation: Generation,
+    /// Target name.
+    pub target: Iqn,
+    /// The identity that initiators see.
+    pub naa: Naa,
+    /// Where the target listens.
+    pub portals: Vec<Portal>,
+    /// Everything wanted is seen in the kernel.
+    pub in_force: bool,
+    /// Its grants.
+    pub grants: Vec<GrantReport>,
+    /// What is not as wanted.
+    pub problems: Vec<Problem>,
+    /// A kernel call of this volume that has not returned.
+    pub stuck: Option<StuckStep>,
+}
+
+/// Whether anything of a revoked nexus may still reach the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Proof {
+    /// The kernel's draining call has returned: nothing of this nexus lands any more.
+    Proven,
+    /// The kernel's call has not returned: this many commands may still land.
+    Unproven {
+        /// Commands in flight when the revoke began.
+        in_flight: u32,
+    },
+}
+
+/// What was taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Revoked {
+    /// The nexus existed in the kernel and was removed.
+    Nexus,
+    /// There was nothing in the kernel to remove.
+    Nothing,
+}
+
+/// The record of a revoke. It never says revoked while the grant lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The initiator: with the volume, the nexus.
+    pub initiator: Iqn,
+    /// The attachments that shared it.
+    pub attachments: Vec<AttachmentId>,
+    /// The generation of the export's spec that took it away.
+    pub generation: Generation,
+    /// What was taken away.
+    pub revoked: Revoked,
+    /// The sessions that were cut.
+    pub sessions: Vec<SessionReport>,
+    /// Whether that is proven.
+    pub proof: Proof,
+    /// When the revoke began.
+    pub began: SystemTime,
+    /// When the draining call returned; `None` while unproven.
+    pub ended: Option<SystemTime>,
+}

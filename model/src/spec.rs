@@ -1,0 +1,320 @@
+//! What is wanted: the spec of one volume and the spec of one volume's export. Specs travel per object.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::limit::{
+    CHAP_BYTES_MAX, CHAP_SECRET_BYTES_MIN, GRANTS_PER_EXPORT_MAX, PORTALS_PER_EXPORT_MAX, SERIAL_BYTES_MAX,
+    VOLUME_BYTES_MAX, VOLUME_BYTES_MIN,
+};
+use crate::{
+    AttachmentId, BackstoreName, ByteSize, Iqn, IqnPrefix, LUN_DEFAULT, Lun, LvName, Naa, Portal, Secret,
+    TPG_DEFAULT, VgName, VolumeId,
+};
+
+/// A spec that can never be made true. The text says which field, what is wrong, and what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {why}")]
+pub struct SpecError {
+    /// The field, as `grants[3].chap.secret`.
+    pub field: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl SpecError {
+    /// An error about one field.
+    pub fn new(field: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { field: field.into(), why: why.into() }
+    }
+}
+
+/// How the blocks of a volume come into being.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Provisioning {
+    /// All extents are allocated at creation.
+    Thick,
+}
+
+/// One volume: an LV of this size in this group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeSpec {
+    /// The volume.
+    pub id: VolumeId,
+    /// The volume group, which must be listed in the agent's configuration.
+    pub group: VgName,
+    /// The size in bytes; LVM rounds it up to whole extents.
+    pub size: ByteSize,
+    /// How it is provisioned.
+    pub provisioning: Provisioning,
+}
+
+impl VolumeSpec {
+    /// Checks what the types alone do not hold.
+    pub fn check(&self) -> Result<(), SpecError> {
+        if self.size.0 < VOLUME_BYTES_MIN {
+            return Err(SpecError::new(
+                "size",
+                format!("{} is less than the smallest volume, {}", self.size, ByteSize(VOLUME_BYTES_MIN)),
+            ));
+        }
+        if self.size.0 > VOLUME_BYTES_MAX {
+            return Err(SpecError::new("size", format!("{} is more than LVM can hold", self.size)));
+        }
+        if !self.size.0.is_multiple_of(512) {
+            return Err(SpecError::new(
+                "size",
+                format!("{} bytes is not a whole number of 512-byte blocks", self.size.0),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What one nexus may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Mode {
+    /// Reads only: `write_protect` at the target.
+    #[serde(rename = "ro")]
+    ReadOnly,
+    /// Reads and writes.
+    #[serde(rename = "rw")]
+    ReadWrite,
+}
+
+/// A text that is neither `ro` nor `rw`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a mode: want rw or ro")]
+pub struct ParseModeError(String);
+
+impl FromStr for Mode {
+    type Err = ParseModeError;
+
+    fn from_str(text: &str) -> Result<Self, ParseModeError> {
+        match text {
+            "ro" => Ok(Self::ReadOnly),
+            "rw" => Ok(Self::ReadWrite),
+            other => Err(ParseModeError(other.chars().take(32).collect())),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ReadOnly => "ro",
+            Self::ReadWrite => "rw",
+        })
+    }
+}
+
+/// One direction of CHAP: a name and its secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChapSide {
+    /// The user name.
+    pub user: String,
+    /// The secret.
+    pub secret: Secret,
+}
+
+/// CHAP of one initiator: it proves itself to the target, and with `mutual` the target to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chap {
+    /// The initiator's credentials.
+    pub initiator: ChapSide,
+    /// The target's credentials, for mutual CHAP.
+    pub mutual: Option<ChapSide>,
+}
+
+impl Chap {
+    fn check(&self, field: &str) -> Result<(), SpecError> {
+        self.initiator.check(field)?;
+        let Some(mutual) = &self.mutual else { return Ok(()) };
+        mutual.check(&format!("{field}.mutual"))?;
+        // RFC 7143, 9.2.1: an attacker could reflect the challenge back if both directions shared a secret.
+        if mutual.secret == self.initiator.secret {
+            return Err(SpecError::new(
+                format!("{field}.mutual.secret"),
+                "must differ from the initiator's secret",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl ChapSide {
+    fn check(&self, field: &str) -> Result<(), SpecError> {
+        // configfs keeps a newline as part of the credential, and then every login fails (lio.md, a).
+        let printable = |text: &str| text.bytes().all(|b| b.is_ascii_graphic());
+        if self.user.is_empty() || self.user.len() > CHAP_BYTES_MAX || !printable(&self.user) {
+            return Err(SpecError::new(
+                format!("{field}.user"),
+                "want 1 to 255 printable ASCII characters without blanks",
+            ));
+        }
+        // LIO takes "NULL" in these files as "clear the value".
+        if self.user == "NULL" || self.secret.expose() == "NULL" {
+            return Err(SpecError::new(field, "the kernel takes the word NULL as 'no credential'"));
+        }
+        let secret = self.secret.expose();
+        if !(CHAP_SECRET_BYTES_MIN..=CHAP_BYTES_MAX).contains(&secret.len()) || !printable(secret) {
+            return Err(SpecError::new(
+                format!("{field}.secret"),
+                format!(
+                    "want {CHAP_SECRET_BYTES_MIN} to {CHAP_BYTES_MAX} printable ASCII characters without blanks"
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The wish that one initiator reaches the volume: the unit of enforcement is this nexus.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// Who.
+    pub initiator: Iqn,
+    /// Under which LUN number.
+    pub lun: Lun,
+    /// What it may do.
+    pub mode: Mode,
+    /// Its credentials. `None`: the ACL's name alone admits it.
+    pub chap: Option<Chap>,
+    /// The attachments that share this nexus.
+    pub attachments: Vec<AttachmentId>,
+}
+
+/// Where an export's identity on disks and wires comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ExportIdentity {
+    /// Every name is a function of the volume's id.
+    #[default]
+    Derived,
+    /// Taken over from an export that existed before: kept for ever as it was.
+    Recorded {
+        /// Target name.
+        iqn: Iqn,
+        /// Portal group.
+        tpg: u16,
+        /// The TPG's LUN.
+        lun: Lun,
+        /// Unit serial.
+        serial: String,
+        /// The LV's name in its group.
+        lv: String,
+        /// HBA folder and backstore folder.
+        backstore: BackstoreName,
+    },
+}
+
+/// An export's identity with every name filled in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportNames {
+    /// Target name.
+    pub iqn: Iqn,
+    /// Portal group.
+    pub tpg: u16,
+    /// The TPG's LUN.
+    pub lun: Lun,
+    /// Unit serial.
+    pub serial: String,
+    /// The LV's name in its group.
+    pub lv: String,
+    /// HBA folder and backstore folder.
+    pub backstore: BackstoreName,
+}
+
+impl ExportIdentity {
+    /// The names of this volume's export.
+    pub fn names(&self, volume: VolumeId, prefix: &IqnPrefix) -> ExportNames {
+        match self.clone() {
+            Self::Derived => ExportNames {
+                iqn: prefix.target(volume),
+                tpg: TPG_DEFAULT,
+                lun: LUN_DEFAULT,
+                serial: volume.to_string(),
+                lv: LvName::of(volume).as_str().to_owned(),
+                backstore: BackstoreName::of(volume),
+            },
+            Self::Recorded { iqn, tpg, lun, serial, lv, backstore } => {
+                ExportNames { iqn, tpg, lun, serial, lv, backstore }
+            }
+        }
+    }
+}
+
+impl ExportNames {
+    /// The identity that initiators see.
+    pub fn naa(&self) -> Naa {
+        Naa::of_serial(&self.serial)
+    }
+}
+
+/// The export of one volume: who reaches it, where, and as what. A grant that is absent here is revoked; a whole export
+/// goes only by a tombstone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportSpec {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its names on disks and wires.
+    pub identity: ExportIdentity,
+    /// Where the target listens. Empty: on the portals of the agent's configuration.
+    pub portals: Vec<Portal>,
+    /// Who reaches it.
+    pub grants: Vec<Grant>,
+}
+
+impl ExportSpec {
+    /// Checks what the types alone do not hold.
+    pub fn check(&self) -> Result<(), SpecError> {
+        if self.portals.len() > PORTALS_PER_EXPORT_MAX {
+            return Err(SpecError::new("portals", format!("more than {PORTALS_PER_EXPORT_MAX}")));
+        }
+        if self.portals.iter().collect::<BTreeSet<_>>().len() != self.portals.len() {
+            return Err(SpecError::new("portals", "one portal stands there twice"));
+        }
+        if self.grants.len() > GRANTS_PER_EXPORT_MAX {
+            return Err(SpecError::new("grants", format!("more than {GRANTS_PER_EXPORT_MAX}")));
+        }
+        let mut seen = BTreeSet::new();
+        for (index, grant) in self.grants.iter().enumerate() {
+            if !seen.insert(&grant.initiator) {
+                return Err(SpecError::new(
+                    format!("grants[{index}].initiator"),
+                    format!(
+                        "{} stands there twice; attachments of one initiator share one grant",
+                        grant.initiator
+                    ),
+                ));
+            }
+            if let Some(chap) = &grant.chap {
+                chap.check(&format!("grants[{index}].chap"))?;
+            }
+        }
+        if let ExportIdentity::Recorded { serial, backstore, tpg, lv, .. } = &self.identity {
+            let plain = |text: &str| {
+                !text.is_empty()
+                    && text.len() <= SERIAL_BYTES_MAX
+                    && !matches!(text, "." | "..")
+                    && text.bytes().all(|b| b.is_ascii_graphic() && b != b'/')
+            };
+            let hba_ok = backstore.hba.strip_prefix("iblock_").is_some_and(|n| n.parse::<u32>().is_ok());
+            if !plain(serial) || !plain(&backstore.name) || !plain(lv) || !hba_ok || *tpg == 0 {
+                return Err(SpecError::new(
+                    "identity",
+                    "a recorded name is empty, too long, has a '/' or names no iblock HBA",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The grant of one initiator.
+    pub fn grant(&self, initiator: &Iqn) -> Option<&Grant> {
+        self.grants.iter().find(|grant| &grant.initiator == initiator)
+    }
+}
