@@ -46,6 +46,11 @@ impl Digest {
         (16..=Self::BYTES_MAX).contains(&bytes.len()).then_some(Self(bytes))
     }
 
+    /// A SHA-256 digest.
+    pub fn of_sha256(bytes: [u8; 32]) -> Self {
+        Self(bytes.to_vec())
+    }
+
     /// The digest's bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -1,0 +1,418 @@
+//! Wire to model and back. What arrives is checked here, once; errors say which field.
+
+use std::fmt::Display;
+use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mooring_model as model;
+use mooring_model::{
+    BackstoreName, ByteSize, Chap, ChapSide, Cure, Digest, ExportIdentity, ExportSpec, Generation, Grant,
+    Lun, Mode, Phase, Proof, Provisioning, Revoked, Secret, SpecError, Stamp, VolumeId, VolumeSpec,
+};
+
+use crate::v1;
+
+fn parse<T: FromStr>(field: impl Display, text: &str) -> Result<T, SpecError>
+where
+    T::Err: Display,
+{
+    text.parse().map_err(|error: T::Err| SpecError::new(field.to_string(), error.to_string()))
+}
+
+fn lun(field: impl Display, number: u32) -> Result<Lun, SpecError> {
+    u16::try_from(number)
+        .map(Lun)
+        .map_err(|_| SpecError::new(field.to_string(), format!("LUN {number} is more than 65535")))
+}
+
+/// A stamp that arrives.
+pub fn stamp_from_wire(stamp: Option<&v1::Stamp>) -> Result<Stamp, SpecError> {
+    let stamp = stamp.ok_or_else(|| SpecError::new("stamp", "is missing"))?;
+    let generation =
+        stamp.generation.as_ref().ok_or_else(|| SpecError::new("stamp.generation", "is missing"))?;
+    let generation = Generation { epoch: generation.epoch, counter: generation.counter };
+    if generation == Generation::ZERO {
+        return Err(SpecError::new("stamp.generation", "0.0 stands for 'never': start with counter 1"));
+    }
+    let digest = Digest::new(stamp.digest.clone()).ok_or_else(|| {
+        SpecError::new("stamp.digest", format!("has {} bytes; want 16 to 64", stamp.digest.len()))
+    })?;
+    Ok(Stamp { generation, digest })
+}
+
+/// A generation for the wire.
+pub fn generation_to_wire(generation: Generation) -> v1::Generation {
+    v1::Generation { epoch: generation.epoch, counter: generation.counter }
+}
+
+/// A stamp for the wire.
+pub fn stamp_to_wire(stamp: &Stamp) -> v1::Stamp {
+    v1::Stamp {
+        generation: Some(generation_to_wire(stamp.generation)),
+        digest: stamp.digest.as_bytes().to_vec(),
+    }
+}
+
+/// A volume's spec that arrives, checked.
+pub fn volume_from_wire(id: VolumeId, spec: &v1::VolumeSpec) -> Result<VolumeSpec, SpecError> {
+    let provisioning = match spec.provisioning() {
+        v1::Provisioning::Thick => Provisioning::Thick,
+        v1::Provisioning::Unspecified => {
+            return Err(SpecError::new("provisioning", "is missing or unknown: want THICK"));
+        }
+    };
+    let spec =
+        VolumeSpec { id, group: parse("group", &spec.group)?, size: ByteSize(spec.size_bytes), provisioning };
+    spec.check()?;
+    Ok(spec)
+}
+
+/// An export's spec that arrives, checked.
+pub fn export_from_wire(volume: VolumeId, spec: &v1::ExportSpec) -> Result<ExportSpec, SpecError> {
+    let portals = spec
+        .portals
+        .iter()
+        .enumerate()
+        .map(|(i, text)| parse(format_args!("portals[{i}]"), text))
+        .collect::<Result<Vec<_>, _>>()?;
+    let grants = spec
+        .grants
+        .iter()
+        .enumerate()
+        .map(|(i, grant)| grant_from_wire(i, grant))
+        .collect::<Result<Vec<_>, _>>()?;
+    let spec = ExportSpec { volume, identity: identity_from_wire(spec.identity.as_ref())?, portals, grants };
+    spec.check()?;
+    Ok(spec)
+}
+
+fn identity_from_wire(identity: Option<&v1::ExportIdentity>) -> Result<ExportIdentity, SpecError> {
+    use v1::export_identity::Kind;
+    match identity.and_then(|identity| identity.kind.as_ref()) {
+        None => Err(SpecError::new("identity", "is missing: want derived or recorded")),
+        Some(Kind::Derived(_)) => Ok(ExportIdentity::Derived),
+        Some(Kind::Recorded(recorded)) => Ok(ExportIdentity::Recorded {
+            iqn: parse("identity.recorded.iqn", &recorded.iqn)?,
+            tpg: u16::try_from(recorded.tpg)
+                .map_err(|_| SpecError::new("identity.recorded.tpg", "is more than 65535"))?,
+            lun: lun("identity.recorded.lun", recorded.lun)?,
+            serial: recorded.serial.clone(),
+            lv: recorded.lv.clone(),
+            backstore: BackstoreName {
+                hba: recorded.backstore_hba.clone(),
+                name: recorded.backstore_name.clone(),
+            },
+        }),
+    }
+}
+
+fn mode_from_wire(field: impl Display, mode: v1::Mode) -> Result<Mode, SpecError> {
+    match mode {
+        v1::Mode::ReadOnly => Ok(Mode::ReadOnly),
+        v1::Mode::ReadWrite => Ok(Mode::ReadWrite),
+        v1::Mode::Unspecified => {
+            Err(SpecError::new(field.to_string(), "is missing or unknown: want READ_ONLY or READ_WRITE"))
+        }
+    }
+}
+
+fn grant_from_wire(index: usize, grant: &v1::Grant) -> Result<Grant, SpecError> {
+    let at = |field: &str| format!("grants[{index}].{field}");
+    let side =
+        |side: &v1::ChapSide| ChapSide { user: side.user.clone(), secret: Secret::new(side.secret.clone()) };
+    let chap = match &grant.chap {
+        None => None,
+        Some(chap) => {
+            let initiator =
+                chap.initiator.as_ref().ok_or_else(|| SpecError::new(at("chap.initiator"), "is missing"))?;
+            Some(Chap { initiator: side(initiator), mutual: chap.mutual.as_ref().map(side) })
+        }
+    };
+    let attachments = grant
+        .attachment_ids
+        .iter()
+        .enumerate()
+        .map(|(i, text)| parse(format_args!("grants[{index}].attachment_ids[{i}]"), text))
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(Grant {
+        initiator: parse(at("initiator"), &grant.initiator)?,
+        lun: lun(at("lun"), grant.lun)?,
+        mode: mode_from_wire(at("mode"), grant.mode())?,
+        chap,
+        attachments,
+    })
+}
+
+/// An export's spec for the wire, secrets included.
+pub fn export_to_wire(spec: &ExportSpec) -> v1::ExportSpec {
+    use v1::export_identity::Kind;
+    let kind = match &spec.identity {
+        ExportIdentity::Derived => Kind::Derived(v1::DerivedIdentity {}),
+        ExportIdentity::Recorded { iqn, tpg, lun, serial, lv, backstore } => {
+            Kind::Recorded(v1::RecordedIdentity {
+                iqn: iqn.to_string(),
+                tpg: u32::from(*tpg),
+                lun: u32::from(lun.0),
+                serial: serial.clone(),
+                lv: lv.clone(),
+                backstore_hba: backstore.hba.clone(),
+                backstore_name: backstore.name.clone(),
+            })
+        }
+    };
+    let side =
+        |side: &ChapSide| v1::ChapSide { user: side.user.clone(), secret: side.secret.expose().to_owned() };
+    let grant = |grant: &Grant| v1::Grant {
+        initiator: grant.initiator.to_string(),
+        lun: u32::from(grant.lun.0),
+        mode: v1::Mode::from(grant.mode).into(),
+        chap: grant.chap.as_ref().map(|chap| v1::Chap {
+            initiator: Some(side(&chap.initiator)),
+            mutual: chap.mutual.as_ref().map(side),
+        }),
+        attachment_ids: grant.attachments.iter().map(ToString::to_string).collect(),
+    };
+    v1::ExportSpec {
+        identity: Some(v1::ExportIdentity { kind: Some(kind) }),
+        portals: spec.portals.iter().map(ToString::to_string).collect(),
+        grants: spec.grants.iter().map(grant).collect(),
+    }
+}
+
+impl From<&VolumeSpec> for v1::VolumeSpec {
+    fn from(spec: &VolumeSpec) -> Self {
+        let provisioning = match spec.provisioning {
+            Provisioning::Thick => v1::Provisioning::Thick,
+        };
+        Self { group: spec.group.to_string(), size_bytes: spec.size.0, provisioning: provisioning.into() }
+    }
+}
+
+impl From<Mode> for v1::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::ReadOnly => Self::ReadOnly,
+            Mode::ReadWrite => Self::ReadWrite,
+        }
+    }
+}
+
+impl From<Cure> for v1::Cure {
+    fn from(cure: Cure) -> Self {
+        match cure {
+            Cure::Retry => Self::Retry,
+            Cure::FixSpec => Self::FixSpec,
+            Cure::Operator => Self::Operator,
+            Cure::Bug => Self::Bug,
+        }
+    }
+}
+
+impl From<Phase> for v1::Phase {
+    fn from(phase: Phase) -> Self {
+        match phase {
+            Phase::Creating => Self::Creating,
+            Phase::Ready => Self::Ready,
+            Phase::Deleting => Self::Deleting,
+            Phase::Gone => Self::Gone,
+            Phase::Failed => Self::Failed,
+            Phase::Orphan => Self::Orphan,
+        }
+    }
+}
+
+impl From<&model::Problem> for v1::Problem {
+    fn from(problem: &model::Problem) -> Self {
+        Self {
+            object: problem.object.clone(),
+            text: problem.text.clone(),
+            cure: v1::Cure::from(problem.cure).into(),
+        }
+    }
+}
+
+impl From<&model::VolumeReport> for v1::VolumeReport {
+    fn from(report: &model::VolumeReport) -> Self {
+        Self {
+            volume_id: report.id.to_string(),
+            phase: v1::Phase::from(report.phase).into(),
+            group: report.group.clone(),
+            size_bytes: report.size.0,
+            device: report.device.clone().unwrap_or_default(),
+            zeroed_bytes: report.zeroed.map(|size| size.0),
+            problems: report.problems.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<&model::SessionReport> for v1::Session {
+    fn from(session: &model::SessionReport) -> Self {
+        Self {
+            initiator: session.initiator.to_string(),
+            isid: session.isid.clone(),
+            id: session.id,
+            addresses: session.addresses.clone(),
+            state: session.state.clone(),
+            in_flight: session.in_flight,
+        }
+    }
+}
+
+impl From<&model::GrantReport> for v1::GrantReport {
+    fn from(grant: &model::GrantReport) -> Self {
+        Self {
+            initiator: grant.initiator.to_string(),
+            lun: u32::from(grant.lun.0),
+            wanted: v1::Mode::from(grant.wanted).into(),
+            seen: grant.seen.map_or(v1::Mode::Unspecified, v1::Mode::from).into(),
+            sessions: grant.sessions.iter().map(Into::into).collect(),
+            commands: grant.counters.commands,
+            read_mib: grant.counters.read_mib,
+            written_mib: grant.counters.written_mib,
+        }
+    }
+}
+
+impl From<&model::ExportReport> for v1::ExportReport {
+    fn from(report: &model::ExportReport) -> Self {
+        Self {
+            volume_id: report.volume.to_string(),
+            generation: Some(generation_to_wire(report.generation)),
+            target: report.target.to_string(),
+            naa: report.naa.to_string(),
+            portals: report.portals.iter().map(ToString::to_string).collect(),
+            in_force: report.in_force,
+            grants: report.grants.iter().map(Into::into).collect(),
+            problems: report.problems.iter().map(Into::into).collect(),
+            stuck: report.stuck.as_ref().map(|stuck| v1::StuckStep {
+                step: stuck.step.clone(),
+                since_ms: u64::try_from(stuck.since.as_millis()).unwrap_or(u64::MAX),
+            }),
+        }
+    }
+}
+
+fn micros(time: SystemTime) -> i64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+impl From<&model::Receipt> for v1::Receipt {
+    fn from(receipt: &model::Receipt) -> Self {
+        let (proven, may_still_land) = match receipt.proof {
+            Proof::Proven => (true, 0),
+            Proof::Unproven { in_flight } => (false, in_flight),
+        };
+        Self {
+            volume_id: receipt.volume.to_string(),
+            initiator: receipt.initiator.to_string(),
+            attachment_ids: receipt.attachments.iter().map(ToString::to_string).collect(),
+            generation: Some(generation_to_wire(receipt.generation)),
+            nexus_removed: receipt.revoked == Revoked::Nexus,
+            sessions_cut: receipt.sessions.iter().map(Into::into).collect(),
+            proven,
+            may_still_land,
+            began_us: micros(receipt.began),
+            ended_us: receipt.ended.map_or(0, micros),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume() -> VolumeId {
+        VolumeId::from_u128(7)
+    }
+
+    fn export() -> ExportSpec {
+        ExportSpec {
+            volume: volume(),
+            identity: ExportIdentity::Derived,
+            portals: vec!["10.0.0.1:3260".parse().unwrap()],
+            grants: vec![Grant {
+                initiator: "iqn.2026-01.lab:host1".parse().unwrap(),
+                lun: Lun(1),
+                mode: Mode::ReadOnly,
+                chap: Some(Chap {
+                    initiator: ChapSide { user: "u".into(), secret: Secret::new("secret-of-twelve") },
+                    mutual: Some(ChapSide { user: "m".into(), secret: Secret::new("another-of-twelve") }),
+                }),
+                attachments: vec![model::AttachmentId::from_u128(9)],
+            }],
+        }
+    }
+
+    #[test]
+    fn an_export_survives_the_wire() {
+        assert_eq!(export_from_wire(volume(), &export_to_wire(&export())).unwrap(), export());
+    }
+
+    #[test]
+    fn errors_say_which_field() {
+        let check = |change: fn(&mut v1::ExportSpec), field: &str| {
+            let mut spec = export_to_wire(&export());
+            change(&mut spec);
+            assert_eq!(export_from_wire(volume(), &spec).unwrap_err().field, field);
+        };
+        check(|s| s.identity = None, "identity");
+        check(|s| s.portals = vec!["10.0.0.1:0".into()], "portals[0]");
+        check(|s| s.portals.push("10.0.0.1:3260".into()), "portals");
+        check(|s| s.grants[0].initiator = "host1".into(), "grants[0].initiator");
+        check(|s| s.grants[0].lun = 70_000, "grants[0].lun");
+        check(|s| s.grants[0].mode = 77, "grants[0].mode");
+        check(|s| s.grants[0].attachment_ids = vec!["x".into()], "grants[0].attachment_ids[0]");
+        check(|s| s.grants[0].chap.as_mut().unwrap().initiator = None, "grants[0].chap.initiator");
+        check(
+            |s| {
+                s.grants[0].chap.as_mut().unwrap().mutual.as_mut().unwrap().secret = "secret-of-twelve".into()
+            },
+            "grants[0].chap.mutual.secret",
+        );
+        check(|s| s.grants.push(s.grants[0].clone()), "grants[1].initiator");
+        for secret in ["short", "with a newline\n", "NULL"] {
+            let mut spec = export_to_wire(&export());
+            spec.grants[0].chap.as_mut().unwrap().initiator.as_mut().unwrap().secret = secret.into();
+            let error = export_from_wire(volume(), &spec).unwrap_err();
+            assert!(
+                error.field.starts_with("grants[0].chap") && !error.to_string().contains(secret.trim())
+                    || secret == "NULL"
+            );
+        }
+    }
+
+    #[test]
+    fn volume_sizes_have_limits() {
+        let spec = |size_bytes| v1::VolumeSpec { group: "vg0".into(), size_bytes, provisioning: 1 };
+        assert!(volume_from_wire(volume(), &spec(4 << 20)).is_ok());
+        for wrong in [0, 1, (4 << 20) + 1, u64::MAX, u64::MAX - 511] {
+            assert_eq!(volume_from_wire(volume(), &spec(wrong)).unwrap_err().field, "size", "{wrong}");
+        }
+        assert_eq!(
+            volume_from_wire(volume(), &v1::VolumeSpec { provisioning: 9, ..spec(4 << 20) })
+                .unwrap_err()
+                .field,
+            "provisioning"
+        );
+        assert_eq!(
+            volume_from_wire(volume(), &v1::VolumeSpec { group: "../x".into(), ..spec(4 << 20) })
+                .unwrap_err()
+                .field,
+            "group"
+        );
+    }
+
+    #[test]
+    fn stamps_are_checked() {
+        assert_eq!(stamp_from_wire(None).unwrap_err().field, "stamp");
+        let stamp = |epoch, counter, length| v1::Stamp {
+            generation: Some(v1::Generation { epoch, counter }),
+            digest: vec![1; length],
+        };
+        assert!(stamp_from_wire(Some(&stamp(0, 1, 32))).is_ok());
+        assert_eq!(stamp_from_wire(Some(&stamp(0, 0, 32))).unwrap_err().field, "stamp.generation");
+        for length in [0, 15, 65] {
+            assert_eq!(stamp_from_wire(Some(&stamp(1, 1, length))).unwrap_err().field, "stamp.digest");
+        }
+    }
+}

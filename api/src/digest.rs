@@ -1,0 +1,14 @@
+//! The digest that a sender puts on a spec.
+
+use mooring_model::Digest;
+use sha2::{Digest as _, Sha256};
+
+/// SHA-256 of the encoded wish. Only senders call this: agents compare digests and never compute them, so that a newer
+/// sender's unknown fields count, too.
+pub fn digest(wish: &impl prost::Message, opaque: &[u8]) -> Digest {
+    let mut hash = Sha256::new();
+    hash.update(wish.encode_to_vec());
+    hash.update(opaque);
+    let bytes: [u8; 32] = hash.finalize().into();
+    Digest::of_sha256(bytes)
+}
