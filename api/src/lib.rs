@@ -12,6 +12,8 @@ pub use convert::{
     export_from_wire, export_to_wire, generation_to_wire, stamp_from_wire, stamp_to_wire, volume_from_wire,
 };
 pub use digest::digest;
+pub use prost::Message;
+pub use tonic::transport::Channel;
 
 /// The newest protocol that this build speaks.
 pub const PROTOCOL_MAX: u32 = 1;

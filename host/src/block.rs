@@ -1,8 +1,16 @@
 //! Block devices: size and zeroing.
+//!
+//! What must never happen: zeros on a device that something else holds (a LUN, a mount): zeroing opens it exclusively.
 
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::libc::O_EXCL;
+
+use crate::sys;
 
 /// An operation on a block device that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -20,10 +28,72 @@ pub struct BlockError {
 pub trait BlockDevices: Send + Sync {
     /// The device's size in bytes; `None` when there is no such node.
     fn size(&self, path: &Path) -> Result<Option<u64>, BlockError>;
-    /// Makes `length` bytes from `offset` read as zeros, durably (`BLKZEROOUT`, which may offload to the disk).
+    /// Makes `length` bytes from `offset` read as zeros, durably (`BLKZEROOUT`, which may offload to the disk, then a
+    /// flush). Both are multiples of the logical block size (512 at least), else EINVAL; EBUSY when something holds the
+    /// device exclusively: a LUN, a mount, device-mapper. Nothing is done for a length of 0.
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError>;
 }
 
 /// The block devices of this machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KernelBlocks;
+
+/// Opens a block device; anything else at that path is ENOTBLK.
+fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
+    if !std::fs::metadata(path)?.file_type().is_block_device() {
+        return Err(Errno::ENOTBLK.into());
+    }
+    options.open(path)
+}
+
+impl BlockDevices for KernelBlocks {
+    fn size(&self, path: &Path) -> Result<Option<u64>, BlockError> {
+        match open(path, OpenOptions::new().read(true)).and_then(|file| Ok(sys::block_size(&file)?)) {
+            Ok(size) => Ok(Some(size)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("size of", path, &error)),
+        }
+    }
+
+    fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
+        let zero = || -> io::Result<()> {
+            let file = open(path, OpenOptions::new().write(true).custom_flags(O_EXCL))?;
+            if length > 0 {
+                sys::zero_out(&file, offset, length)?;
+                file.sync_all()?;
+            }
+            Ok(())
+        };
+        zero().map_err(|error| failed("zero", path, &error))
+    }
+}
+
+fn failed(op: &'static str, path: &Path, error: &io::Error) -> BlockError {
+    let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+    BlockError { op, path: path.to_owned(), errno }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_node_has_no_size_and_cannot_be_zeroed() {
+        let path = Path::new("/dev/no-such-device");
+        assert_eq!(KernelBlocks.size(path).unwrap(), None);
+        let error = KernelBlocks.zero(path, 0, 512).unwrap_err();
+        assert_eq!(error.errno, Errno::ENOENT);
+        assert_eq!(error.to_string(), "zero /dev/no-such-device: No such file or directory (ENOENT)");
+    }
+
+    #[test]
+    fn a_file_or_a_character_device_is_refused_and_untouched() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [7; 4096]).unwrap();
+        for path in [file.path(), Path::new("/dev/null"), Path::new("/tmp")] {
+            assert_eq!(KernelBlocks.size(path).unwrap_err().errno, Errno::ENOTBLK);
+            assert_eq!(KernelBlocks.zero(path, 0, 512).unwrap_err().errno, Errno::ENOTBLK);
+        }
+        assert_eq!(std::fs::read(file.path()).unwrap(), [7; 4096]);
+    }
+}

@@ -3,19 +3,27 @@
 //! (feature `fake`).
 //!
 //! What must never happen here: a decision. This crate does what it is told, once, and says exactly what failed.
-//! `unsafe` lives in [`sys`] alone.
+//! `unsafe` lives in the module `sys` alone.
 
 mod block;
 mod clock;
 mod command;
+mod dump;
+mod lock;
+mod sys;
 mod tree;
+
+#[cfg(feature = "contract")]
+pub mod contract;
 
 #[cfg(feature = "fake")]
 pub mod fake;
 
 pub use block::{BlockDevices, BlockError, KernelBlocks};
 pub use clock::{Clock, SystemClock};
-pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands};
+pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands, OUTPUT_BYTES_MAX};
+pub use dump::{dump, dump_below};
+pub use lock::{LockError, LockFile};
 pub use tree::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath};
 
 /// The error numbers of the kernel.

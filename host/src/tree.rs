@@ -175,6 +175,50 @@ pub trait Tree: Send + Sync {
     }
 }
 
+macro_rules! forward_tree {
+    ($($kind:ty),*) => {$(
+        impl<T: Tree + ?Sized> Tree for $kind {
+            fn mkdir(&self, path: &TreePath) -> Result<(), TreeError> {
+                (**self).mkdir(path)
+            }
+
+            fn rmdir(&self, path: &TreePath) -> Result<(), TreeError> {
+                (**self).rmdir(path)
+            }
+
+            fn symlink(&self, target: &TreePath, link: &TreePath) -> Result<(), TreeError> {
+                (**self).symlink(target, link)
+            }
+
+            fn unlink(&self, path: &TreePath) -> Result<(), TreeError> {
+                (**self).unlink(path)
+            }
+
+            fn write(&self, path: &TreePath, value: &[u8]) -> Result<(), TreeError> {
+                (**self).write(path, value)
+            }
+
+            fn read(&self, path: &TreePath) -> Result<Vec<u8>, TreeError> {
+                (**self).read(path)
+            }
+
+            fn list(&self, path: &TreePath) -> Result<Vec<Entry>, TreeError> {
+                (**self).list(path)
+            }
+
+            fn read_link(&self, path: &TreePath) -> Result<TreePath, TreeError> {
+                (**self).read_link(path)
+            }
+
+            fn is_dir(&self, path: &TreePath) -> Result<bool, TreeError> {
+                (**self).is_dir(path)
+            }
+        }
+    )*};
+}
+
+forward_tree!(&T, std::sync::Arc<T>);
+
 /// The real thing: a folder of the running kernel.
 #[derive(Debug, Clone)]
 pub struct KernelTree {

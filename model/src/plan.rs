@@ -22,6 +22,8 @@ pub enum BlockedKind {
     Birth,
     /// Something outside of the domain is missing (the device, an address).
     Missing,
+    /// There is no room for it.
+    Full,
     /// Another volume has the same identity on the wire.
     Collision,
 }
@@ -41,7 +43,7 @@ impl BlockedKind {
     /// Who can remove the obstacle.
     pub const fn cure(self) -> Cure {
         match self {
-            Self::Foreign | Self::Birth | Self::Missing => Cure::Operator,
+            Self::Foreign | Self::Birth | Self::Missing | Self::Full => Cure::Operator,
             Self::Collision => Cure::FixSpec,
         }
     }

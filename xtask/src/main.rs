@@ -2,12 +2,16 @@
 //!
 //! Nothing here is part of the product. Every chore that CI runs is a chore that a developer runs by the same words.
 
+mod demo;
 mod proto;
+mod stages;
+mod test;
+mod vm;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 /// Chores of the Mooring project
 #[derive(Debug, Parser)]
@@ -19,8 +23,43 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Chore {
+    /// Run everything that has to hold: fmt, clippy, docs, unit tests, laws, scenarios on real kernels
+    Test(test::TestArgs),
+    /// What CI runs: the same as `test`
+    Ci,
+    /// Show the main job on real kernels, from an empty machine: one volume, two hosts, rw and ro, force detach
+    Demo(demo::DemoArgs),
+    /// Measure, beside the kernel's own floor
+    Bench(BenchArgs),
+    /// Run the proofs many times
+    Soak(SoakArgs),
+    /// Check the arrows between crates and the house's other rules
+    Arch,
     /// Make the code and the descriptor of the wire from api/proto
     Proto(proto::ProtoArgs),
+    /// Real kernels in QEMU: build, boot, run commands, cut power and networks
+    Vm(vm::VmArgs),
+}
+
+/// What to measure.
+#[derive(Debug, Args)]
+struct BenchArgs {
+    #[command(subcommand)]
+    what: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// Grants and revokes, with 1 and with 500 volumes present
+    Grant,
+}
+
+/// How often.
+#[derive(Debug, Args)]
+struct SoakArgs {
+    /// Force detaches with writes in flight, each with its proof
+    #[arg(long, default_value_t = 50)]
+    trials: u32,
 }
 
 /// The workspace's root folder.
@@ -29,9 +68,28 @@ fn root() -> PathBuf {
     manifest.parent().map_or(manifest.clone(), PathBuf::from)
 }
 
+fn code(passed: bool) -> ExitCode {
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn main() -> ExitCode {
     let result = match Cli::parse().chore {
         Chore::Proto(args) => proto::run(&args, &root()).map(|()| ExitCode::SUCCESS),
+        Chore::Vm(args) => vm::run(args),
+        Chore::Test(args) => Ok(code(test::run(&args, &root()))),
+        Chore::Ci => Ok(code(test::run(&test::TestArgs::default(), &root()))),
+        Chore::Demo(args) => demo::run(&args, &root()).map(|()| ExitCode::SUCCESS),
+        Chore::Bench(BenchArgs { what: Bench::Grant }) => test::build_programs(&root())
+            .and_then(|programs| mooring_tests::bench::grant(&programs))
+            .map(|()| ExitCode::SUCCESS),
+        Chore::Soak(args) => test::build_programs(&root())
+            .and_then(|programs| mooring_tests::demo::soak(&programs, args.trials))
+            .map(|()| ExitCode::SUCCESS),
+        Chore::Arch => {
+            let test =
+                stages::cargo(&root(), &["test", "--quiet", "--package", "mooring-tests", "--test", "arch"]);
+            stages::one(test).map(|_| ExitCode::SUCCESS)
+        }
     };
     match result {
         Ok(code) => code,

@@ -15,7 +15,7 @@ const DESCRIPTOR: &str = "api/proto/mooring.v1.binpb";
 pub(crate) struct ProtoArgs {
     /// Change nothing; fail if the committed files are not what `api/proto` gives
     #[arg(long)]
-    check: bool,
+    pub(crate) check: bool,
 }
 
 /// Generates, or compares.

@@ -1,1 +1,142 @@
-//! Behaving fakes of the machine, for laws and whole-system tests without a kernel.
+//! Behaving fakes of the machine, for laws and whole-system tests without a kernel: LIO's configfs tree, initiators that
+//! log in and do I/O, LVM, block devices; and wrappers that count and that fail.
+//!
+//! A [`FakeMachine`] is one storage node. Its parts see each other: a created volume is a device that LIO can open, an
+//! exported volume cannot be removed, a session sees what is mapped at that moment. What must never happen: a panic,
+//! whatever is done in whatever order; and an answer that is kinder than a real machine's.
+
+mod blocks;
+mod lio;
+mod lvm;
+mod session;
+mod state;
+mod wrap;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use self::state::{Handle, Node};
+
+pub use self::blocks::FakeBlocks;
+pub use self::lio::{FakeLio, naa};
+pub use self::lvm::FakeLvm;
+pub use self::session::{Access, Answer, IO_BYTES, Identity, IoRefusal, LoginRefusal, Reach, SessionId};
+pub use self::wrap::{Counted, Faulty};
+
+/// A storage node. Clones are the same machine.
+#[derive(Debug, Clone, Default)]
+pub struct FakeMachine {
+    handle: Handle,
+}
+
+impl FakeMachine {
+    /// A machine with the target core loaded, no backstore, no fabric, no volume group, no device; every IP address is
+    /// taken for its own until [`FakeMachine::set_addresses`].
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Its `/sys/kernel/config/target`.
+    pub fn lio(&self) -> FakeLio {
+        FakeLio::new(self.handle.clone())
+    }
+
+    /// Its `/sbin/lvm`.
+    pub fn lvm(&self) -> FakeLvm {
+        FakeLvm::new(self.handle.clone())
+    }
+
+    /// Its block devices.
+    pub fn blocks(&self) -> FakeBlocks {
+        FakeBlocks::new(self.handle.clone())
+    }
+
+    /// Adds a volume group of this size (rounded down to extents of 4 MiB).
+    pub fn add_vg(&self, name: &str, bytes: u64) {
+        self.handle.lock().lvm.add_group(name, bytes);
+    }
+
+    /// Adds a block device that holds data (nothing of it reads as zeros).
+    pub fn add_device(&self, path: impl AsRef<Path>, bytes: u64) {
+        self.handle.lock().add_device(path.as_ref(), Node::Block, bytes);
+    }
+
+    /// Adds a regular file.
+    pub fn add_file(&self, path: impl AsRef<Path>, bytes: u64) {
+        self.handle.lock().add_device(path.as_ref(), Node::File, bytes);
+    }
+
+    /// Takes a device node away (its user keeps it, as with a real one).
+    pub fn remove_device(&self, path: impl AsRef<Path>) {
+        self.handle.lock().devices.remove(path.as_ref());
+    }
+
+    /// Makes a device read-only or writable.
+    pub fn set_read_only(&self, path: impl AsRef<Path>, read_only: bool) {
+        if let Some(device) = self.handle.lock().devices.get_mut(path.as_ref()) {
+            device.read_only = read_only;
+        }
+    }
+
+    /// Makes something other than LIO hold a device (a mount, a dm table), or let it go.
+    pub fn set_busy(&self, path: impl AsRef<Path>, busy: bool) {
+        if let Some(device) = self.handle.lock().devices.get_mut(path.as_ref()) {
+            device.busy = busy;
+        }
+    }
+
+    /// The power fails and comes back: configfs is empty, sessions and commands in flight are gone, held devices answer
+    /// again. Logical volumes are activated again unless [`FakeMachine::set_autoactivation`] said no.
+    pub fn reboot(&self) {
+        let mut machine = self.handle.lock();
+        machine.lio = lio::Lio::default();
+        machine.sessions.clear();
+        machine.in_flight.clear();
+        for device in machine.devices.values_mut() {
+            device.held = false;
+            device.claimed = false;
+            device.busy = false;
+        }
+        machine.reactivate_volumes();
+        drop(machine);
+        self.handle.wake();
+    }
+
+    /// Whether a reboot activates logical volumes (it does at first).
+    pub fn set_autoactivation(&self, on: bool) {
+        self.handle.lock().lvm.autoactivation = on;
+    }
+
+    /// The IP addresses of this machine. A portal on another address exists, but nobody reaches it.
+    pub fn set_addresses(&self, addresses: impl IntoIterator<Item = IpAddr>) {
+        self.handle.lock().addresses = Some(addresses.into_iter().collect());
+    }
+
+    /// Whether the machine has this address.
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        self.handle.lock().has_address(address)
+    }
+
+    /// Lets another program listen on a socket: a portal there is refused (EINVAL, as the kernel's bind fails).
+    pub fn occupy(&self, socket: SocketAddr) {
+        self.handle.lock().occupied.insert(socket);
+    }
+
+    /// Takes configfs' target folder away: every path is ENOENT. What stood in it is gone.
+    pub fn unload_configfs(&self) {
+        let mut machine = self.handle.lock();
+        machine.lio = lio::Lio { present: false, ..lio::Lio::default() };
+        machine.sessions.clear();
+        for device in machine.devices.values_mut() {
+            device.claimed = false;
+        }
+    }
+
+    /// Loads the target core again, empty.
+    pub fn load_configfs(&self) {
+        self.handle.lock().lio.present = true;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,55 @@
-//! Rig.
+//! The rig: real Linux kernels in QEMU, on virtual networks of its own, with commands run in them.
+//!
+//! ```no_run
+//! use mooring_rig::{Rig, RigOptions};
+//!
+//! # fn main() -> anyhow::Result<()> {
+//! let rig = Rig::up(RigOptions::standard(2))?; // storage, host1, host2
+//! let out = rig.vm("storage")?.run(&["uname", "-r"])?.ok()?;
+//! println!("{}", out.stdout);
+//! rig.check_consoles()
+//! # }
+//! ```
+//!
+//! It needs no root, no bridge and no network of the machine: the networks are sockets ([`switch`]), the commands travel
+//! over a virtio port ([`link`]), and everything it makes lies under `target/rig/`.
+//!
+//! What must never happen: something of the rig outliving the process that started it (every QEMU dies with it, even
+//! after SIGKILL), two rigs disturbing each other (each has a folder of its own), and a failure of a kernel passing
+//! unnoticed (see [`console`]).
+
+pub mod accel;
+pub mod bzimage;
+pub mod console;
+pub mod cpio;
+mod evidence;
+pub mod image;
+mod kernel;
+pub mod link;
+pub mod options;
+pub mod packages;
+mod process;
+mod qemu;
+mod qmp;
+mod rig;
+mod root;
+mod running;
+pub mod selfcheck;
+pub mod switch;
+mod vm;
+
+pub use accel::Accel;
+pub use kernel::KernelNotAvailable;
+pub use options::{Kernel, RigOptions, VmSpec};
+pub use process::alive;
+pub use rig::{Rig, run_root};
+pub use running::{Output, Progress, Running, Seen, Status};
+pub use vm::{COMMAND_LIMIT, Command, Cut, Networks, Vm};
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Takes a lock whose data stays usable when a thread panicked while holding it: a scenario that fails must still be able
+/// to end its VMs.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

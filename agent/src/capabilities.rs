@@ -1,0 +1,329 @@
+//! What this host can do, from facts: each time it is asked, the kernel, LVM and the addresses are looked at.
+//!
+//! What must never happen here: a capability that is claimed and was not seen; a change of the machine; an error that hides
+//! the rest: what cannot be looked at becomes a problem that says what to run.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use mooring_api::v1;
+use mooring_host::{Tree, TreePath};
+use mooring_model::{AgentId, Chain, Cure, Portal, Problem};
+
+use crate::config::Config;
+use crate::machine::Machine;
+use crate::volumes::{self, VolumesView};
+
+/// The one transport of this build.
+const ISCSI: &str = "iscsi";
+
+/// Looks at everything.
+pub fn gather(machine: &Machine, config: &Config, agent: AgentId, host_name: &str) -> v1::Capabilities {
+    let mut problems = Vec::new();
+    let target_ready = check_target(&*machine.target, &*machine.sys, &mut problems);
+    let pools = match volumes::view(&*machine.commands, &config.groups) {
+        Ok(view) => {
+            check_groups(&view, &mut problems);
+            pools(&view)
+        }
+        Err(error) => {
+            problems.push(Problem {
+                object: "LVM".to_owned(),
+                text: Chain(&error).to_string(),
+                cure: error.cure(),
+            });
+            Vec::new()
+        }
+    };
+    let transports = transports(&config.portals, &(machine.addresses)(), target_ready, &mut problems);
+    v1::Capabilities {
+        agent_id: agent.to_string(),
+        host_name: host_name.to_owned(),
+        kernel_release: kernel_release(),
+        multiattach: target_ready,
+        pools,
+        transports,
+        problems: problems.iter().map(Into::into).collect(),
+    }
+}
+
+/// This host's name.
+pub fn host_name() -> String {
+    nix::sys::utsname::uname().map(|names| names.nodename().to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn kernel_release() -> String {
+    nix::sys::utsname::uname().map(|names| names.release().to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The IPv4 addresses of this host, loopback included.
+pub fn local_addresses() -> Vec<Ipv4Addr> {
+    match nix::ifaddrs::getifaddrs() {
+        Ok(list) => {
+            let addresses: BTreeSet<_> = list
+                .filter_map(|interface| interface.address?.as_sockaddr_in().map(nix::sys::socket::SockaddrIn::ip))
+                .collect();
+            addresses.into_iter().collect()
+        }
+        Err(error) => {
+            tracing::warn!(%error, "cannot list the addresses of this host");
+            Vec::new()
+        }
+    }
+}
+
+/// Whether LIO can serve iSCSI now.
+fn check_target(target: &dyn Tree, sys: &dyn Tree, problems: &mut Vec<Problem>) -> bool {
+    let loaded = |module: &str| is_dir(sys, &TreePath::new("module").join(module));
+    let mut problem = |text: &str| {
+        let (object, text) = ("kernel target".to_owned(), text.to_owned());
+        problems.push(Problem { object, text, cure: Cure::Operator });
+    };
+    // A module that is built into the kernel may not stand in /sys/module: what it offers in configfs counts as well.
+    if !is_dir(target, &TreePath::root()) {
+        if loaded("target_core_mod") {
+            problem("LIO's folder is not in configfs: run mount -t configfs none /sys/kernel/config");
+        } else {
+            problem(
+                "the module target_core_mod is not loaded: run modprobe target_core_mod (a cloud kernel may lack it: \
+                 install the generic one) and, if configfs is not mounted, mount -t configfs none /sys/kernel/config",
+            );
+        }
+        return false;
+    }
+    let iscsi = loaded("iscsi_target_mod") || is_dir(target, &TreePath::new(ISCSI));
+    if !iscsi {
+        problem("the module iscsi_target_mod is not loaded: run modprobe iscsi_target_mod");
+    }
+    // The kernel loads it by itself with the first backstore, so its absence is worth a word and is no verdict.
+    if !loaded("target_core_iblock") && !has_iblock(target) {
+        problem("the module target_core_iblock is not loaded: run modprobe target_core_iblock");
+    }
+    iscsi
+}
+
+fn is_dir(tree: &dyn Tree, path: &TreePath) -> bool {
+    tree.is_dir(path).unwrap_or(false)
+}
+
+fn has_iblock(target: &dyn Tree) -> bool {
+    let entries = target.list(&TreePath::new("core")).unwrap_or_default();
+    entries.iter().any(|entry| entry.name.starts_with("iblock_"))
+}
+
+fn check_groups(view: &VolumesView, problems: &mut Vec<Problem>) {
+    let mut problem = |group: &mooring_model::VgName, text: String| {
+        problems.push(Problem { object: format!("volume group {group}"), text, cure: Cure::Operator });
+    };
+    for group in view.missing() {
+        let others = if view.unlisted().is_empty() { "none".to_owned() } else { view.unlisted().join(", ") };
+        problem(
+            group,
+            format!(
+                "it is listed in the configuration and is not on this host (not listed, but here: {others}): create it \
+                 with vgcreate, or correct the configuration"
+            ),
+        );
+    }
+    for group in view.groups() {
+        if let Some(trouble) = &group.trouble {
+            problem(&group.name, trouble.clone());
+        }
+    }
+}
+
+/// A pool's free bytes are what a new volume may take: LVM's free extents less the reserve.
+fn pools(view: &VolumesView) -> Vec<v1::Pool> {
+    let pool = |group: &volumes::SeenGroup| v1::Pool {
+        name: group.name.to_string(),
+        total_bytes: group.size.0,
+        free_bytes: if group.trouble.is_none() { group.available().0 } else { 0 },
+        extent_bytes: group.extent.0,
+        thick: true,
+        volumes: u32::try_from(view.count_in(&group.name)).unwrap_or(u32::MAX),
+    };
+    view.groups().iter().map(pool).collect()
+}
+
+/// Portals whose address is here, and apart from them those whose address is not.
+fn transports(
+    portals: &[Portal],
+    here: &[Ipv4Addr],
+    target_ready: bool,
+    problems: &mut Vec<Problem>,
+) -> Vec<v1::Transport> {
+    let (present, absent): (Vec<&Portal>, Vec<&Portal>) = portals.iter().partition(|portal| here.contains(&portal.address()));
+    let list: Vec<_> = here.iter().filter(|address| !address.is_loopback()).map(Ipv4Addr::to_string).collect();
+    for portal in &absent {
+        problems.push(Problem {
+            object: format!("portal {portal}"),
+            text: format!(
+                "this host does not have the address {} (it has {}): bring its interface up, or correct the configuration",
+                portal.address(),
+                if list.is_empty() { "none".to_owned() } else { list.join(", ") }
+            ),
+            cure: Cure::Operator,
+        });
+    }
+    let transport = |portals: Vec<&Portal>, ready| v1::Transport {
+        protocol: ISCSI.to_owned(),
+        portals: portals.iter().map(ToString::to_string).collect(),
+        ready,
+    };
+    [(present, target_ready), (absent, false)]
+        .into_iter()
+        .filter(|(portals, _)| !portals.is_empty())
+        .map(|(portals, ready)| transport(portals, ready))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use mooring_host::fake::FakeMachine;
+    use mooring_host::{KernelTree, SystemClock};
+    use mooring_model::{LV_TAG, LvName, VolumeId};
+
+    use super::*;
+
+    const CONFIG: &str = "portals = [\"10.0.0.1\", \"10.0.1.1\"]\n[[groups]]\nname = \"vg0\"\nreserve = \"8MiB\"\n\
+                          [[groups]]\nname = \"vg1\"\n";
+
+    struct Rig {
+        fake: FakeMachine,
+        sys: tempfile::TempDir,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let rig = Self { fake: FakeMachine::new(), sys: tempfile::tempdir().unwrap() };
+            rig.fake.add_vg("vg0", 64 << 20);
+            rig.fake.add_vg("vg1", 64 << 20);
+            for module in ["target_core_mod", "target_core_iblock", "iscsi_target_mod"] {
+                rig.module(module, true);
+            }
+            rig
+        }
+
+        fn module(&self, name: &str, loaded: bool) {
+            let path = self.sys.path().join("module").join(name);
+            if loaded { std::fs::create_dir_all(path) } else { std::fs::remove_dir(path) }.unwrap();
+        }
+
+        fn gather(&self, here: &[&str]) -> v1::Capabilities {
+            let here: Vec<Ipv4Addr> = here.iter().map(|ip| ip.parse().unwrap()).collect();
+            let machine = Machine {
+                target: Arc::new(self.fake.lio()),
+                sys: Arc::new(KernelTree::new(self.sys.path())),
+                commands: Arc::new(self.fake.lvm()),
+                blocks: Arc::new(self.fake.blocks()),
+                clock: Arc::new(SystemClock),
+                addresses: Arc::new(move || here.clone()),
+                root: Path::new("/nonexistent").to_owned(),
+            };
+            let config = Config::parse(CONFIG, "agent.toml").unwrap();
+            gather(&machine, &config, AgentId::from_u128(1), "storage1")
+        }
+    }
+
+    const BOTH: [&str; 3] = ["127.0.0.1", "10.0.0.1", "10.0.1.1"];
+
+    fn texts(capabilities: &v1::Capabilities) -> Vec<String> {
+        capabilities.problems.iter().map(|p| format!("{}: {}", p.object, p.text)).collect()
+    }
+
+    #[test]
+    fn a_host_that_can_do_all() {
+        let rig = Rig::new();
+        rig.fake.lvm().add_volume("vg0", LvName::of(VolumeId::from_u128(1)).as_str(), 8 << 20, &[LV_TAG]);
+        rig.fake.lvm().add_volume("vg0", LvName::of(VolumeId::from_u128(2)).as_str(), 8 << 20, &[]);
+        let seen = rig.gather(&BOTH);
+        assert_eq!(texts(&seen), Vec::<String>::new());
+        assert!(seen.multiattach && !seen.kernel_release.is_empty());
+        assert_eq!((seen.host_name.as_str(), seen.pools.len()), ("storage1", 2));
+        let pool = &seen.pools[0];
+        assert_eq!(
+            (pool.name.as_str(), pool.total_bytes, pool.free_bytes, pool.extent_bytes, pool.volumes),
+            ("vg0", 64 << 20, 40 << 20, 4 << 20, 1)
+        );
+        assert_eq!(seen.transports.len(), 1);
+        assert!(seen.transports[0].ready && seen.transports[0].portals == ["10.0.0.1:3260", "10.0.1.1:3260"]);
+    }
+
+    #[test]
+    fn what_is_missing_says_what_to_run() {
+        let rig = Rig::new();
+        rig.module("target_core_iblock", false);
+        let seen = rig.gather(&BOTH);
+        assert!(seen.multiattach);
+        assert_eq!(
+            texts(&seen),
+            ["kernel target: the module target_core_iblock is not loaded: run modprobe target_core_iblock"]
+        );
+
+        let rig = Rig::new();
+        rig.module("iscsi_target_mod", false);
+        let seen = rig.gather(&BOTH);
+        assert!(!seen.multiattach && !seen.transports[0].ready);
+        assert_eq!(
+            texts(&seen),
+            ["kernel target: the module iscsi_target_mod is not loaded: run modprobe iscsi_target_mod"]
+        );
+
+        let rig = Rig::new();
+        rig.fake.unload_configfs();
+        let seen = rig.gather(&BOTH);
+        assert!(!seen.multiattach);
+        assert!(texts(&seen)[0].contains("run mount -t configfs none /sys/kernel/config"), "{seen:?}");
+        rig.module("target_core_mod", false);
+        assert!(texts(&rig.gather(&BOTH))[0].contains("run modprobe target_core_mod"));
+    }
+
+    #[test]
+    fn a_built_in_module_counts() {
+        let rig = Rig::new();
+        rig.module("iscsi_target_mod", false);
+        rig.module("target_core_iblock", false);
+        rig.fake.lio().mkdir(&TreePath::new("iscsi")).unwrap();
+        rig.fake.lio().mkdir(&TreePath::new("core/iblock_1000")).unwrap();
+        let seen = rig.gather(&BOTH);
+        assert!(seen.multiattach && seen.problems.is_empty(), "{seen:?}");
+    }
+
+    #[test]
+    fn missing_groups_and_addresses_are_named() {
+        let rig = Rig::new();
+        rig.fake.lvm().lose_group("vg1");
+        rig.fake.add_vg("data", 64 << 20);
+        let seen = rig.gather(&["127.0.0.1", "10.0.0.1"]);
+        assert_eq!(
+            texts(&seen),
+            [
+                "volume group vg1: it is listed in the configuration and is not on this host (not listed, but here: \
+                 data): create it with vgcreate, or correct the configuration",
+                "portal 10.0.1.1:3260: this host does not have the address 10.0.1.1 (it has 10.0.0.1): bring its \
+                 interface up, or correct the configuration",
+            ]
+        );
+        assert_eq!(seen.pools.len(), 1);
+        let ready: Vec<_> = seen.transports.iter().map(|t| (t.portals[0].as_str(), t.ready)).collect();
+        assert_eq!(ready, [("10.0.0.1:3260", true), ("10.0.1.1:3260", false)]);
+    }
+
+    #[test]
+    fn without_lvm_the_rest_is_still_said() {
+        let rig = Rig::new();
+        rig.fake.lvm().set_missing(true);
+        let seen = rig.gather(&BOTH);
+        assert!(seen.multiattach && seen.pools.is_empty());
+        assert!(texts(&seen)[0].contains("LVM is not installed; install the package lvm2"), "{seen:?}");
+    }
+
+    #[test]
+    fn this_machine_has_a_loopback_address_and_a_name() {
+        assert!(local_addresses().contains(&Ipv4Addr::LOCALHOST));
+        assert!(!host_name().is_empty());
+    }
+}

@@ -1,0 +1,492 @@
+//! The engine: keeps wishes durable and makes them true.
+//!
+//! Who talks to whom. `serve` turns a call into a [`PutVolume`] or [`PutExport`] and hands it to the engine. The engine puts
+//! one job on [`Workers`]: *admission* (check, fence, write to the store) and then a *pass* over that volume (look, plan,
+//! apply, look again). A pass of a volume runs once at a time; a change that comes meanwhile marks the volume dirty, and the
+//! pass runs again. Everything else (start, tick, retry) only wakes passes. Those who wait for an answer watch the volume's
+//! cell and answer at their deadline with what is known.
+//!
+//! What must never happen here: an acknowledgement before the store has the wish; a lock of one volume held while another
+//! waits for it; a plan that is stored; a decision from a missing spec.
+
+mod admit;
+mod cell;
+mod pass;
+mod refusal;
+mod status;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mooring_api::v1;
+use mooring_model::{
+    AgentId, Chain, ClusterId, ExportReport, Generation, LvName, Naa, Phase, Receipt, Stamp, VolumeId, VolumeReport, VolumeSpec,
+};
+use tokio::sync::{broadcast, oneshot};
+
+pub use refusal::Refusal;
+pub use status::{PlannedStep, Planned, Status};
+
+use crate::config::Config;
+use crate::machine::Machine;
+use crate::store::{Kind, Store, StoreError};
+use crate::volumes;
+use crate::workers::Workers;
+use cell::{Cell, OpenReceipt, Wish, WishKind};
+
+/// Reports that a watcher may lag behind before it is cut off.
+const REPORTS_QUEUED_MAX: usize = 4096;
+
+/// How long a failed volume waits before it is tried again: this, doubled each time, up to [`RETRY_MAX`].
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Something that has changed.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// A volume.
+    Volume(VolumeReport),
+    /// An export.
+    Export(ExportReport),
+    /// A receipt came into being, or was proven.
+    Receipt(Receipt),
+}
+
+/// What a sender wants of a volume.
+#[derive(Debug, Clone)]
+pub enum VolumeWish {
+    /// It shall be there.
+    Spec(VolumeSpec),
+    /// The spec goes; with `destroy` the data, too.
+    Tombstone {
+        /// Wipe and delete the data.
+        destroy: bool,
+    },
+}
+
+/// A change of a volume's spec.
+#[derive(Debug, Clone)]
+pub struct PutVolume {
+    /// Who sends it.
+    pub cluster: ClusterId,
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its fence.
+    pub stamp: Stamp,
+    /// What is wanted.
+    pub wish: VolumeWish,
+    /// Kept for the sender.
+    pub opaque: Vec<u8>,
+}
+
+/// What happens to live sessions whose grant goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LiveSessions {
+    /// The change is refused.
+    Refuse,
+    /// They are cut.
+    Cut,
+}
+
+/// A change of an export's spec.
+#[derive(Debug, Clone)]
+pub struct PutExport {
+    /// Who sends it.
+    pub cluster: ClusterId,
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its fence.
+    pub stamp: Stamp,
+    /// The spec as it came (an empty secret means: the one that is kept); `None` is its tombstone.
+    pub spec: Option<v1::ExportSpec>,
+    /// Kept for the sender.
+    pub opaque: Vec<u8>,
+    /// What happens to live sessions.
+    pub live_sessions: LiveSessions,
+    /// When the request had been decoded.
+    pub decoded: Instant,
+}
+
+/// The answer to a [`PutVolume`].
+#[derive(Debug, Clone)]
+pub struct VolumeAnswer {
+    /// The volume as it is.
+    pub report: VolumeReport,
+    /// The wish is true.
+    pub done: bool,
+}
+
+/// The answer to a [`PutExport`].
+#[derive(Debug, Clone)]
+pub struct ExportAnswer {
+    /// The export as it is.
+    pub report: Option<ExportReport>,
+    /// The wish is seen in the kernel.
+    pub done: bool,
+    /// For each grant that this generation took away.
+    pub receipts: Vec<Receipt>,
+    /// Until the wish was durable.
+    pub durable: Duration,
+    /// Until it was seen.
+    pub seen: Option<Duration>,
+}
+
+struct Shared {
+    config: Config,
+    machine: Machine,
+    store: Store,
+    workers: Workers,
+    cells: Mutex<HashMap<VolumeId, Arc<Cell>>>,
+    naas: Mutex<HashMap<Naa, VolumeId>>,
+    changes: broadcast::Sender<Change>,
+    runtime: tokio::runtime::Handle,
+}
+
+/// The engine; clones share it.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The guarded maps are whole after every statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// Reads the store and gets ready; nothing is done to the machine before [`Engine::start`]. Must be called inside a
+    /// tokio runtime.
+    pub fn new(config: Config, machine: Machine, store: Store) -> Result<Self, StoreError> {
+        if let Some(cluster) = config.cluster {
+            store.pin_by_operator(cluster)?;
+        }
+        let shared = Shared {
+            config,
+            machine,
+            store,
+            workers: Workers::default(),
+            cells: Mutex::default(),
+            naas: Mutex::default(),
+            changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
+            runtime: tokio::runtime::Handle::current(),
+        };
+        let engine = Self { shared: Arc::new(shared) };
+        engine.load()?;
+        Ok(engine)
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// This agent's id.
+    pub fn agent_id(&self) -> AgentId {
+        self.shared.store.agent_id()
+    }
+
+    /// The cluster that this agent is pinned to.
+    pub fn cluster(&self) -> Result<Option<ClusterId>, Refusal> {
+        self.shared.store.cluster().map_err(Refusal::Store)
+    }
+
+    /// Whether anything is known of a volume.
+    pub fn knows(&self, id: VolumeId) -> bool {
+        self.known_cell(id).is_some_and(|cell| {
+            let state = cell.state();
+            state.volume.is_some() || state.export.is_some() || state.orphan.is_some()
+        })
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &Machine {
+        &self.shared.machine
+    }
+
+    fn load(&self) -> Result<(), StoreError> {
+        for stored in self.shared.store.specs()? {
+            let cell = self.cell(stored.volume);
+            match stored.kind {
+                Kind::Volume => cell.state().volume = Some(admit::stored_volume(&stored)?),
+                Kind::Export => {
+                    let wish = admit::stored_export(&stored)?;
+                    if let Some(spec) = wish.spec() {
+                        let names = spec.identity.names(stored.volume, &self.shared.config.iqn_prefix);
+                        lock(&self.shared.naas).insert(names.naa(), stored.volume);
+                    }
+                    cell.state().export = Some(wish);
+                }
+            }
+            // A volume's identity is its own from its first spec on, also before it is exported.
+            lock(&self.shared.naas).entry(Naa::of_serial(&stored.volume.to_string())).or_insert(stored.volume);
+        }
+        for (row, receipt) in self.shared.store.unproven_receipts()? {
+            self.cell(receipt.volume).state().open_receipts.push(OpenReceipt { row, receipt });
+        }
+        Ok(())
+    }
+
+    /// Looks at the machine, adopts what is ours, and begins to work. Returns when every volume's first pass was handed to
+    /// the workers; passes go on by themselves.
+    pub async fn start(&self) {
+        let engine = self.clone();
+        self.blocking(move || engine.sweep()).await;
+        let engine = self.clone();
+        tokio::spawn(async move {
+            let mut tick = tokio::time::interval(Duration::from_secs(1));
+            let mut until_sweep = engine.shared.config.resync_seconds;
+            loop {
+                tick.tick().await;
+                engine.shared.workers.tend();
+                until_sweep = until_sweep.saturating_sub(1);
+                if until_sweep == 0 {
+                    until_sweep = engine.shared.config.resync_seconds;
+                    let sweeper = engine.clone();
+                    engine.shared.workers.submit(move || {
+                        sweeper.housekeep();
+                        sweeper.sweep();
+                    });
+                }
+            }
+        });
+    }
+
+    fn housekeep(&self) {
+        let now = self.shared.machine.clock.now();
+        if let Err(error) = self.shared.store.purge(now, |kind, id| self.is_gone(kind, id)).and_then(|_| self.shared.store.checkpoint()) {
+            tracing::warn!(error = %Chain(&error), "the store's housekeeping failed; tried again at the next tick");
+        }
+    }
+
+    /// Whether nothing is left of an object whose tombstone is kept.
+    fn is_gone(&self, kind: Kind, id: VolumeId) -> bool {
+        let Some(cell) = self.known_cell(id) else { return true };
+        let state = cell.state();
+        match kind {
+            Kind::Volume => state.outcome.volume_done && state.orphan.is_none() && !is_spec(state.volume.as_ref()),
+            Kind::Export => state.outcome.export_done && !is_spec(state.export.as_ref()),
+        }
+    }
+
+    /// Runs `work` on a thread that can be lost, and waits for it.
+    pub(crate) async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let (done, result) = oneshot::channel();
+        self.shared.workers.submit(move || drop(done.send(work())));
+        result.await.ok()
+    }
+
+    /// Looks at all LVs at once, takes note of orphans, and wakes every volume.
+    fn sweep(&self) {
+        // Each time, because a module may be loaded after the agent was started.
+        if let Err(error) = pass::prepare(self) {
+            tracing::error!(error = %Chain(&error), "the target is not ready; exports wait for it");
+        }
+        match volumes::view(&*self.shared.machine.commands, &self.shared.config.groups) {
+            Err(error) => tracing::error!(error = %Chain(&error), "cannot look at the volume groups"),
+            Ok(view) => self.note_orphans(&view),
+        }
+        let cells: Vec<_> = lock(&self.shared.cells).values().cloned().collect();
+        for cell in cells {
+            {
+                let mut state = cell.state();
+                if state.volume.is_none() && state.export.is_none() {
+                    continue;
+                }
+                state.ready = None;
+            }
+            self.wake(&cell);
+        }
+    }
+
+    fn note_orphans(&self, view: &volumes::VolumesView) {
+        for lv in view.ours() {
+            let Some(id) = LvName::volume(&lv.name) else { continue };
+            let cell = self.cell(id);
+            let mut state = cell.state();
+            let known = state.volume.as_ref().is_some_and(|wish| match wish.kind {
+                WishKind::Spec(_) => true,
+                WishKind::Tombstone { destroy } => destroy,
+            });
+            let orphan = (!known).then(|| VolumeReport {
+                id,
+                phase: Phase::Orphan,
+                group: lv.group.clone(),
+                size: lv.size,
+                device: lv.active.then(|| volumes::device_path(&lv.group, &lv.name).display().to_string()),
+                zeroed: None,
+                problems: Vec::new(),
+            });
+            if orphan.is_some() && state.orphan.is_none() {
+                tracing::warn!(volume = %id, group = lv.group, "an LV of ours has no spec: kept and reported as an orphan");
+            }
+            state.orphan = orphan;
+        }
+    }
+
+    /// The cell of a volume, made when there is none.
+    fn cell(&self, id: VolumeId) -> Arc<Cell> {
+        Arc::clone(lock(&self.shared.cells).entry(id).or_insert_with(|| Cell::new(id)))
+    }
+
+    fn known_cell(&self, id: VolumeId) -> Option<Arc<Cell>> {
+        lock(&self.shared.cells).get(&id).cloned()
+    }
+
+    fn cells(&self) -> Vec<Arc<Cell>> {
+        let mut cells: Vec<_> = lock(&self.shared.cells).values().cloned().collect();
+        cells.sort_by_key(|cell| cell.id);
+        cells
+    }
+
+    /// Has a pass run over this volume soon.
+    fn wake(&self, cell: &Arc<Cell>) {
+        {
+            let mut state = cell.state();
+            state.dirty = true;
+            if state.running {
+                return;
+            }
+        }
+        let (engine, cell) = (self.clone(), Arc::clone(cell));
+        self.shared.workers.submit(move || engine.run(&cell));
+    }
+
+    /// Has a pass run later, after a failure.
+    fn wake_later(&self, cell: &Arc<Cell>, failures: u32) {
+        let delay = RETRY_FIRST.saturating_mul(1 << failures.min(6)).min(RETRY_MAX);
+        let (engine, cell) = (self.clone(), Arc::clone(cell));
+        self.shared.runtime.spawn(async move {
+            tokio::time::sleep(delay).await;
+            engine.wake(&cell);
+        });
+    }
+
+    /// Subscribes to changes.
+    pub fn changes(&self) -> broadcast::Receiver<Change> {
+        self.shared.changes.subscribe()
+    }
+
+    fn publish(&self, change: Change) {
+        // No watcher is no error.
+        drop(self.shared.changes.send(change));
+    }
+
+    /// Takes a volume's change and waits until it is true, blocked, or the deadline.
+    pub async fn put_volume(&self, put: PutVolume, deadline: Duration) -> Result<VolumeAnswer, Refusal> {
+        let began = Instant::now();
+        let generation = put.stamp.generation;
+        let cell = self.cell(put.volume);
+        let mut version = cell.watch();
+        self.admitted(&cell, deadline, move |engine, cell| engine.admit_volume(cell, put)).await?;
+        loop {
+            let answer = self.volume_answer(&cell, generation);
+            if let Some(answer) = answer.as_ref().filter(|(_, settled)| *settled) {
+                return Ok(answer.0.clone());
+            }
+            let left = deadline.saturating_sub(began.elapsed());
+            if left.is_zero() || tokio::time::timeout(left, version.changed()).await.is_err() {
+                return Ok(answer.map_or_else(|| self.volume_pending(&cell), |(answer, _)| answer));
+            }
+        }
+    }
+
+    /// The answer as far as it is known, and whether waiting longer is of no use.
+    fn volume_answer(&self, cell: &Cell, generation: Generation) -> Option<(VolumeAnswer, bool)> {
+        let state = cell.state();
+        let outcome = &state.outcome;
+        if outcome.volume_generation != Some(generation) {
+            return None;
+        }
+        let report = outcome.volume.clone()?;
+        let settled = outcome.volume_done || !outcome.retry;
+        Some((VolumeAnswer { report, done: outcome.volume_done }, settled))
+    }
+
+    fn volume_pending(&self, cell: &Cell) -> VolumeAnswer {
+        VolumeAnswer { report: self.volume_report(cell), done: false }
+    }
+
+    /// Takes an export's change and waits until it is seen in the kernel, blocked, or the deadline.
+    pub async fn put_export(&self, put: PutExport, deadline: Duration) -> Result<ExportAnswer, Refusal> {
+        let began = put.decoded;
+        let generation = put.stamp.generation;
+        let cell = self.cell(put.volume);
+        let mut version = cell.watch();
+        let admitted = self.admitted(&cell, deadline, move |engine, cell| engine.admit_export(cell, put)).await?;
+        let mut seen = None;
+        loop {
+            let settled = {
+                let state = cell.state();
+                let outcome = &state.outcome;
+                let ours = outcome.export_generation.is_some_and(|g| g >= generation);
+                if ours && outcome.export_done {
+                    seen = Some(began.elapsed());
+                }
+                ours && (outcome.export_done || !outcome.retry)
+            };
+            let left = deadline.saturating_sub(began.elapsed());
+            if settled || left.is_zero() || tokio::time::timeout(left, version.changed()).await.is_err() {
+                break;
+            }
+        }
+        let mut receipts = Vec::new();
+        if admitted.receipts {
+            let (engine, volume) = (self.clone(), cell.id);
+            let read = self.blocking(move || engine.receipts_of(volume, generation)).await;
+            receipts = read.transpose().map_err(Refusal::Store)?.unwrap_or_default();
+        }
+        let report = self.export_report(&cell);
+        Ok(ExportAnswer { report, done: seen.is_some(), receipts, durable: admitted.durable, seen })
+    }
+
+    fn receipts_of(&self, volume: VolumeId, generation: Generation) -> Result<Vec<Receipt>, StoreError> {
+        let mut receipts = self.shared.store.receipts(volume, usize::MAX)?;
+        receipts.retain(|receipt| receipt.generation == generation);
+        Ok(receipts)
+    }
+
+    /// Runs admission on a worker, and a pass behind it on the same thread.
+    async fn admitted<T: Send + 'static>(
+        &self,
+        cell: &Arc<Cell>,
+        deadline: Duration,
+        admit: impl FnOnce(&Self, &Arc<Cell>) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let (done, result) = oneshot::channel();
+        let (engine, at) = (self.clone(), Arc::clone(cell));
+        self.shared.workers.submit(move || {
+            let admitted = match at.admit_one_by_one(deadline) {
+                Some(_turn) => admit(&engine, &at),
+                // The caller's deadline has passed: nobody waits for this answer.
+                None => return,
+            };
+            let go_on = admitted.is_ok();
+            drop(done.send(admitted));
+            if go_on {
+                at.state().dirty = true;
+                engine.run(&at);
+            }
+        });
+        match tokio::time::timeout(deadline, result).await {
+            Ok(Ok(admitted)) => admitted,
+            Ok(Err(_)) | Err(_) => {
+                let why = cell.state().stuck().map_or_else(
+                    || "it was not looked at in time".to_owned(),
+                    |stuck| format!("{} has not returned for {:.1} s", stuck.step, stuck.since.as_secs_f64()),
+                );
+                Err(Refusal::Busy { volume: cell.id, why })
+            }
+        }
+    }
+}
+
+/// What is wanted, for those who only ask whether there is a spec.
+fn is_spec<S>(wish: Option<&Wish<S>>) -> bool {
+    wish.is_some_and(|wish| wish.spec().is_some())
+}

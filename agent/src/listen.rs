@@ -1,0 +1,106 @@
+//! Listening: a unix socket, TLS with certificates of both sides, or plain TCP where the configuration insists.
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use mooring_api::v1::agent_server::AgentServer;
+use mooring_api::{Address, MESSAGE_BYTES_MAX};
+use tokio::net::{TcpListener, UnixListener};
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tonic::transport::server::Router;
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+
+use crate::config::{Config, Tls};
+use crate::engine::Engine;
+use crate::serve::Service;
+
+/// Requests at work per connection.
+const REQUESTS_PER_CONNECTION_MAX: usize = 256;
+
+/// A listener that is bound and not yet served.
+pub struct Bound {
+    address: Address,
+    socket: Socket,
+}
+
+enum Socket {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+/// Binds every address of the configuration, so that a port in use is an error at start and not in a task.
+pub async fn bind(config: &Config) -> Result<Vec<Bound>> {
+    let mut bound = Vec::new();
+    for address in &config.listen {
+        let socket = match address {
+            Address::Unix(path) => Socket::Unix(bind_unix(path)?),
+            Address::Tls(at) | Address::Plain(at) => {
+                Socket::Tcp(TcpListener::bind(at.as_str()).await.with_context(|| format!("listen on {address}"))?)
+            }
+        };
+        bound.push(Bound { address: address.clone(), socket });
+    }
+    Ok(bound)
+}
+
+fn bind_unix(path: &Path) -> Result<UnixListener> {
+    // The state folder's lock is ours, so a socket that is left here belongs to a dead agent.
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => {
+            std::fs::remove_file(path).with_context(|| format!("remove the stale socket {}", path.display()))?;
+        }
+        Ok(_) => bail!("listen on {}: something that is no socket is in the way", path.display()),
+        Err(_) => {}
+    }
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    }
+    let listener = UnixListener::bind(path).with_context(|| format!("listen on {}", path.display()))?;
+    // The owner and the group (`mooring` under systemd) may connect.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
+        .with_context(|| format!("set the permissions of {}", path.display()))?;
+    Ok(listener)
+}
+
+fn tls_config(tls: &Tls) -> Result<ServerTlsConfig> {
+    let read = |path: &Path| std::fs::read(path).with_context(|| format!("read {}", path.display()));
+    let identity = Identity::from_pem(read(&tls.cert)?, read(&tls.key)?);
+    Ok(ServerTlsConfig::new().identity(identity).client_ca_root(Certificate::from_pem(read(&tls.client_ca)?)))
+}
+
+fn router(engine: &Engine, tls: Option<ServerTlsConfig>) -> Result<Router> {
+    let mut server = Server::builder().concurrency_limit_per_connection(REQUESTS_PER_CONNECTION_MAX);
+    if let Some(tls) = tls {
+        server = server.tls_config(tls).context("use the TLS certificate and key")?;
+    }
+    let service = AgentServer::new(Service::new(engine.clone())).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    Ok(server.add_service(service))
+}
+
+/// Serves all listeners until `stop`; the first that fails ends all.
+pub async fn serve(engine: &Engine, bound: Vec<Bound>, stop: tokio::sync::watch::Receiver<bool>) -> Result<()> {
+    let mut tasks = tokio::task::JoinSet::new();
+    for Bound { address, socket } in bound {
+        let tls = match (&address, &engine.config().tls) {
+            (Address::Tls(_), Some(tls)) => Some(tls_config(tls)?),
+            (Address::Tls(_), None) => bail!("listen on {address}: [tls] is missing in the configuration"),
+            _ => None,
+        };
+        let router = router(engine, tls)?;
+        let mut stop = stop.clone();
+        tracing::info!(%address, "listening");
+        tasks.spawn(async move {
+            let stopped = async move { drop(stop.wait_for(|stop| *stop).await) };
+            let served = match socket {
+                Socket::Unix(socket) => router.serve_with_incoming_shutdown(UnixListenerStream::new(socket), stopped).await,
+                Socket::Tcp(socket) => router.serve_with_incoming_shutdown(TcpListenerStream::new(socket), stopped).await,
+            };
+            served.with_context(|| format!("serve {address}"))
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.context("a listener's task ended")??;
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! `mooring-agent`: the per-host daemon.
+//!
+//! Stop is not detach: nothing is torn down when this process ends, however it ends.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use mooring_agent::config::Config;
+use mooring_agent::engine::Engine;
+use mooring_agent::listen;
+use mooring_agent::machine::Machine;
+use mooring_agent::store::Store;
+use mooring_host::LockFile;
+use mooring_systemd::notify;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Manages this host's volumes and exports them
+///
+/// Runs as root, normally under systemd (mooring-agent.service). It makes LVM logical volumes and configures LIO iSCSI
+/// targets natively through configfs. Stopping or killing it drops no session and no I/O.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mooring-agent",
+    version,
+    after_help = "Example:\n  mooring-agent --config /etc/mooring/agent.toml\n\nTalk to it:  mooring --agent unix:/run/mooring/agent.sock volume list"
+)]
+struct Args {
+    /// The configuration file
+    #[arg(long, default_value = "/etc/mooring/agent.toml", env = "MOORING_AGENT_CONFIG")]
+    config: PathBuf,
+    /// Read and check the configuration, say what is wrong, and do nothing else
+    #[arg(long)]
+    check: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mooring-agent: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let config = Config::load(&args.config)?;
+    if args.check {
+        println!("{}: ok", args.config.display());
+        return Ok(());
+    }
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::try_new(&config.log).context("`log` in the configuration")?)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().context("start the runtime")?;
+    runtime.block_on(serve(config))?;
+    // Threads that are lost in a kernel call are not waited for.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+async fn serve(config: Config) -> Result<()> {
+    let store_dir = config.state_dir.clone();
+    std::fs::create_dir_all(&store_dir).with_context(|| format!("make the state folder {}", store_dir.display()))?;
+    let _only_one = LockFile::acquire(&store_dir.join("agent.lock")).context("another agent works on this state folder")?;
+    let store = Store::open(&store_dir)?;
+    let machine = Machine::real(&config.configfs);
+    let bound = listen::bind(&config).await?;
+    let engine = Engine::new(config, machine, store)?;
+    engine.start().await;
+    notify::ready();
+    tracing::info!(agent = %engine.agent_id(), "ready");
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("wait for SIGINT")?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        notify::stopping();
+        // Nobody listens any more when serving has failed: then the process ends anyway.
+        let _ = stop.send(true);
+    });
+    drop(notify::spawn_watchdog());
+    listen::serve(&engine, bound, stopped).await?;
+    tracing::info!("stopped; exports stay as they are");
+    Ok(())
+}

@@ -1,0 +1,282 @@
+//! The gRPC service: wire to engine and back. No decision is made here.
+//!
+//! What must never happen here: a secret in an answer or a log; an error without who can cure it.
+
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use mooring_api::v1;
+use mooring_api::v1::agent_server::Agent;
+use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
+use mooring_model::{Chain, ClusterId, Cure, SpecError, VolumeId};
+use tokio::sync::{broadcast, mpsc};
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Response, Status};
+
+use crate::capabilities;
+use crate::store::StoreError;
+use crate::engine::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, Status as VolumeState, VolumeWish};
+
+/// Reports that one watcher may lag behind.
+const WATCH_QUEUED_MAX: usize = 256;
+
+/// The service.
+pub struct Service {
+    engine: Engine,
+    host_name: String,
+}
+
+impl Service {
+    /// Serves this engine.
+    pub fn new(engine: Engine) -> Self {
+        let host_name = capabilities::host_name();
+        Self { engine, host_name }
+    }
+
+    fn deadline(&self, asked_ms: u32) -> Duration {
+        let asked = if asked_ms == 0 { self.engine.config().answer_deadline_ms } else { asked_ms };
+        Duration::from_millis(u64::from(asked)).min(KERNEL_ANSWER_DEADLINE_MAX)
+    }
+
+    async fn capabilities(&self) -> v1::Capabilities {
+        let (engine, host_name) = (self.engine.clone(), self.host_name.clone());
+        let gathered = self.engine.blocking(move || capabilities::gather(engine.machine(), engine.config(), engine.agent_id(), &host_name));
+        gathered.await.unwrap_or_default()
+    }
+}
+
+fn cure_word(cure: Cure) -> &'static str {
+    match cure {
+        Cure::Retry => "retry",
+        Cure::FixSpec => "fix_spec",
+        Cure::Operator => "operator",
+        Cure::Bug => "bug",
+    }
+}
+
+fn status_of(code: Code, error: &(dyn std::error::Error + 'static), cure: Cure) -> Status {
+    let mut status = Status::new(code, Chain(error).to_string());
+    if let Ok(word) = cure_word(cure).parse() {
+        status.metadata_mut().insert(mooring_api::CURE_KEY, word);
+    }
+    status
+}
+
+fn refused(refusal: &Refusal) -> Status {
+    let code = match refusal {
+        Refusal::Invalid(_) => Code::InvalidArgument,
+        Refusal::UnknownVolume(_) => Code::NotFound,
+        Refusal::OtherCluster { .. } => Code::PermissionDenied,
+        Refusal::Stale { .. } | Refusal::Conflict { .. } => Code::Aborted,
+        Refusal::NotAllowed(_) | Refusal::Precondition(_) | Refusal::LiveSession { .. } => Code::FailedPrecondition,
+        Refusal::NaaCollision { .. } | Refusal::Foreign(_) => Code::AlreadyExists,
+        Refusal::NoSpace(_) => Code::ResourceExhausted,
+        Refusal::Busy { .. } | Refusal::Volumes(_) | Refusal::Target { .. } => Code::Unavailable,
+        Refusal::Store(StoreError::Full { .. }) => Code::ResourceExhausted,
+        Refusal::Store(StoreError::Stale { .. } | StoreError::Conflict { .. }) => Code::Aborted,
+        Refusal::Store(StoreError::Pinned { .. }) => Code::PermissionDenied,
+        Refusal::Store(_) => Code::Unavailable,
+    };
+    tracing::warn!(?code, error = %Chain(refusal), "refused");
+    status_of(code, refusal, refusal.cure())
+}
+
+fn invalid(error: SpecError) -> Status {
+    let refusal = Refusal::Invalid(error);
+    status_of(Code::InvalidArgument, &refusal, Cure::FixSpec)
+}
+
+fn volume_id(text: &str) -> Result<VolumeId, Status> {
+    text.parse().map_err(|error: mooring_model::ParseIdError| invalid(SpecError::new("volume_id", error.to_string())))
+}
+
+fn cluster_id(sender: Option<&v1::Sender>) -> Result<ClusterId, Status> {
+    let sender = sender.ok_or_else(|| invalid(SpecError::new("sender", "is missing")))?;
+    let text = &sender.cluster_id;
+    text.parse().map_err(|error: mooring_model::ParseIdError| invalid(SpecError::new("sender.cluster_id", error.to_string())))
+}
+
+/// The export's spec without its secrets.
+fn without_secrets(mut spec: v1::ExportSpec) -> v1::ExportSpec {
+    for chap in spec.grants.iter_mut().filter_map(|grant| grant.chap.as_mut()) {
+        for side in [chap.initiator.as_mut(), chap.mutual.as_mut()].into_iter().flatten() {
+            side.secret.clear();
+        }
+    }
+    spec
+}
+
+fn state_to_wire(state: &VolumeState) -> v1::VolumeStatus {
+    let (volume_stamp, volume_opaque) = state.volume_spec.clone().unzip();
+    let (export_stamp, export_opaque) = state.export_spec.clone().unzip();
+    v1::VolumeStatus {
+        volume_id: state.id.to_string(),
+        volume: Some((&state.volume).into()),
+        volume_stamp: volume_stamp.as_ref().map(mooring_api::stamp_to_wire),
+        volume_opaque: volume_opaque.unwrap_or_default(),
+        export: state.export.as_ref().map(Into::into),
+        export_stamp: export_stamp.as_ref().map(mooring_api::stamp_to_wire),
+        export_opaque: export_opaque.unwrap_or_default(),
+        export_spec: state.wanted.as_ref().map(mooring_api::export_to_wire).map(without_secrets),
+        receipts: state.receipts.iter().map(Into::into).collect(),
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+type Reports = Pin<Box<dyn Stream<Item = Result<v1::Report, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Agent for Service {
+    async fn hello(&self, request: Request<v1::HelloRequest>) -> Result<Response<v1::HelloResponse>, Status> {
+        let asked = request.into_inner();
+        let protocol = asked.protocol_max.min(mooring_api::PROTOCOL_MAX);
+        if protocol < asked.protocol_min.max(mooring_api::PROTOCOL_MIN) {
+            return Err(Status::failed_precondition(format!(
+                "no common protocol: this agent speaks {} to {}, the caller ({}) {} to {}",
+                mooring_api::PROTOCOL_MIN,
+                mooring_api::PROTOCOL_MAX,
+                asked.software.chars().take(80).collect::<String>(),
+                asked.protocol_min,
+                asked.protocol_max
+            )));
+        }
+        let config = self.engine.config();
+        let pinned = self.engine.cluster().map_err(|refusal| refused(&refusal))?;
+        Ok(Response::new(v1::HelloResponse {
+            protocol,
+            software: concat!("mooring-agent ", env!("CARGO_PKG_VERSION")).to_owned(),
+            agent_id: self.engine.agent_id().to_string(),
+            host_name: self.host_name.clone(),
+            cluster_id: pinned.map(|cluster| cluster.to_string()).unwrap_or_default(),
+            portals: config.portals.iter().map(ToString::to_string).collect(),
+            groups: config.groups.iter().map(|group| group.name.to_string()).collect(),
+        }))
+    }
+
+    async fn put_volume(&self, request: Request<v1::PutVolumeRequest>) -> Result<Response<v1::PutVolumeResponse>, Status> {
+        use v1::put_volume_request::Wish;
+        let put = request.into_inner();
+        let volume = volume_id(&put.volume_id)?;
+        let wish = match &put.wish {
+            None => return Err(invalid(SpecError::new("wish", "is missing: nothing follows from a missing spec"))),
+            Some(Wish::Spec(spec)) => VolumeWish::Spec(mooring_api::volume_from_wire(volume, spec).map_err(invalid)?),
+            Some(Wish::Tombstone(tombstone)) => VolumeWish::Tombstone { destroy: tombstone.destroy_data },
+        };
+        let deadline = self.deadline(put.deadline_ms);
+        let put = PutVolume {
+            cluster: cluster_id(put.sender.as_ref())?,
+            volume,
+            stamp: mooring_api::stamp_from_wire(put.stamp.as_ref()).map_err(invalid)?,
+            wish,
+            opaque: put.opaque,
+        };
+        let answer = self.engine.put_volume(put, deadline).await.map_err(|refusal| refused(&refusal))?;
+        Ok(Response::new(v1::PutVolumeResponse { report: Some((&answer.report).into()), done: answer.done }))
+    }
+
+    async fn put_export(&self, request: Request<v1::PutExportRequest>) -> Result<Response<v1::PutExportResponse>, Status> {
+        use v1::put_export_request::Wish;
+        let decoded = Instant::now();
+        let put = request.into_inner();
+        let live_sessions = match put.live_sessions() {
+            v1::LiveSessions::Refuse => LiveSessions::Refuse,
+            v1::LiveSessions::Cut | v1::LiveSessions::Unspecified => LiveSessions::Cut,
+        };
+        let spec = match put.wish {
+            None => return Err(invalid(SpecError::new("wish", "is missing: nothing follows from a missing spec"))),
+            Some(Wish::Spec(spec)) => Some(spec),
+            Some(Wish::Tombstone(_)) => None,
+        };
+        let deadline = self.deadline(put.deadline_ms);
+        let put = PutExport {
+            cluster: cluster_id(put.sender.as_ref())?,
+            volume: volume_id(&put.volume_id)?,
+            stamp: mooring_api::stamp_from_wire(put.stamp.as_ref()).map_err(invalid)?,
+            spec,
+            opaque: put.opaque,
+            live_sessions,
+            decoded,
+        };
+        let answer = self.engine.put_export(put, deadline).await.map_err(|refusal| refused(&refusal))?;
+        Ok(Response::new(v1::PutExportResponse {
+            report: answer.report.as_ref().map(Into::into),
+            done: answer.done,
+            receipts: answer.receipts.iter().map(Into::into).collect(),
+            timing: Some(v1::Timing { durable_us: micros(answer.durable), seen_us: answer.seen.map_or(0, micros) }),
+        }))
+    }
+
+    async fn get_volume(&self, request: Request<v1::GetVolumeRequest>) -> Result<Response<v1::VolumeStatus>, Status> {
+        let id = volume_id(&request.into_inner().volume_id)?;
+        let state = self.engine.status(id).await.ok_or_else(|| refused(&Refusal::UnknownVolume(id)))?;
+        Ok(Response::new(state_to_wire(&state)))
+    }
+
+    async fn list_volumes(&self, _: Request<v1::ListVolumesRequest>) -> Result<Response<v1::ListVolumesResponse>, Status> {
+        let volumes = self.engine.statuses().await.iter().map(state_to_wire).collect();
+        Ok(Response::new(v1::ListVolumesResponse { volumes }))
+    }
+
+    async fn get_capabilities(&self, _: Request<v1::GetCapabilitiesRequest>) -> Result<Response<v1::Capabilities>, Status> {
+        Ok(Response::new(self.capabilities().await))
+    }
+
+    async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
+        let asked = request.into_inner().volume_id;
+        let only = if asked.is_empty() { None } else { Some(volume_id(&asked)?) };
+        if let Some(id) = only.filter(|id| !self.engine.knows(*id)) {
+            return Err(refused(&Refusal::UnknownVolume(id)));
+        }
+        let planned = self.engine.plan(only).await;
+        let step = |step: crate::engine::PlannedStep| v1::PlannedStep { volume_id: step.volume.to_string(), step: step.step, why: step.why };
+        Ok(Response::new(v1::PlanResponse {
+            steps: planned.steps.into_iter().map(step).collect(),
+            blocked: planned.blocked.iter().map(Into::into).collect(),
+        }))
+    }
+
+    type WatchStream = Reports;
+
+    async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Reports>, Status> {
+        // Subscribed before the state is read: nothing that changes in between is lost.
+        let mut changes = self.engine.changes();
+        let (send, receive) = mpsc::channel(WATCH_QUEUED_MAX);
+        let engine = self.engine.clone();
+        let capabilities = self.capabilities().await;
+        tokio::spawn(async move {
+            let report = |what| Ok(v1::Report { what: Some(what) });
+            let mut first = vec![v1::report::What::Capabilities(capabilities)];
+            for state in engine.statuses().await {
+                first.push(v1::report::What::Volume((&state.volume).into()));
+                first.extend(state.export.as_ref().map(|export| v1::report::What::Export(export.into())));
+            }
+            first.push(v1::report::What::Synced(v1::SyncMark {}));
+            for what in first {
+                if send.send(report(what)).await.is_err() {
+                    return;
+                }
+            }
+            loop {
+                let what = match changes.recv().await {
+                    Ok(Change::Volume(volume)) => v1::report::What::Volume((&volume).into()),
+                    Ok(Change::Export(export)) => v1::report::What::Export((&export).into()),
+                    Ok(Change::Receipt(receipt)) => v1::report::What::Receipt((&receipt).into()),
+                    Err(broadcast::error::RecvError::Closed) => return,
+                    Err(broadcast::error::RecvError::Lagged(missed)) => {
+                        let status = Status::data_loss(format!("{missed} reports were missed by this slow reader: watch again"));
+                        drop(send.send(Err(status)).await);
+                        return;
+                    }
+                };
+                if send.send(report(what)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receive))))
+    }
+}

@@ -1,0 +1,204 @@
+//! Why the store could not do something. Nothing that an error names was written.
+
+use std::path::{Path, PathBuf};
+
+use mooring_model::{ClusterId, Cure, Generation, VolumeId};
+use rusqlite::ErrorCode;
+
+use super::Kind;
+
+/// A failure of the store. The transaction was rolled back: what was kept before is kept now.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The state folder cannot be made or used.
+    #[error("cannot use the state folder {}: it must be a folder that the agent's user may write to", .path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Others could put another database in the place of ours.
+    #[error("others may write to the state folder {} (mode {mode:04o}): run chmod go-w on it", .path.display())]
+    Exposed {
+        /// The folder.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// The database cannot be opened.
+    #[error("cannot open the store {}: check its owner and permissions, and its file system", .path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// The database is damaged.
+    #[error(
+        "the store {} is damaged ({why}): stop the agent, move this file and its -wal and -shm aside, and start it \
+         again; volumes are found by their tags and the controller sends its specs anew", .path.display()
+    )]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// One row makes no sense to this agent.
+    #[error(
+        "{what} is kept in a form that this agent cannot read: if a newer agent has written it, install that one \
+         again; else move the store aside, so that the controller sends its specs anew"
+    )]
+    Row {
+        /// What the row holds.
+        what: String,
+    },
+    /// A newer agent made the database.
+    #[error(
+        "the store {} has schema {found}, and this agent knows schemas up to {known}: install the newer agent again",
+        .path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its schema.
+        found: i64,
+        /// The newest that this agent knows.
+        known: i64,
+    },
+    /// The file system is full.
+    #[error("cannot {op}: the file system of {} is full; free some space", .path.display())]
+    Full {
+        /// What was tried.
+        op: String,
+        /// The database.
+        path: PathBuf,
+        /// SQLite's words.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// The file system was mounted, or has become, read-only.
+    #[error("cannot {op}: {} cannot be written to; see whether its file system is mounted read-only", .path.display())]
+    ReadOnly {
+        /// What was tried.
+        op: String,
+        /// The database.
+        path: PathBuf,
+        /// SQLite's words.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// The disk failed.
+    #[error("cannot {op}: the disk under {} failed; see the kernel's log", .path.display())]
+    Disk {
+        /// What was tried.
+        op: String,
+        /// The database.
+        path: PathBuf,
+        /// SQLite's words.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// Another program holds the database.
+    #[error("cannot {op}: another program holds {} (a backup, or an sqlite3 shell?)", .path.display())]
+    Busy {
+        /// What was tried.
+        op: String,
+        /// The database.
+        path: PathBuf,
+        /// SQLite's words.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// Another cluster owns this agent.
+    #[error("this agent belongs to cluster {kept}: cluster {arrived} cannot have it")]
+    Pinned {
+        /// The owner.
+        kept: ClusterId,
+        /// Who wants it.
+        arrived: ClusterId,
+    },
+    /// An older spec than the one that is kept.
+    #[error("generation {arrived} of the {kind} of {volume} is older than {kept}, which is kept: read it again")]
+    Stale {
+        /// Volume or export.
+        kind: Kind,
+        /// The volume.
+        volume: VolumeId,
+        /// What came.
+        arrived: Generation,
+        /// What is kept.
+        kept: Generation,
+    },
+    /// Another content under the generation that is kept.
+    #[error(
+        "generation {arrived} of the {kind} of {volume} has another content than generation {kept}, which is kept: two \
+         writers; read it again and send a newer generation"
+    )]
+    Conflict {
+        /// Volume or export.
+        kind: Kind,
+        /// The volume.
+        volume: VolumeId,
+        /// What came.
+        arrived: Generation,
+        /// What is kept: the same.
+        kept: Generation,
+    },
+    /// The store was used in a way that it does not know.
+    #[error("cannot {op} in {}: this is a defect of the agent; please report it", .path.display())]
+    Defect {
+        /// What was tried.
+        op: String,
+        /// The database.
+        path: PathBuf,
+        /// SQLite's words.
+        #[source]
+        source: rusqlite::Error,
+    },
+}
+
+impl StoreError {
+    /// Who can cure it.
+    pub const fn cure(&self) -> Cure {
+        match self {
+            Self::Folder { .. }
+            | Self::Exposed { .. }
+            | Self::Open { .. }
+            | Self::Corrupt { .. }
+            | Self::Row { .. }
+            | Self::Newer { .. }
+            | Self::Full { .. }
+            | Self::ReadOnly { .. }
+            | Self::Disk { .. }
+            | Self::Pinned { .. } => Cure::Operator,
+            Self::Busy { .. } => Cure::Retry,
+            Self::Stale { .. } | Self::Conflict { .. } => Cure::FixSpec,
+            Self::Defect { .. } => Cure::Bug,
+        }
+    }
+
+    /// The file system under the store is full.
+    pub const fn is_full(&self) -> bool {
+        matches!(self, Self::Full { .. })
+    }
+
+    /// Says what SQLite's answer means.
+    pub(super) fn of(path: &Path, op: impl Into<String>, source: rusqlite::Error) -> Self {
+        let (op, path) = (op.into(), path.to_owned());
+        match source.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Self::Full { op, path, source },
+            Some(ErrorCode::ReadOnly) => Self::ReadOnly { op, path, source },
+            Some(ErrorCode::SystemIoFailure) => Self::Disk { op, path, source },
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy { op, path, source },
+            Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => Self::Open { path, source },
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Self::Corrupt { path, why: source.to_string() }
+            }
+            _ => Self::Defect { op, path, source },
+        }
+    }
+}

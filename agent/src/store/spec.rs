@@ -1,0 +1,306 @@
+//! Specs: one row for a volume, one for its export.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use mooring_model::limit::TOMBSTONE_KEEP;
+use mooring_model::{Digest, Fence, Generation, Stamp, VolumeId};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::receipt::{self, NewReceipt};
+use super::{Store, StoreError, micros, time_of};
+
+/// Of what a spec is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A volume.
+    Volume,
+    /// A volume's export.
+    Export,
+}
+
+impl Kind {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Volume => "volume",
+            Self::Export => "export",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What is wanted, as it is kept.
+#[derive(Clone, PartialEq, Eq)]
+pub enum StoredWish {
+    /// The encoded spec. Holds secrets.
+    Spec(Vec<u8>),
+    /// The object goes.
+    Tombstone {
+        /// Volumes: with its data.
+        destroy: bool,
+    },
+}
+
+impl fmt::Debug for StoredWish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spec(body) => write!(f, "Spec({} bytes)", body.len()),
+            Self::Tombstone { destroy } => f.debug_struct("Tombstone").field("destroy", destroy).finish(),
+        }
+    }
+}
+
+/// One kept spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSpec {
+    /// Of what.
+    pub kind: Kind,
+    /// Of which volume.
+    pub volume: VolumeId,
+    /// What fences it.
+    pub stamp: Stamp,
+    /// What is wanted.
+    pub wish: StoredWish,
+    /// The sender's own data.
+    pub opaque: Vec<u8>,
+    /// When it was written.
+    pub updated: SystemTime,
+}
+
+impl StoredSpec {
+    /// The error to report when this spec's body makes no sense.
+    pub fn corrupt(&self) -> StoreError {
+        StoreError::Row { what: describe(self.kind, self.volume) }
+    }
+}
+
+fn describe(kind: Kind, volume: VolumeId) -> String {
+    format!("the {kind} spec of {volume}")
+}
+
+/// How the fence answered inside of the transaction.
+enum Fenced {
+    Written(Vec<i64>),
+    Same,
+    Refused { fence: Fence, kept: Generation },
+    Unreadable,
+}
+
+impl Store {
+    /// Keeps a spec, and with it the beginning of the revokes that it causes: all or nothing, synced once, and only if the
+    /// stamp is newer than the kept one. Returns the receipts' rows, in their order. The very same stamp again writes
+    /// nothing and returns no rows: the first call's receipts stand.
+    pub fn put_spec(
+        &self,
+        kind: Kind,
+        volume: VolumeId,
+        stamp: &Stamp,
+        wish: &StoredWish,
+        opaque: &[u8],
+        receipts: &[NewReceipt],
+    ) -> Result<Vec<i64>, StoreError> {
+        let op = || format!("keep {}", describe(kind, volume));
+        let fenced = self.write(op, |conn| {
+            let kept = match kept_stamp(conn, kind, volume)? {
+                None => None,
+                Some(Some(kept)) => Some(kept),
+                Some(None) => return Ok(Fenced::Unreadable),
+            };
+            match (stamp.fence(kept.as_ref()), kept) {
+                (Fence::Newer, _) => {}
+                (Fence::Same, _) => return Ok(Fenced::Same),
+                (fence, kept) => {
+                    let kept = kept.map_or(Generation::ZERO, |kept| kept.generation);
+                    return Ok(Fenced::Refused { fence, kept });
+                }
+            }
+            write_spec(conn, kind, volume, stamp, wish, opaque)?;
+            receipt::begin(conn, volume, stamp.generation, receipts).map(Fenced::Written)
+        })?;
+        let arrived = stamp.generation;
+        match fenced {
+            Fenced::Written(rows) => Ok(rows),
+            Fenced::Same => Ok(Vec::new()),
+            Fenced::Refused { fence: Fence::Conflict, kept } => {
+                Err(StoreError::Conflict { kind, volume, arrived, kept })
+            }
+            Fenced::Refused { kept, .. } => Err(StoreError::Stale { kind, volume, arrived, kept }),
+            Fenced::Unreadable => Err(StoreError::Row { what: describe(kind, volume) }),
+        }
+    }
+
+    /// All specs and tombstones, by volume.
+    pub fn specs(&self) -> Result<Vec<StoredSpec>, StoreError> {
+        let rows = self.read(
+            || "read the specs".to_owned(),
+            |conn| {
+                let sql = format!("SELECT {COLUMNS} FROM specs ORDER BY volume_id, kind DESC");
+                conn.prepare_cached(&sql)?.query_map([], RawSpec::read)?.collect::<Result<Vec<_>, _>>()
+            },
+        )?;
+        rows.into_iter().map(RawSpec::parse).collect()
+    }
+
+    /// One spec or tombstone.
+    pub fn spec(&self, kind: Kind, volume: VolumeId) -> Result<Option<StoredSpec>, StoreError> {
+        let row = self.read(
+            || format!("read {}", describe(kind, volume)),
+            |conn| {
+                let sql = format!("SELECT {COLUMNS} FROM specs WHERE volume_id = ?1 AND kind = ?2");
+                let mut statement = conn.prepare_cached(&sql)?;
+                statement.query_row(params![volume.to_string(), kind.as_str()], RawSpec::read).optional()
+            },
+        )?;
+        row.map(RawSpec::parse).transpose()
+    }
+
+    /// Forgets tombstones that are older than 90 days and whose object is gone (`gone` says so), and the receipts of volumes
+    /// of which nothing else is kept. Returns how many tombstones went.
+    ///
+    /// A tombstone whose object is still there stays: without it the object would be taken for an orphan, and its deletion
+    /// would be forgotten.
+    pub fn purge(&self, now: SystemTime, gone: impl Fn(Kind, VolumeId) -> bool) -> Result<usize, StoreError> {
+        let Some(before) = now.checked_sub(TOMBSTONE_KEEP).map(micros) else { return Ok(0) };
+        // Looked up first: on most days there is nothing to write, and so nothing to sync.
+        let old = self.read(
+            || "look for old tombstones".to_owned(),
+            |conn| {
+                let sql = "SELECT volume_id, kind FROM specs WHERE tombstone = 1 AND updated_us < ?1";
+                let mut statement = conn.prepare_cached(sql)?;
+                let rows = statement.query_map([before], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))?;
+                rows.collect::<Result<Vec<(String, String)>, _>>()
+            },
+        )?;
+        let mut going = Vec::new();
+        for (volume, kind) in old {
+            let (volume, kind) = parse_key(&volume, &kind)?;
+            if gone(kind, volume) {
+                going.push((volume, kind));
+            }
+        }
+        if going.is_empty() {
+            return Ok(0);
+        }
+        self.write(
+            || "forget old tombstones".to_owned(),
+            |conn| {
+                let mut forget = conn.prepare_cached(
+                    "DELETE FROM specs WHERE volume_id = ?1 AND kind = ?2 AND tombstone = 1 AND updated_us < ?3",
+                )?;
+                let mut forgotten = 0;
+                for (volume, kind) in &going {
+                    forgotten += forget.execute(params![volume.to_string(), kind.as_str(), before])?;
+                    receipt::forget_old(conn, *volume, before)?;
+                }
+                Ok(forgotten)
+            },
+        )
+    }
+}
+
+/// The kept stamp: `None` when nothing is kept, `Some(None)` when it cannot be read.
+#[expect(clippy::option_option, reason = "nothing kept and nothing readable are two answers")]
+fn kept_stamp(conn: &Connection, kind: Kind, volume: VolumeId) -> rusqlite::Result<Option<Option<Stamp>>> {
+    let sql = "SELECT epoch, counter, digest FROM specs WHERE volume_id = ?1 AND kind = ?2";
+    let mut statement = conn.prepare_cached(sql)?;
+    let read = |row: &Row<'_>| Ok(stamp_of(row.get(0)?, row.get(1)?, row.get(2)?));
+    statement.query_row(params![volume.to_string(), kind.as_str()], read).optional()
+}
+
+fn stamp_of(epoch: i64, counter: i64, digest: Vec<u8>) -> Option<Stamp> {
+    let generation = Generation { epoch: epoch.cast_unsigned(), counter: counter.cast_unsigned() };
+    Some(Stamp { generation, digest: Digest::new(digest)? })
+}
+
+fn write_spec(
+    conn: &Connection,
+    kind: Kind,
+    volume: VolumeId,
+    stamp: &Stamp,
+    wish: &StoredWish,
+    opaque: &[u8],
+) -> rusqlite::Result<()> {
+    let (body, tombstone, destroy) = match wish {
+        StoredWish::Spec(body) => (Some(body.as_slice()), false, false),
+        StoredWish::Tombstone { destroy } => (None, true, *destroy),
+    };
+    let sql = "INSERT INTO specs (volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, updated_us) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) \
+               ON CONFLICT (volume_id, kind) DO UPDATE SET epoch = excluded.epoch, counter = excluded.counter, \
+               digest = excluded.digest, body = excluded.body, opaque = excluded.opaque, \
+               tombstone = excluded.tombstone, destroy = excluded.destroy, updated_us = excluded.updated_us";
+    conn.prepare_cached(sql)?
+        .execute(params![
+            volume.to_string(),
+            kind.as_str(),
+            stamp.generation.epoch.cast_signed(),
+            stamp.generation.counter.cast_signed(),
+            stamp.digest.as_bytes(),
+            body,
+            opaque,
+            tombstone,
+            destroy,
+            micros(SystemTime::now()),
+        ])
+        .map(drop)
+}
+
+const COLUMNS: &str = "volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, updated_us";
+
+struct RawSpec {
+    volume: String,
+    kind: String,
+    stamp: Option<Stamp>,
+    body: Option<Vec<u8>>,
+    opaque: Vec<u8>,
+    tombstone: bool,
+    destroy: bool,
+    updated_us: i64,
+}
+
+impl RawSpec {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            volume: row.get(0)?,
+            kind: row.get(1)?,
+            stamp: stamp_of(row.get(2)?, row.get(3)?, row.get(4)?),
+            body: row.get(5)?,
+            opaque: row.get(6)?,
+            tombstone: row.get(7)?,
+            destroy: row.get(8)?,
+            updated_us: row.get(9)?,
+        })
+    }
+
+    fn parse(self) -> Result<StoredSpec, StoreError> {
+        let (volume, kind) = parse_key(&self.volume, &self.kind)?;
+        let unreadable = || StoreError::Row { what: describe(kind, volume) };
+        let wish = match (self.body, self.tombstone) {
+            (Some(body), false) => StoredWish::Spec(body),
+            (None, true) => StoredWish::Tombstone { destroy: self.destroy },
+            _ => return Err(unreadable()),
+        };
+        Ok(StoredSpec {
+            kind,
+            volume,
+            stamp: self.stamp.ok_or_else(unreadable)?,
+            wish,
+            opaque: self.opaque,
+            updated: time_of(self.updated_us),
+        })
+    }
+}
+
+fn parse_key(volume: &str, kind: &str) -> Result<(VolumeId, Kind), StoreError> {
+    let unreadable = || StoreError::Row { what: format!("a spec under the key {volume:?}, {kind:?}") };
+    let kind = [Kind::Volume, Kind::Export]
+        .into_iter()
+        .find(|known| known.as_str() == kind)
+        .ok_or_else(unreadable)?;
+    Ok((volume.parse().map_err(|_| unreadable())?, kind))
+}

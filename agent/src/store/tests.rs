@@ -1,0 +1,437 @@
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::AtomicU64;
+
+use mooring_model::limit::TOMBSTONE_KEEP;
+use mooring_model::{
+    AttachmentId, Cure, Digest, Generation, Iqn, Proof, Receipt, Revoked, SessionReport, Stamp, VolumeId,
+};
+use proptest::prelude::*;
+
+use super::*;
+
+fn volume(n: u128) -> VolumeId {
+    VolumeId::from_u128(n)
+}
+
+fn stamp(epoch: u64, counter: u64, byte: u8) -> Stamp {
+    Stamp { generation: Generation { epoch, counter }, digest: Digest::new([byte; 32]).unwrap() }
+}
+
+fn spec(text: &str) -> StoredWish {
+    StoredWish::Spec(text.as_bytes().to_vec())
+}
+
+fn receipt(n: u128, counter: u64, proof: Proof) -> Receipt {
+    let initiator: Iqn = "iqn.2026-01.lab:host1".parse().unwrap();
+    let began = UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_001);
+    Receipt {
+        volume: volume(n),
+        initiator: initiator.clone(),
+        attachments: vec![AttachmentId::from_u128(5)],
+        generation: Generation { epoch: 1, counter },
+        revoked: Revoked::Nexus,
+        sessions: vec![SessionReport {
+            initiator,
+            isid: "00023d000001".into(),
+            id: 4,
+            addresses: vec!["10.0.0.7".into()],
+            state: "LOGGED_IN".into(),
+            in_flight: 8,
+        }],
+        proof,
+        began,
+        ended: (proof == Proof::Proven).then_some(began + Duration::from_secs(1)),
+    }
+}
+
+fn store() -> (tempfile::TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    (dir, store)
+}
+
+fn put(store: &Store, n: u128, counter: u64, text: &str) -> Result<Vec<i64>, StoreError> {
+    store.put_spec(Kind::Export, volume(n), &stamp(1, counter, 1), &spec(text), b"opaque", &[])
+}
+
+fn body(store: &Store, n: u128) -> Option<String> {
+    store.spec(Kind::Export, volume(n)).unwrap().map(|spec| match spec.wish {
+        StoredWish::Spec(body) => String::from_utf8(body).unwrap(),
+        StoredWish::Tombstone { .. } => "tombstone".to_owned(),
+    })
+}
+
+#[test]
+fn what_was_put_is_there_after_a_restart() {
+    let (dir, store) = store();
+    let id = store.agent_id();
+    put(&store, 7, 1, "a").unwrap();
+    let doomed = StoredWish::Tombstone { destroy: true };
+    store.put_spec(Kind::Volume, volume(7), &stamp(u64::MAX, u64::MAX, 9), &doomed, b"", &[]).unwrap();
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.agent_id(), id);
+    let specs = store.specs().unwrap();
+    assert_eq!(specs.iter().map(|spec| spec.kind).collect::<Vec<_>>(), [Kind::Volume, Kind::Export]);
+    assert_eq!((&specs[0].wish, &specs[0].stamp), (&doomed, &stamp(u64::MAX, u64::MAX, 9)));
+    assert_eq!((&specs[1].wish, specs[1].opaque.as_slice()), (&spec("a"), b"opaque".as_slice()));
+    assert!(specs[1].updated.elapsed().unwrap() < Duration::from_mins(5));
+}
+
+#[test]
+fn generations_are_fenced_and_a_refusal_writes_nothing() {
+    let (_dir, store) = store();
+    put(&store, 7, 5, "kept").unwrap();
+    let begun = [NewReceipt::of(&receipt(7, 4, Proof::Unproven { in_flight: 1 }))];
+    let stale = store.put_spec(Kind::Export, volume(7), &stamp(1, 4, 1), &spec("old"), b"", &begun).unwrap_err();
+    assert_eq!(
+        stale.to_string(),
+        "generation 1.4 of the export of 00000000-0000-0000-0000-000000000007 is older than 1.5, which is kept: read it \
+         again"
+    );
+    let conflict =
+        store.put_spec(Kind::Export, volume(7), &stamp(1, 5, 2), &spec("other"), b"", &begun).unwrap_err();
+    assert!(matches!(conflict, StoreError::Conflict { .. }) && conflict.cure() == Cure::FixSpec, "{conflict}");
+    // The very same again is a retry: no error, nothing written, not even its receipts.
+    assert!(store.put_spec(Kind::Export, volume(7), &stamp(1, 5, 1), &spec("kept"), b"", &begun).unwrap().is_empty());
+    assert_eq!(body(&store, 7).unwrap(), "kept");
+    assert!(store.unproven_receipts().unwrap().is_empty());
+    // The volume's own spec is another object.
+    store.put_spec(Kind::Volume, volume(7), &stamp(1, 1, 1), &spec("volume"), b"", &[]).unwrap();
+}
+
+#[test]
+fn a_cluster_is_pinned_once() {
+    let (dir, store) = store();
+    let (ours, other) = (ClusterId::from_u128(1), ClusterId::from_u128(2));
+    assert_eq!(store.cluster().unwrap(), None);
+    store.pin(ours).unwrap();
+    store.pin(ours).unwrap();
+    assert!(matches!(store.pin(other), Err(StoreError::Pinned { kept, arrived }) if kept == ours && arrived == other));
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.cluster().unwrap(), Some(ours));
+    store.pin_by_operator(other).unwrap();
+    assert_eq!(store.cluster().unwrap(), Some(other));
+}
+
+#[test]
+fn receipts_begin_with_their_spec_and_are_completed() {
+    let (dir, store) = store();
+    let open = receipt(7, 1, Proof::Unproven { in_flight: 8 });
+    let rows = store
+        .put_spec(Kind::Export, volume(7), &stamp(1, 1, 1), &spec("a"), b"", &[NewReceipt::of(&open), NewReceipt::of(&open)])
+        .unwrap();
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.unproven_receipts().unwrap(), [(rows[0], open.clone()), (rows[1], open.clone())]);
+    let proven = receipt(7, 1, Proof::Proven);
+    assert!(store.prove_receipt(rows[0], &proven).unwrap());
+    assert!(!store.prove_receipt(999, &proven).unwrap());
+    assert_eq!(store.unproven_receipts().unwrap(), [(rows[1], open.clone())]);
+    assert_eq!(store.receipts(volume(7), usize::MAX).unwrap(), [open, proven]);
+    assert_eq!(store.receipts(volume(7), 1).unwrap().len(), 1);
+    assert!(store.receipts(volume(8), 9).unwrap().is_empty());
+}
+
+#[test]
+fn old_proven_receipts_go_and_unproven_ones_stay() {
+    let (_dir, store) = store();
+    let open = NewReceipt::of(&receipt(7, 1, Proof::Unproven { in_flight: 8 }));
+    let first = store.put_spec(Kind::Export, volume(7), &stamp(1, 1, 1), &spec("a"), b"", &[open]).unwrap()[0];
+    let many = vec![NewReceipt::of(&receipt(7, 2, Proof::Proven)); 700];
+    for counter in 2..5 {
+        store.put_spec(Kind::Export, volume(7), &stamp(1, counter, 1), &spec("a"), b"", &many).unwrap();
+    }
+    let kept = store.receipts(volume(7), usize::MAX).unwrap().len();
+    assert_eq!(kept, RECEIPTS_PER_VOLUME_KEPT as usize + 1);
+    assert_eq!(store.unproven_receipts().unwrap()[0].0, first);
+}
+
+#[test]
+fn tombstones_go_after_90_days_if_their_object_is_gone() {
+    let (_dir, store) = store();
+    let doomed = StoredWish::Tombstone { destroy: true };
+    for n in 1..=2 {
+        let proven = [NewReceipt::of(&receipt(n, 1, Proof::Proven))];
+        store.put_spec(Kind::Volume, volume(n), &stamp(1, 1, 1), &doomed, b"", &proven).unwrap();
+    }
+    put(&store, 3, 1, "wanted").unwrap();
+    let later = SystemTime::now() + TOMBSTONE_KEEP + Duration::from_mins(1);
+    assert_eq!(store.purge(SystemTime::now(), |_, _| true).unwrap(), 0);
+    assert_eq!(store.purge(later, |_, id| id == volume(1)).unwrap(), 1);
+    let left: Vec<_> = store.specs().unwrap().iter().map(|spec| spec.volume).collect();
+    assert_eq!(left, [volume(2), volume(3)]);
+    assert!(store.receipts(volume(1), 9).unwrap().is_empty());
+    assert_eq!(store.receipts(volume(2), 9).unwrap().len(), 1);
+}
+
+/// Copies what is on the disk, the log cut at `wal_bytes`, followed by what a torn write may leave.
+fn power_cut(from: &Path, wal_bytes: usize, tail: &[u8]) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    fs::copy(from.join(FILE_NAME), to.path().join(FILE_NAME)).unwrap();
+    let wal = format!("{FILE_NAME}-wal");
+    if let Ok(bytes) = fs::read(from.join(&wal)) {
+        let mut cut = bytes[..wal_bytes.min(bytes.len())].to_vec();
+        cut.extend_from_slice(tail);
+        fs::write(to.path().join(&wal), cut).unwrap();
+    }
+    to
+}
+
+fn wal_bytes(dir: &Path) -> usize {
+    fs::metadata(dir.join(format!("{FILE_NAME}-wal"))).map_or(0, |meta| usize::try_from(meta.len()).unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_acknowledged_put_survives_a_power_cut(
+        puts in proptest::collection::vec((1_u128..4, 0_usize..3000), 1..12),
+        at in any::<prop::sample::Index>(),
+        beyond in 0_usize..9000,
+        tail in proptest::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let (dir, store) = store();
+        let mut acknowledged = vec![(wal_bytes(dir.path()), Vec::new())];
+        let mut counter = 0;
+        for (n, length) in puts {
+            counter += 1;
+            let text = format!("{counter}:{}", "x".repeat(length));
+            put(&store, n, counter, &text).unwrap();
+            let mut now: Vec<(u128, u64, String)> = acknowledged.last().unwrap().1.clone();
+            now.retain(|(other, ..)| *other != n);
+            now.push((n, counter, text));
+            acknowledged.push((wal_bytes(dir.path()), now));
+        }
+        // The log only grows here: a cut anywhere behind what was synced for the put must leave it whole.
+        let (synced, wanted) = at.get(&acknowledged);
+        let copy = power_cut(dir.path(), synced + beyond, &tail);
+        let store = Store::open(copy.path()).unwrap();
+        for (n, counter, text) in wanted {
+            let kept = store.spec(Kind::Export, volume(*n)).unwrap().unwrap();
+            prop_assert!(kept.stamp.generation.counter >= *counter);
+            if kept.stamp.generation.counter == *counter {
+                prop_assert_eq!(body(&store, *n), Some(text.clone()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_around_a_checkpoint_loses_nothing() {
+    let (dir, store) = store();
+    for counter in 1..=40 {
+        put(&store, u128::from(counter % 3), counter, &format!("{counter}")).unwrap();
+        if counter % 7 == 0 {
+            store.checkpoint().unwrap();
+        }
+        let copy = power_cut(dir.path(), usize::MAX, &[]);
+        let again = Store::open(copy.path()).unwrap();
+        assert_eq!(body(&again, u128::from(counter % 3)).unwrap(), format!("{counter}"));
+    }
+}
+
+#[test]
+fn a_change_never_checkpoints_and_a_checkpoint_needs_a_change() {
+    let (dir, store) = store();
+    store.checkpoint().unwrap();
+    let database = || {
+        let meta = fs::metadata(dir.path().join(FILE_NAME)).unwrap();
+        (meta.mtime(), meta.mtime_nsec(), meta.len())
+    };
+    let before = (database(), wal_bytes(dir.path()));
+    for counter in 1..300 {
+        put(&store, 1, counter, "a").unwrap();
+    }
+    assert_eq!(database(), before.0, "the database itself was written by a change");
+    assert!(wal_bytes(dir.path()) > before.1);
+    store.checkpoint().unwrap();
+    assert_ne!(database(), before.0);
+    // The log was started anew: as many changes again fit into the same file, so no sync has to grow it.
+    let (checkpointed, log) = (database(), wal_bytes(dir.path()));
+    store.checkpoint().unwrap();
+    assert_eq!(database(), checkpointed, "a checkpoint without a change did something");
+    for counter in 300..500 {
+        put(&store, 1, counter, "a").unwrap();
+    }
+    assert_eq!(wal_bytes(dir.path()), log);
+}
+
+#[test]
+fn files_are_for_the_agent_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("a/b");
+    let store = Store::open(&state).unwrap();
+    put(&store, 1, 1, "secret").unwrap();
+    assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o700);
+    for entry in fs::read_dir(&state).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{entry:?}");
+    }
+    let debug = format!("{:?} {:?}", store.specs().unwrap(), spec("secret"));
+    assert!(!debug.contains("secret") && debug.contains("6 bytes"), "{debug}");
+    drop(store);
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o770)).unwrap();
+    let error = Store::open(&state).unwrap_err();
+    assert!(error.to_string().ends_with("(mode 0770): run chmod go-w on it"), "{error}");
+}
+
+#[test]
+fn a_damaged_file_is_named_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(FILE_NAME), vec![b'x'; 8192]).unwrap();
+    let error = Store::open(dir.path()).unwrap_err();
+    assert!(matches!(error, StoreError::Corrupt { .. }) && error.cure() == Cure::Operator, "{error:?}");
+    assert!(error.to_string().contains("mooring-agent.db is damaged (") && error.to_string().contains("aside"));
+
+    // A page in the middle that was overwritten.
+    let (dir, store) = store();
+    for n in 1..200 {
+        put(&store, n, 1, &"x".repeat(400)).unwrap();
+    }
+    drop(store);
+    let file = dir.path().join(FILE_NAME);
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2 / 4096 * 4096;
+    bytes[middle..middle + 4096].fill(0xa5);
+    fs::write(&file, bytes).unwrap();
+    assert!(matches!(Store::open(dir.path()), Err(StoreError::Corrupt { .. })));
+}
+
+#[test]
+fn a_store_of_a_newer_agent_is_left_alone() {
+    let (dir, store) = store();
+    drop(store);
+    let file = dir.path().join(FILE_NAME);
+    Connection::open(&file).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    let before = fs::read(&file).unwrap();
+    let error = Store::open(dir.path()).unwrap_err();
+    assert!(error.to_string().contains("has schema 99, and this agent knows schemas up to 1"), "{error}");
+    assert_eq!(fs::read(&file).unwrap(), before);
+}
+
+#[test]
+fn a_full_disk_takes_nothing_and_loses_nothing() {
+    let (_dir, store) = store();
+    put(&store, 1, 1, "kept").unwrap();
+    let pages: u32 = lock(&store.main).pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+    let limit = |pages: u32| {
+        lock(&store.main)
+            .pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, u32>(0))
+            .unwrap()
+    };
+    limit(pages);
+    let begun = vec![NewReceipt::of(&receipt(1, 2, Proof::Unproven { in_flight: 1 })); 64];
+    let big = spec(&"x".repeat(100_000));
+    let error = store.put_spec(Kind::Export, volume(1), &stamp(1, 2, 1), &big, b"", &begun).unwrap_err();
+    assert!(matches!(error, StoreError::Full { .. }) && error.cure() == Cure::Operator, "{error:?}");
+    assert!(error.to_string().starts_with("cannot keep the export spec of 00000000-"), "{error}");
+    assert_eq!(body(&store, 1).unwrap(), "kept");
+    assert!(store.unproven_receipts().unwrap().is_empty());
+    // Space again: the same generation is taken.
+    limit(100_000);
+    assert_eq!(store.put_spec(Kind::Export, volume(1), &stamp(1, 2, 1), &big, b"", &begun).unwrap().len(), 64);
+}
+
+#[test]
+fn what_sqlite_says_has_a_meaning() {
+    let meaning = |code| {
+        let source = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+        StoreError::of(Path::new("/s/db"), "keep it", source)
+    };
+    use rusqlite::ffi;
+    for (code, want, cure) in [
+        (ffi::SQLITE_READONLY, "cannot keep it: /s/db cannot be written to", Cure::Operator),
+        (ffi::SQLITE_IOERR_FSYNC, "cannot keep it: the disk under /s/db failed", Cure::Operator),
+        (ffi::SQLITE_BUSY, "cannot keep it: another program holds /s/db", Cure::Retry),
+        (ffi::SQLITE_CANTOPEN, "cannot open the store /s/db", Cure::Operator),
+        (ffi::SQLITE_CORRUPT, "the store /s/db is damaged", Cure::Operator),
+        (ffi::SQLITE_MISUSE, "cannot keep it in /s/db: this is a defect", Cure::Bug),
+    ] {
+        let error = meaning(code);
+        assert!(error.to_string().starts_with(want), "{error}");
+        assert_eq!(error.cure(), cure);
+    }
+}
+
+#[test]
+fn a_state_folder_that_cannot_be() {
+    let error = Store::open(Path::new("/proc/self/mooring")).unwrap_err();
+    assert!(error.to_string().starts_with("cannot use the state folder /proc/self/mooring"), "{error}");
+}
+
+#[test]
+fn changes_from_many_threads() {
+    let (_dir, store) = store();
+    let (taken, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let (store, taken, refused) = (&store, &taken, &refused);
+            scope.spawn(move || {
+                for counter in 1..=50 {
+                    put(store, 100 + u128::from(thread), counter, "own").unwrap();
+                    // All of them write volume 1, each with its own content.
+                    match store.put_spec(Kind::Export, volume(1), &stamp(1, counter, thread), &spec("shared"), b"", &[]) {
+                        Ok(_) => taken.fetch_add(1, Ordering::Relaxed),
+                        Err(StoreError::Stale { .. } | StoreError::Conflict { .. }) => {
+                            refused.fetch_add(1, Ordering::Relaxed)
+                        }
+                        Err(error) => panic!("{error}"),
+                    };
+                    if counter % 10 == 0 {
+                        store.checkpoint().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(taken.into_inner() + refused.into_inner(), 200);
+    assert_eq!(store.spec(Kind::Export, volume(1)).unwrap().unwrap().stamp.generation.counter, 50);
+    assert_eq!(store.specs().unwrap().len(), 5);
+}
+
+#[test]
+fn a_row_that_makes_no_sense_is_named() {
+    let (_dir, store) = store();
+    put(&store, 1, 1, "a").unwrap();
+    lock(&store.main).execute("UPDATE specs SET digest = x'00'", []).unwrap();
+    let error = store.specs().unwrap_err();
+    assert!(
+        error.to_string().starts_with("the export spec of 00000000-0000-0000-0000-000000000001 is kept in a form"),
+        "{error}"
+    );
+    assert!(put(&store, 1, 2, "b").is_err());
+}
+
+/// A store as the first release has written it: kept as it is, so that every later schema is tried on it.
+#[test]
+fn a_store_of_schema_1_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let conn = Connection::open(dir.path().join(FILE_NAME)).unwrap();
+    conn.execute_batch(include_str!("fixtures/schema-1.sql")).unwrap();
+    drop(conn);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.agent_id().to_string(), "0a9b8c7d-1111-4222-8333-000000000001");
+    assert_eq!(store.cluster().unwrap(), Some("0a9b8c7d-1111-4222-8333-000000000002".parse().unwrap()));
+    let specs = store.specs().unwrap();
+    let wishes: Vec<_> = specs.iter().map(|spec| (spec.kind, spec.stamp.generation.counter, spec.wish.clone())).collect();
+    assert_eq!(
+        wishes,
+        [
+            (Kind::Volume, 3, StoredWish::Spec(vec![0x0a, 0x03, b'v', b'g', b'0', 0x10, 0x80, 0x80, 0x80, 0x02, 0x18, 0x01])),
+            (Kind::Export, 9, StoredWish::Tombstone { destroy: false }),
+            (Kind::Volume, 4, StoredWish::Tombstone { destroy: true }),
+        ]
+    );
+    let open = store.unproven_receipts().unwrap();
+    assert_eq!((open.len(), open[0].0, open[0].1.initiator.as_str()), (1, 2, "iqn.2026-01.lab:host2"));
+    assert_eq!(store.receipts(open[0].1.volume, 9).unwrap().len(), 2);
+    put(&store, 7, 1, "new").unwrap();
+}
+
+#[test]
+fn the_released_schemas_apply_one_after_another() {
+    Migrations::new(SCHEMAS.map(M::up).to_vec()).validate().unwrap();
+}

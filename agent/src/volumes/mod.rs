@@ -1,0 +1,27 @@
+//! Volumes: LVM logical volumes in the groups that the configuration lists. View → plan → apply, as in every domain.
+//!
+//! An LV is ours when it has a name of ours *and* our tag; nothing else is ever changed. A new LV carries the tag
+//! `mooring-unzeroed` from the command that makes it until its blocks are zeroed, and a doomed one carries it from the
+//! moment its wipe begins: only an LV with that tag is ever zeroed, and an LV with that tag is never usable. So a crash at
+//! any step needs no memory: look again, plan again.
+//!
+//! What must never happen here: an LV removed that was not doomed; an LV zeroed that does not carry the tag; a usable LV
+//! that still shows somebody's old blocks; a name on a command line that the model has not made.
+
+mod apply;
+mod error;
+mod lvm;
+mod plan;
+mod view;
+
+use std::path::{Path, PathBuf};
+
+pub use apply::{Observer, ZERO_CHUNK, apply};
+pub use error::Error;
+pub use plan::{LvId, VolumeOp, Wanted, plan, report};
+pub use view::{SeenGroup, SeenLv, VolumesView, view, view_one};
+
+/// The device node of an LV.
+pub fn device_path(group: &str, lv: &str) -> PathBuf {
+    Path::new("/dev").join(group).join(lv)
+}

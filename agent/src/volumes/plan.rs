@@ -1,0 +1,287 @@
+//! What to do about one volume. Pure.
+//!
+//! What must never happen here: a removal of an LV that is not doomed; a zeroing of an LV that is not tagged for it; a step
+//! on an LV without our tag or outside of the listed groups.
+
+use std::fmt;
+
+use mooring_model::{
+    BlockedKind, ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan, Problem, VgName, VolumeId, VolumeReport,
+    VolumeSpec,
+};
+
+use super::device_path;
+use super::view::{SeenGroup, SeenLv, VolumesView};
+
+/// What is wanted of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// It is there, active and zeroed.
+    Volume(VolumeSpec),
+    /// It goes, with its data.
+    Doomed {
+        /// Nothing of its export is in the kernel. Until then nothing is done.
+        export_gone: bool,
+    },
+    /// Nobody wants anything of it: what is there stays, as an orphan.
+    Nothing,
+}
+
+/// One of our LVs. Its name is made from a volume's id and nothing else.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LvId {
+    /// Its group, which the configuration lists.
+    pub group: VgName,
+    /// Its name.
+    pub name: LvName,
+}
+
+impl fmt::Display for LvId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.group, self.name)
+    }
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeOp {
+    /// Make the LV, tagged as ours and as not zeroed, in one command.
+    Create {
+        /// The LV.
+        lv: LvId,
+        /// Its size, in whole extents.
+        size: ByteSize,
+    },
+    /// Give it a device.
+    Activate {
+        /// The LV.
+        lv: LvId,
+    },
+    /// Tag it as not zeroed: from here on it is not usable, and may be zeroed.
+    MarkUnzeroed {
+        /// The LV.
+        lv: LvId,
+    },
+    /// Zero all of its blocks.
+    Zero {
+        /// The LV.
+        lv: LvId,
+        /// Its size.
+        size: ByteSize,
+    },
+    /// Take that tag away: from here on it is usable.
+    MarkZeroed {
+        /// The LV.
+        lv: LvId,
+    },
+    /// Remove it.
+    Remove {
+        /// The LV.
+        lv: LvId,
+    },
+}
+
+impl VolumeOp {
+    /// The LV that the step is about.
+    pub const fn lv(&self) -> &LvId {
+        match self {
+            Self::Create { lv, .. }
+            | Self::Activate { lv }
+            | Self::MarkUnzeroed { lv }
+            | Self::Zero { lv, .. }
+            | Self::MarkZeroed { lv }
+            | Self::Remove { lv } => lv,
+        }
+    }
+}
+
+impl fmt::Display for VolumeOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create { lv, size } => write!(f, "create {lv} with {size}"),
+            Self::Activate { lv } => write!(f, "activate {lv}"),
+            Self::MarkUnzeroed { lv } => write!(f, "tag {lv} {LV_UNZEROED_TAG}"),
+            Self::Zero { lv, size } => write!(f, "zero {size} of {lv}"),
+            Self::MarkZeroed { lv } => write!(f, "untag {lv} {LV_UNZEROED_TAG}"),
+            Self::Remove { lv } => write!(f, "remove {lv}"),
+        }
+    }
+}
+
+/// What has to be done so that `wanted` is what is seen.
+pub fn plan(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Plan<VolumeOp> {
+    let mut plan = Plan::default();
+    match wanted {
+        Wanted::Volume(spec) => plan_volume(&mut plan, spec, seen, volume),
+        Wanted::Doomed { export_gone } => plan_doomed(&mut plan, *export_gone, seen, volume),
+        Wanted::Nothing => {}
+    }
+    plan
+}
+
+fn plan_volume(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, seen: &VolumesView, volume: VolumeId) {
+    let lv = LvId { group: spec.group.clone(), name: LvName::of(volume) };
+    if !seen.is_listed(&spec.group) {
+        let why = format!(
+            "the agent may not use volume group {}: its configuration lists {}; choose one of them, or add it there",
+            spec.group,
+            join(seen.groups().iter().map(|group| group.name.as_str()).chain(seen.missing().iter().map(VgName::as_str)))
+        );
+        return plan.block(BlockedKind::Missing, format!("volume group {}", spec.group), why);
+    }
+    let Some(group) = seen.group(&spec.group) else {
+        return plan.block(BlockedKind::Missing, format!("volume group {}", spec.group), absent(&spec.group, seen));
+    };
+    if let Some(other) = seen.lvs_of(volume).iter().find(|other| other.group != spec.group.as_str() && other.is_tagged()) {
+        let why = format!(
+            "it lies in volume group {}, and {} is wanted: a volume is not moved; change the spec, or move it by hand",
+            other.group, spec.group
+        );
+        return plan.block(BlockedKind::Birth, format!("volume {volume}"), why);
+    }
+    match seen.lv(&spec.group, volume) {
+        None => plan_new(plan, lv, spec, group),
+        Some(there) => plan_there(plan, lv, spec, group, there),
+    }
+}
+
+fn plan_new(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &SeenGroup) {
+    let object = format!("volume group {}", group.name);
+    if let Some(trouble) = &group.trouble {
+        return plan.block(BlockedKind::Missing, object, trouble.clone());
+    }
+    let available = group.available();
+    let Some(size) = group.rounded(spec.size).filter(|size| *size <= available) else {
+        let reserve = match group.reserve.0 {
+            0 => String::new(),
+            _ => format!(" (beside a reserve of {})", group.reserve),
+        };
+        let why = format!(
+            "{} are wanted for volume {} and {available} of {} are free{reserve}: free some space, or extend the group",
+            spec.size, spec.id, group.size
+        );
+        return plan.block(BlockedKind::Full, object, why);
+    };
+    plan.step(VolumeOp::Create { lv: lv.clone(), size }, "it is not there");
+    plan_zero(plan, lv, size);
+}
+
+fn plan_there(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &SeenGroup, there: &SeenLv) {
+    if !there.is_tagged() {
+        return block_foreign(plan, &lv);
+    }
+    if group.rounded(spec.size) != Some(there.size) {
+        let why = if spec.size > there.size {
+            format!("it has {} and {} are wanted: growing a volume is not built yet", there.size, spec.size)
+        } else {
+            format!("it has {} and only {} are wanted: a volume never shrinks; correct the spec", there.size, spec.size)
+        };
+        return plan.block(BlockedKind::Birth, format!("volume {}", spec.id), why);
+    }
+    if !there.active {
+        plan.step(VolumeOp::Activate { lv: lv.clone() }, "it has no device");
+    }
+    if there.is_unzeroed() {
+        plan_zero(plan, lv, there.size);
+    }
+}
+
+fn plan_zero(plan: &mut Plan<VolumeOp>, lv: LvId, size: ByteSize) {
+    plan.step(VolumeOp::Zero { lv: lv.clone(), size }, "its blocks may hold somebody's old data");
+    plan.step(VolumeOp::MarkZeroed { lv }, "it is zeroed");
+}
+
+fn plan_doomed(plan: &mut Plan<VolumeOp>, export_gone: bool, seen: &VolumesView, volume: VolumeId) {
+    let object = || format!("volume {volume}");
+    if !export_gone {
+        return plan.block(BlockedKind::Missing, object(), "its export is still in the kernel: that goes first");
+    }
+    // An LV under our name without our tag is somebody else's: nothing of ours is there.
+    let ours: Vec<_> = seen.lvs_of(volume).iter().filter(|lv| lv.is_tagged()).collect();
+    let there = match ours.as_slice() {
+        [] => {
+            // Its group may be the one that is not here: then nothing is known, and "gone" would be a lie.
+            for group in seen.missing() {
+                let why = format!("cannot say that its data is gone: {}", absent(group, seen));
+                plan.block(BlockedKind::Missing, object(), why);
+            }
+            return;
+        }
+        [there] => there,
+        [there, ..] => {
+            let groups = join(ours.iter().map(|lv| lv.group.as_str()));
+            let why = format!(
+                "volume groups {groups} each have an LV {} with our tag: untag or remove the one that is a copy",
+                there.name
+            );
+            return plan.block(BlockedKind::Foreign, object(), why);
+        }
+    };
+    let Some(group) = seen.groups().iter().find(|group| group.name.as_str() == there.group) else { return };
+    let lv = LvId { group: group.name.clone(), name: LvName::of(volume) };
+    // Marked first: should the deletion be called off half-way, nobody must get a half-wiped volume for a whole one.
+    if !there.is_unzeroed() {
+        plan.step(VolumeOp::MarkUnzeroed { lv: lv.clone() }, "it is doomed, and is being wiped");
+    }
+    if !there.active {
+        plan.step(VolumeOp::Activate { lv: lv.clone() }, "it is wiped through its device");
+    }
+    plan.step(VolumeOp::Zero { lv: lv.clone(), size: there.size }, "it is doomed: nobody shall find its data");
+    plan.step(VolumeOp::Remove { lv }, "it is doomed");
+}
+
+fn block_foreign(plan: &mut Plan<VolumeOp>, lv: &LvId) {
+    let why = format!(
+        "an LV of this name is there without the tag {LV_TAG}: somebody else made it, and it is not touched; rename it, or \
+         give it to Mooring with lvchange --addtag {LV_TAG} {lv}"
+    );
+    plan.block(BlockedKind::Foreign, format!("LV {lv}"), why);
+}
+
+fn absent(group: &VgName, seen: &VolumesView) -> String {
+    let there = seen.groups().iter().map(|group| group.name.as_str()).chain(seen.unlisted().iter().map(String::as_str));
+    format!("volume group {group} is not on this host (there is {}); see pvs, vgscan and the disks", join(there))
+}
+
+fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// What is seen of a volume, beside what is wanted. Progress of a zeroing is the caller's to add.
+pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeReport {
+    let plan = plan(wanted, seen, volume);
+    let lv = match wanted {
+        Wanted::Volume(spec) => seen.lv(&spec.group, volume),
+        Wanted::Doomed { .. } | Wanted::Nothing => seen.lvs_of(volume).iter().find(|lv| lv.is_tagged()),
+    }
+    .filter(|lv| lv.is_tagged());
+    let phase = match (wanted, lv) {
+        (Wanted::Volume(_), _) if !plan.blocked.is_empty() => Phase::Failed,
+        (Wanted::Volume(_), Some(lv)) if lv.is_ready() => Phase::Ready,
+        (Wanted::Volume(_), _) => Phase::Creating,
+        (Wanted::Doomed { .. }, None) if plan.is_quiet() => Phase::Gone,
+        (Wanted::Doomed { .. }, _) => Phase::Deleting,
+        (Wanted::Nothing, Some(_)) => Phase::Orphan,
+        (Wanted::Nothing, None) => Phase::Gone,
+    };
+    let group = match (lv, wanted) {
+        (Some(lv), _) => lv.group.clone(),
+        (None, Wanted::Volume(spec)) => spec.group.to_string(),
+        (None, _) => String::new(),
+    };
+    let problem = |blocked: &mooring_model::Blocked| Problem {
+        object: blocked.object.clone(),
+        text: blocked.why.clone(),
+        cure: blocked.kind.cure(),
+    };
+    VolumeReport {
+        id: volume,
+        phase,
+        group,
+        size: lv.map_or(ByteSize(0), |lv| lv.size),
+        device: lv.filter(|lv| lv.active).map(|lv| device_path(&lv.group, &lv.name).display().to_string()),
+        zeroed: None,
+        problems: plan.blocked.iter().map(problem).collect(),
+    }
+}

@@ -1,0 +1,144 @@
+//! Threads that can be lost.
+//!
+//! A configfs call may block for as long as a disk does not answer (`rmdir` of an ACL waits for the backend; kill -9 has
+//! no effect on it: lio.md, m). Such a call must never hold anything but its own volume, so kernel work runs here: a job
+//! that runs longer than [`LOST_AFTER`] no longer counts against the number of jobs at work, and its thread is replaced.
+//!
+//! What must never happen here: a job that waits for another job of this pool; a lock held while a job runs.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Jobs at work at the same time, lost ones apart. The kernel serialises much of what they do (RCU grace periods); 16
+/// independent volumes gained 4 × in `lio.md`, k, and more gained nothing.
+const AT_WORK_MAX: usize = 16;
+
+/// Threads in all, lost ones included: beyond this something is wrong with the machine, and jobs wait.
+const THREADS_MAX: usize = 512;
+
+/// A job at work for longer is given up on for scheduling: it may still end.
+pub(crate) const LOST_AFTER: Duration = Duration::from_secs(2);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Job>,
+    /// When each job at work began; the index is the thread's number.
+    at_work: Vec<Option<Instant>>,
+    idle: usize,
+}
+
+impl State {
+    fn at_work(&self) -> usize {
+        self.at_work.iter().flatten().filter(|began| began.elapsed() < LOST_AFTER).count()
+    }
+
+    /// Whether the next job of the queue may begin now.
+    fn may_begin(&self) -> bool {
+        !self.queue.is_empty() && self.at_work() < AT_WORK_MAX
+    }
+}
+
+/// The pool.
+#[derive(Clone, Default)]
+pub(crate) struct Workers {
+    shared: Arc<(Mutex<State>, Condvar)>,
+}
+
+impl Workers {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No job runs under this lock, so a poisoned lock still guards a whole state.
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a job in the queue; it begins as soon as a place is free.
+    pub(crate) fn submit(&self, job: impl FnOnce() + Send + 'static) {
+        let mut state = self.lock();
+        state.queue.push_back(Box::new(job));
+        self.staff(&mut state);
+    }
+
+    /// Starts threads for jobs that wait although a place is free: call it now and then, because a job becomes "lost" by
+    /// the passing of time alone.
+    pub(crate) fn tend(&self) {
+        let mut state = self.lock();
+        self.staff(&mut state);
+    }
+
+    fn staff(&self, state: &mut MutexGuard<'_, State>) {
+        if !state.may_begin() {
+            return;
+        }
+        if state.idle > 0 {
+            self.shared.1.notify_one();
+            return;
+        }
+        if state.at_work.len() >= THREADS_MAX {
+            return;
+        }
+        let number = state.at_work.len();
+        let workers = self.clone();
+        let thread = std::thread::Builder::new().name(format!("kernel-{number}"));
+        match thread.spawn(move || workers.serve(number)) {
+            Ok(_) => state.at_work.push(None),
+            Err(error) => tracing::error!(%error, "cannot start a thread for kernel work; the queue waits"),
+        }
+    }
+
+    fn serve(&self, number: usize) {
+        let mut state = self.lock();
+        loop {
+            while !state.may_begin() {
+                state.idle += 1;
+                state = self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+            }
+            let Some(job) = state.queue.pop_front() else { continue };
+            state.at_work[number] = Some(Instant::now());
+            self.staff(&mut state);
+            drop(state);
+            // A job that panics is a defect of ours: report it and go on serving the other volumes.
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
+                tracing::error!("a kernel job panicked; its volume is looked at again at the next tick");
+            }
+            state = self.lock();
+            state.at_work[number] = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn stuck_jobs_do_not_hold_up_others() {
+        let workers = Workers::default();
+        let (release, gate) = mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        for _ in 0..AT_WORK_MAX {
+            let gate = Arc::clone(&gate);
+            workers.submit(move || drop(gate.lock().map(|gate| gate.recv())));
+        }
+        let (done, finished) = mpsc::channel();
+        workers.submit(move || drop(done.send(())));
+        assert!(finished.recv_timeout(Duration::from_millis(100)).is_err(), "all places are taken");
+        std::thread::sleep(LOST_AFTER);
+        workers.tend();
+        finished.recv_timeout(Duration::from_secs(5)).expect("the lost jobs' places were given to others");
+        drop(release);
+    }
+
+    #[test]
+    fn a_panic_costs_one_job() {
+        let workers = Workers::default();
+        workers.submit(|| panic!("on purpose"));
+        let (done, finished) = mpsc::channel();
+        workers.submit(move || drop(done.send(())));
+        finished.recv_timeout(Duration::from_secs(5)).expect("the next job ran");
+    }
+}

@@ -1,0 +1,51 @@
+//! `mooring plan`, `mooring agent show`, `mooring watch`: looking, never changing.
+
+use jiff::Timestamp;
+use mooring_api::v1;
+use tonic::Status;
+
+use crate::Reply;
+use crate::error::{Exit, Failure};
+use crate::output::{AgentShown, Event, EventLine, Planned};
+use crate::select::{VolumeRef, find};
+use crate::session::Session;
+
+/// `plan`.
+pub(crate) async fn plan(session: &Session, volume: Option<&VolumeRef>) -> Result<Reply<Planned>, Failure> {
+    let id = match volume {
+        None => None,
+        Some(VolumeRef::Id(id)) => Some(*id),
+        Some(name) => Some(find(session, name).await?.0),
+    };
+    Ok(Reply::ok(Planned::of_response(&session.plan(id).await?)))
+}
+
+/// `agent show`.
+pub(crate) async fn show(session: &Session) -> Result<Reply<AgentShown>, Failure> {
+    let capabilities = session.capabilities().await?;
+    Ok(Reply::ok(AgentShown::new(session.hello(), &capabilities)))
+}
+
+/// `watch`: gives each report to `print` as it comes, until the stream ends. It ends when the agent does, or when it has
+/// cut off a reader that was too slow: both are for the caller to know.
+pub(crate) async fn watch(
+    session: &Session,
+    mut print: impl FnMut(&EventLine) -> Result<(), Failure>,
+) -> Result<Exit, Failure> {
+    let mut reports = session.watch().await?;
+    loop {
+        match reports.message().await {
+            Ok(Some(v1::Report { what: Some(what) })) => {
+                print(&EventLine { at: Timestamp::now().to_string(), event: Event::of_report(&what) })?;
+            }
+            // A kind of report that a newer agent sends.
+            Ok(Some(v1::Report { what: None })) => {}
+            Ok(None) => {
+                let status =
+                    Status::unavailable("the agent ended the stream: it stops, or this reader was too slow");
+                return Err(Failure::Agent(Box::new(status)));
+            }
+            Err(status) => return Err(Failure::Agent(Box::new(status))),
+        }
+    }
+}

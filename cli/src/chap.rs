@@ -1,0 +1,122 @@
+//! CHAP credentials from files and standard input.
+//!
+//! What must never happen here: a secret in an error; a secret that the kernel would keep otherwise than it was meant
+//! (a newline at its end makes every login fail).
+
+use std::convert::Infallible;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use mooring_model::{Chap, ChapSide, ExportIdentity, ExportSpec, Grant, Secret, VolumeId};
+
+use crate::args::GrantArgs;
+use crate::error::Failure;
+
+/// Longest file read: a wrong file name must not fill the memory. A secret has at most 255 bytes.
+const FILE_BYTES_MAX: u64 = 4096;
+
+/// Where a secret is read from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SecretSource {
+    /// `-`
+    Stdin,
+    /// A file.
+    File(PathBuf),
+}
+
+impl FromStr for SecretSource {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(if text == "-" { Self::Stdin } else { Self::File(PathBuf::from(text)) })
+    }
+}
+
+impl fmt::Display for SecretSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdin => f.write_str("standard input"),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl SecretSource {
+    fn read(&self) -> Result<Secret, Failure> {
+        let failed = |error: io::Error| Failure::Usage(format!("cannot read a secret from {self}: {error}"));
+        let mut text = Vec::new();
+        match self {
+            Self::Stdin => io::stdin().lock().take(FILE_BYTES_MAX).read_to_end(&mut text).map_err(failed)?,
+            Self::File(path) => {
+                let file = File::open(path).map_err(failed)?;
+                warn_if_public(self, &file);
+                file.take(FILE_BYTES_MAX).read_to_end(&mut text).map_err(failed)?
+            }
+        };
+        let text = String::from_utf8(text)
+            .map_err(|_| Failure::Usage(format!("the secret in {self} is not printable ASCII")))?;
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        Ok(Secret::new(text.strip_suffix('\r').unwrap_or(text)))
+    }
+}
+
+/// A secret that others can read is none. The grant is made all the same: the file is the caller's.
+fn warn_if_public(source: &SecretSource, file: &File) {
+    let Ok(meta) = file.metadata() else { return };
+    let mode = meta.permissions().mode() & 0o777;
+    if meta.is_file() && mode & 0o044 != 0 {
+        // Nothing depends on this line being read.
+        let _ = writeln!(
+            io::stderr(),
+            "mooring: warning: {source} can be read by others (mode {mode:o}); chmod 600 it"
+        );
+    }
+}
+
+/// The credentials that a command line names, checked by the model's own rule.
+pub(crate) fn read(args: &GrantArgs) -> Result<Option<Chap>, Failure> {
+    let (Some(user), Some(source)) = (&args.chap_user, &args.chap_secret_file) else { return Ok(None) };
+    if args.chap_secret_file == args.mutual_secret_file && *source == SecretSource::Stdin {
+        return Err(Failure::Usage(
+            "standard input (-) holds one secret only: put the other into a file".into(),
+        ));
+    }
+    let mutual = match (&args.mutual_user, &args.mutual_secret_file) {
+        (Some(user), Some(source)) => Some(ChapSide { user: user.clone(), secret: source.read()? }),
+        _ => None,
+    };
+    let chap = Chap { initiator: ChapSide { user: user.clone(), secret: source.read()? }, mutual };
+    check(args, &chap)?;
+    Ok(Some(chap))
+}
+
+fn check(args: &GrantArgs, chap: &Chap) -> Result<(), Failure> {
+    let grant = Grant {
+        initiator: args.initiator.clone(),
+        lun: mooring_model::LUN_DEFAULT,
+        mode: args.mode,
+        chap: Some(chap.clone()),
+        attachments: Vec::new(),
+    };
+    let alone = ExportSpec {
+        volume: VolumeId::from_u128(0),
+        identity: ExportIdentity::Derived,
+        portals: Vec::new(),
+        grants: vec![grant],
+    };
+    alone.check().map_err(|error| {
+        let option = match error.field.strip_prefix("grants[0].chap").unwrap_or_default() {
+            ".user" => "--chap-user",
+            ".secret" => "--chap-secret-file",
+            ".mutual.user" => "--mutual-user",
+            ".mutual.secret" => "--mutual-secret-file",
+            ".mutual" => "--mutual-user or its secret",
+            _ => "--chap-user or its secret",
+        };
+        Failure::Usage(format!("{option}: {}", error.why))
+    })
+}

@@ -1,0 +1,514 @@
+//! Answers for people: plain tables, no colours, the same with and without a terminal.
+//!
+//! What must never happen here: anything that is not in the JSON (but for hints); an "unproven" that looks like success.
+
+use std::fmt::{self, Display, Formatter};
+
+use comfy_table::{Table, presets};
+use mooring_model::ByteSize;
+
+use crate::output::{
+    AgentShown, Capabilities, Created, Deleted, Event, EventLine, Export, ExportShown, Grant, Granted,
+    Planned, Pool, Problem, Receipt, Revoked, Session, Stuck, Timing, Volume, VolumeState, Volumes,
+};
+
+const NONE: &str = "-";
+
+fn table<const N: usize>(heads: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(heads);
+    table.add_rows(rows);
+    trimmed(&mut table)
+}
+
+/// `NAME value` lines, aligned.
+fn facts(rows: impl IntoIterator<Item = (&'static str, String)>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.add_rows(rows.into_iter().map(|(name, value)| [name.to_owned(), value]));
+    trimmed(&mut table)
+}
+
+fn trimmed(table: &mut Table) -> String {
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.trim_fmt()
+}
+
+fn or_none(text: Option<&str>) -> String {
+    text.unwrap_or(NONE).to_owned()
+}
+
+fn joined(texts: &[String]) -> String {
+    if texts.is_empty() { NONE.to_owned() } else { texts.join(" ") }
+}
+
+fn size(bytes: u64) -> String {
+    ByteSize(bytes).to_string()
+}
+
+fn named(name: Option<&str>, id: &str) -> String {
+    name.map_or_else(|| id.to_owned(), |name| format!("{name} ({id})"))
+}
+
+/// Microseconds as people read them.
+fn duration(micros: u64) -> String {
+    match micros {
+        0..1_000 => format!("{micros} µs"),
+        1_000..1_000_000 => format!("{}.{:03} ms", micros / 1_000, micros % 1_000),
+        _ => format!("{}.{:03} s", micros / 1_000_000, micros / 1_000 % 1_000),
+    }
+}
+
+impl Display for Problem {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let who = match self.cure {
+            "retry" => "it is retried",
+            "fix_spec" => "change the request",
+            "operator" => "an operator must act",
+            "bug" => "this is a defect",
+            _ => return write!(f, "{}: {}", self.object, self.text),
+        };
+        write!(f, "{}: {} ({who})", self.object, self.text)
+    }
+}
+
+fn write_problems(f: &mut Formatter<'_>, problems: &[Problem]) -> fmt::Result {
+    problems.iter().try_for_each(|problem| write!(f, "\nproblem: {problem}"))
+}
+
+fn write_stuck(f: &mut Formatter<'_>, stuck: Option<&Stuck>) -> fmt::Result {
+    let Some(stuck) = stuck else { return Ok(()) };
+    write!(
+        f,
+        "\nstuck: {} has not returned for {}",
+        stuck.step,
+        duration(stuck.since_ms.saturating_mul(1000))
+    )
+}
+
+impl VolumeState {
+    fn phase_text(&self) -> String {
+        match self.zeroed_bytes {
+            // The size is LVM's word, and not there yet.
+            Some(zeroed) if self.size_bytes == 0 => format!("{} ({} zeroed)", self.phase, size(zeroed)),
+            Some(zeroed) => format!("{} ({} of {} zeroed)", self.phase, size(zeroed), size(self.size_bytes)),
+            None => self.phase.to_owned(),
+        }
+    }
+
+    fn facts(&self, name: Option<&str>) -> String {
+        facts([
+            ("ID", self.id.clone()),
+            ("NAME", or_none(name)),
+            ("PHASE", self.phase_text()),
+            ("SIZE", size(self.size_bytes)),
+            ("GROUP", or_none(self.group.as_deref())),
+            ("DEVICE", or_none(self.device.as_deref())),
+        ])
+    }
+}
+
+impl Display for Created {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.volume.facts(Some(&self.name)))?;
+        write_problems(f, &self.volume.problems)?;
+        if !self.done {
+            write!(f, "\naccepted, not there yet; look with `mooring volume show {}`", self.volume.id)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Deleted {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let volume = named(self.name.as_deref(), &self.volume_id);
+        if self.done {
+            return write!(f, "volume {volume} is gone");
+        }
+        write!(
+            f,
+            "volume {volume}: accepted, not gone yet ({}); repeat the command to wait for it",
+            self.phase
+        )?;
+        write_problems(f, &self.problems)
+    }
+}
+
+impl Display for Volumes {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.volumes.is_empty() {
+            return f.write_str("no volumes");
+        }
+        let row = |volume: &Volume| {
+            let grants = volume.export.as_ref().map_or(&[][..], |export| &export.grants);
+            let live: usize = grants.iter().map(|grant| grant.sessions.len()).sum();
+            let problems = volume.state.problems.len()
+                + volume.export.as_ref().map_or(0, |export| export.problems.len());
+            [
+                volume.state.id.clone(),
+                or_none(volume.name.as_deref()),
+                size(volume.state.size_bytes),
+                or_none(volume.state.group.as_deref()),
+                volume.state.phase.to_owned(),
+                grants.len().to_string(),
+                live.to_string(),
+                if problems == 0 { NONE.to_owned() } else { problems.to_string() },
+            ]
+        };
+        let heads = ["ID", "NAME", "SIZE", "GROUP", "PHASE", "GRANTS", "SESSIONS", "PROBLEMS"];
+        f.write_str(&table(heads, self.volumes.iter().map(row)))
+    }
+}
+
+impl Display for Volume {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.state.facts(self.name.as_deref()))?;
+        write_problems(f, &self.state.problems)?;
+        match &self.export {
+            Some(export) => write!(f, "\n\n{export}")?,
+            None => f.write_str("\n\nnot exported")?,
+        }
+        write_receipts(f, &self.receipts)
+    }
+}
+
+impl Grant {
+    fn seen_text(&self) -> String {
+        or_none(self.seen)
+    }
+
+    fn chap_text(&self) -> String {
+        match &self.chap {
+            None => NONE.to_owned(),
+            Some(chap) => match &chap.mutual_user {
+                None => chap.user.clone(),
+                Some(mutual) => format!("{} (mutual {mutual})", chap.user),
+            },
+        }
+    }
+}
+
+fn sessions_table<'a>(sessions: impl IntoIterator<Item = &'a Session>) -> String {
+    let row = |session: &Session| {
+        [
+            session.initiator.clone(),
+            joined(&session.addresses),
+            session.isid.clone(),
+            session.state.clone(),
+            session.in_flight.to_string(),
+        ]
+    };
+    table(["SESSION OF", "ADDRESS", "ISID", "STATE", "IN FLIGHT"], sessions.into_iter().map(row))
+}
+
+impl Display for Export {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let state = if self.in_force { "in force" } else { "NOT in force yet" };
+        f.write_str(&facts([
+            ("TARGET", or_none(self.target.as_deref())),
+            ("NAA", or_none(self.naa.as_deref())),
+            ("PORTALS", joined(&self.portals)),
+            ("STATE", format!("{state} (generation {})", or_none(self.generation.as_deref()))),
+        ]))?;
+        if self.grants.is_empty() {
+            f.write_str("\n\ngranted to nobody")?;
+        } else {
+            let row = |grant: &Grant| {
+                [
+                    grant.initiator.clone(),
+                    grant.lun.to_string(),
+                    or_none(grant.wanted),
+                    grant.seen_text(),
+                    grant.chap_text(),
+                    grant.sessions.len().to_string(),
+                    grant.commands.to_string(),
+                    grant.read_mib.to_string(),
+                    grant.written_mib.to_string(),
+                ]
+            };
+            let heads = [
+                "INITIATOR",
+                "LUN",
+                "WANTED",
+                "SEEN",
+                "CHAP",
+                "SESSIONS",
+                "COMMANDS",
+                "READ MiB",
+                "WRITTEN MiB",
+            ];
+            write!(f, "\n\n{}", table(heads, self.grants.iter().map(row)))?;
+        }
+        let mut sessions = self.grants.iter().flat_map(|grant| &grant.sessions).peekable();
+        if sessions.peek().is_some() {
+            write!(f, "\n\n{}", sessions_table(sessions))?;
+        }
+        write_problems(f, &self.problems)?;
+        write_stuck(f, self.stuck.as_ref())
+    }
+}
+
+fn write_receipts(f: &mut Formatter<'_>, receipts: &[Receipt]) -> fmt::Result {
+    if receipts.is_empty() {
+        return Ok(());
+    }
+    let row = |receipt: &Receipt| {
+        [
+            receipt.initiator.clone(),
+            receipt.proof_text(),
+            receipt.sessions_cut.len().to_string(),
+            or_none(receipt.generation.as_deref()),
+            or_none(receipt.began.as_deref()),
+            receipt.took_text(),
+        ]
+    };
+    let heads = ["REVOKED", "PROOF", "SESSIONS CUT", "GENERATION", "BEGAN", "TOOK"];
+    write!(f, "\n\n{}", table(heads, receipts.iter().map(row)))
+}
+
+impl Display for ExportShown {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "volume {}\n\n", named(self.name.as_deref(), &self.volume_id))?;
+        match &self.export {
+            Some(export) => write!(f, "{export}")?,
+            None => f.write_str("not exported")?,
+        }
+        write_receipts(f, &self.receipts)
+    }
+}
+
+impl Receipt {
+    fn proof_text(&self) -> String {
+        if self.proven {
+            "proven".to_owned()
+        } else {
+            format!("UNPROVEN: {} commands may still land", self.may_still_land)
+        }
+    }
+
+    fn took_text(&self) -> String {
+        self.took_us.map_or_else(|| NONE.to_owned(), |took| duration(u64::try_from(took).unwrap_or(0)))
+    }
+}
+
+impl Display for Receipt {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let removed = if self.nexus_removed {
+            "the nexus was removed from the kernel"
+        } else {
+            "there was nothing in the kernel to remove"
+        };
+        f.write_str(&facts([
+            ("RECEIPT", self.proof_text()),
+            ("REMOVED", removed.to_owned()),
+            ("SESSIONS CUT", self.sessions_cut.len().to_string()),
+            ("GENERATION", or_none(self.generation.as_deref())),
+            ("BEGAN", or_none(self.began.as_deref())),
+            ("ENDED", or_none(self.ended.as_deref())),
+            ("TOOK", self.took_text()),
+        ]))?;
+        if !self.sessions_cut.is_empty() {
+            write!(f, "\n\n{}", sessions_table(&self.sessions_cut))?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Granted {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let grant = &self.grant;
+        let volume = named(self.name.as_deref(), &self.volume_id);
+        let mode = grant.wanted.unwrap_or(NONE);
+        if self.done {
+            writeln!(f, "{} reaches volume {volume}: {mode}", grant.initiator)?;
+        } else {
+            writeln!(
+                f,
+                "{} will reach volume {volume}: {mode}; accepted, NOT seen in the kernel yet",
+                grant.initiator
+            )?;
+        }
+        f.write_str(&facts([
+            ("TARGET", or_none(self.target.as_deref())),
+            ("PORTALS", joined(&self.portals)),
+            ("LUN", grant.lun.to_string()),
+            ("NAA", or_none(self.naa.as_deref())),
+            ("CHAP", grant.chap_text()),
+            ("TOOK", or_none(self.timing.as_ref().and_then(Timing::text).as_deref())),
+        ]))?;
+        write_problems(f, &self.problems)?;
+        write_stuck(f, self.stuck.as_ref())?;
+        self.write_hint(f)
+    }
+}
+
+impl Granted {
+    /// How a stock open-iscsi host gets the disk. Only when it would succeed.
+    fn write_hint(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (true, Some(target), Some(portal)) = (self.done, &self.target, self.portals.first()) else {
+            return Ok(());
+        };
+        if !self.grant.sessions.is_empty() {
+            return Ok(());
+        }
+        f.write_str("\nhint, on the host: ")?;
+        if self.grant.chap.is_some() {
+            f.write_str("set node.session.auth.* in /etc/iscsi/iscsid.conf, then ")?;
+        }
+        write!(
+            f,
+            "iscsiadm -m discovery -t st -p {portal} && iscsiadm -m node -T {target} -p {portal} --login"
+        )
+    }
+}
+
+impl Timing {
+    fn text(&self) -> Option<String> {
+        Some(format!("{} (durable after {})", duration(self.seen_us?), duration(self.durable_us)))
+    }
+}
+
+impl Display for Revoked {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let volume = named(self.name.as_deref(), &self.volume_id);
+        match (self.was_granted, &self.receipt) {
+            (false, None) => {
+                write!(f, "{} is not granted on volume {volume}: nothing to revoke", self.initiator)?;
+            }
+            (false, Some(receipt)) => {
+                write!(
+                    f,
+                    "{} is not granted on volume {volume} any more; its last receipt:\n{receipt}",
+                    self.initiator
+                )?;
+            }
+            (true, Some(receipt)) if receipt.proven => {
+                write!(
+                    f,
+                    "{} is revoked: nothing of it reaches volume {volume} any more\n{receipt}",
+                    self.initiator
+                )?;
+            }
+            (true, Some(receipt)) => {
+                write!(
+                    f,
+                    "{} on volume {volume}: the revoke is durable and NOT PROVEN yet; repeat the command to see it proven\n{receipt}",
+                    self.initiator
+                )?;
+            }
+            (true, None) => {
+                write!(
+                    f,
+                    "{} on volume {volume}: the revoke is durable, there is NO RECEIPT yet; repeat the command",
+                    self.initiator
+                )?;
+            }
+        }
+        write_problems(f, &self.problems)?;
+        write_stuck(f, self.stuck.as_ref())
+    }
+}
+
+impl Display for Planned {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.steps.is_empty() {
+            f.write_str("nothing to do")?;
+            if self.blocked.is_empty() {
+                f.write_str(": what is wanted is what is there")?;
+            }
+        } else {
+            let row = |step: &crate::output::PlannedStep| {
+                [step.volume_id.clone(), step.step.clone(), step.why.clone()]
+            };
+            f.write_str(&table(["VOLUME", "STEP", "WHY"], self.steps.iter().map(row)))?;
+        }
+        self.blocked.iter().try_for_each(|problem| write!(f, "\nblocked: {problem}"))
+    }
+}
+
+impl Display for AgentShown {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let host = &self.capabilities;
+        f.write_str(&facts([
+            ("AGENT", host.agent_id.clone()),
+            ("HOST", format!("{}, Linux {}", host.host_name, host.kernel_release)),
+            ("SOFTWARE", format!("{}, protocol {}", self.software, self.protocol)),
+            ("CLUSTER", or_none(self.cluster_id.as_deref())),
+            ("PORTALS", joined(&self.portals)),
+            ("GROUPS", joined(&self.groups)),
+            ("MULTIATTACH", if host.multiattach { "yes" } else { "no" }.to_owned()),
+        ]))?;
+        if !host.pools.is_empty() {
+            let row = |pool: &Pool| {
+                [pool.name.clone(), size(pool.total_bytes), size(pool.free_bytes), pool.volumes.to_string()]
+            };
+            write!(f, "\n\n{}", table(["POOL", "TOTAL", "FREE", "VOLUMES"], host.pools.iter().map(row)))?;
+        }
+        if !host.transports.is_empty() {
+            let row = |transport: &crate::output::Transport| {
+                let ready = if transport.ready { "yes" } else { "NO" };
+                [transport.protocol.clone(), ready.to_owned(), joined(&transport.portals)]
+            };
+            write!(f, "\n\n{}", table(["TRANSPORT", "READY", "PORTALS"], host.transports.iter().map(row)))?;
+        }
+        write_problems(f, &host.problems)
+    }
+}
+
+impl Display for EventLine {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.at, self.event)
+    }
+}
+
+impl Display for Event {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Volume { volume } => {
+                write!(f, "volume {} {} {}", volume.id, volume.phase_text(), size(volume.size_bytes))?;
+                write_inline(f, &volume.problems)
+            }
+            Self::Export { export } => {
+                let state = if export.in_force { "in force" } else { "NOT in force" };
+                write!(f, "export {} {state}", export.volume_id)?;
+                for grant in &export.grants {
+                    let live = grant.sessions.len();
+                    write!(f, "; {} {} ({live} live)", grant.initiator, grant.seen_text())?;
+                }
+                write_inline(f, &export.problems)
+            }
+            Self::Receipt { receipt } => {
+                write!(f, "receipt {} {} {}", receipt.volume_id, receipt.initiator, receipt.proof_text())
+            }
+            Self::Agent { agent } => write_agent_line(f, agent),
+            Self::Synced => f.write_str("synced: what follows are changes"),
+        }
+    }
+}
+
+fn write_agent_line(f: &mut Formatter<'_>, agent: &Capabilities) -> fmt::Result {
+    write!(f, "agent {} {}", agent.agent_id, agent.host_name)?;
+    for pool in &agent.pools {
+        write!(f, "; {} {} free", pool.name, size(pool.free_bytes))?;
+    }
+    write_inline(f, &agent.problems)
+}
+
+fn write_inline(f: &mut Formatter<'_>, problems: &[Problem]) -> fmt::Result {
+    problems.iter().try_for_each(|problem| write!(f, "; problem: {problem}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_exact() {
+        for (micros, text) in [(0, "0 µs"), (999, "999 µs"), (1_234, "1.234 ms"), (61_002_003, "61.002 s")]
+        {
+            assert_eq!(duration(micros), text);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Why a command failed, in words for an operator, with an exit code for a script.
+//!
+//! What must never happen here: a message printed twice; a failure that leaves the operator without a next step where we
+//! know one; "refused" for something that may have been accepted.
+
+use std::error::Error;
+use std::io;
+use std::process::ExitCode;
+
+use mooring_api::{CURE_KEY, ConnectError};
+use mooring_model::{Chain, Cure};
+use serde::Serialize;
+use tonic::{Code, Status};
+
+use crate::output::plain;
+
+/// How the program exits. Scripts decide on these numbers: they never change their meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// What was asked for is true.
+    Ok = 0,
+    /// Something failed that is none of the others.
+    Failed = 1,
+    /// The request itself is wrong.
+    Usage = 2,
+    /// No such volume.
+    NotFound = 3,
+    /// The agent is in a state in which it must not do this.
+    Refused = 4,
+    /// Accepted and durable, not true yet; or a receipt without its proof.
+    Pending = 5,
+    /// Nobody answers.
+    Unreachable = 6,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+impl Exit {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Failed => "failed",
+            Self::Usage => "usage",
+            Self::NotFound => "not_found",
+            Self::Refused => "refused",
+            Self::Pending => "pending",
+            Self::Unreachable => "unreachable",
+        }
+    }
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The command line asks for something that cannot be.
+    #[error("{0}")]
+    Usage(String),
+    /// There is no such object.
+    #[error("{0}")]
+    NotFound(String),
+    /// We refuse before the agent would.
+    #[error("{0}")]
+    Refused(String),
+    /// No connection.
+    #[error(transparent)]
+    Connect(ConnectError),
+    /// The agent took the call and does not answer.
+    #[error("the agent at {address} did not answer {call} within {seconds} s")]
+    Silent {
+        /// Where it listens.
+        address: String,
+        /// The call.
+        call: &'static str,
+        /// How long it was waited.
+        seconds: u64,
+    },
+    /// The agent answered with an error, or the connection broke.
+    #[error("{}", .0.message())]
+    Agent(Box<Status>),
+    /// The agent's answer makes no sense.
+    #[error("the agent's answer makes no sense: {0}")]
+    Answer(String),
+    /// The program cannot start.
+    #[error("cannot start the runtime")]
+    Runtime(#[source] io::Error),
+    /// Standard output cannot be written to.
+    #[error("cannot write the answer")]
+    Output(#[source] io::Error),
+}
+
+#[derive(Serialize)]
+struct FailureJson<'a> {
+    error: String,
+    kind: &'a str,
+    exit_code: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cure: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
+}
+
+impl Failure {
+    /// The exit code.
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Usage(_) | Self::Connect(ConnectError::Tls { .. }) => Exit::Usage,
+            Self::NotFound(_) => Exit::NotFound,
+            Self::Refused(_) => Exit::Refused,
+            Self::Connect(ConnectError::Transport { .. }) | Self::Silent { .. } => Exit::Unreachable,
+            Self::Agent(status) => exit_of_status(status),
+            Self::Answer(_) | Self::Runtime(_) | Self::Output(_) => Exit::Failed,
+        }
+    }
+
+    /// Another writer was faster: look again and try again.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Agent(status) if status.code() == Code::Aborted)
+    }
+
+    /// The agent does not know the object.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Agent(status) if status.code() == Code::NotFound)
+    }
+
+    /// What is printed to standard error: for people, or one line of JSON for programs.
+    pub fn text(&self, json: bool) -> String {
+        if json {
+            let answer = FailureJson {
+                error: self.message(),
+                kind: self.exit().word(),
+                exit_code: self.exit() as u8,
+                cure: self.cure().map(cure_word),
+                advice: self.advice(),
+            };
+            return serde_json::to_string(&answer).unwrap_or_default() + "\n";
+        }
+        let advice = self.advice().map(|advice| format!("  {advice}\n")).unwrap_or_default();
+        plain(&format!("mooring: {}\n{advice}", self.message()))
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Agent(status) if is_transport(status) => {
+                format!("the connection to the agent broke: {}", Chain(status.as_ref()))
+            }
+            // A status of the agent has its whole story in the message.
+            Self::Agent(status) if status.message().is_empty() => {
+                format!("the agent says {:?}", status.code())
+            }
+            other => Chain(other).to_string(),
+        }
+    }
+
+    /// Who can cure it, as far as the agent says.
+    fn cure(&self) -> Option<Cure> {
+        let Self::Agent(status) = self else { return None };
+        match status.metadata().get(CURE_KEY)?.to_str().ok()? {
+            "retry" => Some(Cure::Retry),
+            "fix_spec" => Some(Cure::FixSpec),
+            "operator" => Some(Cure::Operator),
+            "bug" => Some(Cure::Bug),
+            _ => None,
+        }
+    }
+
+    fn advice(&self) -> Option<String> {
+        let text = match self {
+            Self::Connect(ConnectError::Transport { address, source }) => {
+                return connect_advice(address, source);
+            }
+            Self::Silent { .. } => REPEAT,
+            Self::Agent(status) if is_transport(status) => REPEAT,
+            Self::Agent(status) if status.code() == Code::Aborted => {
+                "Somebody else changes this object at the same time, and was faster twice. Look at it, then try again."
+            }
+            Self::Agent(_) => return self.cure().map(|cure| cure_advice(cure).to_owned()),
+            Self::Answer(_) => {
+                "This is a defect, or agent and program are too far apart: compare `mooring agent show` \
+                                with `mooring --version`."
+            }
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+}
+
+const REPEAT: &str = "A change may or may not have been accepted. Every command is safe to repeat (create: with the same --id).";
+
+/// What the agent's word on the cure means for whoever reads it.
+pub(crate) fn cure_advice(cure: Cure) -> &'static str {
+    match cure {
+        Cure::Retry => "The same command may succeed later: retry.",
+        Cure::FixSpec => "Repeated as it is, it is refused again: change the request.",
+        Cure::Operator => "An operator must act on the storage host first.",
+        Cure::Bug => "This is a defect of Mooring: please report it.",
+    }
+}
+
+/// The cure as programs read it.
+pub(crate) const fn cure_word(cure: Cure) -> &'static str {
+    match cure {
+        Cure::Retry => "retry",
+        Cure::FixSpec => "fix_spec",
+        Cure::Operator => "operator",
+        Cure::Bug => "bug",
+    }
+}
+
+/// A status that the client made because the connection broke has a source; one that the agent sent has none.
+fn is_transport(status: &Status) -> bool {
+    status.source().is_some()
+}
+
+fn exit_of_status(status: &Status) -> Exit {
+    if is_transport(status) {
+        return Exit::Unreachable;
+    }
+    match status.code() {
+        Code::InvalidArgument => Exit::Usage,
+        Code::NotFound => Exit::NotFound,
+        Code::FailedPrecondition
+        | Code::Aborted
+        | Code::AlreadyExists
+        | Code::OutOfRange
+        | Code::PermissionDenied
+        | Code::ResourceExhausted
+        | Code::Unauthenticated => Exit::Refused,
+        // With a cure it is the agent itself that speaks: it is there, and the machine below it is not.
+        Code::Unavailable if status.metadata().contains_key(CURE_KEY) => Exit::Failed,
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => Exit::Unreachable,
+        Code::Ok | Code::Unknown | Code::Unimplemented | Code::Internal | Code::DataLoss => Exit::Failed,
+    }
+}
+
+/// The operating system's reason for a connection that failed, somewhere down the chain.
+fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            return Some(io.kind());
+        }
+        next = error.source();
+    }
+    None
+}
+
+fn connect_advice(address: &str, source: &tonic::transport::Error) -> Option<String> {
+    let socket = address.strip_prefix("unix:");
+    let text = match (io_kind(source)?, socket) {
+        (io::ErrorKind::NotFound, Some(path)) => format!(
+            "There is no socket {path}. Start the agent (systemctl start mooring-agent), or name another with --agent."
+        ),
+        (io::ErrorKind::PermissionDenied, Some(path)) => format!(
+            "This user may not open {path}: be root, or a member of the socket's group (usermod -aG mooring USER)."
+        ),
+        (io::ErrorKind::ConnectionRefused, Some(path)) => {
+            format!("Nobody listens on {path}: the agent is not running (systemctl status mooring-agent).")
+        }
+        (io::ErrorKind::ConnectionRefused, None) => {
+            "Nobody listens there: compare the address with `listen` in the agent's configuration.".to_owned()
+        }
+        _ => return None,
+    };
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_of_the_agent_has_its_exit() {
+        for (code, exit) in [
+            (Code::InvalidArgument, Exit::Usage),
+            (Code::NotFound, Exit::NotFound),
+            (Code::FailedPrecondition, Exit::Refused),
+            (Code::Aborted, Exit::Refused),
+            (Code::PermissionDenied, Exit::Refused),
+            (Code::ResourceExhausted, Exit::Refused),
+            (Code::Unavailable, Exit::Unreachable),
+            (Code::DeadlineExceeded, Exit::Unreachable),
+            (Code::Internal, Exit::Failed),
+            (Code::Unimplemented, Exit::Failed),
+        ] {
+            assert_eq!(Failure::Agent(Box::new(Status::new(code, "x"))).exit(), exit, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_printed_once_and_cannot_draw_on_the_terminal() {
+        let mut status = Status::new(Code::FailedPrecondition, "the pool \u{1b}[31mvg0 is full");
+        status.metadata_mut().insert(CURE_KEY, "operator".parse().unwrap());
+        let failure = Failure::Agent(Box::new(status));
+        assert_eq!(
+            failure.text(false),
+            "mooring: the pool \u{fffd}[31mvg0 is full\n  An operator must act on the storage host first.\n"
+        );
+        let json: serde_json::Value = serde_json::from_str(&failure.text(true)).unwrap();
+        assert_eq!(json["kind"], "refused");
+        assert_eq!(json["exit_code"], 4);
+        assert_eq!(json["cure"], "operator");
+    }
+}

@@ -1,0 +1,17 @@
+//! The program `mooring`: parse, run, print, exit. Everything else is in the library, so that it can be tested.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use mooring_cli::{Cli, Failure};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let json = cli.global.json;
+    let result = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::Runtime)
+        .and_then(|runtime| runtime.block_on(mooring_cli::run(cli)));
+    result.unwrap_or_else(|failure| mooring_cli::report_failure(&failure, json)).into()
+}

@@ -1,0 +1,642 @@
+//! What commands answer: the stable JSON. `display` says the same for people.
+//!
+//! Field names never change their meaning; fields are only added. A field that is not known is `null`; times are RFC 3339
+//! in UTC; sizes and counts are numbers.
+//!
+//! What must never happen here: a secret; a type of the wire (its names are not ours to keep).
+
+use std::fmt::Display;
+
+use jiff::Timestamp;
+use mooring_api::v1;
+use mooring_model::VolumeId;
+use serde::Serialize;
+
+use crate::error::Failure;
+use crate::select::name_of;
+
+/// Renders an answer: JSON (pretty, or one line of a stream), or text.
+pub(crate) fn render<T: Serialize + Display>(json: bool, line: bool, answer: &T) -> Result<String, Failure> {
+    let encode = if line { serde_json::to_string } else { serde_json::to_string_pretty };
+    if !json {
+        return Ok(plain(&format!("{answer}\n")));
+    }
+    encode(answer)
+        .map(|text| text + "\n")
+        .map_err(|error| Failure::Answer(format!("it cannot be encoded: {error}")))
+}
+
+/// Text for a terminal. Names and messages come from others: what could draw on the terminal is replaced.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// An empty text of the wire means "not known".
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn time(micros: i64) -> Option<String> {
+    Timestamp::from_microsecond(micros).ok().filter(|_| micros != 0).map(|time| time.to_string())
+}
+
+fn list<T, U>(items: &[T], convert: impl Fn(&T) -> U) -> Vec<U> {
+    items.iter().map(convert).collect()
+}
+
+fn mode(mode: v1::Mode) -> Option<&'static str> {
+    match mode {
+        v1::Mode::ReadOnly => Some("ro"),
+        v1::Mode::ReadWrite => Some("rw"),
+        v1::Mode::Unspecified => None,
+    }
+}
+
+fn phase(phase: v1::Phase) -> &'static str {
+    match phase {
+        v1::Phase::Unspecified => "unknown",
+        v1::Phase::Creating => "creating",
+        v1::Phase::Ready => "ready",
+        v1::Phase::Deleting => "deleting",
+        v1::Phase::Gone => "gone",
+        v1::Phase::Failed => "failed",
+        v1::Phase::Orphan => "orphan",
+    }
+}
+
+/// Something that is not as wanted.
+#[derive(Debug, Serialize)]
+pub(crate) struct Problem {
+    pub object: String,
+    pub text: String,
+    /// `retry`, `fix_spec`, `operator`, `bug` or `unknown`.
+    pub cure: &'static str,
+}
+
+impl Problem {
+    fn of_wire(problem: &v1::Problem) -> Self {
+        let cure = match problem.cure() {
+            v1::Cure::Unspecified => "unknown",
+            v1::Cure::Retry => "retry",
+            v1::Cure::FixSpec => "fix_spec",
+            v1::Cure::Operator => "operator",
+            v1::Cure::Bug => "bug",
+        };
+        Self { object: problem.object.clone(), text: problem.text.clone(), cure }
+    }
+}
+
+/// Where a volume stands.
+#[derive(Debug, Serialize)]
+pub(crate) struct VolumeState {
+    pub id: String,
+    pub phase: &'static str,
+    pub group: Option<String>,
+    pub size_bytes: u64,
+    pub device: Option<String>,
+    /// Bytes zeroed so far, while that goes on.
+    pub zeroed_bytes: Option<u64>,
+    pub problems: Vec<Problem>,
+}
+
+impl VolumeState {
+    fn of_report(id: &str, report: &v1::VolumeReport) -> Self {
+        Self {
+            id: id.to_owned(),
+            phase: phase(report.phase()),
+            group: some(&report.group),
+            size_bytes: report.size_bytes,
+            device: some(&report.device),
+            zeroed_bytes: report.zeroed_bytes,
+            problems: list(&report.problems, Problem::of_wire),
+        }
+    }
+}
+
+/// A volume, its export and its receipts.
+#[derive(Debug, Serialize)]
+pub(crate) struct Volume {
+    #[serde(flatten)]
+    pub state: VolumeState,
+    pub name: Option<String>,
+    /// EPOCH.COUNTER of its spec; `null` for an orphan.
+    pub generation: Option<String>,
+    /// `null`: not exported.
+    pub export: Option<Export>,
+    /// Newest first.
+    pub receipts: Vec<Receipt>,
+}
+
+impl Volume {
+    pub(crate) fn of_status(status: &v1::VolumeStatus) -> Self {
+        let stamp = status.volume_stamp.as_ref();
+        Self {
+            state: VolumeState::of_report(&status.volume_id, &status.volume.clone().unwrap_or_default()),
+            name: name_of(&status.volume_opaque),
+            generation: generation(stamp.and_then(|stamp| stamp.generation.as_ref())),
+            export: Export::of_status(status),
+            receipts: list(&status.receipts, Receipt::of_wire),
+        }
+    }
+}
+
+fn generation(generation: Option<&v1::Generation>) -> Option<String> {
+    generation.map(|generation| format!("{}.{}", generation.epoch, generation.counter))
+}
+
+/// `volume list`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Volumes {
+    pub volumes: Vec<Volume>,
+}
+
+/// `volume create`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Created {
+    /// The volume is there and usable.
+    pub done: bool,
+    pub name: String,
+    pub volume: VolumeState,
+}
+
+impl Created {
+    pub(crate) fn new(done: bool, id: VolumeId, name: &str, report: &v1::VolumeReport) -> Self {
+        let volume = VolumeState::of_report(&id.to_string(), report);
+        Self { done, name: name.to_owned(), volume }
+    }
+}
+
+/// `volume delete`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Deleted {
+    /// The volume and its data are gone.
+    pub done: bool,
+    pub volume_id: String,
+    pub name: Option<String>,
+    pub phase: &'static str,
+    pub problems: Vec<Problem>,
+}
+
+impl Deleted {
+    pub(crate) fn new(
+        done: bool,
+        id: VolumeId,
+        name: Option<String>,
+        report: Option<&v1::VolumeReport>,
+    ) -> Self {
+        Self {
+            done,
+            volume_id: id.to_string(),
+            name,
+            phase: if done { "gone" } else { report.map_or("unknown", |report| phase(report.phase())) },
+            problems: report.map_or_else(Vec::new, |report| list(&report.problems, Problem::of_wire)),
+        }
+    }
+}
+
+/// A live session.
+#[derive(Debug, Serialize)]
+pub(crate) struct Session {
+    pub initiator: String,
+    pub isid: String,
+    pub id: u64,
+    pub addresses: Vec<String>,
+    pub state: String,
+    /// Commands that the target has taken and not answered yet.
+    pub in_flight: u32,
+}
+
+impl Session {
+    fn of_wire(session: &v1::Session) -> Self {
+        Self {
+            initiator: session.initiator.clone(),
+            isid: session.isid.clone(),
+            id: session.id,
+            addresses: session.addresses.clone(),
+            state: session.state.clone(),
+            in_flight: session.in_flight,
+        }
+    }
+}
+
+/// Names of a grant's credentials. The secrets are known to the agent and the host only.
+#[derive(Debug, Serialize)]
+pub(crate) struct ChapNames {
+    pub user: String,
+    pub mutual_user: Option<String>,
+}
+
+/// One initiator that may reach the volume.
+#[derive(Debug, Serialize)]
+pub(crate) struct Grant {
+    pub initiator: String,
+    pub lun: u32,
+    /// `rw` or `ro`; `null` for a nexus that is there and not wanted.
+    pub wanted: Option<&'static str>,
+    /// What the kernel enforces; `null` while the nexus is not complete.
+    pub seen: Option<&'static str>,
+    /// `null`: no CHAP, or (in `watch`) not told.
+    pub chap: Option<ChapNames>,
+    pub attachments: Vec<String>,
+    pub sessions: Vec<Session>,
+    pub commands: u64,
+    pub read_mib: u64,
+    pub written_mib: u64,
+}
+
+impl Grant {
+    fn new(report: &v1::GrantReport, spec: Option<&v1::Grant>) -> Self {
+        let chap = spec.and_then(|spec| spec.chap.as_ref()).map(|chap| ChapNames {
+            user: chap.initiator.as_ref().map(|side| side.user.clone()).unwrap_or_default(),
+            mutual_user: chap.mutual.as_ref().map(|side| side.user.clone()),
+        });
+        Self {
+            initiator: report.initiator.clone(),
+            lun: report.lun,
+            wanted: mode(report.wanted()),
+            seen: mode(report.seen()),
+            chap,
+            attachments: spec.map(|spec| spec.attachment_ids.clone()).unwrap_or_default(),
+            sessions: list(&report.sessions, Session::of_wire),
+            commands: report.commands,
+            read_mib: report.read_mib,
+            written_mib: report.written_mib,
+        }
+    }
+
+    /// A grant that is wanted and not seen yet.
+    fn wanted(spec: &v1::Grant) -> Self {
+        let report = v1::GrantReport {
+            initiator: spec.initiator.clone(),
+            lun: spec.lun,
+            wanted: spec.mode,
+            ..Default::default()
+        };
+        Self::new(&report, Some(spec))
+    }
+}
+
+/// A kernel call that has not returned.
+#[derive(Debug, Serialize)]
+pub(crate) struct Stuck {
+    pub step: String,
+    pub since_ms: u64,
+}
+
+/// An export as the agent sees it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Export {
+    pub volume_id: String,
+    /// EPOCH.COUNTER that the agent works on.
+    pub generation: Option<String>,
+    pub target: Option<String>,
+    pub naa: Option<String>,
+    pub portals: Vec<String>,
+    /// Everything wanted is seen in the kernel.
+    pub in_force: bool,
+    pub grants: Vec<Grant>,
+    pub problems: Vec<Problem>,
+    pub stuck: Option<Stuck>,
+}
+
+impl Export {
+    fn of_status(status: &v1::VolumeStatus) -> Option<Self> {
+        let specs = status.export_spec.as_ref().map_or(&[][..], |spec| &spec.grants);
+        let report = match (&status.export, &status.export_spec) {
+            (Some(report), _) => report.clone(),
+            // Wanted, and the agent has not looked yet.
+            (None, Some(_)) => v1::ExportReport { volume_id: status.volume_id.clone(), ..Default::default() },
+            (None, None) => return None,
+        };
+        Some(Self::new(&report, specs))
+    }
+
+    fn new(report: &v1::ExportReport, specs: &[v1::Grant]) -> Self {
+        let spec_of = |initiator: &str| specs.iter().find(|spec| spec.initiator == initiator);
+        let mut grants = list(&report.grants, |grant| Grant::new(grant, spec_of(&grant.initiator)));
+        let unseen = specs.iter().filter(|spec| report.grants.iter().all(|g| g.initiator != spec.initiator));
+        grants.extend(unseen.map(Grant::wanted));
+        Self {
+            volume_id: report.volume_id.clone(),
+            generation: generation(report.generation.as_ref()),
+            target: some(&report.target),
+            naa: some(&report.naa),
+            portals: report.portals.clone(),
+            in_force: report.in_force,
+            grants,
+            problems: list(&report.problems, Problem::of_wire),
+            stuck: report
+                .stuck
+                .as_ref()
+                .map(|stuck| Stuck { step: stuck.step.clone(), since_ms: stuck.since_ms }),
+        }
+    }
+}
+
+/// The record of a revoke.
+#[derive(Debug, Serialize)]
+pub(crate) struct Receipt {
+    pub volume_id: String,
+    pub initiator: String,
+    pub attachments: Vec<String>,
+    pub generation: Option<String>,
+    /// False: there was nothing in the kernel to take away.
+    pub nexus_removed: bool,
+    pub sessions_cut: Vec<Session>,
+    /// Nothing of this nexus lands any more.
+    pub proven: bool,
+    /// While unproven: commands that may still land.
+    pub may_still_land: u32,
+    pub began: Option<String>,
+    /// `null` while unproven.
+    pub ended: Option<String>,
+    pub took_us: Option<i64>,
+}
+
+impl Receipt {
+    fn of_wire(receipt: &v1::Receipt) -> Self {
+        let ended = (receipt.ended_us != 0).then_some(receipt.ended_us);
+        Self {
+            volume_id: receipt.volume_id.clone(),
+            initiator: receipt.initiator.clone(),
+            attachments: receipt.attachment_ids.clone(),
+            generation: generation(receipt.generation.as_ref()),
+            nexus_removed: receipt.nexus_removed,
+            sessions_cut: list(&receipt.sessions_cut, Session::of_wire),
+            proven: receipt.proven,
+            may_still_land: receipt.may_still_land,
+            began: time(receipt.began_us),
+            ended: ended.and_then(time),
+            took_us: ended.map(|ended| ended.saturating_sub(receipt.began_us)),
+        }
+    }
+}
+
+/// Where the time of a change went.
+#[derive(Debug, Serialize)]
+pub(crate) struct Timing {
+    pub durable_us: u64,
+    /// `null`: not seen in the kernel by the deadline.
+    pub seen_us: Option<u64>,
+}
+
+/// `export grant`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Granted {
+    /// The grant is seen in the kernel.
+    pub done: bool,
+    pub volume_id: String,
+    pub name: Option<String>,
+    pub generation: Option<String>,
+    pub target: Option<String>,
+    pub portals: Vec<String>,
+    pub naa: Option<String>,
+    pub grant: Grant,
+    pub problems: Vec<Problem>,
+    pub stuck: Option<Stuck>,
+    pub timing: Option<Timing>,
+}
+
+impl Granted {
+    pub(crate) fn new(
+        status: &v1::VolumeStatus,
+        wanted: &v1::Grant,
+        response: &v1::PutExportResponse,
+    ) -> Self {
+        let report = response.report.clone().unwrap_or_default();
+        let export = Export::new(&report, std::slice::from_ref(wanted));
+        let grant = export.grants.into_iter().find(|grant| grant.initiator == wanted.initiator);
+        Self {
+            done: response.done,
+            volume_id: status.volume_id.clone(),
+            name: name_of(&status.volume_opaque),
+            generation: export.generation,
+            target: export.target,
+            portals: export.portals,
+            naa: export.naa,
+            grant: grant.unwrap_or_else(|| Grant::wanted(wanted)),
+            problems: export.problems,
+            stuck: export.stuck,
+            timing: response.timing.as_ref().map(|timing| Timing {
+                durable_us: timing.durable_us,
+                seen_us: (timing.seen_us != 0).then_some(timing.seen_us),
+            }),
+        }
+    }
+}
+
+/// `export revoke`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Revoked {
+    pub volume_id: String,
+    pub name: Option<String>,
+    pub initiator: String,
+    /// False: it was not granted (any more) when the command came.
+    pub was_granted: bool,
+    /// The receipt of this revoke, or of the last one of this initiator.
+    pub receipt: Option<Receipt>,
+    pub problems: Vec<Problem>,
+    pub stuck: Option<Stuck>,
+}
+
+impl Revoked {
+    pub(crate) fn new(
+        status: &v1::VolumeStatus,
+        initiator: &str,
+        was_granted: bool,
+        receipt: Option<&v1::Receipt>,
+        report: Option<&v1::ExportReport>,
+    ) -> Self {
+        let export = report.map(|report| Export::new(report, &[]));
+        let (problems, stuck) = export.map_or((Vec::new(), None), |export| (export.problems, export.stuck));
+        Self {
+            volume_id: status.volume_id.clone(),
+            name: name_of(&status.volume_opaque),
+            initiator: initiator.to_owned(),
+            was_granted,
+            receipt: receipt.map(Receipt::of_wire),
+            problems,
+            stuck,
+        }
+    }
+}
+
+/// `export show`.
+#[derive(Debug, Serialize)]
+pub(crate) struct ExportShown {
+    pub volume_id: String,
+    pub name: Option<String>,
+    /// `null`: the volume is not exported.
+    pub export: Option<Export>,
+    /// Newest first.
+    pub receipts: Vec<Receipt>,
+}
+
+impl ExportShown {
+    pub(crate) fn of_status(status: &v1::VolumeStatus) -> Self {
+        Self {
+            volume_id: status.volume_id.clone(),
+            name: name_of(&status.volume_opaque),
+            export: Export::of_status(status),
+            receipts: list(&status.receipts, Receipt::of_wire),
+        }
+    }
+}
+
+/// One planned step.
+#[derive(Debug, Serialize)]
+pub(crate) struct PlannedStep {
+    pub volume_id: String,
+    pub step: String,
+    pub why: String,
+}
+
+/// `plan`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Planned {
+    pub steps: Vec<PlannedStep>,
+    /// What the agent leaves alone, and who can help.
+    pub blocked: Vec<Problem>,
+}
+
+impl Planned {
+    pub(crate) fn of_response(response: &v1::PlanResponse) -> Self {
+        let step = |step: &v1::PlannedStep| PlannedStep {
+            volume_id: step.volume_id.clone(),
+            step: step.step.clone(),
+            why: step.why.clone(),
+        };
+        Self { steps: list(&response.steps, step), blocked: list(&response.blocked, Problem::of_wire) }
+    }
+}
+
+/// A volume group that volumes can be made in.
+#[derive(Debug, Serialize)]
+pub(crate) struct Pool {
+    pub name: String,
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    pub extent_bytes: u64,
+    pub thick: bool,
+    pub volumes: u32,
+}
+
+/// A way to reach volumes.
+#[derive(Debug, Serialize)]
+pub(crate) struct Transport {
+    pub protocol: String,
+    pub portals: Vec<String>,
+    pub ready: bool,
+}
+
+/// What a host can do.
+#[derive(Debug, Serialize)]
+pub(crate) struct Capabilities {
+    pub agent_id: String,
+    pub host_name: String,
+    pub kernel_release: String,
+    /// One volume to many hosts.
+    pub multiattach: bool,
+    pub pools: Vec<Pool>,
+    pub transports: Vec<Transport>,
+    pub problems: Vec<Problem>,
+}
+
+impl Capabilities {
+    fn of_wire(wire: &v1::Capabilities) -> Self {
+        let pool = |pool: &v1::Pool| Pool {
+            name: pool.name.clone(),
+            total_bytes: pool.total_bytes,
+            free_bytes: pool.free_bytes,
+            extent_bytes: pool.extent_bytes,
+            thick: pool.thick,
+            volumes: pool.volumes,
+        };
+        let transport = |transport: &v1::Transport| Transport {
+            protocol: transport.protocol.clone(),
+            portals: transport.portals.clone(),
+            ready: transport.ready,
+        };
+        Self {
+            agent_id: wire.agent_id.clone(),
+            host_name: wire.host_name.clone(),
+            kernel_release: wire.kernel_release.clone(),
+            multiattach: wire.multiattach,
+            pools: list(&wire.pools, pool),
+            transports: list(&wire.transports, transport),
+            problems: list(&wire.problems, Problem::of_wire),
+        }
+    }
+}
+
+/// `agent show`.
+#[derive(Debug, Serialize)]
+pub(crate) struct AgentShown {
+    pub software: String,
+    pub protocol: u32,
+    /// The cluster that the agent belongs to; `null` while it belongs to none.
+    pub cluster_id: Option<String>,
+    /// Where targets listen unless a volume's export says otherwise.
+    pub portals: Vec<String>,
+    /// Volume groups that the agent may use.
+    pub groups: Vec<String>,
+    #[serde(flatten)]
+    pub capabilities: Capabilities,
+}
+
+impl AgentShown {
+    pub(crate) fn new(hello: &v1::HelloResponse, capabilities: &v1::Capabilities) -> Self {
+        Self {
+            software: hello.software.clone(),
+            protocol: hello.protocol,
+            cluster_id: some(&hello.cluster_id),
+            portals: hello.portals.clone(),
+            groups: hello.groups.clone(),
+            capabilities: Capabilities::of_wire(capabilities),
+        }
+    }
+}
+
+/// One report of `watch`.
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum Event {
+    Volume {
+        volume: VolumeState,
+    },
+    Export {
+        export: Export,
+    },
+    Receipt {
+        receipt: Receipt,
+    },
+    Agent {
+        agent: Capabilities,
+    },
+    /// Everything known was told; what follows are changes.
+    Synced,
+}
+
+impl Event {
+    pub(crate) fn of_report(what: &v1::report::What) -> Self {
+        use v1::report::What;
+        match what {
+            What::Volume(report) => {
+                Self::Volume { volume: VolumeState::of_report(&report.volume_id, report) }
+            }
+            What::Export(report) => Self::Export { export: Export::new(report, &[]) },
+            What::Receipt(receipt) => Self::Receipt { receipt: Receipt::of_wire(receipt) },
+            What::Capabilities(wire) => Self::Agent { agent: Capabilities::of_wire(wire) },
+            What::Synced(_) => Self::Synced,
+        }
+    }
+}
+
+/// One line of `watch`.
+#[derive(Debug, Serialize)]
+pub(crate) struct EventLine {
+    /// When this program saw it.
+    pub at: String,
+    #[serde(flatten)]
+    pub event: Event,
+}

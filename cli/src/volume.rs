@@ -1,0 +1,173 @@
+//! `mooring volume`: create, list, show, delete.
+//!
+//! What must never happen here: data deleted that somebody is still granted; one name for two volumes; a create that
+//! succeeds although the volume of that id was asked for with other words.
+
+use mooring_api::v1::{self, put_export_request, put_volume_request};
+use mooring_model::{Provisioning, VgName, VolumeId, VolumeSpec};
+
+use crate::Reply;
+use crate::args::CreateArgs;
+use crate::error::Failure;
+use crate::output::{Created, Deleted, Volume, Volumes};
+use crate::select::{VolumeRef, find, name_of, named, opaque_of};
+use crate::session::{Session, stamp_for, twice};
+
+/// `volume create`.
+pub(crate) async fn create(session: &Session, args: &CreateArgs) -> Result<Reply<Created>, Failure> {
+    let sender = session.sender()?;
+    let group = group(session, args.group.as_ref())?;
+    let id = args.id.unwrap_or_else(VolumeId::random);
+    refuse_taken_name(session, args, id).await?;
+    let spec = VolumeSpec { id, group, size: args.size, provisioning: Provisioning::Thick };
+    let spec = v1::VolumeSpec::from(&spec);
+    let opaque = opaque_of(&args.name)?;
+    let digest = mooring_api::digest(&spec, &opaque);
+    let response = twice(async || {
+        let kept = match args.id {
+            Some(id) => known(session, id).await?,
+            None => None,
+        };
+        let kept = kept.as_ref().and_then(|status| status.volume_stamp.as_ref());
+        let stamp = stamp_for(kept, digest.clone())?;
+        // The same id with other words is another volume. Growing one is not a create.
+        if kept.is_some_and(|kept| kept.generation != stamp.generation) {
+            return Err(Failure::Refused(format!(
+                "volume {id} exists, or existed, and was asked for with another name, size or group: `mooring volume show {id}`"
+            )));
+        }
+        session
+            .put_volume(v1::PutVolumeRequest {
+                sender: Some(sender.clone()),
+                volume_id: id.to_string(),
+                stamp: Some(stamp),
+                wish: Some(put_volume_request::Wish::Spec(spec.clone())),
+                opaque: opaque.clone(),
+                deadline_ms: session.deadline_ms(),
+            })
+            .await
+    })
+    .await?;
+    let report = response.report.unwrap_or_default();
+    Ok(Reply::when(response.done, Created::new(response.done, id, &args.name.to_string(), &report)))
+}
+
+/// The group: the one that is named, or the only one that there is.
+fn group(session: &Session, wanted: Option<&VgName>) -> Result<VgName, Failure> {
+    if let Some(group) = wanted {
+        return Ok(group.clone());
+    }
+    match &session.hello().groups[..] {
+        [] => Err(Failure::Refused(
+            "this agent has no volume group: list one under `groups` in its configuration".to_owned(),
+        )),
+        [only] => only.parse().map_err(|error: mooring_model::NameError| Failure::Answer(error.to_string())),
+        several => Err(Failure::Usage(format!(
+            "this agent has several volume groups; say which with --group: {}",
+            several.join(", ")
+        ))),
+    }
+}
+
+async fn refuse_taken_name(session: &Session, args: &CreateArgs, id: VolumeId) -> Result<(), Failure> {
+    let volumes = session.list().await?;
+    let Some(other) = named(&volumes, &args.name).into_iter().find(|other| other.volume_id != id.to_string())
+    else {
+        return Ok(());
+    };
+    Err(Failure::Refused(format!(
+        "a volume named {:?} exists: {id}. Choose another name; to repeat the request that made it, say --id {id}",
+        args.name.to_string(),
+        id = other.volume_id
+    )))
+}
+
+async fn known(session: &Session, id: VolumeId) -> Result<Option<v1::VolumeStatus>, Failure> {
+    match session.get(id).await {
+        Ok(status) => Ok(Some(status)),
+        Err(failure) if failure.is_not_found() => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// `volume list`.
+pub(crate) async fn list(session: &Session) -> Result<Reply<Volumes>, Failure> {
+    let mut volumes: Vec<_> = session.list().await?.iter().map(Volume::of_status).collect();
+    volumes.sort_by(|a, b| (&a.name, &a.state.id).cmp(&(&b.name, &b.state.id)));
+    Ok(Reply::ok(Volumes { volumes }))
+}
+
+/// `volume show`.
+pub(crate) async fn show(session: &Session, volume: &VolumeRef) -> Result<Reply<Volume>, Failure> {
+    let (_, status) = find(session, volume).await?;
+    Ok(Reply::ok(Volume::of_status(&status)))
+}
+
+/// `volume delete`: first the export goes, which must be empty, then the data.
+pub(crate) async fn delete(session: &Session, volume: &VolumeRef) -> Result<Reply<Deleted>, Failure> {
+    let sender = session.sender()?;
+    twice(async || {
+        let (id, status) = find(session, volume).await?;
+        let answer = |done, report: Option<&v1::VolumeReport>| {
+            Reply::when(done, Deleted::new(done, id, name_of(&status.volume_opaque), report))
+        };
+        let phase = status.volume.as_ref().map_or(v1::Phase::Unspecified, v1::VolumeReport::phase);
+        if phase == v1::Phase::Gone {
+            return Ok(answer(true, status.volume.as_ref()));
+        }
+        refuse_grants(id, &status)?;
+        if status.export_spec.is_some() && !drop_export(session, &sender, id, &status).await? {
+            // The data stays until the target is gone. Repeating the command goes on from here.
+            return Ok(answer(false, status.volume.as_ref()));
+        }
+        let tombstone = v1::Tombstone { destroy_data: true };
+        let digest = mooring_api::digest(&tombstone, &status.volume_opaque);
+        let response = session
+            .put_volume(v1::PutVolumeRequest {
+                sender: Some(sender.clone()),
+                volume_id: id.to_string(),
+                stamp: Some(stamp_for(status.volume_stamp.as_ref(), digest)?),
+                wish: Some(put_volume_request::Wish::Tombstone(tombstone)),
+                opaque: status.volume_opaque.clone(),
+                deadline_ms: session.deadline_ms(),
+            })
+            .await?;
+        Ok(answer(response.done, response.report.as_ref()))
+    })
+    .await
+}
+
+fn refuse_grants(id: VolumeId, status: &v1::VolumeStatus) -> Result<(), Failure> {
+    let grants = status.export_spec.as_ref().map_or(&[][..], |spec| &spec.grants);
+    let Some(first) = grants.first() else { return Ok(()) };
+    Err(Failure::Refused(format!(
+        "volume {id} is granted to {} initiator{}; revoke first: mooring export revoke {id} --initiator {}",
+        grants.len(),
+        if grants.len() == 1 { "" } else { "s" },
+        first.initiator
+    )))
+}
+
+/// Takes an export without grants away. True when it is gone from the kernel.
+async fn drop_export(
+    session: &Session,
+    sender: &v1::Sender,
+    id: VolumeId,
+    status: &v1::VolumeStatus,
+) -> Result<bool, Failure> {
+    let tombstone = v1::Tombstone { destroy_data: false };
+    let digest = mooring_api::digest(&tombstone, &status.export_opaque);
+    let response = session
+        .put_export(v1::PutExportRequest {
+            sender: Some(sender.clone()),
+            volume_id: id.to_string(),
+            stamp: Some(stamp_for(status.export_stamp.as_ref(), digest)?),
+            wish: Some(put_export_request::Wish::Tombstone(tombstone)),
+            opaque: status.export_opaque.clone(),
+            deadline_ms: session.deadline_ms(),
+            // A grant that came between our look and now is not cut off by a delete.
+            live_sessions: v1::LiveSessions::Refuse.into(),
+        })
+        .await?;
+    Ok(response.done)
+}

@@ -1,0 +1,359 @@
+//! Every command as it is shipped, against an agent in memory.
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod fake;
+
+use fake::{Rig, cured, mooring};
+use mooring_api::v1;
+use tonic::Code;
+
+const HOST1: &str = "iqn.2004-10.com.example:host1";
+const HOST2: &str = "iqn.2004-10.com.example:host2";
+const SECRET: &str = "correct-horse-battery";
+
+fn grant<'a>(volume: &'a str, initiator: &'a str, mode: &'a str) -> Vec<&'a str> {
+    vec!["export", "grant", volume, "--initiator", initiator, "--mode", mode]
+}
+
+fn revoke<'a>(volume: &'a str, initiator: &'a str) -> Vec<&'a str> {
+    vec!["export", "revoke", volume, "--initiator", initiator]
+}
+
+#[test]
+fn a_volume_is_created_listed_shown_and_deleted() {
+    let rig = Rig::new();
+    let ran = rig.run(&["volume", "create", "data", "--size", "1GiB"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    for words in
+        ["NAME    data", "PHASE   ready", "SIZE    1 GiB", "GROUP   vg0", "DEVICE  /dev/vg0/mooring-"]
+    {
+        assert!(ran.out.contains(words), "{words:?} is not in {}", ran.out);
+    }
+    let list = rig.json(&["volume", "list"]);
+    let id = list["volumes"][0]["id"].as_str().unwrap();
+    assert_eq!(list["volumes"][0]["name"], "data");
+    assert_eq!(list["volumes"][0]["size_bytes"], 1 << 30);
+    assert_eq!(list["volumes"][0]["generation"], "0.1");
+    assert!(rig.run(&["volume", "list"]).out.starts_with("ID "));
+    for name in ["data", id] {
+        let shown = rig.json(&["volume", "show", name]);
+        assert_eq!((&shown["id"], &shown["export"]), (&list["volumes"][0]["id"], &serde_json::Value::Null));
+        assert!(rig.run(&["volume", "show", name]).out.contains("not exported"));
+    }
+    let gone = rig.json(&["volume", "delete", "data"]);
+    assert_eq!((&gone["done"], &gone["phase"]), (&true.into(), &"gone".into()));
+    rig.run(&["volume", "show", "data"]).refused(3, &["named \"data\""]);
+    // Gone is what was asked for.
+    assert_eq!(rig.run(&["volume", "delete", id]).code, 0);
+}
+
+#[test]
+fn a_create_with_the_same_id_is_a_retry_and_anything_else_is_refused() {
+    let rig = Rig::new();
+    let id = "b0c1d2e3-0001-4002-8003-00000000000a";
+    let create = |size: &str, name: &str| rig.run(&["volume", "create", name, "--size", size, "--id", id]);
+    assert_eq!(create("1GiB", "data").code, 0);
+    assert_eq!(create("1024MiB", "data").code, 0);
+    let kept = rig.fake.state().volumes[id].stamp.clone().unwrap();
+    assert_eq!(kept.generation, Some(v1::Generation { epoch: 0, counter: 1 }), "a retry is no change");
+    create("2GiB", "data").refused(4, &[id, "another name, size or group"]);
+    create("1GiB", "other").refused(4, &[id]);
+    rig.run(&["volume", "create", "data", "--size", "1GiB"]).refused(4, &["exists", id, "--id"]);
+    assert_eq!(rig.fake.state().volumes.len(), 1);
+}
+
+#[test]
+fn the_group_is_chosen_only_where_there_is_one() {
+    let rig = Rig::new();
+    rig.fake.state().knobs.groups = vec!["vg0".into(), "vg1".into()];
+    rig.run(&["volume", "create", "data", "--size", "1GiB"]).refused(2, &["--group", "vg0, vg1"]);
+    assert_eq!(rig.run(&["volume", "create", "data", "--size", "1GiB", "--group", "vg1"]).code, 0);
+    rig.fake.state().knobs.groups.clear();
+    rig.run(&["volume", "create", "other", "--size", "1GiB"]).refused(4, &["no volume group"]);
+}
+
+#[test]
+fn an_ambiguous_name_lists_the_ids() {
+    let rig = Rig::new();
+    let id = rig.volume("data");
+    let twin = "b0c1d2e3-0001-4002-8003-00000000000b";
+    {
+        let mut state = rig.fake.state();
+        let copy = state.volumes[&id].clone();
+        state.volumes.insert(twin.into(), copy);
+    }
+    for words in [&["volume", "show", "data"][..], &["volume", "delete", "data"], &grant("data", HOST1, "rw")]
+    {
+        rig.run(words).refused(2, &["2 volumes", &id, twin]);
+    }
+    assert_eq!(rig.run(&["volume", "show", twin]).code, 0);
+}
+
+#[test]
+fn a_grant_is_made_changed_and_keeps_the_others_secrets() {
+    let rig = Rig::new();
+    let id = rig.volume("data");
+    let secret = rig.write("secret", &format!("{SECRET}\n"));
+    let mutual = rig.write("mutual", "another-long-secret\r\n");
+    let credentials = ["--chap-user", "host1", "--chap-secret-file", &secret];
+    let ran = rig.run(&[&grant("data", HOST1, "rw"), &credentials[..]].concat());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    for words in
+        ["reaches volume data", ": rw", "LUN      1", "NAA      6001405", "CHAP     host1", "10.10.0.10:3260"]
+    {
+        assert!(ran.out.contains(words), "{words:?} is not in {}", ran.out);
+    }
+    assert!(ran.out.contains("hint, on the host: set node.session.auth"), "{}", ran.out);
+    // A second host, then another mode of the first: its secret stays.
+    let mutually = ["--mutual-user", "target", "--mutual-secret-file", &mutual];
+    let words =
+        [&grant("data", HOST2, "ro")[..], &["--chap-user", "host2", "--chap-secret-file", "-"], &mutually];
+    assert_eq!(rig.run_with_input(&words.concat(), "second-long-secret\n").code, 0);
+    let answer = rig.json(&grant("data", HOST1, "ro"));
+    assert_eq!(answer["grant"]["wanted"], "ro");
+    assert_eq!(answer["grant"]["seen"], "ro");
+    assert_eq!(answer["grant"]["chap"]["user"], "host1");
+    assert_eq!(answer["timing"]["seen_us"], 9_800);
+    let spec = rig.fake.state().exports[&id].spec.clone().unwrap();
+    let side = |index: usize| spec.grants[index].chap.clone().unwrap();
+    assert_eq!(side(0).initiator.unwrap().secret, SECRET);
+    assert_eq!(side(1).initiator.unwrap().secret, "second-long-secret");
+    assert_eq!(side(1).mutual.unwrap().secret, "another-long-secret");
+    // The same once more is no change at all.
+    let before = rig.fake.state().exports[&id].stamp.clone();
+    assert_eq!(rig.run(&grant("data", HOST1, "ro")).code, 0);
+    assert_eq!(rig.fake.state().exports[&id].stamp, before);
+    assert_eq!(rig.run(&[&grant("data", HOST1, "ro"), &["--no-chap"][..]].concat()).code, 0);
+    let spec = rig.fake.state().exports[&id].spec.clone().unwrap();
+    assert_eq!((&spec.grants[0].chap, spec.grants.len()), (&None, 2));
+    // No answer of any command holds a secret.
+    for words in
+        [&["volume", "list"][..], &["volume", "show", "data"], &["export", "show", "data"], &["watch"]]
+    {
+        for format in [&[][..], &["--json"]] {
+            let ran = rig.run(&[words, format].concat());
+            assert!(!ran.out.contains("long-secret") && !ran.out.contains(SECRET), "{}", ran.out);
+        }
+    }
+}
+
+#[test]
+fn portals_and_attachments_travel() {
+    let rig = Rig::new();
+    let id = rig.volume("data");
+    let attachment = "b0c1d2e3-0001-4002-8003-0000000000aa";
+    let more = ["--portal", "10.10.0.10", "--portal", "10.20.0.10:3261", "--attachment", attachment];
+    let answer = rig.json(&[&grant("data", HOST1, "rw"), &more[..]].concat());
+    assert_eq!(answer["portals"], serde_json::json!(["10.10.0.10:3260", "10.20.0.10:3261"]));
+    assert_eq!(answer["grant"]["attachments"], serde_json::json!([attachment]));
+    rig.json(&grant("data", HOST2, "ro"));
+    assert_eq!(rig.fake.state().exports[&id].spec.clone().unwrap().portals.len(), 2);
+}
+
+#[test]
+fn a_revoke_takes_one_grant_and_prints_its_receipt() {
+    let rig = Rig::new();
+    let id = rig.volume("data");
+    rig.json(&grant("data", HOST1, "rw"));
+    rig.json(&grant("data", HOST2, "ro"));
+    rig.fake.state().knobs.live = vec![HOST1.into()];
+    rig.run(&revoke("data", HOST1)).refused(4, &["logged in", "by force", "change the request"]);
+    assert_eq!(rig.fake.state().exports[&id].spec.clone().unwrap().grants.len(), 2);
+    let shown = rig.json(&["export", "show", "data"]);
+    assert_eq!(shown["export"]["grants"][0]["sessions"][0]["in_flight"], 8);
+    assert!(rig.run(&["export", "show", "data"]).out.contains("10.10.0.11:45678"));
+    let ran = rig.run(&[&revoke("data", HOST1), &["--force"][..]].concat());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    for words in
+        ["is revoked", "RECEIPT       proven", "TOOK          12.345 ms", "10.10.0.11:45678", "2026-09-21T"]
+    {
+        assert!(ran.out.contains(words), "{words:?} is not in {}", ran.out);
+    }
+    let left = rig.fake.state().exports[&id].spec.clone().unwrap().grants;
+    assert_eq!((left.len(), left[0].initiator.as_str()), (1, HOST2));
+    // Again: it is not granted, and the last receipt is shown.
+    let again = rig.json(&revoke("data", HOST1));
+    assert_eq!((&again["was_granted"], &again["receipt"]["proven"]), (&false.into(), &true.into()));
+    assert_eq!(again["receipt"]["took_us"], 12_345);
+    let never = rig.run(&revoke("data", "iqn.2004-10.com.example:host9"));
+    assert_eq!(never.code, 0);
+    assert!(never.out.contains("nothing to revoke"), "{}", never.out);
+}
+
+#[test]
+fn an_unproven_receipt_is_not_a_success() {
+    let rig = Rig::new();
+    rig.volume("data");
+    rig.json(&grant("data", HOST1, "rw"));
+    rig.fake.state().knobs.unproven = Some(8);
+    let ran = rig.run(&revoke("data", HOST1));
+    assert_eq!(ran.code, 5, "{ran:?}");
+    assert!(ran.out.contains("NOT PROVEN") && ran.out.contains("8 commands may still land"), "{}", ran.out);
+    // Repeated while nothing has changed: still not proven, and said so.
+    let again = rig.run(&[&revoke("data", HOST1), &["--json"][..]].concat());
+    assert_eq!(again.code, 5);
+    let again: serde_json::Value = serde_json::from_str(&again.out).unwrap();
+    assert_eq!(again["receipt"]["may_still_land"], 8);
+    assert_eq!(again["receipt"]["ended"], serde_json::Value::Null);
+    let receipt = &mut rig.fake.state().receipts[0];
+    (receipt.proven, receipt.may_still_land, receipt.ended_us) = (true, 0, receipt.began_us + 5);
+}
+
+#[test]
+fn a_granted_volume_is_not_deleted() {
+    let rig = Rig::new();
+    let id = rig.volume("data");
+    rig.json(&grant("data", HOST1, "rw"));
+    let puts = rig.fake.state().puts;
+    rig.run(&["volume", "delete", "data"]).refused(4, &["revoke first", HOST1, &id]);
+    assert_eq!(rig.fake.state().puts, puts, "nothing was sent");
+    rig.json(&revoke("data", HOST1));
+    assert_eq!(rig.run(&["volume", "delete", "data"]).code, 0);
+    let state = rig.fake.state();
+    assert!(state.exports[&id].spec.is_none() && state.volumes[&id].spec.is_none());
+}
+
+#[test]
+fn accepted_and_not_true_yet_is_exit_code_5() {
+    let rig = Rig::new();
+    let id = rig.volume("data");
+    rig.fake.state().knobs.pending = true;
+    let created = rig.run(&["volume", "create", "more", "--size", "1GiB"]);
+    assert_eq!(created.code, 5, "{created:?}");
+    assert!(created.out.contains("creating (256 MiB of 1 GiB zeroed)"), "{}", created.out);
+    let granted = rig.run(&grant("data", HOST1, "rw"));
+    assert_eq!(granted.code, 5, "{granted:?}");
+    assert!(granted.out.contains("NOT seen") && !granted.out.contains("hint"), "{}", granted.out);
+    let answer = rig.run(&[&grant(&id, HOST2, "rw"), &["--json"][..]].concat());
+    let answer: serde_json::Value = serde_json::from_str(&answer.out).unwrap();
+    assert_eq!(answer["done"], false);
+    assert_eq!(answer["grant"]["seen"], serde_json::Value::Null);
+    assert_eq!(answer["timing"]["seen_us"], serde_json::Value::Null);
+    rig.fake.state().exports.clear();
+    assert_eq!(rig.run(&["volume", "delete", "data"]).code, 5);
+}
+
+#[test]
+fn a_conflict_is_tried_once_more() {
+    let rig = Rig::new();
+    rig.volume("data");
+    for words in [grant("data", HOST1, "rw"), revoke("data", HOST1)] {
+        rig.fake.state().knobs.conflicts = 1;
+        let before = rig.fake.state().puts;
+        assert_eq!(rig.run(&words).code, 0, "{words:?}");
+        assert_eq!(rig.fake.state().puts, before + 2);
+    }
+    rig.fake.state().knobs.conflicts = 2;
+    rig.run(&grant("data", HOST1, "rw")).refused(4, &["faster", "Look at it, then try again"]);
+    rig.fake.state().knobs.conflicts = 1;
+    assert_eq!(rig.run(&["volume", "delete", "data"]).code, 0);
+}
+
+#[test]
+fn an_agent_of_a_controller_is_not_changed_by_accident() {
+    let rig = Rig::new();
+    let cluster = "c0c1d2e3-0001-4002-8003-00000000000c";
+    rig.volume("data");
+    rig.fake.state().knobs.cluster = cluster.into();
+    rig.run(&["volume", "create", "x", "--size", "1GiB"]).refused(4, &[cluster, "--cluster"]);
+    rig.run(&grant("data", HOST1, "rw")).refused(4, &[cluster]);
+    rig.run(&["volume", "delete", "data"]).refused(4, &[cluster]);
+    assert_eq!(rig.run(&["volume", "show", "data"]).code, 0, "looking is free");
+    assert_eq!(rig.run(&[&grant("data", HOST1, "rw"), &["--cluster", cluster][..]].concat()).code, 0);
+    assert_eq!(rig.fake.state().senders.last().unwrap(), cluster);
+    rig.fake.state().knobs.cluster = "00000000-0000-0000-0000-000000000000".into();
+    assert_eq!(rig.run(&grant("data", HOST1, "rw")).code, 0);
+}
+
+#[test]
+fn the_deadline_travels() {
+    let rig = Rig::new();
+    rig.volume("data");
+    assert_eq!(rig.run(&[&grant("data", HOST1, "rw"), &["--timeout", "7"][..]].concat()).code, 0);
+    assert_eq!(rig.fake.state().deadlines, [30_000, 7_000]);
+}
+
+#[test]
+fn errors_of_the_agent_have_their_exit_code_and_their_cure() {
+    let rig = Rig::new();
+    for (status, code, says) in [
+        (cured(Code::ResourceExhausted, "vg0 has 2 GiB free", "operator"), 4, "An operator must act"),
+        (cured(Code::InvalidArgument, "size: too small", "fix_spec"), 2, "change the request"),
+        (cured(Code::PermissionDenied, "another cluster", "fix_spec"), 4, "another cluster"),
+        (cured(Code::Unavailable, "lvm does not answer", "retry"), 1, "retry"),
+        (cured(Code::Internal, "a step was planned twice", "bug"), 1, "defect"),
+    ] {
+        rig.fake.state().knobs.fail = Some(status.clone());
+        let words = ["volume", "create", "data", "--size", "1GiB"];
+        let ran = rig.run(&words);
+        ran.refused(code, &[status.message(), says]);
+        assert_eq!(ran.err.matches(status.message()).count(), 1, "printed once: {}", ran.err);
+        rig.fake.state().knobs.fail = Some(status.clone());
+        let ran = rig.run(&[&words[..], &["--json"]].concat());
+        let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
+        assert_eq!(error["exit_code"], code);
+        assert_eq!(error["error"], status.message());
+        assert!(ran.out.is_empty());
+    }
+    let id = "b0c1d2e3-0001-4002-8003-00000000000d";
+    rig.run(&["volume", "show", id]).refused(3, &[id]);
+    rig.run(&grant(id, HOST1, "rw")).refused(3, &[id]);
+    rig.run(&["volume", "show", "nothing"]).refused(3, &["nothing"]);
+}
+
+#[test]
+fn no_common_protocol() {
+    let rig = Rig::new();
+    rig.fake.state().knobs.protocol = 9;
+    rig.run(&["volume", "list"])
+        .refused(4, &["no common protocol", "mooring-agent 0.1.0", "wants 9", "1 to 1"]);
+}
+
+#[test]
+fn an_agent_that_is_not_there_or_does_not_answer() {
+    let rig = Rig::new();
+    let nowhere = format!("unix:{}", rig.path("nowhere.sock").display());
+    mooring(Some(&nowhere), &["volume", "list"], None)
+        .refused(6, &["cannot reach", "There is no socket", "--agent"]);
+    let dead = rig.path("dead.sock");
+    drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
+    let dead = format!("unix:{}", dead.display());
+    mooring(Some(&dead), &["volume", "list"], None).refused(6, &["Nobody listens", "systemctl status"]);
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let tcp = format!("http://127.0.0.1:{port}");
+    mooring(Some(&tcp), &["volume", "list", "--insecure"], None)
+        .refused(6, &["cannot reach", "Nobody listens"]);
+    rig.fake.state().knobs.silent = true;
+    rig.run(&["volume", "list", "--timeout", "1"]).refused(6, &["did not answer Hello within 6 s"]);
+}
+
+#[test]
+fn plan_agent_and_watch() {
+    let rig = Rig::new();
+    let id = rig.volume("data");
+    rig.json(&grant("data", HOST1, "ro"));
+    let plan = rig.json(&["plan", "data"]);
+    assert_eq!(plan["steps"][0]["volume_id"], id.as_str());
+    assert_eq!(plan["blocked"][0]["cure"], "operator");
+    let plan = rig.run(&["plan"]);
+    assert!(
+        plan.out.contains("WHY") && plan.out.contains("blocked: iqn.2026-01.lab:foreign"),
+        "{}",
+        plan.out
+    );
+    let agent = rig.json(&["agent", "show"]);
+    assert_eq!(agent["pools"][0]["free_bytes"], 6_u64 << 30);
+    assert_eq!(agent["cluster_id"], serde_json::Value::Null);
+    assert_eq!(agent["multiattach"], true);
+    assert!(rig.run(&["agent", "show"]).out.contains("problem: vg1: there is no such volume group"));
+    rig.json(&revoke("data", HOST1));
+    let watch = rig.run(&["watch", "--json"]);
+    assert_eq!(watch.code, 6, "the stream ended: {}", watch.err);
+    let lines: Vec<serde_json::Value> =
+        watch.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<_> = lines.iter().map(|line| line["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["agent", "volume", "export", "synced", "receipt"]);
+    assert!(lines.iter().all(|line| line["at"].as_str().unwrap().ends_with('Z')));
+    assert_eq!(rig.run(&["watch"]).out.lines().count(), 5);
+}

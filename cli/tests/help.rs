@@ -1,0 +1,38 @@
+//! The help is part of the product: a change of it is seen in review.
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod fake;
+
+use std::fmt::Write;
+
+use fake::mooring;
+
+#[test]
+fn help() {
+    let mut text = String::new();
+    for words in [
+        &["--help"][..],
+        &["volume", "create", "--help"],
+        &["volume", "list", "--help"],
+        &["volume", "show", "--help"],
+        &["volume", "delete", "--help"],
+        &["export", "grant", "--help"],
+        &["export", "revoke", "--help"],
+        &["export", "show", "--help"],
+        &["plan", "--help"],
+        &["agent", "show", "--help"],
+        &["watch", "--help"],
+    ] {
+        let ran = mooring(None, words, None);
+        assert_eq!(ran.code, 0);
+        assert!(ran.out.contains("Example"), "{words:?} teaches nothing");
+        writeln!(text, "$ mooring {}\n{}", words.join(" "), ran.out).unwrap();
+    }
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn version() {
+    let ran = mooring(None, &["--version"], None);
+    assert_eq!(ran.out.trim_end(), concat!("mooring ", env!("CARGO_PKG_VERSION")));
+}

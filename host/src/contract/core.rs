@@ -1,0 +1,185 @@
+//! Rows on HBAs and backstores.
+
+use nix::errno::Errno;
+
+use super::Row;
+use super::script::control;
+use crate::TreePath;
+
+fn core(name: &str) -> TreePath {
+    TreePath::new("core").join(name)
+}
+
+pub(super) const ROWS: &[Row] = &[
+    Row::fails("mkdir core/nosuch_0", Errno::EINVAL, |s| s.try_mkdir(&core("nosuch_0"))),
+    Row::fails("mkdir core/iblock", Errno::EINVAL, |s| s.try_mkdir(&core("iblock"))),
+    Row::fails("mkdir core/iblock_x", Errno::EINVAL, |s| s.try_mkdir(&core("iblock_x"))),
+    Row::ok("mkdir core/iblock_99001", |s| s.try_mkdir(&core("iblock_99001"))),
+    Row::fails("mkdir of an HBA that exists", Errno::EEXIST, |s| s.try_mkdir(&s.hba()?)),
+    Row::fails("mkdir of a backstore that exists", Errno::EEXIST, |s| s.try_mkdir(&s.bare_store()?)),
+    Row::fails("mkdir below an object that is missing", Errno::ENOENT, |s| {
+        s.try_mkdir(&core("iblock_99002").join("vol"))
+    }),
+    Row::fails("rmdir of an object that is missing", Errno::ENOENT, |s| s.try_rmdir(&core("iblock_99002"))),
+    Row::fails("rmdir core", Errno::EPERM, |s| s.try_rmdir(&TreePath::new("core"))),
+    Row::fails("rmdir of an HBA with backstores", Errno::ENOTEMPTY, |s| {
+        s.try_rmdir(&s.bare_store()?.parent())
+    }),
+    Row::fails("rmdir of a backstore's attrib folder", Errno::EPERM, |s| {
+        s.try_rmdir(&s.bare_store()?.join("attrib"))
+    })
+    .unobserved(),
+    Row::fails("mkdir in a folder that takes none", Errno::EPERM, |s| {
+        s.try_mkdir(&s.bare_store()?.join("attrib").join("x"))
+    })
+    .unobserved(),
+    Row::ok("backstore name with blanks", |s| s.try_mkdir(&s.hba()?.join("a name with blanks"))),
+    Row::ok("backstore name of 200 characters", |s| s.try_mkdir(&s.hba()?.join("n".repeat(200)))),
+    Row::fails("a name of 256 characters", Errno::ENAMETOOLONG, |s| {
+        s.try_mkdir(&s.hba()?.join("n".repeat(256)))
+    })
+    .unobserved(),
+    Row::fails("enable before control", Errno::EINVAL, |s| s.try_write(&s.bare_store()?.join("enable"), 1)),
+    Row::ok("control to a device that is missing", |s| {
+        s.try_write(&s.bare_store()?.join("control"), "udev_path=/dev/mooring-contract-missing")
+    }),
+    Row::fails("enable on a device that is missing", Errno::ENOENT, |s| {
+        let store = s.bare_store()?;
+        s.write(&store.join("control"), "udev_path=/dev/mooring-contract-missing")?;
+        s.try_write(&store.join("enable"), 1)
+    }),
+    Row::ok("control with an unknown key", |s| s.try_write(&s.bare_store()?.join("control"), "bogus=1")),
+    Row::fails("enable on a regular file", Errno::ENOTBLK, |s| {
+        let store = s.bare_store()?;
+        s.write(&store.join("control"), control(&s.env.regular_file))?;
+        s.try_write(&store.join("enable"), 1)
+    }),
+    Row::fails("read control", Errno::EACCES, |s| s.try_read(&s.bare_store()?.join("control"))),
+    Row::ok("fileio makes a missing file", |s| {
+        let hba = core("fileio_99001");
+        s.mkdir(&hba)?;
+        s.mkdir(&hba.join("vol"))?;
+        let control = format!("fd_dev_name={},fd_dev_size=1048576", s.env.new_file.display());
+        s.write(&hba.join("vol").join("control"), control)?;
+        s.file_was_made(&s.env.new_file);
+        s.try_write(&hba.join("vol").join("enable"), 1)
+    }),
+    Row::fails("fileio without a size", Errno::EINVAL, |s| {
+        let hba = core("fileio_99001");
+        s.mkdir(&hba)?;
+        s.mkdir(&hba.join("vol"))?;
+        s.write(&hba.join("vol").join("control"), format!("fd_dev_name={}-none", s.env.new_file.display()))?;
+        s.try_write(&hba.join("vol").join("enable"), 1)
+    }),
+    Row::ok("enable", |s| s.try_read(&s.store()?.join("enable"))),
+    Row::reads("an enabled backstore's enable", "1\n", |s| s.try_read(&s.store()?.join("enable"))),
+    Row::fails("second backstore on one device", Errno::EBUSY, |s| {
+        let second = s.store()?.parent().join("second");
+        s.mkdir(&second)?;
+        s.write(&second.join("control"), control(&s.env.device))?;
+        s.try_write(&second.join("enable"), 1)
+    }),
+    Row::ok("second backstore on another device, same HBA", |s| {
+        let second = s.store()?.parent().join("second");
+        s.mkdir(&second)?;
+        s.write(&second.join("control"), control(&s.env.device2))?;
+        s.try_write(&second.join("enable"), 1)
+    }),
+    Row::fails("enable=0 on an enabled backstore", Errno::EINVAL, |s| {
+        s.try_write(&s.store()?.join("enable"), 0)
+    }),
+    Row::fails("enable=1 twice", Errno::EEXIST, |s| s.try_write(&s.store()?.join("enable"), 1)),
+    Row::fails("control udev_path after enable", Errno::EEXIST, |s| {
+        s.try_write(&s.store()?.join("control"), control(&s.env.device2))
+    }),
+    Row::reads("control readonly=1 shows in info", "readonly: 1", |s| {
+        let store = s.bare_store()?;
+        s.write(&store.join("control"), format!("{},readonly=1", control(&s.env.device)))?;
+        s.write(&store.join("enable"), 1)?;
+        let info = s.read(&store.join("info"))?;
+        Ok(Ok(info
+            .lines()
+            .find_map(|line| line.find("readonly:").map(|at| line[at..].to_owned()))
+            .unwrap_or(info)))
+    }),
+    Row::reads("an empty serial reads as its label", "T10 VPD Unit Serial Number: \n", |s| {
+        s.try_read(&s.bare_store()?.join("wwn").join("vpd_unit_serial"))
+    }),
+    Row::reads("a serial reads with its label", "T10 VPD Unit Serial Number: abc-1\n", |s| {
+        s.write_read(&s.bare_store()?.join("wwn").join("vpd_unit_serial"), "abc-1")
+    }),
+    Row::reads("a serial's newline is dropped", "T10 VPD Unit Serial Number: abc-1\n", |s| {
+        s.write_read(&s.bare_store()?.join("wwn").join("vpd_unit_serial"), "abc-1\n")
+    }),
+    Row::ok("serial of an enabled backstore", |s| {
+        s.try_write(&s.store()?.join("wwn").join("vpd_unit_serial"), "abc-2")
+    }),
+    Row::fails("serial while exported", Errno::EINVAL, |s| {
+        let [store, ..] = s.export()?;
+        s.try_write(&store.join("wwn").join("vpd_unit_serial"), "abc-2")
+    }),
+    Row::fails("rmdir of a backstore that is a LUN", Errno::EBUSY, |s| {
+        let [store, ..] = s.export()?;
+        s.try_rmdir(&store)
+    }),
+    Row::reads("udev_path is free text", "/dev/anything\n", |s| {
+        s.write_read(&s.bare_store()?.join("udev_path"), "/dev/anything")
+    })
+    .unobserved(),
+    Row::fails("emulate_write_cache=1 on iblock", Errno::EINVAL, |s| {
+        s.try_write(&s.store()?.join("attrib").join("emulate_write_cache"), 1)
+    }),
+    Row::fails("rmdir of an attribute", Errno::ENOTDIR, |s| s.try_rmdir(&s.bare_store()?.join("info")))
+        .unobserved(),
+    Row::ok("is_nonrot=1 while exported", |s| {
+        let [store, ..] = s.export()?;
+        s.try_write(&store.join("attrib").join("is_nonrot"), 1)
+    }),
+    Row::fails("emulate_model_alias=1 while exported", Errno::EINVAL, |s| {
+        let [store, ..] = s.export()?;
+        s.try_write(&store.join("attrib").join("emulate_model_alias"), 1)
+    }),
+    Row::fails("optimal_sectors while exported", Errno::EINVAL, |s| {
+        let [store, ..] = s.export()?;
+        s.try_write(&store.join("attrib").join("optimal_sectors"), 2048)
+    }),
+    Row::reads("optimal_sectors before export", "2048\n", |s| {
+        s.write_read(&s.store()?.join("attrib").join("optimal_sectors"), 2048)
+    }),
+    Row::fails("block_size=513", Errno::EINVAL, |s| {
+        s.try_write(&s.store()?.join("attrib").join("block_size"), 513)
+    }),
+    Row::fails("queue_depth=0", Errno::EINVAL, |s| {
+        s.try_write(&s.store()?.join("attrib").join("queue_depth"), 0)
+    }),
+    Row::fails("pi_prot_type", Errno::ENOSYS, |s| {
+        s.try_write(&s.store()?.join("attrib").join("pi_prot_type"), 1)
+    }),
+    Row::fails("write of a read-only attribute", Errno::EACCES, |s| {
+        s.try_write(&s.store()?.join("attrib").join("hw_block_size"), 512)
+    }),
+    Row::reads("an alias that was never written", "", |s| s.try_read(&s.bare_store()?.join("alias"))),
+    Row::fails("write of an attribute that is missing", Errno::ENOENT, |s| {
+        s.try_write(&s.store()?.join("attrib").join("nosuch"), 1)
+    })
+    .unobserved(),
+    Row::ok("a write of no bytes does nothing", |s| s.try_write(&s.store()?.join("enable"), "")).unobserved(),
+    Row::fails("enable on a read-only device", Errno::EACCES, |s| {
+        let store = s.bare_store()?;
+        s.write(&store.join("control"), control(s.env.read_only_device.as_deref().unwrap_or(&s.env.device)))?;
+        s.try_write(&store.join("enable"), 1)
+    })
+    .on_read_only_device(),
+    Row::reads("a mapped LUN of a read-only backstore is protected", "1\n", |s| {
+        let store = s.bare_store()?;
+        let device = s.env.read_only_device.as_deref().unwrap_or(&s.env.device);
+        s.write(&store.join("control"), format!("{},readonly=1", control(device)))?;
+        s.write(&store.join("enable"), 1)?;
+        let tpg = s.tpg()?;
+        let lun = s.lun(&tpg, &store)?;
+        let mapped = s.bare_mapped(&tpg)?;
+        s.symlink(&lun, &mapped.join("lun"))?;
+        s.try_read(&mapped.join("write_protect"))
+    })
+    .on_read_only_device(),
+];

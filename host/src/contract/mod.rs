@@ -1,0 +1,172 @@
+//! The contract of LIO's configfs: what Linux answers to each operation that this project relies on, or must not be
+//! misled by, as rows that run on the fake and on a kernel (lio.md, b, c, e, m). A row that a kernel answers otherwise
+//! means that the fake, and with it every law that was shown on it, is wrong.
+//!
+//! What must never happen: a row that passes because its preparation failed, one that leaves something behind unnoticed,
+//! or one that touches an object which it did not make.
+
+mod acl;
+mod compare;
+mod core;
+mod fabric;
+mod script;
+
+use std::fmt::{self, Write as _};
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+
+use crate::{Tree, TreeError};
+
+pub use self::compare::{differences, masked, standard_dump};
+pub use self::script::Script;
+
+/// What the rows may use. Nothing on the devices is read or written, but they are opened exclusively.
+#[derive(Debug, Clone)]
+pub struct Env {
+    /// A block device that nothing holds.
+    pub device: PathBuf,
+    /// Another one.
+    pub device2: PathBuf,
+    /// A read-only one (`lvchange -pr`); rows that need it are skipped without.
+    pub read_only_device: Option<PathBuf>,
+    /// A regular file.
+    pub regular_file: PathBuf,
+    /// A path in an existing folder where nothing stands; a fileio backstore makes a file of 1 MiB there.
+    pub new_file: PathBuf,
+}
+
+/// What a row expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// The operation succeeds.
+    Accepted,
+    /// A read brings exactly this.
+    Reads(&'static str),
+    /// The operation fails so.
+    Refused(Errno),
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accepted => f.write_str("ok"),
+            Self::Reads(text) => write!(f, "{text:?}"),
+            Self::Refused(errno) => write!(f, "{errno:?}"),
+        }
+    }
+}
+
+/// What the operation under test answered: a text that was read (empty for other operations), or an errno.
+pub type Answer = Result<String, Errno>;
+
+/// Prepares and acts. An `Err` is a preparation that failed.
+pub type Act = fn(&Script<'_>) -> Result<Answer, TreeError>;
+
+/// One row of the contract.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// What is done.
+    pub name: &'static str,
+    /// Does it.
+    pub act: Act,
+    /// What Linux 6.1 answers.
+    pub expected: Expected,
+    /// Seen on a kernel before the row was written; else taken from the kernel's source.
+    pub observed: bool,
+    /// Needs [`Env::read_only_device`].
+    pub needs_read_only: bool,
+}
+
+impl Row {
+    const fn new(name: &'static str, expected: Expected, act: Act) -> Self {
+        Self { name, act, expected, observed: true, needs_read_only: false }
+    }
+
+    const fn ok(name: &'static str, act: Act) -> Self {
+        Self::new(name, Expected::Accepted, act)
+    }
+
+    const fn fails(name: &'static str, errno: Errno, act: Act) -> Self {
+        Self::new(name, Expected::Refused(errno), act)
+    }
+
+    const fn reads(name: &'static str, text: &'static str, act: Act) -> Self {
+        Self::new(name, Expected::Reads(text), act)
+    }
+
+    const fn unobserved(self) -> Self {
+        Self { observed: false, ..self }
+    }
+
+    const fn on_read_only_device(self) -> Self {
+        Self { needs_read_only: true, ..self }
+    }
+}
+
+/// All rows.
+pub fn rows() -> Vec<Row> {
+    [core::ROWS, fabric::ROWS, acl::ROWS].concat()
+}
+
+/// Facts of lio.md, b, that a tree alone cannot show, and where they are shown instead.
+pub const ELSEWHERE: &[(&str, &str)] = &[
+    (
+        "lvremove, lvchange -an, lvrename of an exported LV",
+        "need LVM: the agent's VM scenarios; fake: its own tests",
+    ),
+    ("rmdir of a portal with live sessions", "needs an initiator: VM scenarios; fake: its own tests"),
+    (
+        "rmdir of an ACL with a live session, I/O in flight",
+        "needs an initiator: VM scenarios; fake: its own tests",
+    ),
+    ("port_ident and info with a live session", "needs an initiator: VM scenarios; fake: its own tests"),
+];
+
+/// How one row went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The row.
+    pub name: &'static str,
+    /// What it expects.
+    pub expected: String,
+    /// What came.
+    pub got: String,
+    /// Whether both agree and nothing was left behind.
+    pub ok: bool,
+    /// Why it did not run; `ok` is then `false`.
+    pub skipped: Option<String>,
+}
+
+/// Runs every row; each removes what it has made, whatever happened.
+pub fn run(tree: &dyn Tree, env: &Env) -> Vec<Outcome> {
+    rows().iter().map(|row| run_row(row, tree, env)).collect()
+}
+
+fn run_row(row: &Row, tree: &dyn Tree, env: &Env) -> Outcome {
+    let outcome =
+        |got, ok, skipped| Outcome { name: row.name, expected: row.expected.to_string(), got, ok, skipped };
+    if row.needs_read_only && env.read_only_device.is_none() {
+        return outcome(String::new(), false, Some("no read-only device was given".to_owned()));
+    }
+    let script = Script::new(tree, env);
+    let answer = (row.act)(&script);
+    let left = script.clean_up();
+    let (mut got, mut ok) = match answer {
+        Ok(Ok(text)) => match row.expected {
+            Expected::Accepted => ("ok".to_owned(), true),
+            Expected::Reads(wanted) => (format!("{text:?}"), text == wanted),
+            Expected::Refused(_) => ("ok".to_owned(), false),
+        },
+        Ok(Err(errno)) => (format!("{errno:?}"), row.expected == Expected::Refused(errno)),
+        Err(error) => (format!("preparation failed: {error}"), false),
+    };
+    for error in left {
+        let _ = write!(got, "; left behind: {error}");
+        ok = false;
+    }
+    outcome(got, ok, None)
+}
+
+#[cfg(test)]
+mod tests;

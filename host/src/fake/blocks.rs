@@ -1,0 +1,78 @@
+//! The fake machine's block devices. What must never happen: a range counted as zeroed that was not.
+
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use super::state::{Handle, Node};
+use crate::{BlockDevices, BlockError};
+
+/// Smallest unit of an I/O, in bytes.
+const SECTOR: u64 = 512;
+
+/// The block devices of a [`FakeMachine`](super::FakeMachine); clones are the same devices.
+#[derive(Debug, Clone)]
+pub struct FakeBlocks {
+    handle: Handle,
+}
+
+impl FakeBlocks {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    /// Whether the whole device reads as zeros; `false` when there is no such device.
+    pub fn is_zeroed(&self, path: impl AsRef<Path>) -> bool {
+        self.handle.lock().devices.get(path.as_ref()).is_some_and(super::state::Device::is_zeroed)
+    }
+
+    /// The ranges that read as zeros, in bytes: start, end (exclusive).
+    pub fn zeroed_ranges(&self, path: impl AsRef<Path>) -> Vec<(u64, u64)> {
+        let machine = self.handle.lock();
+        let device = machine.devices.get(path.as_ref());
+        device.map(|device| device.zeroed.iter().map(|(from, to)| (*from, *to)).collect()).unwrap_or_default()
+    }
+
+    /// Makes every zeroing fail with this errno, until `None`.
+    pub fn fail_zeroing(&self, errno: Option<Errno>) {
+        self.handle.lock().zeroing_fails = errno;
+    }
+}
+
+impl BlockDevices for FakeBlocks {
+    fn size(&self, path: &Path) -> Result<Option<u64>, BlockError> {
+        match self.handle.lock().devices.get(path) {
+            None => Ok(None),
+            Some(device) if device.node == Node::Block => Ok(Some(device.size)),
+            Some(_) => Err(BlockError { op: "size of", path: path.to_owned(), errno: Errno::ENOTBLK }),
+        }
+    }
+
+    fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
+        let fail = |errno| BlockError { op: "zero", path: path.to_owned(), errno };
+        let mut machine = self.handle.lock();
+        while machine.devices.get(path).is_some_and(|device| device.held) {
+            machine = self.handle.wait(machine);
+        }
+        if let Some(errno) = machine.zeroing_fails {
+            return Err(fail(errno));
+        }
+        let device = machine.devices.get_mut(path).ok_or_else(|| fail(Errno::ENOENT))?;
+        if device.node == Node::File {
+            return Err(fail(Errno::ENOTBLK));
+        }
+        if device.read_only {
+            return Err(fail(Errno::EACCES));
+        }
+        if device.in_use() {
+            return Err(fail(Errno::EBUSY));
+        }
+        let end = offset.checked_add(length).filter(|end| *end <= device.size);
+        let end = end.ok_or_else(|| fail(Errno::EINVAL))?;
+        if !offset.is_multiple_of(SECTOR) || !length.is_multiple_of(SECTOR) {
+            return Err(fail(Errno::EINVAL));
+        }
+        device.mark_zeroed(offset, end);
+        Ok(())
+    }
+}

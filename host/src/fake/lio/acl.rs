@@ -1,0 +1,120 @@
+//! Initiators' ACLs and mapped LUNs. What must never happen: a mapped LUN without its write protection when the kernel
+//! would have set it, or with one that the kernel would not.
+
+use nix::errno::Errno;
+
+use super::Drain;
+use super::model::{Acl, AclKey, Lio, Mapped, MappedKey, TpgKey, Values};
+use super::path::{Dir, Owner, number_after};
+use super::tables;
+use crate::fake::state::Machine;
+
+/// `TA_DEFAULT_CMDSN_DEPTH_MAX`.
+const DEPTH_MAX: u64 = 512;
+
+impl Acl {
+    /// Whether a login must bring credentials: the ACL's own `authentication`, -1 inherits.
+    pub(crate) fn requires_authentication(&self, tpg: bool) -> bool {
+        match self.values.text(&tables::ACL, "attrib", "authentication").as_str() {
+            "0" => false,
+            "1" => true,
+            _ => tpg,
+        }
+    }
+}
+
+/// The credentials that a login must match, if any login can match them.
+pub(crate) fn credentials(values: &Values) -> Option<(String, String)> {
+    let usable = |name: &str| {
+        let value = values.get("auth", name)?;
+        let usable = super::fabric::is_set(value) && !value.ends_with(b"\n");
+        usable.then(|| String::from_utf8_lossy(value).into_owned())
+    };
+    Some((usable("userid")?, usable("password")?))
+}
+
+impl Lio {
+    pub(super) fn make_mapped(&mut self, key: &AclKey, name: &str) -> Result<(), Errno> {
+        let lun: u64 = number_after(name, "lun_").ok_or(Errno::EINVAL)?;
+        let index = self.index();
+        let acl = self.acl_mut(key).ok_or(Errno::ENOENT)?;
+        acl.mapped.insert(lun, Mapped { index, ..Mapped::default() });
+        Ok(())
+    }
+
+    pub(super) fn link_mapped(&mut self, key: &MappedKey, name: &str, target: &Dir) -> Result<(), Errno> {
+        let Owner::Lun(lun) = &target.owner else { return Err(Errno::EFAULT) };
+        if !target.is_object() {
+            return Err(Errno::EFAULT);
+        }
+        if lun.tpg != key.acl.tpg {
+            return Err(Errno::EINVAL);
+        }
+        let Some(store) = self.store_of(lun) else { return Err(Errno::EINVAL) };
+        let read_only = store.open.as_ref().is_some_and(|open| open.read_only);
+        let protect = self.tpg(&key.acl.tpg).is_some_and(|tpg| tpg.is_on("prod_mode_write_protect"));
+        let lun = lun.clone();
+        let mapped = self.mapped_mut(key).ok_or(Errno::ENOENT)?;
+        if mapped.live.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        mapped.links.insert(name.to_owned(), lun.clone());
+        mapped.live = Some(lun);
+        mapped.write_protect = protect || read_only;
+        mapped.counters = super::model::Counters::default();
+        Ok(())
+    }
+
+    pub(super) fn unlink_mapped(&mut self, key: &MappedKey, name: &str) {
+        if let Some(mapped) = self.mapped_mut(key) {
+            mapped.links.remove(name);
+            mapped.live = None;
+            mapped.write_protect = false;
+        }
+    }
+
+    /// Accepted and ignored while nothing is mapped.
+    pub(super) fn put_write_protect(&mut self, key: &MappedKey, value: &[u8]) -> Result<(), Errno> {
+        let protect = match super::number(value)? {
+            flag @ 0..=1 => flag == 1,
+            _ => return Err(Errno::EINVAL),
+        };
+        let mapped = self.mapped_mut(key).ok_or(Errno::ENOENT)?;
+        if mapped.live.is_some() {
+            mapped.write_protect = protect;
+        }
+        Ok(())
+    }
+}
+
+impl Machine {
+    pub(super) fn make_acl(&mut self, key: &TpgKey, name: &str) -> Result<(), Errno> {
+        let tpg = self.lio.tpg_mut(key).ok_or(Errno::ENOENT)?;
+        let depth = tpg.values.text(&tables::TPG, "attrib", "default_cmdsn_depth").parse().unwrap_or(64);
+        let acl =
+            Acl { values: Values::default(), depth, mapped: std::collections::BTreeMap::new(), dying: false };
+        tpg.acls.insert(name.to_owned(), acl);
+        // A session that demo mode let in becomes the ACL's (lio.md, m).
+        for session in self.sessions.values_mut() {
+            if session.tpg == *key && session.initiator == name {
+                session.dynamic = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// Another depth drops the ACL's sessions and waits for their commands; the same changes nothing.
+    pub(super) fn put_depth(&mut self, key: &AclKey, value: &[u8]) -> Result<Drain, Errno> {
+        let depth = super::number(value)?;
+        if depth > DEPTH_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let depth = u32::try_from(depth).map_err(|_| Errno::EINVAL)?;
+        let acl = self.lio.acl_mut(key).ok_or(Errno::ENOENT)?;
+        if acl.depth == depth {
+            return Ok(Drain::default());
+        }
+        acl.depth = depth.max(1);
+        Ok(Drain { sessions: self.cut_sessions(|session| session.is_of_acl(key)), lun: None })
+    }
+}

@@ -1,0 +1,217 @@
+//! Targets, target portal groups, portals and LUNs. What must never happen: a LUN whose backstore is not enabled.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use nix::errno::Errno;
+
+use super::Drain;
+use super::model::{Fabric, Lio, Lun, LunKey, Portal, Target, Tpg, TpgKey, Values};
+use super::path::{Dir, Owner, number_after};
+use super::tables;
+use crate::fake::state::Machine;
+
+/// Longest target name in bytes (`ISCSI_IQN_LEN` less the NUL), and longest credential.
+const TARGET_NAME_MAX: usize = 223;
+const CREDENTIAL_MAX: usize = 255;
+
+impl Lio {
+    pub(super) fn make_fabric(&mut self, name: &str) -> Result<(), Errno> {
+        if name != "iscsi" {
+            return Err(Errno::EINVAL);
+        }
+        self.fabric = Some(Fabric::default());
+        Ok(())
+    }
+
+    pub(super) fn make_target(&mut self, name: &str) -> Result<(), Errno> {
+        if name.len() > TARGET_NAME_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let fabric = self.fabric.as_mut().ok_or(Errno::ENOENT)?;
+        fabric.targets.insert(name.to_owned(), Target::default());
+        Ok(())
+    }
+
+    pub(super) fn make_tpg(&mut self, target: &str, name: &str) -> Result<(), Errno> {
+        let tpg: u16 = number_after(name, "tpgt_").ok_or(Errno::EINVAL)?;
+        self.target_mut(target).ok_or(Errno::ENOENT)?.tpgs.insert(tpg, Tpg::default());
+        Ok(())
+    }
+
+    pub(super) fn make_lun(&mut self, tpg: &TpgKey, name: &str) -> Result<(), Errno> {
+        let lun: u64 = number_after(name, "lun_").ok_or(Errno::EINVAL)?;
+        let index = self.index();
+        self.tpg_mut(tpg).ok_or(Errno::ENOENT)?.luns.insert(lun, Lun { index, ..Lun::default() });
+        Ok(())
+    }
+
+    pub(super) fn link_lun(&mut self, key: &LunKey, name: &str, target: &Dir) -> Result<(), Errno> {
+        let Owner::Store(store) = &target.owner else { return Err(Errno::EFAULT) };
+        if !target.is_object() {
+            return Err(Errno::EFAULT);
+        }
+        if self.lun(key).is_none_or(|lun| lun.link.is_some()) {
+            return Err(Errno::EEXIST);
+        }
+        if self.store(store).is_none_or(|found| found.open.is_none()) {
+            return Err(Errno::ENODEV);
+        }
+        self.lun_mut(key).ok_or(Errno::ENOENT)?.link = Some((name.to_owned(), store.clone()));
+        Ok(())
+    }
+
+    /// A LUN may not go while it holds its link, or while a mapped LUN points to it (live or stale).
+    pub(super) fn is_lun_busy(&self, key: &LunKey) -> bool {
+        let linked = self.lun(key).is_some_and(|lun| lun.link.is_some());
+        let mapped = self.tpg(&key.tpg).is_some_and(|tpg| {
+            let mut all = tpg.acls.values().flat_map(|acl| acl.mapped.values());
+            all.any(|mapped| mapped.links.values().any(|target| target == key))
+        });
+        linked || mapped
+    }
+
+    /// Every initiator loses this LUN; the links stay, stale.
+    pub(super) fn unmap_everywhere(&mut self, key: &LunKey) {
+        let Some(tpg) = self.tpg_mut(&key.tpg) else { return };
+        for mapped in tpg.acls.values_mut().flat_map(|acl| acl.mapped.values_mut()) {
+            if mapped.live.as_ref() == Some(key) {
+                mapped.live = None;
+            }
+        }
+    }
+
+    /// `userid`, `password` and their mutual forms: stored exactly as written, a newline included.
+    pub(super) fn put_auth(&mut self, dir: &Dir, name: &str, value: &[u8]) -> Result<(), Errno> {
+        if value.len() > CREDENTIAL_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let values = self.values_mut(&dir.owner).ok_or(Errno::ENOENT)?;
+        values.set(&dir.part, name, value);
+        let set = |name: &str| values.get(&dir.part, name).is_some_and(is_set);
+        let mutual = set("userid_mutual") && set("password_mutual");
+        values.set(&dir.part, "authenticate_target", if mutual { "1" } else { "0" });
+        Ok(())
+    }
+
+    pub(super) fn values_mut(&mut self, owner: &Owner) -> Option<&mut Values> {
+        Some(match owner {
+            Owner::Root => &mut self.values,
+            Owner::Hba(hba) => &mut self.hbas.get_mut(hba)?.values,
+            Owner::Store(key) => &mut self.store_mut(key)?.values,
+            Owner::Fabric => &mut self.fabric.as_mut()?.values,
+            Owner::Target(name) => &mut self.target_mut(name)?.values,
+            Owner::Tpg(key) => &mut self.tpg_mut(key)?.values,
+            Owner::Portal(key, name) => &mut self.tpg_mut(key)?.portals.get_mut(name)?.values,
+            Owner::Lun(key) => &mut self.lun_mut(key)?.values,
+            Owner::Acl(key) => &mut self.acl_mut(key)?.values,
+            Owner::Mapped(key) => &mut self.mapped_mut(key)?.values,
+        })
+    }
+
+    pub(super) fn values(&self, owner: &Owner) -> Option<&Values> {
+        Some(match owner {
+            Owner::Root => &self.values,
+            Owner::Hba(hba) => &self.hbas.get(hba)?.values,
+            Owner::Store(key) => &self.store(key)?.values,
+            Owner::Fabric => &self.fabric.as_ref()?.values,
+            Owner::Target(name) => &self.target(name)?.values,
+            Owner::Tpg(key) => &self.tpg(key)?.values,
+            Owner::Portal(key, name) => &self.tpg(key)?.portals.get(name)?.values,
+            Owner::Lun(key) => &self.lun(key)?.values,
+            Owner::Acl(key) => &self.acl(key)?.values,
+            Owner::Mapped(key) => &self.mapped(key)?.values,
+        })
+    }
+}
+
+impl Machine {
+    pub(super) fn make_portal(&mut self, key: &TpgKey, name: &str) -> Result<(), Errno> {
+        let address = portal_address(name).ok_or(Errno::EINVAL)?;
+        let target = self.lio.target(&key.target).ok_or(Errno::ENOENT)?;
+        // On another group, or on this one under another spelling.
+        let in_same_target =
+            target.tpgs.values().any(|tpg| tpg.portals.values().any(|other| other.address == address));
+        if in_same_target {
+            return Err(Errno::EINVAL);
+        }
+        let listening: Vec<SocketAddr> =
+            self.lio.tpgs().flat_map(|(_, tpg)| tpg.portals.values().map(|other| other.address)).collect();
+        // Shared with another target: no second socket. Else the kernel binds one, which may collide.
+        if !listening.contains(&address)
+            && listening.iter().chain(&self.occupied).any(|other| collide(*other, address))
+        {
+            return Err(Errno::EINVAL);
+        }
+        let tpg = self.lio.tpg_mut(key).ok_or(Errno::ENOENT)?;
+        tpg.portals.insert(name.to_owned(), Portal { address, values: Values::default() });
+        Ok(())
+    }
+
+    pub(super) fn enable_tpg(&mut self, key: &TpgKey, value: &[u8]) -> Result<Drain, Errno> {
+        let enable = match super::number(value)? {
+            flag @ 0..=1 => flag == 1,
+            _ => return Err(Errno::EINVAL),
+        };
+        let tpg = self.lio.tpg_mut(key).ok_or(Errno::ENOENT)?;
+        tpg.enabled = enable;
+        if enable {
+            if tpg.requires_authentication() {
+                tpg.values.set("param", "AuthMethod", "CHAP");
+            }
+            return Ok(Drain::default());
+        }
+        Ok(Drain { sessions: self.cut_sessions(|session| session.tpg == *key), lun: None })
+    }
+
+    /// What the kernel does behind a plain attribute.
+    pub(super) fn after_write(&mut self, dir: &Dir, name: &str) {
+        if let (Owner::Tpg(key), "attrib", "authentication") = (&dir.owner, dir.part.as_str(), name)
+            && let Some(tpg) = self.lio.tpg_mut(key)
+        {
+            let method = if tpg.requires_authentication() { "CHAP" } else { "CHAP,None" };
+            tpg.values.set("param", "AuthMethod", method);
+        }
+    }
+}
+
+impl Tpg {
+    pub(crate) fn requires_authentication(&self) -> bool {
+        self.is_on("authentication")
+    }
+
+    /// A flag in `attrib`.
+    pub(crate) fn is_on(&self, name: &str) -> bool {
+        self.values.is_on(&tables::TPG, "attrib", name)
+    }
+}
+
+/// Whether a credential is set: the kernel takes the word NULL for "none".
+pub(super) fn is_set(value: &[u8]) -> bool {
+    !value.is_empty() && !value.starts_with(b"NULL")
+}
+
+/// Whether two listening sockets exclude each other.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let any = |address: IpAddr| address == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let any4 = |address: IpAddr| address == IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let same_family = one.is_ipv4() == other.is_ipv4();
+    one.port() == other.port()
+        && one.port() != 0
+        && (one.ip() == other.ip()
+            || any(one.ip())
+            || any(other.ip())
+            || (same_family && (any4(one.ip()) || any4(other.ip()))))
+}
+
+/// The socket address that a portal's name stands for: `IPv4:PORT` or `[IPv6]:PORT`.
+pub(crate) fn portal_address(name: &str) -> Option<SocketAddr> {
+    let (address, port) = if let Some(rest) = name.strip_prefix('[') {
+        let (address, port) = rest.split_once("]:")?;
+        (IpAddr::V6(address.parse().ok()?), port)
+    } else {
+        let (address, port) = name.split_once(':')?;
+        (IpAddr::V4(address.parse().ok()?), port)
+    };
+    let port = super::number(port.as_bytes()).ok()?;
+    Some(SocketAddr::new(address, u16::try_from(port).ok()?))
+}

@@ -1,0 +1,305 @@
+//! LIO's objects as the fake keeps them. What must never happen: a fact kept twice; who uses what is found by looking.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::tables::{Attr, Newline, Shape};
+
+/// Attribute values that differ from their table's first value, by `part/name`, without the final newline.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Values(BTreeMap<String, Vec<u8>>);
+
+impl Values {
+    fn key(part: &str, name: &str) -> String {
+        format!("{part}/{name}")
+    }
+
+    pub(super) fn set(&mut self, part: &str, name: &str, value: impl Into<Vec<u8>>) {
+        self.0.insert(Self::key(part, name), value.into());
+    }
+
+    pub(super) fn get(&self, part: &str, name: &str) -> Option<&[u8]> {
+        self.0.get(&Self::key(part, name)).map(Vec::as_slice)
+    }
+
+    /// What a read of a plain attribute brings.
+    pub(super) fn read(&self, part: &str, attr: &Attr) -> Vec<u8> {
+        let written = self.get(part, attr.name);
+        let mut text = written.unwrap_or(attr.text.as_bytes()).to_vec();
+        if attr.newline == Newline::Always || (attr.newline == Newline::WhenSet && written.is_some()) {
+            text.push(b'\n');
+        }
+        text
+    }
+
+    /// A value as text: the written one, else the first value of the shape.
+    pub(super) fn text(&self, shape: &Shape, part: &str, name: &str) -> String {
+        let first =
+            || shape.part(part).and_then(|found| found.attr(name)).map_or(&b""[..], |a| a.text.as_bytes());
+        String::from_utf8_lossy(self.get(part, name).unwrap_or_else(first)).into_owned()
+    }
+
+    pub(super) fn is_on(&self, shape: &Shape, part: &str, name: &str) -> bool {
+        self.text(shape, part, name) == "1"
+    }
+}
+
+/// `core/iblock_0/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StoreKey {
+    pub(crate) hba: String,
+    pub(crate) name: String,
+}
+
+/// `iscsi/IQN/tpgt_N`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TpgKey {
+    pub(crate) target: String,
+    pub(crate) tpg: u16,
+}
+
+/// `…/lun/lun_N`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LunKey {
+    pub(crate) tpg: TpgKey,
+    pub(crate) lun: u64,
+}
+
+/// `…/acls/INITIATOR`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct AclKey {
+    pub(crate) tpg: TpgKey,
+    pub(crate) initiator: String,
+}
+
+/// `…/acls/INITIATOR/lun_N`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct MappedKey {
+    pub(crate) acl: AclKey,
+    pub(crate) lun: u64,
+}
+
+/// Commands and bytes that passed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counters {
+    pub(crate) commands: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+}
+
+/// The tree.
+#[derive(Debug)]
+pub(crate) struct Lio {
+    /// configfs is mounted and the target core loaded.
+    pub(crate) present: bool,
+    pub(crate) values: Values,
+    pub(crate) hbas: BTreeMap<String, Hba>,
+    pub(crate) fabric: Option<Fabric>,
+    /// Folders whose inode lock is held by a call that waits, each with the child that it removes.
+    pub(crate) locked: Vec<(String, Option<String>)>,
+    pub(crate) next_index: u32,
+}
+
+impl Default for Lio {
+    fn default() -> Self {
+        Self {
+            present: true,
+            values: Values::default(),
+            hbas: BTreeMap::new(),
+            fabric: None,
+            locked: Vec::new(),
+            next_index: 1,
+        }
+    }
+}
+
+/// An HBA.
+#[derive(Debug, Default)]
+pub(crate) struct Hba {
+    pub(crate) plugin: Plugin,
+    pub(crate) index: u32,
+    pub(crate) values: Values,
+    pub(crate) stores: BTreeMap<String, Store>,
+}
+
+/// The backstore drivers that the fake knows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Plugin {
+    #[default]
+    Iblock,
+    Fileio,
+    Ramdisk,
+}
+
+/// A backstore.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    pub(crate) index: u32,
+    pub(crate) values: Values,
+    /// From `control`: `udev_path` or `fd_dev_name`.
+    pub(crate) path: Option<String>,
+    pub(crate) readonly: bool,
+    pub(crate) file_size: Option<u64>,
+    pub(crate) pages: Option<u64>,
+    /// The device that it has opened, once enabled.
+    pub(crate) open: Option<Opened>,
+    pub(crate) serial: Vec<u8>,
+    pub(crate) counters: Counters,
+}
+
+/// An enabled backstore's device.
+#[derive(Debug, Clone)]
+pub(crate) struct Opened {
+    /// `None` for a RAM disk.
+    pub(crate) device: Option<PathBuf>,
+    pub(crate) read_only: bool,
+}
+
+/// The iSCSI fabric module.
+#[derive(Debug, Default)]
+pub(crate) struct Fabric {
+    pub(crate) values: Values,
+    pub(crate) targets: BTreeMap<String, Target>,
+}
+
+/// A target.
+#[derive(Debug, Default)]
+pub(crate) struct Target {
+    pub(crate) values: Values,
+    pub(crate) tpgs: BTreeMap<u16, Tpg>,
+    pub(crate) accepts: u64,
+    pub(crate) authenticate_fails: u64,
+    pub(crate) authorize_fails: u64,
+    pub(crate) normal_logouts: u64,
+    pub(crate) last_failed: Option<String>,
+}
+
+/// A target portal group.
+#[derive(Debug, Default)]
+pub(crate) struct Tpg {
+    pub(crate) values: Values,
+    pub(crate) enabled: bool,
+    pub(crate) portals: BTreeMap<String, Portal>,
+    pub(crate) luns: BTreeMap<u64, Lun>,
+    pub(crate) acls: BTreeMap<String, Acl>,
+}
+
+/// A network portal.
+#[derive(Debug)]
+pub(crate) struct Portal {
+    pub(crate) address: SocketAddr,
+    pub(crate) values: Values,
+}
+
+/// A LUN of a target portal group.
+#[derive(Debug, Default)]
+pub(crate) struct Lun {
+    pub(crate) values: Values,
+    pub(crate) link: Option<(String, StoreKey)>,
+    pub(crate) index: u32,
+    pub(crate) counters: Counters,
+}
+
+/// An initiator's ACL.
+#[derive(Debug)]
+pub(crate) struct Acl {
+    pub(crate) values: Values,
+    pub(crate) depth: u32,
+    pub(crate) mapped: BTreeMap<u64, Mapped>,
+    /// Being removed: no login, no command.
+    pub(crate) dying: bool,
+}
+
+/// A mapped LUN.
+#[derive(Debug, Default)]
+pub(crate) struct Mapped {
+    pub(crate) values: Values,
+    /// Link names and where they point; only `live` makes a LUN.
+    pub(crate) links: BTreeMap<String, LunKey>,
+    /// What the initiator reaches: gone when the link, or the LUN's own link, was removed.
+    pub(crate) live: Option<LunKey>,
+    pub(crate) write_protect: bool,
+    pub(crate) index: u32,
+    pub(crate) counters: Counters,
+}
+
+impl Lio {
+    pub(super) fn index(&mut self) -> u32 {
+        self.next_index += 1;
+        self.next_index
+    }
+
+    pub(crate) fn store(&self, key: &StoreKey) -> Option<&Store> {
+        self.hbas.get(&key.hba)?.stores.get(&key.name)
+    }
+
+    pub(crate) fn store_mut(&mut self, key: &StoreKey) -> Option<&mut Store> {
+        self.hbas.get_mut(&key.hba)?.stores.get_mut(&key.name)
+    }
+
+    pub(crate) fn target(&self, name: &str) -> Option<&Target> {
+        self.fabric.as_ref()?.targets.get(name)
+    }
+
+    pub(crate) fn target_mut(&mut self, name: &str) -> Option<&mut Target> {
+        self.fabric.as_mut()?.targets.get_mut(name)
+    }
+
+    pub(crate) fn tpg(&self, key: &TpgKey) -> Option<&Tpg> {
+        self.target(&key.target)?.tpgs.get(&key.tpg)
+    }
+
+    pub(crate) fn tpg_mut(&mut self, key: &TpgKey) -> Option<&mut Tpg> {
+        self.target_mut(&key.target)?.tpgs.get_mut(&key.tpg)
+    }
+
+    pub(crate) fn lun(&self, key: &LunKey) -> Option<&Lun> {
+        self.tpg(&key.tpg)?.luns.get(&key.lun)
+    }
+
+    pub(crate) fn lun_mut(&mut self, key: &LunKey) -> Option<&mut Lun> {
+        self.tpg_mut(&key.tpg)?.luns.get_mut(&key.lun)
+    }
+
+    pub(crate) fn acl(&self, key: &AclKey) -> Option<&Acl> {
+        self.tpg(&key.tpg)?.acls.get(&key.initiator)
+    }
+
+    pub(crate) fn acl_mut(&mut self, key: &AclKey) -> Option<&mut Acl> {
+        self.tpg_mut(&key.tpg)?.acls.get_mut(&key.initiator)
+    }
+
+    pub(crate) fn mapped(&self, key: &MappedKey) -> Option<&Mapped> {
+        self.acl(&key.acl)?.mapped.get(&key.lun)
+    }
+
+    pub(crate) fn mapped_mut(&mut self, key: &MappedKey) -> Option<&mut Mapped> {
+        self.acl_mut(&key.acl)?.mapped.get_mut(&key.lun)
+    }
+
+    /// Every target portal group.
+    pub(crate) fn tpgs(&self) -> impl Iterator<Item = (TpgKey, &Tpg)> {
+        self.fabric.iter().flat_map(|fabric| &fabric.targets).flat_map(|(name, target)| {
+            target.tpgs.iter().map(|(tpg, found)| (TpgKey { target: name.clone(), tpg: *tpg }, found))
+        })
+    }
+
+    /// The LUNs that a backstore is linked into.
+    pub(crate) fn exports(&self, key: &StoreKey) -> Vec<LunKey> {
+        let mut found = Vec::new();
+        for (tpg, group) in self.tpgs() {
+            for (lun, seen) in &group.luns {
+                if seen.link.as_ref().is_some_and(|(_, store)| store == key) {
+                    found.push(LunKey { tpg: tpg.clone(), lun: *lun });
+                }
+            }
+        }
+        found
+    }
+
+    /// The backstore behind a LUN, if it is linked.
+    pub(crate) fn store_of(&self, lun: &LunKey) -> Option<&Store> {
+        self.store(&self.lun(lun)?.link.as_ref()?.1)
+    }
+}

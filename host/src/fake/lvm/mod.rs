@@ -1,0 +1,208 @@
+//! A fake `/sbin/lvm`: the calls of the agent, with the JSON, the texts and the exit statuses of lvm2 2.03. What must
+//! never happen: a new volume that reads as zeros, or a volume removed while something holds it.
+
+mod arguments;
+mod run;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::state::{Device, Handle, Machine, Node};
+use crate::{Command, CommandError, CommandOutput, Commands};
+
+/// Bytes of a physical extent.
+pub(super) const EXTENT: u64 = 4 << 20;
+
+/// The LVM of a [`FakeMachine`](super::FakeMachine); clones are the same.
+#[derive(Debug, Clone)]
+pub struct FakeLvm {
+    handle: Handle,
+}
+
+/// Volume groups and how the tool misbehaves.
+#[derive(Debug)]
+pub(super) struct LvmState {
+    groups: BTreeMap<String, Group>,
+    pub(super) autoactivation: bool,
+    missing: bool,
+    hanging: bool,
+    broken: Option<String>,
+    failures: Vec<(String, i32, String)>,
+    log: Vec<String>,
+    next_uuid: u64,
+}
+
+impl Default for LvmState {
+    fn default() -> Self {
+        Self {
+            groups: BTreeMap::new(),
+            autoactivation: true,
+            missing: false,
+            hanging: false,
+            broken: None,
+            failures: Vec::new(),
+            log: Vec::new(),
+            next_uuid: 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Group {
+    uuid: String,
+    extents: u64,
+    volumes: BTreeMap<String, Volume>,
+}
+
+impl Group {
+    fn free(&self) -> u64 {
+        self.extents.saturating_sub(self.volumes.values().map(|volume| volume.extents).sum())
+    }
+}
+
+#[derive(Debug)]
+struct Volume {
+    uuid: String,
+    extents: u64,
+    tags: BTreeSet<String>,
+    active: bool,
+    read_only: bool,
+    /// The device's content while the volume is not active.
+    parked: Option<Device>,
+}
+
+/// The device node of a logical volume.
+fn device_path(vg: &str, lv: &str) -> std::path::PathBuf {
+    std::path::Path::new("/dev").join(vg).join(lv)
+}
+
+impl LvmState {
+    pub(super) fn add_group(&mut self, name: &str, bytes: u64) {
+        let uuid = self.uuid();
+        let group = Group { uuid, extents: bytes / EXTENT, volumes: BTreeMap::new() };
+        self.groups.insert(name.to_owned(), group);
+    }
+
+    /// An id in LVM's form: 6-4-4-4-4-4-6 characters.
+    fn uuid(&mut self) -> String {
+        self.next_uuid += 1;
+        format!("fAkE00-0000-0000-0000-0000-0000-{:06}", self.next_uuid)
+    }
+}
+
+impl Machine {
+    /// After a reboot: volumes get their device nodes again, or wait for `lvchange --activate y`.
+    pub(super) fn reactivate_volumes(&mut self) {
+        let on = self.lvm.autoactivation;
+        let volumes: Vec<(String, String)> = (self.lvm.groups.iter())
+            .flat_map(|(vg, group)| group.volumes.keys().map(move |lv| (vg.clone(), lv.clone())))
+            .collect();
+        for (vg, lv) in volumes {
+            self.set_active(&vg, &lv, on);
+        }
+    }
+
+    fn set_active(&mut self, vg: &str, lv: &str, active: bool) {
+        let path = device_path(vg, lv);
+        let minor = self.next_minor;
+        let Some(volume) = self.lvm.groups.get_mut(vg).and_then(|group| group.volumes.get_mut(lv)) else {
+            return;
+        };
+        if active && !volume.active {
+            let mut device =
+                volume.parked.take().unwrap_or(Device { node: Node::Block, ..Device::default() });
+            device.minor = minor;
+            device.size = volume.extents * EXTENT;
+            device.read_only = volume.read_only;
+            self.next_minor += 1;
+            self.devices.insert(path, device);
+        } else if !active && volume.active {
+            volume.parked = self.devices.remove(&path);
+        }
+        volume.active = active;
+    }
+}
+
+impl FakeLvm {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    /// Makes a volume as somebody else would: active, holding data, with these tags. `false` when there is no such
+    /// group, no room, or the name is taken.
+    pub fn add_volume(&self, vg: &str, lv: &str, bytes: u64, tags: &[&str]) -> bool {
+        let mut machine = self.handle.lock();
+        let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+        machine.create_volume(vg, lv, bytes.div_ceil(EXTENT).max(1), tags).is_ok()
+    }
+
+    /// Removes a volume as somebody else would, even one in use (a disk that was pulled).
+    pub fn lose_volume(&self, vg: &str, lv: &str) {
+        let mut machine = self.handle.lock();
+        if let Some(group) = machine.lvm.groups.get_mut(vg) {
+            group.volumes.remove(lv);
+        }
+        machine.devices.remove(&device_path(vg, lv));
+    }
+
+    /// Makes a volume group disappear or come (back) empty.
+    pub fn lose_group(&self, vg: &str) {
+        self.handle.lock().lvm.groups.remove(vg);
+    }
+
+    /// The program is not installed.
+    pub fn set_missing(&self, missing: bool) {
+        self.handle.lock().lvm.missing = missing;
+    }
+
+    /// Every command runs into its time limit (it does not really wait).
+    pub fn set_hanging(&self, hanging: bool) {
+        self.handle.lock().lvm.hanging = hanging;
+    }
+
+    /// Every command fails with exit status 5 and this text, until `None`: unreadable metadata, lost disks.
+    pub fn set_broken(&self, stderr: Option<&str>) {
+        self.handle.lock().lvm.broken = stderr.map(str::to_owned);
+    }
+
+    /// The next command of this kind (`lvcreate`) fails so, and does nothing.
+    pub fn fail_next(&self, verb: &str, status: i32, stderr: &str) {
+        self.handle.lock().lvm.failures.push((verb.to_owned(), status, stderr.to_owned()));
+    }
+
+    /// The command lines that were run, oldest first, without the program.
+    pub fn log(&self) -> Vec<String> {
+        self.handle.lock().lvm.log.clone()
+    }
+
+    /// Forgets the log.
+    pub fn clear_log(&self) {
+        self.handle.lock().lvm.log.clear();
+    }
+}
+
+impl Commands for FakeLvm {
+    fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
+        let mut machine = self.handle.lock();
+        if machine.lvm.missing || !["/sbin/lvm", "/usr/sbin/lvm"].contains(&command.program) {
+            let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(CommandError::Start { program: command.program, source });
+        }
+        machine.lvm.log.push(command.args.join(" "));
+        if machine.lvm.hanging {
+            return Err(CommandError::Timeout {
+                program: command.program,
+                args: command.args.join(" "),
+                timeout: command.timeout,
+            });
+        }
+        if let Some(stderr) = &machine.lvm.broken {
+            return Ok(CommandOutput { status: 5, stdout: Vec::new(), stderr: stderr.clone() });
+        }
+        let verb = command.args.first().cloned().unwrap_or_default();
+        if let Some(at) = machine.lvm.failures.iter().position(|(failing, ..)| *failing == verb) {
+            let (_, status, stderr) = machine.lvm.failures.remove(at);
+            return Ok(CommandOutput { status, stdout: Vec::new(), stderr });
+        }
+        Ok(machine.run_lvm(&command.args))
+    }
+}

@@ -1,0 +1,495 @@
+//! Initiators against the fake target: logins, reads and writes, commands that stay in flight, and everything that any
+//! initiator could reach at this moment.
+//!
+//! What must never happen: an initiator refused here that the kernel would let in, for the laws of exposure rest on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use super::FakeMachine;
+use super::lio::{Acl, AclKey, LunKey, Tpg, TpgKey, credentials, portal_address};
+use super::state::Machine;
+
+/// Bytes that one read or write moves.
+pub const IO_BYTES: u64 = 4096;
+
+/// A session, as long as it lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(u64);
+
+/// Why a login was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LoginRefusal {
+    /// Nothing listens at this portal, or the machine does not have its address.
+    #[error("nothing listens at this portal")]
+    Unreachable,
+    /// The portal serves no such target (or its target portal group is disabled).
+    #[error("target not found")]
+    NoTarget,
+    /// There is no ACL for this initiator.
+    #[error("initiator is not authorized")]
+    NotAuthorized,
+    /// Credentials were demanded and did not match.
+    #[error("authentication failed")]
+    Authentication,
+}
+
+/// What answered a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// This device.
+    Device(PathBuf),
+    /// LIO's virtual LUN 0, which stands in when no LUN 0 is mapped: reads bring zeros.
+    VirtualLun,
+}
+
+/// Why a command was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum IoRefusal {
+    /// DATA PROTECT, "Write protected".
+    #[error("write protected")]
+    WriteProtected,
+    /// "Logical unit not supported".
+    #[error("logical unit not supported")]
+    NoLun,
+    /// The session has ended.
+    #[error("the session is gone")]
+    SessionGone,
+    /// The device does not answer: the command is in flight.
+    #[error("the device does not answer")]
+    Held,
+}
+
+/// The access of a mapped LUN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// Reads only.
+    ReadOnly,
+    /// Reads and writes.
+    ReadWrite,
+}
+
+/// One thing that an initiator could do right now: log in (or go on with its session) and reach this LUN.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reach {
+    /// The target's name.
+    pub target: String,
+    /// Its target portal group.
+    pub tpg: u16,
+    /// The initiator; `*` is any name (demo mode).
+    pub initiator: String,
+    /// The LUN as the initiator numbers it.
+    pub lun: u64,
+    /// What it may do.
+    pub mode: Access,
+    /// Whether it must show (or has shown) matching credentials.
+    pub authenticated: bool,
+    /// The device behind the LUN.
+    pub device: PathBuf,
+}
+
+/// The identity that INQUIRY shows for a LUN.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// VPD page 80h.
+    pub serial: String,
+    /// VPD page 83h, 32 hex digits.
+    pub naa: String,
+    /// READ CAPACITY, in bytes.
+    pub size: u64,
+    /// MODE SENSE's write-protect bit.
+    pub write_protected: bool,
+}
+
+/// A live session.
+#[derive(Debug, Clone)]
+pub(super) struct Session {
+    pub(super) tpg: TpgKey,
+    pub(super) initiator: String,
+    /// Let in by demo mode.
+    pub(super) dynamic: bool,
+    pub(super) authenticated: bool,
+    pub(super) portal: SocketAddr,
+    pub(super) isid: [u8; 6],
+    /// The initiator's own address.
+    pub(super) address: IpAddr,
+    pub(super) commands: u64,
+    pub(super) read_bytes: u64,
+}
+
+impl Session {
+    pub(super) fn is_of_acl(&self, key: &AclKey) -> bool {
+        !self.dynamic && self.tpg == key.tpg && self.initiator == key.initiator
+    }
+
+    /// The ISID in hex, its bytes separated as given.
+    pub(super) fn isid_text(&self, separator: &str) -> String {
+        self.isid.map(|byte| format!("{byte:02x}")).join(separator)
+    }
+}
+
+/// A command in the backend.
+#[derive(Debug, Clone)]
+pub(super) struct InFlight {
+    pub(super) session: u64,
+    pub(super) owner: Session,
+    pub(super) lun: LunKey,
+    pub(super) device: PathBuf,
+    pub(super) writes: bool,
+}
+
+/// What a session finds at one of its LUNs.
+struct Unit {
+    lun: LunKey,
+    access: Access,
+    /// `None`: a RAM disk.
+    device: Option<PathBuf>,
+}
+
+impl Machine {
+    /// Ends sessions. Returns these, and those of the same kind that had ended with commands still in flight: whoever
+    /// drains waits for both.
+    pub(super) fn cut_sessions(&mut self, which: impl Fn(&Session) -> bool) -> Vec<u64> {
+        let mut ids: BTreeSet<u64> =
+            self.sessions.iter().filter(|(_, session)| which(session)).map(|(id, _)| *id).collect();
+        self.sessions.retain(|id, _| !ids.contains(id));
+        ids.extend(
+            self.in_flight.iter().filter(|command| which(&command.owner)).map(|command| command.session),
+        );
+        ids.into_iter().collect()
+    }
+
+    /// Ends the commands in flight on a device; the writes among them reach it.
+    pub(super) fn complete(&mut self, path: &Path) {
+        let landed = self.in_flight.iter().filter(|command| command.device == path && command.writes).count();
+        self.in_flight.retain(|command| command.device != path);
+        if let Some(device) = self.devices.get_mut(path) {
+            device.landed += landed as u64;
+            if landed > 0 {
+                device.mark_written(0, IO_BYTES);
+            }
+        }
+    }
+
+    fn listens(&self, tpg: &Tpg, at: Option<SocketAddr>) -> bool {
+        tpg.portals.values().any(|portal| {
+            let here = self.has_address(portal.address.ip());
+            let same = at.is_none_or(|at| {
+                let any = portal.address.ip().is_unspecified() && self.has_address(at.ip());
+                portal.address.port() == at.port() && (portal.address.ip() == at.ip() || any)
+            });
+            here && same
+        })
+    }
+
+    fn log_in(
+        &mut self,
+        portal: &str,
+        target: &str,
+        initiator: &str,
+        shown: Option<(&str, &str)>,
+    ) -> Result<u64, LoginRefusal> {
+        let at = portal_address(portal).ok_or(LoginRefusal::Unreachable)?;
+        // A socket listens as long as a portal stands on it, whatever its group's state.
+        let socket = self.has_address(at.ip()) && self.lio.tpgs().any(|(_, tpg)| self.listens(tpg, Some(at)));
+        if !socket {
+            return Err(LoginRefusal::Unreachable);
+        }
+        let served = self
+            .lio
+            .tpgs()
+            .find(|(key, tpg)| key.target == target && tpg.enabled && self.listens(tpg, Some(at)))
+            .map(|(key, _)| key);
+        let key = served.ok_or(LoginRefusal::NoTarget)?;
+        let verdict =
+            self.lio.tpg(&key).ok_or(LoginRefusal::NoTarget).and_then(|tpg| admit(tpg, initiator, shown));
+        if let Some(found) = self.lio.target_mut(target) {
+            match &verdict {
+                Ok(_) => found.accepts += 1,
+                Err(refusal) => {
+                    found.last_failed = Some(initiator.to_owned());
+                    match refusal {
+                        LoginRefusal::Authentication => found.authenticate_fails += 1,
+                        _ => found.authorize_fails += 1,
+                    }
+                }
+            }
+        }
+        let (dynamic, authenticated) = verdict?;
+        // The same initiator port at the same portal replaces its older session.
+        self.cut_sessions(|old| old.tpg == key && old.initiator == initiator && old.portal == at);
+        self.next_session += 1;
+        let id = self.next_session;
+        let [.., high, low] = id.to_be_bytes();
+        let session = Session {
+            tpg: key,
+            initiator: initiator.to_owned(),
+            dynamic,
+            authenticated,
+            portal: at,
+            isid: [0x00, 0x02, 0x3d, 0x00, high, low],
+            address: IpAddr::V4(Ipv4Addr::new(10, 10, 0, 11)),
+            commands: 0,
+            read_bytes: 0,
+        };
+        self.sessions.insert(id, session);
+        Ok(id)
+    }
+
+    /// The LUNs of a session, by the numbers it uses.
+    fn units(&self, key: &TpgKey, initiator: &str, dynamic: bool) -> BTreeMap<u64, Unit> {
+        let Some(tpg) = self.lio.tpg(key) else { return BTreeMap::new() };
+        let unit = |lun: LunKey, protected: bool| {
+            let open = self.lio.store_of(&lun)?.open.as_ref()?;
+            let access = if protected || open.read_only { Access::ReadOnly } else { Access::ReadWrite };
+            Some(Unit { lun, access, device: open.device.clone() })
+        };
+        if dynamic {
+            let protected = tpg.is_on("demo_mode_write_protect");
+            let luns = tpg.luns.keys();
+            return luns
+                .filter_map(|lun| Some((*lun, unit(LunKey { tpg: key.clone(), lun: *lun }, protected)?)))
+                .collect();
+        }
+        let mapped = tpg.acls.get(initiator).filter(|acl| !acl.dying).into_iter().flat_map(|acl| &acl.mapped);
+        mapped
+            .filter_map(|(lun, mapped)| Some((*lun, unit(mapped.live.clone()?, mapped.write_protect)?)))
+            .collect()
+    }
+
+    fn command(&mut self, id: u64, lun: u64, writes: bool, stay: bool) -> Result<Answer, IoRefusal> {
+        let session = self.sessions.get_mut(&id).ok_or(IoRefusal::SessionGone)?;
+        session.commands += 1;
+        let session = session.clone();
+        let Some(unit) = self.units(&session.tpg, &session.initiator, session.dynamic).remove(&lun) else {
+            return match (lun, writes) {
+                (0, false) => Ok(Answer::VirtualLun),
+                (0, true) => Err(IoRefusal::WriteProtected),
+                _ => Err(IoRefusal::NoLun),
+            };
+        };
+        self.count(&session, lun, &unit.lun, 0, 0);
+        if writes && unit.access == Access::ReadOnly {
+            return Err(IoRefusal::WriteProtected);
+        }
+        let (read, written) = if writes { (0, IO_BYTES) } else { (IO_BYTES, 0) };
+        self.count(&session, lun, &unit.lun, read, written);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.read_bytes += read;
+        }
+        let Some(path) = unit.device else { return Ok(Answer::VirtualLun) };
+        let held = self.devices.get(&path).is_some_and(|device| device.held);
+        self.in_flight.push(InFlight {
+            session: id,
+            owner: session,
+            lun: unit.lun,
+            device: path.clone(),
+            writes,
+        });
+        if held {
+            return if stay { Ok(Answer::Device(path)) } else { Err(IoRefusal::Held) };
+        }
+        self.complete(&path);
+        Ok(Answer::Device(path))
+    }
+
+    /// One command when no bytes are given, else its bytes: on the mapped LUN, the LUN and the backstore.
+    fn count(&mut self, session: &Session, number: u64, lun: &LunKey, read: u64, written: u64) {
+        let commands = u64::from(read + written == 0);
+        let add = |counters: &mut super::lio::Counters| {
+            counters.commands += commands;
+            counters.read_bytes += read;
+            counters.written_bytes += written;
+        };
+        let key = AclKey { tpg: session.tpg.clone(), initiator: session.initiator.clone() };
+        if let Some(mapped) = self.lio.acl_mut(&key).and_then(|acl| acl.mapped.get_mut(&number)) {
+            add(&mut mapped.counters);
+        }
+        let store = self.lio.lun_mut(lun).and_then(|lun| {
+            add(&mut lun.counters);
+            lun.link.as_ref().map(|(_, store)| store.clone())
+        });
+        if let Some(store) = store.and_then(|key| self.lio.store_mut(&key)) {
+            add(&mut store.counters);
+        }
+    }
+
+    fn reach_of(
+        &self,
+        key: &TpgKey,
+        name: &str,
+        dynamic: bool,
+        authenticated: bool,
+        all: &mut BTreeSet<Reach>,
+    ) {
+        for (lun, unit) in self.units(key, name, dynamic) {
+            all.insert(Reach {
+                target: key.target.clone(),
+                tpg: key.tpg,
+                initiator: name.to_owned(),
+                lun,
+                mode: unit.access,
+                authenticated,
+                device: unit.device.unwrap_or_default(),
+            });
+        }
+    }
+}
+
+/// Whether a login to this group succeeds: as (let in by demo mode, credentials matched).
+fn admit(tpg: &Tpg, initiator: &str, shown: Option<(&str, &str)>) -> Result<(bool, bool), LoginRefusal> {
+    let group = tpg.requires_authentication();
+    let (dynamic, required, stored) = match tpg.acls.get(initiator) {
+        Some(acl) if acl.dying => return Err(LoginRefusal::NotAuthorized),
+        Some(acl) => (false, acl.requires_authentication(group), credentials(&acl.values)),
+        None if tpg.is_on("generate_node_acls") => (true, group, credentials(&tpg.values)),
+        None => return Err(LoginRefusal::NotAuthorized),
+    };
+    if !required {
+        return Ok((dynamic, false));
+    }
+    let matches = stored.zip(shown).is_some_and(|((userid, password), shown)| shown == (&userid, &password));
+    if matches { Ok((dynamic, true)) } else { Err(LoginRefusal::Authentication) }
+}
+
+/// How an initiator may log in: `None` not at all, else whether credentials are demanded.
+fn way_in(acl: &Acl, group: bool) -> Option<bool> {
+    if acl.dying {
+        return None;
+    }
+    let required = acl.requires_authentication(group);
+    (!required || credentials(&acl.values).is_some()).then_some(required)
+}
+
+impl FakeMachine {
+    /// Logs an initiator in, as a stock initiator would over this portal (`10.10.0.10:3260`), with or without CHAP
+    /// credentials (user id, password).
+    pub fn login(
+        &self,
+        portal: &str,
+        target: &str,
+        initiator: &str,
+        credentials: Option<(&str, &str)>,
+    ) -> Result<SessionId, LoginRefusal> {
+        let id = self.handle.lock().log_in(portal, target, initiator, credentials);
+        self.handle.wake();
+        id.map(SessionId)
+    }
+
+    /// Ends a session in order. Its commands in flight go on.
+    pub fn logout(&self, session: SessionId) {
+        let mut machine = self.handle.lock();
+        if let Some(ended) = machine.sessions.remove(&session.0)
+            && let Some(target) = machine.lio.target_mut(&ended.tpg.target)
+        {
+            target.normal_logouts += 1;
+        }
+    }
+
+    /// Whether a session lives.
+    pub fn is_live(&self, session: SessionId) -> bool {
+        self.handle.lock().sessions.contains_key(&session.0)
+    }
+
+    /// Reads [`IO_BYTES`] from a LUN.
+    pub fn read(&self, session: SessionId, lun: u64) -> Result<Answer, IoRefusal> {
+        self.handle.lock().command(session.0, lun, false, false)
+    }
+
+    /// Writes [`IO_BYTES`] to a LUN. On a held device the command stays in flight and the answer is
+    /// [`IoRefusal::Held`].
+    pub fn write(&self, session: SessionId, lun: u64) -> Result<Answer, IoRefusal> {
+        self.handle.lock().command(session.0, lun, true, false)
+    }
+
+    /// Sends a write without waiting for its end: on a held device it is in flight afterwards, and lands at
+    /// [`FakeMachine::release`].
+    pub fn start_write(&self, session: SessionId, lun: u64) -> Result<Answer, IoRefusal> {
+        self.handle.lock().command(session.0, lun, true, true)
+    }
+
+    /// REPORT LUNS: the LUNs that the session sees now.
+    pub fn report_luns(&self, session: SessionId) -> Result<Vec<u64>, IoRefusal> {
+        let machine = self.handle.lock();
+        let live = machine.sessions.get(&session.0).ok_or(IoRefusal::SessionGone)?;
+        Ok(machine.units(&live.tpg, &live.initiator, live.dynamic).into_keys().collect())
+    }
+
+    /// INQUIRY, READ CAPACITY and MODE SENSE of one LUN.
+    pub fn inquire(&self, session: SessionId, lun: u64) -> Result<Identity, IoRefusal> {
+        let machine = self.handle.lock();
+        let live = machine.sessions.get(&session.0).ok_or(IoRefusal::SessionGone)?;
+        let unit =
+            machine.units(&live.tpg, &live.initiator, live.dynamic).remove(&lun).ok_or(IoRefusal::NoLun)?;
+        let store = machine.lio.store_of(&unit.lun).ok_or(IoRefusal::NoLun)?;
+        let serial = String::from_utf8_lossy(&store.serial).into_owned();
+        let device = unit.device.as_ref().and_then(|path| machine.devices.get(path));
+        Ok(Identity {
+            naa: super::lio::naa(&serial),
+            serial,
+            size: device.map_or(0, |device| device.size),
+            write_protected: unit.access == Access::ReadOnly,
+        })
+    }
+
+    /// Everything that any initiator could reach right now, with or without credentials: by a new login (an enabled
+    /// group with a portal on an address of this machine), or by a session that lives. Sorted.
+    pub fn reachable(&self) -> Vec<Reach> {
+        let machine = self.handle.lock();
+        let mut all = BTreeSet::new();
+        for (key, tpg) in machine.lio.tpgs() {
+            if !tpg.enabled || !machine.listens(tpg, None) {
+                continue;
+            }
+            let group = tpg.requires_authentication();
+            for (initiator, acl) in &tpg.acls {
+                if let Some(authenticated) = way_in(acl, group) {
+                    machine.reach_of(&key, initiator, false, authenticated, &mut all);
+                }
+            }
+            if tpg.is_on("generate_node_acls") && (!group || credentials(&tpg.values).is_some()) {
+                machine.reach_of(&key, "*", true, group, &mut all);
+            }
+        }
+        for session in machine.sessions.values() {
+            machine.reach_of(
+                &session.tpg,
+                &session.initiator,
+                session.dynamic,
+                session.authenticated,
+                &mut all,
+            );
+        }
+        all.into_iter().collect()
+    }
+
+    /// Makes a device stop answering: commands on it stay in flight.
+    pub fn hold(&self, device: impl AsRef<Path>) {
+        if let Some(device) = self.handle.lock().devices.get_mut(device.as_ref()) {
+            device.held = true;
+        }
+    }
+
+    /// Makes a held device answer: what was in flight on it completes, and calls that waited for it return.
+    pub fn release(&self, device: impl AsRef<Path>) {
+        let mut machine = self.handle.lock();
+        if let Some(device) = machine.devices.get_mut(device.as_ref()) {
+            device.held = false;
+        }
+        machine.complete(device.as_ref());
+        drop(machine);
+        self.handle.wake();
+    }
+
+    /// Commands in flight on a device.
+    pub fn in_flight(&self, device: impl AsRef<Path>) -> usize {
+        let machine = self.handle.lock();
+        machine.in_flight.iter().filter(|command| command.device == device.as_ref()).count()
+    }
+
+    /// Writes of initiators that have reached a device.
+    pub fn landed(&self, device: impl AsRef<Path>) -> u64 {
+        self.handle.lock().devices.get(device.as_ref()).map_or(0, |device| device.landed)
+    }
+}

@@ -1,0 +1,143 @@
+//! The state of a fake machine, behind one lock: LIO's objects, sessions, devices, volume groups.
+//!
+//! What must never happen: a panic, or two truths about one thing (who holds a device, who is logged in): every fact is
+//! kept once, and what the kernel derives is derived.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::lio::Lio;
+use super::lvm::LvmState;
+use super::session::{InFlight, Session};
+
+/// What all handles of one fake machine share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    machine: Mutex<Machine>,
+    changed: Condvar,
+}
+
+/// A handle on the shared machine; clones are the same machine.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Handle(Arc<Shared>);
+
+impl Handle {
+    /// Locks the machine. A test thread that panicked elsewhere does not make the fake unusable.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Machine> {
+        self.0.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until something changed.
+    pub(super) fn wait<'a>(&self, guard: MutexGuard<'a, Machine>) -> MutexGuard<'a, Machine> {
+        self.0.changed.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes every thread that waits.
+    pub(super) fn wake(&self) {
+        self.0.changed.notify_all();
+    }
+}
+
+/// A machine.
+#[derive(Debug, Default)]
+pub(super) struct Machine {
+    pub(super) lio: Lio,
+    pub(super) sessions: BTreeMap<u64, Session>,
+    pub(super) in_flight: Vec<InFlight>,
+    pub(super) next_session: u64,
+    pub(super) devices: BTreeMap<PathBuf, Device>,
+    pub(super) next_minor: u32,
+    pub(super) lvm: LvmState,
+    /// `None`: every address is one of this machine's.
+    pub(super) addresses: Option<BTreeSet<IpAddr>>,
+    /// Every zeroing fails with this.
+    pub(super) zeroing_fails: Option<nix::errno::Errno>,
+    /// Sockets that another program listens on.
+    pub(super) occupied: BTreeSet<SocketAddr>,
+}
+
+impl Machine {
+    pub(super) fn has_address(&self, address: IpAddr) -> bool {
+        address.is_unspecified() || self.addresses.as_ref().is_none_or(|known| known.contains(&address))
+    }
+
+    pub(super) fn add_device(&mut self, path: &Path, node: Node, size: u64) {
+        let minor = self.next_minor;
+        self.next_minor += 1;
+        self.devices.insert(path.to_owned(), Device { node, size, minor, ..Device::default() });
+    }
+}
+
+/// What stands at a path.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Node {
+    #[default]
+    Block,
+    File,
+}
+
+/// A block device or a regular file.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Device {
+    pub(super) node: Node,
+    pub(super) size: u64,
+    pub(super) minor: u32,
+    pub(super) read_only: bool,
+    /// Commands stay in flight.
+    pub(super) held: bool,
+    /// Opened exclusively by LIO.
+    pub(super) claimed: bool,
+    /// Opened by something else that we did not make: a mount, a dm table.
+    pub(super) busy: bool,
+    /// Byte ranges that read as zeros: start → end, disjoint and not adjacent.
+    pub(super) zeroed: BTreeMap<u64, u64>,
+    /// Writes of initiators that have reached it.
+    pub(super) landed: u64,
+}
+
+impl Device {
+    pub(super) fn in_use(&self) -> bool {
+        self.claimed || self.busy
+    }
+
+    /// Notes that a range reads as zeros.
+    pub(super) fn mark_zeroed(&mut self, mut start: u64, mut end: u64) {
+        if start >= end {
+            return;
+        }
+        let touching: Vec<u64> =
+            self.zeroed.range(..=end).filter(|(_, stop)| **stop >= start).map(|(from, _)| *from).collect();
+        for from in touching {
+            if let Some(stop) = self.zeroed.remove(&from) {
+                start = start.min(from);
+                end = end.max(stop);
+            }
+        }
+        self.zeroed.insert(start, end);
+    }
+
+    /// Notes that a range holds data again.
+    pub(super) fn mark_written(&mut self, start: u64, end: u64) {
+        let touching: Vec<(u64, u64)> = self
+            .zeroed
+            .range(..end)
+            .filter(|(_, stop)| **stop > start)
+            .map(|(from, stop)| (*from, *stop))
+            .collect();
+        for (from, stop) in touching {
+            self.zeroed.remove(&from);
+            if from < start {
+                self.zeroed.insert(from, start);
+            }
+            if stop > end {
+                self.zeroed.insert(end, stop);
+            }
+        }
+    }
+
+    pub(super) fn is_zeroed(&self) -> bool {
+        self.size == 0 || self.zeroed.get(&0).is_some_and(|end| *end >= self.size)
+    }
+}

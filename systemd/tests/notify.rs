@@ -1,0 +1,67 @@
+//! What systemd hears, from a process that has its environment (changing one's own environment is unsafe: the test runs
+//! itself again).
+
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::time::Duration;
+
+use mooring_systemd::notify;
+
+#[test]
+fn without_systemd_everything_is_a_no_op() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--ignored", "--nocapture"])
+        .env_remove("NOTIFY_SOCKET")
+        .env_remove("WATCHDOG_USEC")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn systemd_hears_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--ignored", "--nocapture"])
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "200000")
+        .env_remove("WATCHDOG_PID")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut heard = Vec::new();
+    let mut buffer = [0; 256];
+    while heard.last().is_none_or(|line| line != "STOPPING=1\n") {
+        let length = socket.recv(&mut buffer).unwrap();
+        heard.push(String::from_utf8_lossy(&buffer[..length]).into_owned());
+    }
+    assert_eq!(heard.first().unwrap(), "READY=1\n");
+    assert_eq!(heard[1], "STATUS=2 volumes READY=1\n", "one line, and no second assignment");
+    let beats = heard.iter().filter(|line| *line == "WATCHDOG=1\n").count();
+    assert!((2..=4).contains(&beats), "{heard:?}");
+}
+
+/// Runs in a child of the tests above.
+#[test]
+#[ignore = "run by the other tests, with an environment of their choice"]
+fn child() {
+    notify::ready();
+    notify::status("2 volumes\nREADY=1");
+    let watched = notify::watchdog_interval();
+    let wanted = std::env::var_os("WATCHDOG_USEC").map(|_| Duration::from_millis(100));
+    assert_eq!(watched, wanted);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+    runtime.block_on(async {
+        let beating = notify::spawn_watchdog();
+        assert_eq!(beating.is_some(), wanted.is_some());
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        if let Some(beating) = beating {
+            beating.abort();
+        }
+    });
+    notify::stopping();
+}

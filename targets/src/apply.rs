@@ -1,0 +1,78 @@
+//! Does the steps of a plan, one by one, and stops at the first that fails. No judgement: what is tolerated is tolerated
+//! because the object is already as the step wants it.
+//!
+//! What must never happen here: a step that is tried twice, skipped, or done in another order; an error that repeats a value.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use mooring_host::{Errno, Tree, TreeError};
+use mooring_model::{Plan, Step};
+
+use crate::Error;
+use crate::layout::{self, Place};
+use crate::op::Op;
+
+/// Watches the steps of a plan: for stuck calls, receipts ([`drains`](crate::drains)) and fault points.
+pub trait Observer {
+    /// Before a step; `Break` stops here, with [`Error::Stopped`].
+    fn before(&mut self, _index: usize, _step: &Step<Op>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    /// After a step that succeeded. A step that failed has no `after`: [`apply`] returns its error.
+    fn after(&mut self, _index: usize, _step: &Step<Op>) {}
+}
+
+/// Watches nothing.
+impl Observer for () {}
+
+/// Does the steps. A removed ACL blocks until its initiator's commands have drained: call this on a thread that can be lost.
+pub fn apply(plan: &Plan<Op>, tree: &dyn Tree, observer: &mut dyn Observer) -> Result<(), Error> {
+    let total = plan.steps.len();
+    for (index, step) in plan.steps.iter().enumerate() {
+        if observer.before(index, step).is_break() {
+            return Err(Error::Stopped { index, total });
+        }
+        tracing::debug!(op = %step.op, why = %step.why, "step");
+        run(&step.op, tree).map_err(|source| Error::step(index, total, step, source))?;
+        observer.after(index, step);
+    }
+    Ok(())
+}
+
+fn run(op: &Op, tree: &dyn Tree) -> Result<(), TreeError> {
+    match op {
+        Op::Mkdir { path } => unless(&[Errno::EEXIST], tree.mkdir(path)),
+        Op::Rmdir { path } => unless(&[Errno::ENOENT], tree.rmdir(path)),
+        Op::Prune { path } => unless(&[Errno::ENOENT, Errno::ENOTEMPTY], tree.rmdir(path)),
+        Op::Link { target, link } => tree.symlink(target, link),
+        Op::Unlink { path } => unless(&[Errno::ENOENT], tree.unlink(path)),
+        Op::Write { path, value } => {
+            // A backstore that is enabled already says so with an error; every other attribute takes its own value again.
+            let done: &[Errno] = match Place::of(path) {
+                Place::BackstoreAttribute("enable") => &[Errno::EEXIST],
+                _ => &[],
+            };
+            unless(done, tree.write(path, value.expose()))
+        }
+        Op::Advise { path, value } => unless(&[Errno::EINVAL], tree.write(path, value.expose())),
+    }
+}
+
+fn unless(done: &[Errno], result: Result<(), TreeError>) -> Result<(), TreeError> {
+    result.or_else(|error| if done.contains(&error.errno) { Ok(()) } else { Err(error) })
+}
+
+/// Makes sure that the iSCSI fabric is there, once at the start of an agent. The kernel loads the module by itself if it
+/// can. Nothing else of the world is changed: discovery authentication stays as the operator has it.
+pub fn prepare(tree: &dyn Tree) -> Result<(), Error> {
+    unless(&[Errno::EEXIST], tree.mkdir(&layout::fabric())).map_err(Error::no_fabric)
+}
+
+/// The folder where the kernel keeps persistent reservations. It has to exist before a volume is exported, else every
+/// change of a registration answers "not ready" (lio.md, f). It is outside of the tree: the caller makes it.
+pub fn pr_folder(tree: &dyn Tree) -> Result<PathBuf, Error> {
+    let root = tree.read_text(&mooring_host::TreePath::new("dbroot")).map_err(Error::no_fabric)?;
+    Ok(PathBuf::from(root.trim()).join("pr"))
+}

@@ -1,0 +1,135 @@
+//! What can go wrong, and who can cure it.
+
+use mooring_host::{Errno, TreeError};
+use mooring_model::{Cure, Step};
+
+use crate::layout::Place;
+use crate::op::Op;
+
+/// An error of this crate. What the kernel answered (operation, path, error number) is the source.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A look at the tree failed.
+    #[error("cannot look at the export in the kernel's target configuration")]
+    View {
+        /// What the kernel answered.
+        source: TreeError,
+    },
+    /// A step of a plan failed; the steps before it are done, those after it were not begun.
+    #[error("step {} of {total} failed ({step}){}{}", .index + 1, if hint.is_empty() { "" } else { ": " }, .hint)]
+    Step {
+        /// Which one, from 0.
+        index: usize,
+        /// Of how many.
+        total: usize,
+        /// The step; secrets in it are `***`.
+        step: String,
+        /// What this usually means and what to do.
+        hint: &'static str,
+        /// Who can cure it.
+        cure: Cure,
+        /// What the kernel answered.
+        source: TreeError,
+    },
+    /// The observer asked to stop before this step.
+    #[error("stopped before step {} of {total}", .index + 1)]
+    Stopped {
+        /// Before which one, from 0.
+        index: usize,
+        /// Of how many.
+        total: usize,
+    },
+    /// The target configuration is not there.
+    #[error("no iSCSI target in this kernel: {hint}")]
+    NoFabric {
+        /// What to do.
+        hint: &'static str,
+        /// What the kernel answered.
+        source: TreeError,
+    },
+}
+
+impl Error {
+    /// Who can cure it.
+    pub fn cure(&self) -> Cure {
+        match self {
+            Self::View { source } if matches!(source.errno, Errno::EACCES | Errno::EPERM) => Cure::Operator,
+            Self::View { .. } | Self::Stopped { .. } => Cure::Retry,
+            Self::Step { cure, .. } => *cure,
+            Self::NoFabric { .. } => Cure::Operator,
+        }
+    }
+
+    /// The error of one step.
+    pub(crate) fn step(index: usize, total: usize, step: &Step<Op>, source: TreeError) -> Self {
+        let (hint, cure) = explain(&step.op, source.errno);
+        Self::Step { index, total, step: step.op.to_string(), hint, cure, source }
+    }
+
+    /// The error of a fabric folder that cannot be made.
+    pub(crate) fn no_fabric(source: TreeError) -> Self {
+        Self::NoFabric { hint: fabric_hint(source.errno).0, source }
+    }
+}
+
+const NO_CORE: &str = "the target core is not there: modprobe target_core_mod, and mount configfs \
+                       (mount -t configfs configfs /sys/kernel/config)";
+const NO_RIGHT: &str = "this needs root with CAP_SYS_ADMIN";
+
+fn fabric_hint(errno: Errno) -> (&'static str, Cure) {
+    match errno {
+        Errno::ENOENT => (NO_CORE, Cure::Operator),
+        Errno::EINVAL => ("the kernel knows no iSCSI target: modprobe iscsi_target_mod", Cure::Operator),
+        Errno::EACCES | Errno::EPERM => (NO_RIGHT, Cure::Operator),
+        _ => ("", Cure::Retry),
+    }
+}
+
+/// What an error number usually means at this place (lio.md, b), and who can cure it.
+fn explain(op: &Op, errno: Errno) -> (&'static str, Cure) {
+    use Errno::{EACCES, EBUSY, EINVAL, ENODEV, ENOENT, ENOMEM, ENOTBLK, ENOTEMPTY, ENXIO, EPERM};
+    match (op, Place::of(op.path()), errno) {
+        (Op::Mkdir { .. }, Place::Fabric, errno) => fabric_hint(errno),
+        (Op::Mkdir { .. }, Place::Hba, ENOENT) => (NO_CORE, Cure::Operator),
+        (Op::Mkdir { .. }, Place::Hba, EINVAL) => {
+            ("the kernel knows no iblock backstores: modprobe target_core_iblock", Cure::Operator)
+        }
+        (Op::Mkdir { .. }, Place::Backstore, ENOENT) => {
+            ("the HBA went with another export's removal; the next plan makes it again", Cure::Retry)
+        }
+        (Op::Mkdir { .. }, Place::Portal(_), EINVAL) => (
+            "the port is taken on this address: by another program, by a target on the wildcard address, or by \
+             another portal group of this target",
+            Cure::Operator,
+        ),
+        (Op::Write { .. }, Place::BackstoreAttribute("enable"), ENOENT | ENXIO | ENODEV) => {
+            ("the block device is not there: is the logical volume active?", Cure::Operator)
+        }
+        (Op::Write { .. }, Place::BackstoreAttribute("enable"), EBUSY) => (
+            "the block device is in use: mounted, below another device, or behind another backstore",
+            Cure::Operator,
+        ),
+        (Op::Write { .. }, Place::BackstoreAttribute("enable"), EACCES) => {
+            ("the block device is read-only", Cure::Operator)
+        }
+        (Op::Write { .. }, Place::BackstoreAttribute("enable"), ENOTBLK) => {
+            ("the path is no block device", Cure::Operator)
+        }
+        (Op::Write { .. }, Place::BackstoreAttribute("vpd_unit_serial"), EINVAL) => {
+            ("somebody exported the backstore before it had its serial", Cure::Operator)
+        }
+        (Op::Rmdir { .. }, Place::Backstore, EBUSY) => {
+            ("the backstore is a LUN of another target: remove it there", Cure::Operator)
+        }
+        (Op::Link { .. }, Place::LunLink, ENODEV) => {
+            ("the backstore is not enabled; the next plan enables it", Cure::Retry)
+        }
+        (Op::Rmdir { .. }, _, EBUSY | ENOTEMPTY) => {
+            ("somebody put something into it or linked to it meanwhile", Cure::Retry)
+        }
+        (_, _, EACCES | EPERM) => (NO_RIGHT, Cure::Operator),
+        (_, _, ENOMEM) => ("the kernel is out of memory", Cure::Retry),
+        (_, _, ENOENT) => ("it or its folder vanished meanwhile", Cure::Retry),
+        _ => ("", Cure::Retry),
+    }
+}

@@ -1,0 +1,129 @@
+//! Where the parts of one export stand in the configfs tree. Paths are functions of [`ExportNames`] alone.
+//!
+//! What must never happen here: a path outside of the export's own backstore and target, but for the HBA folder and the
+//! `iscsi` folder, which are shared with other exports.
+
+use mooring_host::TreePath;
+use mooring_model::{ExportNames, Lun, Portal};
+
+/// The name of every link that we make. A LUN and a mapped LUN take one link each, under any name; this one tells an
+/// operator who made it.
+pub const LINK: &str = "mooring";
+
+/// The folder of all backstores.
+pub const CORE: &str = "core";
+
+/// The attributes of a portal group that we answer for: name, wanted value, and why. All of them are written to a new
+/// portal group although four are the kernel's defaults: a default is somebody else's decision.
+pub const TPG_ATTRIBS: [(&str, &str, &str); 6] = [
+    ("generate_node_acls", "0", "only initiators with an ACL are admitted"),
+    ("authentication", "1", "an ACL without credentials admits nobody"),
+    ("prod_mode_write_protect", "1", "a new mapped LUN starts write-protected"),
+    ("demo_mode_write_protect", "1", "should demo mode ever be on, it must not write"),
+    ("demo_mode_discovery", "0", "strangers are not told the target's name"),
+    ("cache_dynamic_acls", "0", "no ACL is kept that no spec names"),
+];
+
+/// `iscsi`: the folder of all iSCSI targets.
+pub fn fabric() -> TreePath {
+    TreePath::new("iscsi")
+}
+
+/// `core/iblock_N`: the HBA folder, shared with other exports.
+pub fn hba(names: &ExportNames) -> TreePath {
+    TreePath::new(CORE).join(&names.backstore.hba)
+}
+
+/// `core/iblock_N/NAME`
+pub fn backstore(names: &ExportNames) -> TreePath {
+    hba(names).join(&names.backstore.name)
+}
+
+/// `iscsi/IQN`
+pub fn target(names: &ExportNames) -> TreePath {
+    fabric().join(&names.iqn)
+}
+
+/// `tpgt_N`, the portal group's folder name.
+pub fn tpg_name(names: &ExportNames) -> String {
+    format!("tpgt_{}", names.tpg)
+}
+
+/// `iscsi/IQN/tpgt_N`
+pub fn tpg(names: &ExportNames) -> TreePath {
+    target(names).join(tpg_name(names))
+}
+
+/// `lun_N`, a LUN's folder name, below the portal group and below an ACL.
+pub fn lun_name(lun: Lun) -> String {
+    format!("lun_{lun}")
+}
+
+/// `…/tpgt_N/lun/lun_N`
+pub fn lun(names: &ExportNames) -> TreePath {
+    tpg(names).join("lun").join(lun_name(names.lun))
+}
+
+/// `…/tpgt_N/np`
+pub fn portals(names: &ExportNames) -> TreePath {
+    tpg(names).join("np")
+}
+
+/// `…/tpgt_N/np/ADDRESS:PORT`
+pub fn portal(names: &ExportNames, portal: Portal) -> TreePath {
+    portals(names).join(portal)
+}
+
+/// `…/tpgt_N/acls`
+pub fn acls(names: &ExportNames) -> TreePath {
+    tpg(names).join("acls")
+}
+
+/// `…/tpgt_N/acls/INITIATOR`
+pub fn acl(names: &ExportNames, initiator: &str) -> TreePath {
+    acls(names).join(initiator)
+}
+
+/// What stands at `path`, as far as an error's explanation needs to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place<'a> {
+    /// `iscsi`
+    Fabric,
+    /// `core/HBA`
+    Hba,
+    /// `core/HBA/NAME`
+    Backstore,
+    /// `core/HBA/NAME/…/ATTRIBUTE`
+    BackstoreAttribute(&'a str),
+    /// `iscsi/IQN/TPG/lun/LUN`
+    Lun,
+    /// `iscsi/IQN/TPG/lun/LUN/LINK`
+    LunLink,
+    /// `iscsi/IQN/TPG/np/PORTAL`
+    Portal(&'a str),
+    /// `iscsi/IQN/TPG/acls/INITIATOR`
+    Acl(&'a str),
+    /// `iscsi/IQN/TPG/acls/INITIATOR/LUN/LINK`
+    MappedLink,
+    /// Anything else.
+    Other,
+}
+
+impl<'a> Place<'a> {
+    /// Reads a path's shape.
+    pub(crate) fn of(path: &'a TreePath) -> Self {
+        let parts: Vec<&str> = path.as_str().split('/').collect();
+        match parts.as_slice() {
+            ["iscsi"] => Self::Fabric,
+            [CORE, _] => Self::Hba,
+            [CORE, _, _] => Self::Backstore,
+            [CORE, _, _, .., attribute] => Self::BackstoreAttribute(attribute),
+            ["iscsi", _, _, "lun", _] => Self::Lun,
+            ["iscsi", _, _, "lun", _, _] => Self::LunLink,
+            ["iscsi", _, _, "np", portal] => Self::Portal(portal),
+            ["iscsi", _, _, "acls", initiator] => Self::Acl(initiator),
+            ["iscsi", _, _, "acls", _, lun, _] if lun.starts_with("lun_") => Self::MappedLink,
+            _ => Self::Other,
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Makes exports true in the kernel: LIO iSCSI targets, natively through configfs. Sync; every blocking call blocks here.
+//!
+//! The four verbs, one module each: [`view`](ExportView::read) looks at one export, [`plan()`] compares it with what is
+//! wanted (pure), [`apply()`] does the steps one by one, [`report()`] says what is true. One export is one backstore, one
+//! target, one portal group, one LUN, and one ACL with one mapped LUN per initiator.
+//!
+//! What must never happen here:
+//! - a step after which an initiator reaches a LUN that neither the old nor the new wish gives it ([`plan()`] has the order);
+//! - a step on an object that is not below this export's names (the HBA folder is shared, see [`Op::Prune`]);
+//! - a look at another export: the cost of one does not depend on the others;
+//! - a secret in a plan's text, an error, a `Debug` or a log.
+
+mod apply;
+mod error;
+mod info;
+pub mod layout;
+mod op;
+mod plan;
+mod report;
+mod view;
+
+pub use apply::{Observer, apply, pr_folder, prepare};
+pub use error::Error;
+pub use info::{BackstoreInfo, SessionInfo, parse_backstore, parse_sessions};
+pub use op::{Op, Value, drains};
+pub use plan::{Wanted, plan};
+pub use report::{ExportFacts, report};
+pub use view::{
+    AclAuth, AclView, BackstoreView, Credentials, ExportView, HbaFolder, Link, Live, LunView, MappedLun,
+    TargetView, TpgView, read_sessions,
+};

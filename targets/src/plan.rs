@@ -1,0 +1,330 @@
+//! Compares what is wanted with what is seen. Pure: no clock, no I/O, no error.
+//!
+//! The order, and what breaks without it (errors of the kernel from lio.md, b):
+//! 1. *Take away first.* Modes shrink (`write_protect=1`), every ACL that goes is unmapped, then attributes and portals are
+//!    tightened, then ACLs are removed: that call waits until the initiator's commands have drained, and it comes after
+//!    everything that is quick, so that nobody keeps access because another's disk hangs. `rmdir` of an ACL with a
+//!    mapped LUN inside, or of a mapped LUN with its link: ENOTEMPTY.
+//! 2. *Backstore*: `control`, serial, `enable`. The serial of an exported backstore cannot change (EINVAL); enabling without
+//!    the device is ENOENT; linking a backstore that is not enabled is ENODEV.
+//! 3. *Target, portal group and its attributes, LUN.* A mapped link to a LUN without a backstore is EINVAL.
+//! 4. *ACLs*: the mapped LUN and its `write_protect` stand before the credential (or `authentication=0`) that lets the
+//!    initiator in. A mapped LUN is read-write between its link and its `write_protect`; a closed gate and
+//!    `prod_mode_write_protect` close that window, each alone.
+//! 5. *Portals*, after the ACLs: a new door never leads to what is about to change, and a port that is taken (EINVAL) keeps
+//!    no grant from coming into force on the other portals.
+//! 6. The portal group's `enable`, last.
+//!
+//! What must never happen here: a step on a foreign object; a step that opens something while a foreign object stands under
+//! our names; a rebuild of a backstore that is enabled. Half-made objects of ours are finished where they stand. A backstore
+//! that is not enabled cannot be in use (nothing links to it), so one with another device in its `control` is removed
+//! and made again; once enabled it is never rebuilt, whoever made it: [`BlockedKind::Birth`] if our own LUN shows it, else
+//! [`BlockedKind::Foreign`].
+
+mod absent;
+mod acl;
+mod obstacles;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use mooring_host::TreePath;
+use mooring_model::{BlockedKind, ExportNames, Grant, Mode, Plan, Portal};
+
+use crate::layout::{self, TPG_ATTRIBS};
+use crate::op::{Op, Value};
+use crate::view::{AclView, BackstoreView, ExportView, HbaFolder, TpgView};
+
+/// One export as it is wanted, with every name filled in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// It is there.
+    Present {
+        /// Its names.
+        names: ExportNames,
+        /// The block device behind it.
+        device: PathBuf,
+        /// Where it listens.
+        portals: Vec<Portal>,
+        /// Who reaches it. An initiator that is not here is revoked.
+        grants: Vec<Grant>,
+    },
+    /// A tombstone: nothing of it is there.
+    Absent {
+        /// The names under which it is removed.
+        names: ExportNames,
+    },
+}
+
+impl Wanted {
+    /// The export's names.
+    pub fn names(&self) -> &ExportNames {
+        match self {
+            Self::Present { names, .. } | Self::Absent { names } => names,
+        }
+    }
+
+    /// Who shall reach it.
+    pub fn grants(&self) -> &[Grant] {
+        match self {
+            Self::Present { grants, .. } => grants,
+            Self::Absent { .. } => &[],
+        }
+    }
+}
+
+/// Blocks of 1 MiB of a 512-byte device. dm devices report about 2 TiB, which initiators log and ignore (lio.md, a).
+const OPTIMAL_SECTORS: &str = "2048";
+
+/// `SE_UDEV_PATH_LEN`, with its terminator: the kernel cuts what is longer, silently.
+const DEVICE_BYTES_MAX: usize = 511;
+
+/// What to do so that what is seen becomes what is wanted.
+pub fn plan(wanted: &Wanted, view: &ExportView) -> Plan<Op> {
+    match wanted {
+        Wanted::Present { names, device, portals, grants } => {
+            Present { names, device, portals, grants, view, plan: Plan::default() }.plan()
+        }
+        Wanted::Absent { names } => absent::plan(names, view),
+    }
+}
+
+struct Present<'a> {
+    names: &'a ExportNames,
+    device: &'a Path,
+    portals: &'a [Portal],
+    grants: &'a [Grant],
+    view: &'a ExportView,
+    plan: Plan<Op>,
+}
+
+impl Present<'_> {
+    fn plan(mut self) -> Plan<Op> {
+        self.obstacles();
+        // With an obstacle in the way only access is taken away: revokes and shrunken modes.
+        let open = self.plan.blocked.is_empty();
+        self.take_away(open);
+        if open {
+            self.backstore();
+            self.target();
+            self.lun();
+            self.admit();
+            self.add_portals();
+            self.enable();
+        }
+        self.plan
+    }
+
+    fn write(&mut self, path: TreePath, value: &str, why: &'static str) {
+        self.plan.step(Op::Write { path, value: value.into() }, why);
+    }
+
+    /// Whether the portal group has admitted strangers: then their sessions, which no ACL shows, are cut as well. (A stranger
+    /// whose ACL the kernel has cached stays known to it until the group is removed, but cannot log in again: the group
+    /// requires CHAP and has no credentials of its own.)
+    fn strangers(&self) -> bool {
+        self.view.tpg().is_some_and(|tpg| tpg.enabled && tpg.attrib("generate_node_acls") != Some("0"))
+    }
+
+    fn take_away(&mut self, open: bool) {
+        let Some(tpg) = self.view.tpg() else { return };
+        if open && self.strangers() {
+            let why = "it admitted initiators without an ACL: their sessions end here";
+            self.write(layout::tpg(self.names).join("enable"), "0", why);
+        }
+        self.shrink_modes(tpg);
+        let going = self.going(tpg, open);
+        for (initiator, (acl, why)) in &going {
+            unmap(&mut self.plan, self.names, initiator, acl, why);
+        }
+        if open {
+            self.tighten(tpg);
+            self.remove_portals(tpg);
+        }
+        for (initiator, (acl, why)) in &going {
+            remove_acl(&mut self.plan, self.names, initiator, acl, why);
+        }
+        if open {
+            self.clear_mappings(tpg);
+        }
+    }
+
+    /// The ACLs that are removed: of initiators without a grant, and those that have to be made anew.
+    fn going<'v>(&self, tpg: &'v TpgView, open: bool) -> BTreeMap<&'v str, (&'v AclView, &'static str)> {
+        let mut going = BTreeMap::new();
+        for (initiator, acl) in &tpg.acls {
+            match self.grant(initiator) {
+                None => {
+                    going.insert(initiator.as_str(), (acl, "no grant for it"));
+                }
+                Some(grant) if open && acl::is_remade(tpg, acl, grant) => {
+                    going.insert(initiator.as_str(), (acl, "mapped wrongly, made anew"));
+                }
+                Some(_) => {}
+            }
+        }
+        going
+    }
+
+    fn grant(&self, initiator: &str) -> Option<&Grant> {
+        self.grants.iter().find(|grant| grant.initiator.as_str() == initiator)
+    }
+
+    fn tighten(&mut self, tpg: &TpgView) {
+        for (name, value, why) in TPG_ATTRIBS {
+            if tpg.attrib(name) != Some(value) {
+                self.write(layout::tpg(self.names).join("attrib").join(name), value, why);
+            }
+        }
+    }
+
+    fn remove_portals(&mut self, tpg: &TpgView) {
+        let wanted: BTreeSet<String> = self.portals.iter().map(Portal::to_string).collect();
+        for portal in tpg.portals.iter().filter(|portal| !wanted.contains(*portal)) {
+            let path = layout::portals(self.names).join(portal);
+            self.plan.step(Op::Rmdir { path }, "not a portal of this export; its sessions go on");
+        }
+    }
+
+    fn backstore(&mut self) {
+        let dir = layout::backstore(self.names);
+        let view = self.view;
+        match &view.backstore {
+            Some(seen) if seen.enabled => {
+                if seen.serial != self.names.serial {
+                    // Not exported, else it is an obstacle: a crash of ours cannot leave this, but it can be put right.
+                    self.plan.step(self.serial(), "its identity; cannot change once exported");
+                }
+                if !self.is_linked() {
+                    self.advise();
+                }
+                return;
+            }
+            Some(half) if self.is_other(half) || half.readonly => {
+                let why = "made halfway for another device; nothing can be linked to it yet";
+                self.plan.step(Op::Rmdir { path: dir.clone() }, why);
+                self.plan.step(Op::Mkdir { path: dir.clone() }, "the backstore");
+            }
+            Some(_) => {}
+            None => {
+                // Always, also when it was seen: another export's removal may take an empty one away at any time.
+                self.plan
+                    .step(Op::Mkdir { path: layout::hba(self.names) }, "the HBA, shared with other exports");
+                self.plan.step(Op::Mkdir { path: dir.clone() }, "the backstore");
+            }
+        }
+        let device = self.device.display().to_string();
+        self.plan.step(write_plain(dir.join("control"), &format!("udev_path={device}")), "its device");
+        self.plan.step(write_plain(dir.join("udev_path"), &device), "the same for people and targetcli");
+        self.plan.step(self.serial(), "its identity; cannot change once exported");
+        self.write(dir.join("enable"), "1", "opens the device");
+        self.advise();
+    }
+
+    fn serial(&self) -> Op {
+        let path = layout::backstore(self.names).join("wwn").join("vpd_unit_serial");
+        write_plain(path, &self.names.serial)
+    }
+
+    /// Whether our own LUN shows the backstore under our name: then the whole export was wired by us.
+    fn is_linked(&self) -> bool {
+        let link = self.view.tpg().and_then(|tpg| tpg.lun.as_ref()?.link.as_ref());
+        link.is_some_and(|link| link.target == layout::backstore(self.names))
+    }
+
+    fn is_other(&self, seen: &BackstoreView) -> bool {
+        seen.device.as_deref().is_some_and(|device| Path::new(device) != self.device)
+    }
+
+    fn advise(&mut self) {
+        let path = layout::backstore(self.names).join("attrib").join("optimal_sectors");
+        let why = "device-mapper claims a transfer size that initiators reject; cannot change once exported";
+        self.plan.step(Op::Advise { path, value: OPTIMAL_SECTORS.into() }, why);
+    }
+
+    fn target(&mut self) {
+        if self.view.target.is_none() {
+            if !self.view.fabric {
+                self.plan.step(Op::Mkdir { path: layout::fabric() }, "the iSCSI fabric");
+            }
+            self.plan.step(Op::Mkdir { path: layout::target(self.names) }, "the target");
+        }
+        if self.view.tpg().is_none() {
+            self.plan.step(
+                Op::Mkdir { path: layout::tpg(self.names) },
+                "the portal group, disabled until the end",
+            );
+            self.tighten(&TpgView::default());
+        }
+    }
+
+    fn lun(&mut self) {
+        let dir = layout::lun(self.names);
+        let seen = self.view.tpg().and_then(|tpg| tpg.lun.as_ref());
+        if seen.is_none() {
+            self.plan.step(Op::Mkdir { path: dir.clone() }, "the LUN");
+        }
+        if seen.is_none_or(|lun| lun.link.is_none()) {
+            let (target, link) = (layout::backstore(self.names), dir.join(layout::LINK));
+            self.plan.step(Op::Link { target, link }, "shows the backstore; nobody is mapped to it yet");
+        }
+    }
+
+    fn add_portals(&mut self) {
+        let seen = self.view.tpg().map(|tpg| tpg.portals.as_slice()).unwrap_or_default();
+        for portal in self.portals {
+            if !seen.contains(&portal.to_string()) {
+                let path = layout::portal(self.names, *portal);
+                self.plan.step(Op::Mkdir { path }, "a portal of this export");
+            }
+        }
+    }
+
+    fn enable(&mut self) {
+        if self.strangers() || !self.view.tpg().is_some_and(|tpg| tpg.enabled) {
+            self.write(layout::tpg(self.names).join("enable"), "1", "logins from here on");
+        }
+    }
+}
+
+fn write_plain(path: TreePath, value: &str) -> Op {
+    Op::Write { path, value: Value::Plain(value.to_owned()) }
+}
+
+/// First half of a revoke: nothing new of this initiator reaches the disk. Never blocks.
+fn unmap(plan: &mut Plan<Op>, names: &ExportNames, initiator: &str, acl: &AclView, why: &'static str) {
+    for (name, mapped) in &acl.luns {
+        if let Some(link) = &mapped.link {
+            let path = layout::acl(names, initiator).join(name).join(&link.name);
+            plan.step(Op::Unlink { path }, format!("{why}: no new commands of {initiator}"));
+        }
+    }
+}
+
+/// Second half of a revoke: when its last step has returned, nothing of this initiator lands any more.
+fn remove_acl(plan: &mut Plan<Op>, names: &ExportNames, initiator: &str, acl: &AclView, why: &'static str) {
+    let dir = layout::acl(names, initiator);
+    for name in acl.luns.keys() {
+        plan.step(Op::Rmdir { path: dir.join(name) }, format!("{why}: the mapped LUN of {initiator}"));
+    }
+    plan.step(
+        Op::Rmdir { path: dir },
+        format!("{why}: ends the sessions of {initiator}, waits for its commands"),
+    );
+}
+
+fn write_protect(mode: Mode) -> &'static str {
+    match mode {
+        Mode::ReadOnly => "1",
+        Mode::ReadWrite => "0",
+    }
+}
+
+/// Whether only an empty HBA folder is left.
+fn is_empty_hba(view: &ExportView) -> bool {
+    view.backstore.is_none() && view.hba == HbaFolder::Empty
+}
+
+fn foreign(plan: &mut Plan<Op>, object: &TreePath, why: String) {
+    plan.block(BlockedKind::Foreign, object.as_str(), why);
+}

@@ -1,0 +1,244 @@
+//! One initiator's ACL: its gate (who may log in) and its mapping (what a session sees).
+//!
+//! The gate is *closed* while no login can succeed: CHAP is required and the secret is not set. The rules:
+//! - a fresh ACL is closed by birth, because the portal group requires CHAP; it is opened by its last step;
+//! - when more than one credential changes, the gate is closed first, so that no mix of old and new ever admits anybody;
+//! - a mapping is made or repaired in place only while the gate is closed; if a session may be live the ACL is made anew;
+//! - `write_protect` goes to 1 before, and to 0 after the old credentials stopped to count: an initiator never has the new
+//!   mode with the old secret at login, nor the old mode with the new secret.
+
+use mooring_host::TreePath;
+use mooring_model::{Chap, Grant, Mode, Secret, Step};
+
+use super::{Present, write_plain, write_protect};
+use crate::layout;
+use crate::op::{Op, Value};
+use crate::view::{AclAuth, AclView, Credentials, TpgView};
+
+/// What the kernel takes as "not set" in a credential.
+const UNSET: &str = "NULL";
+
+/// One write to the gate.
+struct Turn {
+    file: &'static str,
+    value: Value,
+    why: &'static str,
+}
+
+impl Turn {
+    fn new(file: &'static str, value: Value, why: &'static str) -> Self {
+        Self { file, value, why }
+    }
+
+    fn unset(file: &'static str, why: &'static str) -> Self {
+        Self::new(file, UNSET.into(), why)
+    }
+}
+
+/// How the gate gets from what is seen to what is wanted: closed by the first writes, opened by the last of the others.
+#[derive(Default)]
+struct Gate {
+    close: Vec<Turn>,
+    open: Vec<Turn>,
+}
+
+const USERID: &str = "auth/userid";
+const PASSWORD: &str = "auth/password";
+const USERID_MUTUAL: &str = "auth/userid_mutual";
+const PASSWORD_MUTUAL: &str = "auth/password_mutual";
+const AUTHENTICATION: &str = "attrib/authentication";
+
+impl Gate {
+    /// From `seen` (`None`: a fresh ACL) to what the grant wants.
+    fn between(seen: Option<&AclView>, grant: &Grant) -> Self {
+        match &grant.chap {
+            Some(chap) => Self::to_chap(seen, chap),
+            None => Self::to_name_alone(seen),
+        }
+    }
+
+    fn to_chap(seen: Option<&AclView>, chap: &Chap) -> Self {
+        let fresh = Credentials::default();
+        // An ACL that asked for no CHAP may hold any credential: none is known, all are written.
+        let known = match seen {
+            None => Some(&fresh),
+            Some(acl) => acl.credentials.as_ref(),
+        };
+        let mutual = chap.mutual.as_ref();
+        let text = |wanted: Option<&String>, seen: fn(&Credentials) -> Option<&String>| {
+            let differs = known.is_none_or(|known| seen(known) != wanted);
+            differs.then(|| wanted.map_or(Value::from(UNSET), |text| Value::Plain(text.clone())))
+        };
+        let secret = |wanted: Option<&Secret>, seen: fn(&Credentials) -> Option<&Secret>| {
+            let differs = known.is_none_or(|known| seen(known) != wanted);
+            differs.then(|| wanted.map_or(Value::from(UNSET), |secret| Value::Secret(secret.clone())))
+        };
+        let changes = [
+            (USERID_MUTUAL, text(mutual.map(|side| &side.user), |seen| seen.mutual_user.as_ref())),
+            (PASSWORD_MUTUAL, secret(mutual.map(|side| &side.secret), |seen| seen.mutual_secret.as_ref())),
+            (USERID, text(Some(&chap.initiator.user), |seen| seen.user.as_ref())),
+            (PASSWORD, secret(Some(&chap.initiator.secret), |seen| seen.secret.as_ref())),
+        ];
+        let count = changes.iter().filter(|(_, value)| value.is_some()).count();
+        let mut gate = Self::default();
+        if seen.is_some_and(|acl| acl.auth == AclAuth::Off) {
+            gate.close.push(Turn::unset(PASSWORD, "whatever it was, it admits nobody"));
+            gate.close.push(Turn::new(AUTHENTICATION, "1".into(), "the name alone no longer admits it"));
+        } else if count > 1 && seen.is_some_and(|acl| acl.admits(true)) {
+            gate.close
+                .push(Turn::unset(PASSWORD, "no login while several credentials change; sessions go on"));
+        }
+        let open_already = gate.close.is_empty() && seen.is_some_and(|acl| acl.admits(true));
+        for (file, value) in changes {
+            let Some(value) = value else { continue };
+            let why = match file {
+                _ if open_already => "its one credential that changed; sessions go on",
+                PASSWORD => "the last credential: logins from here on",
+                _ if value == Value::from(UNSET) => "no mutual CHAP",
+                _ => "a credential",
+            };
+            gate.open.push(Turn::new(file, value, why));
+        }
+        if !gate.close.is_empty() && gate.open.last().is_none_or(|turn| turn.file != PASSWORD) {
+            let secret = Value::Secret(chap.initiator.secret.clone());
+            gate.open.push(Turn::new(PASSWORD, secret, "the last credential: logins from here on"));
+        }
+        gate
+    }
+
+    fn to_name_alone(seen: Option<&AclView>) -> Self {
+        let mut gate = Self::default();
+        if seen.is_some_and(|acl| acl.auth == AclAuth::Off) {
+            return gate;
+        }
+        if let Some(known) = seen.and_then(|acl| acl.credentials.as_ref()) {
+            for (file, set) in [
+                (PASSWORD, known.secret.is_some()),
+                (USERID, known.user.is_some()),
+                (PASSWORD_MUTUAL, known.mutual_secret.is_some()),
+                (USERID_MUTUAL, known.mutual_user.is_some()),
+            ] {
+                if set {
+                    gate.close.push(Turn::unset(file, "the grant has no CHAP: no credential stays behind"));
+                }
+            }
+        }
+        let why = "the grant has no CHAP: its name alone admits it, from here on";
+        gate.open.push(Turn::new(AUTHENTICATION, "0".into(), why));
+        gate
+    }
+}
+
+/// The `write_protect` of the mapped LUN that the grant wants, if that is sound: linked, and the link works.
+fn sound(acl: &AclView, grant: &Grant) -> Option<bool> {
+    let mapped = acl.luns.get(&layout::lun_name(grant.lun))?;
+    mapped.link.as_ref()?;
+    mapped.write_protect
+}
+
+/// Whether an ACL has to be removed and made anew: its mapping is not as wanted, and a session may be using it.
+pub(super) fn is_remade(tpg: &TpgView, acl: &AclView, grant: &Grant) -> bool {
+    let right = acl.luns.len() == 1 && sound(acl, grant).is_some();
+    !right && acl.admits(tpg.attrib("authentication") != Some("0"))
+}
+
+impl Present<'_> {
+    /// Modes that become smaller: before anything else, because it is quick and concerns live sessions.
+    pub(super) fn shrink_modes(&mut self, tpg: &TpgView) {
+        for grant in self.grants.iter().filter(|grant| grant.mode == Mode::ReadOnly) {
+            let initiator = grant.initiator.as_str();
+            let Some(acl) = tpg.acls.get(initiator) else { continue };
+            for (name, mapped) in acl.luns.iter().filter(|(_, mapped)| mapped.write_protect == Some(false)) {
+                // A mapped LUN that leads elsewhere is not ours to change.
+                if mapped.link.as_ref().is_some_and(|link| link.target == layout::lun(self.names)) {
+                    let path = layout::acl(self.names, initiator).join(name).join("write_protect");
+                    let why = format!("{initiator} may only read; works on live sessions");
+                    self.plan.step(write_plain(path, "1"), why);
+                }
+            }
+        }
+    }
+
+    /// Takes down the mapped LUNs that are not as wanted below ACLs that stay: their gate is closed.
+    pub(super) fn clear_mappings(&mut self, tpg: &TpgView) {
+        for grant in self.grants {
+            let initiator = grant.initiator.as_str();
+            let Some(acl) = tpg.acls.get(initiator) else { continue };
+            if is_remade(tpg, acl, grant) {
+                continue;
+            }
+            let dir = layout::acl(self.names, initiator);
+            for (name, mapped) in &acl.luns {
+                let ours = *name == layout::lun_name(grant.lun);
+                if ours && (mapped.link.is_none() || mapped.write_protect.is_some()) {
+                    continue;
+                }
+                if let Some(link) = &mapped.link {
+                    let path = dir.join(name).join(&link.name);
+                    self.plan
+                        .step(Op::Unlink { path }, format!("not the mapping of {initiator} that is wanted"));
+                }
+                self.plan.step(Op::Rmdir { path: dir.join(name) }, "the same");
+            }
+        }
+    }
+
+    /// Makes the ACL of every grant true.
+    pub(super) fn admit(&mut self) {
+        for grant in self.grants {
+            let seen = self.view.tpg().and_then(|tpg| {
+                let acl = tpg.acls.get(grant.initiator.as_str())?;
+                (!is_remade(tpg, acl, grant)).then_some(acl)
+            });
+            self.admit_one(grant, seen);
+        }
+    }
+
+    fn admit_one(&mut self, grant: &Grant, seen: Option<&AclView>) {
+        let dir = layout::acl(self.names, grant.initiator.as_str());
+        if seen.is_none() {
+            let why = "admits nobody yet: CHAP is required and no secret is set";
+            self.plan.step(Op::Mkdir { path: dir.clone() }, why);
+        }
+        let mode = self.map(&dir, grant, seen);
+        let gate = Gate::between(seen, grant);
+        let closed = !gate.close.is_empty() || seen.is_none_or(|acl| !acl.admits(true));
+        self.turn(&dir, gate.close);
+        let mode = mode.map(|path| write_plain(path, write_protect(grant.mode)));
+        let why = match grant.mode {
+            Mode::ReadOnly => "read-only",
+            Mode::ReadWrite => "read-write",
+        };
+        if closed {
+            self.plan.steps.extend(mode.map(|op| Step { op, why: why.into() }));
+            self.turn(&dir, gate.open);
+        } else {
+            self.turn(&dir, gate.open);
+            self.plan.steps.extend(mode.map(|op| Step { op, why: why.into() }));
+        }
+    }
+
+    /// Maps the LUN; answers with the `write_protect` that is still to be written.
+    fn map(&mut self, dir: &TreePath, grant: &Grant, seen: Option<&AclView>) -> Option<TreePath> {
+        let lun = dir.join(layout::lun_name(grant.lun));
+        let write_protect = lun.join("write_protect");
+        let mapped = seen.and_then(|acl| acl.luns.get(&layout::lun_name(grant.lun)));
+        if let Some(protected) = seen.and_then(|acl| sound(acl, grant)) {
+            return (protected && grant.mode == Mode::ReadWrite).then_some(write_protect);
+        }
+        // A stale link was taken down with its folder; a folder without a link is a mapping that was begun.
+        if mapped.is_none_or(|mapped| mapped.link.is_some()) {
+            self.plan.step(Op::Mkdir { path: lun.clone() }, "the LUN as the initiator numbers it");
+        }
+        let (target, link) = (layout::lun(self.names), lun.join(layout::LINK));
+        self.plan.step(Op::Link { target, link }, "maps it, behind the closed gate");
+        Some(write_protect)
+    }
+
+    fn turn(&mut self, dir: &TreePath, turns: Vec<Turn>) {
+        for Turn { file, value, why } in turns {
+            let path = file.split('/').fold(dir.clone(), |path, name| path.join(name));
+            self.plan.step(Op::Write { path, value }, why);
+        }
+    }
+}

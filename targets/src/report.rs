@@ -1,0 +1,96 @@
+//! Says what is true of one export. Pure.
+//!
+//! What must never happen here: `in_force` while a plan would still do something; a mode that the kernel does not enforce.
+
+use std::collections::BTreeMap;
+
+use mooring_model::{Cure, Grant, GrantReport, Iqn, Mode, Naa, Portal, Problem};
+
+use crate::layout;
+use crate::plan::{Wanted, plan};
+use crate::view::{ExportView, Live, TpgView};
+
+/// The part of an export's report that the kernel's tree decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportFacts {
+    /// Target name.
+    pub target: Iqn,
+    /// The identity that initiators see.
+    pub naa: Naa,
+    /// Where the target listens at this moment.
+    pub portals: Vec<Portal>,
+    /// Everything wanted is seen in the kernel, and nothing else.
+    pub in_force: bool,
+    /// The grants.
+    pub grants: Vec<GrantReport>,
+    /// What is not as wanted.
+    pub problems: Vec<Problem>,
+}
+
+/// What is true of one export. `live` is what [`read_sessions`](crate::read_sessions) saw, or empty.
+pub fn report(wanted: &Wanted, view: &ExportView, live: &BTreeMap<String, Live>) -> ExportFacts {
+    let plan = plan(wanted, view);
+    let names = wanted.names();
+    let mut problems: Vec<Problem> = plan
+        .blocked
+        .iter()
+        .map(|blocked| Problem {
+            object: blocked.object.clone(),
+            text: blocked.why.clone(),
+            cure: blocked.kind.cure(),
+        })
+        .collect();
+    let granted = |initiator: &str| wanted.grants().iter().any(|grant| grant.initiator.as_str() == initiator);
+    for initiator in view.tpg().into_iter().flat_map(|tpg| tpg.acls.keys()).filter(|name| !granted(name)) {
+        problems.push(Problem {
+            object: initiator.clone(),
+            text: "still has an ACL and no grant: it is being revoked".to_owned(),
+            cure: Cure::Retry,
+        });
+    }
+    ExportFacts {
+        target: names.iqn.clone(),
+        naa: names.naa(),
+        portals: view
+            .tpg()
+            .into_iter()
+            .flat_map(|tpg| &tpg.portals)
+            .filter_map(|name| name.parse().ok())
+            .collect(),
+        in_force: plan.is_quiet(),
+        grants: wanted
+            .grants()
+            .iter()
+            .map(|grant| {
+                let seen =
+                    view.tpg().filter(|tpg| shows(tpg, wanted)).and_then(|tpg| seen_mode(tpg, wanted, grant));
+                let live = live.get(grant.initiator.as_str()).cloned().unwrap_or_default();
+                GrantReport {
+                    initiator: grant.initiator.clone(),
+                    lun: grant.lun,
+                    wanted: grant.mode,
+                    seen,
+                    sessions: live.sessions,
+                    counters: live.counters,
+                }
+            })
+            .collect(),
+        problems,
+    }
+}
+
+/// Whether the portal group answers logins and shows our backstore.
+fn shows(tpg: &TpgView, wanted: &Wanted) -> bool {
+    let link = tpg.lun.as_ref().and_then(|lun| lun.link.as_ref());
+    tpg.enabled && link.is_some_and(|link| link.target == layout::backstore(wanted.names()))
+}
+
+/// The mode that the kernel enforces for a grant: its gate is open and its LUN is mapped where it is wanted.
+fn seen_mode(tpg: &TpgView, wanted: &Wanted, grant: &Grant) -> Option<Mode> {
+    let acl = tpg.acls.get(grant.initiator.as_str())?;
+    let mapped = acl.luns.get(&layout::lun_name(grant.lun))?;
+    let ours = mapped.link.as_ref()?.target == layout::lun(wanted.names());
+    let open = acl.admits(tpg.attrib("authentication") != Some("0"));
+    let mode = if mapped.write_protect? { Mode::ReadOnly } else { Mode::ReadWrite };
+    (ours && open).then_some(mode)
+}

@@ -1,0 +1,365 @@
+//! Looks at one export in the kernel: only at this export's part of the tree, and only at what the planner decides on.
+//!
+//! The cost, in operations (an attribute is open, read, close; a folder or a link is one): 15 for an export that is complete
+//! and has no grants (3 for the backstore, 1 for the target, 11 for the portal group and its LUN), and 8 for each ACL with
+//! CHAP (4 for one without). It does not depend on other exports. Whether sessions are live is a separate question
+//! ([`read_sessions`], 4 more for each ACL), because no plan depends on it.
+//!
+//! What must never happen here: a judgement, a write, a walk into another export. `ls` of `acls` blocks while an `rmdir`
+//! of an ACL drains (lio.md, d): a view runs on a thread that can be lost, like any step.
+
+use std::collections::BTreeMap;
+
+use mooring_host::{Entry, EntryKind, Errno, Tree, TreeError, TreePath};
+use mooring_model::{Counters, ExportNames, Secret, SessionReport};
+
+use crate::Error;
+use crate::info::{parse_backstore, parse_sessions};
+use crate::layout::{self, TPG_ATTRIBS};
+
+/// One export as the kernel has it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExportView {
+    /// The HBA folder; looked at only when the backstore is missing.
+    pub hba: HbaFolder,
+    /// The backstore under our name.
+    pub backstore: Option<BackstoreView>,
+    /// Whether the `iscsi` folder is there; looked at only when the target is missing.
+    pub fabric: bool,
+    /// The target under our name.
+    pub target: Option<TargetView>,
+}
+
+/// The folder that our backstore shares with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HbaFolder {
+    /// It is not there.
+    #[default]
+    Missing,
+    /// It is there and holds no backstore.
+    Empty,
+    /// It holds backstores.
+    InUse,
+}
+
+/// A backstore.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackstoreView {
+    /// It has opened its device. Until then nothing can be linked to it.
+    pub enabled: bool,
+    /// It is a LUN somewhere.
+    pub exported: bool,
+    /// The device path that it was given.
+    pub device: Option<String>,
+    /// The device that it has open (major, minor).
+    pub number: Option<(u32, u32)>,
+    /// It was made read-only.
+    pub readonly: bool,
+    /// Unit serial; empty until it is set.
+    pub serial: String,
+}
+
+/// A target.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TargetView {
+    /// Our portal group.
+    pub tpg: Option<TpgView>,
+    /// The names of portal groups that are not ours.
+    pub other_tpgs: Vec<String>,
+}
+
+/// A portal group.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TpgView {
+    /// It answers logins.
+    pub enabled: bool,
+    /// The attributes of [`TPG_ATTRIBS`].
+    pub attribs: BTreeMap<&'static str, String>,
+    /// Our LUN.
+    pub lun: Option<LunView>,
+    /// The names of LUNs that are not ours.
+    pub other_luns: Vec<String>,
+    /// Where it listens, as its folders are named.
+    pub portals: Vec<String>,
+    /// Who may log in.
+    pub acls: BTreeMap<String, AclView>,
+}
+
+impl TpgView {
+    /// The seen value of one of [`TPG_ATTRIBS`].
+    pub fn attrib(&self, name: &str) -> Option<&str> {
+        self.attribs.get(name).map(String::as_str)
+    }
+}
+
+/// A link in a LUN or mapped LUN: each of them takes one, under any name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Its name.
+    pub name: String,
+    /// What it points to.
+    pub target: TreePath,
+}
+
+/// A LUN of a portal group.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LunView {
+    /// The backstore.
+    pub link: Option<Link>,
+}
+
+/// What an ACL's own `attrib/authentication` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AclAuth {
+    /// The portal group decides.
+    Inherits,
+    /// CHAP is required.
+    Required,
+    /// The initiator's name alone admits it.
+    Off,
+}
+
+/// CHAP credentials as the kernel holds them; `None` is not set.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Credentials {
+    /// `auth/userid`
+    pub user: Option<String>,
+    /// `auth/password`
+    pub secret: Option<Secret>,
+    /// `auth/userid_mutual`
+    pub mutual_user: Option<String>,
+    /// `auth/password_mutual`
+    pub mutual_secret: Option<Secret>,
+}
+
+/// The ACL of one initiator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AclView {
+    /// Whether it asks for CHAP.
+    pub auth: AclAuth,
+    /// Its credentials; not read when `auth` is off, because nothing depends on them then.
+    pub credentials: Option<Credentials>,
+    /// Its mapped LUNs by folder name.
+    pub luns: BTreeMap<String, MappedLun>,
+}
+
+impl AclView {
+    /// Whether a login can succeed, when the portal group asks for CHAP (`tpg_auth`). The kernel refuses a login with CHAP
+    /// until both the name and the secret are set.
+    pub fn admits(&self, tpg_auth: bool) -> bool {
+        let chap = match self.auth {
+            AclAuth::Off => false,
+            AclAuth::Required => true,
+            AclAuth::Inherits => tpg_auth,
+        };
+        !chap || self.credentials.as_ref().is_some_and(|c| c.user.is_some() && c.secret.is_some())
+    }
+}
+
+/// A mapped LUN of one initiator.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MappedLun {
+    /// The portal group's LUN.
+    pub link: Option<Link>,
+    /// Whether writes are refused. `None` with a link: the link is stale, its LUN lost its backstore meanwhile, and it does
+    /// not come back by linking that again (lio.md, b).
+    pub write_protect: Option<bool>,
+}
+
+/// What a nexus does at this moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Live {
+    /// Its sessions.
+    pub sessions: Vec<SessionReport>,
+    /// What it has done since its LUN was mapped.
+    pub counters: Counters,
+}
+
+/// A missing object is `None`, not an error.
+fn maybe<T>(result: Result<T, TreeError>) -> Result<Option<T>, TreeError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.errno == Errno::ENOENT => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn dirs(entries: Vec<Entry>) -> impl Iterator<Item = String> {
+    entries.into_iter().filter(|entry| entry.kind == EntryKind::Dir).map(|entry| entry.name)
+}
+
+impl ExportView {
+    /// Looks at the export of these names.
+    pub fn read(tree: &dyn Tree, names: &ExportNames) -> Result<Self, Error> {
+        Looker { tree, names }.export().map_err(|source| Error::View { source })
+    }
+
+    /// Our portal group.
+    pub fn tpg(&self) -> Option<&TpgView> {
+        self.target.as_ref()?.tpg.as_ref()
+    }
+}
+
+struct Looker<'a> {
+    tree: &'a dyn Tree,
+    names: &'a ExportNames,
+}
+
+impl Looker<'_> {
+    fn export(&self) -> Result<ExportView, TreeError> {
+        let mut view = ExportView { backstore: self.backstore()?, ..ExportView::default() };
+        if view.backstore.is_none() {
+            view.hba = match maybe(self.tree.list(&layout::hba(self.names)))? {
+                None => HbaFolder::Missing,
+                Some(entries) if entries.iter().all(|entry| entry.kind != EntryKind::Dir) => HbaFolder::Empty,
+                Some(_) => HbaFolder::InUse,
+            };
+        }
+        view.target = self.target()?;
+        view.fabric = view.target.is_some() || self.tree.is_dir(&layout::fabric())?;
+        Ok(view)
+    }
+
+    fn backstore(&self) -> Result<Option<BackstoreView>, TreeError> {
+        let dir = layout::backstore(self.names);
+        let Some(info) = maybe(self.tree.read_text(&dir.join("info")))? else { return Ok(None) };
+        let info = parse_backstore(&info);
+        let serial = self.tree.read_text(&dir.join("wwn").join("vpd_unit_serial"))?;
+        // "T10 VPD Unit Serial Number: XXX"; without the label, the whole text.
+        let serial = serial.split_once(':').map_or(serial.as_str(), |(_, serial)| serial).trim();
+        Ok(Some(BackstoreView {
+            enabled: self.tree.read_text(&dir.join("enable"))? == "1",
+            exported: info.exported,
+            device: info.device,
+            number: info.number,
+            readonly: info.readonly,
+            serial: serial.to_owned(),
+        }))
+    }
+
+    fn target(&self) -> Result<Option<TargetView>, TreeError> {
+        let Some(entries) = maybe(self.tree.list(&layout::target(self.names)))? else { return Ok(None) };
+        let ours = layout::tpg_name(self.names);
+        let mut tpgs: Vec<String> = dirs(entries).filter(|name| name.starts_with("tpgt_")).collect();
+        let there = tpgs.contains(&ours);
+        tpgs.retain(|name| *name != ours);
+        Ok(Some(TargetView { tpg: there.then(|| self.tpg()).transpose()?, other_tpgs: tpgs }))
+    }
+
+    fn tpg(&self) -> Result<TpgView, TreeError> {
+        let dir = layout::tpg(self.names);
+        let mut view =
+            TpgView { enabled: self.tree.read_text(&dir.join("enable"))? == "1", ..TpgView::default() };
+        for (name, _, _) in TPG_ATTRIBS {
+            view.attribs.insert(name, self.tree.read_text(&dir.join("attrib").join(name))?);
+        }
+        let ours = layout::lun_name(self.names.lun);
+        for name in dirs(self.tree.list(&dir.join("lun"))?) {
+            if name == ours {
+                view.lun = Some(LunView { link: self.link(&layout::lun(self.names))? });
+            } else {
+                view.other_luns.push(name);
+            }
+        }
+        view.portals = dirs(self.tree.list(&layout::portals(self.names))?).collect();
+        for initiator in dirs(self.tree.list(&layout::acls(self.names))?) {
+            let acl = self.acl(&layout::acl(self.names, &initiator))?;
+            view.acls.insert(initiator, acl);
+        }
+        Ok(view)
+    }
+
+    /// The link of a LUN or mapped LUN. Ours is found by its name in one operation; any other needs a look at the folder.
+    fn link(&self, dir: &TreePath) -> Result<Option<Link>, TreeError> {
+        if let Some(target) = maybe(self.tree.read_link(&dir.join(layout::LINK)))? {
+            return Ok(Some(Link { name: layout::LINK.to_owned(), target }));
+        }
+        let entries = self.tree.list(dir)?;
+        let Some(entry) = entries.into_iter().find(|entry| entry.kind == EntryKind::Link) else {
+            return Ok(None);
+        };
+        let target = self.tree.read_link(&dir.join(&entry.name))?;
+        Ok(Some(Link { name: entry.name, target }))
+    }
+
+    fn acl(&self, dir: &TreePath) -> Result<AclView, TreeError> {
+        // A kernel without this attribute (before 6.1) always asks the portal group.
+        let auth = match maybe(self.tree.read_text(&dir.join("attrib").join("authentication")))?.as_deref() {
+            Some("0") => AclAuth::Off,
+            Some("1") => AclAuth::Required,
+            _ => AclAuth::Inherits,
+        };
+        let credentials =
+            if auth == AclAuth::Off { None } else { Some(self.credentials(&dir.join("auth"))?) };
+        let mut luns = BTreeMap::new();
+        for name in dirs(self.tree.list(dir)?).filter(|name| name.starts_with("lun_")) {
+            let mapped = self.mapped(&dir.join(&name))?;
+            luns.insert(name, mapped);
+        }
+        Ok(AclView { auth, credentials, luns })
+    }
+
+    fn mapped(&self, dir: &TreePath) -> Result<MappedLun, TreeError> {
+        let Some(link) = self.link(dir)? else { return Ok(MappedLun::default()) };
+        let write_protect = match self.tree.read_text(&dir.join("write_protect"))?.as_str() {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        };
+        Ok(MappedLun { link: Some(link), write_protect })
+    }
+
+    fn credentials(&self, dir: &TreePath) -> Result<Credentials, TreeError> {
+        Ok(Credentials {
+            user: self.credential(dir, "userid")?,
+            secret: self.credential(dir, "password")?.map(Secret::new),
+            mutual_user: self.credential(dir, "userid_mutual")?,
+            mutual_secret: self.credential(dir, "password_mutual")?.map(Secret::new),
+        })
+    }
+
+    /// One credential. The kernel adds one newline to what it holds; one more is part of the credential (somebody wrote it
+    /// with `echo`), and must be seen as the difference that it is. A text that begins with `NULL` is "not set".
+    fn credential(&self, dir: &TreePath, name: &str) -> Result<Option<String>, TreeError> {
+        let bytes = self.tree.read(&dir.join(name))?;
+        let text = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        let set = !text.is_empty() && !text.starts_with(b"NULL");
+        Ok(set.then(|| String::from_utf8_lossy(text).into_owned()))
+    }
+}
+
+/// The live sessions and the counters of every ACL of the view, by initiator. A dead initiator's session stays listed for up
+/// to 45 s (lio.md, m). The kernel shows one session of an ACL, the newest, whatever their number.
+pub fn read_sessions(
+    tree: &dyn Tree,
+    names: &ExportNames,
+    view: &ExportView,
+) -> Result<BTreeMap<String, Live>, Error> {
+    let mut all = BTreeMap::new();
+    let Some(tpg) = view.tpg() else { return Ok(all) };
+    for (initiator, acl) in &tpg.acls {
+        let live =
+            live(tree, &layout::acl(names, initiator), acl).map_err(|source| Error::View { source })?;
+        all.insert(initiator.clone(), live);
+    }
+    Ok(all)
+}
+
+fn live(tree: &dyn Tree, dir: &TreePath, acl: &AclView) -> Result<Live, TreeError> {
+    let info = maybe(tree.read_text(&dir.join("info")))?.unwrap_or_default();
+    let mut live = Live {
+        sessions: parse_sessions(&info).iter().filter_map(crate::SessionInfo::report).collect(),
+        ..Live::default()
+    };
+    for (name, _) in acl.luns.iter().filter(|(_, mapped)| mapped.write_protect.is_some()) {
+        let statistics = dir.join(name).join("statistics").join("scsi_auth_intr");
+        let number = |file: &str| -> Result<u64, TreeError> {
+            let text = maybe(tree.read_text(&statistics.join(file)))?.unwrap_or_default();
+            Ok(text.trim().parse().unwrap_or(0))
+        };
+        live.counters.commands += number("num_cmds")?;
+        live.counters.read_mib += number("read_mbytes")?;
+        live.counters.written_mib += number("write_mbytes")?;
+    }
+    Ok(live)
+}

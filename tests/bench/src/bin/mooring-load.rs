@@ -1,0 +1,169 @@
+//! A client that grants and revokes, and collects the times that the agent reports: from the decoded request to seen in the
+//! kernel. It runs beside the agent and reads the agent's counters of read and write system calls.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use mooring_api::v1;
+use mooring_api::v1::agent_client::AgentClient;
+use mooring_bench::Figures;
+use mooring_model::{ClusterId, VolumeId};
+use serde::Serialize;
+
+/// Grants and revokes through the agent's API
+#[derive(Debug, Parser)]
+struct Args {
+    /// The agent's socket
+    #[arg(long, default_value = "unix:/run/mooring/agent.sock")]
+    agent: mooring_api::Address,
+    /// The agent's process, for its counters
+    #[arg(long)]
+    pid: u32,
+    /// The volume group
+    #[arg(long, default_value = "vg0")]
+    group: String,
+    /// Bytes of each volume
+    #[arg(long, default_value_t = 4 << 20)]
+    size: u64,
+    /// Only tell the agent of the volumes with numbers FROM..TO; they exist as LVs
+    #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
+    adopt: Option<Vec<u32>>,
+    /// Grant the volumes with numbers FROM..TO, once more each, and revoke that again; leaves the first grant
+    #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
+    grant: Option<Vec<u32>>,
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Load {
+    figures: Vec<Figures>,
+    /// Read and write system calls of the agent during one further grant, each of the last ten.
+    further_grant_calls: Vec<u64>,
+}
+
+/// The id of a volume of the benchmark: the number varies in the first byte, so that HBAs vary as with random ids, and in the
+/// first 25 digits, of which the NAA is made.
+fn volume(number: u32) -> VolumeId {
+    VolumeId::from_u128((u128::from(number % 256) << 120) | (u128::from(number) << 32))
+}
+
+/// Read and write system calls of a process.
+fn calls(pid: u32) -> Result<u64> {
+    let path = Path::new("/proc").join(pid.to_string()).join("io");
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap_or(0);
+    Ok(of("syscr:") + of("syscw:"))
+}
+
+struct Client {
+    agent: AgentClient<mooring_api::Channel>,
+    counter: u64,
+}
+
+impl Client {
+    fn stamp(&mut self, wish: &impl mooring_api::Message) -> v1::Stamp {
+        self.counter += 1;
+        let generation = v1::Generation { epoch: 1, counter: self.counter };
+        v1::Stamp { generation: Some(generation), digest: mooring_api::digest(wish, &[]).as_bytes().to_vec() }
+    }
+
+    fn sender() -> Option<v1::Sender> {
+        Some(v1::Sender { cluster_id: ClusterId::STANDALONE.to_string() })
+    }
+
+    async fn adopt(&mut self, number: u32, group: &str, size: u64) -> Result<()> {
+        let spec = v1::VolumeSpec { group: group.to_owned(), size_bytes: size, provisioning: v1::Provisioning::Thick.into() };
+        let stamp = self.stamp(&spec);
+        let request = v1::PutVolumeRequest {
+            sender: Self::sender(),
+            volume_id: volume(number).to_string(),
+            stamp: Some(stamp),
+            wish: Some(v1::put_volume_request::Wish::Spec(spec)),
+            opaque: Vec::new(),
+            deadline_ms: 60_000,
+        };
+        let answer = self.agent.put_volume(request).await?.into_inner();
+        if !answer.done {
+            bail!("volume {number}: {answer:?}");
+        }
+        Ok(())
+    }
+
+    /// Grants to hosts 0..hosts; the agent's time until it was seen.
+    async fn export(&mut self, number: u32, hosts: usize) -> Result<u64> {
+        let grant = |host: usize| v1::Grant {
+            initiator: format!("iqn.2026-01.floor:host{host}"),
+            lun: 1,
+            mode: v1::Mode::ReadWrite.into(),
+            chap: Some(v1::Chap {
+                initiator: Some(v1::ChapSide { user: "user".to_owned(), secret: "secret-of-twelve".to_owned() }),
+                mutual: None,
+            }),
+            attachment_ids: Vec::new(),
+        };
+        let derived = v1::export_identity::Kind::Derived(v1::DerivedIdentity {});
+        let spec = v1::ExportSpec {
+            identity: Some(v1::ExportIdentity { kind: Some(derived) }),
+            portals: vec!["10.10.0.10:3260".to_owned()],
+            grants: (0..hosts).map(grant).collect(),
+        };
+        let stamp = self.stamp(&spec);
+        let request = v1::PutExportRequest {
+            sender: Self::sender(),
+            volume_id: volume(number).to_string(),
+            stamp: Some(stamp),
+            wish: Some(v1::put_export_request::Wish::Spec(spec)),
+            opaque: Vec::new(),
+            deadline_ms: 60_000,
+            live_sessions: v1::LiveSessions::Cut.into(),
+        };
+        let answer = self.agent.put_export(request).await?.into_inner();
+        let timing = answer.timing.unwrap_or_default();
+        if !answer.done || timing.seen_us == 0 {
+            bail!("volume {number}, {hosts} hosts: not seen: {:?}", answer.report);
+        }
+        Ok(timing.seen_us)
+    }
+}
+
+async fn run(args: Args) -> Result<Load> {
+    let channel = mooring_api::connect(&args.agent, &mooring_api::TlsFiles::default()).await?;
+    // Later runs must be newer than earlier ones: the time of day is.
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    let mut client = Client { agent: AgentClient::new(channel), counter: u64::try_from(since.as_micros())? };
+    let range = |pair: &Option<Vec<u32>>| match pair.as_deref() {
+        Some([from, to]) => *from..*to,
+        _ => 0..0,
+    };
+    for number in range(&args.adopt) {
+        client.adopt(number, &args.group, args.size).await?;
+    }
+    let (mut first, mut further, mut revoke, mut counted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for number in range(&args.grant) {
+        first.push(client.export(number, 1).await?);
+        let before = calls(args.pid)?;
+        further.push(client.export(number, 2).await?);
+        counted.push(calls(args.pid)? - before);
+        revoke.push(client.export(number, 1).await?);
+    }
+    let figures = vec![Figures::of("first grant", first), Figures::of("further grant", further), Figures::of("revoke", revoke)];
+    let from = counted.len().saturating_sub(10);
+    Ok(Load { figures, further_grant_calls: counted.split_off(from) })
+}
+
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let result = runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(run(Args::parse())));
+    match result.and_then(|load| Ok(serde_json::to_string(&load)?)) {
+        Ok(json) => {
+            println!("{json}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("mooring-load: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The Debian packages that the rig needs on this machine.
+//!
+//! What must never happen: a half-way failure deep in a build because a tool is missing. All of them are looked for
+//! first; root gets them installed, everybody else gets one line to run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// A program (or a file) and the package that brings it.
+const NEEDED: &[(&str, &str)] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("mke2fs", "e2fsprogs"),
+    ("depmod", "kmod"),
+    ("setpriv", "util-linux"),
+    ("xz", "xz-utils"),
+    ("zstd", "zstd"),
+    ("lz4", "lz4"),
+    ("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring"),
+];
+
+/// Finds a program in PATH, or where Debian puts those for administrators.
+pub fn find(program: &str) -> Option<PathBuf> {
+    if program.starts_with('/') {
+        return Some(PathBuf::from(program)).filter(|path| path.exists());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    dirs.extend(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from));
+    dirs.into_iter().map(|dir| dir.join(program)).find(|path| path.is_file())
+}
+
+/// Without root, mmdebstrap works in a user namespace, whose ids these set up.
+const NEEDED_BY_USERS: &[(&str, &str)] = &[("newuidmap", "uidmap")];
+
+/// The packages whose programs are missing.
+pub fn missing(root: bool, exists: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let users = if root { &[] } else { NEEDED_BY_USERS };
+    NEEDED.iter().chain(users).filter(|(program, _)| !exists(program)).map(|(_, package)| *package).collect()
+}
+
+/// The one line for somebody who may not install packages.
+pub fn message(packages: &[&str]) -> String {
+    format!(
+        "the rig needs Debian packages that are not installed; run: sudo apt-get install -y --no-install-recommends {}",
+        packages.join(" ")
+    )
+}
+
+/// Makes sure that everything is there.
+pub fn ensure() -> Result<()> {
+    let root = nix::unistd::geteuid().is_root();
+    let packages = missing(root, |program| find(program).is_some());
+    if packages.is_empty() {
+        return Ok(());
+    }
+    if !root || !Path::new("/usr/bin/apt-get").exists() {
+        bail!(message(&packages));
+    }
+    eprintln!("rig: installing {}", packages.join(" "));
+    apt_get(&["update", "-qq"])?;
+    let mut install = vec!["install", "-y", "-qq", "--no-install-recommends"];
+    install.extend(&packages);
+    apt_get(&install)?;
+    let still = missing(root, |program| find(program).is_some());
+    if still.is_empty() { Ok(()) } else { bail!(message(&still)) }
+}
+
+fn apt_get(args: &[&str]) -> Result<()> {
+    let out = Command::new("/usr/bin/apt-get")
+        .args(args)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .output()
+        .context("start apt-get")?;
+    if !out.status.success() {
+        let text = String::from_utf8_lossy(&out.stderr);
+        bail!("apt-get {} failed ({}): {}", args.join(" "), out.status, text.trim());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_missing_when_everything_exists() {
+        assert!(missing(true, |_| true).is_empty());
+        assert!(missing(false, |_| true).is_empty());
+        assert_eq!(missing(false, |program| program != "newuidmap"), ["uidmap"]);
+    }
+
+    #[test]
+    fn the_message_is_one_line_that_can_be_run() {
+        let packages = missing(true, |program| program != "qemu-system-x86_64" && program != "depmod");
+        assert_eq!(packages, ["qemu-system-x86", "kmod"]);
+        let text = message(&packages);
+        assert!(
+            text.ends_with("run: sudo apt-get install -y --no-install-recommends qemu-system-x86 kmod"),
+            "{text}"
+        );
+        assert!(!text.contains('\n'));
+    }
+
+    #[test]
+    fn absolute_paths_are_looked_at_as_they_are() {
+        assert!(find("/proc/version").is_some());
+        assert!(find("/no/such/program").is_none());
+        assert!(find("no-such-program-anywhere").is_none());
+    }
+}

@@ -1,0 +1,139 @@
+//! QEMU's command line.
+//!
+//! What must never happen: firmware, a default device or a boot menu: each costs time in every boot of every test.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::accel::Accel;
+use crate::image::{Images, tool};
+use crate::options::{NETWORKS, VmSpec, address};
+
+/// What a boot needs to know.
+pub(crate) struct Boot<'a> {
+    pub(crate) spec: &'a VmSpec,
+    pub(crate) index: usize,
+    pub(crate) images: &'a Images,
+    pub(crate) accel: Accel,
+    pub(crate) initramfs: &'a Path,
+    /// The run folder; sockets, disks and logs are named relative to it, so its length does not matter.
+    pub(crate) dir: &'a Path,
+    /// `name=address` of all VMs.
+    pub(crate) hosts: &'a str,
+}
+
+/// `-accel`, the processor and the machine.
+pub(crate) fn base(accel: Accel) -> Result<Command> {
+    // setpriv ends QEMU when this process ends, whatever ends it.
+    let mut command = tool("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]);
+    command.arg(crate::packages::find("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
+    match accel {
+        Accel::Kvm => command.args(["-accel", "kvm", "-cpu", "host"]),
+        Accel::Tcg => command.args(["-accel", "tcg,thread=multi", "-cpu", "max"]),
+    };
+    command.args(["-machine", "q35,usb=off,sata=off,smbus=off,vmport=off", "-nodefaults", "-no-user-config"]);
+    command.args(["-display", "none", "-no-reboot"]);
+    Ok(command)
+}
+
+/// QEMU separates options by commas; one inside a file name is doubled.
+pub(crate) fn escape(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// The command that starts this VM.
+pub(crate) fn command(boot: &Boot) -> Result<Command> {
+    let name = &boot.spec.name;
+    let mut command = base(boot.accel)?;
+    command.args([
+        "-name",
+        name,
+        "-m",
+        &boot.spec.memory_mib.to_string(),
+        "-smp",
+        &boot.spec.cpus.to_string(),
+    ]);
+    command.arg("-kernel").arg(&boot.images.vmlinux).arg("-initrd").arg(boot.initramfs);
+    command.args(["-append", &kernel_line(boot)]);
+    command.args([
+        "-chardev",
+        &format!("file,id=console,path={name}.console,append=on"),
+        "-serial",
+        "chardev:console",
+    ]);
+    command.args([
+        "-chardev",
+        &format!("socket,id=qmp,path={name}.qmp,server=off"),
+        "-mon",
+        "chardev=qmp,mode=control",
+    ]);
+    command.args([
+        "-chardev",
+        &format!("socket,id=rig,path={name}.rig,server=off"),
+        "-device",
+        "virtio-serial-pci",
+    ]);
+    command.args(["-device", &format!("virtserialport,chardev=rig,name={}", mooring_guest::wire::PORT_NAME)]);
+    for (id, image) in [("root", &boot.images.root), ("modules", &boot.images.modules)] {
+        command.args([
+            "-drive",
+            &format!("file={},if=none,id={id},format=raw,readonly=on,cache=unsafe", escape(image)),
+        ]);
+        command.args(["-device", &format!("virtio-blk-pci,drive={id},serial={id}")]);
+    }
+    for index in 0..boot.spec.disks.len() {
+        let id = format!("data{index}");
+        command.args([
+            "-drive",
+            &format!("file={name}.{id},if=none,id={id},format=raw,discard=unmap,cache=writeback"),
+        ]);
+        command
+            .args(["-device", &format!("virtio-blk-pci,drive={id},serial={id},discard=on,write-zeroes=on")]);
+    }
+    for net in 0..NETWORKS {
+        command.args([
+            "-netdev",
+            &format!("stream,id=net{net},server=off,addr.type=unix,addr.path={name}.net{net}"),
+        ]);
+        // Large frames: every frame costs a processor under emulation far more than its bytes do.
+        let mac = format!("52:54:00:{:02x}:00:{:02x}", 10 * (net + 1), 10 + boot.index);
+        let device = format!("virtio-net-pci,netdev=net{net},id=nic{net},mac={mac},romfile=,host_mtu=9000");
+        command.args(["-device", &device]);
+    }
+    let log = std::fs::File::create(boot.dir.join(format!("{name}.qemu"))).context("make QEMU's log")?;
+    command.stdin(Stdio::null()).stdout(log.try_clone().context("duplicate QEMU's log")?).stderr(log);
+    command.current_dir(boot.dir);
+    // A group of its own: ctrl-C in a terminal reaches the rig only, which then ends its VMs in order.
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    Ok(command)
+}
+
+fn kernel_line(boot: &Boot) -> String {
+    let net: Vec<String> = (0..NETWORKS).map(|net| format!("{}/24", address(boot.index, net))).collect();
+    // Warnings and worse go to the console. A panic ends QEMU (-no-reboot), which is how it is noticed.
+    let kernel = "console=ttyS0 quiet loglevel=5 panic=-1 net.ifnames=0 mitigations=off random.trust_cpu=on \
+                  cryptomgr.notests 8250.nr_uarts=1 rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_timeout=60";
+    // Under emulation a busy machine stops a virtual processor for seconds: be patient with it.
+    let watchdog = if boot.accel == Accel::Tcg { 30 } else { 10 };
+    let machine_id = format!("{:032x}", 0x6d6f_6f72_696e_6700_u128 + boot.index as u128);
+    format!(
+        "{kernel} mooring.name={} mooring.net={} mooring.hosts={} mooring.hung=60 mooring.watchdog={watchdog} \
+         mooring.machine-id={machine_id}",
+        boot.spec.name,
+        net.join(","),
+        boot.hosts,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_in_file_names_are_doubled() {
+        assert_eq!(escape(Path::new("/a,b/c")), "/a,,b/c");
+    }
+}

@@ -1,0 +1,84 @@
+//! QEMU's control connection: JSON lines, one command at a time.
+//!
+//! What must never happen: an event taken for an answer.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+/// A connection that is ready for commands.
+pub(crate) struct Qmp {
+    reader: BufReader<UnixStream>,
+    writer: UnixStream,
+}
+
+impl Qmp {
+    /// Takes the greeting and enters command mode.
+    pub(crate) fn start(stream: UnixStream) -> Result<Self> {
+        stream.set_read_timeout(Some(Duration::from_secs(20))).context("set a limit on QEMU's answers")?;
+        let writer = stream.try_clone().context("duplicate QEMU's control socket")?;
+        let mut qmp = Self { reader: BufReader::new(stream), writer };
+        let greeting = qmp.line()?;
+        if greeting.get("QMP").is_none() {
+            bail!("QEMU greeted with {greeting}");
+        }
+        qmp.execute("qmp_capabilities", &json!({}))?;
+        Ok(qmp)
+    }
+
+    /// Runs a command and returns what it answers.
+    pub(crate) fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value> {
+        let request = json!({ "execute": command, "arguments": arguments });
+        writeln!(self.writer, "{request}").with_context(|| format!("send {command} to QEMU"))?;
+        loop {
+            let answer = self.line().with_context(|| format!("wait for QEMU's answer to {command}"))?;
+            if let Some(value) = answer.get("return") {
+                return Ok(value.clone());
+            }
+            if let Some(error) = answer.get("error") {
+                bail!(
+                    "QEMU refused {command}: {}",
+                    error.get("desc").and_then(Value::as_str).unwrap_or("no reason given")
+                );
+            }
+            // Anything else is an event.
+        }
+    }
+
+    fn line(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        if self.reader.read_line(&mut line)? == 0 {
+            bail!("QEMU closed its control socket");
+        }
+        serde_json::from_str(&line).with_context(|| format!("QEMU said {line:?}, which is no JSON"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_passed_over_and_errors_are_named() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let fake = std::thread::spawn(move || {
+            let mut reader = BufReader::new(theirs.try_clone().unwrap());
+            let mut theirs = theirs;
+            let mut line = String::new();
+            writeln!(theirs, r#"{{"QMP": {{}}}}"#).unwrap();
+            reader.read_line(&mut line).unwrap();
+            writeln!(theirs, r#"{{"return": {{}}}}"#).unwrap();
+            reader.read_line(&mut line).unwrap();
+            writeln!(theirs, r#"{{"event": "STOP"}}"#).unwrap();
+            writeln!(theirs, r#"{{"error": {{"desc": "no such device"}}}}"#).unwrap();
+            line
+        });
+        let mut qmp = Qmp::start(ours).unwrap();
+        let err = qmp.execute("set_link", &json!({"name": "nic9", "up": false})).unwrap_err().to_string();
+        assert_eq!(err, "QEMU refused set_link: no such device");
+        assert!(fake.join().unwrap().contains("nic9"));
+    }
+}

@@ -1,0 +1,137 @@
+//! The root file system of the VMs: Debian packages, packed into one read-only image that all VMs share.
+//!
+//! What must never happen: a service of the guest's own choosing. No package's daemon is started (PID 1 is ours), LVM
+//! activates nothing by itself, and names that must be unique per VM are written at boot.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::image::{key_of, run, tool};
+
+/// What is installed. open-iscsi and targetcli-fb are peers to compare with, not parts of the product.
+const PACKAGES: &[&str] = &[
+    "dmsetup",
+    "e2fsprogs",
+    "ethtool",
+    "fcoe-utils",
+    "fio",
+    "iproute2",
+    "iputils-ping",
+    "kmod",
+    "libiscsi-bin",
+    "lsscsi",
+    "lvm2",
+    "multipath-tools",
+    "nvme-cli",
+    "open-iscsi",
+    "procps",
+    "sg3-utils",
+    "strace",
+    "targetcli-fb",
+    "thin-provisioning-tools",
+    "udev",
+    "util-linux",
+    "xfsprogs",
+];
+
+const RELEASE: &str = "bookworm";
+const MIRROR: &str = "http://deb.debian.org/debian";
+const SECURITY: &str = "http://deb.debian.org/debian-security";
+
+/// Settings for tests: only our disks are scanned, nothing is activated or watched behind a scenario's back.
+const LVM_CONF: &str = r#"# Written by the rig. What is not here has lvm's default.
+devices {
+	use_devicesfile = 0
+	# The VM's own disks and what is stacked on them, never a disk that came over iSCSI.
+	global_filter = [ "a|^/dev/vd[c-z]$|", "a|^/dev/mapper/|", "r|.*|" ]
+}
+global {
+	event_activation = 0
+	use_lvmpolld = 0
+}
+activation {
+	udev_sync = 1
+	udev_rules = 1
+	monitoring = 0
+}
+backup {
+	archive = 0
+}
+"#;
+
+/// Runs inside mmdebstrap's namespace, where the tree has its right owners. `$1` is the tree, `$2` this folder.
+const CUSTOMIZE: &str = r#"#!/bin/sh
+set -eu
+root=$1 work=$2
+cp "$work/lvm.conf" "$root/etc/lvm/lvm.conf"
+printf 'defaults {\n\tfind_multipaths strict\n}\n' > "$root/etc/multipath.conf"
+: > "$root/etc/machine-id"
+: > "$root/etc/fstab"
+rm -f "$root/etc/resolv.conf" "$root/etc/iscsi/initiatorname.iscsi"
+rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/* "$root"/var/log/*
+rm -rf "$root"/usr/lib/modules
+mkdir -p "$root/usr/lib/modules" "$root/var/log" "$root/var/target/pr"
+# /proc and others are mounted in the tree while hooks run; a plain bind mount shows it without them.
+bind=$(mktemp -d)
+mount --bind "$root" "$bind"
+status=0
+mke2fs -q -t ext4 -O ^has_journal -m 0 -E root_owner=0:0 -d "$bind" "$work/root.ext4" 2048M || status=$?
+umount "$bind"
+rmdir "$bind"
+chmod 0644 "$work/root.ext4"
+exit $status
+"#;
+
+fn setting(name: &str, default: &str) -> String {
+    std::env::var(name).ok().filter(|value| !value.is_empty()).unwrap_or_else(|| default.to_owned())
+}
+
+/// The Debian mirror and the one for security updates; `MOORING_RIG_MIRROR` and `MOORING_RIG_SECURITY` change them.
+pub(crate) fn mirrors() -> (String, String) {
+    (setting("MOORING_RIG_MIRROR", MIRROR), setting("MOORING_RIG_SECURITY", SECURITY))
+}
+
+/// Lines for apt: the release with its updates.
+pub(crate) fn sources() -> Vec<String> {
+    let (mirror, security) = mirrors();
+    vec![
+        format!("deb {mirror} {RELEASE} main"),
+        format!("deb {mirror} {RELEASE}-updates main"),
+        format!("deb {security} {RELEASE}-security main"),
+    ]
+}
+
+/// The line for the release's backports.
+pub(crate) fn backports() -> String {
+    format!("deb {} {RELEASE}-backports main", mirrors().0)
+}
+
+/// What the image is made from, as a short hash.
+pub(crate) fn key() -> String {
+    key_of(&[&PACKAGES.join(","), &sources().join("\n"), LVM_CONF, CUSTOMIZE])
+}
+
+/// Makes `root.ext4` in `work`.
+pub(crate) fn build(work: &Path) -> Result<()> {
+    fs::write(work.join("lvm.conf"), LVM_CONF).context("write lvm.conf")?;
+    fs::write(work.join("customize"), CUSTOMIZE).context("write the customize hook")?;
+    if !nix::unistd::geteuid().is_root() {
+        // Without root, mmdebstrap's hooks run under a subordinate id that must be able to write here.
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(work, fs::Permissions::from_mode(0o777)).context("open the work folder")?;
+    }
+    let mut mmdebstrap = tool("mmdebstrap");
+    mmdebstrap.args(["--quiet", "--variant=minbase", "--architectures=amd64"]);
+    mmdebstrap.args(["--aptopt=APT::Install-Recommends \"false\"", "--aptopt=Acquire::Languages \"none\""]);
+    for path in ["doc", "info", "locale", "man"] {
+        mmdebstrap.arg(format!("--dpkgopt=path-exclude=/usr/share/{path}/*"));
+    }
+    mmdebstrap.arg(format!("--include={}", PACKAGES.join(",")));
+    mmdebstrap.arg(format!("--customize-hook=sh '{0}/customize' \"$1\" '{0}'", work.display()));
+    mmdebstrap.args([RELEASE, "/dev/null"]).args(sources());
+    run(&mut mmdebstrap)
+        .map(drop)
+        .context("make the guest's root from Debian packages (is the mirror reachable? without root, the workspace must lie in folders that others may enter)")
+}

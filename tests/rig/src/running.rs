@@ -1,0 +1,313 @@
+//! A command that runs in a VM, and what came of it.
+//!
+//! What must never happen: a scenario that goes on as if a command had worked. [`Output::ok`] turns anything but exit status 0 into an error that names VM, command, status and stderr.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use mooring_guest::wire::Kind;
+
+use crate::link::{Channel, End};
+
+/// How long a killed command may take to be gone; one that waits inside the kernel may never be.
+const KILL_WAIT: Duration = Duration::from_secs(5);
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// It exited with this code.
+    Exited(i32),
+    /// This signal ended it.
+    Signaled(i32),
+    /// It ran longer than it might, and was killed.
+    TimedOut,
+    /// It ran longer than it might, and the kernel does not let go of it even when killed.
+    Stuck,
+}
+
+impl Status {
+    /// Whether it exited with 0.
+    pub fn success(self) -> bool {
+        self == Self::Exited(0)
+    }
+
+    /// Its exit code, if it exited.
+    pub fn code(self) -> Option<i32> {
+        match self {
+            Self::Exited(code) => Some(code),
+            Self::Signaled(_) | Self::TimedOut | Self::Stuck => None,
+        }
+    }
+
+    /// The code with which a shell would report it.
+    pub fn shell_code(self) -> u8 {
+        match self {
+            Self::Exited(code) => u8::try_from(code).unwrap_or(1),
+            Self::Signaled(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+            Self::TimedOut | Self::Stuck => 124,
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(code) => write!(f, "exit status {code}"),
+            Self::Signaled(signal) => write!(f, "signal {signal}"),
+            Self::TimedOut => write!(f, "timed out and killed"),
+            Self::Stuck => write!(f, "timed out and stuck in the kernel"),
+        }
+    }
+}
+
+/// What came of a command.
+#[derive(Debug, Clone)]
+pub struct Output {
+    /// The VM.
+    pub vm: String,
+    /// The command line, for messages.
+    pub command: String,
+    /// How it ended.
+    pub status: Status,
+    /// What it wrote to stdout; bytes that are no UTF-8 are replaced ([`crate::Vm::read`] is for those).
+    pub stdout: String,
+    /// What it wrote to stderr.
+    pub stderr: String,
+    /// Whether output beyond the limit was dropped.
+    pub truncated: bool,
+    /// How long it took, as seen from here.
+    pub elapsed: Duration,
+}
+
+impl Output {
+    /// An error if it did not exit with 0.
+    pub fn ok(self) -> Result<Self> {
+        if self.status.success() {
+            return Ok(self);
+        }
+        bail!("{}", self.failure())
+    }
+
+    /// Its first line of stdout, without white space around it.
+    pub fn line(&self) -> &str {
+        self.stdout.lines().next().unwrap_or_default().trim()
+    }
+
+    fn failure(&self) -> String {
+        let (vm, command, status) = (&self.vm, &self.command, self.status);
+        let said = [self.stderr.trim(), self.stdout.trim()].into_iter().find(|text| !text.is_empty());
+        let said = said.map_or_else(|| "it said nothing".to_owned(), |text| shorten(text, 2000));
+        format!("on {vm}: {command}: {status} after {:.1} s: {said}", self.elapsed.as_secs_f64())
+    }
+}
+
+/// The last characters of a text that is too long.
+pub(crate) fn shorten(text: &str, limit: usize) -> String {
+    let count = text.chars().count();
+    if count <= limit {
+        return text.to_owned();
+    }
+    format!("[...] {}", text.chars().skip(count - limit).collect::<String>())
+}
+
+/// How much of a command's output was looked at.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Seen {
+    stdout: usize,
+    stderr: usize,
+}
+
+/// What is new since the last look.
+#[derive(Debug, Clone, Default)]
+pub struct Progress {
+    /// New bytes of stdout.
+    pub stdout: Vec<u8>,
+    /// New bytes of stderr.
+    pub stderr: Vec<u8>,
+    /// Whether the command has ended; [`Running::wait`] says how.
+    pub ended: bool,
+}
+
+/// A command that runs. Dropping it kills it; [`Running::detach`] lets it go on.
+#[derive(Debug)]
+#[must_use = "dropping a running command kills it"]
+pub struct Running {
+    vm: String,
+    command: String,
+    channel: Channel,
+    start: Instant,
+    timeout: Option<Duration>,
+    detached: bool,
+}
+
+impl Running {
+    pub(crate) fn new(
+        vm: &str,
+        command: String,
+        channel: Channel,
+        start: Instant,
+        timeout: Option<Duration>,
+    ) -> Self {
+        Self { vm: vm.to_owned(), command, channel, start, timeout, detached: false }
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&self) -> bool {
+        self.channel.state().end.is_none()
+    }
+
+    /// Its process id in the VM; waits until it is known.
+    pub fn pid(&self) -> Result<u32> {
+        let state =
+            self.channel.wait(Some(Instant::now() + Duration::from_secs(30)), |state| state.pid.is_some());
+        match (state.pid, &state.end) {
+            (Some(pid), _) => Ok(pid),
+            (None, Some(End::Failed(why))) => bail!("on {}: {}: {why}", self.vm, self.command),
+            _ => bail!("on {}: {} was not started within 30 s", self.vm, self.command),
+        }
+    }
+
+    /// What it has written to stdout so far.
+    pub fn stdout_so_far(&self) -> String {
+        String::from_utf8_lossy(&self.channel.state().stdout).into_owned()
+    }
+
+    /// What it has written to stderr so far.
+    pub fn stderr_so_far(&self) -> String {
+        String::from_utf8_lossy(&self.channel.state().stderr).into_owned()
+    }
+
+    /// Waits at most `limit` until its stdout contains a text, and says whether it does.
+    pub fn wait_stdout(&self, text: &str, limit: Duration) -> bool {
+        let has = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains(text);
+        has(&self.channel.wait(Some(Instant::now() + limit), |state| has(&state.stdout)).stdout)
+    }
+
+    /// Waits at most `limit` for anything new.
+    pub fn progress(&self, seen: &mut Seen, limit: Duration) -> Progress {
+        let before = *seen;
+        let state = self.channel.wait(Some(Instant::now() + limit), |state| {
+            state.stdout.len() > before.stdout || state.stderr.len() > before.stderr
+        });
+        *seen = Seen { stdout: state.stdout.len(), stderr: state.stderr.len() };
+        Progress {
+            stdout: state.stdout.get(before.stdout..).unwrap_or_default().to_vec(),
+            stderr: state.stderr.get(before.stderr..).unwrap_or_default().to_vec(),
+            ended: state.end.is_some(),
+        }
+    }
+
+    /// Writes to its stdin, if the command was made with [`crate::Command::stdin_open`].
+    pub fn write_stdin(&self, bytes: &[u8]) -> Result<()> {
+        self.channel.data(bytes)
+    }
+
+    /// Closes its stdin.
+    pub fn close_stdin(&self) -> Result<()> {
+        self.channel.end_of_data()
+    }
+
+    /// Sends a signal to its process group.
+    pub fn signal(&self, number: u8) -> Result<()> {
+        if !self.is_running() {
+            return Ok(());
+        }
+        self.channel.send(Kind::Signal, &[number])
+    }
+
+    /// Kills it with all its children, and waits a moment until it is gone.
+    pub fn kill(&self) -> Result<()> {
+        self.signal(9)?;
+        drop(self.channel.wait(Some(Instant::now() + KILL_WAIT), |_| false));
+        Ok(())
+    }
+
+    /// Lets it run on by itself until the VM ends.
+    pub fn detach(mut self) {
+        self.detached = true;
+    }
+
+    /// Waits until it has ended, at most as long as it may run; then it is killed.
+    pub fn wait(self) -> Result<Output> {
+        let deadline = self.timeout.map(|timeout| self.start + timeout);
+        let in_time = self.channel.wait(deadline, |_| false).end.is_some();
+        if !in_time {
+            self.kill()?;
+        }
+        let mut state = self.channel.state();
+        let status = match state.end.as_ref() {
+            None => Status::Stuck,
+            Some(End::Ended(_)) if !in_time => Status::TimedOut,
+            Some(End::Ended(ended)) => match (ended.code, ended.signal) {
+                (Some(code), _) => Status::Exited(code),
+                (None, signal) => Status::Signaled(signal.unwrap_or_default()),
+            },
+            Some(End::Failed(why)) => bail!("on {}: {}: {why}", self.vm, self.command),
+            Some(End::Gone) => bail!(
+                "{} went away (power cut, panic or poweroff) while it ran: {}; its console may say why",
+                self.vm,
+                self.command
+            ),
+        };
+        let truncated = matches!(&state.end, Some(End::Ended(ended)) if ended.truncated);
+        let (stdout, stderr) = (std::mem::take(&mut state.stdout), std::mem::take(&mut state.stderr));
+        drop(state);
+        Ok(Output {
+            vm: self.vm.clone(),
+            command: self.command.clone(),
+            status,
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+            truncated,
+            elapsed: self.start.elapsed(),
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.detached {
+            let _ = self.signal(9);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(status: Status) -> Output {
+        Output {
+            vm: "host1".to_owned(),
+            command: "mkfs /dev/sda".to_owned(),
+            status,
+            stdout: "some\n".to_owned(),
+            stderr: "no such device\n".to_owned(),
+            truncated: false,
+            elapsed: Duration::from_millis(1500),
+        }
+    }
+
+    #[test]
+    fn ok_names_vm_command_status_and_stderr() {
+        assert_eq!(output(Status::Exited(0)).ok().unwrap().line(), "some");
+        let err = output(Status::Exited(2)).ok().unwrap_err().to_string();
+        assert_eq!(err, "on host1: mkfs /dev/sda: exit status 2 after 1.5 s: no such device");
+        assert!(output(Status::Signaled(9)).ok().unwrap_err().to_string().contains("signal 9"));
+        assert!(output(Status::TimedOut).ok().is_err());
+    }
+
+    #[test]
+    fn codes_are_those_of_a_shell() {
+        assert_eq!(Status::Exited(7).shell_code(), 7);
+        assert_eq!(Status::Signaled(9).shell_code(), 137);
+        assert_eq!(Status::TimedOut.shell_code(), 124);
+    }
+
+    #[test]
+    fn long_texts_keep_their_end() {
+        assert_eq!(shorten("abc", 3), "abc");
+        assert_eq!(shorten("abcdef", 3), "[...] def");
+    }
+}

@@ -1,0 +1,121 @@
+//! `cargo xtask bench grant`: what a grant and a revoke cost, beside the floor of the same system calls, in one VM run.
+//!
+//! No number here decides whether anything passes, but one: the counted calls of a grant must not depend on how many
+//! volumes there are (ARCHITECTURE, invariant 12).
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use mooring_rig::{RigOptions, VmSpec};
+use serde_json::Value;
+
+use crate::evidence::check;
+use crate::site::{BIN, GROUP, Programs, Site, number};
+
+/// Volumes present in the large case.
+const VOLUMES: u32 = 500;
+/// Rounds of each kind.
+const ROUNDS: u32 = 200;
+const LONG: Duration = Duration::from_secs(1800);
+
+/// The id of a volume of the benchmark; `mooring-load` makes the same.
+fn id(number: u32) -> String {
+    format!("{:02x}000000-0000-0000-{:04x}-{:04x}00000000", number % 256, number >> 16, number & 0xffff)
+}
+
+/// Runs the benchmark and prints its table.
+pub fn grant(programs: &Programs) -> Result<()> {
+    let mut options = RigOptions::standard(0).named("bench");
+    if let Some(storage) = options.vms.first_mut() {
+        *storage = VmSpec { memory_mib: 2048, ..VmSpec::storage() };
+    }
+    let site = Site::up(options, programs)?;
+    site.install(site.storage()?, &["mooring-floor", "mooring-load"])?;
+    let activation = make_volumes(&site)?;
+    let agent = site.start_agent()?;
+    let pid = agent.pid()?;
+
+    let load = |args: &str| -> Result<Value> {
+        let command = format!("{BIN}/mooring-load --pid {pid} {args}");
+        let out = site.storage()?.command(["sh", "-c", &command]).timeout(LONG).run()?.ok()?;
+        serde_json::from_str(out.stdout.trim()).with_context(|| out.stdout.clone())
+    };
+    let alone = load("--adopt 0 1 --grant 0 1")?;
+    let adopting = Instant::now();
+    load(&format!("--adopt 0 {VOLUMES}"))?;
+    println!("{VOLUMES} volumes adopted in {:.0} s", adopting.elapsed().as_secs_f64());
+    load(&format!("--grant {ROUNDS} {VOLUMES}"))?;
+    let crowd = load(&format!("--grant 0 {ROUNDS}"))?;
+    let floor = floor(&site)?;
+    let report = report(&site, &alone, &crowd, &floor, activation)?;
+    println!("{report}");
+    agent.kill()?;
+    let (one, many) = (&alone["further_grant_calls"], &crowd["further_grant_calls"]);
+    let same = |value: &Value| value.as_array().and_then(|all| all.iter().filter_map(Value::as_u64).min());
+    check(same(one).is_some() && same(one) == same(many), || {
+        format!("a grant's read and write calls depend on the number of volumes: {one} with 1, {many} with {VOLUMES}")
+    })?;
+    site.rig.check_consoles()
+}
+
+/// Makes all LVs at once by restoring metadata that names them, and activates them; how long the activation took.
+fn make_volumes(site: &Site) -> Result<Duration> {
+    let storage = site.storage()?;
+    let count = VOLUMES + ROUNDS;
+    let backup = storage.sh(&format!("vgcfgbackup -q -f /run/vg {GROUP} >/dev/null; cat /run/vg"))?.ok()?.stdout;
+    let mut lvs = String::from("\tlogical_volumes {\n");
+    for n in 0..count {
+        write!(
+            lvs,
+            "mooring-{} {{ id = \"Moorin-gBen-chma-rkVo-lume-0000-{n:06}\" status = [\"READ\", \"WRITE\", \"VISIBLE\"] flags = [] \
+             tags = [\"mooring\"] creation_time = 0 creation_host = \"storage\" segment_count = 1\nsegment1 {{ start_extent = 0 \
+             extent_count = 1 type = \"striped\" stripe_count = 1 stripes = [ \"pv0\", {n} ] }} }}\n",
+            id(n)
+        )?;
+    }
+    lvs.push_str("\t}\n");
+    // The group's block ends with the last brace but the file's trailing keys: the volumes go behind the physical volumes.
+    let at = backup.find("physical_volumes").context("no physical volumes in the group's metadata")?;
+    let text = format!("{}{lvs}{}", &backup[..at], &backup[at..]);
+    storage.write("/run/vg", text.as_bytes(), 0o600)?;
+    storage.command(["vgcfgrestore", "-q", "-f", "/run/vg", GROUP]).timeout(LONG).run()?.ok()?;
+    let began = Instant::now();
+    storage.command(["vgchange", "-q", "-ay", GROUP]).timeout(LONG).run()?.ok()?;
+    Ok(began.elapsed())
+}
+
+fn floor(site: &Site) -> Result<Value> {
+    let devices: Vec<_> = (VOLUMES..VOLUMES + ROUNDS).map(|n| format!("/dev/{GROUP}/mooring-{}", id(n))).collect();
+    let mut argv = vec![format!("{BIN}/mooring-floor"), "--portal".to_owned(), "10.10.0.10:3261".to_owned()];
+    argv.extend(["--fsync-in".to_owned(), "/srv/mooring/state".to_owned()]);
+    argv.extend(devices);
+    let out = site.storage()?.command(argv).timeout(LONG).run()?.ok()?;
+    serde_json::from_str(out.stdout.trim()).with_context(|| out.stdout.clone())
+}
+
+fn figure<'a>(value: &'a Value, name: &str) -> Result<&'a Value> {
+    let figures = value["figures"].as_array().context("figures")?;
+    figures.iter().find(|figure| figure["name"] == name).with_context(|| format!("no figure {name}"))
+}
+
+fn report(site: &Site, alone: &Value, crowd: &Value, floor: &Value, activation: Duration) -> Result<String> {
+    let mut text = String::new();
+    let fsync = number(figure(floor, "fsync")?, "p50_us")?;
+    writeln!(text, "kernel {}, {:?}, {VOLUMES} volumes present, {ROUNDS} rounds; times in us", site.rig.kernel(), site.rig.accel())?;
+    writeln!(text, "{:<15} {:>9} {:>9} {:>11} {:>11} {:>7} {:>16}", "", "p50", "p95", "floor p50", "floor p95", "ratio", "2 x floor + sync")?;
+    for name in ["first grant", "further grant", "revoke"] {
+        let (ours, bare) = (figure(crowd, name)?, figure(floor, name)?);
+        let (p50, bare50) = (number(ours, "p50_us")?, number(bare, "p50_us")?);
+        let (p95, bare95) = (number(ours, "p95_us")?, number(bare, "p95_us")?);
+        let allowed = 2 * bare50 + fsync;
+        let verdict = if p50 <= allowed { "met" } else { "not met" };
+        let ratio = p50 as f64 / bare50.max(1) as f64;
+        writeln!(text, "{name:<15} {p50:>9} {p95:>9} {bare50:>11} {bare95:>11} {ratio:>7.2} {allowed:>8} {verdict:>7}")?;
+    }
+    let calls = |value: &Value| value["further_grant_calls"].to_string();
+    writeln!(text, "one fsync of the store's file system: p50 {fsync} us; floor: {} % inside of its calls", floor["inside_percent"])?;
+    writeln!(text, "read and write calls of a further grant: {} with 1 volume, {} with {VOLUMES}", calls(alone), calls(crowd))?;
+    writeln!(text, "activating {} LVs took {:.1} s (not part of the above)", VOLUMES + ROUNDS, activation.as_secs_f64())?;
+    Ok(text)
+}

@@ -1,0 +1,68 @@
+//! What was shown, line by line, with its numbers.
+
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// Prints evidence as it comes and counts it.
+#[derive(Debug)]
+pub struct Evidence {
+    began: Instant,
+    shown: usize,
+}
+
+impl Default for Evidence {
+    fn default() -> Self {
+        Self { began: Instant::now(), shown: 0 }
+    }
+}
+
+impl Evidence {
+    /// A line that was shown to be true.
+    pub fn shows(&mut self, text: impl Display) {
+        self.shown += 1;
+        println!("{:>3}  {text}", self.shown);
+    }
+
+    /// A heading or remark.
+    pub fn note(&self, text: impl Display) {
+        println!("     {text}");
+    }
+
+    /// How many lines were shown.
+    pub fn shown(&self) -> usize {
+        self.shown
+    }
+
+    /// Since the beginning.
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+}
+
+/// An error with this text unless the condition holds.
+pub fn check(condition: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
+    if !condition {
+        bail!("{}", otherwise());
+    }
+    Ok(())
+}
+
+/// Tries until it is true or the time is over; the last error or "not so" is the error.
+pub fn wait_for<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let began = Instant::now();
+    let mut last = None;
+    loop {
+        match attempt() {
+            Ok(Some(value)) => return Ok(value),
+            Ok(None) => {}
+            Err(error) => last = Some(error),
+        }
+        if began.elapsed() > limit {
+            let why = last.map_or_else(String::new, |error| format!(" (last error: {error:#})"));
+            bail!("waited {:.0} s in vain for {what}{why}", limit.as_secs_f64());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,117 @@
+//! A host with stock open-iscsi: a client that we did not write.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use mooring_rig::{Output, Running, Vm};
+
+use crate::evidence::wait_for;
+use crate::site::BIN;
+
+/// CHAP credentials of a host.
+#[derive(Debug, Clone, Copy)]
+pub struct Credentials {
+    /// The initiator's user.
+    pub user: &'static str,
+    /// Its secret.
+    pub secret: &'static str,
+    /// The target's user and secret, for mutual CHAP.
+    pub mutual: Option<(&'static str, &'static str)>,
+}
+
+/// A host that runs open-iscsi.
+pub struct Host<'a> {
+    /// Its VM.
+    pub vm: &'a Vm,
+    /// Its initiator name.
+    pub iqn: String,
+}
+
+impl<'a> Host<'a> {
+    /// Starts open-iscsi's daemon under a name of its own.
+    pub fn start(vm: &'a Vm) -> Result<Self> {
+        let iqn = format!("iqn.2026-01.test.mooring:{}", vm.name());
+        vm.sh(&format!(
+            "mkdir -p /etc/iscsi /run/lock/iscsi; echo InitiatorName={iqn} > /etc/iscsi/initiatorname.iscsi; \
+             modprobe -a iscsi_tcp sd_mod sg; pidof iscsid >/dev/null || iscsid"
+        ))?
+        .ok()
+        .context("start iscsid")?;
+        Ok(Self { vm, iqn })
+    }
+
+    /// Finds the target and logs in at one portal. The answer is iscsiadm's: exit 24 is an authorization failure.
+    pub fn login(&self, target: &str, portal: &str, chap: Option<Credentials>, replacement_timeout: u32) -> Result<Output> {
+        let node = format!("iscsiadm -m node -T {target} -p {portal}");
+        let mut script = format!("{node} -o new >/dev/null\n");
+        let mut set = |name: &str, value: &str| script.push_str(&format!("{node} -o update -n {name} -v {value}\n"));
+        set("node.session.timeo.replacement_timeout", &replacement_timeout.to_string());
+        set("node.session.initial_login_retry_max", "1");
+        set("node.conn[0].timeo.login_timeout", "10");
+        if let Some(chap) = chap {
+            set("node.session.auth.authmethod", "CHAP");
+            set("node.session.auth.username", chap.user);
+            set("node.session.auth.password", chap.secret);
+            if let Some((user, secret)) = chap.mutual {
+                set("node.session.auth.username_in", user);
+                set("node.session.auth.password_in", secret);
+            }
+        }
+        self.vm.sh(&script)?.ok().context("make the node record")?;
+        self.vm.command(["sh", "-c", &format!("{node} --login")]).timeout(Duration::from_secs(60)).run()
+    }
+
+    /// Logs out and forgets the target.
+    pub fn logout(&self, target: &str) -> Result<()> {
+        let script = format!("iscsiadm -m node -T {target} -u; iscsiadm -m node -T {target} -o delete");
+        self.vm.command(["sh", "-c", &script]).timeout(Duration::from_secs(60)).run()?.ok().context("log out")?;
+        Ok(())
+    }
+
+    /// The disk of a target, when it is there.
+    pub fn disk(&self, target: &str, portal: &str) -> Result<String> {
+        let link = format!("/dev/disk/by-path/ip-{portal}-iscsi-{target}-lun-1");
+        let found = wait_for(&format!("{link} on {}", self.vm.name()), Duration::from_secs(30), || {
+            let out = self.vm.run(&["readlink", "-e", &link])?;
+            Ok(out.status.success().then(|| out.line().to_owned()))
+        })?;
+        Ok(found)
+    }
+
+    /// The disk's NAA identifier, from a fresh INQUIRY.
+    pub fn naa(&self, disk: &str) -> Result<String> {
+        let out = self.vm.run(&["sg_inq", "--page=di", "--hex", disk])?;
+        drop(out);
+        let out = self.vm.sh(&format!("sg_vpd -p di -q {disk} || true; /lib/udev/scsi_id -g -u -d {disk}"))?.ok()?;
+        let id = out.stdout.lines().rev().find(|line| line.starts_with('3')).context("scsi_id names no NAA")?;
+        Ok(id.trim().trim_start_matches('3').to_owned())
+    }
+
+    /// Writes stamps in the background.
+    pub fn write_stamps(&self, disk: &str, more: &[&str]) -> Result<Running> {
+        let mut argv = vec![format!("{BIN}/mooring-stamp"), "write".to_owned(), disk.to_owned()];
+        argv.extend(more.iter().map(|&arg| arg.to_owned()));
+        self.vm.command(argv).timeout(Duration::from_secs(3600)).spawn()
+    }
+
+    /// Reads a stamp again and again in the background.
+    pub fn watch_stamps(&self, disk: &str) -> Result<Running> {
+        self.vm.command([&format!("{BIN}/mooring-stamp"), "watch", disk]).timeout(Duration::from_secs(3600)).spawn()
+    }
+
+    /// Reads all stamps once.
+    pub fn read_stamps(&self, disk: &str) -> Result<Vec<u64>> {
+        let out = self.vm.run(&[&format!("{BIN}/mooring-stamp"), "read", disk])?.ok()?;
+        crate::site::sequences(&out.stdout)
+    }
+
+    /// The generic device of a disk, for commands past the block layer.
+    pub fn generic(&self, disk: &str) -> Result<String> {
+        let name = disk.rsplit('/').next().unwrap_or_default();
+        let out = self.vm.sh(&format!("ls /sys/block/{name}/device/scsi_generic"))?.ok()?;
+        if out.line().is_empty() {
+            bail!("{disk} has no generic device");
+        }
+        Ok(format!("/dev/{}", out.line()))
+    }
+}

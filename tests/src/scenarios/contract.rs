@@ -1,0 +1,50 @@
+//! The contract between our fake and the kernel: the same script on both, row by row and tree by tree.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use mooring_rig::{Kernel, Rig, RigOptions};
+
+use crate::site::{BIN, Programs};
+
+pub(super) fn stable(programs: &Programs) -> Result<()> {
+    run(programs, Kernel::Stable)
+}
+
+pub(super) fn backports(programs: &Programs) -> Result<()> {
+    run(programs, Kernel::Backports)
+}
+
+fn run(programs: &Programs, kernel: Kernel) -> Result<()> {
+    let rig = Rig::up(RigOptions::standard(0).named("contract").kernel(kernel))?;
+    let storage = rig.vm("storage")?;
+    let disks = storage.data_disks();
+    let [device, spare, ..] = disks.as_slice() else { bail!("the storage VM has no two data disks") };
+    storage.sh(&format!("mkdir -p {BIN} /var/target/pr; truncate -s 1M /var/file"))?.ok()?;
+    storage.push(&programs.path("mooring-contract")?, &format!("{BIN}/mooring-contract"), 0o755)?;
+    // Rows about read-only devices need one: a linear mapping that refuses writes.
+    storage
+        .sh(&format!(
+            "modprobe -a dm-mod target_core_mod target_core_iblock target_core_file iscsi_target_mod; \
+             echo 0 8192 linear {device} 0 | dmsetup create spare; echo 0 8192 linear {device} 8192 | dmsetup create ro --readonly; \
+             echo 0 8192 linear {device} 16384 | dmsetup create main; udevadm settle"
+        ))?
+        .ok()?;
+    let mut argv = vec![format!("{BIN}/mooring-contract"), "--compare".to_owned()];
+    for (option, value) in [
+        ("--root", "/sys/kernel/config/target"),
+        ("--device", "/dev/mapper/main"),
+        ("--device2", "/dev/mapper/spare"),
+        ("--read-only-device", "/dev/mapper/ro"),
+        ("--regular-file", "/var/file"),
+    ] {
+        argv.extend([option.to_owned(), value.to_owned()]);
+    }
+    let out = storage.command(argv).timeout(Duration::from_secs(180)).run()?;
+    print!("{}", out.stdout);
+    let release = storage.run(&["uname", "-r"])?.ok()?.line().to_owned();
+    let _ = spare;
+    out.ok().with_context(|| format!("the contract on kernel {release}"))?;
+    println!("   on kernel {release}");
+    rig.check_consoles()
+}

@@ -1,0 +1,263 @@
+//! Wrong requests and broken machines on a real kernel: each gets a clear error and the right exit code, and leaves nothing.
+//! (What a fake can show as well is shown in the agent's own tests, which are faster.)
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use mooring_rig::{Output, RigOptions};
+
+use crate::evidence::{Evidence, check, wait_for};
+use crate::initiator::{Credentials, Host};
+use crate::site::{AGENT, BIN, GROUP, Programs, Site, TARGET, agent_config};
+
+const PORTAL: &str = "10.10.0.10:3260";
+
+pub(super) fn run(programs: &Programs) -> Result<()> {
+    let site = Site::up(RigOptions::standard(1).named("faults"), programs)?;
+    let result = Faults { site: &site, evidence: Evidence::default() }.scenes();
+    if result.is_err() {
+        site.save_evidence(&site.rig.dir().with_file_name("failed-faults"));
+    }
+    result?;
+    site.rig.check_consoles()
+}
+
+struct Faults<'a> {
+    site: &'a Site,
+    evidence: Evidence,
+}
+
+impl Faults<'_> {
+    fn scenes(mut self) -> Result<()> {
+        self.before_the_agent()?;
+        let agent = self.site.start_agent()?;
+        self.two_agents()?;
+        self.requests()?;
+        self.foreign_objects()?;
+        self.portals()?;
+        self.wrong_secret()?;
+        let out = self.site.storage()?.sh("grep -c correct-horse /srv/mooring/agent.log || true")?;
+        drop(out);
+        agent.kill()?;
+        drop(agent.wait()?);
+        self.full_disk()?;
+        self.nothing_left()
+    }
+
+    /// Demands an exit code and a word in the message.
+    fn refused(&mut self, what: &str, out: &Output, code: i32, words: &[&str]) -> Result<()> {
+        let said = out.stderr.trim();
+        for word in words {
+            check(said.contains(word), || format!("{what}: the message does not say {word:?}: {said}"))?;
+        }
+        check(out.status.code() == Some(code), || format!("{what}: exit {:?}, not {code}: {said}", out.status.code()))?;
+        self.evidence.shows(format!("{what}: exit {code}: {}", said.lines().next().unwrap_or_default()));
+        Ok(())
+    }
+
+    fn agent_once(&self, config: &str) -> Result<Output> {
+        let storage = self.site.storage()?;
+        storage.write("/run/try.toml", config.as_bytes(), 0o600)?;
+        storage.command([&format!("{BIN}/mooring-agent"), "--config", "/run/try.toml"]).timeout(Duration::from_secs(20)).run()
+    }
+
+    fn before_the_agent(&mut self) -> Result<()> {
+        let none = self.site.mooring(&["volume", "list"])?;
+        self.refused("no agent", &none, 6, &["cannot reach the agent"])?;
+        let typo = self.agent_once(&agent_config("").replace("portals", "portal"))?;
+        self.refused("a key that is not known", &typo, 1, &["line 4", "portal"])?;
+        let plain = self.agent_once(&agent_config("").replace(AGENT, "http://10.10.0.10:7710"))?;
+        self.refused("plain text on a network", &plain, 1, &["insecure"])
+    }
+
+    fn two_agents(&mut self) -> Result<()> {
+        let second = self.agent_once(&agent_config("").replace(AGENT, "unix:/run/second.sock"))?;
+        self.refused("a second agent on one state folder", &second, 1, &["another agent"])
+    }
+
+    fn requests(&mut self) -> Result<()> {
+        let id = "11111111-2222-4333-8444-555555555555";
+        let cases: &[(&str, &[&str], i32, &[&str])] = &[
+            ("size 0", &["volume", "create", "a", "--size", "0"], 2, &["smallest volume"]),
+            ("negative size", &["volume", "create", "a", "--size", "-5GiB"], 2, &["not a size"]),
+            ("beyond the pool", &["volume", "create", "a", "--size", "1TiB"], 4, &["free"]),
+            ("a group that is not configured", &["volume", "create", "a", "--size", "8MiB", "--group", "vg9"], 4, &["vg9"]),
+            ("a malformed id", &["volume", "show", "12345-zz", "--json"], 3, &["12345-zz"]),
+            ("an unknown volume", &["volume", "show", id], 3, &[id]),
+            ("a malformed initiator", &["export", "grant", id, "--initiator", "host1", "--mode", "rw"], 2, &["iSCSI name"]),
+            (
+                "a grant of an unknown volume",
+                &["export", "grant", id, "--initiator", "iqn.2026-01.lab:a", "--mode", "rw"],
+                3,
+                &[id],
+            ),
+            ("a mode that is none", &["export", "grant", id, "--initiator", "iqn.2026-01.lab:a", "--mode", "rx"], 2, &["rw or ro"]),
+        ];
+        for (what, args, code, words) in cases {
+            let out = self.site.mooring(args)?;
+            self.refused(what, &out, *code, words)?;
+        }
+        self.site.json(&["volume", "create", "one", "--size", "8MiB", "--id", id])?;
+        // The last 7 digits of an id are lost in the NAA (lio.md, e).
+        let twin = ["volume", "create", "two", "--size", "8MiB", "--id", "11111111-2222-4333-8444-555550000000"];
+        let out = self.site.mooring(&twin)?;
+        self.refused("a NAA that another volume has", &out, 4, &["NAA", id])?;
+        let other = ["--cluster", "99999999-0000-4000-8000-000000000000", "volume", "create", "x", "--size", "8MiB"];
+        let out = self.site.mooring(&other)?;
+        self.refused("another cluster", &out, 4, &["belongs to cluster"])?;
+        let out = self.site.mooring(&["export", "revoke", "one", "--initiator", "iqn.2026-01.lab:never"])?;
+        check(out.status.success(), || format!("revoking what was never granted: {}", out.stderr))?;
+        let lvs = self.site.storage()?.sh(&format!("lvs --noheadings -o lv_name {GROUP} | wc -l"))?.ok()?;
+        check(lvs.line() == "1", || format!("{} LVs after refused creates", lvs.line()))?;
+        self.evidence.shows("refused creates left nothing: 1 LV");
+        Ok(())
+    }
+
+    /// A target under the name that a volume's target would have, made by hand.
+    fn foreign_objects(&mut self) -> Result<()> {
+        let id = "22222222-2222-4333-8444-555555555555";
+        self.site.json(&["volume", "create", "three", "--size", "8MiB", "--id", id])?;
+        let target = format!("{TARGET}/iscsi/iqn.2026-11.dev.mooring:{id}/tpgt_1");
+        let core = format!("{TARGET}/core/iblock_7/theirs");
+        let storage = self.site.storage()?;
+        storage
+            .sh(&format!(
+                "echo 0 8192 linear $(blkid -t TYPE=LVM2_member -o device | head -1) 4000000 | dmsetup create theirs; \
+                 mkdir -p {core}; echo udev_path=/dev/mapper/theirs > {core}/control; echo 1 > {core}/enable; \
+                 mkdir -p {target}/lun/lun_1; ln -s {core} {target}/lun/lun_1/by_hand"
+            ))?
+            .ok()
+            .context("make a foreign target")?;
+        let tree = |what: &str| -> Result<String> {
+            Ok(storage.sh(&format!("cd {TARGET}; find iscsi/*{id} core/iblock_7 | sort"))?.ok().context(what.to_owned())?.stdout)
+        };
+        let before = tree("before")?;
+        let grant = ["--timeout", "5", "export", "grant", "three", "--initiator", "iqn.2026-01.lab:a", "--mode", "rw"];
+        let out = self.site.mooring(&grant)?;
+        let said = format!("{}{}", out.stdout, out.stderr);
+        check(!out.status.success() && said.contains("theirs"), || format!("a foreign LUN under our name: {:?} {said}", out.status))?;
+        check(tree("after")? == before, || "the foreign target was touched".to_owned())?;
+        self.evidence.shows(format!(
+            "a LUN of someone else under our name: exit {:?}, nothing of it touched",
+            out.status.code().unwrap_or(-1)
+        ));
+        storage
+            .sh(&format!(
+                "rm {target}/lun/lun_1/by_hand; rmdir {target}/lun/lun_1 {target} {target}/..  {core} {core}/..; dmsetup remove theirs"
+            ))?
+            .ok()?;
+        wait_for("the grant to come true by itself", Duration::from_secs(90), || {
+            let shown = self.site.json(&["export", "show", "three"])?;
+            Ok((shown["export"]["in_force"] == true).then_some(()))
+        })?;
+        self.evidence.shows("the foreign target removed by hand: the grant comes true by itself");
+        self.remove("three", "iqn.2026-01.lab:a")
+    }
+
+    fn remove(&self, volume: &str, initiator: &str) -> Result<()> {
+        self.site.json(&["export", "revoke", volume, "--initiator", initiator])?;
+        self.site.json(&["volume", "delete", volume])?;
+        Ok(())
+    }
+
+    fn portals(&mut self) -> Result<()> {
+        let grant = ["export", "grant", "one", "--initiator", "iqn.2026-01.lab:a", "--mode", "rw", "--portal"];
+        let with = |portal: &'static str| [grant.as_slice(), &[portal, "--timeout", "5"]].concat();
+        let out = self.site.mooring(&with("10.99.0.1:3260"))?;
+        self.refused("a portal on an address that is not here", &out, 4, &["10.99.0.1", "10.10.0.10"])?;
+        let storage = self.site.storage()?;
+        let listen = "import socket,time; s=socket.socket(); s.bind((\"10.10.0.10\",3299)); s.listen(); print(1,flush=True); time.sleep(600)";
+        let squatter = storage.command(["python3", "-c", listen]).timeout(Duration::from_secs(600)).spawn()?;
+        if !squatter.wait_stdout("1", Duration::from_secs(20)) {
+            bail!("the squatter does not listen: {}", squatter.stderr_so_far());
+        }
+        let out = self.site.mooring(&with("10.10.0.10:3299"))?;
+        let said = format!("{}{}", out.stdout, out.stderr);
+        check(!out.status.success() && said.contains("in use"), || format!("a port in use: {:?} {said}", out.status))?;
+        self.evidence.shows(format!("a portal's port in use by another program: exit {}", out.status.code().unwrap_or(-1)));
+        squatter.kill()?;
+        drop(squatter.wait()?);
+        wait_for("the portal to open by itself", Duration::from_secs(90), || {
+            let shown = self.site.json(&["export", "show", "one"])?;
+            Ok((shown["export"]["in_force"] == true).then_some(()))
+        })?;
+        self.evidence.shows("the other program ended: the portal opens by itself");
+        self.remove("one", "iqn.2026-01.lab:a")
+    }
+
+    fn wrong_secret(&mut self) -> Result<()> {
+        let host = Host::start(self.site.rig.vm("host1")?)?;
+        let storage = self.site.storage()?;
+        self.site.json(&["volume", "create", "chap", "--size", "8MiB"])?;
+        storage.write("/run/secret", b"correct-horse-1", 0o600)?;
+        let grant = ["export", "grant", "chap", "--initiator", &host.iqn, "--mode", "rw", "--chap-user", "host1"];
+        let granted = self.site.json(&[grant.as_slice(), &["--chap-secret-file", "/run/secret"]].concat())?;
+        let target = granted["target"].as_str().context("target")?.to_owned();
+        let wrong = Credentials { user: "host1", secret: "wrong-horse-99", mutual: None };
+        for (what, chap) in [("a wrong CHAP secret", Some(wrong)), ("no CHAP at all", None)] {
+            let out = host.login(&target, PORTAL, chap, 10)?;
+            check(out.status.code() == Some(24), || format!("{what}: iscsiadm {:?}: {}", out.status, out.stderr))?;
+            host.vm.sh(&format!("iscsiadm -m node -T {target} -o delete"))?.ok()?;
+            self.evidence.shows(format!("{what}: the login is refused (iscsiadm exit 24)"));
+        }
+        let right = Credentials { user: "host1", secret: "correct-horse-1", mutual: None };
+        host.login(&target, PORTAL, Some(right), 10)?.ok()?;
+        let live = self.site.mooring(&["export", "revoke", "chap", "--initiator", &host.iqn])?;
+        self.refused("revoking a live session without --force", &live, 4, &["logged in", "10.10.0.11"])?;
+        let busy = self.site.mooring(&["volume", "delete", "chap"])?;
+        self.refused("deleting a volume that is granted", &busy, 4, &["revoke"])?;
+        host.logout(&target)?;
+        self.remove("chap", &host.iqn)
+    }
+
+    /// The store's file system is full: the change is refused, what was there stays.
+    fn full_disk(&mut self) -> Result<()> {
+        let storage = self.site.storage()?;
+        storage
+            .sh("mkdir -p /run/small; mount -t tmpfs -o size=600k none /run/small; mkdir /run/small/state")?
+            .ok()?;
+        let config = agent_config("").replace("/srv/mooring/state", "/run/small/state");
+        storage.write("/run/small.toml", config.as_bytes(), 0o600)?;
+        let agent = storage
+            .command([&format!("{BIN}/mooring-agent"), "--config", "/run/small.toml"])
+            .timeout(Duration::from_secs(600))
+            .spawn()?;
+        wait_for("the agent to answer", Duration::from_secs(30), || {
+            Ok(self.site.mooring(&["agent", "show"])?.status.success().then_some(()))
+        })?;
+        self.site.json(&["volume", "create", "kept", "--size", "8MiB"])?;
+        storage.sh("dd if=/dev/zero of=/run/small/fill bs=4k 2>/dev/null || true")?.ok()?;
+        let mut refused = None;
+        for n in 0..20 {
+            let out = self.site.mooring(&["volume", "create", &format!("more{n}"), "--size", "4MiB"])?;
+            if !out.status.success() {
+                refused = Some(out);
+                break;
+            }
+        }
+        let out = refused.context("twenty creates went through on a full disk")?;
+        self.refused("the store's disk is full", &out, 4, &["full"])?;
+        storage.sh("rm /run/small/fill")?.ok()?;
+        let list = self.site.json(&["volume", "list"])?;
+        let volumes = list["volumes"].as_array().context("volumes")?;
+        check(volumes.iter().any(|volume| volume["name"] == "kept"), || format!("what was acknowledged is gone: {list}"))?;
+        for volume in volumes {
+            self.site.json(&["volume", "delete", volume["id"].as_str().context("id")?])?;
+        }
+        self.evidence.shows("space freed: what was acknowledged is there, and the agent goes on");
+        agent.kill()?;
+        drop(agent.wait()?);
+        Ok(())
+    }
+
+    fn nothing_left(&mut self) -> Result<()> {
+        let left = self.site.storage()?.sh(&format!(
+            "find {TARGET}/iscsi -maxdepth 1 -name 'iqn*'; find {TARGET}/core -maxdepth 1 -name 'iblock_*'; \
+             lvs --noheadings -o lv_name {GROUP}"
+        ))?;
+        let left = left.ok()?.stdout;
+        check(left.trim().is_empty(), || format!("left behind: {left}"))?;
+        self.evidence.shows("nothing is left in configfs and LVM");
+        Ok(())
+    }
+}

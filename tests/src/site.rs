@@ -1,0 +1,181 @@
+//! A site: a rig with the product installed. The storage node has a volume group on its first data disk, and its state
+//! folder on the second, because the root of a VM is gone after a power cut and the agent's store must not be.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use mooring_rig::{Output, Rig, RigOptions, Running, Vm};
+use serde_json::Value;
+
+use crate::evidence::wait_for;
+
+/// Where the product's programs stand in a VM.
+pub const BIN: &str = "/srv/mooring/bin";
+/// The agent's socket.
+pub const AGENT: &str = "unix:/run/mooring/agent.sock";
+/// The volume group of the scenarios.
+pub const GROUP: &str = "vg0";
+/// LIO's folder.
+pub const TARGET: &str = "/sys/kernel/config/target";
+
+/// Programs that a scenario uses in a VM, as cargo has built them.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    folder: PathBuf,
+}
+
+impl Programs {
+    /// The programs in this folder (`target/release`).
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into() }
+    }
+
+    /// One of them.
+    pub fn path(&self, name: &str) -> Result<PathBuf> {
+        let path = self.folder.join(name);
+        if !path.exists() {
+            bail!("{} is not built: run this through `cargo xtask`, which builds it first", path.display());
+        }
+        Ok(path)
+    }
+}
+
+/// A rig with the product on it.
+pub struct Site {
+    /// The VMs.
+    pub rig: Rig,
+    programs: Programs,
+}
+
+/// The agent's configuration in the scenarios.
+pub fn agent_config(extra: &str) -> String {
+    format!(
+        "state_dir = \"/srv/mooring/state\"\nrun_dir = \"/run/mooring\"\nlisten = [\"{AGENT}\"]\n\
+         portals = [\"10.10.0.10:3260\", \"10.20.0.10:3260\"]\nlog = \"info\"\n{extra}\n[[groups]]\nname = \"{GROUP}\"\n"
+    )
+}
+
+impl Site {
+    /// Boots the VMs and installs the product; the agent is not started yet.
+    pub fn up(options: RigOptions, programs: &Programs) -> Result<Self> {
+        let rig = Rig::up(options)?;
+        let site = Self { rig, programs: programs.clone() };
+        for vm in site.rig.vms() {
+            vm.sh(&format!("mkdir -p {BIN} /etc/mooring /run/mooring"))?.ok()?;
+        }
+        site.make_disks()?;
+        site.install(site.storage()?, &["mooring-agent", "mooring", "mooring-stamp"])?;
+        for vm in site.rig.vms().iter().filter(|vm| vm.name() != "storage") {
+            site.install(vm, &["mooring-stamp"])?;
+        }
+        Ok(site)
+    }
+
+    /// The storage node.
+    pub fn storage(&self) -> Result<&Vm> {
+        self.rig.vm("storage")
+    }
+
+    /// Puts programs into a VM.
+    pub fn install(&self, vm: &Vm, names: &[&str]) -> Result<()> {
+        for name in names {
+            vm.push(&self.programs.path(name)?, &format!("{BIN}/{name}"), 0o755)?;
+        }
+        Ok(())
+    }
+
+    fn make_disks(&self) -> Result<()> {
+        let storage = self.storage()?;
+        let disks = storage.data_disks();
+        let [first, second, ..] = disks.as_slice() else { bail!("the storage VM has {} data disks, not 2", disks.len()) };
+        storage
+            .sh(&format!(
+                "pvcreate -q {first}; vgcreate -q {GROUP} {first}; mkfs.ext4 -q {second}; mount {second} /srv/mooring; \
+                 mkdir -p {BIN} /srv/mooring/state"
+            ))?
+            .ok()
+            .context("make the volume group and the state folder")?;
+        self.load_modules()
+    }
+
+    /// What modules-load.d does on a real system.
+    fn load_modules(&self) -> Result<()> {
+        self.storage()?.sh("modprobe -a target_core_mod target_core_iblock iscsi_target_mod")?.ok()?;
+        Ok(())
+    }
+
+    /// Puts back what a power cut takes from a VM without a distribution: the mount, the modules.
+    pub fn after_boot(&self) -> Result<()> {
+        let storage = self.storage()?;
+        let disks = storage.data_disks();
+        let second = disks.get(1).context("the second data disk")?;
+        storage.sh(&format!("mkdir -p /srv/mooring /etc/mooring /run/mooring; mount {second} /srv/mooring"))?.ok()?;
+        self.load_modules()
+    }
+
+    /// Starts the agent and waits until it answers.
+    pub fn start_agent(&self) -> Result<Running> {
+        self.start_agent_with("")
+    }
+
+    /// The same with more lines in its configuration.
+    pub fn start_agent_with(&self, extra: &str) -> Result<Running> {
+        let storage = self.storage()?;
+        storage.write("/etc/mooring/agent.toml", agent_config(extra).as_bytes(), 0o600)?;
+        let agent = storage.command([format!("{BIN}/mooring-agent")]).timeout(Duration::from_secs(3600)).spawn()?;
+        wait_for("the agent to answer", Duration::from_secs(30), || {
+            if !agent.is_running() {
+                bail!("the agent has ended: {}", agent.stderr_so_far());
+            }
+            Ok(self.mooring(&["agent", "show"])?.status.success().then_some(()))
+        })?;
+        Ok(agent)
+    }
+
+    /// Runs `mooring` on the storage node.
+    pub fn mooring(&self, args: &[&str]) -> Result<Output> {
+        let mut argv = vec![format!("{BIN}/mooring"), "--agent".to_owned(), AGENT.to_owned()];
+        argv.extend(args.iter().map(|&arg| arg.to_owned()));
+        self.storage()?.command(argv).timeout(Duration::from_secs(90)).run()
+    }
+
+    /// Runs `mooring --json` and reads its answer; an exit status other than 0 is an error.
+    pub fn json(&self, args: &[&str]) -> Result<Value> {
+        let mut all = vec!["--json"];
+        all.extend(args);
+        let out = self.mooring(&all)?.ok()?;
+        serde_json::from_str(&out.stdout).with_context(|| format!("`mooring {}` answered: {}", args.join(" "), out.stdout))
+    }
+
+    /// Reads the stamps of the volume on the storage node, from the LV itself.
+    pub fn stamps_on_storage(&self, device: &str) -> Result<Vec<u64>> {
+        let out = self.storage()?.run(&[&format!("{BIN}/mooring-stamp"), "read", device])?.ok()?;
+        sequences(&out.stdout)
+    }
+
+    /// Saves consoles and kernel state for a failure's report.
+    pub fn save_evidence(&self, folder: &Path) {
+        if let Err(error) = self.rig.save_evidence(folder) {
+            eprintln!("cannot save the evidence to {}: {error:#}", folder.display());
+        }
+    }
+}
+
+/// The sequence numbers in what `mooring-stamp read` prints.
+pub fn sequences(json: &str) -> Result<Vec<u64>> {
+    let stamps: Vec<Value> = serde_json::from_str(json).with_context(|| format!("stamps: {json}"))?;
+    stamps.iter().map(|stamp| stamp["sequence"].as_u64().context("a stamp without a sequence")).collect()
+}
+
+/// The last progress line of `mooring-stamp write` or `watch`.
+pub fn progress(running: &Running) -> Result<Value> {
+    let text = running.stdout_so_far();
+    let line = text.lines().rev().find(|line| line.ends_with('}')).context("no progress was printed yet")?;
+    serde_json::from_str(line).with_context(|| format!("progress: {line}"))
+}
+
+/// One number of a progress line.
+pub fn number(value: &Value, name: &str) -> Result<u64> {
+    value[name].as_u64().with_context(|| format!("no number {name} in {value}"))
+}

@@ -1,0 +1,115 @@
+//! The house's rules that a compiler does not hold: arrows between crates, where `unsafe` may be, how long a file may be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+/// Who may import whom (ARCHITECTURE.md). Dev-dependencies are free: tests may look at anything.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("mooring-agent", &["mooring-api", "mooring-host", "mooring-model", "mooring-systemd", "mooring-targets"]),
+    ("mooring-api", &["mooring-model"]),
+    ("mooring-cli", &["mooring-api", "mooring-model"]),
+    ("mooring-contract", &["mooring-host"]),
+    ("mooring-guest", &[]),
+    ("mooring-host", &[]),
+    ("mooring-model", &[]),
+    ("mooring-rig", &["mooring-guest"]),
+    ("mooring-systemd", &[]),
+    ("mooring-targets", &["mooring-host", "mooring-model"]),
+    ("mooring-tests", &["mooring-host", "mooring-rig"]),
+    ("mooring-xtask", &["mooring-rig", "mooring-tests"]),
+];
+
+/// The one module that may hold `unsafe`.
+const UNSAFE_HOME: &str = "host/src/sys.rs";
+
+/// Longest file of ours, in lines.
+const LINES_MAX: usize = 800;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+fn check_arrows(found: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let allowed: BTreeMap<_, _> = ARROWS.iter().copied().collect();
+    let mut wrong = Vec::new();
+    for (package, imports) in found {
+        let Some(allowed) = allowed.get(package.as_str()) else {
+            wrong.push(format!("{package} has no row in ARROWS: say what it may import"));
+            continue;
+        };
+        for import in imports.iter().filter(|import| !allowed.contains(&import.as_str())) {
+            wrong.push(format!("{package} imports {import}"));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn arrows() {
+    let metadata = MetadataCommand::new().manifest_path(root().join("Cargo.toml")).no_deps().exec().expect("cargo metadata");
+    let found: BTreeMap<_, BTreeSet<_>> = metadata
+        .packages
+        .iter()
+        .map(|package| {
+            let ours = package.dependencies.iter().filter(|d| d.kind != DependencyKind::Development && d.name.starts_with("mooring-"));
+            (package.name.to_string(), ours.map(|d| d.name.clone()).collect())
+        })
+        .collect();
+    assert_eq!(check_arrows(&found), Vec::<String>::new());
+    // The control: a wrong arrow is seen.
+    let wrong = BTreeMap::from([("mooring-model".to_owned(), BTreeSet::from(["mooring-host".to_owned()]))]);
+    assert_eq!(check_arrows(&wrong), ["mooring-model imports mooring-host"]);
+}
+
+fn sources() -> Vec<(String, String)> {
+    fn walk(root: &Path, folder: &Path, found: &mut Vec<(String, String)>) {
+        let skipped = ["target", ".git", "generated"];
+        for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+            let name = entry.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if entry.is_dir() && !skipped.contains(&name) {
+                walk(root, &entry, found);
+            } else if entry.extension().is_some_and(|extension| extension == "rs") {
+                let path = entry.strip_prefix(root).expect("below the root").display().to_string();
+                found.push((path, std::fs::read_to_string(&entry).expect("a source file")));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&root(), &root(), &mut found);
+    assert!(found.len() > 50, "the walk found {} files only", found.len());
+    found
+}
+
+/// Whether a line of code (not of comment) says `unsafe`.
+fn says_unsafe(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe")
+}
+
+#[test]
+fn unsafe_has_one_home() {
+    let this = "tests/tests/arch.rs";
+    for (path, text) in sources().iter().filter(|(path, _)| path != UNSAFE_HOME && path != this) {
+        let found = text.lines().position(says_unsafe);
+        assert_eq!(found, None, "{path} line {} says unsafe", found.map_or(0, |line| line + 1));
+    }
+    assert!(says_unsafe("    unsafe { x() }") && !says_unsafe("// unsafe") && !says_unsafe("unsafe_code"));
+}
+
+#[test]
+fn files_stay_short() {
+    let long: Vec<_> = sources().into_iter().filter(|(_, text)| text.lines().count() > LINES_MAX).map(|(path, _)| path).collect();
+    assert_eq!(long, Vec::<String>::new());
+}
+
+#[test]
+fn every_module_says_what_it_is_for() {
+    let silent: Vec<_> = sources()
+        .into_iter()
+        .filter(|(path, text)| !text.trim_start().starts_with("//!") && !path.contains("/tests/golden/"))
+        .map(|(path, _)| path)
+        .collect();
+    assert_eq!(silent, Vec::<String>::new());
+}

@@ -1,0 +1,51 @@
+//! `cargo xtask demo`: the main job on real kernels, from an empty machine.
+
+use std::io::{BufRead, IsTerminal, stdin};
+use std::path::Path;
+
+use anyhow::Result;
+use clap::Args;
+use mooring_tests::demo;
+use mooring_tests::site::Site;
+
+use crate::test::build_programs;
+
+/// How to end.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Leave everything running at the end, with a prompt for commands on the storage node
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Runs the demo.
+pub(crate) fn run(args: &DemoArgs, root: &Path) -> Result<()> {
+    let programs = build_programs(root)?;
+    demo::run(&programs, args.keep.then_some(&prompt as &dyn Fn(&Site) -> Result<()>))
+}
+
+/// A line is `VM COMMAND…`; `exit` or the end of input ends everything.
+fn prompt(site: &Site) -> Result<()> {
+    let names: Vec<_> = site.rig.vms().iter().map(mooring_rig::Vm::name).collect();
+    println!(
+        "everything is still running; type `VM COMMAND`, with VM one of {}, or `exit`",
+        names.join(", ")
+    );
+    println!("for example: storage /srv/mooring/bin/mooring volume list");
+    for line in stdin().lock().lines() {
+        let line = line?;
+        let (name, command) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
+        match name {
+            "" => {}
+            "exit" | "quit" => break,
+            name => match site.rig.vm(name).and_then(|vm| vm.sh(command)) {
+                Ok(out) => print!("{}{}", out.stdout, out.stderr),
+                Err(error) => println!("{error:#}"),
+            },
+        }
+        if stdin().is_terminal() {
+            eprint!("> ");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! `cargo xtask test`: everything that has to hold, from cheap to true. `.ci/run` runs the same words.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use mooring_rig::Kernel;
+use mooring_tests::scenarios::{self, Verdict};
+use mooring_tests::site::Programs;
+
+use crate::proto;
+use crate::stages::{self, Count, Stages, cargo, one, tee};
+
+/// What to run.
+#[derive(Debug, Default, Args)]
+pub(crate) struct TestArgs {
+    /// Leave out the virtual machines
+    #[arg(long)]
+    no_vm: bool,
+    /// Only VM scenarios whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    vm_only: Option<String>,
+}
+
+/// Programs that scenarios run inside VMs.
+const PROGRAMS: [&str; 5] =
+    ["mooring-agent", "mooring-bench", "mooring-cli", "mooring-contract", "mooring-tests"];
+
+/// Builds the programs for the VMs and says where they are.
+pub(crate) fn build_programs(root: &Path) -> Result<Programs> {
+    let mut args = vec!["build", "--release", "--bins"];
+    for package in PROGRAMS {
+        args.extend(["-p", package]);
+    }
+    one(cargo(root, &args))?;
+    Ok(Programs::new(root.join("target/release")))
+}
+
+fn has_nextest() -> bool {
+    let probe = Command::new("cargo-nextest").args(["nextest", "--version"]).stdin(Stdio::null()).output();
+    probe.is_ok_and(|output| output.status.success())
+}
+
+fn unit(root: &Path) -> Result<Count> {
+    // nextest where it is installed, else cargo's own runner: the same tests.
+    let (command, nextest) = if has_nextest() {
+        (
+            cargo(
+                root,
+                &["nextest", "run", "--workspace", "--all-features", "--profile", "ci", "--color", "never"],
+            ),
+            true,
+        )
+    } else {
+        (
+            cargo(
+                root,
+                &[
+                    "test",
+                    "--workspace",
+                    "--all-features",
+                    "--all-targets",
+                    "--no-fail-fast",
+                    "--color",
+                    "never",
+                ],
+            ),
+            false,
+        )
+    };
+    let (ok, text) = tee(command)?;
+    let count = if nextest { stages::count_nextest(&text) } else { stages::count_libtest(&text) };
+    match count {
+        Some(count) if ok || count.failed > 0 => Ok(count),
+        _ => bail!("the test runner failed without saying which test"),
+    }
+}
+
+fn doc_tests(root: &Path) -> Result<Count> {
+    let (ok, text) =
+        tee(cargo(root, &["test", "--workspace", "--doc", "--all-features", "--color", "never"]))?;
+    match stages::count_libtest(&text) {
+        Some(count) if ok || count.failed > 0 => Ok(count),
+        _ => bail!("cargo test --doc failed"),
+    }
+}
+
+fn docs(root: &Path) -> Result<Count> {
+    let mut command = cargo(root, &["doc", "--workspace", "--no-deps", "--all-features", "--quiet"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    one(command)
+}
+
+fn vm_scenarios(root: &Path, only: Option<&str>) -> Result<Count> {
+    let programs = build_programs(root)?;
+    let mut count = Count::default();
+    for scenario in
+        scenarios::ALL.iter().filter(|scenario| only.is_none_or(|text| scenario.name.contains(text)))
+    {
+        match scenarios::run(scenario, &programs) {
+            Verdict::Passed => count.passed += 1,
+            Verdict::Failed => count.failed += 1,
+            // In CI everything that a scenario needs can be installed: a scenario that cannot run is a failure there.
+            Verdict::Skipped if std::env::var_os("CI").is_some() => count.failed += 1,
+            Verdict::Skipped => count.skipped += 1,
+        }
+    }
+    if count == Count::default() {
+        bail!("no scenario has {:?} in its name; there are: {}", only.unwrap_or_default(), names());
+    }
+    Ok(count)
+}
+
+fn names() -> String {
+    scenarios::ALL.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Runs all stages; whether nothing has failed.
+pub(crate) fn run(args: &TestArgs, root: &Path) -> bool {
+    let mut stages = Stages::default();
+    if args.vm_only.is_none() {
+        stages.run("fmt", || one(cargo(root, &["fmt", "--all", "--check"])));
+        stages.run("proto", || proto::run(&proto::ProtoArgs { check: true }, root).map(|()| Count::PASSED));
+        stages.run("clippy", || {
+            one(cargo(
+                root,
+                &[
+                    "clippy",
+                    "--workspace",
+                    "--all-targets",
+                    "--all-features",
+                    "--quiet",
+                    "--",
+                    "-D",
+                    "warnings",
+                ],
+            ))
+        });
+        stages.run("unit, laws, contract on fakes", || unit(root));
+        stages.run("doc tests", || doc_tests(root));
+        stages.run("docs", || docs(root));
+    }
+    if !args.no_vm {
+        stages.run("build for VMs", || build_programs(root).map(|_| Count::PASSED));
+        stages.run("VM image", || {
+            mooring_rig::image::ensure(root, Kernel::Stable, false).map(|_| Count::PASSED)
+        });
+        stages.run("VM scenarios", || vm_scenarios(root, args.vm_only.as_deref()));
+    }
+    stages.finish()
+}
