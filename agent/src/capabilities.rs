@@ -49,7 +49,9 @@ pub fn gather(machine: &Machine, config: &Config, agent: AgentId, host_name: &st
 
 /// This host's name.
 pub fn host_name() -> String {
-    nix::sys::utsname::uname().map(|names| names.nodename().to_string_lossy().into_owned()).unwrap_or_default()
+    nix::sys::utsname::uname()
+        .map(|names| names.nodename().to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 fn kernel_release() -> String {
@@ -61,7 +63,9 @@ pub fn local_addresses() -> Vec<Ipv4Addr> {
     match nix::ifaddrs::getifaddrs() {
         Ok(list) => {
             let addresses: BTreeSet<_> = list
-                .filter_map(|interface| interface.address?.as_sockaddr_in().map(nix::sys::socket::SockaddrIn::ip))
+                .filter_map(|interface| {
+                    interface.address?.as_sockaddr_in().map(nix::sys::socket::SockaddrIn::ip)
+                })
                 .collect();
             addresses.into_iter().collect()
         }
@@ -152,8 +156,10 @@ fn transports(
     target_ready: bool,
     problems: &mut Vec<Problem>,
 ) -> Vec<v1::Transport> {
-    let (present, absent): (Vec<&Portal>, Vec<&Portal>) = portals.iter().partition(|portal| here.contains(&portal.address()));
-    let list: Vec<_> = here.iter().filter(|address| !address.is_loopback()).map(Ipv4Addr::to_string).collect();
+    let (present, absent): (Vec<&Portal>, Vec<&Portal>) =
+        portals.iter().partition(|portal| here.contains(&portal.address()));
+    let list: Vec<_> =
+        here.iter().filter(|address| !address.is_loopback()).map(Ipv4Addr::to_string).collect();
     for portal in &absent {
         problems.push(Problem {
             object: format!("portal {portal}"),

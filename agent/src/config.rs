@@ -148,8 +148,9 @@ impl Config {
             Some(list) => file.listen(list, raw.insecure, tls.is_some())?,
         };
         let cluster = raw.cluster.map(|text| file.value(&text, "cluster")).transpose()?;
-        let iqn_prefix =
-            raw.iqn_prefix.map_or_else(|| Ok(IqnPrefix::default()), |text| file.value(&text, "iqn_prefix"))?;
+        let iqn_prefix = raw
+            .iqn_prefix
+            .map_or_else(|| Ok(IqnPrefix::default()), |text| file.value(&text, "iqn_prefix"))?;
         let portals = file.portals(raw.portals.as_ref())?;
         let groups = file.groups(&raw.groups)?;
         let resync_seconds = file.number(
@@ -301,7 +302,9 @@ impl File<'_> {
             Some(_) => self.path(value.as_ref(), key, ""),
             None => Err(self.wrong(
                 &tls.span(),
-                format!("{key} is missing: TLS wants all three of cert, key and client_ca, or no [tls] at all"),
+                format!(
+                    "{key} is missing: TLS wants all three of cert, key and client_ca, or no [tls] at all"
+                ),
             )),
         };
         Ok(Tls {
@@ -440,17 +443,13 @@ mod tests {
     #[test]
     fn every_key_of_the_example_is_a_key() {
         // The commented-out lines must not rot: taken in, they parse too.
-        let on: String = EXAMPLE
-            .lines()
-            .map(|line| {
-                let bare = line.strip_prefix("# ").unwrap_or(line);
-                let is_key = bare.starts_with('[')
-                    || bare.split_once(" = ").is_some_and(|(key, _)| {
-                        key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') && !key.is_empty()
-                    });
-                format!("{}\n", if is_key { bare } else { line })
-            })
-            .collect();
+        let on = |line: &'static str| {
+            let bare = line.strip_prefix("# ").unwrap_or(line);
+            let is_name = |key: &str| key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+            let is_key = bare.starts_with('[') || bare.split_once(" = ").is_some_and(|(key, _)| is_name(key));
+            if is_key { bare } else { line }
+        };
+        let on = EXAMPLE.lines().map(on).collect::<Vec<_>>().join("\n");
         let config = Config::parse(&on, "agent.example.toml").unwrap();
         assert!(config.tls.is_some() && config.cluster.is_some(), "{config:?}");
     }
@@ -467,8 +466,7 @@ mod tests {
 
     #[test]
     fn network_addresses() {
-        let tls =
-            "[tls]\ncert = \"/c\"\nkey = \"/k\"\nclient_ca = \"/ca\"\n";
+        let tls = "[tls]\ncert = \"/c\"\nkey = \"/k\"\nclient_ca = \"/ca\"\n";
         let config =
             Config::parse(&format!("listen = [\"https://h:1\"]\n{SMALLEST}{tls}"), "agent.toml").unwrap();
         assert_eq!(config.tls.unwrap().client_ca, Path::new("/ca"));
@@ -605,6 +603,8 @@ mod tests {
     fn a_file_that_is_not_there() {
         let error = Config::load(Path::new("/nonexistent/agent.toml")).unwrap_err();
         assert_eq!(error.cure(), Cure::Operator);
-        assert!(error.to_string().starts_with("cannot read the configuration /nonexistent/agent.toml: put one"));
+        assert!(
+            error.to_string().starts_with("cannot read the configuration /nonexistent/agent.toml: put one")
+        );
     }
 }

@@ -35,9 +35,9 @@ pub async fn bind(config: &Config) -> Result<Vec<Bound>> {
     for address in &config.listen {
         let socket = match address {
             Address::Unix(path) => Socket::Unix(bind_unix(path)?),
-            Address::Tls(at) | Address::Plain(at) => {
-                Socket::Tcp(TcpListener::bind(at.as_str()).await.with_context(|| format!("listen on {address}"))?)
-            }
+            Address::Tls(at) | Address::Plain(at) => Socket::Tcp(
+                TcpListener::bind(at.as_str()).await.with_context(|| format!("listen on {address}"))?,
+            ),
         };
         bound.push(Bound { address: address.clone(), socket });
     }
@@ -48,7 +48,8 @@ fn bind_unix(path: &Path) -> Result<UnixListener> {
     // The state folder's lock is ours, so a socket that is left here belongs to a dead agent.
     match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => {
-            std::fs::remove_file(path).with_context(|| format!("remove the stale socket {}", path.display()))?;
+            std::fs::remove_file(path)
+                .with_context(|| format!("remove the stale socket {}", path.display()))?;
         }
         Ok(_) => bail!("listen on {}: something that is no socket is in the way", path.display()),
         Err(_) => {}
@@ -79,7 +80,11 @@ fn router(engine: &Engine, tls: Option<ServerTlsConfig>) -> Result<Router> {
 }
 
 /// Serves all listeners until `stop`; the first that fails ends all.
-pub async fn serve(engine: &Engine, bound: Vec<Bound>, stop: tokio::sync::watch::Receiver<bool>) -> Result<()> {
+pub async fn serve(
+    engine: &Engine,
+    bound: Vec<Bound>,
+    stop: tokio::sync::watch::Receiver<bool>,
+) -> Result<()> {
     let mut tasks = tokio::task::JoinSet::new();
     for Bound { address, socket } in bound {
         let tls = match (&address, &engine.config().tls) {
@@ -93,8 +98,12 @@ pub async fn serve(engine: &Engine, bound: Vec<Bound>, stop: tokio::sync::watch:
         tasks.spawn(async move {
             let stopped = async move { drop(stop.wait_for(|stop| *stop).await) };
             let served = match socket {
-                Socket::Unix(socket) => router.serve_with_incoming_shutdown(UnixListenerStream::new(socket), stopped).await,
-                Socket::Tcp(socket) => router.serve_with_incoming_shutdown(TcpListenerStream::new(socket), stopped).await,
+                Socket::Unix(socket) => {
+                    router.serve_with_incoming_shutdown(UnixListenerStream::new(socket), stopped).await
+                }
+                Socket::Tcp(socket) => {
+                    router.serve_with_incoming_shutdown(TcpListenerStream::new(socket), stopped).await
+                }
             };
             served.with_context(|| format!("serve {address}"))
         });

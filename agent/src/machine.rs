@@ -3,7 +3,9 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use mooring_host::{BlockDevices, Clock, Commands, HostCommands, KernelBlocks, KernelTree, SystemClock, Tree};
+use mooring_host::{
+    BlockDevices, Clock, Commands, HostCommands, KernelBlocks, KernelTree, SystemClock, Tree,
+};
 
 /// Lists the IPv4 addresses of this machine.
 pub type Addresses = dyn Fn() -> Vec<Ipv4Addr> + Send + Sync;

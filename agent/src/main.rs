@@ -52,11 +52,17 @@ fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::try_new(&config.log).context("`log` in the configuration")?)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_new(&config.log).context("`log` in the configuration")?,
+        )
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().context("start the runtime")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
     runtime.block_on(serve(config))?;
     // Threads that are lost in a kernel call are not waited for.
     runtime.shutdown_background();
@@ -65,8 +71,10 @@ fn run(args: &Args) -> Result<()> {
 
 async fn serve(config: Config) -> Result<()> {
     let store_dir = config.state_dir.clone();
-    std::fs::create_dir_all(&store_dir).with_context(|| format!("make the state folder {}", store_dir.display()))?;
-    let _only_one = LockFile::acquire(&store_dir.join("agent.lock")).context("another agent works on this state folder")?;
+    std::fs::create_dir_all(&store_dir)
+        .with_context(|| format!("make the state folder {}", store_dir.display()))?;
+    let _only_one = LockFile::acquire(&store_dir.join("agent.lock"))
+        .context("another agent works on this state folder")?;
     let store = Store::open(&store_dir)?;
     let machine = Machine::real(&config.configfs);
     let bound = listen::bind(&config).await?;

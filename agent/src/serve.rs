@@ -15,8 +15,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
 use crate::capabilities;
+use crate::engine::{
+    Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, Status as VolumeState, VolumeWish,
+};
 use crate::store::StoreError;
-use crate::engine::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, Status as VolumeState, VolumeWish};
 
 /// Reports that one watcher may lag behind.
 const WATCH_QUEUED_MAX: usize = 256;
@@ -41,7 +43,9 @@ impl Service {
 
     async fn capabilities(&self) -> v1::Capabilities {
         let (engine, host_name) = (self.engine.clone(), self.host_name.clone());
-        let gathered = self.engine.blocking(move || capabilities::gather(engine.machine(), engine.config(), engine.agent_id(), &host_name));
+        let gathered = self.engine.blocking(move || {
+            capabilities::gather(engine.machine(), engine.config(), engine.agent_id(), &host_name)
+        });
         gathered.await.unwrap_or_default()
     }
 }
@@ -69,7 +73,9 @@ fn refused(refusal: &Refusal) -> Status {
         Refusal::UnknownVolume(_) => Code::NotFound,
         Refusal::OtherCluster { .. } => Code::PermissionDenied,
         Refusal::Stale { .. } | Refusal::Conflict { .. } => Code::Aborted,
-        Refusal::NotAllowed(_) | Refusal::Precondition(_) | Refusal::LiveSession { .. } => Code::FailedPrecondition,
+        Refusal::NotAllowed(_) | Refusal::Precondition(_) | Refusal::LiveSession { .. } => {
+            Code::FailedPrecondition
+        }
         Refusal::NaaCollision { .. } | Refusal::Foreign(_) => Code::AlreadyExists,
         Refusal::NoSpace(_) => Code::ResourceExhausted,
         Refusal::Busy { .. } | Refusal::Volumes(_) | Refusal::Target { .. } => Code::Unavailable,
@@ -88,13 +94,16 @@ fn invalid(error: SpecError) -> Status {
 }
 
 fn volume_id(text: &str) -> Result<VolumeId, Status> {
-    text.parse().map_err(|error: mooring_model::ParseIdError| invalid(SpecError::new("volume_id", error.to_string())))
+    text.parse()
+        .map_err(|error: mooring_model::ParseIdError| invalid(SpecError::new("volume_id", error.to_string())))
 }
 
 fn cluster_id(sender: Option<&v1::Sender>) -> Result<ClusterId, Status> {
     let sender = sender.ok_or_else(|| invalid(SpecError::new("sender", "is missing")))?;
     let text = &sender.cluster_id;
-    text.parse().map_err(|error: mooring_model::ParseIdError| invalid(SpecError::new("sender.cluster_id", error.to_string())))
+    text.parse().map_err(|error: mooring_model::ParseIdError| {
+        invalid(SpecError::new("sender.cluster_id", error.to_string()))
+    })
 }
 
 /// The export's spec without its secrets.
@@ -157,13 +166,23 @@ impl Agent for Service {
         }))
     }
 
-    async fn put_volume(&self, request: Request<v1::PutVolumeRequest>) -> Result<Response<v1::PutVolumeResponse>, Status> {
+    async fn put_volume(
+        &self,
+        request: Request<v1::PutVolumeRequest>,
+    ) -> Result<Response<v1::PutVolumeResponse>, Status> {
         use v1::put_volume_request::Wish;
         let put = request.into_inner();
         let volume = volume_id(&put.volume_id)?;
         let wish = match &put.wish {
-            None => return Err(invalid(SpecError::new("wish", "is missing: nothing follows from a missing spec"))),
-            Some(Wish::Spec(spec)) => VolumeWish::Spec(mooring_api::volume_from_wire(volume, spec).map_err(invalid)?),
+            None => {
+                return Err(invalid(SpecError::new(
+                    "wish",
+                    "is missing: nothing follows from a missing spec",
+                )));
+            }
+            Some(Wish::Spec(spec)) => {
+                VolumeWish::Spec(mooring_api::volume_from_wire(volume, spec).map_err(invalid)?)
+            }
             Some(Wish::Tombstone(tombstone)) => VolumeWish::Tombstone { destroy: tombstone.destroy_data },
         };
         let deadline = self.deadline(put.deadline_ms);
@@ -178,7 +197,10 @@ impl Agent for Service {
         Ok(Response::new(v1::PutVolumeResponse { report: Some((&answer.report).into()), done: answer.done }))
     }
 
-    async fn put_export(&self, request: Request<v1::PutExportRequest>) -> Result<Response<v1::PutExportResponse>, Status> {
+    async fn put_export(
+        &self,
+        request: Request<v1::PutExportRequest>,
+    ) -> Result<Response<v1::PutExportResponse>, Status> {
         use v1::put_export_request::Wish;
         let decoded = Instant::now();
         let put = request.into_inner();
@@ -187,7 +209,12 @@ impl Agent for Service {
             v1::LiveSessions::Cut | v1::LiveSessions::Unspecified => LiveSessions::Cut,
         };
         let spec = match put.wish {
-            None => return Err(invalid(SpecError::new("wish", "is missing: nothing follows from a missing spec"))),
+            None => {
+                return Err(invalid(SpecError::new(
+                    "wish",
+                    "is missing: nothing follows from a missing spec",
+                )));
+            }
             Some(Wish::Spec(spec)) => Some(spec),
             Some(Wish::Tombstone(_)) => None,
         };
@@ -206,22 +233,34 @@ impl Agent for Service {
             report: answer.report.as_ref().map(Into::into),
             done: answer.done,
             receipts: answer.receipts.iter().map(Into::into).collect(),
-            timing: Some(v1::Timing { durable_us: micros(answer.durable), seen_us: answer.seen.map_or(0, micros) }),
+            timing: Some(v1::Timing {
+                durable_us: micros(answer.durable),
+                seen_us: answer.seen.map_or(0, micros),
+            }),
         }))
     }
 
-    async fn get_volume(&self, request: Request<v1::GetVolumeRequest>) -> Result<Response<v1::VolumeStatus>, Status> {
+    async fn get_volume(
+        &self,
+        request: Request<v1::GetVolumeRequest>,
+    ) -> Result<Response<v1::VolumeStatus>, Status> {
         let id = volume_id(&request.into_inner().volume_id)?;
         let state = self.engine.status(id).await.ok_or_else(|| refused(&Refusal::UnknownVolume(id)))?;
         Ok(Response::new(state_to_wire(&state)))
     }
 
-    async fn list_volumes(&self, _: Request<v1::ListVolumesRequest>) -> Result<Response<v1::ListVolumesResponse>, Status> {
+    async fn list_volumes(
+        &self,
+        _: Request<v1::ListVolumesRequest>,
+    ) -> Result<Response<v1::ListVolumesResponse>, Status> {
         let volumes = self.engine.statuses().await.iter().map(state_to_wire).collect();
         Ok(Response::new(v1::ListVolumesResponse { volumes }))
     }
 
-    async fn get_capabilities(&self, _: Request<v1::GetCapabilitiesRequest>) -> Result<Response<v1::Capabilities>, Status> {
+    async fn get_capabilities(
+        &self,
+        _: Request<v1::GetCapabilitiesRequest>,
+    ) -> Result<Response<v1::Capabilities>, Status> {
         Ok(Response::new(self.capabilities().await))
     }
 
@@ -232,7 +271,11 @@ impl Agent for Service {
             return Err(refused(&Refusal::UnknownVolume(id)));
         }
         let planned = self.engine.plan(only).await;
-        let step = |step: crate::engine::PlannedStep| v1::PlannedStep { volume_id: step.volume.to_string(), step: step.step, why: step.why };
+        let step = |step: crate::engine::PlannedStep| v1::PlannedStep {
+            volume_id: step.volume.to_string(),
+            step: step.step,
+            why: step.why,
+        };
         Ok(Response::new(v1::PlanResponse {
             steps: planned.steps.into_iter().map(step).collect(),
             blocked: planned.blocked.iter().map(Into::into).collect(),
@@ -267,7 +310,9 @@ impl Agent for Service {
                     Ok(Change::Receipt(receipt)) => v1::report::What::Receipt((&receipt).into()),
                     Err(broadcast::error::RecvError::Closed) => return,
                     Err(broadcast::error::RecvError::Lagged(missed)) => {
-                        let status = Status::data_loss(format!("{missed} reports were missed by this slow reader: watch again"));
+                        let status = Status::data_loss(format!(
+                            "{missed} reports were missed by this slow reader: watch again"
+                        ));
                         drop(send.send(Err(status)).await);
                         return;
                     }

@@ -1,12 +1,14 @@
 //! `mooring plan`, `mooring agent show`, `mooring watch`: looking, never changing.
 
+use std::ops::ControlFlow;
+
 use jiff::Timestamp;
 use mooring_api::v1;
 use tonic::Status;
 
 use crate::Reply;
 use crate::error::{Exit, Failure};
-use crate::output::{AgentShown, Event, EventLine, Planned};
+use crate::output::{AgentShown, Event, EventLine, Planned, rfc3339};
 use crate::select::{VolumeRef, find};
 use crate::session::Session;
 
@@ -26,17 +28,20 @@ pub(crate) async fn show(session: &Session) -> Result<Reply<AgentShown>, Failure
     Ok(Reply::ok(AgentShown::new(session.hello(), &capabilities)))
 }
 
-/// `watch`: gives each report to `print` as it comes, until the stream ends. It ends when the agent does, or when it has
-/// cut off a reader that was too slow: both are for the caller to know.
+/// `watch`: gives each report to `print` as it comes, until nobody reads any more or the stream ends. It ends
+/// when the agent does, or when it has cut off a reader that was too slow: both are for the caller to know.
 pub(crate) async fn watch(
     session: &Session,
-    mut print: impl FnMut(&EventLine) -> Result<(), Failure>,
+    mut print: impl FnMut(&EventLine) -> Result<ControlFlow<()>, Failure>,
 ) -> Result<Exit, Failure> {
     let mut reports = session.watch().await?;
     loop {
         match reports.message().await {
             Ok(Some(v1::Report { what: Some(what) })) => {
-                print(&EventLine { at: Timestamp::now().to_string(), event: Event::of_report(&what) })?;
+                let line = EventLine { at: rfc3339(Timestamp::now()), event: Event::of_report(&what) };
+                if print(&line)?.is_break() {
+                    return Ok(Exit::Ok);
+                }
             }
             // A kind of report that a newer agent sends.
             Ok(Some(v1::Report { what: None })) => {}

@@ -295,10 +295,10 @@ impl Receipt {
 
 impl Display for Receipt {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let removed = if self.nexus_removed {
-            "the nexus was removed from the kernel"
-        } else {
-            "there was nothing in the kernel to remove"
+        let removed = match self.nexus_removed {
+            None => "not yet",
+            Some(true) => "the nexus was removed from the kernel",
+            Some(false) => "there was nothing in the kernel to remove",
         };
         f.write_str(&facts([
             ("RECEIPT", self.proof_text()),

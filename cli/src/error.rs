@@ -156,22 +156,14 @@ impl Failure {
         }
     }
 
-    /// Who can cure it, as far as the agent says.
     fn cure(&self) -> Option<Cure> {
-        let Self::Agent(status) = self else { return None };
-        match status.metadata().get(CURE_KEY)?.to_str().ok()? {
-            "retry" => Some(Cure::Retry),
-            "fix_spec" => Some(Cure::FixSpec),
-            "operator" => Some(Cure::Operator),
-            "bug" => Some(Cure::Bug),
-            _ => None,
-        }
+        if let Self::Agent(status) = self { cure_of(status) } else { None }
     }
 
     fn advice(&self) -> Option<String> {
         let text = match self {
             Self::Connect(ConnectError::Transport { address, source }) => {
-                return connect_advice(address, source);
+                return connect_advice(address, io_kind(source)?);
             }
             Self::Silent { .. } => REPEAT,
             Self::Agent(status) if is_transport(status) => REPEAT,
@@ -189,7 +181,8 @@ impl Failure {
     }
 }
 
-const REPEAT: &str = "A change may or may not have been accepted. Every command is safe to repeat (create: with the same --id).";
+const REPEAT: &str = "A change may or may not have been accepted. Repeat the command; a create, with the id that \
+                      `mooring volume list` shows.";
 
 /// What the agent's word on the cure means for whoever reads it.
 pub(crate) fn cure_advice(cure: Cure) -> &'static str {
@@ -208,6 +201,17 @@ pub(crate) const fn cure_word(cure: Cure) -> &'static str {
         Cure::FixSpec => "fix_spec",
         Cure::Operator => "operator",
         Cure::Bug => "bug",
+    }
+}
+
+/// Who can cure it, as far as the agent says.
+fn cure_of(status: &Status) -> Option<Cure> {
+    match status.metadata().get(CURE_KEY)?.to_str().ok()? {
+        "retry" => Some(Cure::Retry),
+        "fix_spec" => Some(Cure::FixSpec),
+        "operator" => Some(Cure::Operator),
+        "bug" => Some(Cure::Bug),
+        _ => None,
     }
 }
 
@@ -231,7 +235,8 @@ fn exit_of_status(status: &Status) -> Exit {
         | Code::ResourceExhausted
         | Code::Unauthenticated => Exit::Refused,
         // With a cure it is the agent itself that speaks: it is there, and the machine below it is not.
-        Code::Unavailable if status.metadata().contains_key(CURE_KEY) => Exit::Failed,
+        Code::Unavailable if cure_of(status) == Some(Cure::Operator) => Exit::Refused,
+        Code::Unavailable if cure_of(status).is_some() => Exit::Failed,
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => Exit::Unreachable,
         Code::Ok | Code::Unknown | Code::Unimplemented | Code::Internal | Code::DataLoss => Exit::Failed,
     }
@@ -249,9 +254,9 @@ fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
     None
 }
 
-fn connect_advice(address: &str, source: &tonic::transport::Error) -> Option<String> {
+fn connect_advice(address: &str, kind: io::ErrorKind) -> Option<String> {
     let socket = address.strip_prefix("unix:");
-    let text = match (io_kind(source)?, socket) {
+    let text = match (kind, socket) {
         (io::ErrorKind::NotFound, Some(path)) => format!(
             "There is no socket {path}. Start the agent (systemctl start mooring-agent), or name another with --agent."
         ),
@@ -289,6 +294,17 @@ mod tests {
         ] {
             assert_eq!(Failure::Agent(Box::new(Status::new(code, "x"))).exit(), exit, "{code:?}");
         }
+    }
+
+    #[test]
+    fn who_cannot_connect_is_told_why() {
+        let advice = |address, kind| connect_advice(address, kind).unwrap_or_default();
+        let unix = "unix:/run/mooring/agent.sock";
+        assert!(advice(unix, io::ErrorKind::NotFound).contains("There is no socket /run/mooring/agent.sock"));
+        assert!(advice(unix, io::ErrorKind::PermissionDenied).contains("usermod -aG mooring"));
+        assert!(advice(unix, io::ErrorKind::ConnectionRefused).contains("not running"));
+        assert!(advice("https://a:1", io::ErrorKind::ConnectionRefused).contains("`listen`"));
+        assert_eq!(advice("https://a:1", io::ErrorKind::TimedOut), "");
     }
 
     #[test]

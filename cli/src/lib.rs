@@ -19,6 +19,7 @@ mod session;
 mod volume;
 
 use std::io::{self, ErrorKind, Write};
+use std::ops::ControlFlow;
 
 pub use args::{Cli, Command, Global};
 pub use error::{Exit, Failure};
@@ -94,16 +95,19 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
 }
 
 fn print<T: serde::Serialize + std::fmt::Display>(json: bool, reply: &Reply<T>) -> Result<Exit, Failure> {
-    write_out(&output::render(json, false, &reply.answer)?)?;
+    // The command is done either way.
+    let _ = write_out(&output::render(json, false, &reply.answer)?)?;
     Ok(reply.exit)
 }
 
-/// Writes to standard output. A reader that went away (`mooring volume list | head -1`) has had enough: no error.
-fn write_out(text: &str) -> Result<(), Failure> {
+/// Writes to standard output. A reader that went away (`mooring volume list | head -1`) has had enough: that is no error,
+/// and `Break`.
+fn write_out(text: &str) -> Result<ControlFlow<()>, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::Output(error)),
-        _ => Ok(()),
+        Ok(()) => Ok(ControlFlow::Continue(())),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+        Err(error) => Err(Failure::Output(error)),
     }
 }
 

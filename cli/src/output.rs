@@ -37,7 +37,12 @@ fn some(text: &str) -> Option<String> {
 }
 
 fn time(micros: i64) -> Option<String> {
-    Timestamp::from_microsecond(micros).ok().filter(|_| micros != 0).map(|time| time.to_string())
+    Timestamp::from_microsecond(micros).ok().filter(|_| micros != 0).map(rfc3339)
+}
+
+/// Always six digits after the point: times in a column line up and sort as text.
+pub(crate) fn rfc3339(time: Timestamp) -> String {
+    format!("{time:.6}")
 }
 
 fn list<T, U>(items: &[T], convert: impl Fn(&T) -> U) -> Vec<U> {
@@ -340,8 +345,8 @@ pub(crate) struct Receipt {
     pub initiator: String,
     pub attachments: Vec<String>,
     pub generation: Option<String>,
-    /// False: there was nothing in the kernel to take away.
-    pub nexus_removed: bool,
+    /// False: there was nothing in the kernel to take away. `null` while unproven.
+    pub nexus_removed: Option<bool>,
     pub sessions_cut: Vec<Session>,
     /// Nothing of this nexus lands any more.
     pub proven: bool,
@@ -361,7 +366,7 @@ impl Receipt {
             initiator: receipt.initiator.clone(),
             attachments: receipt.attachment_ids.clone(),
             generation: generation(receipt.generation.as_ref()),
-            nexus_removed: receipt.nexus_removed,
+            nexus_removed: receipt.proven.then_some(receipt.nexus_removed),
             sessions_cut: list(&receipt.sessions_cut, Session::of_wire),
             proven: receipt.proven,
             may_still_land: receipt.may_still_land,

@@ -195,8 +195,17 @@ fn an_unproven_receipt_is_not_a_success() {
     let again: serde_json::Value = serde_json::from_str(&again.out).unwrap();
     assert_eq!(again["receipt"]["may_still_land"], 8);
     assert_eq!(again["receipt"]["ended"], serde_json::Value::Null);
-    let receipt = &mut rig.fake.state().receipts[0];
-    (receipt.proven, receipt.may_still_land, receipt.ended_us) = (true, 0, receipt.began_us + 5);
+    assert_eq!(again["receipt"]["nexus_removed"], serde_json::Value::Null);
+    // The kernel's call returns.
+    {
+        let receipt = &mut rig.fake.state().receipts[0];
+        (receipt.proven, receipt.may_still_land, receipt.ended_us) = (true, 0, receipt.began_us + 5);
+    }
+    let proven = rig.json(&revoke("data", HOST1));
+    assert_eq!(
+        (&proven["receipt"]["nexus_removed"], &proven["receipt"]["took_us"]),
+        (&true.into(), &5.into())
+    );
 }
 
 #[test]
@@ -281,6 +290,7 @@ fn errors_of_the_agent_have_their_exit_code_and_their_cure() {
         (cured(Code::InvalidArgument, "size: too small", "fix_spec"), 2, "change the request"),
         (cured(Code::PermissionDenied, "another cluster", "fix_spec"), 4, "another cluster"),
         (cured(Code::Unavailable, "lvm does not answer", "retry"), 1, "retry"),
+        (cured(Code::Unavailable, "lvm is not installed", "operator"), 4, "An operator must act"),
         (cured(Code::Internal, "a step was planned twice", "bug"), 1, "defect"),
     ] {
         rig.fake.state().knobs.fail = Some(status.clone());
@@ -356,4 +366,22 @@ fn plan_agent_and_watch() {
     assert_eq!(kinds, ["agent", "volume", "export", "synced", "receipt"]);
     assert!(lines.iter().all(|line| line["at"].as_str().unwrap().ends_with('Z')));
     assert_eq!(rig.run(&["watch"]).out.lines().count(), 5);
+}
+
+#[test]
+fn a_reader_that_went_away_is_no_error() {
+    let rig = Rig::new();
+    rig.volume("data");
+    for words in [&["volume", "list"][..], &["watch"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_mooring"))
+            .env_clear()
+            .args(["--agent", &rig.address()])
+            .args(words)
+            .stdout(writer)
+            .output()
+            .unwrap();
+        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{words:?}");
+    }
 }

@@ -68,3 +68,38 @@ fn value(tree: &dyn Tree, path: &TreePath) -> String {
         Ok(bytes) => format!(" = \"{}\"", String::from_utf8_lossy(&bytes).escape_debug()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KernelTree;
+
+    #[test]
+    fn every_object_is_a_line_and_secrets_are_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(at("auth")).unwrap();
+        for (name, value) in [
+            ("auth/password", "secret\n"),
+            ("auth/password_mutual", "\n"),
+            ("auth/userid", "user\"1\n\n"),
+            ("binary", "a\0b"),
+        ] {
+            std::fs::write(at(name), value).unwrap();
+        }
+        std::os::unix::fs::symlink(at("auth"), at("zlink")).unwrap();
+        assert_eq!(
+            dump(&KernelTree::new(folder.path())),
+            "dir  auth\n\
+             file auth/password = ***\n\
+             file auth/password_mutual = \"\\n\"\n\
+             file auth/userid = \"user\\\"1\\n\\n\"\n\
+             file binary = \"a\\0b\"\n\
+             link zlink -> auth\n"
+        );
+        assert_eq!(
+            dump_below(&KernelTree::new(folder.path()), &TreePath::new("none")),
+            "dir  none ! ENOENT\n"
+        );
+    }
+}

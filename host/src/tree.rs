@@ -339,3 +339,57 @@ impl Tree for KernelTree {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_leads_out_of_the_tree() {
+        let root = TreePath::root();
+        assert_eq!(TreePath::new("/core//iblock_0/./x/").as_str(), "core/iblock_0/x");
+        for hostile in ["..", "a/b", "a\0b", "/"] {
+            let path = root.join("acls").join(hostile);
+            assert_eq!((path.parent().as_str(), path.name()), ("acls", "\u{fffd}"), "{hostile:?}");
+        }
+        assert_eq!(root.join("").join("."), root);
+        assert_eq!((root.parent(), root.name()), (TreePath::root(), ""));
+        let path = TreePath::new("a/bc");
+        assert!(path.is_within(&TreePath::new("a")) && path.is_within(&path) && path.is_within(&root));
+        assert!(!path.is_within(&TreePath::new("a/b")));
+    }
+
+    #[test]
+    fn a_kernel_tree_is_one_system_call_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = KernelTree::new(folder.path());
+        let path = TreePath::new;
+        tree.mkdir(&path("core")).unwrap();
+        assert_eq!(tree.mkdir(&path("core")).unwrap_err().errno, Errno::EEXIST);
+        let error = tree.mkdir(&path("none/x")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("mkdir {}/none/x: No such file or directory (ENOENT)", folder.path().display())
+        );
+        // An attribute that is missing is not made.
+        assert_eq!(tree.write(&path("core/attribute"), b"1").unwrap_err().errno, Errno::ENOENT);
+        fs::write(folder.path().join("core/attribute"), b"old\n").unwrap();
+        tree.write(&path("core/attribute"), b"new").unwrap();
+        assert_eq!(tree.read(&path("core/attribute")).unwrap(), b"new\n");
+        assert_eq!(tree.read_text(&path("core/attribute")).unwrap(), "new");
+        tree.symlink(&path("core"), &path("link")).unwrap();
+        assert_eq!(tree.read_link(&path("link")).unwrap(), path("core"));
+        std::os::unix::fs::symlink("../core/attribute", folder.path().join("core/relative")).unwrap();
+        assert_eq!(tree.read_link(&path("core/relative")).unwrap(), path("core/attribute"));
+        assert_eq!(tree.read_link(&path("core")).unwrap_err().errno, Errno::EINVAL);
+        let kinds: Vec<_> =
+            tree.list(&TreePath::root()).unwrap().into_iter().map(|entry| entry.kind).collect();
+        assert_eq!(kinds, [EntryKind::Dir, EntryKind::Link]);
+        assert_eq!(tree.list(&path("none")).unwrap_err().errno, Errno::ENOENT);
+        assert!(tree.is_dir(&path("core")).unwrap());
+        assert!(!tree.is_dir(&path("none")).unwrap() && !tree.is_dir(&path("core/attribute")).unwrap());
+        assert_eq!(tree.rmdir(&path("core")).unwrap_err().errno, Errno::ENOTEMPTY);
+        tree.unlink(&path("link")).unwrap();
+        assert_eq!(tree.unlink(&path("link")).unwrap_err().errno, Errno::ENOENT);
+    }
+}

@@ -156,9 +156,9 @@ impl ChapSide {
                 "want 1 to 255 printable ASCII characters without blanks",
             ));
         }
-        // LIO takes "NULL" in these files as "clear the value".
-        if self.user == "NULL" || self.secret.expose() == "NULL" {
-            return Err(SpecError::new(field, "the kernel takes the word NULL as 'no credential'"));
+        // LIO compares only the first four bytes with "NULL", and takes such a value as "not set".
+        if self.user.starts_with("NULL") || self.secret.expose().starts_with("NULL") {
+            return Err(SpecError::new(field, "the kernel takes what begins with NULL as 'no credential'"));
         }
         let secret = self.secret.expose();
         if !(CHAP_SECRET_BYTES_MIN..=CHAP_BYTES_MAX).contains(&secret.len()) || !printable(secret) {

@@ -138,6 +138,55 @@ fn is_given(way: &Way, wishes: [&Wanted; 2]) -> bool {
     })
 }
 
+/// Law 5, logins: after every single step, whoever could log in is given that by the old or by the new wish: that LUN, at
+/// most that mode, and with exactly those credentials. What the new wish does not give goes once and never comes back.
+fn exposes_nothing(a: &Wanted, b: &Wanted) {
+    let machine = machine();
+    let tree = machine.lio();
+    settle(&machine, a);
+    let steps = plan_now(&tree, b);
+    let mut refused: BTreeSet<Way> = BTreeSet::new();
+    let mut before: BTreeSet<Way> = ways(&machine).into_iter().collect();
+    let mut watch = Each(|step: &mooring_model::Step<Op>| {
+        let now: BTreeSet<Way> = ways(&machine).into_iter().collect();
+        for way in &now {
+            assert!(is_given(way, [a, b]), "{way:?} after {}\n{}", step.op, text(&steps));
+            assert!(!refused.contains(way), "{way:?} is back after {}\n{}", step.op, text(&steps));
+        }
+        refused.extend(before.difference(&now).filter(|way| !is_given(way, [b, b])).cloned());
+        before = now;
+    });
+    apply(&steps, &tree, &mut watch).unwrap();
+    assert_eq!(ways(&machine), wanted_ways(b));
+}
+
+/// Law 5, logins, exhaustively for one initiator: from every grant (or none) to every other.
+#[test]
+fn nothing_is_exposed_early_between_any_two_grants() {
+    let mut grants = vec![None];
+    let mutuals =
+        [None, Some(side("target-a", "mutual-of-a-1234")), Some(side("target-b", "mutual-of-a-1234"))];
+    let mut chaps = vec![None];
+    for (user, secret) in
+        [("user-a", "secret-of-a-1234"), ("user-a", "secret-of-a-5678"), ("user-b", "secret-of-b-1234")]
+    {
+        chaps
+            .extend(mutuals.iter().map(|mutual| Some(Chap { mutual: mutual.clone(), ..chap(user, secret) })));
+    }
+    for chap in chaps {
+        for (lun, mode) in [(1, Mode::ReadOnly), (1, Mode::ReadWrite), (2, Mode::ReadWrite)] {
+            grants.push(Some(grant(1, lun, mode, chap.clone())));
+        }
+    }
+    let wishes: Vec<Wanted> =
+        grants.into_iter().map(|one| present(&PORTALS[..1], one.into_iter().collect())).collect();
+    for a in &wishes {
+        for b in &wishes {
+            exposes_nothing(a, b);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(config())]
 
@@ -176,26 +225,10 @@ proptest! {
         prop_assert_eq!(dump_all(&tree), dump_all(&straight.lio()), "stopped after {} of\n{}", stop, text(&whole));
     }
 
-    /// Law 5, logins: after every single step, whoever could log in is given that by the old or by the new wish: that LUN, at
-    /// most that mode, and with exactly those credentials. What the new wish does not give goes once and never comes back.
+    /// Law 5, logins, with three initiators.
     #[test]
     fn nothing_is_exposed_early(a in some_wish(), b in some_wish()) {
-        let machine = machine_beside_foreign();
-        let tree = machine.lio();
-        settle(&machine, &a);
-        let steps = plan_now(&tree, &b);
-        let mut refused: BTreeSet<Way> = BTreeSet::new();
-        let mut before: BTreeSet<Way> = ways(&machine).into_iter().collect();
-        apply(&steps, &tree, &mut Each(|step: &mooring_model::Step<Op>| {
-            let now: BTreeSet<Way> = ways(&machine).into_iter().collect();
-            for way in &now {
-                assert!(is_given(way, [&a, &b]), "{way:?} after {}\n{}", step.op, text(&steps));
-                assert!(!refused.contains(way), "{way:?} is back after {}\n{}", step.op, text(&steps));
-            }
-            refused.extend(before.difference(&now).filter(|way| !is_given(way, [&b, &b])).cloned());
-            before = now;
-        })).unwrap();
-        prop_assert_eq!(ways(&machine), wanted_ways(&b));
+        exposes_nothing(&a, &b);
     }
 
     /// Law 5, live sessions: with everybody of the old wish logged in, no session ever has a mode that is wider than the wider
@@ -475,12 +508,12 @@ fn chain() -> Vec<Wanted> {
 /// with every error, ends in the same tree as without.
 #[test]
 fn every_stop_and_every_failure_of_the_chain() {
-    let machine = machine_beside_foreign();
+    let machine = machine();
     for (number, wish) in chain().iter().enumerate() {
         let steps = settle(&machine, wish).steps.len();
         let whole = dump_all(&machine.lio());
         let start = || {
-            let machine = machine_beside_foreign();
+            let machine = common::machine();
             for before in &chain()[..number] {
                 settle(&machine, before);
             }
@@ -509,6 +542,69 @@ fn every_stop_and_every_failure_of_the_chain() {
                 assert_eq!(dump_all(&tree), whole, "wish {number} with {errno:?} at {stop}");
             }
         }
+    }
+}
+
+/// Credentials that somebody left behind an ACL without CHAP never come to life while CHAP is put on it.
+#[test]
+fn stale_credentials_never_admit() {
+    let machine = machine();
+    let tree = machine.lio();
+    settle(&machine, &present(&PORTALS[..1], vec![grant(1, 1, Mode::ReadWrite, None)]));
+    let auth = layout::acl(&names(), &host(1)).join("auth");
+    tree.write(&auth.join("userid"), b"old-user").unwrap();
+    tree.write(&auth.join("password"), b"old-secret-1234").unwrap();
+    let wish =
+        present(&PORTALS[..1], vec![grant(1, 1, Mode::ReadWrite, Some(chap("user", "secret-1234567")))]);
+    let mut seen = BTreeSet::new();
+    let watch =
+        |_: &mooring_model::Step<Op>| seen.extend(ways(&machine).into_iter().map(|way| way.credentials));
+    apply(&plan_now(&tree, &wish), &tree, &mut Each(watch)).unwrap();
+    assert_eq!(seen, BTreeSet::from([None, Some(("user".to_owned(), "secret-1234567".to_owned()))]));
+}
+
+/// Demo mode found on: whoever came in without an ACL is thrown out, although no ACL shows him.
+#[test]
+fn strangers_are_thrown_out() {
+    let machine = machine();
+    let tree = machine.lio();
+    let wish = present(&PORTALS[..1], vec![grant(1, 1, Mode::ReadWrite, None)]);
+    settle(&machine, &wish);
+    let tpg = layout::tpg(&names());
+    for (name, value) in
+        [("generate_node_acls", "1"), ("authentication", "0"), ("demo_mode_write_protect", "0")]
+    {
+        tree.write(&tpg.join("attrib").join(name), value.as_bytes()).unwrap();
+    }
+    let stranger = machine.login(PORTALS[0], names().iqn.as_str(), "iqn.1999-01.stranger:x", None).unwrap();
+    assert!(machine.write(stranger, 1).is_ok());
+    settle(&machine, &wish);
+    assert!(!machine.is_live(stranger));
+}
+
+/// Where a mapping is made in place while a session lives (its gate was closed meanwhile, its mapping taken away by hand),
+/// `prod_mode_write_protect` alone keeps a read-only nexus from writing; without it the session can write, for two steps.
+#[test]
+fn prod_mode_alone_closes_the_window() {
+    for (prod_mode, exposed) in [(true, false), (false, true)] {
+        let machine = machine();
+        let lio = machine.lio();
+        let wish =
+            present(&PORTALS[..1], vec![grant(1, 1, Mode::ReadOnly, Some(chap("user", "secret-1234567")))]);
+        settle(&machine, &wish);
+        log_in_all(&machine, &wish);
+        let acl = layout::acl(&names(), &host(1));
+        lio.write(&acl.join("auth").join("password"), b"NULL").unwrap();
+        lio.unlink(&acl.join("lun_1").join(layout::LINK)).unwrap();
+        lio.write(&layout::tpg(&names()).join("attrib").join("prod_mode_write_protect"), b"0").unwrap();
+        let tree: &dyn Tree = if prod_mode { &lio } else { &NoProdMode(&lio) };
+        let steps = plan_now(tree, &wish);
+        let mut wrote = false;
+        let watch = |_: &mooring_model::Step<Op>| {
+            wrote |= machine.reachable().iter().any(|reach| mode_of(reach.mode) == Mode::ReadWrite);
+        };
+        apply(&steps, tree, &mut Each(watch)).unwrap();
+        assert_eq!(wrote, exposed, "{}", text(&steps));
     }
 }
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 use mooring_api::v1;
 use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{
-    BlockedKind, ClusterId, ExportSpec, Fence, Grant, Iqn, Mode, Naa, Proof, Receipt, Revoked, SessionReport, Stamp, VolumeSpec,
+    BlockedKind, ClusterId, ExportSpec, Fence, Grant, Iqn, Mode, Naa, Proof, Receipt, Revoked, SessionReport,
+    Stamp, VolumeSpec,
 };
 use mooring_targets::ExportView;
 use prost::Message;
@@ -96,14 +97,19 @@ impl Engine {
         let kept = kept.map(|kept| kept.generation).unwrap_or(stamp.generation);
         match fence {
             Fence::Newer | Fence::Same => Ok(fence),
-            Fence::Stale => Err(Refusal::Stale { object: object.to_owned(), arrived: stamp.generation, kept }),
+            Fence::Stale => {
+                Err(Refusal::Stale { object: object.to_owned(), arrived: stamp.generation, kept })
+            }
             Fence::Conflict => Err(Refusal::Conflict { object: object.to_owned(), generation: kept }),
         }
     }
 
     fn check_opaque(opaque: &[u8]) -> Result<(), Refusal> {
         if opaque.len() > OPAQUE_BYTES_MAX {
-            return Err(Refusal::field("opaque", format!("{} bytes are more than {OPAQUE_BYTES_MAX}", opaque.len())));
+            return Err(Refusal::field(
+                "opaque",
+                format!("{} bytes are more than {OPAQUE_BYTES_MAX}", opaque.len()),
+            ));
         }
         Ok(())
     }
@@ -138,7 +144,9 @@ impl Engine {
             }
         };
         let store = &self.shared.store;
-        store.put_spec(Kind::Volume, cell.id, &put.stamp, &stored, &put.opaque, &[]).map_err(Refusal::Store)?;
+        store
+            .put_spec(Kind::Volume, cell.id, &put.stamp, &stored, &put.opaque, &[])
+            .map_err(Refusal::Store)?;
         lock(&self.shared.naas).entry(Naa::of_serial(&cell.id.to_string())).or_insert(cell.id);
         let mut state = cell.state();
         state.volume = Some(Wish { stamp: put.stamp, kind, opaque: put.opaque });
@@ -147,7 +155,12 @@ impl Engine {
         Ok(())
     }
 
-    fn check_volume(&self, cell: &Cell, spec: &VolumeSpec, kept: Option<&Wish<VolumeSpec>>) -> Result<(), Refusal> {
+    fn check_volume(
+        &self,
+        cell: &Cell,
+        spec: &VolumeSpec,
+        kept: Option<&Wish<VolumeSpec>>,
+    ) -> Result<(), Refusal> {
         let groups = &self.shared.config.groups;
         if !groups.iter().any(|group| group.name == spec.group) {
             let allowed: Vec<_> = groups.iter().map(|group| group.name.as_str()).collect();
@@ -163,7 +176,10 @@ impl Engine {
         }
         match kept.map(|kept| &kept.kind) {
             Some(WishKind::Spec(old)) if old.group != spec.group => {
-                return Err(Refusal::Precondition(format!("volume {} lies in group {}; it cannot be moved", cell.id, old.group)));
+                return Err(Refusal::Precondition(format!(
+                    "volume {} lies in group {}; it cannot be moved",
+                    cell.id, old.group
+                )));
             }
             Some(WishKind::Spec(old)) if old.size != spec.size => {
                 return Err(Refusal::Precondition(format!(
@@ -175,10 +191,14 @@ impl Engine {
             Some(WishKind::Tombstone { .. }) | None => {}
         }
         // A new volume: what cannot be made is refused now, and nothing is kept of it.
-        let view = volumes::view_one(&*self.shared.machine.commands, groups, cell.id).map_err(Refusal::Volumes)?;
+        let view =
+            volumes::view_one(&*self.shared.machine.commands, groups, cell.id).map_err(Refusal::Volumes)?;
         let dying = matches!(kept.map(|kept| &kept.kind), Some(WishKind::Tombstone { destroy: true }));
         if dying && view.lv(&spec.group, cell.id).is_some() {
-            return Err(Refusal::Precondition(format!("volume {} is still being deleted: try again when it is gone", cell.id)));
+            return Err(Refusal::Precondition(format!(
+                "volume {} is still being deleted: try again when it is gone",
+                cell.id
+            )));
         }
         let plan = volumes::plan(&volumes::Wanted::Volume(spec.clone()), &view, cell.id);
         match plan.blocked.first() {
@@ -250,18 +270,26 @@ impl Engine {
     fn check_export(&self, cell: &Cell, spec: &ExportSpec, kept: Option<&ExportSpec>) -> Result<(), Refusal> {
         if let Some(kept) = kept.filter(|kept| kept.identity != spec.identity) {
             let names = kept.identity.names(cell.id, &self.shared.config.iqn_prefix);
-            return Err(Refusal::Precondition(format!("volume {} is exported as {}; an identity never changes", cell.id, names.iqn)));
+            return Err(Refusal::Precondition(format!(
+                "volume {} is exported as {}; an identity never changes",
+                cell.id, names.iqn
+            )));
         }
         let naa = spec.identity.names(cell.id, &self.shared.config.iqn_prefix).naa();
         if let Some(other) = lock(&self.shared.naas).get(&naa).copied().filter(|other| *other != cell.id) {
             return Err(Refusal::NaaCollision { volume: cell.id, naa, other });
         }
         // Only portals that are new are looked up: the answer for the others is in the reports.
-        let new: Vec<_> = spec.portals.iter().filter(|portal| kept.is_none_or(|kept| !kept.portals.contains(portal))).collect();
+        let new: Vec<_> = spec
+            .portals
+            .iter()
+            .filter(|portal| kept.is_none_or(|kept| !kept.portals.contains(portal)))
+            .collect();
         if !new.is_empty() {
             let here = (self.shared.machine.addresses)();
             if let Some(portal) = new.iter().find(|portal| !here.contains(&portal.address())) {
-                let list: Vec<_> = here.iter().filter(|ip| !ip.is_loopback()).map(Ipv4Addr::to_string).collect();
+                let list: Vec<_> =
+                    here.iter().filter(|ip| !ip.is_loopback()).map(Ipv4Addr::to_string).collect();
                 return Err(Refusal::Precondition(format!(
                     "portal {portal}: this host does not have the address {} (it has {})",
                     portal.address(),
@@ -273,7 +301,12 @@ impl Engine {
     }
 
     /// While a receipt of this volume stays unproven, nobody new may write: commands of the revoked nexus may still land.
-    fn check_quarantine(&self, cell: &Cell, spec: &ExportSpec, kept: Option<&ExportSpec>) -> Result<(), Refusal> {
+    fn check_quarantine(
+        &self,
+        cell: &Cell,
+        spec: &ExportSpec,
+        kept: Option<&ExportSpec>,
+    ) -> Result<(), Refusal> {
         let writes = |grant: &Grant| grant.mode == Mode::ReadWrite;
         let new_writer = spec.grants.iter().find(|grant| {
             writes(grant) && !kept.and_then(|kept| kept.grant(&grant.initiator)).is_some_and(writes)
@@ -282,9 +315,10 @@ impl Engine {
         let now = self.shared.machine.clock.now();
         let limit = Duration::from_millis(u64::from(self.shared.config.answer_deadline_ms));
         let state = cell.state();
-        let overdue = state.open_receipts.iter().find(|open| {
-            now.duration_since(open.receipt.began).is_ok_and(|since| since >= limit)
-        });
+        let overdue = state
+            .open_receipts
+            .iter()
+            .find(|open| now.duration_since(open.receipt.began).is_ok_and(|since| since >= limit));
         match overdue {
             None => Ok(()),
             Some(open) => Err(Refusal::Precondition(format!(
@@ -311,7 +345,9 @@ impl Engine {
         let target = |source| Refusal::Target { volume: cell.id, source };
         let view = ExportView::read(tree, &names).map_err(target)?;
         let live = mooring_targets::read_sessions(tree, &names, &view).map_err(target)?;
-        let of = |grant: &Grant| live.get(grant.initiator.as_str()).map(|live| live.sessions.clone()).unwrap_or_default();
+        let of = |grant: &Grant| {
+            live.get(grant.initiator.as_str()).map(|live| live.sessions.clone()).unwrap_or_default()
+        };
         Ok(removed.iter().map(|grant| (grant.initiator.clone(), of(grant))).collect())
     }
 
@@ -349,7 +385,13 @@ fn removed_grants(kept: Option<&ExportSpec>, new: Option<&ExportSpec>) -> Vec<Gr
 }
 
 fn refuse_live(cell: &Cell, sessions: &BTreeMap<Iqn, Vec<SessionReport>>) -> Result<(), Refusal> {
-    let Some((initiator, sessions)) = sessions.iter().find(|(_, sessions)| !sessions.is_empty()) else { return Ok(()) };
+    let Some((initiator, sessions)) = sessions.iter().find(|(_, sessions)| !sessions.is_empty()) else {
+        return Ok(());
+    };
     let addresses: Vec<_> = sessions.iter().flat_map(|session| session.addresses.iter().cloned()).collect();
-    Err(Refusal::LiveSession { initiator: initiator.clone(), volume: cell.id, addresses: addresses.join(", ") })
+    Err(Refusal::LiveSession {
+        initiator: initiator.clone(),
+        volume: cell.id,
+        addresses: addresses.join(", "),
+    })
 }

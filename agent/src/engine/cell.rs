@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use mooring_model::{ExportReport, ExportSpec, Generation, Receipt, Stamp, StuckStep, VolumeId, VolumeReport, VolumeSpec};
+use mooring_model::{
+    ExportReport, ExportSpec, Generation, Receipt, Stamp, StuckStep, VolumeId, VolumeReport, VolumeSpec,
+};
 use tokio::sync::watch;
 
 /// What is wanted of one object, and the stamp that fences it.
@@ -96,7 +98,12 @@ pub(crate) struct Cell {
 
 impl Cell {
     pub(crate) fn new(id: VolumeId) -> Arc<Self> {
-        Arc::new(Self { id, state: Mutex::default(), admission: Mutex::default(), version: watch::Sender::new(0) })
+        Arc::new(Self {
+            id,
+            state: Mutex::default(),
+            admission: Mutex::default(),
+            version: watch::Sender::new(0),
+        })
     }
 
     /// The state. Never hold the guard across a kernel call, a command or the store.

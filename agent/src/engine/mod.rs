@@ -21,12 +21,13 @@ use std::time::{Duration, Instant};
 
 use mooring_api::v1;
 use mooring_model::{
-    AgentId, Chain, ClusterId, ExportReport, Generation, LvName, Naa, Phase, Receipt, Stamp, VolumeId, VolumeReport, VolumeSpec,
+    AgentId, Chain, ClusterId, ExportReport, Generation, LvName, Naa, Phase, Receipt, Stamp, VolumeId,
+    VolumeReport, VolumeSpec,
 };
 use tokio::sync::{broadcast, oneshot};
 
 pub use refusal::Refusal;
-pub use status::{PlannedStep, Planned, Status};
+pub use status::{Planned, PlannedStep, Status};
 
 use crate::config::Config;
 use crate::machine::Machine;
@@ -224,7 +225,9 @@ impl Engine {
                 }
             }
             // A volume's identity is its own from its first spec on, also before it is exported.
-            lock(&self.shared.naas).entry(Naa::of_serial(&stored.volume.to_string())).or_insert(stored.volume);
+            lock(&self.shared.naas)
+                .entry(Naa::of_serial(&stored.volume.to_string()))
+                .or_insert(stored.volume);
         }
         for (row, receipt) in self.shared.store.unproven_receipts()? {
             self.cell(receipt.volume).state().open_receipts.push(OpenReceipt { row, receipt });
@@ -259,7 +262,12 @@ impl Engine {
 
     fn housekeep(&self) {
         let now = self.shared.machine.clock.now();
-        if let Err(error) = self.shared.store.purge(now, |kind, id| self.is_gone(kind, id)).and_then(|_| self.shared.store.checkpoint()) {
+        if let Err(error) = self
+            .shared
+            .store
+            .purge(now, |kind, id| self.is_gone(kind, id))
+            .and_then(|_| self.shared.store.checkpoint())
+        {
             tracing::warn!(error = %Chain(&error), "the store's housekeeping failed; tried again at the next tick");
         }
     }
@@ -269,13 +277,18 @@ impl Engine {
         let Some(cell) = self.known_cell(id) else { return true };
         let state = cell.state();
         match kind {
-            Kind::Volume => state.outcome.volume_done && state.orphan.is_none() && !is_spec(state.volume.as_ref()),
+            Kind::Volume => {
+                state.outcome.volume_done && state.orphan.is_none() && !is_spec(state.volume.as_ref())
+            }
             Kind::Export => state.outcome.export_done && !is_spec(state.export.as_ref()),
         }
     }
 
     /// Runs `work` on a thread that can be lost, and waits for it.
-    pub(crate) async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
         let (done, result) = oneshot::channel();
         self.shared.workers.submit(move || drop(done.send(work())));
         result.await.ok()
@@ -418,7 +431,8 @@ impl Engine {
         let generation = put.stamp.generation;
         let cell = self.cell(put.volume);
         let mut version = cell.watch();
-        let admitted = self.admitted(&cell, deadline, move |engine, cell| engine.admit_export(cell, put)).await?;
+        let admitted =
+            self.admitted(&cell, deadline, move |engine, cell| engine.admit_export(cell, put)).await?;
         let mut seen = None;
         loop {
             let settled = {

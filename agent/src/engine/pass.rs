@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mooring_model::{
-    Blocked, Chain, Cure, ExportReport, ExportSpec, Generation, Phase, Plan, Problem, Proof, Receipt, Step, VolumeId,
-    VolumeReport, VolumeSpec,
+    Blocked, Chain, Cure, ExportReport, ExportSpec, Generation, Phase, Plan, Problem, Proof, Receipt, Step,
+    VolumeId, VolumeReport, VolumeSpec,
 };
 use mooring_targets::{ExportFacts, ExportView, Live, Op, Wanted};
 
@@ -125,7 +125,13 @@ impl Engine {
         }
     }
 
-    fn volume_pass(&self, cell: &Arc<Cell>, wish: &Wish<VolumeSpec>, export_gone: bool, known: Option<VolumeReport>) -> VolumeEnd {
+    fn volume_pass(
+        &self,
+        cell: &Arc<Cell>,
+        wish: &Wish<VolumeSpec>,
+        export_gone: bool,
+        known: Option<VolumeReport>,
+    ) -> VolumeEnd {
         if let Some(report) = known {
             return VolumeEnd { report, done: true, retry: false };
         }
@@ -186,11 +192,17 @@ impl Engine {
             None if doomed => Some(Wanted::Absent { names: derived() }),
             None => None,
             Some(WishKind::Tombstone { .. }) => Some(Wanted::Absent { names: derived() }),
-            Some(WishKind::Spec(spec)) if doomed => Some(Wanted::Absent { names: spec.identity.names(cell.id, prefix) }),
+            Some(WishKind::Spec(spec)) if doomed => {
+                Some(Wanted::Absent { names: spec.identity.names(cell.id, prefix) })
+            }
             Some(WishKind::Spec(spec)) => {
                 let group = volume.and_then(Wish::spec).filter(|_| usable)?.group.clone();
                 let names = spec.identity.names(cell.id, prefix);
-                let portals = if spec.portals.is_empty() { self.shared.config.portals.clone() } else { spec.portals.clone() };
+                let portals = if spec.portals.is_empty() {
+                    self.shared.config.portals.clone()
+                } else {
+                    spec.portals.clone()
+                };
                 let device = volumes::device_path(group.as_str(), &names.lv);
                 Some(Wanted::Present { names, device, portals, grants: spec.grants.clone() })
             }
@@ -226,7 +238,8 @@ impl Engine {
         let facts = mooring_targets::report(&wanted, &view, &BTreeMap::<String, Live>::new());
         let gone = view.target.is_none() && view.backstore.is_none();
         let done = problems.is_empty() && facts.in_force;
-        let report = export.and_then(Wish::spec).map(|_| export_report(cell.id, generation, facts, &problems));
+        let report =
+            export.and_then(Wish::spec).map(|_| export_report(cell.id, generation, facts, &problems));
         ExportEnd { report, done, gone, problems }
     }
 
@@ -240,7 +253,8 @@ impl Engine {
         let tree = &*self.shared.machine.target;
         let names = wanted.names();
         let look = || {
-            cell.state().at_work = Some(AtWork { step: format!("look at {}", names.iqn), began: Instant::now() });
+            cell.state().at_work =
+                Some(AtWork { step: format!("look at {}", names.iqn), began: Instant::now() });
             let view = ExportView::read(tree, names);
             cell.state().at_work = None;
             view
@@ -271,8 +285,9 @@ impl Engine {
 
     fn prove(&self, cell: &Cell, proven: impl Fn(&Receipt) -> bool) {
         let ended = self.shared.machine.clock.now();
-        let (done, open): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut cell.state().open_receipts).into_iter().partition(|open| proven(&open.receipt));
+        let (done, open): (Vec<_>, Vec<_>) = std::mem::take(&mut cell.state().open_receipts)
+            .into_iter()
+            .partition(|open| proven(&open.receipt));
         cell.state().open_receipts.extend(open);
         for mut open in done {
             open.receipt.proof = Proof::Proven;
@@ -293,7 +308,12 @@ impl Engine {
 }
 
 /// The export's report: what the kernel's tree shows, and what went wrong on the way there.
-pub(super) fn export_report(volume: VolumeId, generation: Generation, facts: ExportFacts, problems: &[Problem]) -> ExportReport {
+pub(super) fn export_report(
+    volume: VolumeId,
+    generation: Generation,
+    facts: ExportFacts,
+    problems: &[Problem],
+) -> ExportReport {
     let ExportFacts { target, naa, portals, in_force, grants, problems: mut all } = facts;
     all.extend(problems.iter().filter(|problem| !all.contains(problem)).cloned().collect::<Vec<_>>());
     ExportReport { volume, generation, target, naa, portals, in_force, grants, problems: all, stuck: None }
@@ -317,7 +337,11 @@ fn problem(object: String, error: &(dyn std::error::Error + 'static), cure: Cure
 }
 
 pub(super) fn blocked(blocked: &[Blocked]) -> Vec<Problem> {
-    let one = |blocked: &Blocked| Problem { object: blocked.object.clone(), text: blocked.why.clone(), cure: blocked.kind.cure() };
+    let one = |blocked: &Blocked| Problem {
+        object: blocked.object.clone(),
+        text: blocked.why.clone(),
+        cure: blocked.kind.cure(),
+    };
     blocked.iter().map(one).collect()
 }
 

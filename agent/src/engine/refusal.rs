@@ -24,7 +24,9 @@ pub enum Refusal {
         sender: ClusterId,
     },
     /// The sender works on old news.
-    #[error("generation {arrived} of {object} is older than {kept}, which is kept here: read the object again")]
+    #[error(
+        "generation {arrived} of {object} is older than {kept}, which is kept here: read the object again"
+    )]
     Stale {
         /// The object.
         object: String,
@@ -34,7 +36,9 @@ pub enum Refusal {
         kept: Generation,
     },
     /// Two senders made the same generation with different content.
-    #[error("generation {generation} of {object} is kept here with another content: two writers; read the object again")]
+    #[error(
+        "generation {generation} of {object} is kept here with another content: two writers; read the object again"
+    )]
     Conflict {
         /// The object.
         object: String,
@@ -48,7 +52,9 @@ pub enum Refusal {
     #[error("{0}")]
     Precondition(String),
     /// The initiators are logged in, and the sender did not want them cut.
-    #[error("{initiator} is logged in to volume {volume} from {addresses}: detach it there first, or revoke by force")]
+    #[error(
+        "{initiator} is logged in to volume {volume} from {addresses}: detach it there first, or revoke by force"
+    )]
     LiveSession {
         /// The initiator.
         initiator: Iqn,
@@ -58,7 +64,9 @@ pub enum Refusal {
         addresses: String,
     },
     /// The volume's identity on the wire is taken.
-    #[error("volume {volume} would be NAA {naa}, which is volume {other}: the first 25 hex digits of their ids agree; choose another id")]
+    #[error(
+        "volume {volume} would be NAA {naa}, which is volume {other}: the first 25 hex digits of their ids agree; choose another id"
+    )]
     NaaCollision {
         /// The new volume.
         volume: VolumeId,
@@ -103,7 +111,9 @@ impl Refusal {
     pub fn cure(&self) -> Cure {
         match self {
             Self::Busy { .. } | Self::Stale { .. } => Cure::Retry,
-            Self::NotAllowed(_) | Self::OtherCluster { .. } | Self::Foreign(_) | Self::NoSpace(_) => Cure::Operator,
+            Self::NotAllowed(_) | Self::OtherCluster { .. } | Self::Foreign(_) | Self::NoSpace(_) => {
+                Cure::Operator
+            }
             Self::Volumes(error) => error.cure(),
             Self::Target { source, .. } => source.cure(),
             Self::Store(error) => error.cure(),

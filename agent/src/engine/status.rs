@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooring_model::{ExportReport, ExportSpec, Generation, Phase, Problem, Receipt, Stamp, VolumeId, VolumeReport};
+use mooring_model::{
+    ExportReport, ExportSpec, Generation, Phase, Problem, Receipt, Stamp, VolumeId, VolumeReport,
+};
 use mooring_targets::ExportView;
 
 use super::cell::{Cell, Wish, WishKind};
@@ -71,16 +73,20 @@ impl Engine {
             Some(WishKind::Tombstone { .. }) => (None, true),
             None => (None, false),
         };
-        let current = state.outcome.volume_generation == state.volume.as_ref().map(|wish| wish.stamp.generation);
-        let mut report = state.outcome.volume.clone().filter(|_| current).or_else(|| state.orphan.clone()).unwrap_or(VolumeReport {
-            id: cell.id,
-            phase: if doomed { Phase::Deleting } else { Phase::Creating },
-            group: spec.map(|spec| spec.group.to_string()).unwrap_or_default(),
-            size: mooring_model::ByteSize(0),
-            device: None,
-            zeroed: None,
-            problems: Vec::new(),
-        });
+        let current =
+            state.outcome.volume_generation == state.volume.as_ref().map(|wish| wish.stamp.generation);
+        let mut report =
+            state.outcome.volume.clone().filter(|_| current).or_else(|| state.orphan.clone()).unwrap_or(
+                VolumeReport {
+                    id: cell.id,
+                    phase: if doomed { Phase::Deleting } else { Phase::Creating },
+                    group: spec.map(|spec| spec.group.to_string()).unwrap_or_default(),
+                    size: mooring_model::ByteSize(0),
+                    device: None,
+                    zeroed: None,
+                    problems: Vec::new(),
+                },
+            );
         if report.phase == Phase::Gone
             && let Some(orphan) = &state.orphan
         {
@@ -127,10 +133,13 @@ impl Engine {
             }
         }
         let (engine, at) = (self.clone(), Arc::clone(&cell));
-        let looking = self.blocking(move || (engine.look(&at), engine.shared.store.receipts(at.id, RECEIPTS_SHOWN)));
+        let looking =
+            self.blocking(move || (engine.look(&at), engine.shared.store.receipts(at.id, RECEIPTS_SHOWN)));
         let (seen, receipts) = match tokio::time::timeout(LOOK_DEADLINE, looking).await {
             Ok(Some((seen, receipts))) => (seen, receipts.unwrap_or_default()),
-            Ok(None) | Err(_) => (None, cell.state().open_receipts.iter().map(|open| open.receipt.clone()).collect()),
+            Ok(None) | Err(_) => {
+                (None, cell.state().open_receipts.iter().map(|open| open.receipt.clone()).collect())
+            }
         };
         let export = seen.or_else(|| self.export_report(&cell));
         let volume = self.volume_report(&cell);
@@ -186,7 +195,8 @@ impl Engine {
             let state = cell.state();
             (state.volume.clone(), state.export.clone())
         };
-        let mut add = |step: String, why: String| planned.steps.push(PlannedStep { volume: cell.id, step, why });
+        let mut add =
+            |step: String, why: String| planned.steps.push(PlannedStep { volume: cell.id, step, why });
         if let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref(), true) {
             match ExportView::read(&*self.shared.machine.target, wanted.names()) {
                 Ok(view) => {
@@ -205,7 +215,11 @@ impl Engine {
         let wanted = pass::wanted_volume(&wish, true);
         let plan = volumes::plan(&wanted, lvs, cell.id);
         plan.steps.iter().for_each(|step| {
-            planned.steps.push(PlannedStep { volume: cell.id, step: step.op.to_string(), why: step.why.to_string() });
+            planned.steps.push(PlannedStep {
+                volume: cell.id,
+                step: step.op.to_string(),
+                why: step.why.to_string(),
+            });
         });
         planned.blocked.extend(pass::blocked(&plan.blocked));
     }

@@ -122,7 +122,9 @@ pub enum StoreError {
         arrived: ClusterId,
     },
     /// An older spec than the one that is kept.
-    #[error("generation {arrived} of the {kind} of {volume} is older than {kept}, which is kept: read it again")]
+    #[error(
+        "generation {arrived} of the {kind} of {volume} is older than {kept}, which is kept: read it again"
+    )]
     Stale {
         /// Volume or export.
         kind: Kind,

@@ -124,9 +124,10 @@ impl Store {
     }
 
     fn write_cluster(&self, cluster: ClusterId) -> Result<(), StoreError> {
-        self.write(|| format!("pin the agent to cluster {cluster}"), |conn| {
-            set_meta(conn, "cluster_id", &cluster.to_string())
-        })
+        self.write(
+            || format!("pin the agent to cluster {cluster}"),
+            |conn| set_meta(conn, "cluster_id", &cluster.to_string()),
+        )
     }
 
     /// Moves the write-ahead log into the database, without holding up changes. Call it when nothing else is to do; costs
@@ -198,7 +199,8 @@ fn make_private(dir: &Path, path: &Path) -> Result<(), StoreError> {
         return Err(StoreError::Exposed { path: dir.to_owned(), mode });
     }
     // SQLite gives its -wal and -shm files the permissions of the database.
-    let file = fs::OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path).map_err(folder)?;
+    let file =
+        fs::OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path).map_err(folder)?;
     file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(folder)?;
     fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(folder)
 }
@@ -261,7 +263,9 @@ fn agent_id(path: &Path, conn: &Connection) -> Result<AgentId, StoreError> {
 }
 
 fn meta(conn: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
-    conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?.query_row([key], |row| row.get(0)).optional()
+    conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?
+        .query_row([key], |row| row.get(0))
+        .optional()
 }
 
 fn set_meta(conn: &Connection, key: &str, value: &str) -> rusqlite::Result<()> {

@@ -154,7 +154,11 @@ impl RawReceipt {
             generation: Generation { epoch: generation.epoch, counter: generation.counter },
             revoked: if wire.nexus_removed { Revoked::Nexus } else { Revoked::Nothing },
             sessions,
-            proof: if self.proven { Proof::Proven } else { Proof::Unproven { in_flight: wire.may_still_land } },
+            proof: if self.proven {
+                Proof::Proven
+            } else {
+                Proof::Unproven { in_flight: wire.may_still_land }
+            },
             began: time_of(self.began_us),
             ended: ended.map(|us| UNIX_EPOCH + std::time::Duration::from_micros(us)),
         })

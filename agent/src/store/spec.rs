@@ -172,7 +172,8 @@ impl Store {
             |conn| {
                 let sql = "SELECT volume_id, kind FROM specs WHERE tombstone = 1 AND updated_us < ?1";
                 let mut statement = conn.prepare_cached(sql)?;
-                let rows = statement.query_map([before], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))?;
+                let rows =
+                    statement.query_map([before], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))?;
                 rows.collect::<Result<Vec<(String, String)>, _>>()
             },
         )?;

@@ -6,6 +6,7 @@ use mooring_model::{
     AttachmentId, Cure, Digest, Generation, Iqn, Proof, Receipt, Revoked, SessionReport, Stamp, VolumeId,
 };
 use proptest::prelude::*;
+use rusqlite::ffi;
 
 use super::*;
 
@@ -83,7 +84,8 @@ fn generations_are_fenced_and_a_refusal_writes_nothing() {
     let (_dir, store) = store();
     put(&store, 7, 5, "kept").unwrap();
     let begun = [NewReceipt::of(&receipt(7, 4, Proof::Unproven { in_flight: 1 }))];
-    let stale = store.put_spec(Kind::Export, volume(7), &stamp(1, 4, 1), &spec("old"), b"", &begun).unwrap_err();
+    let stale =
+        store.put_spec(Kind::Export, volume(7), &stamp(1, 4, 1), &spec("old"), b"", &begun).unwrap_err();
     assert_eq!(
         stale.to_string(),
         "generation 1.4 of the export of 00000000-0000-0000-0000-000000000007 is older than 1.5, which is kept: read it \
@@ -91,9 +93,17 @@ fn generations_are_fenced_and_a_refusal_writes_nothing() {
     );
     let conflict =
         store.put_spec(Kind::Export, volume(7), &stamp(1, 5, 2), &spec("other"), b"", &begun).unwrap_err();
-    assert!(matches!(conflict, StoreError::Conflict { .. }) && conflict.cure() == Cure::FixSpec, "{conflict}");
+    assert!(
+        matches!(conflict, StoreError::Conflict { .. }) && conflict.cure() == Cure::FixSpec,
+        "{conflict}"
+    );
     // The very same again is a retry: no error, nothing written, not even its receipts.
-    assert!(store.put_spec(Kind::Export, volume(7), &stamp(1, 5, 1), &spec("kept"), b"", &begun).unwrap().is_empty());
+    assert!(
+        store
+            .put_spec(Kind::Export, volume(7), &stamp(1, 5, 1), &spec("kept"), b"", &begun)
+            .unwrap()
+            .is_empty()
+    );
     assert_eq!(body(&store, 7).unwrap(), "kept");
     assert!(store.unproven_receipts().unwrap().is_empty());
     // The volume's own spec is another object.
@@ -107,7 +117,9 @@ fn a_cluster_is_pinned_once() {
     assert_eq!(store.cluster().unwrap(), None);
     store.pin(ours).unwrap();
     store.pin(ours).unwrap();
-    assert!(matches!(store.pin(other), Err(StoreError::Pinned { kept, arrived }) if kept == ours && arrived == other));
+    assert!(
+        matches!(store.pin(other), Err(StoreError::Pinned { kept, arrived }) if kept == ours && arrived == other)
+    );
     drop(store);
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(store.cluster().unwrap(), Some(ours));
@@ -120,7 +132,14 @@ fn receipts_begin_with_their_spec_and_are_completed() {
     let (dir, store) = store();
     let open = receipt(7, 1, Proof::Unproven { in_flight: 8 });
     let rows = store
-        .put_spec(Kind::Export, volume(7), &stamp(1, 1, 1), &spec("a"), b"", &[NewReceipt::of(&open), NewReceipt::of(&open)])
+        .put_spec(
+            Kind::Export,
+            volume(7),
+            &stamp(1, 1, 1),
+            &spec("a"),
+            b"",
+            &[NewReceipt::of(&open), NewReceipt::of(&open)],
+        )
         .unwrap();
     drop(store);
     let store = Store::open(dir.path()).unwrap();
@@ -138,7 +157,8 @@ fn receipts_begin_with_their_spec_and_are_completed() {
 fn old_proven_receipts_go_and_unproven_ones_stay() {
     let (_dir, store) = store();
     let open = NewReceipt::of(&receipt(7, 1, Proof::Unproven { in_flight: 8 }));
-    let first = store.put_spec(Kind::Export, volume(7), &stamp(1, 1, 1), &spec("a"), b"", &[open]).unwrap()[0];
+    let first =
+        store.put_spec(Kind::Export, volume(7), &stamp(1, 1, 1), &spec("a"), b"", &[open]).unwrap()[0];
     let many = vec![NewReceipt::of(&receipt(7, 2, Proof::Proven)); 700];
     for counter in 2..5 {
         store.put_spec(Kind::Export, volume(7), &stamp(1, counter, 1), &spec("a"), b"", &many).unwrap();
@@ -284,7 +304,9 @@ fn a_damaged_file_is_named_with_what_to_do() {
     fs::write(dir.path().join(FILE_NAME), vec![b'x'; 8192]).unwrap();
     let error = Store::open(dir.path()).unwrap_err();
     assert!(matches!(error, StoreError::Corrupt { .. }) && error.cure() == Cure::Operator, "{error:?}");
-    assert!(error.to_string().contains("mooring-agent.db is damaged (") && error.to_string().contains("aside"));
+    assert!(
+        error.to_string().contains("mooring-agent.db is damaged (") && error.to_string().contains("aside")
+    );
 
     // A page in the middle that was overwritten.
     let (dir, store) = store();
@@ -332,16 +354,18 @@ fn a_full_disk_takes_nothing_and_loses_nothing() {
     assert!(store.unproven_receipts().unwrap().is_empty());
     // Space again: the same generation is taken.
     limit(100_000);
-    assert_eq!(store.put_spec(Kind::Export, volume(1), &stamp(1, 2, 1), &big, b"", &begun).unwrap().len(), 64);
+    assert_eq!(
+        store.put_spec(Kind::Export, volume(1), &stamp(1, 2, 1), &big, b"", &begun).unwrap().len(),
+        64
+    );
 }
 
 #[test]
 fn what_sqlite_says_has_a_meaning() {
     let meaning = |code| {
-        let source = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+        let source = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
         StoreError::of(Path::new("/s/db"), "keep it", source)
     };
-    use rusqlite::ffi;
     for (code, want, cure) in [
         (ffi::SQLITE_READONLY, "cannot keep it: /s/db cannot be written to", Cure::Operator),
         (ffi::SQLITE_IOERR_FSYNC, "cannot keep it: the disk under /s/db failed", Cure::Operator),
@@ -373,7 +397,14 @@ fn changes_from_many_threads() {
                 for counter in 1..=50 {
                     put(store, 100 + u128::from(thread), counter, "own").unwrap();
                     // All of them write volume 1, each with its own content.
-                    match store.put_spec(Kind::Export, volume(1), &stamp(1, counter, thread), &spec("shared"), b"", &[]) {
+                    match store.put_spec(
+                        Kind::Export,
+                        volume(1),
+                        &stamp(1, counter, thread),
+                        &spec("shared"),
+                        b"",
+                        &[],
+                    ) {
                         Ok(_) => taken.fetch_add(1, Ordering::Relaxed),
                         Err(StoreError::Stale { .. } | StoreError::Conflict { .. }) => {
                             refused.fetch_add(1, Ordering::Relaxed)
@@ -399,7 +430,9 @@ fn a_row_that_makes_no_sense_is_named() {
     lock(&store.main).execute("UPDATE specs SET digest = x'00'", []).unwrap();
     let error = store.specs().unwrap_err();
     assert!(
-        error.to_string().starts_with("the export spec of 00000000-0000-0000-0000-000000000001 is kept in a form"),
+        error
+            .to_string()
+            .starts_with("the export spec of 00000000-0000-0000-0000-000000000001 is kept in a form"),
         "{error}"
     );
     assert!(put(&store, 1, 2, "b").is_err());
@@ -416,11 +449,18 @@ fn a_store_of_schema_1_is_taken_over() {
     assert_eq!(store.agent_id().to_string(), "0a9b8c7d-1111-4222-8333-000000000001");
     assert_eq!(store.cluster().unwrap(), Some("0a9b8c7d-1111-4222-8333-000000000002".parse().unwrap()));
     let specs = store.specs().unwrap();
-    let wishes: Vec<_> = specs.iter().map(|spec| (spec.kind, spec.stamp.generation.counter, spec.wish.clone())).collect();
+    let wishes: Vec<_> =
+        specs.iter().map(|spec| (spec.kind, spec.stamp.generation.counter, spec.wish.clone())).collect();
     assert_eq!(
         wishes,
         [
-            (Kind::Volume, 3, StoredWish::Spec(vec![0x0a, 0x03, b'v', b'g', b'0', 0x10, 0x80, 0x80, 0x80, 0x02, 0x18, 0x01])),
+            (
+                Kind::Volume,
+                3,
+                StoredWish::Spec(vec![
+                    0x0a, 0x03, b'v', b'g', b'0', 0x10, 0x80, 0x80, 0x80, 0x02, 0x18, 0x01
+                ])
+            ),
             (Kind::Export, 9, StoredWish::Tombstone { destroy: false }),
             (Kind::Volume, 4, StoredWish::Tombstone { destroy: true }),
         ]

@@ -59,7 +59,12 @@ pub fn apply(
     Ok(())
 }
 
-fn zero(lv: &LvId, size: ByteSize, blocks: &dyn BlockDevices, observer: &mut dyn Observer) -> Result<(), Error> {
+fn zero(
+    lv: &LvId,
+    size: ByteSize,
+    blocks: &dyn BlockDevices,
+    observer: &mut dyn Observer,
+) -> Result<(), Error> {
     let path = device_path(lv.group.as_str(), lv.name.as_str());
     let found = blocks.size(&path).map_err(|source| Error::device(path.clone(), source))?;
     match found {

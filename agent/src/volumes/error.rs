@@ -24,7 +24,9 @@ pub enum Error {
         op: String,
     },
     /// The command did not end in time, or said too much.
-    #[error("cannot {op}: LVM does not come to an end; see whether a disk under the group hangs (dmsetup info, dmesg)")]
+    #[error(
+        "cannot {op}: LVM does not come to an end; see whether a disk under the group hangs (dmsetup info, dmesg)"
+    )]
     Hung {
         /// What was tried.
         op: String,
@@ -51,7 +53,9 @@ pub enum Error {
         said: String,
     },
     /// Somebody holds the device open.
-    #[error("cannot {op}: {object} is in use on this host (mounted, or below another device?); see lsblk and fuser")]
+    #[error(
+        "cannot {op}: {object} is in use on this host (mounted, or below another device?); see lsblk and fuser"
+    )]
     InUse {
         /// What was tried.
         op: String,

@@ -75,7 +75,9 @@ fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
         Either::Number(number) => Ok(number),
         Either::Text(text) => {
             let digits = text.trim().trim_end_matches(['B', 'b']);
-            digits.parse().map_err(|_| serde::de::Error::custom(format_args!("{text:?} is not a number of bytes")))
+            digits
+                .parse()
+                .map_err(|_| serde::de::Error::custom(format_args!("{text:?} is not a number of bytes")))
         }
     }
 }
@@ -101,14 +103,22 @@ impl Lvm<'_> {
     /// All groups of the machine.
     pub(super) fn groups(&self) -> Result<Vec<RawVg>, Error> {
         let op = || "list the volume groups".to_owned();
-        let out = self.run(op, "", &["vgs", "--reportformat", "json", "--units", "b", "--nosuffix", "-o", VG_COLUMNS])?;
+        let out = self.run(
+            op,
+            "",
+            &["vgs", "--reportformat", "json", "--units", "b", "--nosuffix", "-o", VG_COLUMNS],
+        )?;
         Ok(parse::<Report<Vgs>>(op, &out)?.report.into_iter().flat_map(|part| part.vg).collect())
     }
 
     /// All LVs of the machine that `lvs` shows.
     pub(super) fn lvs(&self) -> Result<Vec<RawLv>, Error> {
         let op = || "list the logical volumes".to_owned();
-        let out = self.run(op, "", &["lvs", "--reportformat", "json", "--units", "b", "--nosuffix", "-o", LV_COLUMNS])?;
+        let out = self.run(
+            op,
+            "",
+            &["lvs", "--reportformat", "json", "--units", "b", "--nosuffix", "-o", LV_COLUMNS],
+        )?;
         Ok(parse::<Report<Lvs>>(op, &out)?.report.into_iter().flat_map(|part| part.lv).collect())
     }
 
@@ -184,7 +194,10 @@ fn meaning(op: String, group: &str, status: i32, stderr: &str) -> Error {
         Error::NoDeviceMapper { op }
     } else if has("Volume group \"") && has("\" not found") || has("Cannot process volume group") {
         Error::NoGroup { op, group: group.to_owned() }
-    } else if has("insufficient free space") || has("Insufficient free extents") || has("Insufficient suitable") {
+    } else if has("insufficient free space")
+        || has("Insufficient free extents")
+        || has("Insufficient suitable")
+    {
         Error::NoSpace { op, group: group.to_owned(), said }
     } else if has(" in use") || has("is used by another device") || has("Device or resource busy") {
         let object = op.split_once(' ').map_or_else(|| op.clone(), |(_, object)| object.to_owned());
@@ -252,7 +265,9 @@ mod tests {
 
     #[test]
     fn bad_reports_are_errors() {
-        for bad in ["", "null", "[]", "{\"report\":[{\"vg\":[{}]}]}", "{\"report\":[{\"vg\":[{\"vg_name\":\"a\""] {
+        for bad in
+            ["", "null", "[]", "{\"report\":[{\"vg\":[{}]}]}", "{\"report\":[{\"vg\":[{\"vg_name\":\"a\""]
+        {
             let error = parse::<Report<Vgs>>(op, bad.as_bytes()).err().unwrap();
             assert!(matches!(&error, Error::Report { .. }), "{bad} {error}");
         }

@@ -6,8 +6,8 @@
 use std::fmt;
 
 use mooring_model::{
-    BlockedKind, ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan, Problem, VgName, VolumeId, VolumeReport,
-    VolumeSpec,
+    BlockedKind, ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan, Problem, VgName, VolumeId,
+    VolumeReport, VolumeSpec,
 };
 
 use super::device_path;
@@ -125,14 +125,25 @@ fn plan_volume(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, seen: &VolumesView,
         let why = format!(
             "the agent may not use volume group {}: its configuration lists {}; choose one of them, or add it there",
             spec.group,
-            join(seen.groups().iter().map(|group| group.name.as_str()).chain(seen.missing().iter().map(VgName::as_str)))
+            join(
+                seen.groups()
+                    .iter()
+                    .map(|group| group.name.as_str())
+                    .chain(seen.missing().iter().map(VgName::as_str))
+            )
         );
         return plan.block(BlockedKind::Missing, format!("volume group {}", spec.group), why);
     }
     let Some(group) = seen.group(&spec.group) else {
-        return plan.block(BlockedKind::Missing, format!("volume group {}", spec.group), absent(&spec.group, seen));
+        return plan.block(
+            BlockedKind::Missing,
+            format!("volume group {}", spec.group),
+            absent(&spec.group, seen),
+        );
     };
-    if let Some(other) = seen.lvs_of(volume).iter().find(|other| other.group != spec.group.as_str() && other.is_tagged()) {
+    if let Some(other) =
+        seen.lvs_of(volume).iter().find(|other| other.group != spec.group.as_str() && other.is_tagged())
+    {
         let why = format!(
             "it lies in volume group {}, and {} is wanted: a volume is not moved; change the spec, or move it by hand",
             other.group, spec.group
@@ -174,7 +185,10 @@ fn plan_there(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &Se
         let why = if spec.size > there.size {
             format!("it has {} and {} are wanted: growing a volume is not built yet", there.size, spec.size)
         } else {
-            format!("it has {} and only {} are wanted: a volume never shrinks; correct the spec", there.size, spec.size)
+            format!(
+                "it has {} and only {} are wanted: a volume never shrinks; correct the spec",
+                there.size, spec.size
+            )
         };
         return plan.block(BlockedKind::Birth, format!("volume {}", spec.id), why);
     }
@@ -194,7 +208,11 @@ fn plan_zero(plan: &mut Plan<VolumeOp>, lv: LvId, size: ByteSize) {
 fn plan_doomed(plan: &mut Plan<VolumeOp>, export_gone: bool, seen: &VolumesView, volume: VolumeId) {
     let object = || format!("volume {volume}");
     if !export_gone {
-        return plan.block(BlockedKind::Missing, object(), "its export is still in the kernel: that goes first");
+        return plan.block(
+            BlockedKind::Missing,
+            object(),
+            "its export is still in the kernel: that goes first",
+        );
     }
     // An LV under our name without our tag is somebody else's: nothing of ours is there.
     let ours: Vec<_> = seen.lvs_of(volume).iter().filter(|lv| lv.is_tagged()).collect();
@@ -226,7 +244,10 @@ fn plan_doomed(plan: &mut Plan<VolumeOp>, export_gone: bool, seen: &VolumesView,
     if !there.active {
         plan.step(VolumeOp::Activate { lv: lv.clone() }, "it is wiped through its device");
     }
-    plan.step(VolumeOp::Zero { lv: lv.clone(), size: there.size }, "it is doomed: nobody shall find its data");
+    plan.step(
+        VolumeOp::Zero { lv: lv.clone(), size: there.size },
+        "it is doomed: nobody shall find its data",
+    );
     plan.step(VolumeOp::Remove { lv }, "it is doomed");
 }
 
@@ -239,8 +260,15 @@ fn block_foreign(plan: &mut Plan<VolumeOp>, lv: &LvId) {
 }
 
 fn absent(group: &VgName, seen: &VolumesView) -> String {
-    let there = seen.groups().iter().map(|group| group.name.as_str()).chain(seen.unlisted().iter().map(String::as_str));
-    format!("volume group {group} is not on this host (there is {}); see pvs, vgscan and the disks", join(there))
+    let there = seen
+        .groups()
+        .iter()
+        .map(|group| group.name.as_str())
+        .chain(seen.unlisted().iter().map(String::as_str));
+    format!(
+        "volume group {group} is not on this host (there is {}); see pvs, vgscan and the disks",
+        join(there)
+    )
 }
 
 fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {

@@ -148,7 +148,11 @@ pub fn view(commands: &dyn Commands, groups: &[config::Group]) -> Result<Volumes
 }
 
 /// Looks at one volume, and at the groups: what is read does not grow with the number of volumes.
-pub fn view_one(commands: &dyn Commands, groups: &[config::Group], volume: VolumeId) -> Result<VolumesView, Error> {
+pub fn view_one(
+    commands: &dyn Commands,
+    groups: &[config::Group],
+    volume: VolumeId,
+) -> Result<VolumesView, Error> {
     let lvm = Lvm(commands);
     let mut view = groups_of(&lvm, groups)?;
     let names: Vec<_> = view.groups.iter().map(|group| group.name.clone()).collect();

@@ -281,6 +281,13 @@ impl State {
 }
 
 impl Fake {
+    /// An agent of one group that nothing is wrong with.
+    pub(crate) fn new() -> Self {
+        let fake = Self::default();
+        fake.state().knobs = Knobs { protocol: 1, groups: vec!["vg0".to_owned()], ..Knobs::default() };
+        fake
+    }
+
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
@@ -421,8 +428,7 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        let fake = Fake::default();
-        fake.state().knobs = Knobs { protocol: 1, groups: vec!["vg0".to_owned()], ..Knobs::default() };
+        let fake = Fake::new();
         let dir = tempfile::tempdir().unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -445,7 +451,7 @@ impl Rig {
         path.to_str().unwrap().to_owned()
     }
 
-    fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         format!("unix:{}", self.path("agent.sock").display())
     }
 

@@ -2,12 +2,20 @@
 
 use nix::errno::Errno;
 
-use super::Row;
 use super::script::control;
-use crate::TreePath;
+use super::{Answer, Row, Script};
+use crate::{TreeError, TreePath};
 
 fn core(name: &str) -> TreePath {
     TreePath::new("core").join(name)
+}
+
+const BARE_INFO: &str = "Status: DEACTIVATED  Max Queue Depth: 0  SectorSize: 0  HwMaxSectors: 0\n          readonly: 0\n        Major: 0 Minor: 0\n";
+
+/// The word after `Status:` in a backstore's `info`.
+fn status(s: &Script<'_>, store: &TreePath) -> Result<Answer, TreeError> {
+    let info = s.read(&store.join("info"))?;
+    Ok(Ok(info.split_whitespace().nth(1).unwrap_or_default().to_owned()))
 }
 
 pub(super) const ROWS: &[Row] = &[
@@ -163,7 +171,28 @@ pub(super) const ROWS: &[Row] = &[
         s.try_write(&s.store()?.join("attrib").join("nosuch"), 1)
     })
     .unobserved(),
-    Row::ok("a write of no bytes does nothing", |s| s.try_write(&s.store()?.join("enable"), "")).unobserved(),
+    Row::fails("a write of no bytes", Errno::EFAULT, |s| s.try_write(&s.bare_store()?.join("enable"), "")),
+    Row::fails("a write of 5000 bytes is judged by its first 4095", Errno::EINVAL, |s| {
+        s.try_write(&s.bare_store()?.join("enable"), "2".repeat(5000))
+    })
+    .unobserved(),
+    Row::reads("info of a new backstore", BARE_INFO, |s| s.try_read(&s.bare_store()?.join("info"))),
+    Row::reads("status of an enabled backstore that is not exported", "DEACTIVATED", |s| {
+        status(s, &s.store()?)
+    }),
+    Row::reads("status of an exported backstore", "ACTIVATED", |s| {
+        let [store, ..] = s.export()?;
+        status(s, &store)
+    }),
+    Row::reads("block_size of a new backstore", "0\n", |s| {
+        s.try_read(&s.bare_store()?.join("attrib").join("block_size"))
+    }),
+    Row::reads("a number may be hexadecimal", "1\n", |s| {
+        s.write_read(&s.store()?.join("attrib").join("emulate_tpu"), "0x1")
+    }),
+    Row::fails("a number with a blank before it", Errno::EINVAL, |s| {
+        s.try_write(&s.store()?.join("attrib").join("emulate_tpu"), " 1")
+    }),
     Row::fails("enable on a read-only device", Errno::EACCES, |s| {
         let store = s.bare_store()?;
         s.write(&store.join("control"), control(s.env.read_only_device.as_deref().unwrap_or(&s.env.device)))?;

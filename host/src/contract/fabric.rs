@@ -149,7 +149,7 @@ pub(super) const ROWS: &[Row] = &[
         s.try_symlink(&store, &tpg.join("acls").join("x"))
     })
     .unobserved(),
-    Row::fails("rmdir of a LUN with its link inside", Errno::EBUSY, |s| {
+    Row::fails("rmdir of a LUN with its link inside", Errno::ENOTEMPTY, |s| {
         let (store, tpg) = (s.store()?, s.tpg()?);
         s.try_rmdir(&s.lun(&tpg, &store)?)
     }),
@@ -208,7 +208,18 @@ pub(super) const ROWS: &[Row] = &[
         s.try_read(&s.tpg()?.join("attrib").join("demo_mode_discovery"))
     }),
     Row::reads("dynamic_sessions without sessions", "", |s| s.try_read(&s.tpg()?.join("dynamic_sessions"))),
-    Row::reads("AuthMethod of a group that was never enabled", "CHAP,None\n", |s| {
+    Row::fails("mkdir lun/lun_18446744073709551616", Errno::ERANGE, |s| lun(s, "lun_18446744073709551616")),
+    Row::reads("authentication=0 changes AuthMethod", "CHAP,None\n", |s| {
+        let tpg = s.tpg()?;
+        s.write(&tpg.join("attrib").join("authentication"), 0)?;
+        s.try_read(&tpg.join("param").join("AuthMethod"))
+    }),
+    Row::reads("generate_node_acls=1 sets cache_dynamic_acls", "1\n", |s| {
+        let tpg = s.tpg()?;
+        s.write(&tpg.join("attrib").join("generate_node_acls"), 1)?;
+        s.try_read(&tpg.join("attrib").join("cache_dynamic_acls"))
+    }),
+    Row::reads("AuthMethod of a group that was never enabled", "CHAP\n", |s| {
         s.try_read(&s.tpg()?.join("param").join("AuthMethod"))
     })
     .unobserved(),

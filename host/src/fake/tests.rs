@@ -223,6 +223,75 @@ fn removing_an_acl_waits_for_its_commands_and_blocks_only_its_folder() {
 }
 
 #[test]
+fn every_draining_call_waits_and_the_others_do_not() {
+    type Drain = fn(&FakeLio) -> Result<(), crate::TreeError>;
+    let drains: [Drain; 3] = [
+        |lio| lio.unlink(&tpg().join("lun").join("lun_1").join("vol")),
+        |lio| lio.write(&acl(HOST1).join("cmdsn_depth"), b"63"),
+        |lio| lio.write(&tpg().join("enable"), b"0"),
+    ];
+    for drain in drains {
+        let (machine, lio) = exported();
+        let session = machine.login(PORTAL, TARGET, HOST1, CREDENTIALS).unwrap();
+        machine.hold(DEVICE);
+        machine.start_write(session, 1).unwrap();
+        lio.write(&acl(HOST1).join("lun_1").join("write_protect"), b"1").unwrap();
+        assert_eq!((machine.landed(DEVICE), machine.in_flight(DEVICE)), (0, 1), "no barrier");
+        let waiting = thread::spawn(move || drain(&lio));
+        thread::sleep(Duration::from_millis(30));
+        assert!(!waiting.is_finished());
+        assert!(machine.write(session, 1).is_err());
+        machine.release(DEVICE);
+        waiting.join().unwrap().unwrap();
+        assert_eq!((machine.landed(DEVICE), machine.in_flight(DEVICE)), (1, 0));
+    }
+}
+
+#[test]
+fn what_waits_behind_a_removal_is_what_needs_its_folder() {
+    let (machine, lio) = exported();
+    let session = machine.login(PORTAL, TARGET, HOST1, CREDENTIALS).unwrap();
+    machine.hold(DEVICE);
+    machine.start_write(session, 1).unwrap();
+    let folder = acl(HOST1).join("lun_1");
+    lio.unlink(&folder.join("lun")).unwrap();
+    lio.rmdir(&folder).unwrap();
+    let removal = {
+        let lio = lio.clone();
+        thread::spawn(move || lio.rmdir(&acl(HOST1)))
+    };
+    while machine.is_live(session) {
+        thread::yield_now();
+    }
+    let waits: [fn(&FakeLio); 5] = [
+        |lio| drop(lio.list(&tpg().join("acls"))),
+        |lio| drop(lio.mkdir(&acl("iqn.new"))),
+        |lio| drop(lio.rmdir(&acl(HOST2))),
+        |lio| drop(lio.is_dir(&acl("iqn.unknown"))),
+        |lio| drop(lio.read(&acl(HOST1).join("info"))),
+    ];
+    let waiting: Vec<_> = waits
+        .into_iter()
+        .map(|wait| {
+            let lio = lio.clone();
+            thread::spawn(move || wait(&lio))
+        })
+        .collect();
+    assert!(lio.is_dir(&acl(HOST1)).unwrap(), "its name stands until it has gone");
+    lio.write(&acl(HOST2).join("lun_1").join("write_protect"), b"1").unwrap();
+    assert_eq!(lio.list(&acl(HOST2)).unwrap().len(), 8);
+    assert_eq!(machine.login(PORTAL, TARGET, HOST1, CREDENTIALS), Err(LoginRefusal::NotAuthorized));
+    assert!(machine.login(PORTAL, TARGET, HOST2, CREDENTIALS).is_ok());
+    thread::sleep(Duration::from_millis(30));
+    assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
+    machine.release(DEVICE);
+    removal.join().unwrap().unwrap();
+    for waiting in waiting {
+        waiting.join().unwrap();
+    }
+}
+
+#[test]
 fn unlinking_a_lun_cuts_everyone_and_leaves_stale_links() {
     let (machine, lio) = exported();
     let session = machine.login(PORTAL, TARGET, HOST1, CREDENTIALS).unwrap();

@@ -92,7 +92,7 @@ fn remove_backstore(plan: &mut Plan<Op>, names: &ExportNames, view: &ExportView)
             plan.step(Op::Rmdir { path: layout::backstore(names) }, "closes the device");
             plan.step(prune, "no backstore is left in it, unless another export's");
         }
-        None if false => plan.step(prune, "no backstore is left in it"),
+        None if is_empty_hba(view) => plan.step(prune, "no backstore is left in it"),
         None => {}
     }
 }

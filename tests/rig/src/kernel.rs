@@ -171,7 +171,11 @@ fn fetch(dir: &Path, kernel: Kernel) -> Result<PathBuf> {
     fs::write(dir.join("sources.list"), sources.join("\n") + "\n").context("write sources.list")?;
     fs::write(dir.join("status"), "").context("write apt's status")?;
     let apt = |program: &str, args: &[&str]| {
-        run(Command::new(program).args(args).current_dir(dir).env("APT_CONFIG", dir.join("apt.conf")))
+        run(Command::new(program)
+            .args(args)
+            .current_dir(dir)
+            .env("LC_ALL", "C")
+            .env("APT_CONFIG", dir.join("apt.conf")))
     };
     let update = apt("apt-get", &["update", "-q", "--error-on=any"]);
     if kernel == Kernel::Backports

@@ -5,7 +5,7 @@ use nix::errno::Errno;
 
 use super::Drain;
 use super::model::{Acl, AclKey, Lio, Mapped, MappedKey, TpgKey, Values};
-use super::path::{Dir, Owner, number_after};
+use super::path::{Dir, Owner, lun_number};
 use super::tables;
 use crate::fake::state::Machine;
 
@@ -35,7 +35,7 @@ pub(crate) fn credentials(values: &Values) -> Option<(String, String)> {
 
 impl Lio {
     pub(super) fn make_mapped(&mut self, key: &AclKey, name: &str) -> Result<(), Errno> {
-        let lun: u64 = number_after(name, "lun_").ok_or(Errno::EINVAL)?;
+        let lun = lun_number(name)?;
         let index = self.index();
         let acl = self.acl_mut(key).ok_or(Errno::ENOENT)?;
         acl.mapped.insert(lun, Mapped { index, ..Mapped::default() });

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use super::Drain;
 use super::model::{Fabric, Lio, Lun, LunKey, Portal, Target, Tpg, TpgKey, Values};
-use super::path::{Dir, Owner, number_after};
+use super::path::{Dir, Owner, lun_number, number_after};
 use super::tables;
 use crate::fake::state::Machine;
 
@@ -39,7 +39,7 @@ impl Lio {
     }
 
     pub(super) fn make_lun(&mut self, tpg: &TpgKey, name: &str) -> Result<(), Errno> {
-        let lun: u64 = number_after(name, "lun_").ok_or(Errno::EINVAL)?;
+        let lun = lun_number(name)?;
         let index = self.index();
         self.tpg_mut(tpg).ok_or(Errno::ENOENT)?.luns.insert(lun, Lun { index, ..Lun::default() });
         Ok(())
@@ -60,14 +60,12 @@ impl Lio {
         Ok(())
     }
 
-    /// A LUN may not go while it holds its link, or while a mapped LUN points to it (live or stale).
-    pub(super) fn is_lun_busy(&self, key: &LunKey) -> bool {
-        let linked = self.lun(key).is_some_and(|lun| lun.link.is_some());
-        let mapped = self.tpg(&key.tpg).is_some_and(|tpg| {
+    /// Whether a mapped LUN points to this LUN, live or stale.
+    pub(super) fn is_mapped(&self, key: &LunKey) -> bool {
+        self.tpg(&key.tpg).is_some_and(|tpg| {
             let mut all = tpg.acls.values().flat_map(|acl| acl.mapped.values());
             all.any(|mapped| mapped.links.values().any(|target| target == key))
-        });
-        linked || mapped
+        })
     }
 
     /// Every initiator loses this LUN; the links stay, stale.
@@ -165,11 +163,15 @@ impl Machine {
 
     /// What the kernel does behind a plain attribute.
     pub(super) fn after_write(&mut self, dir: &Dir, name: &str) {
-        if let (Owner::Tpg(key), "attrib", "authentication") = (&dir.owner, dir.part.as_str(), name)
-            && let Some(tpg) = self.lio.tpg_mut(key)
-        {
-            let method = if tpg.requires_authentication() { "CHAP" } else { "CHAP,None" };
-            tpg.values.set("param", "AuthMethod", method);
+        let (Owner::Tpg(key), "attrib") = (&dir.owner, dir.part.as_str()) else { return };
+        let Some(tpg) = self.lio.tpg_mut(key) else { return };
+        match name {
+            "authentication" => {
+                let method = if tpg.requires_authentication() { "CHAP" } else { "CHAP,None" };
+                tpg.values.set("param", "AuthMethod", method);
+            }
+            "generate_node_acls" if tpg.is_on(name) => tpg.values.set("attrib", "cache_dynamic_acls", "1"),
+            _ => {}
         }
     }
 }

@@ -18,7 +18,7 @@ use std::sync::MutexGuard;
 use nix::errno::Errno;
 
 use self::path::{Dir, Found, Owner};
-use self::tables::{Mode, Rule};
+use self::tables::{Attr, Mode, Rule};
 use super::session::InFlight;
 use super::state::{Handle, Machine};
 use crate::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath};
@@ -267,7 +267,10 @@ impl Lio {
         };
         match &dir.owner {
             Owner::Store(key) if !self.exports(key).is_empty() => return Err(Errno::EBUSY),
-            Owner::Lun(key) if self.is_lun_busy(key) => return Err(Errno::EBUSY),
+            Owner::Lun(key) if self.is_mapped(key) => return Err(Errno::EBUSY),
+            Owner::Lun(key) if self.lun(key).is_some_and(|lun| lun.link.is_some()) => {
+                return Err(Errno::ENOTEMPTY);
+            }
             Owner::Mapped(key) if self.mapped(key).is_some_and(|mapped| !mapped.links.is_empty()) => {
                 return Err(Errno::ENOTEMPTY);
             }
@@ -392,15 +395,21 @@ impl Machine {
         if attr.mode == Mode::ReadOnly {
             return Err(Errno::EACCES);
         }
-        // configfs calls nothing for a write of no bytes, and cuts a long one short.
+        // configfs refuses a write of no bytes, and cuts a long one short: what came through takes effect all the same,
+        // and a tree that wants whole writes answers EIO.
         if value.is_empty() {
-            return Ok(Drain::default());
+            return Err(Errno::EFAULT);
         }
-        if value.len() > WRITE_BYTES_MAX {
-            return Err(Errno::EIO);
+        if let Some((first, _)) = value.split_at_checked(WRITE_BYTES_MAX).filter(|(_, rest)| !rest.is_empty())
+        {
+            return self.put_value(&dir, attr, first).and(Err(Errno::EIO));
         }
+        self.put_value(&dir, attr, value)
+    }
+
+    fn put_value(&mut self, dir: &Dir, attr: &'static Attr, value: &[u8]) -> Result<Drain, Errno> {
         if matches!(attr.rule, Rule::Own) {
-            return self.put_own(&dir, attr.name, value);
+            return self.put_own(dir, attr.name, value);
         }
         let exported = match &dir.owner {
             Owner::Store(key) => !self.lio.exports(key).is_empty(),
@@ -408,7 +417,7 @@ impl Machine {
         };
         if let Some(text) = judge(&attr.rule, value, exported)? {
             self.lio.values_mut(&dir.owner).ok_or(Errno::ENOENT)?.set(&dir.part, attr.name, text);
-            self.after_write(&dir, attr.name);
+            self.after_write(dir, attr.name);
         }
         Ok(Drain::default())
     }
@@ -463,13 +472,19 @@ fn judge(rule: &Rule, value: &[u8], exported: bool) -> Result<Option<Vec<u8>>, E
     }
 }
 
-/// A number as `kstrtoul` takes it, decimal: one trailing newline is allowed, nothing else.
+/// A number as `kstrtoul` takes it with base 0: decimal, `0x` hexadecimal or `0` octal, one `+` before and one newline
+/// after it, nothing else.
 fn number(value: &[u8]) -> Result<u64, Errno> {
     let line = value.strip_suffix(b"\n").unwrap_or(value);
     let text = std::str::from_utf8(line).map_err(|_| Errno::EINVAL)?;
     let text = text.strip_prefix('+').unwrap_or(text);
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+    let (digits, base) = match text.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (&text[2..], 16),
+        [b'0', _, ..] => (&text[1..], 8),
+        _ => (text, 10),
+    };
+    if digits.is_empty() || !digits.chars().all(|digit| digit.is_digit(base)) {
         return Err(Errno::EINVAL);
     }
-    text.parse().map_err(|_| Errno::ERANGE)
+    u64::from_str_radix(digits, base).map_err(|_| Errno::ERANGE)
 }

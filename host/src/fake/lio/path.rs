@@ -80,7 +80,15 @@ pub(super) fn lun_name(lun: u64) -> String {
     format!("lun_{lun}")
 }
 
-/// The number in `PREFIXn`, only in its plain decimal form, so that one object has one name.
+/// The number in `lun_N`; ERANGE for one beyond 64 bits.
+pub(super) fn lun_number(name: &str) -> Result<u64, Errno> {
+    let digits = name.strip_prefix("lun_").ok_or(Errno::EINVAL)?;
+    super::number(digits.as_bytes())?;
+    number_after(name, "lun_").ok_or(Errno::EINVAL)
+}
+
+/// The number in `PREFIXn`, only in its plain decimal form: the kernel takes `tpgt_01`, `lun_0x5` as names of their own,
+/// too; the fake refuses them, so that one object has one name.
 pub(super) fn number_after<T: std::str::FromStr + ToString>(name: &str, prefix: &str) -> Option<T> {
     let digits = name.strip_prefix(prefix)?;
     let number: T = digits.parse().ok()?;

@@ -13,6 +13,20 @@ use crate::fake::state::Machine;
 
 const MEBIBYTE: u64 = 1 << 20;
 
+/// `attrib` values of a backstore that are 0 until it is enabled.
+const UNKNOWN: [&str; 10] = [
+    "block_size",
+    "hw_block_size",
+    "hw_max_sectors",
+    "hw_queue_depth",
+    "max_unmap_block_desc_count",
+    "max_unmap_lba_count",
+    "max_write_same_len",
+    "optimal_sectors",
+    "queue_depth",
+    "unmap_granularity",
+];
+
 /// What the derived attribute says; `None` when the attribute is a plain stored one.
 type Derived = Option<Result<String, Errno>>;
 
@@ -60,9 +74,14 @@ impl Machine {
         if (part, name) != ("core/alua/lu_gps/default_lu_gp", "members") {
             return None;
         }
-        let stores = self.lio.hbas.iter().flat_map(|(hba, found)| found.stores.keys().map(move |s| (hba, s)));
-        // The kernel copies the NUL of each line, too.
-        text(stores.fold(String::new(), |all, (hba, store)| all + &format!("{hba}/{store}\n\0")))
+        // Backstores join when they are enabled.
+        let mut members = String::new();
+        for (hba, found) in &self.lio.hbas {
+            for name in found.stores.iter().filter(|(_, store)| store.open.is_some()).map(|(name, _)| name) {
+                let _ = writeln!(members, "{hba}/{name}");
+            }
+        }
+        text(members)
     }
 
     fn show_hba(&self, hba: &str, name: &str) -> Derived {
@@ -80,12 +99,22 @@ impl Machine {
     fn show_store(&self, key: &StoreKey, part: &str, name: &str) -> Derived {
         let store = self.lio.store(key)?;
         let serial = String::from_utf8_lossy(&store.serial);
+        let exported = !self.lio.exports(key).is_empty();
         match (part, name) {
+            // Limits of the device, unknown before it is opened.
+            ("attrib", name)
+                if store.open.is_none()
+                    && UNKNOWN.contains(&name)
+                    && store.values.get(part, name).is_none() =>
+            {
+                line(0)
+            }
             ("", "enable") => line(u8::from(store.open.is_some())),
             ("", "info") => text(self.store_info(key)?),
             ("wwn", "vpd_unit_serial") => line(format!("T10 VPD Unit Serial Number: {serial}")),
             ("alua/default_tg_pt_gp", "members") => {
                 let members = self.lio.exports(key);
+                // The kernel copies the NUL of each line, too.
                 let member = |lun: &LunKey| {
                     format!("iSCSI/{}/tpgt_{}/{}\n\0", lun.tpg.target, lun.tpg.tpg, lun_name(lun.lun))
                 };
@@ -100,12 +129,12 @@ impl Machine {
                 line(self.lio.hbas.get(&key.hba)?.index)
             }
             ("statistics/scsi_dev", "ports") => line(self.lio.exports(key).len()),
+            // These count exports, whatever `enable` says.
             ("statistics/scsi_tgt_dev", "status") => {
-                line(if store.open.is_some() { "activated" } else { "deactivated" })
+                text(if exported { "activated" } else { "deactivated" }.to_owned())
             }
-            ("statistics/scsi_lu", "status") => {
-                line(if store.open.is_some() { "available" } else { "notavailable" })
-            }
+            ("statistics/scsi_tgt_dev", "non_access_lus") => line(u8::from(!exported)),
+            ("statistics/scsi_lu", "status") => line(if exported { "available" } else { "notavailable" }),
             ("statistics/scsi_lu", name) => store.counters.show(name),
             _ => None,
         }
@@ -116,11 +145,12 @@ impl Machine {
         let path = store.path.clone().unwrap_or_default();
         let readonly = u8::from(store.readonly);
         let plugin = self.lio.hbas.get(&key.hba)?.plugin;
-        let mut info = match &store.open {
-            Some(_) => "Status: ACTIVATED  Max Queue Depth: 0  SectorSize: 512  HwMaxSectors: 4294967288\n"
-                .to_owned(),
-            None => "Status: DEACTIVATED  Max Queue Depth: 0  SectorSize: 0  HwMaxSectors: 0\n".to_owned(),
-        };
+        // "ACTIVATED" means exported, not enabled.
+        let status = if self.lio.exports(key).is_empty() { "DEACTIVATED" } else { "ACTIVATED" };
+        let (sector, most) = if store.open.is_some() { (512, 4_294_967_288_u32) } else { (0, 0) };
+        let mut info = format!(
+            "Status: {status}  Max Queue Depth: 0  SectorSize: {sector}  HwMaxSectors: {most}\n        "
+        );
         let opened = store.open.as_ref().and_then(|open| open.device.as_ref());
         let device = opened.and_then(|device| self.devices.get(device));
         match (plugin, device) {
@@ -128,7 +158,7 @@ impl Machine {
                 let minor = device.minor;
                 let _ = write!(
                     info,
-                    "        iBlock device: dm-{minor}  UDEV PATH: {path}  readonly: {readonly}\n        Major: 253 Minor: {minor}  CLAIMED: IBLOCK\n"
+                    "iBlock device: dm-{minor}  UDEV PATH: {path}  readonly: {readonly}\n        Major: 253 Minor: {minor}  CLAIMED: IBLOCK\n"
                 );
             }
             (Plugin::Iblock, None) => {
@@ -141,7 +171,7 @@ impl Machine {
                 let size = store.file_size.unwrap_or_default();
                 let _ = writeln!(
                     info,
-                    "        TCM FILEIO ID: 0        File: {path}  Size: {size}  Mode: O_DSYNC Async: 0"
+                    "TCM FILEIO ID: 0        File: {path}  Size: {size}  Mode: O_DSYNC Async: 0"
                 );
             }
             (Plugin::Ramdisk, _) => {
@@ -171,7 +201,8 @@ impl Machine {
             ("iscsi_login_stats", "authorize_fails") => line(target.authorize_fails),
             ("iscsi_logout_stats", "normal_logouts") => line(target.normal_logouts),
             ("iscsi_tgt_attr", "login_fails") => line(failed),
-            ("iscsi_tgt_attr", "fail_intr_name") => line(target.last_failed.as_deref().unwrap_or_default()),
+            ("iscsi_tgt_attr", "fail_intr_name") => line(target.last_failed.as_deref().unwrap_or("None")),
+            ("iscsi_tgt_attr", "fail_intr_addr") if target.last_failed.is_some() => line("10.10.0.11"),
             _ => None,
         }
     }
@@ -204,7 +235,8 @@ impl Machine {
             ("statistics/scsi_tgt_port", "port_index") => line(format!("{target}+t+{}", key.tpg.tpg)),
             ("statistics/scsi_tgt_port", name) => lun.counters.show(name),
             ("statistics/scsi_transport", "dev_name") => {
-                line(format!("{target}+{}", String::from_utf8_lossy(&store.serial)))
+                let serial = String::from_utf8_lossy(&store.serial);
+                line(format!("{target}+{}", if serial.is_empty() { "LIO-ORG".into() } else { serial }))
             }
             _ => None,
         }
@@ -281,7 +313,7 @@ impl Machine {
                 Some((id, _)) if name == "indx" => line(id),
                 Some((_, session)) => line(format!("{}+i+{}", key.acl.initiator, session.isid_text(""))),
             },
-            ("statistics/scsi_auth_intr", "att_count") => line(u8::from(self.session_of(&key.acl).is_some())),
+            ("statistics/scsi_auth_intr", "att_count") => line(1),
             ("statistics/scsi_auth_intr", "intr_name") => line(&key.acl.initiator),
             ("statistics/scsi_auth_intr", name) => mapped.counters.show(name),
             _ => None,

@@ -280,7 +280,7 @@ static STORE_STATISTICS: &[Shape] = &[
             ro("non_access_lus", "0"),
             ro("num_lus", "1"),
             ro("resets", "0"),
-            ro("status", "activated"),
+            bare_ro("status", ""),
         ],
     ),
 ];
@@ -365,7 +365,7 @@ pub(super) static TARGET: Shape = Shape {
                 part(
                     "iscsi_tgt_attr",
                     &[
-                        ro("fail_intr_addr", "0.0.0.0"),
+                        ro("fail_intr_addr", "(einval)"),
                         ro("fail_intr_addr_type", "ipv4"),
                         ro("fail_intr_name", ""),
                         ro("indx", "1"),
@@ -421,7 +421,7 @@ static AUTH: &[Attr] = &[
 ];
 
 static TPG_PARAM: &[Attr] = &[
-    rw("AuthMethod", "CHAP,None", Rule::Word(&["CHAP", "None", "CHAP,None"])),
+    rw("AuthMethod", "CHAP", Rule::Word(&["CHAP", "None", "CHAP,None"])),
     rw("DataDigest", "CRC32C,None", Rule::Word(&["CRC32C", "None", "CRC32C,None"])),
     rw("DataPDUInOrder", "Yes", YES_NO),
     rw("DataSequenceInOrder", "Yes", YES_NO),

@@ -1,0 +1,713 @@
+//! The laws of the volumes domain, on the fake LVM: converge, any prefix, quiet, ours only, no data loss, never usable
+//! while not zeroed, any call may fail.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use mooring_agent::config::Group;
+use mooring_agent::volumes::{
+    self, Error, Observer, SeenLv, VolumeOp, VolumesView, Wanted, ZERO_CHUNK, apply, plan, report, view,
+    view_one,
+};
+use mooring_host::fake::FakeMachine;
+use mooring_host::{BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Errno};
+use mooring_model::{
+    BlockedKind, ByteSize, Cure, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan, Provisioning, Step, VolumeId,
+    VolumeSpec,
+};
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+
+fn id(n: u128) -> VolumeId {
+    VolumeId::from_u128(n)
+}
+
+fn name(n: u128) -> String {
+    LvName::of(id(n)).as_str().to_owned()
+}
+
+fn groups() -> Vec<Group> {
+    vec![
+        Group { name: "vg0".parse().unwrap(), reserve: ByteSize(16 * MIB) },
+        Group { name: "vg1".parse().unwrap(), reserve: ByteSize(0) },
+    ]
+}
+
+fn spec(n: u128, group: &str, mib: u64) -> VolumeSpec {
+    VolumeSpec {
+        id: id(n),
+        group: group.parse().unwrap(),
+        size: ByteSize(mib * MIB),
+        provisioning: Provisioning::Thick,
+    }
+}
+
+/// How a call fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// Without any effect.
+    Before,
+    /// After its effect: the answer was lost.
+    After,
+}
+
+/// The machine under test: every call that changes something is counted, one of them may fail, and whatever happens the
+/// two rules that no call may ever break are checked on the spot.
+struct Machine {
+    fake: FakeMachine,
+    changes: AtomicU32,
+    fault: Mutex<Option<(u32, Fault)>>,
+    broken_rules: Mutex<Vec<String>>,
+}
+
+impl Machine {
+    fn new(fake: &FakeMachine) -> Self {
+        Self {
+            fake: fake.clone(),
+            changes: AtomicU32::new(0),
+            fault: Mutex::default(),
+            broken_rules: Mutex::default(),
+        }
+    }
+
+    fn fail(&self, at: u32, fault: Fault) {
+        *self.fault.lock().unwrap() = Some((self.changes.load(Ordering::Relaxed) + at, fault));
+    }
+
+    fn fault_now(&self) -> Option<Fault> {
+        let now = self.changes.fetch_add(1, Ordering::Relaxed);
+        let mut fault = self.fault.lock().unwrap();
+        fault.take_if(|(at, _)| *at == now).map(|(_, fault)| fault)
+    }
+
+    fn rule(&self, holds: bool, text: String) {
+        if !holds {
+            self.broken_rules.lock().unwrap().push(text);
+        }
+    }
+}
+
+impl Commands for Machine {
+    fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
+        let lvm = self.fake.lvm();
+        if matches!(command.args[0].as_str(), "vgs" | "lvs") {
+            return lvm.run(command);
+        }
+        let target = command.args.last().unwrap();
+        let named = command.args.iter().any(|arg| arg.starts_with("mooring-0000"))
+            || target.split_once('/').is_some_and(|(_, lv)| lv.starts_with("mooring-0000"));
+        self.rule(named, format!("a command without a name of ours: {:?}", command.args));
+        let group = target.split('/').next().unwrap();
+        self.rule(["vg0", "vg1"].contains(&group), format!("a group that is not listed: {:?}", command.args));
+        self.rule(command.timeout >= Duration::from_mins(1), "a short timeout".to_owned());
+        match self.fault_now() {
+            Some(Fault::Before) => {
+                Ok(CommandOutput { status: 5, stdout: Vec::new(), stderr: "  Cannot do it.\n".to_owned() })
+            }
+            Some(Fault::After) => {
+                lvm.run(command)?;
+                Err(CommandError::Timeout {
+                    program: command.program,
+                    args: command.args.join(" "),
+                    timeout: command.timeout,
+                })
+            }
+            None => lvm.run(command),
+        }
+    }
+}
+
+impl BlockDevices for Machine {
+    fn size(&self, path: &Path) -> Result<Option<u64>, BlockError> {
+        self.fake.blocks().size(path)
+    }
+
+    fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
+        let marked = lvs(&self.fake).iter().any(|lv| {
+            Path::new(&lv["lv_path"]) == path && lv["lv_tags"].split(',').any(|tag| tag == LV_UNZEROED_TAG)
+        });
+        self.rule(marked, format!("{} is zeroed without the tag", path.display()));
+        self.rule(length <= ZERO_CHUNK, "a large chunk".to_owned());
+        let fault = self.fault_now();
+        if fault != Some(Fault::Before) {
+            self.fake.blocks().zero(path, offset, length)?;
+        }
+        match fault {
+            None => Ok(()),
+            Some(_) => Err(BlockError { op: "zero", path: path.to_owned(), errno: Errno::EIO }),
+        }
+    }
+}
+
+type Row = BTreeMap<String, String>;
+
+/// By device path: what LVM says, and the ranges that read as zeros.
+type Snapshot = BTreeMap<String, (String, Vec<(u64, u64)>)>;
+
+fn lvs(fake: &FakeMachine) -> Vec<Row> {
+    let fields = "lv_name,lv_uuid,vg_name,lv_size,lv_tags,lv_active,lv_path";
+    let args = ["lvs", "--reportformat", "json", "--units", "b", "--nosuffix", "-o", fields];
+    let args = args.map(str::to_owned).to_vec();
+    let out =
+        fake.lvm().run(&Command { program: "/sbin/lvm", args, timeout: Duration::from_secs(1) }).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    serde_json::from_value(json["report"][0]["lv"].clone()).unwrap()
+}
+
+/// Everything that can be seen of every LV, its blocks included. Without LVM's identities: an interrupted run may make its
+/// LVs in another order than a straight one.
+fn snapshot(fake: &FakeMachine) -> Snapshot {
+    let one = |mut row: Row| {
+        let path = row["lv_path"].clone();
+        row.remove("lv_uuid");
+        (path.clone(), (format!("{row:?}"), fake.blocks().zeroed_ranges(&path)))
+    };
+    lvs(fake).into_iter().map(one).collect()
+}
+
+fn deactivate(fake: &FakeMachine, group: &str, lv: &str) {
+    let args = ["lvchange", "--activate", "n", &format!("{group}/{lv}")].map(str::to_owned).to_vec();
+    let out =
+        fake.lvm().run(&Command { program: "/sbin/lvm", args, timeout: Duration::from_secs(1) }).unwrap();
+    assert_eq!(out.status, 0);
+}
+
+/// What stands under a volume's name at first.
+#[derive(Debug, Clone)]
+struct Before {
+    group: &'static str,
+    mib: u64,
+    tagged: bool,
+    unzeroed: bool,
+    active: bool,
+}
+
+#[derive(Debug, Clone)]
+struct World {
+    volumes: Vec<(Option<Before>, Wanted)>,
+}
+
+fn any_before() -> impl Strategy<Value = Option<Before>> {
+    let group = prop_oneof![4 => Just("vg0"), 1 => Just("vg1"), 1 => Just("other")];
+    let mib = prop_oneof![Just(8_u64), Just(12), Just(200)];
+    let before = (group, mib, prop::bool::weighted(0.8), any::<bool>(), any::<bool>())
+        .prop_map(|(group, mib, tagged, unzeroed, active)| Before { group, mib, tagged, unzeroed, active });
+    prop::option::weighted(0.6, before)
+}
+
+fn any_wanted(n: u128) -> impl Strategy<Value = Wanted> {
+    let group = prop_oneof![6 => Just("vg0"), 2 => Just("vg1"), 1 => Just("other"), 1 => Just("nowhere")];
+    let mib = prop_oneof![Just(8_u64), Just(9), Just(12), Just(200), Just(5000)];
+    prop_oneof![
+        4 => (group, mib).prop_map(move |(group, mib)| Wanted::Volume(spec(n, group, mib))),
+        2 => any::<bool>().prop_map(|export_gone| Wanted::Doomed { export_gone }),
+        1 => Just(Wanted::Nothing),
+    ]
+}
+
+fn any_world() -> impl Strategy<Value = World> {
+    ((any_before(), any_wanted(1)), (any_before(), any_wanted(2)), (any_before(), any_wanted(3)))
+        .prop_map(|(a, b, c)| World { volumes: vec![a, b, c] })
+}
+
+impl World {
+    fn build(&self) -> FakeMachine {
+        let fake = FakeMachine::new();
+        for group in ["vg0", "vg1", "other"] {
+            fake.add_vg(group, 1024 * MIB);
+        }
+        let lvm = fake.lvm();
+        // Not ours: no name of ours, a name of ours that is no volume's, an unlisted group, an id that is not canonical.
+        lvm.add_volume("vg0", "root", 64 * MIB, &[]);
+        lvm.add_volume("vg0", "theirs", 8 * MIB, &[LV_TAG, LV_UNZEROED_TAG]);
+        lvm.add_volume("vg1", "mooring-snap-00000000-0000-0000-0000-000000000001", 8 * MIB, &[LV_TAG]);
+        lvm.add_volume("vg0", "mooring-A0000000-0000-0000-0000-00000000000A", 8 * MIB, &[LV_TAG]);
+        for (index, (before, _)) in self.volumes.iter().enumerate() {
+            let Some(before) = before else { continue };
+            let mut tags = Vec::new();
+            if before.tagged {
+                tags.push(LV_TAG);
+            }
+            if before.unzeroed {
+                tags.push(LV_UNZEROED_TAG);
+            }
+            let name = name(index as u128 + 1);
+            assert!(lvm.add_volume(before.group, &name, before.mib * MIB, &tags));
+            if !before.active {
+                deactivate(&fake, before.group, &name);
+            }
+        }
+        fake
+    }
+
+    fn wishes(&self) -> impl Iterator<Item = (VolumeId, &Wanted)> {
+        self.volumes.iter().enumerate().map(|(index, (_, wanted))| (id(index as u128 + 1), wanted))
+    }
+
+    /// Whether this LV may be changed at all, and whether it may go.
+    fn rights(&self, row: &Row) -> (bool, bool) {
+        let listed = row["vg_name"] != "other";
+        let tagged = row["lv_tags"].split(',').any(|tag| tag == LV_TAG);
+        let wanted = self
+            .wishes()
+            .find(|(id, _)| LvName::of(*id).as_str() == row["lv_name"])
+            .map(|(_, wanted)| wanted);
+        let ours = listed && tagged && wanted.is_some();
+        (ours, ours && matches!(wanted, Some(Wanted::Doomed { export_gone: true })))
+    }
+}
+
+/// Checks after every step that nothing usable shows old blocks.
+struct Watch<'a> {
+    machine: &'a Machine,
+    /// Devices that were usable from the beginning: they hold their owner's data.
+    usable_before: &'a [String],
+    stop_at: Option<usize>,
+    steps: usize,
+}
+
+impl Watch<'_> {
+    fn check(&self) {
+        let seen = view(&self.machine.fake.lvm(), &groups()).unwrap();
+        for lv in seen.ours().filter(|lv| lv.is_ready()) {
+            let path = volumes::device_path(&lv.group, &lv.name);
+            let holds_data = self.usable_before.contains(&path.display().to_string());
+            let safe = holds_data || self.machine.fake.blocks().is_zeroed(&path);
+            self.machine.rule(safe, format!("{} is usable and shows old blocks", path.display()));
+        }
+    }
+}
+
+impl Observer for Watch<'_> {
+    fn before(&mut self, _: usize, _: &Step<VolumeOp>) -> ControlFlow<()> {
+        self.check();
+        if self.stop_at == Some(self.steps) {
+            return ControlFlow::Break(());
+        }
+        self.steps += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn after(&mut self, _: usize, _: &Step<VolumeOp>) {
+        self.check();
+    }
+}
+
+/// One pass over every volume. Errors are returned, one per volume at most.
+fn pass(world: &World, machine: &Machine, usable_before: &[String], stop_at: Option<usize>) -> Vec<Error> {
+    let mut errors = Vec::new();
+    let mut watch = Watch { machine, usable_before, stop_at, steps: 0 };
+    for (id, wanted) in world.wishes() {
+        let seen = view(machine, &groups()).unwrap();
+        if let Err(error) = apply(&plan(wanted, &seen, id), machine, machine, &mut watch) {
+            errors.push(error);
+        }
+    }
+    watch.check();
+    errors
+}
+
+/// Those of the beginning that hold data: tagged, not marked.
+fn usable(fake: &FakeMachine) -> Vec<String> {
+    let is = |row: &Row, tag: &str| row["lv_tags"].split(',').any(|t| t == tag);
+    let usable = lvs(fake).into_iter().filter(|row| is(row, LV_TAG) && !is(row, LV_UNZEROED_TAG));
+    usable.map(|row| row["lv_path"].clone()).collect()
+}
+
+fn settle(world: &World, machine: &Machine, usable_before: &[String]) {
+    for _ in 0..3 {
+        let errors = pass(world, machine, usable_before, None);
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+}
+
+/// The end is what was wanted, or a reason why not; and what was not ours or not doomed is as it was.
+fn check_end(world: &World, machine: &Machine, before: &[Row], untouched: &Snapshot) {
+    let seen = view(machine, &groups()).unwrap();
+    for (id, wanted) in world.wishes() {
+        let plan = plan(wanted, &seen, id);
+        assert!(plan.steps.is_empty(), "{wanted:?} is not quiet: {plan:?}");
+        let report = report(wanted, &seen, id);
+        let phase = match wanted {
+            Wanted::Volume(_) if plan.blocked.is_empty() => Phase::Ready,
+            Wanted::Volume(_) => Phase::Failed,
+            Wanted::Doomed { .. } if plan.blocked.is_empty() => Phase::Gone,
+            Wanted::Doomed { .. } => Phase::Deleting,
+            Wanted::Nothing if seen.lvs_of(id).iter().any(SeenLv::is_tagged) => Phase::Orphan,
+            Wanted::Nothing => Phase::Gone,
+        };
+        assert_eq!(report.phase, phase, "{wanted:?} {report:?}");
+        assert_eq!(report.problems.len(), plan.blocked.len());
+        assert!(report.phase != Phase::Ready || report.device.is_some());
+    }
+    let after = snapshot(&machine.fake);
+    let rows = lvs(&machine.fake);
+    for row in before {
+        let (ours, doomed) = world.rights(row);
+        let path = &row["lv_path"];
+        if !ours {
+            assert_eq!(after.get(path), untouched.get(path), "{path} is not ours and was changed");
+        }
+        let still = rows.iter().any(|now| now["lv_uuid"] == row["lv_uuid"]);
+        assert_eq!(still, !doomed, "{path}: there {still}, doomed {doomed}");
+        let marked = row["lv_tags"].contains(LV_UNZEROED_TAG);
+        if still && !marked {
+            assert!(after[path].1.is_empty(), "{path} held data and was zeroed");
+        }
+    }
+    assert_eq!(*machine.broken_rules.lock().unwrap(), Vec::<String>::new());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    #[test]
+    fn converge_quiet_ours_only_no_data_loss(world in any_world()) {
+        let fake = world.build();
+        let (before, untouched, usable) = (lvs(&fake), snapshot(&fake), usable(&fake));
+        let machine = Machine::new(&fake);
+        settle(&world, &machine, &usable);
+        check_end(&world, &machine, &before, &untouched);
+        // Quiet: looking again changes nothing, and asks nothing of LVM but reports.
+        let changes = machine.changes.load(Ordering::Relaxed);
+        settle(&world, &machine, &usable);
+        prop_assert_eq!(machine.changes.load(Ordering::Relaxed), changes);
+    }
+
+    #[test]
+    fn any_prefix_then_again_ends_the_same(world in any_world(), stop in 0_usize..14) {
+        let (straight, cut) = (world.build(), world.build());
+        let (before, untouched, usable) = (lvs(&cut), snapshot(&cut), usable(&cut));
+        settle(&world, &Machine::new(&straight), &usable);
+        let machine = Machine::new(&cut);
+        pass(&world, &machine, &usable, Some(stop));
+        // The host was cut off, too: what will be wanted active again may have no device now.
+        let seen = view(&machine, &groups()).unwrap();
+        for (id, wanted) in world.wishes().filter(|_| stop % 2 == 0) {
+            let Wanted::Volume(spec) = wanted else { continue };
+            if seen.lv(&spec.group, id).is_some_and(SeenLv::is_tagged) && plan(wanted, &seen, id).blocked.is_empty() {
+                deactivate(&cut, spec.group.as_str(), LvName::of(id).as_str());
+            }
+        }
+        settle(&world, &machine, &usable);
+        check_end(&world, &machine, &before, &untouched);
+        prop_assert_eq!(snapshot(&cut), snapshot(&straight));
+    }
+
+    #[test]
+    fn any_call_may_fail(world in any_world(), at in 0_u32..24, lost_answer in any::<bool>()) {
+        let fake = world.build();
+        let (before, untouched, usable) = (lvs(&fake), snapshot(&fake), usable(&fake));
+        let machine = Machine::new(&fake);
+        machine.fail(at, if lost_answer { Fault::After } else { Fault::Before });
+        for error in pass(&world, &machine, &usable, None) {
+            prop_assert!(error.cure() != Cure::Bug && !error.to_string().is_empty());
+        }
+        *machine.fault.lock().unwrap() = None;
+        settle(&world, &machine, &usable);
+        check_end(&world, &machine, &before, &untouched);
+    }
+
+    #[test]
+    fn only_the_doomed_plan_a_removal(world in any_world()) {
+        let fake = world.build();
+        let seen = view(&fake.lvm(), &groups()).unwrap();
+        for (id, wanted) in world.wishes() {
+            let plan = plan(wanted, &seen, id);
+            let removes = plan.steps.iter().any(|step| matches!(step.op, VolumeOp::Remove { .. }));
+            prop_assert!(!removes || *wanted == (Wanted::Doomed { export_gone: true }), "{:?} {:?}", wanted, plan);
+            let marks = plan.steps.iter().any(|step| matches!(step.op, VolumeOp::MarkUnzeroed { .. }));
+            prop_assert!(!marks || removes, "{:?}", plan);
+            for step in &plan.steps {
+                prop_assert_eq!(step.op.lv().name.clone(), LvName::of(id));
+            }
+        }
+    }
+
+    #[test]
+    fn one_volume_looks_as_in_the_whole(world in any_world()) {
+        let fake = world.build();
+        let whole = view(&fake.lvm(), &groups()).unwrap();
+        for (id, wanted) in world.wishes() {
+            let one = view_one(&fake.lvm(), &groups(), id).unwrap();
+            prop_assert_eq!(one.lvs_of(id), whole.lvs_of(id));
+            prop_assert_eq!(plan(wanted, &one, id), plan(wanted, &whole, id));
+        }
+    }
+}
+
+fn machine() -> FakeMachine {
+    let fake = FakeMachine::new();
+    fake.add_vg("vg0", 1024 * MIB);
+    fake.add_vg("vg1", 1024 * MIB);
+    fake
+}
+
+fn look(fake: &FakeMachine) -> VolumesView {
+    view(&fake.lvm(), &groups()).unwrap()
+}
+
+fn plan_of(fake: &FakeMachine, wanted: &Wanted) -> Plan<VolumeOp> {
+    plan(wanted, &look(fake), id(1))
+}
+
+fn blocked(fake: &FakeMachine, wanted: &Wanted) -> (BlockedKind, String) {
+    let plan = plan_of(fake, wanted);
+    assert!(plan.steps.is_empty() && plan.blocked.len() == 1, "{plan:?}");
+    let blocked = &plan.blocked[0];
+    (blocked.kind, format!("{}: {}", blocked.object, blocked.why))
+}
+
+/// The whole table of a volume in a group that is there: what is under its name / what is wanted: what is done.
+const TABLE: &str = "\
+absent / wanted: create zero unmark
+absent / doomed: -
+absent / exported: Missing
+absent / nothing: -
+ready / wanted: -
+ready / doomed: mark zero remove
+ready / exported: Missing
+ready / nothing: -
+inactive / wanted: activate
+inactive / doomed: mark activate zero remove
+inactive / exported: Missing
+inactive / nothing: -
+unzeroed / wanted: zero unmark
+unzeroed / doomed: zero remove
+unzeroed / exported: Missing
+unzeroed / nothing: -
+unzeroed, inactive / wanted: activate zero unmark
+unzeroed, inactive / doomed: activate zero remove
+unzeroed, inactive / exported: Missing
+unzeroed, inactive / nothing: -
+smaller / wanted: Birth
+smaller / doomed: mark zero remove
+smaller / exported: Missing
+smaller / nothing: -
+larger / wanted: Birth
+larger / doomed: mark zero remove
+larger / exported: Missing
+larger / nothing: -
+not ours / wanted: Foreign
+not ours / doomed: -
+not ours / exported: Missing
+not ours / nothing: -
+";
+
+fn word(op: &VolumeOp) -> &'static str {
+    match op {
+        VolumeOp::Create { .. } => "create",
+        VolumeOp::Activate { .. } => "activate",
+        VolumeOp::MarkUnzeroed { .. } => "mark",
+        VolumeOp::Zero { .. } => "zero",
+        VolumeOp::MarkZeroed { .. } => "unmark",
+        VolumeOp::Remove { .. } => "remove",
+    }
+}
+
+#[test]
+fn the_table() {
+    let mut table = String::new();
+    let states: [(&str, u64, &[&str], bool); 8] = [
+        ("absent", 0, &[], true),
+        ("ready", 8, &[LV_TAG], true),
+        ("inactive", 8, &[LV_TAG], false),
+        ("unzeroed", 8, &[LV_TAG, LV_UNZEROED_TAG], true),
+        ("unzeroed, inactive", 8, &[LV_TAG, LV_UNZEROED_TAG], false),
+        ("smaller", 4, &[LV_TAG], true),
+        ("larger", 12, &[LV_TAG], true),
+        ("not ours", 8, &[LV_UNZEROED_TAG], true),
+    ];
+    for (state, mib, tags, active) in states {
+        for (what, wanted) in [
+            ("wanted", Wanted::Volume(spec(1, "vg0", 7))),
+            ("doomed", Wanted::Doomed { export_gone: true }),
+            ("exported", Wanted::Doomed { export_gone: false }),
+            ("nothing", Wanted::Nothing),
+        ] {
+            let fake = machine();
+            if mib > 0 {
+                fake.lvm().add_volume("vg0", &name(1), mib * MIB, tags);
+            }
+            if !active {
+                deactivate(&fake, "vg0", &name(1));
+            }
+            let plan = plan_of(&fake, &wanted);
+            let mut done: Vec<_> = plan.steps.iter().map(|step| word(&step.op).to_owned()).collect();
+            done.extend(plan.blocked.iter().map(|blocked| format!("{:?}", blocked.kind)));
+            let done = if done.is_empty() { "-".to_owned() } else { done.join(" ") };
+            writeln!(table, "{state} / {what}: {done}").unwrap();
+        }
+    }
+    assert_eq!(table, TABLE);
+}
+
+#[test]
+fn obstacles_say_what_was_found_and_what_to_do() {
+    let fake = machine();
+    let full = blocked(&fake, &Wanted::Volume(spec(1, "vg0", 1024)));
+    assert_eq!(
+        full,
+        (
+            BlockedKind::Full,
+            "volume group vg0: 1 GiB are wanted for volume 00000000-0000-0000-0000-000000000001 and 1008 MiB of 1 GiB are \
+             free (beside a reserve of 16 MiB): free some space, or extend the group"
+                .to_owned()
+        )
+    );
+    // To the last extent it fits.
+    assert_eq!(plan_of(&fake, &Wanted::Volume(spec(1, "vg0", 1008))).blocked, []);
+    let (kind, text) = blocked(&fake, &Wanted::Volume(spec(1, "other", 8)));
+    assert!(
+        kind == BlockedKind::Missing
+            && text.contains("the agent may not use volume group other: its configuration lists vg0, vg1"),
+        "{text}"
+    );
+
+    fake.lvm().lose_group("vg1");
+    fake.add_vg("data", 64 * MIB);
+    let (kind, text) = blocked(&fake, &Wanted::Volume(spec(1, "vg1", 8)));
+    assert_eq!(kind, BlockedKind::Missing);
+    assert_eq!(
+        text,
+        "volume group vg1: volume group vg1 is not on this host (there is vg0, data); see pvs, vgscan and the disks"
+    );
+    let (_, text) = blocked(&fake, &Wanted::Doomed { export_gone: true });
+    assert!(
+        text.contains("cannot say that its data is gone: volume group vg1 is not on this host"),
+        "{text}"
+    );
+
+    fake.lvm().add_volume("vg0", &name(1), 8 * MIB, &[]);
+    let (kind, text) = blocked(&fake, &Wanted::Volume(spec(1, "vg0", 8)));
+    assert!(
+        kind == BlockedKind::Foreign && text.contains("without the tag mooring: somebody else made it"),
+        "{text}"
+    );
+
+    let fake = machine();
+    fake.lvm().add_volume("vg1", &name(1), 8 * MIB, &[LV_TAG]);
+    let (kind, text) = blocked(&fake, &Wanted::Volume(spec(1, "vg0", 8)));
+    assert!(
+        kind == BlockedKind::Birth && text.contains("it lies in volume group vg1, and vg0 is wanted"),
+        "{text}"
+    );
+    let (_, text) = blocked(&fake, &Wanted::Volume(spec(1, "vg1", 12)));
+    assert!(text.contains("it has 8 MiB and 12 MiB are wanted: growing a volume is not built yet"), "{text}");
+    let (_, text) = blocked(&fake, &Wanted::Volume(spec(1, "vg1", 4)));
+    assert!(text.contains("it has 8 MiB and only 4 MiB are wanted: a volume never shrinks"), "{text}");
+    fake.lvm().add_volume("vg0", &name(1), 8 * MIB, &[LV_TAG]);
+    let (kind, text) = blocked(&fake, &Wanted::Doomed { export_gone: true });
+    assert!(
+        kind == BlockedKind::Foreign && text.contains("volume groups vg0, vg1 each have an LV"),
+        "{text}"
+    );
+}
+
+#[test]
+fn sizes_are_whole_extents_and_progress_is_told() {
+    struct Progress(Vec<u64>);
+    impl Observer for Progress {
+        fn zeroed(&mut self, bytes: u64) {
+            self.0.push(bytes / MIB);
+        }
+    }
+    let fake = machine();
+    let wanted = Wanted::Volume(spec(1, "vg0", 130));
+    let mut progress = Progress(Vec::new());
+    apply(&plan_of(&fake, &wanted), &fake.lvm(), &fake.blocks(), &mut progress).unwrap();
+    assert_eq!(progress.0, [0, 64, 128, 132]);
+    let report = report(&wanted, &look(&fake), id(1));
+    assert_eq!((report.phase, report.size), (Phase::Ready, ByteSize(132 * MIB)));
+    assert_eq!(report.device.unwrap(), format!("/dev/vg0/{}", name(1)));
+}
+
+#[test]
+fn looking_at_one_volume_costs_the_same_among_many() {
+    let fake = machine();
+    let cost = || {
+        fake.lvm().clear_log();
+        view_one(&fake.lvm(), &groups(), id(1)).unwrap();
+        fake.lvm().log().len()
+    };
+    let alone = cost();
+    for n in 1..100 {
+        fake.lvm().add_volume("vg0", &name(n), 4 * MIB, &[LV_TAG]);
+    }
+    assert_eq!(cost(), alone);
+}
+
+#[test]
+fn orphans_are_ours_without_a_wish() {
+    let fake = machine();
+    fake.lvm().add_volume("vg0", &name(1), 8 * MIB, &[LV_TAG]);
+    fake.lvm().add_volume("vg0", &name(2), 8 * MIB, &[]);
+    fake.lvm().add_volume("vg0", "somebody", 8 * MIB, &[LV_TAG]);
+    let seen = look(&fake);
+    assert_eq!(seen.ours().map(|lv| lv.name.clone()).collect::<Vec<_>>(), [name(1)]);
+    assert_eq!(report(&Wanted::Nothing, &seen, id(1)).phase, Phase::Orphan);
+    assert_eq!(report(&Wanted::Nothing, &seen, id(2)).phase, Phase::Gone);
+}
+
+#[test]
+fn faults_of_the_machine() {
+    let fake = machine();
+    let wanted = Wanted::Volume(spec(1, "vg0", 8));
+    let see = || view(&fake.lvm(), &groups()).unwrap_err();
+    fake.lvm().set_missing(true);
+    assert_eq!(
+        see().to_string(),
+        "cannot list the volume groups: LVM is not installed; install the package lvm2"
+    );
+    assert_eq!(see().cure(), Cure::Operator);
+    fake.lvm().set_missing(false);
+    fake.lvm().set_hanging(true);
+    assert!(see().to_string().starts_with("cannot list the volume groups: LVM does not come to an end"));
+    assert_eq!(see().cure(), Cure::Retry);
+    fake.lvm().set_hanging(false);
+    fake.lvm().set_broken(Some("  /dev/mapper/control: open failed: No such device\n"));
+    assert!(see().to_string().ends_with("run modprobe dm_mod"));
+    fake.lvm().set_broken(None);
+
+    let make = || apply(&plan_of(&fake, &wanted), &fake.lvm(), &fake.blocks(), &mut ());
+    let stale = plan_of(&fake, &wanted);
+    fake.lvm().fail_next(
+        "lvcreate",
+        5,
+        "  Volume group \"vg0\" has insufficient free space (1 extents): 2 required.\n",
+    );
+    assert!(matches!(make(), Err(Error::NoSpace { .. })));
+    fake.blocks().fail_zeroing(Some(Errno::EIO));
+    let error = make().unwrap_err();
+    assert!(matches!(&error, Error::Device { .. }) && error.cure() == Cure::Operator, "{error}");
+    fake.blocks().fail_zeroing(None);
+    // The plan of before: the LV is there by now.
+    let error = apply(&stale, &fake.lvm(), &fake.blocks(), &mut ()).unwrap_err();
+    assert!(matches!(&error, Error::Changed { .. }) && error.cure() == Cure::Retry, "{error}");
+    let path = volumes::device_path("vg0", &name(1));
+    fake.set_busy(&path, true);
+    let error = make().unwrap_err();
+    assert!(matches!(&error, Error::InUse { .. }) && error.cure() == Cure::Operator, "{error}");
+    fake.set_busy(&path, false);
+    make().unwrap();
+    assert!(plan_of(&fake, &wanted).is_quiet() && fake.blocks().is_zeroed(&path));
+
+    // Doomed, and mounted here: neither wiped nor removed.
+    fake.set_busy(&path, true);
+    let doomed = plan_of(&fake, &Wanted::Doomed { export_gone: true });
+    assert!(matches!(apply(&doomed, &fake.lvm(), &fake.blocks(), &mut ()), Err(Error::InUse { .. })));
+    fake.set_busy(&path, false);
+    fake.remove_device(&path);
+    assert!(matches!(apply(&doomed, &fake.lvm(), &fake.blocks(), &mut ()), Err(Error::NoDevice { .. })));
+    fake.add_device(&path, 4 * MIB);
+    let error = apply(&doomed, &fake.lvm(), &fake.blocks(), &mut ()).unwrap_err();
+    assert!(matches!(&error, Error::DeviceSize { found, .. } if *found == 4 * MIB), "{error}");
+    assert_eq!(look(&fake).lvs_of(id(1)).len(), 1);
+}
