@@ -90,15 +90,13 @@ pub(super) const ROWS: &[Row] = &[
     }),
     Row::reads("credential without a newline", "user1\n", |s| auth(s, "userid", "user1")),
     Row::reads("credential with a newline keeps it", "user1\n\n", |s| auth(s, "userid", "user1\n")),
-    Row::reads("credential NULL", "NULL\n", |s| auth(s, "userid", "NULL")).unobserved(),
-    Row::reads("an empty credential", "\n", |s| s.try_read(&acl(s)?.join("auth").join("password")))
-        .unobserved(),
-    Row::ok("password of 255 bytes", |s| auth(s, "password", &"p".repeat(255))).unobserved(),
+    Row::reads("credential NULL", "NULL\n", |s| auth(s, "userid", "NULL")),
+    Row::reads("an empty credential", "\n", |s| s.try_read(&acl(s)?.join("auth").join("password"))),
+    Row::ok("password of 255 bytes", |s| auth(s, "password", &"p".repeat(255))),
     Row::fails("password of 256 bytes", Errno::EINVAL, |s| {
         let acl = acl(s)?;
         s.try_write(&acl.join("auth").join("password"), "p".repeat(256))
-    })
-    .unobserved(),
+    }),
     Row::reads("authenticate_target follows the mutual credentials", "1\n", |s| {
         let auth = acl(s)?.join("auth");
         s.write(&auth.join("userid_mutual"), "muser")?;
@@ -110,17 +108,14 @@ pub(super) const ROWS: &[Row] = &[
     }),
     Row::reads("authentication=1 on an ACL", "1\n", |s| {
         s.write_read(&acl(s)?.join("attrib").join("authentication"), 1)
-    })
-    .unobserved(),
+    }),
     Row::fails("authentication=2 on an ACL", Errno::EINVAL, |s| {
         s.try_write(&acl(s)?.join("attrib").join("authentication"), 2)
-    })
-    .unobserved(),
+    }),
     Row::reads("nopin_timeout=5", "5\n", |s| s.write_read(&acl(s)?.join("attrib").join("nopin_timeout"), 5)),
     Row::fails("nopin_timeout=61", Errno::EINVAL, |s| {
         s.try_write(&acl(s)?.join("attrib").join("nopin_timeout"), 61)
-    })
-    .unobserved(),
+    }),
     Row::ok("info without a session names the initiator", |s| {
         let info = s.read(&acl(s)?.join("info"))?;
         let expected = format!("No active iSCSI Session for Initiator Endpoint: {HOST}\n");
@@ -176,8 +171,7 @@ pub(super) const ROWS: &[Row] = &[
         let mapped = s.bare_mapped(&tpg)?;
         s.symlink(&lun, &mapped.join("lun"))?;
         s.write_read(&mapped.join("write_protect"), 0)
-    })
-    .unobserved(),
+    }),
     Row::reads("a stale mapped link reads empty", "", |s| {
         let [_, _, lun, mapped] = s.export()?;
         s.unlink(&lun.join("store"))?;
@@ -205,7 +199,6 @@ pub(super) const ROWS: &[Row] = &[
     Row::fails("num_cmds without a link", Errno::ENODEV, |s| {
         let mapped = bare_mapped(s)?;
         s.try_read(&statistic(&mapped, "scsi_auth_intr", "num_cmds"))
-    })
-    .unobserved(),
-    Row::fails("list of an attribute", Errno::ENOTDIR, |s| s.try_list(&acl(s)?.join("info"))).unobserved(),
+    }),
+    Row::fails("list of an attribute", Errno::ENOTDIR, |s| s.try_list(&acl(s)?.join("info"))),
 ];

@@ -47,8 +47,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::fails("target name of 224 characters", Errno::EINVAL, |s| {
         let fabric = s.fabric()?;
         s.try_mkdir(&fabric.join(format!("iqn.2026-11.dev.mooring.contract:{}", "n".repeat(191))))
-    })
-    .unobserved(),
+    }),
     Row::fails("mkdir of a target that exists", Errno::EEXIST, |s| s.try_mkdir(&s.target()?)),
     Row::fails("mkdir tpg1", Errno::EINVAL, |s| group(s, "tpg1")),
     Row::fails("mkdir tpgt_x", Errno::EINVAL, |s| group(s, "tpgt_x")),
@@ -89,8 +88,7 @@ pub(super) const ROWS: &[Row] = &[
         let (tpg, other) = (s.tpg()?, s.other_tpg()?);
         s.mkdir(&tpg.join("np").join("0.0.0.0:33260"))?;
         s.try_mkdir(&other.join("np").join(PORTAL))
-    })
-    .unobserved(),
+    }),
     Row::ok("rmdir of a portal without sessions", |s| {
         let portal = s.tpg()?.join("np").join(PORTAL);
         s.mkdir(&portal)?;
@@ -147,8 +145,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::fails("link in a folder that takes none", Errno::EPERM, |s| {
         let (store, tpg) = (s.store()?, s.tpg()?);
         s.try_symlink(&store, &tpg.join("acls").join("x"))
-    })
-    .unobserved(),
+    }),
     Row::fails("rmdir of a LUN with its link inside", Errno::ENOTEMPTY, |s| {
         let (store, tpg) = (s.store()?, s.tpg()?);
         s.try_rmdir(&s.lun(&tpg, &store)?)
@@ -166,8 +163,7 @@ pub(super) const ROWS: &[Row] = &[
         let [_, _, lun, _] = s.export()?;
         s.try_unlink(&lun.join("store"))
     }),
-    Row::fails("unlink of an attribute", Errno::EPERM, |s| s.try_unlink(&s.tpg()?.join("enable")))
-        .unobserved(),
+    Row::fails("unlink of an attribute", Errno::EPERM, |s| s.try_unlink(&s.tpg()?.join("enable"))),
     Row::fails("rmdir acls", Errno::EPERM, |s| s.try_rmdir(&s.tpg()?.join("acls"))),
     Row::fails("rmdir lun", Errno::EPERM, |s| s.try_rmdir(&s.tpg()?.join("lun"))),
     Row::fails("rmdir np", Errno::EPERM, |s| s.try_rmdir(&s.tpg()?.join("np"))),
@@ -195,9 +191,9 @@ pub(super) const ROWS: &[Row] = &[
     Row::fails("default_cmdsn_depth=0", Errno::EINVAL, |s| attrib(s, "default_cmdsn_depth", "0")),
     Row::fails("default_cmdsn_depth=513", Errno::EINVAL, |s| attrib(s, "default_cmdsn_depth", "513")),
     Row::ok("default_cmdsn_depth=512", |s| attrib(s, "default_cmdsn_depth", "512")),
-    Row::fails("generate_node_acls=2", Errno::EINVAL, |s| attrib(s, "generate_node_acls", "2")).unobserved(),
-    Row::fails("authentication=2", Errno::EINVAL, |s| attrib(s, "authentication", "2")).unobserved(),
-    Row::fails("authentication=x", Errno::EINVAL, |s| attrib(s, "authentication", "x")).unobserved(),
+    Row::fails("generate_node_acls=2", Errno::EINVAL, |s| attrib(s, "generate_node_acls", "2")),
+    Row::fails("authentication=2", Errno::EINVAL, |s| attrib(s, "authentication", "2")),
+    Row::fails("authentication=x", Errno::EINVAL, |s| attrib(s, "authentication", "x")),
     Row::reads("authentication of a new group", "1\n", |s| {
         s.try_read(&s.tpg()?.join("attrib").join("authentication"))
     }),
@@ -214,6 +210,10 @@ pub(super) const ROWS: &[Row] = &[
         s.write(&tpg.join("attrib").join("authentication"), 0)?;
         s.try_read(&tpg.join("param").join("AuthMethod"))
     }),
+    Row::reads("a group's flag is a number, hexadecimal at will", "1\n", |s| {
+        s.write_read(&s.tpg()?.join("attrib").join("generate_node_acls"), "0x1")
+    }),
+    Row::fails("a group's flag may not be y", Errno::EINVAL, |s| attrib(s, "generate_node_acls", "y")),
     Row::reads("generate_node_acls=1 sets cache_dynamic_acls", "1\n", |s| {
         let tpg = s.tpg()?;
         s.write(&tpg.join("attrib").join("generate_node_acls"), 1)?;
@@ -221,8 +221,7 @@ pub(super) const ROWS: &[Row] = &[
     }),
     Row::reads("AuthMethod of a group that was never enabled", "CHAP\n", |s| {
         s.try_read(&s.tpg()?.join("param").join("AuthMethod"))
-    })
-    .unobserved(),
+    }),
     Row::reads("AuthMethod once enabled with authentication", "CHAP\n", |s| {
         let tpg = s.tpg()?;
         s.write(&tpg.join("enable"), 1)?;
@@ -232,6 +231,5 @@ pub(super) const ROWS: &[Row] = &[
         let tpg = s.tpg()?;
         let lun = s.bare_lun(&tpg)?;
         s.try_read(&lun.join("statistics").join("scsi_tgt_port").join("in_cmds"))
-    })
-    .unobserved(),
+    }),
 ];

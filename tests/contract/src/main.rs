@@ -78,8 +78,7 @@ fn main() -> Result<ExitCode> {
 
 fn list() {
     for row in rows() {
-        let source = if row.observed { "" } else { "  (from the kernel's source)" };
-        println!("{}: {}{source}", row.name, row.expected);
+        println!("{}: {}", row.name, row.expected);
     }
     for (fact, place) in ELSEWHERE {
         println!("not here: {fact}: {place}");

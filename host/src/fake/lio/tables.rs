@@ -29,8 +29,10 @@ pub(super) enum Newline {
 pub(super) enum Rule {
     /// The object's own code decides.
     Own,
-    /// Only `0` and `1`.
+    /// Only the numbers 0 and 1.
     Flag,
+    /// A yes or no, judged by its first characters (`kstrtobool`).
+    Bool,
     /// A number in this range, both ends included.
     Range(u64, u64),
     /// One of these words.
@@ -113,7 +115,7 @@ const fn group(name: &'static str, parts: &'static [Shape]) -> Shape {
 
 const U32: Rule = Rule::Range(0, 0xffff_ffff);
 const YES_NO: Rule = Rule::Word(&["Yes", "No"]);
-const FLAG_UNEXPORTED: Rule = Rule::Unexported(&Rule::Flag);
+const BOOL_UNEXPORTED: Rule = Rule::Unexported(&Rule::Bool);
 
 /// `/sys/kernel/config/target` itself.
 pub(super) static ROOT: Shape = Shape {
@@ -199,26 +201,26 @@ static TG_PT_GP: &[Attr] = &[
 static STORE_ATTRIB: &[Attr] = &[
     rw("alua_support", "1", Rule::Refused(Errno::ENOSYS)),
     rw("block_size", "512", Rule::Unexported(&Rule::Word(&["512", "1024", "2048", "4096"]))),
-    rw("emulate_3pc", "1", Rule::Flag),
-    rw("emulate_caw", "1", Rule::Flag),
+    rw("emulate_3pc", "1", Rule::Bool),
+    rw("emulate_caw", "1", Rule::Bool),
     rw("emulate_dpo", "1", Rule::Ignored),
     rw("emulate_fua_read", "1", Rule::Ignored),
-    rw("emulate_fua_write", "1", Rule::Flag),
-    rw("emulate_model_alias", "0", FLAG_UNEXPORTED),
-    rw("emulate_pr", "1", Rule::Flag),
+    rw("emulate_fua_write", "1", Rule::Bool),
+    rw("emulate_model_alias", "0", BOOL_UNEXPORTED),
+    rw("emulate_pr", "1", Rule::Bool),
     rw("emulate_rest_reord", "0", Rule::Own),
-    rw("emulate_tas", "1", FLAG_UNEXPORTED),
-    rw("emulate_tpu", "0", Rule::Flag),
-    rw("emulate_tpws", "0", Rule::Flag),
+    rw("emulate_tas", "1", BOOL_UNEXPORTED),
+    rw("emulate_tpu", "0", Rule::Bool),
+    rw("emulate_tpws", "0", Rule::Bool),
     rw("emulate_ua_intlck_ctrl", "0", Rule::Unexported(&Rule::Range(0, 2))),
     rw("emulate_write_cache", "0", Rule::Range(0, 0)),
-    rw("enforce_pr_isids", "1", Rule::Flag),
-    rw("force_pr_aptpl", "0", FLAG_UNEXPORTED),
+    rw("enforce_pr_isids", "1", Rule::Bool),
+    rw("force_pr_aptpl", "0", BOOL_UNEXPORTED),
     ro("hw_block_size", "512"),
     ro("hw_max_sectors", "4294967288"),
     ro("hw_pi_prot_type", "0"),
     ro("hw_queue_depth", "128"),
-    rw("is_nonrot", "0", Rule::Flag),
+    rw("is_nonrot", "0", Rule::Bool),
     rw("max_unmap_block_desc_count", "1", U32),
     rw("max_unmap_lba_count", "4194303", U32),
     rw("max_write_same_len", "4194303", U32),
@@ -230,7 +232,7 @@ static STORE_ATTRIB: &[Attr] = &[
     rw("queue_depth", "128", Rule::Unexported(&Rule::Range(1, 128))),
     rw("unmap_granularity", "1", U32),
     rw("unmap_granularity_alignment", "0", U32),
-    rw("unmap_zeroes_data", "0", FLAG_UNEXPORTED),
+    rw("unmap_zeroes_data", "0", BOOL_UNEXPORTED),
 ];
 
 static STORE_PR: &[Attr] = &[
