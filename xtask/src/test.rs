@@ -34,7 +34,11 @@ pub(crate) fn build_programs(root: &Path) -> Result<Programs> {
         args.extend(["-p", package]);
     }
     one(cargo(root, &args))?;
-    Ok(Programs::new(root.join("target/release")))
+    Ok(programs(root))
+}
+
+fn programs(root: &Path) -> Programs {
+    Programs::new(root.join("target/release"))
 }
 
 fn has_nextest() -> bool {
@@ -93,7 +97,7 @@ fn docs(root: &Path) -> Result<Count> {
 }
 
 fn vm_scenarios(root: &Path, only: Option<&str>) -> Result<Count> {
-    let programs = build_programs(root)?;
+    let programs = programs(root);
     let mut count = Count::default();
     for scenario in
         scenarios::ALL.iter().filter(|scenario| only.is_none_or(|text| scenario.name.contains(text)))

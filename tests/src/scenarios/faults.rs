@@ -143,7 +143,8 @@ impl Faults<'_> {
         ));
         storage
             .sh(&format!(
-                "rm {target}/lun/lun_1/by_hand; rmdir {target}/lun/lun_1 {target} {target}/..  {core} {core}/..; dmsetup remove theirs"
+                "rm {target}/lun/lun_1/by_hand; rmdir {target}/lun/lun_1 {target} $(dirname {target}) {core} $(dirname {core}); \
+                 dmsetup remove theirs"
             ))?
             .ok()?;
         wait_for("the grant to come true by itself", Duration::from_secs(90), || {

@@ -212,8 +212,8 @@ impl Tree for FakeLio {
 }
 
 impl Lio {
-    /// Whether a call that waits holds what this operation needs (lio.md, d; the details below `acls` are the kernel's
-    /// path walk: a name that is not cached, or lies in the folder that goes, needs the lock).
+    /// Whether a call that waits holds what this operation needs (lio.md, d; each of these was seen on Linux 6.1). It is
+    /// the kernel's path walk: a name that is not cached, or lies in the folder that goes, needs the folder's lock.
     fn is_blocked(&self, op: TreeOp, path: &TreePath, stat: bool) -> bool {
         self.locked.iter().any(|(folder, victim)| {
             let folder = TreePath::new(folder);
