@@ -365,7 +365,8 @@ mod tests {
         check(|s| s.grants[0].chap.as_mut().unwrap().initiator = None, "grants[0].chap.initiator");
         check(
             |s| {
-                s.grants[0].chap.as_mut().unwrap().mutual.as_mut().unwrap().secret = "secret-of-twelve".into()
+                s.grants[0].chap.as_mut().unwrap().mutual.as_mut().unwrap().secret =
+                    "secret-of-twelve".into();
             },
             "grants[0].chap.mutual.secret",
         );

@@ -17,7 +17,7 @@ use crate::site::{BIN, GROUP, Programs, Site, number};
 const VOLUMES: u32 = 500;
 /// Rounds of each kind.
 const ROUNDS: u32 = 200;
-const LONG: Duration = Duration::from_secs(1800);
+const LONG: Duration = Duration::from_mins(30);
 
 /// The id of a volume of the benchmark; `mooring-load` makes the same.
 fn id(number: u32) -> String {
@@ -54,7 +54,9 @@ pub fn grant(programs: &Programs) -> Result<()> {
     let (one, many) = (&alone["further_grant_calls"], &crowd["further_grant_calls"]);
     let same = |value: &Value| value.as_array().and_then(|all| all.iter().filter_map(Value::as_u64).min());
     check(same(one).is_some() && same(one) == same(many), || {
-        format!("a grant's read and write calls depend on the number of volumes: {one} with 1, {many} with {VOLUMES}")
+        format!(
+            "a grant's read and write calls depend on the number of volumes: {one} with 1, {many} with {VOLUMES}"
+        )
     })?;
     site.rig.check_consoles()
 }
@@ -63,7 +65,8 @@ pub fn grant(programs: &Programs) -> Result<()> {
 fn make_volumes(site: &Site) -> Result<Duration> {
     let storage = site.storage()?;
     let count = VOLUMES + ROUNDS;
-    let backup = storage.sh(&format!("vgcfgbackup -q -f /run/vg {GROUP} >/dev/null; cat /run/vg"))?.ok()?.stdout;
+    let backup =
+        storage.sh(&format!("vgcfgbackup -q -f /run/vg {GROUP} >/dev/null; cat /run/vg"))?.ok()?.stdout;
     let mut lvs = String::from("\tlogical_volumes {\n");
     for n in 0..count {
         write!(
@@ -86,7 +89,8 @@ fn make_volumes(site: &Site) -> Result<Duration> {
 }
 
 fn floor(site: &Site) -> Result<Value> {
-    let devices: Vec<_> = (VOLUMES..VOLUMES + ROUNDS).map(|n| format!("/dev/{GROUP}/mooring-{}", id(n))).collect();
+    let devices: Vec<_> =
+        (VOLUMES..VOLUMES + ROUNDS).map(|n| format!("/dev/{GROUP}/mooring-{}", id(n))).collect();
     let mut argv = vec![format!("{BIN}/mooring-floor"), "--portal".to_owned(), "10.10.0.10:3261".to_owned()];
     argv.extend(["--fsync-in".to_owned(), "/srv/mooring/state".to_owned()]);
     argv.extend(devices);
@@ -102,20 +106,46 @@ fn figure<'a>(value: &'a Value, name: &str) -> Result<&'a Value> {
 fn report(site: &Site, alone: &Value, crowd: &Value, floor: &Value, activation: Duration) -> Result<String> {
     let mut text = String::new();
     let fsync = number(figure(floor, "fsync")?, "p50_us")?;
-    writeln!(text, "kernel {}, {:?}, {VOLUMES} volumes present, {ROUNDS} rounds; times in us", site.rig.kernel(), site.rig.accel())?;
-    writeln!(text, "{:<15} {:>9} {:>9} {:>11} {:>11} {:>7} {:>16}", "", "p50", "p95", "floor p50", "floor p95", "ratio", "2 x floor + sync")?;
+    writeln!(
+        text,
+        "kernel {}, {:?}, {VOLUMES} volumes present, {ROUNDS} rounds; times in us",
+        site.rig.kernel(),
+        site.rig.accel()
+    )?;
+    writeln!(
+        text,
+        "{:<15} {:>9} {:>9} {:>11} {:>11} {:>7} {:>16}",
+        "", "p50", "p95", "floor p50", "floor p95", "ratio", "2 x floor + sync"
+    )?;
     for name in ["first grant", "further grant", "revoke"] {
         let (ours, bare) = (figure(crowd, name)?, figure(floor, name)?);
         let (p50, bare50) = (number(ours, "p50_us")?, number(bare, "p50_us")?);
         let (p95, bare95) = (number(ours, "p95_us")?, number(bare, "p95_us")?);
         let allowed = 2 * bare50 + fsync;
         let verdict = if p50 <= allowed { "met" } else { "not met" };
-        let ratio = p50 as f64 / bare50.max(1) as f64;
-        writeln!(text, "{name:<15} {p50:>9} {p95:>9} {bare50:>11} {bare95:>11} {ratio:>7.2} {allowed:>8} {verdict:>7}")?;
+        let ratio = Duration::from_micros(p50).div_duration_f64(Duration::from_micros(bare50.max(1)));
+        writeln!(
+            text,
+            "{name:<15} {p50:>9} {p95:>9} {bare50:>11} {bare95:>11} {ratio:>7.2} {allowed:>8} {verdict:>7}"
+        )?;
     }
     let calls = |value: &Value| value["further_grant_calls"].to_string();
-    writeln!(text, "one fsync of the store's file system: p50 {fsync} us; floor: {} % inside of its calls", floor["inside_percent"])?;
-    writeln!(text, "read and write calls of a further grant: {} with 1 volume, {} with {VOLUMES}", calls(alone), calls(crowd))?;
-    writeln!(text, "activating {} LVs took {:.1} s (not part of the above)", VOLUMES + ROUNDS, activation.as_secs_f64())?;
+    writeln!(
+        text,
+        "one fsync of the store's file system: p50 {fsync} us; floor: {} % inside of its calls",
+        floor["inside_percent"]
+    )?;
+    writeln!(
+        text,
+        "read and write calls of a further grant: {} with 1 volume, {} with {VOLUMES}",
+        calls(alone),
+        calls(crowd)
+    )?;
+    writeln!(
+        text,
+        "activating {} LVs took {:.1} s (not part of the above)",
+        VOLUMES + ROUNDS,
+        activation.as_secs_f64()
+    )?;
     Ok(text)
 }

@@ -41,10 +41,17 @@ impl<'a> Host<'a> {
     }
 
     /// Finds the target and logs in at one portal. The answer is iscsiadm's: exit 24 is an authorization failure.
-    pub fn login(&self, target: &str, portal: &str, chap: Option<Credentials>, replacement_timeout: u32) -> Result<Output> {
+    pub fn login(
+        &self,
+        target: &str,
+        portal: &str,
+        chap: Option<Credentials>,
+        replacement_timeout: u32,
+    ) -> Result<Output> {
         let node = format!("iscsiadm -m node -T {target} -p {portal}");
         let mut script = format!("{node} -o new >/dev/null\n");
-        let mut set = |name: &str, value: &str| script.push_str(&format!("{node} -o update -n {name} -v {value}\n"));
+        let mut set =
+            |name: &str, value: &str| script.extend([&node, " -o update -n ", name, " -v ", value, "\n"]);
         set("node.session.timeo.replacement_timeout", &replacement_timeout.to_string());
         set("node.session.initial_login_retry_max", "1");
         set("node.conn[0].timeo.login_timeout", "10");
@@ -58,13 +65,18 @@ impl<'a> Host<'a> {
             }
         }
         self.vm.sh(&script)?.ok().context("make the node record")?;
-        self.vm.command(["sh", "-c", &format!("{node} --login")]).timeout(Duration::from_secs(60)).run()
+        self.vm.command(["sh", "-c", &format!("{node} --login")]).timeout(Duration::from_mins(1)).run()
     }
 
     /// Logs out and forgets the target.
     pub fn logout(&self, target: &str) -> Result<()> {
         let script = format!("iscsiadm -m node -T {target} -u; iscsiadm -m node -T {target} -o delete");
-        self.vm.command(["sh", "-c", &script]).timeout(Duration::from_secs(60)).run()?.ok().context("log out")?;
+        self.vm
+            .command(["sh", "-c", &script])
+            .timeout(Duration::from_mins(1))
+            .run()?
+            .ok()
+            .context("log out")?;
         Ok(())
     }
 
@@ -78,25 +90,26 @@ impl<'a> Host<'a> {
         Ok(found)
     }
 
-    /// The disk's NAA identifier, from a fresh INQUIRY.
+    /// The disk's NAA identifier, from a fresh INQUIRY (page 0x83).
     pub fn naa(&self, disk: &str) -> Result<String> {
-        let out = self.vm.run(&["sg_inq", "--page=di", "--hex", disk])?;
-        drop(out);
-        let out = self.vm.sh(&format!("sg_vpd -p di -q {disk} || true; /lib/udev/scsi_id -g -u -d {disk}"))?.ok()?;
-        let id = out.stdout.lines().rev().find(|line| line.starts_with('3')).context("scsi_id names no NAA")?;
-        Ok(id.trim().trim_start_matches('3').to_owned())
+        let out = self.vm.run(&["/lib/udev/scsi_id", "-g", "-u", "-d", disk])?.ok()?;
+        // scsi_id puts the type of the identifier, 3 for NAA, in front of it.
+        Ok(out.line().strip_prefix('3').context("scsi_id names no NAA")?.to_owned())
     }
 
     /// Writes stamps in the background.
     pub fn write_stamps(&self, disk: &str, more: &[&str]) -> Result<Running> {
         let mut argv = vec![format!("{BIN}/mooring-stamp"), "write".to_owned(), disk.to_owned()];
         argv.extend(more.iter().map(|&arg| arg.to_owned()));
-        self.vm.command(argv).timeout(Duration::from_secs(3600)).spawn()
+        self.vm.command(argv).timeout(Duration::from_hours(1)).spawn()
     }
 
     /// Reads a stamp again and again in the background.
     pub fn watch_stamps(&self, disk: &str) -> Result<Running> {
-        self.vm.command([&format!("{BIN}/mooring-stamp"), "watch", disk]).timeout(Duration::from_secs(3600)).spawn()
+        self.vm
+            .command([&format!("{BIN}/mooring-stamp"), "watch", disk])
+            .timeout(Duration::from_hours(1))
+            .spawn()
     }
 
     /// Reads all stamps once.

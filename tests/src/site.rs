@@ -88,7 +88,9 @@ impl Site {
     fn make_disks(&self) -> Result<()> {
         let storage = self.storage()?;
         let disks = storage.data_disks();
-        let [first, second, ..] = disks.as_slice() else { bail!("the storage VM has {} data disks, not 2", disks.len()) };
+        let [first, second, ..] = disks.as_slice() else {
+            bail!("the storage VM has {} data disks, not 2", disks.len())
+        };
         storage
             .sh(&format!(
                 "pvcreate -q {first}; vgcreate -q {GROUP} {first}; mkfs.ext4 -q {second}; mount {second} /srv/mooring; \
@@ -110,7 +112,9 @@ impl Site {
         let storage = self.storage()?;
         let disks = storage.data_disks();
         let second = disks.get(1).context("the second data disk")?;
-        storage.sh(&format!("mkdir -p /srv/mooring /etc/mooring /run/mooring; mount {second} /srv/mooring"))?.ok()?;
+        storage
+            .sh(&format!("mkdir -p /srv/mooring /etc/mooring /run/mooring; mount {second} /srv/mooring"))?
+            .ok()?;
         self.load_modules()
     }
 
@@ -123,7 +127,8 @@ impl Site {
     pub fn start_agent_with(&self, extra: &str) -> Result<Running> {
         let storage = self.storage()?;
         storage.write("/etc/mooring/agent.toml", agent_config(extra).as_bytes(), 0o600)?;
-        let agent = storage.command([format!("{BIN}/mooring-agent")]).timeout(Duration::from_secs(3600)).spawn()?;
+        let agent =
+            storage.command([format!("{BIN}/mooring-agent")]).timeout(Duration::from_hours(1)).spawn()?;
         wait_for("the agent to answer", Duration::from_secs(30), || {
             if !agent.is_running() {
                 bail!("the agent has ended: {}", agent.stderr_so_far());
@@ -145,7 +150,8 @@ impl Site {
         let mut all = vec!["--json"];
         all.extend(args);
         let out = self.mooring(&all)?.ok()?;
-        serde_json::from_str(&out.stdout).with_context(|| format!("`mooring {}` answered: {}", args.join(" "), out.stdout))
+        serde_json::from_str(&out.stdout)
+            .with_context(|| format!("`mooring {}` answered: {}", args.join(" "), out.stdout))
     }
 
     /// Reads the stamps of the volume on the storage node, from the LV itself.

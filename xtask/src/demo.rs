@@ -21,7 +21,7 @@ pub(crate) struct DemoArgs {
 /// Runs the demo.
 pub(crate) fn run(args: &DemoArgs, root: &Path) -> Result<()> {
     let programs = build_programs(root)?;
-    demo::run(&programs, args.keep.then_some(&prompt as &dyn Fn(&Site) -> Result<()>))
+    demo::run(&programs, args.keep.then_some(&prompt as &demo::Wait))
 }
 
 /// A line is `VM COMMAND…`; `exit` or the end of input ends everything.

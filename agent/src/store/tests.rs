@@ -1,3 +1,5 @@
+//! Laws of the store: what is acknowledged is there after any crash, and nothing is written that was refused.
+
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::AtomicU64;
 

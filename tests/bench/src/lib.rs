@@ -19,7 +19,12 @@ impl Figures {
     /// Figures of these samples.
     pub fn of(name: &str, mut samples: Vec<u64>) -> Self {
         samples.sort_unstable();
-        let at = |percent: usize| samples.get((samples.len() * percent / 100).min(samples.len().saturating_sub(1))).copied().unwrap_or(0);
+        let at = |percent: usize| {
+            samples
+                .get((samples.len() * percent / 100).min(samples.len().saturating_sub(1)))
+                .copied()
+                .unwrap_or(0)
+        };
         Self { name: name.to_owned(), count: samples.len(), p50_us: at(50), p95_us: at(95) }
     }
 }

@@ -116,7 +116,10 @@ impl Tally {
     }
 
     fn print(&self, ended: bool) {
-        let gap = self.gaps.lock().map_or(Duration::ZERO, |gaps| if ended { gaps.1 } else { gaps.1.max(gaps.0.elapsed()) });
+        let gap = self
+            .gaps
+            .lock()
+            .map_or(Duration::ZERO, |gaps| if ended { gaps.1 } else { gaps.1.max(gaps.0.elapsed()) });
         let progress = Progress {
             done: self.done.load(Ordering::Relaxed),
             errors: self.errors.load(Ordering::Relaxed),
@@ -182,7 +185,9 @@ fn write_stamp(file: &File, stamp: Stamp, buffer: &mut Aligned) -> io::Result<()
 }
 
 fn now_us() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0))
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0))
 }
 
 fn write_thread(file: &File, thread: u64, tally: &Tally, stop_on_error: bool) {
@@ -231,8 +236,13 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Read { device, threads } => {
             let file = open(&device, false)?;
             let mut buffer = Aligned::new();
-            let stamps = (0..threads).map(|thread| read_stamp(&file, thread, &mut buffer)).collect::<io::Result<Vec<_>>>();
-            println!("{}", serde_json::to_string(&stamps.with_context(|| format!("read {}", device.display()))?)?);
+            let stamps = (0..threads)
+                .map(|thread| read_stamp(&file, thread, &mut buffer))
+                .collect::<io::Result<Vec<_>>>();
+            println!(
+                "{}",
+                serde_json::to_string(&stamps.with_context(|| format!("read {}", device.display()))?)?
+            );
         }
         Verb::Write { device, threads, seconds, stop_on_error } => {
             if threads == 0 {

@@ -35,15 +35,19 @@ fn run(programs: &Programs, kernel: Kernel) -> Result<()> {
     let contract = |more: &[&str]| -> Result<String> {
         let mut argv = vec![format!("{BIN}/mooring-contract")];
         argv.extend(["--device", "/dev/mapper/main", "--device2", "/dev/mapper/spare"].map(str::to_owned));
-        argv.extend(["--read-only-device", "/dev/mapper/ro", "--regular-file", "/var/file"].map(str::to_owned));
+        argv.extend(
+            ["--read-only-device", "/dev/mapper/ro", "--regular-file", "/var/file"].map(str::to_owned),
+        );
         argv.extend(more.iter().map(|&word| word.to_owned()));
-        let out = storage.command(argv).timeout(Duration::from_secs(180)).run()?;
+        let out = storage.command(argv).timeout(Duration::from_mins(3)).run()?;
         // Every row counts: what failed is printed before the error.
         out.stdout.lines().filter(|line| !line.starts_with("ok ")).for_each(|line| println!("   {line}"));
         Ok(out.ok().with_context(|| format!("the contract on kernel {release}"))?.stdout)
     };
     let rows = contract(&[])?;
-    check(rows.lines().filter(|line| line.starts_with("ok ")).count() > 50, || format!("few rows were run: {rows}"))?;
+    check(rows.lines().filter(|line| line.starts_with("ok ")).count() > 50, || {
+        format!("few rows were run: {rows}")
+    })?;
     contract(&["--compare"])?;
     println!("   on kernel {release}");
     rig.check_consoles()

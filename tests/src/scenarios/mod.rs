@@ -68,7 +68,9 @@ pub fn run(scenario: &Scenario, programs: &Programs) -> Verdict {
     let result = (scenario.run)(programs);
     let (verdict, why) = match result {
         Ok(()) => (Verdict::Passed, String::new()),
-        Err(error) if error.downcast_ref::<KernelNotAvailable>().is_some() => (Verdict::Skipped, format!(": {error:#}")),
+        Err(error) if error.downcast_ref::<KernelNotAvailable>().is_some() => {
+            (Verdict::Skipped, format!(": {error:#}"))
+        }
         Err(error) => (Verdict::Failed, format!(": {error:#}")),
     };
     println!("-- {} {verdict:?} after {:.1} s{why}", scenario.name, began.elapsed().as_secs_f64());

@@ -48,13 +48,19 @@ impl Call {
             Self::Rmdir(path) => fs::remove_dir(path),
             Self::Link(target, link) => symlink(target, link),
             Self::Unlink(path) => fs::remove_file(path),
-            Self::Write(path, value) => fs::OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes()),
+            Self::Write(path, value) => {
+                fs::OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
+            }
         }
     }
 
     fn object(&self) -> &Path {
         match self {
-            Self::Mkdir(path) | Self::Rmdir(path) | Self::Unlink(path) | Self::Write(path, _) | Self::Link(_, path) => path,
+            Self::Mkdir(path)
+            | Self::Rmdir(path)
+            | Self::Unlink(path)
+            | Self::Write(path, _)
+            | Self::Link(_, path) => path,
         }
     }
 }
@@ -208,7 +214,11 @@ fn run(args: &Args) -> Result<Floor> {
 /// Appends a page to a file and syncs it, as a log does.
 fn one_fsync(folder: &Path) -> Result<u64> {
     let path = folder.join("floor.fsync");
-    let mut file = fs::OpenOptions::new().create(true).append(true).open(&path).with_context(|| path.display().to_string())?;
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .with_context(|| path.display().to_string())?;
     let began = Instant::now();
     file.write_all(&[0; 4096])?;
     file.sync_data()?;

@@ -53,7 +53,9 @@ fn volume(number: u32) -> VolumeId {
 fn calls(pid: u32) -> Result<u64> {
     let path = Path::new("/proc").join(pid.to_string()).join("io");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap_or(0);
+    let of = |name: &str| {
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
     Ok(of("syscr:") + of("syscw:"))
 }
 
@@ -69,15 +71,19 @@ impl Client {
         v1::Stamp { generation: Some(generation), digest: mooring_api::digest(wish, &[]).as_bytes().to_vec() }
     }
 
-    fn sender() -> Option<v1::Sender> {
-        Some(v1::Sender { cluster_id: ClusterId::STANDALONE.to_string() })
+    fn sender() -> v1::Sender {
+        v1::Sender { cluster_id: ClusterId::STANDALONE.to_string() }
     }
 
     async fn adopt(&mut self, number: u32, group: &str, size: u64) -> Result<()> {
-        let spec = v1::VolumeSpec { group: group.to_owned(), size_bytes: size, provisioning: v1::Provisioning::Thick.into() };
+        let spec = v1::VolumeSpec {
+            group: group.to_owned(),
+            size_bytes: size,
+            provisioning: v1::Provisioning::Thick.into(),
+        };
         let stamp = self.stamp(&spec);
         let request = v1::PutVolumeRequest {
-            sender: Self::sender(),
+            sender: Some(Self::sender()),
             volume_id: volume(number).to_string(),
             stamp: Some(stamp),
             wish: Some(v1::put_volume_request::Wish::Spec(spec)),
@@ -98,7 +104,10 @@ impl Client {
             lun: 1,
             mode: v1::Mode::ReadWrite.into(),
             chap: Some(v1::Chap {
-                initiator: Some(v1::ChapSide { user: "user".to_owned(), secret: "secret-of-twelve".to_owned() }),
+                initiator: Some(v1::ChapSide {
+                    user: "user".to_owned(),
+                    secret: "secret-of-twelve".to_owned(),
+                }),
                 mutual: None,
             }),
             attachment_ids: Vec::new(),
@@ -111,7 +120,7 @@ impl Client {
         };
         let stamp = self.stamp(&spec);
         let request = v1::PutExportRequest {
-            sender: Self::sender(),
+            sender: Some(Self::sender()),
             volume_id: volume(number).to_string(),
             stamp: Some(stamp),
             wish: Some(v1::put_export_request::Wish::Spec(spec)),
@@ -148,14 +157,19 @@ async fn run(args: Args) -> Result<Load> {
         counted.push(calls(args.pid)? - before);
         revoke.push(client.export(number, 1).await?);
     }
-    let figures = vec![Figures::of("first grant", first), Figures::of("further grant", further), Figures::of("revoke", revoke)];
+    let figures = vec![
+        Figures::of("first grant", first),
+        Figures::of("further grant", further),
+        Figures::of("revoke", revoke),
+    ];
     let from = counted.len().saturating_sub(10);
     Ok(Load { figures, further_grant_calls: counted.split_off(from) })
 }
 
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let result = runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(run(Args::parse())));
+    let result =
+        runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(run(Args::parse())));
     match result.and_then(|load| Ok(serde_json::to_string(&load)?)) {
         Ok(json) => {
             println!("{json}");
