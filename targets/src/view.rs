@@ -8,7 +8,7 @@
 //! What must never happen here: a judgement, a write, a walk into another export. `ls` of `acls` blocks while an `rmdir`
 //! of an ACL drains (lio.md, d): a view runs on a thread that can be lost, like any step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mooring_host::{Entry, EntryKind, Errno, Tree, TreeError, TreePath};
 use mooring_model::{Counters, ExportNames, Secret, SessionReport};
@@ -86,6 +86,18 @@ pub struct TpgView {
 }
 
 impl TpgView {
+    /// The same with other ACLs.
+    fn with(&self, acls: BTreeMap<String, AclView>) -> Self {
+        Self {
+            enabled: self.enabled,
+            attribs: self.attribs.clone(),
+            lun: self.lun.clone(),
+            other_luns: self.other_luns.clone(),
+            portals: self.portals.clone(),
+            acls,
+        }
+    }
+
     /// The seen value of one of [`TPG_ATTRIBS`].
     pub fn attrib(&self, name: &str) -> Option<&str> {
         self.attribs.get(name).map(String::as_str)
@@ -194,6 +206,34 @@ impl ExportView {
         Looker { tree, names }.export().map_err(|source| Error::View { source })
     }
 
+    /// The same with the ACLs of these initiators as they are now, and no others. One operation for an ACL that is not there.
+    pub(crate) fn with_acls(
+        &self,
+        tree: &dyn Tree,
+        names: &ExportNames,
+        initiators: &BTreeSet<String>,
+    ) -> Result<Self, Error> {
+        let looker = Looker { tree, names };
+        let mut acls = BTreeMap::new();
+        for initiator in initiators {
+            let acl =
+                maybe(looker.acl(&layout::acl(names, initiator))).map_err(|source| Error::View { source })?;
+            acls.extend(acl.map(|acl| (initiator.clone(), acl)));
+        }
+        let target = self.target.as_ref().map(|target| TargetView {
+            tpg: target.tpg.as_ref().map(|tpg| tpg.with(acls)),
+            other_tpgs: target.other_tpgs.clone(),
+        });
+        Ok(Self { hba: self.hba, backstore: self.backstore.clone(), fabric: self.fabric, target })
+    }
+
+    /// Takes the ACLs of these initiators from another view.
+    pub(crate) fn replace_acls(&mut self, initiators: &BTreeSet<String>, from: &Self) {
+        let Some(tpg) = self.target.as_mut().and_then(|target| target.tpg.as_mut()) else { return };
+        tpg.acls.retain(|initiator, _| !initiators.contains(initiator));
+        tpg.acls.extend(from.tpg().into_iter().flat_map(|tpg| tpg.acls.clone()));
+    }
+
     /// Our portal group.
     pub fn tpg(&self) -> Option<&TpgView> {
         self.target.as_ref()?.tpg.as_ref()
@@ -283,6 +323,7 @@ impl Looker<'_> {
     }
 
     fn acl(&self, dir: &TreePath) -> Result<AclView, TreeError> {
+        let entries = self.tree.list(dir)?;
         // A kernel without this attribute (before 6.1) always asks the portal group.
         let auth = match maybe(self.tree.read_text(&dir.join("attrib").join("authentication")))?.as_deref() {
             Some("0") => AclAuth::Off,
@@ -292,7 +333,7 @@ impl Looker<'_> {
         let credentials =
             if auth == AclAuth::Off { None } else { Some(self.credentials(&dir.join("auth"))?) };
         let mut luns = BTreeMap::new();
-        for name in dirs(self.tree.list(dir)?).filter(|name| name.starts_with("lun_")) {
+        for name in dirs(entries).filter(|name| name.starts_with("lun_")) {
             let mapped = self.mapped(&dir.join(&name))?;
             luns.insert(name, mapped);
         }

@@ -8,7 +8,7 @@ mod common;
 use common::*;
 use mooring_host::fake::{Counted, FakeLio, FakeMachine};
 use mooring_model::{Mode, VolumeId};
-use mooring_targets::{Wanted, apply, plan, read_sessions};
+use mooring_targets::{Known, Wanted, apply, plan, read_sessions};
 
 const PORTALS: [&str; 1] = ["10.10.0.10:3260"];
 
@@ -85,4 +85,39 @@ fn cost_does_not_depend_on_other_exports() {
         ]
     );
     assert_eq!(alone, costs(&beside(200)));
+}
+
+/// Operations of a narrow change: looking before, doing it, looking after.
+fn narrow_cost(tree: &Counted<FakeLio>, known: Known, wanted: &Wanted) -> (u64, Known) {
+    tree.reset();
+    let narrow = known.narrow(wanted).unwrap();
+    let steps = plan(&narrow.wanted, &narrow.look(tree).unwrap());
+    apply(&steps, tree, &mut ()).unwrap();
+    let seen = narrow.look(tree).unwrap();
+    let known = narrow.widen(wanted, &seen).unwrap();
+    let cost = tree.total();
+    assert!(plan_now(tree, wanted).is_quiet());
+    (cost, known)
+}
+
+/// Invariant 12: what a further grant, a mode change and a revoke cost does not depend on how many hosts share the volume.
+#[test]
+fn a_narrow_change_does_not_depend_on_other_attachments() {
+    let costs = |others: usize| {
+        let machine = machine();
+        let tree = Counted::new(machine.lio());
+        let chap = Some(chap("user", "secret-1234567"));
+        let wish = |last: Option<Mode>| {
+            let others = (2..others + 2).map(|number| grant(number, 1, Mode::ReadOnly, chap.clone()));
+            present(&PORTALS, others.chain(last.map(|mode| grant(1, 1, mode, chap.clone()))).collect())
+        };
+        pass(&tree, &wish(None)).unwrap();
+        let known = Known::new(&wish(None), look(&tree, &wish(None))).unwrap();
+        let (granted, known) = narrow_cost(&tree, known, &wish(Some(Mode::ReadOnly)));
+        let (changed, known) = narrow_cost(&tree, known, &wish(Some(Mode::ReadWrite)));
+        let (revoked, _) = narrow_cost(&tree, known, &wish(None));
+        [granted, changed, revoked]
+    };
+    assert_eq!(costs(1), [15, 17, 12]);
+    assert_eq!(costs(100), costs(1));
 }

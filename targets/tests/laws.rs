@@ -11,7 +11,7 @@ use common::*;
 use mooring_host::fake::{FakeLio, FakeMachine, Faulty};
 use mooring_host::{Entry, Errno, Tree, TreeError, TreePath};
 use mooring_model::{Chap, Grant, Mode};
-use mooring_targets::{Error, ExportView, Op, Wanted, apply, drains, layout, plan};
+use mooring_targets::{Error, ExportView, Known, Op, Wanted, apply, drains, layout, plan};
 use proptest::prelude::*;
 
 const PORTALS: [&str; 3] = ["10.10.0.10:3260", "10.20.0.10:3260", "10.10.0.10:3261"];
@@ -223,6 +223,31 @@ proptest! {
         prop_assert_eq!(stopped.is_err(), stop < whole.steps.len());
         settle(&broken, &b);
         prop_assert_eq!(dump_all(&tree), dump_all(&straight.lio()), "stopped after {} of\n{}", stop, text(&whole));
+    }
+
+    /// A narrow plan is the whole plan: from what is known to be in force, the same steps in the same order, and the same end.
+    #[test]
+    fn narrow_is_whole(a in some_wish(), b in some_wish()) {
+        let machine = machine_beside_foreign();
+        let tree = machine.lio();
+        settle(&machine, &a);
+        let Some(known) = Known::new(&a, look(&tree, &a)) else {
+            let absent = matches!(a, Wanted::Absent { .. });
+            prop_assert!(absent);
+            return Ok(());
+        };
+        let (Wanted::Present { names, device, portals, .. }, Wanted::Present { grants, .. }) = (&a, &b) else {
+            prop_assert!(known.narrow(&b).is_none());
+            return Ok(());
+        };
+        let b = Wanted::Present { names: names.clone(), device: device.clone(), portals: portals.clone(), grants: grants.clone() };
+        let narrow = known.narrow(&b).unwrap();
+        let steps = plan(&narrow.wanted, &narrow.look(&tree).unwrap());
+        prop_assert_eq!(text(&steps), text(&plan_now(&tree, &b)));
+        apply(&steps, &tree, &mut ()).unwrap();
+        let seen = narrow.look(&tree).unwrap();
+        let known = narrow.widen(&b, &seen).unwrap();
+        prop_assert_eq!(known.view(), &look(&tree, &b));
     }
 
     /// Law 5, logins, with three initiators.

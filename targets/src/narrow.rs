@@ -1,0 +1,98 @@
+//! A change of some grants of an export that is known to be in force: only their ACLs are looked at and planned.
+//!
+//! Why: a whole look reads every ACL of the export, so that a grant would cost more with every host that shares the volume
+//! (ARCHITECTURE, invariant 12). What was seen in force a moment ago, by a whole look, is taken as it was seen; the ACLs
+//! that change are looked at before and after. Whoever keeps a [`Known`] throws it away at every error and now and then,
+//! so that drift is found by the next whole look and by nothing less.
+//!
+//! What must never happen here: a narrow plan where anything but grants has changed; a `Known` that a plan would change.
+
+use std::collections::BTreeSet;
+
+use mooring_host::Tree;
+
+use crate::Error;
+use crate::plan::{Wanted, plan};
+use crate::view::ExportView;
+
+/// An export that was in force when it was looked at: the plan for `wanted` was quiet on `view`.
+#[derive(Debug, Clone)]
+pub struct Known {
+    wanted: Wanted,
+    view: ExportView,
+}
+
+/// What is left to look at: the part of a wish, and of what is known, that differs.
+#[derive(Debug, Clone)]
+pub struct Narrow {
+    /// The wish with the changed grants only.
+    pub wanted: Wanted,
+    initiators: BTreeSet<String>,
+    known: Known,
+}
+
+impl Known {
+    /// Keeps what was seen, if it is what is wanted.
+    pub fn new(wanted: &Wanted, view: ExportView) -> Option<Self> {
+        let in_force = matches!(wanted, Wanted::Present { .. }) && plan(wanted, &view).is_quiet();
+        in_force.then(|| Self { wanted: wanted.clone(), view })
+    }
+
+    /// The change to `wanted`, if only grants differ.
+    pub fn narrow(self, wanted: &Wanted) -> Option<Narrow> {
+        let (
+            Wanted::Present { names, device, portals, grants },
+            Wanted::Present {
+                names: old_names,
+                device: old_device,
+                portals: old_portals,
+                grants: old_grants,
+            },
+        ) = (wanted, &self.wanted)
+        else {
+            return None;
+        };
+        if (names, device, portals) != (old_names, old_device, old_portals) {
+            return None;
+        }
+        let same = |grant: &&mooring_model::Grant, others: &[mooring_model::Grant]| others.contains(*grant);
+        let changed: Vec<_> = grants.iter().filter(|grant| !same(grant, old_grants)).cloned().collect();
+        let gone = old_grants.iter().filter(|grant| !same(grant, grants));
+        let initiators = changed
+            .iter()
+            .chain(gone)
+            .map(|grant| grant.initiator.as_str().to_owned())
+            .collect::<BTreeSet<_>>();
+        let wanted = Wanted::Present {
+            names: names.clone(),
+            device: device.clone(),
+            portals: portals.clone(),
+            grants: changed,
+        };
+        Some(Narrow { wanted, initiators, known: self })
+    }
+}
+
+impl Narrow {
+    /// Looks at the ACLs that change: what is known, with these ACLs as they are now and no others.
+    pub fn look(&self, tree: &dyn Tree) -> Result<ExportView, Error> {
+        self.known.view.with_acls(tree, self.known.wanted.names(), &self.initiators)
+    }
+
+    /// The whole export, with the changed ACLs as `seen`: known again if `wanted`, the whole wish, is now in force.
+    pub fn widen(self, wanted: &Wanted, seen: &ExportView) -> Option<Known> {
+        if !plan(&self.wanted, seen).is_quiet() {
+            return None;
+        }
+        let mut view = self.known.view;
+        view.replace_acls(&self.initiators, seen);
+        Some(Known { wanted: wanted.clone(), view })
+    }
+}
+
+impl Known {
+    /// What was seen.
+    pub fn view(&self) -> &ExportView {
+        &self.view
+    }
+}
