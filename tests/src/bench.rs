@@ -28,11 +28,16 @@ fn id(number: u32) -> String {
 pub fn grant(programs: &Programs) -> Result<()> {
     let mut options = RigOptions::standard(0).named("bench");
     if let Some(storage) = options.vms.first_mut() {
-        *storage = VmSpec { memory_mib: 2048, ..VmSpec::storage() };
+        let standard = VmSpec::storage();
+        // A third disk for the floor's devices: nothing of it is the agent's.
+        let disks = [standard.disks.as_slice(), &[2 << 30]].concat();
+        *storage = VmSpec { memory_mib: 2048, disks, ..standard };
     }
     let site = Site::up(options, programs)?;
     site.install(site.storage()?, &["mooring-floor", "mooring-load"])?;
+    println!("making {VOLUMES} LVs and {ROUNDS} devices for the floor, then telling the agent of them: some minutes");
     let activation = make_volumes(&site)?;
+    let devices = make_floor_devices(&site)?;
     let agent = site.start_agent()?;
     let pid = agent.pid()?;
 
@@ -47,7 +52,7 @@ pub fn grant(programs: &Programs) -> Result<()> {
     println!("{VOLUMES} volumes adopted in {:.0} s", adopting.elapsed().as_secs_f64());
     load(&format!("--grant {ROUNDS} {VOLUMES}"))?;
     let crowd = load(&format!("--grant 0 {ROUNDS}"))?;
-    let floor = floor(&site)?;
+    let floor = floor(&site, &devices)?;
     let report = report(&site, &alone, &crowd, &floor, activation)?;
     println!("{report}");
     agent.kill()?;
@@ -64,11 +69,10 @@ pub fn grant(programs: &Programs) -> Result<()> {
 /// Makes all LVs at once by restoring metadata that names them, and activates them; how long the activation took.
 fn make_volumes(site: &Site) -> Result<Duration> {
     let storage = site.storage()?;
-    let count = VOLUMES + ROUNDS;
     let backup =
         storage.sh(&format!("vgcfgbackup -q -f /run/vg {GROUP} >/dev/null; cat /run/vg"))?.ok()?.stdout;
     let mut lvs = String::from("\tlogical_volumes {\n");
-    for n in 0..count {
+    for n in 0..VOLUMES {
         write!(
             lvs,
             "mooring-{} {{ id = \"Moorin-gBen-chma-rkVo-lume-0000-{n:06}\" status = [\"READ\", \"WRITE\", \"VISIBLE\"] flags = [] \
@@ -93,7 +97,7 @@ fn floor(site: &Site) -> Result<Value> {
         (VOLUMES..VOLUMES + ROUNDS).map(|n| format!("/dev/{GROUP}/mooring-{}", id(n))).collect();
     let mut argv = vec![format!("{BIN}/mooring-floor"), "--portal".to_owned(), "10.10.0.10:3261".to_owned()];
     argv.extend(["--fsync-in".to_owned(), "/srv/mooring/state".to_owned()]);
-    argv.extend(devices);
+    argv.extend_from_slice(devices);
     let out = site.storage()?.command(argv).timeout(LONG).run()?.ok()?;
     serde_json::from_str(out.stdout.trim()).with_context(|| out.stdout.clone())
 }
@@ -144,7 +148,7 @@ fn report(site: &Site, alone: &Value, crowd: &Value, floor: &Value, activation: 
     writeln!(
         text,
         "activating {} LVs took {:.1} s (not part of the above)",
-        VOLUMES + ROUNDS,
+        VOLUMES,
         activation.as_secs_f64()
     )?;
     Ok(text)
