@@ -39,7 +39,7 @@ const ANSWER_DEADLINE_MS_MIN: u32 = 100;
 pub struct Config {
     /// Holds the store. Survives a reboot.
     pub state_dir: PathBuf,
-    /// Holds the socket and the lock. Gone after a reboot.
+    /// Holds the socket. Gone after a reboot.
     pub run_dir: PathBuf,
     /// Where the API listens.
     pub listen: Vec<Address>,

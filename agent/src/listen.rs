@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use mooring_api::v1::agent_server::AgentServer;
@@ -70,14 +71,22 @@ fn tls_config(tls: &Tls) -> Result<ServerTlsConfig> {
     Ok(ServerTlsConfig::new().identity(identity).client_ca_root(Certificate::from_pem(read(&tls.client_ca)?)))
 }
 
-fn router(engine: &Engine, tls: Option<ServerTlsConfig>) -> Result<Router> {
+fn router(
+    engine: &Engine,
+    tls: Option<ServerTlsConfig>,
+    stop: tokio::sync::watch::Receiver<bool>,
+) -> Result<Router> {
     let mut server = Server::builder().concurrency_limit_per_connection(REQUESTS_PER_CONNECTION_MAX);
     if let Some(tls) = tls {
         server = server.tls_config(tls).context("use the TLS certificate and key")?;
     }
-    let service = AgentServer::new(Service::new(engine.clone())).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let service = Service::new(engine.clone(), stop);
+    let service = AgentServer::new(service).max_decoding_message_size(MESSAGE_BYTES_MAX);
     Ok(server.add_service(service))
 }
+
+/// How long answers that are under way may take after `stop`. What they wait for is durable: nothing is lost with them.
+const STOP_GRACE: Duration = Duration::from_secs(2);
 
 /// Serves all listeners until `stop`; the first that fails ends all.
 pub async fn serve(
@@ -92,7 +101,7 @@ pub async fn serve(
             (Address::Tls(_), None) => bail!("listen on {address}: [tls] is missing in the configuration"),
             _ => None,
         };
-        let router = router(engine, tls)?;
+        let router = router(engine, tls, stop.clone())?;
         let mut stop = stop.clone();
         tracing::info!(%address, "listening");
         tasks.spawn(async move {
@@ -108,8 +117,19 @@ pub async fn serve(
             served.with_context(|| format!("serve {address}"))
         });
     }
-    while let Some(ended) = tasks.join_next().await {
-        ended.context("a listener's task ended")??;
+    let mut stop = stop;
+    let overdue = async move {
+        drop(stop.wait_for(|stop| *stop).await);
+        tokio::time::sleep(STOP_GRACE).await;
+    };
+    let all = async {
+        while let Some(ended) = tasks.join_next().await {
+            ended.context("a listener's task ended")??;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = all => ended,
+        () = overdue => Ok(()),
     }
-    Ok(())
 }

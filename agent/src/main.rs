@@ -2,6 +2,7 @@
 //!
 //! Stop is not detach: nothing is torn down when this process ends, however it ends.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -71,10 +72,14 @@ fn run(args: &Args) -> Result<()> {
 
 async fn serve(config: Config) -> Result<()> {
     let store_dir = config.state_dir.clone();
-    std::fs::create_dir_all(&store_dir)
+    // The store holds secrets: nobody else looks into its folder.
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&store_dir)
         .with_context(|| format!("make the state folder {}", store_dir.display()))?;
-    let _only_one = LockFile::acquire(&store_dir.join("agent.lock"))
-        .context("another agent works on this state folder")?;
+    let _only_one = LockFile::acquire(store_dir.join("agent.lock"))
+        .context("only one agent may work on a state folder")?;
     let store = Store::open(&store_dir)?;
     let machine = Machine::real(&config.configfs);
     let bound = listen::bind(&config).await?;

@@ -9,7 +9,7 @@ use mooring_api::v1;
 use mooring_api::v1::agent_server::Agent;
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
 use mooring_model::{Chain, ClusterId, Cure, SpecError, VolumeId};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
@@ -27,13 +27,14 @@ const WATCH_QUEUED_MAX: usize = 256;
 pub struct Service {
     engine: Engine,
     host_name: String,
+    stop: watch::Receiver<bool>,
 }
 
 impl Service {
-    /// Serves this engine.
-    pub fn new(engine: Engine) -> Self {
+    /// Serves this engine until `stop`.
+    pub fn new(engine: Engine, stop: watch::Receiver<bool>) -> Self {
         let host_name = capabilities::host_name();
-        Self { engine, host_name }
+        Self { engine, host_name, stop }
     }
 
     fn deadline(&self, asked_ms: u32) -> Duration {
@@ -59,8 +60,8 @@ fn cure_word(cure: Cure) -> &'static str {
     }
 }
 
-fn status_of(code: Code, error: &(dyn std::error::Error + 'static), cure: Cure) -> Status {
-    let mut status = Status::new(code, Chain(error).to_string());
+fn status_of(code: Code, text: impl Into<String>, cure: Cure) -> Status {
+    let mut status = Status::new(code, text);
     if let Ok(word) = cure_word(cure).parse() {
         status.metadata_mut().insert(mooring_api::CURE_KEY, word);
     }
@@ -71,26 +72,25 @@ fn refused(refusal: &Refusal) -> Status {
     let code = match refusal {
         Refusal::Invalid(_) => Code::InvalidArgument,
         Refusal::UnknownVolume(_) => Code::NotFound,
-        Refusal::OtherCluster { .. } => Code::PermissionDenied,
-        Refusal::Stale { .. } | Refusal::Conflict { .. } => Code::Aborted,
-        Refusal::NotAllowed(_) | Refusal::Precondition(_) | Refusal::LiveSession { .. } => {
+        Refusal::OtherCluster { .. } | Refusal::Store(StoreError::Pinned { .. }) => Code::PermissionDenied,
+        Refusal::Stale { .. }
+        | Refusal::Conflict { .. }
+        | Refusal::Store(StoreError::Stale { .. } | StoreError::Conflict { .. }) => Code::Aborted,
+        Refusal::NotAllowed(_) | Refusal::Precondition { .. } | Refusal::LiveSession { .. } => {
             Code::FailedPrecondition
         }
         Refusal::NaaCollision { .. } | Refusal::Foreign(_) => Code::AlreadyExists,
-        Refusal::NoSpace(_) => Code::ResourceExhausted,
-        Refusal::Busy { .. } | Refusal::Volumes(_) | Refusal::Target { .. } => Code::Unavailable,
-        Refusal::Store(StoreError::Full { .. }) => Code::ResourceExhausted,
-        Refusal::Store(StoreError::Stale { .. } | StoreError::Conflict { .. }) => Code::Aborted,
-        Refusal::Store(StoreError::Pinned { .. }) => Code::PermissionDenied,
-        Refusal::Store(_) => Code::Unavailable,
+        Refusal::NoSpace(_) | Refusal::Store(StoreError::Full { .. }) => Code::ResourceExhausted,
+        Refusal::Busy { .. } | Refusal::Volumes(_) | Refusal::Target { .. } | Refusal::Store(_) => {
+            Code::Unavailable
+        }
     };
     tracing::warn!(?code, error = %Chain(refusal), "refused");
-    status_of(code, refusal, refusal.cure())
+    status_of(code, Chain(refusal).to_string(), refusal.cure())
 }
 
 fn invalid(error: SpecError) -> Status {
-    let refusal = Refusal::Invalid(error);
-    status_of(Code::InvalidArgument, &refusal, Cure::FixSpec)
+    status_of(Code::InvalidArgument, Chain(&Refusal::Invalid(error)).to_string(), Cure::FixSpec)
 }
 
 fn volume_id(text: &str) -> Result<VolumeId, Status> {
@@ -144,14 +144,15 @@ impl Agent for Service {
         let asked = request.into_inner();
         let protocol = asked.protocol_max.min(mooring_api::PROTOCOL_MAX);
         if protocol < asked.protocol_min.max(mooring_api::PROTOCOL_MIN) {
-            return Err(Status::failed_precondition(format!(
-                "no common protocol: this agent speaks {} to {}, the caller ({}) {} to {}",
+            let text = format!(
+                "no common protocol: this agent speaks {} to {}, the caller ({}) {} to {}; upgrade the older one",
                 mooring_api::PROTOCOL_MIN,
                 mooring_api::PROTOCOL_MAX,
                 asked.software.chars().take(80).collect::<String>(),
                 asked.protocol_min,
                 asked.protocol_max
-            )));
+            );
+            return Err(status_of(Code::FailedPrecondition, text, Cure::Operator));
         }
         let config = self.engine.config();
         let pinned = self.engine.cluster().map_err(|refusal| refused(&refusal))?;
@@ -286,42 +287,60 @@ impl Agent for Service {
 
     async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Reports>, Status> {
         // Subscribed before the state is read: nothing that changes in between is lost.
-        let mut changes = self.engine.changes();
+        let changes = self.engine.changes();
         let (send, receive) = mpsc::channel(WATCH_QUEUED_MAX);
-        let engine = self.engine.clone();
         let capabilities = self.capabilities().await;
+        let (engine, mut stop) = (self.engine.clone(), self.stop.clone());
         tokio::spawn(async move {
-            let report = |what| Ok(v1::Report { what: Some(what) });
-            let mut first = vec![v1::report::What::Capabilities(capabilities)];
-            for state in engine.statuses().await {
-                first.push(v1::report::What::Volume((&state.volume).into()));
-                first.extend(state.export.as_ref().map(|export| v1::report::What::Export(export.into())));
-            }
-            first.push(v1::report::What::Synced(v1::SyncMark {}));
-            for what in first {
-                if send.send(report(what)).await.is_err() {
-                    return;
-                }
-            }
-            loop {
-                let what = match changes.recv().await {
-                    Ok(Change::Volume(volume)) => v1::report::What::Volume((&volume).into()),
-                    Ok(Change::Export(export)) => v1::report::What::Export((&export).into()),
-                    Ok(Change::Receipt(receipt)) => v1::report::What::Receipt((&receipt).into()),
-                    Err(broadcast::error::RecvError::Closed) => return,
-                    Err(broadcast::error::RecvError::Lagged(missed)) => {
-                        let status = Status::data_loss(format!(
-                            "{missed} reports were missed by this slow reader: watch again"
-                        ));
-                        drop(send.send(Err(status)).await);
-                        return;
-                    }
-                };
-                if send.send(report(what)).await.is_err() {
-                    return;
+            tokio::select! {
+                () = report(&engine, capabilities, changes, &send) => {}
+                // A stream without an end must not hold up the end of the agent.
+                _ = stop.wait_for(|stop| *stop) => {
+                    let text = "the agent stops, and its exports stay: watch again when it is back";
+                    // Whoever has not read all before will see the connection end.
+                    let _ = send.try_send(Err(status_of(Code::Unavailable, text, Cure::Retry)));
                 }
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receive))))
+    }
+}
+
+/// Reports everything, and then changes, until nobody reads any more or the reader lags too far behind.
+async fn report(
+    engine: &Engine,
+    capabilities: v1::Capabilities,
+    mut changes: broadcast::Receiver<Change>,
+    send: &mpsc::Sender<Result<v1::Report, Status>>,
+) {
+    use v1::report::What;
+    let report = |what| Ok(v1::Report { what: Some(what) });
+    let mut first = vec![What::Capabilities(capabilities)];
+    for state in engine.statuses().await {
+        first.push(What::Volume((&state.volume).into()));
+        first.extend(state.export.as_ref().map(|export| What::Export(export.into())));
+        // Also of what was proven while nobody watched. Oldest first, as they came.
+        first.extend(state.receipts.iter().rev().map(|receipt| What::Receipt(receipt.into())));
+    }
+    first.push(What::Synced(v1::SyncMark {}));
+    for what in first {
+        if send.send(report(what)).await.is_err() {
+            return;
+        }
+    }
+    loop {
+        let what = match changes.recv().await {
+            Ok(Change::Volume(volume)) => What::Volume((&volume).into()),
+            Ok(Change::Export(export)) => What::Export((&export).into()),
+            Ok(Change::Receipt(receipt)) => What::Receipt((&receipt).into()),
+            Err(broadcast::error::RecvError::Closed) => return,
+            Err(broadcast::error::RecvError::Lagged(missed)) => {
+                let text = format!("{missed} reports were missed by this slow reader: watch again");
+                return drop(send.send(Err(status_of(Code::DataLoss, text, Cure::Retry))).await);
+            }
+        };
+        if send.send(report(what)).await.is_err() {
+            return;
+        }
     }
 }

@@ -125,7 +125,7 @@ mod tests {
             workers.submit(move || drop(gate.lock().map(|gate| gate.recv())));
         }
         let (done, finished) = mpsc::channel();
-        workers.submit(move || drop(done.send(())));
+        workers.submit(move || done.send(()).unwrap());
         assert!(finished.recv_timeout(Duration::from_millis(100)).is_err(), "all places are taken");
         std::thread::sleep(LOST_AFTER);
         workers.tend();
@@ -138,7 +138,7 @@ mod tests {
         let workers = Workers::default();
         workers.submit(|| panic!("on purpose"));
         let (done, finished) = mpsc::channel();
-        workers.submit(move || drop(done.send(())));
+        workers.submit(move || done.send(()).unwrap());
         finished.recv_timeout(Duration::from_secs(5)).expect("the next job ran");
     }
 }

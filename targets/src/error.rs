@@ -73,7 +73,7 @@ impl Error {
 }
 
 const NO_CORE: &str = "the target core is not there: modprobe target_core_mod, and mount configfs \
-                       (mount -t configfs configfs /sys/kernel/config)";
+                       (mount -t configfs none /sys/kernel/config)";
 const NO_RIGHT: &str = "this needs root with CAP_SYS_ADMIN";
 
 fn fabric_hint(errno: Errno) -> (&'static str, Cure) {

@@ -29,5 +29,5 @@ pub use plan::{Wanted, plan};
 pub use report::{ExportFacts, report};
 pub use view::{
     AclAuth, AclView, BackstoreView, Credentials, ExportView, HbaFolder, Link, Live, LunView, MappedLun,
-    TargetView, TpgView, read_sessions,
+    TargetView, TpgView, read_initiators, read_sessions, read_sessions_of,
 };

@@ -74,6 +74,11 @@ impl Known {
 }
 
 impl Narrow {
+    /// Whether the grant of this initiator is among those that change.
+    pub fn concerns(&self, initiator: &str) -> bool {
+        self.initiators.contains(initiator)
+    }
+
     /// Looks at the ACLs that change: what is known, with these ACLs as they are now and no others.
     pub fn look(&self, tree: &dyn Tree) -> Result<ExportView, Error> {
         self.known.view.with_acls(tree, self.known.wanted.names(), &self.initiators)

@@ -386,6 +386,23 @@ pub fn read_sessions(
     Ok(all)
 }
 
+/// The live sessions of one initiator, in one operation, whatever the number of others; `None`: it has no ACL.
+pub fn read_sessions_of(
+    tree: &dyn Tree,
+    names: &ExportNames,
+    initiator: &str,
+) -> Result<Option<Vec<SessionReport>>, Error> {
+    let info = maybe(tree.read_text(&layout::acl(names, initiator).join("info")))
+        .map_err(|source| Error::View { source })?;
+    Ok(info.map(|info| parse_sessions(&info).iter().filter_map(crate::SessionInfo::report).collect()))
+}
+
+/// The initiators that have an ACL of this export, wanted or not, in one operation.
+pub fn read_initiators(tree: &dyn Tree, names: &ExportNames) -> Result<Vec<String>, Error> {
+    let entries = maybe(tree.list(&layout::acls(names))).map_err(|source| Error::View { source })?;
+    Ok(dirs(entries.unwrap_or_default()).collect())
+}
+
 fn live(tree: &dyn Tree, dir: &TreePath, acl: &AclView) -> Result<Live, TreeError> {
     let info = maybe(tree.read_text(&dir.join("info")))?.unwrap_or_default();
     let mut live = Live {

@@ -35,7 +35,9 @@ pub fn grant(programs: &Programs) -> Result<()> {
     }
     let site = Site::up(options, programs)?;
     site.install(site.storage()?, &["mooring-floor", "mooring-load"])?;
-    println!("making {VOLUMES} LVs and {ROUNDS} devices for the floor, then telling the agent of them: some minutes");
+    println!(
+        "making {VOLUMES} LVs and {ROUNDS} devices for the floor, then telling the agent of them: some minutes"
+    );
     let activation = make_volumes(&site)?;
     let devices = make_floor_devices(&site)?;
     let agent = site.start_agent()?;
@@ -50,8 +52,9 @@ pub fn grant(programs: &Programs) -> Result<()> {
     let adopting = Instant::now();
     load(&format!("--adopt 0 {VOLUMES}"))?;
     println!("{VOLUMES} volumes adopted in {:.0} s", adopting.elapsed().as_secs_f64());
-    load(&format!("--grant {ROUNDS} {VOLUMES}"))?;
-    let crowd = load(&format!("--grant 0 {ROUNDS}"))?;
+    // Volume 0 was exported above: the rounds are over volumes that were not, the crowd is the rest.
+    load(&format!("--grant {} {VOLUMES}", ROUNDS + 1))?;
+    let crowd = load(&format!("--grant 1 {}", ROUNDS + 1))?;
     let floor = floor(&site, &devices)?;
     let report = report(&site, &alone, &crowd, &floor, activation)?;
     println!("{report}");
@@ -92,9 +95,21 @@ fn make_volumes(site: &Site) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-fn floor(site: &Site) -> Result<Value> {
-    let devices: Vec<_> =
-        (VOLUMES..VOLUMES + ROUNDS).map(|n| format!("/dev/{GROUP}/mooring-{}", id(n))).collect();
+/// Linear devices of 4 MiB, as LVs are, on a disk of their own.
+fn make_floor_devices(site: &Site) -> Result<Vec<String>> {
+    let storage = site.storage()?;
+    let disks = storage.data_disks();
+    let disk = disks.get(2).context("the third data disk")?;
+    let script = format!(
+        "for n in $(seq 0 {}); do echo 0 8192 linear {disk} $((n * 8192)) | dmsetup create floor$n --noudevsync; done; \
+         udevadm settle",
+        ROUNDS - 1
+    );
+    storage.command(["sh", "-euc", &script]).timeout(LONG).run()?.ok()?;
+    Ok((0..ROUNDS).map(|n| format!("/dev/mapper/floor{n}")).collect())
+}
+
+fn floor(site: &Site, devices: &[String]) -> Result<Value> {
     let mut argv = vec![format!("{BIN}/mooring-floor"), "--portal".to_owned(), "10.10.0.10:3261".to_owned()];
     argv.extend(["--fsync-in".to_owned(), "/srv/mooring/state".to_owned()]);
     argv.extend_from_slice(devices);

@@ -51,26 +51,21 @@ struct Demo<'a> {
 /// What happens at the end while everything still runs.
 pub type Wait = dyn Fn(&Site) -> Result<()>;
 
-/// Runs the demo. With `keep`, `wait` is called at its end while everything still runs.
+/// Runs the demo. With `keep`, that is called when all but the last scene is done: both hosts are attached, and the agent
+/// runs; nothing is removed then.
 pub fn run(programs: &Programs, keep: Option<&Wait>) -> Result<()> {
     let began = Instant::now();
     let site = Site::up(RigOptions::standard(2).named("demo"), programs)?;
-    let result = scenes(&site, began);
+    let result = scenes(&site, began, keep);
     if result.is_err() {
         let folder = site.rig.dir().with_file_name("failed-demo");
         site.save_evidence(&folder);
         eprintln!("evidence saved in {}", folder.display());
     }
-    if let Some(wait) = keep {
-        if let Err(error) = &result {
-            eprintln!("error: {error:#}");
-        }
-        wait(&site)?;
-    }
     result.and_then(|()| site.rig.check_consoles())
 }
 
-fn scenes(site: &Site, began: Instant) -> Result<()> {
+fn scenes(site: &Site, began: Instant, keep: Option<&Wait>) -> Result<()> {
     let evidence = Evidence::default();
     evidence.note(format!(
         "3 VMs ready in {:.1} s ({:?}, kernel {}); product installed after {:.1} s",
@@ -90,24 +85,34 @@ fn scenes(site: &Site, began: Instant) -> Result<()> {
     demo.control_only_unmaps()?;
     let agent = demo.agent_killed(agent)?;
     let agent = demo.power_cut(agent)?;
+    if let Some(wait) = keep {
+        demo.proved.print(&demo.evidence, began);
+        return wait(site);
+    }
     demo.remove_everything()?;
     agent.kill()?;
-    let p = &demo.proved;
-    println!(
-        "proved: 1 volume, 2 hosts: {} stamps written and read back; read-only refused twice, by the host and by the target; \
+    demo.proved.print(&demo.evidence, began);
+    Ok(())
+}
+
+impl Proved {
+    fn print(&self, evidence: &Evidence, began: Instant) {
+        let p = self;
+        println!(
+            "proved: 1 volume, 2 hosts: {} stamps written and read back; read-only refused twice, by the host and by the target; \
          force detach with {} writes in flight: receipt after {} ms, 0 stamps after it (control without it: {} landed), \
          other host's longest gap {} ms; agent killed: 0 I/O errors; power cut: exports back {} ms after the agent's start. \
          {} claims, {:.0} s.",
-        p.stamps_written,
-        p.in_flight,
-        p.receipt_ms,
-        p.landed_in_control,
-        p.longest_gap_ms,
-        p.restored_ms,
-        demo.evidence.shown(),
-        began.elapsed().as_secs_f64()
-    );
-    Ok(())
+            p.stamps_written,
+            p.in_flight,
+            p.receipt_ms,
+            p.landed_in_control,
+            p.longest_gap_ms,
+            p.restored_ms,
+            evidence.shown(),
+            began.elapsed().as_secs_f64()
+        );
+    }
 }
 
 impl<'a> Demo<'a> {

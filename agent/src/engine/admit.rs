@@ -4,6 +4,7 @@
 //! kept secret in an answer.
 
 use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,23 +12,50 @@ use std::time::Duration;
 use mooring_api::v1;
 use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{
-    BlockedKind, ClusterId, ExportSpec, Fence, Grant, Iqn, Mode, Naa, Proof, Receipt, Revoked, SessionReport,
-    Stamp, VolumeSpec,
+    BlockedKind, ClusterId, Cure, ExportIdentity, ExportSpec, Fence, Grant, Iqn, Mode, Naa, Proof, Receipt,
+    Revoked, SessionReport, Stamp, VolumeSpec,
 };
 use mooring_targets::ExportView;
 use prost::Message;
 
 use super::cell::{Cell, OpenReceipt, Wish, WishKind};
-use super::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock};
+use super::{Change, Claim, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock};
 use crate::store::{Kind, NewReceipt, StoreError, StoredSpec, StoredWish};
-use crate::volumes;
+use crate::volumes::{self, VolumesView};
+
+/// What an admission writes.
+struct Keep<'a> {
+    sender: ClusterId,
+    kind: Kind,
+    stamp: &'a Stamp,
+    wish: &'a StoredWish,
+    opaque: &'a [u8],
+    receipts: &'a [NewReceipt],
+    /// The identity on the wire that comes with it.
+    naa: Option<Naa>,
+}
 
 /// What admission of an export leaves.
 pub(super) struct Admitted {
     /// Until the wish was durable.
     pub(super) durable: Duration,
-    /// Receipts of this generation exist.
+    /// There may be receipts of this generation.
     pub(super) receipts: bool,
+    /// Passes that had begun: a later one has seen the change.
+    pub(super) after: u64,
+}
+
+/// What the kernel has of the grants that go.
+enum Going {
+    Seen(BTreeMap<Iqn, Nexus>),
+    /// A call of this volume is at work that whoever looks would wait for.
+    Unknown,
+}
+
+/// One of them.
+struct Nexus {
+    there: bool,
+    sessions: Vec<SessionReport>,
 }
 
 /// A volume's wish as the store has it.
@@ -85,16 +113,54 @@ impl Engine {
     fn check_sender(&self, sender: ClusterId) -> Result<(), Refusal> {
         match self.shared.store.cluster().map_err(Refusal::Store)? {
             Some(pinned) if pinned != sender => Err(Refusal::OtherCluster { pinned, sender }),
-            Some(_) => Ok(()),
-            // The first sender takes the agent. Pinned before its first wish is written, so that a crash between the two
-            // leaves an agent that this sender can go on with.
-            None => self.shared.store.pin(sender).map_err(Refusal::Store),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The one write of an admission, when every check has passed. Returns the receipts' rows.
+    fn keep(&self, cell: &Cell, kept: &Keep<'_>, claim: &Claim) -> Result<Vec<i64>, Refusal> {
+        if !claim.take() {
+            return Err(Refusal::busy(cell));
+        }
+        let store = &self.shared.store;
+        // The first sender whose wish is taken takes the agent. Before the wish, so that a crash between the two leaves an
+        // agent that this sender can go on with. Another sender may have been first meanwhile.
+        self.check_sender(kept.sender)?;
+        store.pin(kept.sender).map_err(Refusal::Store)?;
+        let claimed = kept.naa.as_ref().map(|naa| self.claim_naa(cell, naa)).transpose()?.unwrap_or(false);
+        let rows = store.put_spec(kept.kind, cell.id, kept.stamp, kept.wish, kept.opaque, kept.receipts);
+        if let (Err(_), Some(naa), true) = (&rows, &kept.naa, claimed) {
+            lock(&self.shared.naas).remove(naa);
+        }
+        rows.map_err(Refusal::Store)
+    }
+
+    /// Gives a volume its identity on the wire; `false` when it has it already.
+    fn claim_naa(&self, cell: &Cell, naa: &Naa) -> Result<bool, Refusal> {
+        match lock(&self.shared.naas).entry(naa.clone()) {
+            Entry::Vacant(entry) => {
+                entry.insert(cell.id);
+                Ok(true)
+            }
+            Entry::Occupied(entry) if *entry.get() == cell.id => Ok(false),
+            Entry::Occupied(entry) => {
+                Err(Refusal::NaaCollision { volume: cell.id, naa: naa.clone(), other: *entry.get() })
+            }
+        }
+    }
+
+    fn check_naa(&self, cell: &Cell, naa: &Naa) -> Result<(), Refusal> {
+        match lock(&self.shared.naas).get(naa) {
+            Some(other) if *other != cell.id => {
+                Err(Refusal::NaaCollision { volume: cell.id, naa: naa.clone(), other: *other })
+            }
+            Some(_) | None => Ok(()),
         }
     }
 
     fn check_fence(object: &str, stamp: &Stamp, kept: Option<&Stamp>) -> Result<Fence, Refusal> {
         let fence = stamp.fence(kept);
-        let kept = kept.map(|kept| kept.generation).unwrap_or(stamp.generation);
+        let kept = kept.map_or(stamp.generation, |kept| kept.generation);
         match fence {
             Fence::Newer | Fence::Same => Ok(fence),
             Fence::Stale => {
@@ -114,8 +180,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a change of a volume.
-    pub(super) fn admit_volume(&self, cell: &Arc<Cell>, put: PutVolume) -> Result<(), Refusal> {
+    /// Takes a change of a volume. Returns how many passes had begun: a later one has seen the change.
+    pub(super) fn admit_volume(
+        &self,
+        cell: &Arc<Cell>,
+        put: PutVolume,
+        claim: &Claim,
+    ) -> Result<u64, Refusal> {
         Self::check_opaque(&put.opaque)?;
         self.check_sender(put.cluster)?;
         let (kept, export) = {
@@ -124,43 +195,72 @@ impl Engine {
         };
         let object = format!("volume {}", cell.id);
         if Self::check_fence(&object, &put.stamp, kept.as_ref().map(|kept| &kept.stamp))? == Fence::Same {
-            return Ok(());
+            return Ok(cell.state().passes);
         }
-        let (kind, stored) = match put.wish {
+        let mut looked = None;
+        let (kind, stored, naa) = match put.wish {
             VolumeWish::Spec(spec) => {
-                self.check_volume(cell, &spec, kept.as_ref())?;
+                looked = self.check_volume(cell, &spec, kept.as_ref())?;
                 let body = v1::VolumeSpec::from(&spec).encode_to_vec();
-                (WishKind::Spec(spec), StoredWish::Spec(body))
+                let naa = Naa::of_serial(&cell.id.to_string());
+                (WishKind::Spec(spec), StoredWish::Spec(body), Some(naa))
             }
             VolumeWish::Tombstone { destroy } => {
-                let grants = export.as_ref().and_then(Wish::spec).map_or(0, |spec| spec.grants.len());
-                if grants > 0 {
-                    return Err(Refusal::Precondition(format!(
-                        "volume {} is granted to {grants} initiator(s): revoke them first (see `mooring export show {0}`)",
-                        cell.id
-                    )));
-                }
-                (WishKind::Tombstone { destroy }, StoredWish::Tombstone { destroy })
+                self.check_not_granted(cell, export.as_ref())?;
+                (WishKind::Tombstone { destroy }, StoredWish::Tombstone { destroy }, None)
             }
         };
-        let store = &self.shared.store;
-        store
-            .put_spec(Kind::Volume, cell.id, &put.stamp, &stored, &put.opaque, &[])
-            .map_err(Refusal::Store)?;
-        lock(&self.shared.naas).entry(Naa::of_serial(&cell.id.to_string())).or_insert(cell.id);
+        let keep = Keep {
+            sender: put.cluster,
+            kind: Kind::Volume,
+            stamp: &put.stamp,
+            wish: &stored,
+            opaque: &put.opaque,
+            receipts: &[],
+            naa,
+        };
+        self.keep(cell, &keep, claim)?;
         let mut state = cell.state();
         state.volume = Some(Wish { stamp: put.stamp, kind, opaque: put.opaque });
         state.ready = None;
+        state.looked = looked;
         state.orphan = None;
-        Ok(())
+        Ok(state.passes)
     }
 
+    /// A volume goes only when nobody is granted it: by the spec, or, should there be none (the store was lost), by what the
+    /// kernel serves.
+    fn check_not_granted(&self, cell: &Cell, export: Option<&Wish<ExportSpec>>) -> Result<(), Refusal> {
+        let refuse = |why| Err(Refusal::precondition(why, Cure::FixSpec));
+        let Some(wish) = export else {
+            let names = ExportIdentity::Derived.names(cell.id, &self.shared.config.iqn_prefix);
+            let view = ExportView::read(&*self.shared.machine.target, &names)
+                .map_err(|source| Refusal::Target { volume: cell.id, source: Box::new(source) })?;
+            return match view.tpg().map_or(0, |tpg| tpg.acls.len()) {
+                0 => Ok(()),
+                acls => refuse(format!(
+                    "volume {} is exported to {acls} initiator(s) in the kernel and no spec of that is kept here: send \
+                     the export's spec again, or its tombstone",
+                    cell.id
+                )),
+            };
+        };
+        match wish.spec().map_or(0, |spec| spec.grants.len()) {
+            0 => Ok(()),
+            grants => refuse(format!(
+                "volume {0} is granted to {grants} initiator(s): revoke them first (see `mooring export show {0}`)",
+                cell.id
+            )),
+        }
+    }
+
+    /// Whether a volume can be had. Returns what was seen, when LVM was asked for that.
     fn check_volume(
         &self,
         cell: &Cell,
         spec: &VolumeSpec,
         kept: Option<&Wish<VolumeSpec>>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<VolumesView>, Refusal> {
         let groups = &self.shared.config.groups;
         if !groups.iter().any(|group| group.name == spec.group) {
             let allowed: Vec<_> = groups.iter().map(|group| group.name.as_str()).collect();
@@ -170,24 +270,18 @@ impl Engine {
                 allowed.join(", ")
             )));
         }
-        let naa = Naa::of_serial(&cell.id.to_string());
-        if let Some(other) = lock(&self.shared.naas).get(&naa).copied().filter(|other| *other != cell.id) {
-            return Err(Refusal::NaaCollision { volume: cell.id, naa, other });
-        }
+        self.check_naa(cell, &Naa::of_serial(&cell.id.to_string()))?;
         match kept.map(|kept| &kept.kind) {
             Some(WishKind::Spec(old)) if old.group != spec.group => {
-                return Err(Refusal::Precondition(format!(
-                    "volume {} lies in group {}; it cannot be moved",
-                    cell.id, old.group
-                )));
+                let why = format!("volume {} lies in group {}; it cannot be moved", cell.id, old.group);
+                return Err(Refusal::precondition(why, Cure::FixSpec));
             }
             Some(WishKind::Spec(old)) if old.size != spec.size => {
-                return Err(Refusal::Precondition(format!(
-                    "volume {} has {}; this agent cannot change a volume's size",
-                    cell.id, old.size
-                )));
+                let why =
+                    format!("volume {} has {}; this agent cannot change a volume's size", cell.id, old.size);
+                return Err(Refusal::precondition(why, Cure::FixSpec));
             }
-            Some(WishKind::Spec(_)) => return Ok(()),
+            Some(WishKind::Spec(_)) => return Ok(None),
             Some(WishKind::Tombstone { .. }) | None => {}
         }
         // A new volume: what cannot be made is refused now, and nothing is kept of it.
@@ -195,27 +289,32 @@ impl Engine {
             volumes::view_one(&*self.shared.machine.commands, groups, cell.id).map_err(Refusal::Volumes)?;
         let dying = matches!(kept.map(|kept| &kept.kind), Some(WishKind::Tombstone { destroy: true }));
         if dying && view.lv(&spec.group, cell.id).is_some() {
-            return Err(Refusal::Precondition(format!(
-                "volume {} is still being deleted: try again when it is gone",
-                cell.id
-            )));
+            let why = format!("volume {} is still being deleted: try again when it is gone", cell.id);
+            return Err(Refusal::precondition(why, Cure::Retry));
         }
         let plan = volumes::plan(&volumes::Wanted::Volume(spec.clone()), &view, cell.id);
         match plan.blocked.first() {
-            None => Ok(()),
+            None => Ok(Some(view)),
             Some(blocked) => {
                 let text = format!("{}: {}", blocked.object, blocked.why);
                 Err(match blocked.kind {
                     BlockedKind::Full => Refusal::NoSpace(text),
                     BlockedKind::Foreign | BlockedKind::Collision => Refusal::Foreign(text),
-                    BlockedKind::Birth | BlockedKind::Missing => Refusal::Precondition(text),
+                    BlockedKind::Birth | BlockedKind::Missing => {
+                        Refusal::precondition(text, blocked.kind.cure())
+                    }
                 })
             }
         }
     }
 
     /// Takes a change of an export.
-    pub(super) fn admit_export(&self, cell: &Arc<Cell>, put: PutExport) -> Result<Admitted, Refusal> {
+    pub(super) fn admit_export(
+        &self,
+        cell: &Arc<Cell>,
+        put: PutExport,
+        claim: &Claim,
+    ) -> Result<Admitted, Refusal> {
         Self::check_opaque(&put.opaque)?;
         self.check_sender(put.cluster)?;
         let (volume, kept) = {
@@ -224,11 +323,15 @@ impl Engine {
         };
         let object = format!("the export of volume {}", cell.id);
         if Self::check_fence(&object, &put.stamp, kept.as_ref().map(|kept| &kept.stamp))? == Fence::Same {
-            return Ok(Admitted { durable: put.decoded.elapsed(), receipts: true });
+            let after = cell.state().passes;
+            return Ok(Admitted { durable: put.decoded.elapsed(), receipts: true, after });
         }
         let kept = kept.as_ref().and_then(Wish::spec);
-        let spec = match put.spec {
-            None => None,
+        let (kind, stored, naa) = match put.spec {
+            None => {
+                self.check_removable(cell, kept)?;
+                (WishKind::Tombstone { destroy: false }, StoredWish::Tombstone { destroy: false }, None)
+            }
             Some(mut wire) => {
                 if volume.as_ref().and_then(Wish::spec).is_none() {
                     return Err(Refusal::UnknownVolume(cell.id));
@@ -236,49 +339,59 @@ impl Engine {
                 keep_secrets(&mut wire, kept)?;
                 let spec = mooring_api::export_from_wire(cell.id, &wire).map_err(Refusal::Invalid)?;
                 self.check_export(cell, &spec, kept)?;
-                Some((spec, wire))
+                let naa = spec.identity.names(cell.id, &self.shared.config.iqn_prefix).naa();
+                (WishKind::Spec(spec), StoredWish::Spec(wire.encode_to_vec()), Some(naa))
             }
         };
-        let removed = removed_grants(kept, spec.as_ref().map(|(spec, _)| spec));
-        let sessions = self.sessions_of(cell, kept, &removed)?;
-        if put.live_sessions == LiveSessions::Refuse {
-            refuse_live(cell, &sessions)?;
-        }
-        let receipts = self.begin_receipts(&put.stamp, cell, &removed, &sessions);
-        let (kind, stored) = match spec {
-            None => (WishKind::Tombstone { destroy: false }, StoredWish::Tombstone { destroy: false }),
-            Some((spec, wire)) => (WishKind::Spec(spec), StoredWish::Spec(wire.encode_to_vec())),
+        let wish = Wish { stamp: put.stamp, kind, opaque: put.opaque };
+        let removed = match kept {
+            Some(kept) => removed_grants(kept, wish.spec()),
+            None => self.unknown_grants(cell, wish.spec())?,
         };
-        let new: Vec<_> = receipts.iter().map(NewReceipt::of).collect();
-        let rows = self.shared.store.put_spec(Kind::Export, cell.id, &put.stamp, &stored, &put.opaque, &new);
-        let rows = rows.map_err(Refusal::Store)?;
+        let going = self.look_at(cell, kept.or(wish.spec()), &removed)?;
+        if put.live_sessions == LiveSessions::Refuse && !removed.is_empty() {
+            refuse_live(cell, &going)?;
+        }
+        let receipts = self.begin_receipts(&wish.stamp, cell, &removed, &going);
+        let keep = Keep {
+            sender: put.cluster,
+            kind: Kind::Export,
+            stamp: &wish.stamp,
+            wish: &stored,
+            opaque: &wish.opaque,
+            receipts: &receipts.iter().map(NewReceipt::of).collect::<Vec<_>>(),
+            naa,
+        };
+        let rows = self.keep(cell, &keep, claim)?;
         let durable = put.decoded.elapsed();
         let mut state = cell.state();
-        if let WishKind::Spec(spec) = &kind {
-            let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
-            lock(&self.shared.naas).entry(names.naa()).or_insert(cell.id);
-        }
-        state.export = Some(Wish { stamp: put.stamp, kind, opaque: put.opaque });
+        state.export = Some(wish);
         let any = !receipts.is_empty();
         for (row, receipt) in rows.into_iter().zip(receipts) {
             self.publish(Change::Receipt(receipt.clone()));
             state.open_receipts.push(OpenReceipt { row, receipt });
         }
-        Ok(Admitted { durable, receipts: any })
+        Ok(Admitted { durable, receipts: any, after: state.passes })
+    }
+
+    /// A tombstone keeps no names: it takes away what has the names that follow from the volume's id.
+    fn check_removable(&self, cell: &Cell, kept: Option<&ExportSpec>) -> Result<(), Refusal> {
+        let Some(kept) = kept.filter(|kept| kept.identity != ExportIdentity::Derived) else { return Ok(()) };
+        let names = kept.identity.names(cell.id, &self.shared.config.iqn_prefix);
+        let why = format!(
+            "volume {} is exported under recorded names, as {}: revoke its grants, and take the volume away with it",
+            cell.id, names.iqn
+        );
+        Err(Refusal::precondition(why, Cure::FixSpec))
     }
 
     fn check_export(&self, cell: &Cell, spec: &ExportSpec, kept: Option<&ExportSpec>) -> Result<(), Refusal> {
         if let Some(kept) = kept.filter(|kept| kept.identity != spec.identity) {
             let names = kept.identity.names(cell.id, &self.shared.config.iqn_prefix);
-            return Err(Refusal::Precondition(format!(
-                "volume {} is exported as {}; an identity never changes",
-                cell.id, names.iqn
-            )));
+            let why = format!("volume {} is exported as {}; an identity never changes", cell.id, names.iqn);
+            return Err(Refusal::precondition(why, Cure::FixSpec));
         }
-        let naa = spec.identity.names(cell.id, &self.shared.config.iqn_prefix).naa();
-        if let Some(other) = lock(&self.shared.naas).get(&naa).copied().filter(|other| *other != cell.id) {
-            return Err(Refusal::NaaCollision { volume: cell.id, naa, other });
-        }
+        self.check_naa(cell, &spec.identity.names(cell.id, &self.shared.config.iqn_prefix).naa())?;
         // Only portals that are new are looked up: the answer for the others is in the reports.
         let new: Vec<_> = spec
             .portals
@@ -290,11 +403,12 @@ impl Engine {
             if let Some(portal) = new.iter().find(|portal| !here.contains(&portal.address())) {
                 let list: Vec<_> =
                     here.iter().filter(|ip| !ip.is_loopback()).map(Ipv4Addr::to_string).collect();
-                return Err(Refusal::Precondition(format!(
+                let why = format!(
                     "portal {portal}: this host does not have the address {} (it has {})",
                     portal.address(),
                     list.join(", ")
-                )));
+                );
+                return Err(Refusal::precondition(why, Cure::FixSpec));
             }
         }
         self.check_quarantine(cell, spec, kept)
@@ -315,59 +429,78 @@ impl Engine {
         let now = self.shared.machine.clock.now();
         let limit = Duration::from_millis(u64::from(self.shared.config.answer_deadline_ms));
         let state = cell.state();
-        let overdue = state
-            .open_receipts
-            .iter()
-            .find(|open| now.duration_since(open.receipt.began).is_ok_and(|since| since >= limit));
-        match overdue {
-            None => Ok(()),
-            Some(open) => Err(Refusal::Precondition(format!(
-                "volume {} is quarantined: commands of {} may still land since its force detach; {} gets no write access until \
-                 the kernel's call returns",
-                cell.id, open.receipt.initiator, writer.initiator
-            ))),
-        }
+        let overdue = state.open_receipts.iter().find(|open| {
+            matches!(open.receipt.proof, Proof::Unproven { .. })
+                && now.duration_since(open.receipt.began).is_ok_and(|since| since >= limit)
+        });
+        let Some(open) = overdue else { return Ok(()) };
+        let why = format!(
+            "volume {} is quarantined: commands of {} may still land since its force detach; {} gets no write access until \
+             the kernel's call returns",
+            cell.id, open.receipt.initiator, writer.initiator
+        );
+        Err(Refusal::precondition(why, Cure::Retry))
     }
 
-    /// The live sessions of the grants that go. When the volume's tree is blocked by a call that does not return, nothing
-    /// is read: the receipt then names no sessions.
-    fn sessions_of(
-        &self,
-        cell: &Cell,
-        kept: Option<&ExportSpec>,
-        removed: &[Grant],
-    ) -> Result<BTreeMap<Iqn, Vec<SessionReport>>, Refusal> {
-        let Some(kept) = kept.filter(|_| !removed.is_empty() && cell.state().stuck().is_none()) else {
-            return Ok(BTreeMap::new());
+    /// What the kernel has of the grants that go. Nothing is read while a call of this volume does not return: a revoke
+    /// must not wait for another one.
+    fn look_at(&self, cell: &Cell, kept: Option<&ExportSpec>, removed: &[Grant]) -> Result<Going, Refusal> {
+        let Some(kept) = kept.filter(|_| !removed.is_empty()) else {
+            return Ok(Going::Seen(BTreeMap::new()));
+        };
+        let running = {
+            let state = cell.state();
+            if state.is_blocked() {
+                return Ok(Going::Unknown);
+            }
+            state.running
         };
         let names = kept.identity.names(cell.id, &self.shared.config.iqn_prefix);
         let tree = &*self.shared.machine.target;
-        let target = |source| Refusal::Target { volume: cell.id, source };
-        let view = ExportView::read(tree, &names).map_err(target)?;
-        let live = mooring_targets::read_sessions(tree, &names, &view).map_err(target)?;
-        let of = |grant: &Grant| {
-            live.get(grant.initiator.as_str()).map(|live| live.sessions.clone()).unwrap_or_default()
-        };
-        Ok(removed.iter().map(|grant| (grant.initiator.clone(), of(grant))).collect())
+        let target = |source| Refusal::Target { volume: cell.id, source: Box::new(source) };
+        let mut nexuses = BTreeMap::new();
+        for initiator in removed.iter().map(|grant| &grant.initiator) {
+            // Only those that go are looked at: a revoke does not cost more with more attachments.
+            let live = mooring_targets::read_sessions_of(tree, &names, initiator.as_str()).map_err(target)?;
+            // A pass at work may be making it.
+            let nexus = Nexus { there: running || live.is_some(), sessions: live.unwrap_or_default() };
+            nexuses.insert(initiator.clone(), nexus);
+        }
+        Ok(Going::Seen(nexuses))
     }
 
-    fn begin_receipts(
-        &self,
-        stamp: &Stamp,
-        cell: &Cell,
-        removed: &[Grant],
-        sessions: &BTreeMap<Iqn, Vec<SessionReport>>,
-    ) -> Vec<Receipt> {
+    /// Without a kept spec (the store was lost) the kernel says who is there: whoever the new spec leaves out is revoked like
+    /// any other, with its receipt, and not when it is logged in and must not be cut.
+    fn unknown_grants(&self, cell: &Cell, new: Option<&ExportSpec>) -> Result<Vec<Grant>, Refusal> {
+        let Some(new) = new else { return Ok(Vec::new()) };
+        let names = new.identity.names(cell.id, &self.shared.config.iqn_prefix);
+        let there = mooring_targets::read_initiators(&*self.shared.machine.target, &names);
+        let there = there.map_err(|source| Refusal::Target { volume: cell.id, source: Box::new(source) })?;
+        let left_out =
+            there.iter().filter_map(|name| name.parse::<Iqn>().ok()).filter(|name| new.grant(name).is_none());
+        let grant = |initiator| Grant {
+            initiator,
+            lun: new.identity.names(cell.id, &self.shared.config.iqn_prefix).lun,
+            mode: Mode::ReadOnly,
+            chap: None,
+            attachments: Vec::new(),
+        };
+        Ok(left_out.map(grant).collect())
+    }
+
+    fn begin_receipts(&self, stamp: &Stamp, cell: &Cell, removed: &[Grant], going: &Going) -> Vec<Receipt> {
         let began = self.shared.machine.clock.now();
         let receipt = |grant: &Grant| {
-            let sessions = sessions.get(&grant.initiator).cloned().unwrap_or_default();
+            let nexus = going.nexus(&grant.initiator);
+            let sessions = nexus.map(|nexus| nexus.sessions.clone()).unwrap_or_default();
+            let there = nexus.is_none_or(|nexus| nexus.there);
             let in_flight = sessions.iter().map(|session| session.in_flight).sum();
             Receipt {
                 volume: cell.id,
                 initiator: grant.initiator.clone(),
                 attachments: grant.attachments.clone(),
                 generation: stamp.generation,
-                revoked: Revoked::Nexus,
+                revoked: if there { Revoked::Nexus } else { Revoked::Nothing },
                 sessions,
                 proof: Proof::Unproven { in_flight },
                 began,
@@ -379,16 +512,28 @@ impl Engine {
 }
 
 /// The grants of `kept` that `new` no longer has.
-fn removed_grants(kept: Option<&ExportSpec>, new: Option<&ExportSpec>) -> Vec<Grant> {
-    let stays = |grant: &&Grant| new.is_none_or(|new| new.grant(&grant.initiator).is_none());
-    kept.map(|kept| kept.grants.iter().filter(stays).cloned().collect()).unwrap_or_default()
+fn removed_grants(kept: &ExportSpec, new: Option<&ExportSpec>) -> Vec<Grant> {
+    let goes = |grant: &&Grant| new.is_none_or(|new| new.grant(&grant.initiator).is_none());
+    kept.grants.iter().filter(goes).cloned().collect()
 }
 
-fn refuse_live(cell: &Cell, sessions: &BTreeMap<Iqn, Vec<SessionReport>>) -> Result<(), Refusal> {
-    let Some((initiator, sessions)) = sessions.iter().find(|(_, sessions)| !sessions.is_empty()) else {
+impl Going {
+    fn nexus(&self, initiator: &Iqn) -> Option<&Nexus> {
+        match self {
+            Self::Seen(nexuses) => nexuses.get(initiator),
+            Self::Unknown => None,
+        }
+    }
+}
+
+fn refuse_live(cell: &Cell, going: &Going) -> Result<(), Refusal> {
+    // Whoever wants no session cut is not told that there is none when nobody could look.
+    let Going::Seen(nexuses) = going else { return Err(Refusal::busy(cell)) };
+    let Some((initiator, nexus)) = nexuses.iter().find(|(_, nexus)| !nexus.sessions.is_empty()) else {
         return Ok(());
     };
-    let addresses: Vec<_> = sessions.iter().flat_map(|session| session.addresses.iter().cloned()).collect();
+    let addresses: Vec<_> =
+        nexus.sessions.iter().flat_map(|session| session.addresses.iter().cloned()).collect();
     Err(Refusal::LiveSession {
         initiator: initiator.clone(),
         volume: cell.id,

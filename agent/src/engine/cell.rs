@@ -4,9 +4,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use mooring_model::{
-    ExportReport, ExportSpec, Generation, Receipt, Stamp, StuckStep, VolumeId, VolumeReport, VolumeSpec,
+    ExportReport, ExportSpec, Generation, Iqn, Proof, Receipt, Stamp, StuckStep, VolumeId, VolumeReport,
+    VolumeSpec,
 };
+use mooring_targets::Known;
+use mooring_targets::{ExportView, Wanted};
 use tokio::sync::watch;
+
+use crate::volumes::VolumesView;
+
+/// A kernel call takes micro- to milliseconds, and some an RCU grace period. After this long a drain is at work, and
+/// whoever walks into its folders waits with it.
+const BLOCKED_AFTER: Duration = Duration::from_millis(200);
 
 /// What is wanted of one object, and the stamp that fences it.
 #[derive(Debug, Clone)]
@@ -32,12 +41,19 @@ impl<S> Wish<S> {
     }
 }
 
-/// A receipt whose draining call had not returned when it was written down.
+/// A receipt that the store has as unproven. Once the draining call has returned it is proven here, until the store knows.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenReceipt {
     /// Its row in the store.
     pub(crate) row: i64,
     pub(crate) receipt: Receipt,
+}
+
+impl OpenReceipt {
+    /// Whether nobody knows yet that the nexus has drained, as far as a pass for this generation may say.
+    pub(crate) fn is_unproven(&self, generation: Generation) -> bool {
+        matches!(self.receipt.proof, Proof::Unproven { .. }) && self.receipt.generation <= generation
+    }
 }
 
 /// A step at work.
@@ -47,19 +63,32 @@ pub(crate) struct AtWork {
     pub(crate) began: Instant,
 }
 
-/// What a finished pass has left.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Outcome {
-    pub(crate) volume: Option<VolumeReport>,
-    pub(crate) export: Option<ExportReport>,
-    /// Generations that the pass worked on.
-    pub(crate) volume_generation: Option<Generation>,
-    pub(crate) export_generation: Option<Generation>,
-    /// Nothing is left to do for the volume, for the export.
-    pub(crate) volume_done: bool,
-    pub(crate) export_done: bool,
+/// What one half of a pass, the volume's or the export's, has left.
+#[derive(Debug, Clone)]
+pub(crate) struct End<R> {
+    /// The number of the pass; 0: there was none.
+    pub(crate) pass: u64,
+    /// The generation that it worked on.
+    pub(crate) generation: Option<Generation>,
+    pub(crate) report: Option<R>,
+    /// Nothing is left to do.
+    pub(crate) done: bool,
     /// Something failed that may succeed later by itself.
     pub(crate) retry: bool,
+}
+
+impl<R> Default for End<R> {
+    fn default() -> Self {
+        Self { pass: 0, generation: None, report: None, done: false, retry: false }
+    }
+}
+
+impl<R> End<R> {
+    /// Whether a pass that began later than pass `after` worked on this generation or a newer one, and waiting longer is
+    /// of no use.
+    pub(crate) fn is_settled(&self, generation: Generation, after: u64) -> bool {
+        self.pass > after && self.generation >= Some(generation) && (self.done || !self.retry)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -68,22 +97,45 @@ pub(crate) struct State {
     pub(crate) export: Option<Wish<ExportSpec>>,
     /// The LV was seen there, active and zeroed, since the last tick or failure: a grant need not ask LVM again.
     pub(crate) ready: Option<VolumeReport>,
-    /// An orphan: an LV or target of ours that no spec names.
+    /// What admission saw of the volume groups a moment ago: the pass behind it need not ask LVM again.
+    pub(crate) looked: Option<VolumesView>,
+    /// The export as it was seen in force since the last tick or failure: a change of grants need not look at all of it.
+    pub(crate) known: Option<Known>,
+    /// An orphan: an LV of ours that no spec names.
     pub(crate) orphan: Option<VolumeReport>,
     pub(crate) running: bool,
     pub(crate) dirty: bool,
+    /// Passes that have begun.
+    pub(crate) passes: u64,
     pub(crate) at_work: Option<AtWork>,
+    /// When the looks beside a pass began that have not ended.
+    pub(crate) looks: Vec<Instant>,
     pub(crate) zeroed: Option<u64>,
-    pub(crate) outcome: Outcome,
+    pub(crate) volume_end: End<VolumeReport>,
+    pub(crate) export_end: End<ExportReport>,
     pub(crate) open_receipts: Vec<OpenReceipt>,
     pub(crate) failures: u32,
+    /// The newest retry that was planned.
+    pub(crate) retry: u64,
 }
 
 impl State {
+    /// The kernel call of this volume that has not returned for so long that somebody should know.
     pub(crate) fn stuck(&self) -> Option<StuckStep> {
-        let at_work = self.at_work.as_ref()?;
-        let since = at_work.began.elapsed();
-        (since >= crate::workers::LOST_AFTER).then(|| StuckStep { step: at_work.step.clone(), since })
+        let (step, began) = self.oldest_call()?;
+        let since = began.elapsed();
+        (since >= crate::workers::LOST_AFTER).then(|| StuckStep { step: step.to_owned(), since })
+    }
+
+    /// Whether a look at the target now may not come back.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.oldest_call().is_some_and(|(_, began)| began.elapsed() >= BLOCKED_AFTER)
+    }
+
+    fn oldest_call(&self) -> Option<(&str, Instant)> {
+        let step = self.at_work.as_ref().map(|at_work| (at_work.step.as_str(), at_work.began));
+        let look = self.looks.first().map(|began| ("look at the export", *began));
+        step.into_iter().chain(look).min_by_key(|(_, began)| *began)
     }
 }
 
@@ -109,6 +161,32 @@ impl Cell {
     /// The state. Never hold the guard across a kernel call, a command or the store.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says which step is at work from now on.
+    pub(crate) fn begin(&self, step: String) {
+        self.state().at_work = Some(AtWork { step, began: Instant::now() });
+    }
+
+    /// `wanted` without the grants that were revoked, granted again since, and never cut: `None` when there are none.
+    pub(crate) fn without_revoked(
+        &self,
+        wanted: &Wanted,
+        view: &ExportView,
+        generation: Generation,
+    ) -> Option<Wanted> {
+        let state = self.state();
+        let revoked = |initiator: &Iqn| {
+            let open =
+                |open: &OpenReceipt| open.is_unproven(generation) && open.receipt.initiator == *initiator;
+            state.open_receipts.iter().any(open)
+                && view.tpg().is_some_and(|tpg| tpg.acls.contains_key(initiator.as_str()))
+        };
+        let mut without = wanted.clone();
+        let Wanted::Present { grants, .. } = &mut without else { return None };
+        let count = grants.len();
+        grants.retain(|grant| !revoked(&grant.initiator));
+        (grants.len() < count).then_some(without)
     }
 
     /// Waits for this volume's turn to take a change, at most so long.

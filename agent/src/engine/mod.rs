@@ -6,22 +6,25 @@
 //! pass runs again. Everything else (start, tick, retry) only wakes passes. Those who wait for an answer watch the volume's
 //! cell and answer at their deadline with what is known.
 //!
-//! What must never happen here: an acknowledgement before the store has the wish; a lock of one volume held while another
-//! waits for it; a plan that is stored; a decision from a missing spec.
+//! What must never happen here: an acknowledgement before the store has the wish; a change that is taken after its caller
+//! was told that it was not; a lock of one volume held while another waits for it; a plan that is stored; a decision from
+//! a missing spec.
 
 mod admit;
 mod cell;
+mod narrow;
 mod pass;
 mod refusal;
 mod status;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mooring_api::v1;
 use mooring_model::{
-    AgentId, Chain, ClusterId, ExportReport, Generation, LvName, Naa, Phase, Receipt, Stamp, VolumeId,
+    AgentId, Chain, ClusterId, Cure, ExportReport, Generation, LvName, Naa, Phase, Receipt, Stamp, VolumeId,
     VolumeReport, VolumeSpec,
 };
 use tokio::sync::{broadcast, oneshot};
@@ -162,6 +165,7 @@ impl Engine {
         if let Some(cluster) = config.cluster {
             store.pin_by_operator(cluster)?;
         }
+        store.keep_prefix(&config.iqn_prefix)?;
         let shared = Shared {
             config,
             machine,
@@ -260,6 +264,7 @@ impl Engine {
         });
     }
 
+    /// Forgets what is old, and moves the store's log into its file.
     fn housekeep(&self) {
         let now = self.shared.machine.clock.now();
         if let Err(error) = self
@@ -278,9 +283,9 @@ impl Engine {
         let state = cell.state();
         match kind {
             Kind::Volume => {
-                state.outcome.volume_done && state.orphan.is_none() && !is_spec(state.volume.as_ref())
+                state.volume_end.done && state.orphan.is_none() && !is_spec(state.volume.as_ref())
             }
-            Kind::Export => state.outcome.export_done && !is_spec(state.export.as_ref()),
+            Kind::Export => state.export_end.done && !is_spec(state.export.as_ref()),
         }
     }
 
@@ -294,30 +299,53 @@ impl Engine {
         result.await.ok()
     }
 
-    /// Looks at all LVs at once, takes note of orphans, and wakes every volume.
+    /// Looks at all LVs at once, takes note of what they are, and wakes every volume.
     fn sweep(&self) {
         // Each time, because a module may be loaded after the agent was started.
         if let Err(error) = pass::prepare(self) {
             tracing::error!(error = %Chain(&error), "the target is not ready; exports wait for it");
         }
+        let cells = self.cells();
+        // Before the look: what a change makes of a volume meanwhile, the look may not have seen.
+        let stamps: Vec<_> =
+            cells.iter().map(|cell| cell.state().volume.as_ref().map(|wish| wish.stamp.clone())).collect();
         match volumes::view(&*self.shared.machine.commands, &self.shared.config.groups) {
-            Err(error) => tracing::error!(error = %Chain(&error), "cannot look at the volume groups"),
-            Ok(view) => self.note_orphans(&view),
-        }
-        let cells: Vec<_> = lock(&self.shared.cells).values().cloned().collect();
-        for cell in cells {
-            {
-                let mut state = cell.state();
-                if state.volume.is_none() && state.export.is_none() {
-                    continue;
+            Ok(view) => {
+                for (cell, stamp) in cells.iter().zip(&stamps) {
+                    note_lv(cell, stamp.as_ref(), &view);
                 }
-                state.ready = None;
+                self.note_orphans(&view);
             }
-            self.wake(&cell);
+            Err(error) => {
+                tracing::error!(error = %Chain(&error), "cannot look at the volume groups");
+                // Each volume says so in its report. But what hangs now must not hang every volume: what was seen before
+                // stands until LVM answers.
+                if error.cure() != Cure::Retry {
+                    for cell in &cells {
+                        cell.state().ready = None;
+                    }
+                }
+            }
+        }
+        for cell in cells {
+            let wanted = {
+                let mut state = cell.state();
+                // Drift is found by a whole look.
+                state.known = None;
+                state.volume.is_some() || state.export.is_some()
+            };
+            if wanted {
+                self.wake(&cell);
+            }
         }
     }
 
     fn note_orphans(&self, view: &volumes::VolumesView) {
+        for cell in self.cells() {
+            if view.lvs_of(cell.id).iter().all(|lv| !lv.is_tagged()) {
+                cell.state().orphan = None;
+            }
+        }
         for lv in view.ours() {
             let Some(id) = LvName::volume(&lv.name) else { continue };
             let cell = self.cell(id);
@@ -370,13 +398,15 @@ impl Engine {
         self.shared.workers.submit(move || engine.run(&cell));
     }
 
-    /// Has a pass run later, after a failure.
-    fn wake_later(&self, cell: &Arc<Cell>, failures: u32) {
-        let delay = RETRY_FIRST.saturating_mul(1 << failures.min(6)).min(RETRY_MAX);
+    /// Has a pass run later, after a failure. A newer retry takes the place of this one: there is one at a time.
+    fn wake_later(&self, cell: &Arc<Cell>, failures: u32, retry: u64) {
+        let delay = RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(RETRY_MAX);
         let (engine, cell) = (self.clone(), Arc::clone(cell));
         self.shared.runtime.spawn(async move {
             tokio::time::sleep(delay).await;
-            engine.wake(&cell);
+            if cell.state().retry == retry {
+                engine.wake(&cell);
+            }
         });
     }
 
@@ -396,33 +426,25 @@ impl Engine {
         let generation = put.stamp.generation;
         let cell = self.cell(put.volume);
         let mut version = cell.watch();
-        self.admitted(&cell, deadline, move |engine, cell| engine.admit_volume(cell, put)).await?;
+        let after = self
+            .admitted(&cell, deadline, move |engine, cell, claim| engine.admit_volume(cell, put, claim))
+            .await?;
         loop {
-            let answer = self.volume_answer(&cell, generation);
-            if let Some(answer) = answer.as_ref().filter(|(_, settled)| *settled) {
-                return Ok(answer.0.clone());
-            }
+            let done = {
+                let state = cell.state();
+                let end = &state.volume_end;
+                // Of a newer wish than this one it is not said that this one is true.
+                end.is_settled(generation, after).then(|| end.done && end.generation == Some(generation))
+            };
             let left = deadline.saturating_sub(began.elapsed());
-            if left.is_zero() || tokio::time::timeout(left, version.changed()).await.is_err() {
-                return Ok(answer.map_or_else(|| self.volume_pending(&cell), |(answer, _)| answer));
+            if done.is_some()
+                || left.is_zero()
+                || tokio::time::timeout(left, version.changed()).await.is_err()
+            {
+                let report = cell.volume_report();
+                return Ok(VolumeAnswer { report, done: done.unwrap_or(false) });
             }
         }
-    }
-
-    /// The answer as far as it is known, and whether waiting longer is of no use.
-    fn volume_answer(&self, cell: &Cell, generation: Generation) -> Option<(VolumeAnswer, bool)> {
-        let state = cell.state();
-        let outcome = &state.outcome;
-        if outcome.volume_generation != Some(generation) {
-            return None;
-        }
-        let report = outcome.volume.clone()?;
-        let settled = outcome.volume_done || !outcome.retry;
-        Some((VolumeAnswer { report, done: outcome.volume_done }, settled))
-    }
-
-    fn volume_pending(&self, cell: &Cell) -> VolumeAnswer {
-        VolumeAnswer { report: self.volume_report(cell), done: false }
     }
 
     /// Takes an export's change and waits until it is seen in the kernel, blocked, or the deadline.
@@ -431,18 +453,18 @@ impl Engine {
         let generation = put.stamp.generation;
         let cell = self.cell(put.volume);
         let mut version = cell.watch();
-        let admitted =
-            self.admitted(&cell, deadline, move |engine, cell| engine.admit_export(cell, put)).await?;
+        let admitted = self
+            .admitted(&cell, deadline, move |engine, cell, claim| engine.admit_export(cell, put, claim))
+            .await?;
         let mut seen = None;
         loop {
             let settled = {
                 let state = cell.state();
-                let outcome = &state.outcome;
-                let ours = outcome.export_generation.is_some_and(|g| g >= generation);
-                if ours && outcome.export_done {
+                let settled = state.export_end.is_settled(generation, admitted.after);
+                if settled && state.export_end.done {
                     seen = Some(began.elapsed());
                 }
-                ours && (outcome.export_done || !outcome.retry)
+                settled
             };
             let left = deadline.saturating_sub(began.elapsed());
             if settled || left.is_zero() || tokio::time::timeout(left, version.changed()).await.is_err() {
@@ -455,7 +477,7 @@ impl Engine {
             let read = self.blocking(move || engine.receipts_of(volume, generation)).await;
             receipts = read.transpose().map_err(Refusal::Store)?.unwrap_or_default();
         }
-        let report = self.export_report(&cell);
+        let report = cell.export_report();
         Ok(ExportAnswer { report, done: seen.is_some(), receipts, durable: admitted.durable, seen })
     }
 
@@ -470,16 +492,16 @@ impl Engine {
         &self,
         cell: &Arc<Cell>,
         deadline: Duration,
-        admit: impl FnOnce(&Self, &Arc<Cell>) -> Result<T, Refusal> + Send + 'static,
+        admit: impl FnOnce(&Self, &Arc<Cell>, &Claim) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let (done, result) = oneshot::channel();
-        let (engine, at) = (self.clone(), Arc::clone(cell));
+        let claim = Arc::new(Claim::default());
+        let (done, mut result) = oneshot::channel();
+        let (engine, at, ours) = (self.clone(), Arc::clone(cell), Arc::clone(&claim));
         self.shared.workers.submit(move || {
-            let admitted = match at.admit_one_by_one(deadline) {
-                Some(_turn) => admit(&engine, &at),
-                // The caller's deadline has passed: nobody waits for this answer.
-                None => return,
-            };
+            // `None`: the caller's deadline has passed, and nobody waits for this answer.
+            let Some(turn) = at.admit_one_by_one(deadline) else { return };
+            let admitted = admit(&engine, &at, &ours);
+            drop(turn);
             let go_on = admitted.is_ok();
             drop(done.send(admitted));
             if go_on {
@@ -487,17 +509,36 @@ impl Engine {
                 engine.run(&at);
             }
         });
-        match tokio::time::timeout(deadline, result).await {
-            Ok(Ok(admitted)) => admitted,
-            Ok(Err(_)) | Err(_) => {
-                let why = cell.state().stuck().map_or_else(
-                    || "it was not looked at in time".to_owned(),
-                    |stuck| format!("{} has not returned for {:.1} s", stuck.step, stuck.since.as_secs_f64()),
-                );
-                Err(Refusal::Busy { volume: cell.id, why })
-            }
-        }
+        let answer = match tokio::time::timeout(deadline, &mut result).await {
+            Ok(answer) => answer.ok(),
+            // Not begun to be written: now it never is.
+            Err(_) if claim.take() => None,
+            // It is being written: what came of it is worth the moment that a write takes.
+            Err(_) => result.await.ok(),
+        };
+        answer.unwrap_or_else(|| Err(Refusal::busy(cell)))
     }
+}
+
+/// Decides once who has the last word on a change: the worker that is about to write it, or the caller who gives up.
+#[derive(Default)]
+struct Claim(AtomicBool);
+
+impl Claim {
+    /// Whether the caller of this is the first.
+    fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// Takes note of whether a volume's LV is ready, as `view` shows it, unless its wish has changed since `stamp` was read.
+fn note_lv(cell: &Cell, stamp: Option<&Stamp>, view: &volumes::VolumesView) {
+    let mut state = cell.state();
+    let Some(wish) = state.volume.as_ref().filter(|wish| Some(&wish.stamp) == stamp) else { return };
+    let wanted = pass::wanted_volume(wish, false);
+    let report = volumes::report(&wanted, view, cell.id);
+    let ready = report.phase == Phase::Ready && volumes::plan(&wanted, view, cell.id).is_quiet();
+    state.ready = ready.then_some(report);
 }
 
 /// What is wanted, for those who only ask whether there is a spec.

@@ -1,20 +1,19 @@
 //! A pass over one volume: look, plan, apply, look again, report. Runs on a thread that can be lost.
 //!
 //! What must never happen here: an LV removed while its export is in the kernel; an export of an LV that is not zeroed; a
-//! receipt proven before the kernel's draining call has returned.
+//! receipt proven before the kernel's draining call has returned; a pass of one volume beside another pass of it.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Instant;
 
 use mooring_model::{
-    Blocked, Chain, Cure, ExportReport, ExportSpec, Generation, Phase, Plan, Problem, Proof, Receipt, Step,
-    VolumeId, VolumeReport, VolumeSpec,
+    Blocked, Chain, Cure, ExportReport, ExportSpec, Generation, Phase, Plan, Problem, Proof, Step, VolumeId,
+    VolumeReport, VolumeSpec,
 };
 use mooring_targets::{ExportFacts, ExportView, Live, Op, Wanted};
 
-use super::cell::{AtWork, Cell, Outcome, Wish, WishKind};
+use super::cell::{Cell, End, Wish, WishKind};
 use super::{Change, Engine};
 use crate::volumes::{self, VolumeOp, VolumesView};
 
@@ -31,12 +30,13 @@ pub(super) fn prepare(engine: &Engine) -> Result<(), mooring_targets::Error> {
     Ok(())
 }
 
-/// Where the volume half of a pass has ended.
-struct VolumeEnd {
-    report: VolumeReport,
-    done: bool,
-    /// Something failed that may succeed later by itself.
-    retry: bool,
+/// Both wishes as a pass found them. What comes later is the next pass's.
+struct Wishes {
+    volume: Option<Wish<VolumeSpec>>,
+    export: Option<Wish<ExportSpec>>,
+    ready: Option<VolumeReport>,
+    /// The pass's number.
+    pass: u64,
 }
 
 /// Where the export half of a pass has ended.
@@ -44,8 +44,12 @@ struct ExportEnd {
     report: Option<ExportReport>,
     /// Nothing is left to do.
     done: bool,
+    /// Something failed that may succeed later by itself.
+    retry: bool,
     /// Nothing of the export is in the kernel.
     gone: bool,
+    /// The export is not in the kernel, and its LV is not known to be ready.
+    waits: bool,
     problems: Vec<Problem>,
 }
 
@@ -53,108 +57,124 @@ impl Engine {
     /// Runs passes until the volume is clean. Returns at once when another thread is at it.
     pub(super) fn run(&self, cell: &Arc<Cell>) {
         loop {
-            {
+            let wishes = {
                 let mut state = cell.state();
                 if state.running || !state.dirty {
                     return;
                 }
                 state.running = true;
                 state.dirty = false;
-            }
-            // Also when a pass panics, the volume must not stay "running" for ever.
-            let done = Running { cell };
-            let outcome = self.pass(cell);
-            drop(done);
-            self.finish(cell, outcome);
-        }
-    }
-
-    fn finish(&self, cell: &Arc<Cell>, outcome: Outcome) {
-        let (retry, failures) = {
-            let mut state = cell.state();
-            if outcome.volume != state.outcome.volume
-                && let Some(report) = &outcome.volume
-            {
-                self.publish(Change::Volume(report.clone()));
-            }
-            if outcome.export != state.outcome.export
-                && let Some(report) = &outcome.export
-            {
-                self.publish(Change::Export(report.clone()));
-            }
-            state.failures = if outcome.retry { state.failures.saturating_add(1) } else { 0 };
-            let retry = outcome.retry && !state.dirty;
-            state.outcome = outcome;
-            (retry, state.failures)
-        };
-        cell.changed();
-        if retry {
-            self.wake_later(cell, failures);
-        }
-    }
-
-    fn pass(&self, cell: &Arc<Cell>) -> Outcome {
-        let (volume, export, ready) = {
-            let state = cell.state();
-            (state.volume.clone(), state.export.clone(), state.ready.clone())
-        };
-        let doomed = matches!(volume.as_ref().map(|wish| &wish.kind), Some(WishKind::Tombstone { .. }));
-        // A doomed volume loses its export first; a wanted one is there before it is exported.
-        let (volume_end, export_end) = if doomed {
-            let export_end = self.export_pass(cell, volume.as_ref(), export.as_ref(), false);
-            let volume_end = volume.as_ref().map(|wish| self.volume_pass(cell, wish, export_end.gone, None));
-            (volume_end, export_end)
-        } else {
-            let volume_end = volume.as_ref().map(|wish| self.volume_pass(cell, wish, false, ready));
-            let usable = volume_end.as_ref().is_some_and(|end| end.report.phase == Phase::Ready);
-            (volume_end, self.export_pass(cell, volume.as_ref(), export.as_ref(), usable))
-        };
-        if !export_end.problems.is_empty() {
-            // Whatever went wrong, the LV is looked at again before the next try.
-            cell.state().ready = None;
-        }
-        let retry = export_end.problems.iter().any(|problem| problem.cure == Cure::Retry);
-        Outcome {
-            retry: retry || volume_end.as_ref().is_some_and(|end| end.retry),
-            volume_generation: volume.as_ref().map(|wish| wish.stamp.generation),
-            volume_done: volume_end.as_ref().is_some_and(|end| end.done),
-            volume: volume_end.map(|end| end.report),
-            export_generation: export.as_ref().map(|wish| wish.stamp.generation),
-            export_done: export_end.done,
-            export: export_end.report,
-        }
-    }
-
-    fn volume_pass(
-        &self,
-        cell: &Arc<Cell>,
-        wish: &Wish<VolumeSpec>,
-        export_gone: bool,
-        known: Option<VolumeReport>,
-    ) -> VolumeEnd {
-        if let Some(report) = known {
-            return VolumeEnd { report, done: true, retry: false };
-        }
-        let wanted = wanted_volume(wish, export_gone);
-        match self.make_volume(cell, &wanted) {
-            Ok((view, plan)) => {
-                let report = volumes::report(&wanted, &view, cell.id);
-                if report.phase == Phase::Ready && plan.is_quiet() {
-                    cell.state().ready = Some(report.clone());
+                state.passes += 1;
+                Wishes {
+                    volume: state.volume.clone(),
+                    export: state.export.clone(),
+                    ready: state.ready.clone(),
+                    pass: state.passes,
                 }
-                VolumeEnd { report, done: plan.is_quiet(), retry: !plan.steps.is_empty() }
-            }
-            Err(error) => {
-                let mut report = self.volume_report(cell);
-                report.phase = match (&wish.kind, error.cure()) {
-                    (WishKind::Tombstone { .. }, _) => Phase::Deleting,
-                    (WishKind::Spec(_), Cure::Retry) => Phase::Creating,
-                    (WishKind::Spec(_), _) => Phase::Failed,
-                };
-                report.problems = vec![problem(format!("volume {}", cell.id), &error, error.cure())];
-                VolumeEnd { report, done: false, retry: error.cure() == Cure::Retry }
-            }
+            };
+            // Also when a pass panics, the volume must not stay "running" for ever.
+            let running = Running { cell };
+            self.pass(cell, &wishes);
+            drop(running);
+            self.plan_retry(cell);
         }
+    }
+
+    fn plan_retry(&self, cell: &Arc<Cell>) {
+        let (failures, retry) = {
+            let mut state = cell.state();
+            let failed = state.volume_end.retry || state.export_end.retry;
+            state.failures = if failed { state.failures.saturating_add(1) } else { 0 };
+            if !failed || state.dirty || state.running {
+                return;
+            }
+            state.retry += 1;
+            (state.failures, state.retry)
+        };
+        self.wake_later(cell, failures, retry);
+    }
+
+    fn pass(&self, cell: &Arc<Cell>, wishes: &Wishes) {
+        if is_doomed(wishes.volume.as_ref()) {
+            // A doomed volume loses its export first.
+            let end = self.export_half(cell, wishes, false);
+            let gone = end.gone;
+            self.end_export(cell, wishes, end);
+            return self.volume_half(cell, wishes, gone, false);
+        }
+        // What the kernel serves comes first, and needs no LVM: a revoke does not wait for a disk that hangs. What it does not
+        // serve yet waits for the volume.
+        let end = self.export_half(cell, wishes, wishes.ready.is_some());
+        if !end.waits {
+            let look_again = !end.problems.is_empty();
+            self.end_export(cell, wishes, end);
+            return self.volume_half(cell, wishes, false, look_again);
+        }
+        self.volume_half(cell, wishes, false, true);
+        let usable = cell.state().ready.is_some();
+        let end = if usable { self.export_half(cell, wishes, true) } else { end };
+        self.end_export(cell, wishes, end);
+    }
+
+    /// Takes note of where the export half has ended, and tells those who wait for it.
+    fn end_export(&self, cell: &Arc<Cell>, wishes: &Wishes, end: ExportEnd) {
+        let mut state = cell.state();
+        if !end.problems.is_empty() {
+            // Whatever went wrong, the LV is looked at again before the next try.
+            state.ready = None;
+        }
+        if end.report != state.export_end.report
+            && let Some(report) = &end.report
+        {
+            self.publish(Change::Export(report.clone()));
+        }
+        // A receipt that the store did not take is written at the next try.
+        let unwritten = state.open_receipts.iter().any(|open| open.receipt.proof == Proof::Proven);
+        state.export_end = End {
+            pass: wishes.pass,
+            generation: wishes.export.as_ref().map(|wish| wish.stamp.generation),
+            report: end.report,
+            done: end.done,
+            retry: end.retry || unwritten,
+        };
+        drop(state);
+        cell.changed();
+    }
+
+    /// Makes the volume true. What was seen to be ready is not looked at again, unless `look` says so.
+    fn volume_half(&self, cell: &Arc<Cell>, wishes: &Wishes, export_gone: bool, look: bool) {
+        let (done, retry, report) = match (&wishes.volume, &wishes.ready) {
+            (None, _) => (true, false, None),
+            (Some(_), Some(report)) if !look => (true, false, Some(report.clone())),
+            (Some(wish), _) => {
+                let wanted = wanted_volume(wish, export_gone);
+                match self.make_volume(cell, &wanted) {
+                    Ok((view, plan)) => {
+                        let report = volumes::report(&wanted, &view, cell.id);
+                        (plan.is_quiet(), !plan.steps.is_empty(), Some(report))
+                    }
+                    Err(error) => {
+                        let retry = error.cure() == Cure::Retry;
+                        (false, retry, Some(failed_volume(cell, wish, &error)))
+                    }
+                }
+            }
+        };
+        let mut state = cell.state();
+        let ready = report.as_ref().filter(|report| done && report.phase == Phase::Ready);
+        // A wish that came meanwhile has not been looked at.
+        let same =
+            state.volume.as_ref().map(|wish| &wish.stamp) == wishes.volume.as_ref().map(|wish| &wish.stamp);
+        state.ready = ready.filter(|_| same).cloned();
+        if report != state.volume_end.report
+            && let Some(report) = &report
+        {
+            self.publish(Change::Volume(report.clone()));
+        }
+        let generation = wishes.volume.as_ref().map(|wish| wish.stamp.generation);
+        state.volume_end = End { pass: wishes.pass, generation, report, done, retry };
+        drop(state);
+        cell.changed();
     }
 
     /// Looks, plans, applies; what is there then, and the plan that is left.
@@ -164,39 +184,43 @@ impl Engine {
         wanted: &volumes::Wanted,
     ) -> Result<(VolumesView, Plan<VolumeOp>), volumes::Error> {
         let machine = &self.shared.machine;
-        let look = || volumes::view_one(&*machine.commands, &self.shared.config.groups, cell.id);
-        let view = look()?;
+        let look = || {
+            cell.begin("ask LVM".to_owned());
+            let view = volumes::view_one(&*machine.commands, &self.shared.config.groups, cell.id);
+            cell.state().at_work = None;
+            view
+        };
+        let looked = cell.state().looked.take();
+        let view = looked.map_or_else(look, Ok)?;
         let plan = volumes::plan(wanted, &view, cell.id);
         if plan.steps.is_empty() {
             return Ok((view, plan));
         }
-        let mut watch = Watch { engine: self, cell };
+        let mut watch = Watch { engine: self, cell, generation: Generation::ZERO };
         volumes::apply(&plan, &*machine.commands, &*machine.blocks, &mut watch)?;
         let view = look()?;
         let left = volumes::plan(wanted, &view, cell.id);
         Ok((view, left))
     }
 
-    /// What is wanted in the kernel; `None` when there was never a wish, or its LV is not ready.
+    /// What is wanted in the kernel; `None` when there is no wish.
     pub(super) fn wanted_export(
         &self,
         cell: &Cell,
         volume: Option<&Wish<VolumeSpec>>,
         export: Option<&Wish<ExportSpec>>,
-        usable: bool,
     ) -> Option<Wanted> {
         let prefix = &self.shared.config.iqn_prefix;
-        let doomed = matches!(volume.map(|wish| &wish.kind), Some(WishKind::Tombstone { .. }));
         let derived = || mooring_model::ExportIdentity::Derived.names(cell.id, prefix);
         match export.map(|wish| &wish.kind) {
-            None if doomed => Some(Wanted::Absent { names: derived() }),
+            None if is_doomed(volume) => Some(Wanted::Absent { names: derived() }),
             None => None,
             Some(WishKind::Tombstone { .. }) => Some(Wanted::Absent { names: derived() }),
-            Some(WishKind::Spec(spec)) if doomed => {
+            Some(WishKind::Spec(spec)) if is_doomed(volume) => {
                 Some(Wanted::Absent { names: spec.identity.names(cell.id, prefix) })
             }
             Some(WishKind::Spec(spec)) => {
-                let group = volume.and_then(Wish::spec).filter(|_| usable)?.group.clone();
+                let group = volume.and_then(Wish::spec)?.group.clone();
                 let names = spec.identity.names(cell.id, prefix);
                 let portals = if spec.portals.is_empty() {
                     self.shared.config.portals.clone()
@@ -209,101 +233,169 @@ impl Engine {
         }
     }
 
-    fn export_pass(
-        &self,
-        cell: &Arc<Cell>,
-        volume: Option<&Wish<VolumeSpec>>,
-        export: Option<&Wish<ExportSpec>>,
-        usable: bool,
-    ) -> ExportEnd {
-        let object = format!("the export of volume {}", cell.id);
-        let Some(wanted) = self.wanted_export(cell, volume, export, usable) else {
-            let waits = is_waiting(export).then(|| Problem {
-                object,
-                text: "waits for the volume".to_owned(),
-                cure: Cure::Retry,
-            });
-            let problems: Vec<_> = waits.into_iter().collect();
-            return ExportEnd { report: None, done: problems.is_empty(), gone: false, problems };
+    /// Makes the export true. With `usable` the LV is known to be ready; without it only what the kernel serves already is
+    /// kept in order.
+    fn export_half(&self, cell: &Arc<Cell>, wishes: &Wishes, usable: bool) -> ExportEnd {
+        let export = wishes.export.as_ref();
+        let generation = export.map_or(Generation::ZERO, |wish| wish.stamp.generation);
+        let Some(wanted) = self.wanted_export(cell, wishes.volume.as_ref(), export) else {
+            let waits = super::is_spec(export);
+            let problems = Vec::from_iter(waits.then(|| waits_for_volume(cell)));
+            return ExportEnd { report: None, done: !waits, retry: waits, gone: false, waits, problems };
         };
-        let (view, problems) = match self.make_export(cell, &wanted) {
-            Ok((view, plan)) => (Some(view), blocked(&plan.blocked)),
-            Err((view, error)) => (view, vec![problem(object, &error, error.cure())]),
+        let Made { view, left } = self.make_export(cell, &wanted, generation, usable);
+        let (left, mut problems) = match left {
+            Ok(plan) => (plan.steps.len(), blocked(&plan.blocked)),
+            Err(error) => {
+                let object = format!("the export of volume {}", cell.id);
+                (0, vec![problem(object, &error, error.cure())])
+            }
         };
+        let waits = !usable && view.as_ref().is_some_and(|view| !is_served(&wanted, view));
+        if waits {
+            problems = vec![waits_for_volume(cell)];
+        }
+        let retry = left > 0 || problems.iter().any(|problem| problem.cure == Cure::Retry);
         let Some(view) = view else {
-            return ExportEnd { report: None, done: false, gone: false, problems };
+            let report = cell.export_report().map(|last| ExportReport { problems: problems.clone(), ..last });
+            return ExportEnd { report, done: false, retry, gone: false, waits, problems };
         };
-        self.prove_absent(cell, &view);
-        let generation = export.map(|wish| wish.stamp.generation).unwrap_or(Generation::ZERO);
         let facts = mooring_targets::report(&wanted, &view, &BTreeMap::<String, Live>::new());
         let gone = view.target.is_none() && view.backstore.is_none();
         let done = problems.is_empty() && facts.in_force;
-        let report =
-            export.and_then(Wish::spec).map(|_| export_report(cell.id, generation, facts, &problems));
-        ExportEnd { report, done, gone, problems }
+        let shown = super::is_spec(export) || !gone;
+        let report = export.filter(|_| shown).map(|_| export_report(cell.id, generation, facts, &problems));
+        ExportEnd { report, done, retry, gone, waits, problems }
     }
 
-    /// Looks, plans, applies, looks again; the plan that is left.
-    #[allow(clippy::type_complexity, reason = "what was seen and what went wrong travel together once")]
-    fn make_export(
+    /// Looks, plans, applies, looks again. Without `usable`, nothing is applied to an export that the kernel does not serve.
+    fn make_export(&self, cell: &Arc<Cell>, wanted: &Wanted, generation: Generation, usable: bool) -> Made {
+        if let Some(narrow) = self.narrow(cell, wanted).filter(|_| usable) {
+            return self.make_narrow(cell, wanted, narrow, generation);
+        }
+        let mut view = match self.look_for(cell, wanted, generation) {
+            Ok(view) => view,
+            Err(error) => return Made { view: None, left: Err(error) },
+        };
+        if !usable && !is_served(wanted, &view) {
+            return Made { view: Some(view), left: Ok(Plan::default()) };
+        }
+        // A grant that came back before its revoke was carried out: the old nexus is cut all the same.
+        if let Some(without) = cell.without_revoked(wanted, &view, generation) {
+            match self.apply_export(cell, &without, view, generation) {
+                Made { view: Some(seen), left: Ok(_) } => view = seen,
+                failed => return failed,
+            }
+        }
+        let made = self.apply_export(cell, wanted, view, generation);
+        self.keep_known(cell, wanted, &made);
+        made
+    }
+
+    fn apply_export(
         &self,
         cell: &Arc<Cell>,
         wanted: &Wanted,
-    ) -> Result<(ExportView, Plan<Op>), (Option<ExportView>, mooring_targets::Error)> {
-        let tree = &*self.shared.machine.target;
-        let names = wanted.names();
-        let look = || {
-            cell.state().at_work =
-                Some(AtWork { step: format!("look at {}", names.iqn), began: Instant::now() });
-            let view = ExportView::read(tree, names);
-            cell.state().at_work = None;
-            view
-        };
-        let view = look().map_err(|error| (None, error))?;
+        view: ExportView,
+        generation: Generation,
+    ) -> Made {
         let plan = mooring_targets::plan(wanted, &view);
         if plan.steps.is_empty() {
-            return Ok((view, plan));
+            return Made { view: Some(view), left: Ok(plan) };
         }
-        let mut watch = Watch { engine: self, cell };
-        let applied = mooring_targets::apply(&plan, tree, &mut watch);
-        let view = look().map_err(|error| (None, error))?;
-        match applied {
-            Ok(()) => {
+        let mut watch = Watch { engine: self, cell, generation };
+        let applied = mooring_targets::apply(&plan, &*self.shared.machine.target, &mut watch);
+        match (self.look_for(cell, wanted, generation), applied) {
+            (Ok(view), Ok(())) => {
                 let left = mooring_targets::plan(wanted, &view);
-                Ok((view, left))
+                Made { view: Some(view), left: Ok(left) }
             }
-            Err(error) => Err((Some(view), error)),
+            (Ok(view), Err(error)) => Made { view: Some(view), left: Err(error) },
+            (Err(error), _) => Made { view: None, left: Err(error) },
         }
     }
 
-    /// Proves receipts whose nexus is not in the kernel: a listing of `acls` waits for an `rmdir` in it, so an ACL that is
-    /// not listed has drained (lio.md, d), whoever removed it.
-    fn prove_absent(&self, cell: &Cell, view: &ExportView) {
+    /// Looks at the export, and proves receipts whose nexus is not there: a listing of `acls` waits for an `rmdir` in it, so an
+    /// ACL that is not listed has drained (lio.md, d), whoever removed it.
+    fn look_for(
+        &self,
+        cell: &Cell,
+        wanted: &Wanted,
+        generation: Generation,
+    ) -> Result<ExportView, mooring_targets::Error> {
+        let names = wanted.names();
+        cell.begin(format!("look at {}", names.iqn));
+        let view = ExportView::read(&*self.shared.machine.target, names);
+        cell.state().at_work = None;
+        let view = view?;
         let there = |initiator: &str| view.tpg().is_some_and(|tpg| tpg.acls.contains_key(initiator));
-        self.prove(cell, |open| !there(open.initiator.as_str()));
+        self.prove(cell, generation, |initiator| !there(initiator));
+        Ok(view)
     }
 
-    fn prove(&self, cell: &Cell, proven: impl Fn(&Receipt) -> bool) {
+    /// Proves the open receipts of nexuses that have `drained`. Only those up to the generation that the pass works on: of a
+    /// nexus that was revoked later, this pass's plan may still make the ACL.
+    pub(super) fn prove(&self, cell: &Cell, generation: Generation, drained: impl Fn(&str) -> bool) {
         let ended = self.shared.machine.clock.now();
-        let (done, open): (Vec<_>, Vec<_>) = std::mem::take(&mut cell.state().open_receipts)
-            .into_iter()
-            .partition(|open| proven(&open.receipt));
-        cell.state().open_receipts.extend(open);
-        for mut open in done {
-            open.receipt.proof = Proof::Proven;
-            open.receipt.ended = Some(ended);
+        let proven: Vec<_> = {
+            let mut state = cell.state();
+            for open in &mut state.open_receipts {
+                if open.is_unproven(generation) && drained(open.receipt.initiator.as_str()) {
+                    open.receipt.proof = Proof::Proven;
+                    open.receipt.ended = Some(ended);
+                }
+            }
+            state.open_receipts.iter().filter(|open| open.receipt.proof == Proof::Proven).cloned().collect()
+        };
+        for open in proven {
             if let Err(error) = self.shared.store.prove_receipt(open.row, &open.receipt) {
-                // It stays unproven in the store, which is the safe side, and is proven at the next pass.
+                // It stays unproven in the store, which is the safe side, and is written at the next try.
                 tracing::error!(error = %Chain(&error), volume = %cell.id, "cannot write a receipt down");
-                open.receipt.proof = Proof::Unproven { in_flight: 0 };
-                open.receipt.ended = None;
-                cell.state().open_receipts.push(open);
                 continue;
             }
+            cell.state().open_receipts.retain(|other| other.row != open.row);
             tracing::info!(volume = %cell.id, initiator = %open.receipt.initiator, "nexus revoked, proven");
             self.publish(Change::Receipt(open.receipt));
         }
-        cell.changed();
+    }
+}
+
+/// How far an export was made true.
+pub(super) struct Made {
+    /// What was seen last, if the kernel answered.
+    pub(super) view: Option<ExportView>,
+    /// What is left to do, or what went wrong.
+    pub(super) left: Result<Plan<Op>, mooring_targets::Error>,
+}
+
+/// Whether the kernel serves the export: then its LV was ready when it began to, and LVM need not be asked.
+fn is_served(wanted: &Wanted, view: &ExportView) -> bool {
+    let link = view.tpg().and_then(|tpg| tpg.lun.as_ref()?.link.as_ref());
+    match wanted {
+        Wanted::Absent { .. } => true,
+        Wanted::Present { names, .. } => {
+            link.is_some_and(|link| link.target == mooring_targets::layout::backstore(names))
+        }
+    }
+}
+
+fn failed_volume(cell: &Cell, wish: &Wish<VolumeSpec>, error: &volumes::Error) -> VolumeReport {
+    let mut report = cell.volume_report();
+    report.phase = match (&wish.kind, error.cure()) {
+        (WishKind::Tombstone { .. }, _) => Phase::Deleting,
+        (WishKind::Spec(_), Cure::Retry) => Phase::Creating,
+        (WishKind::Spec(_), _) => Phase::Failed,
+    };
+    report.zeroed = None;
+    report.problems = vec![problem(format!("volume {}", cell.id), error, error.cure())];
+    report
+}
+
+fn waits_for_volume(cell: &Cell) -> Problem {
+    Problem {
+        object: format!("the export of volume {}", cell.id),
+        text: "waits for the volume".to_owned(),
+        cure: Cure::Retry,
     }
 }
 
@@ -328,8 +420,8 @@ pub(super) fn wanted_volume(wish: &Wish<VolumeSpec>, export_gone: bool) -> volum
     }
 }
 
-fn is_waiting(export: Option<&Wish<ExportSpec>>) -> bool {
-    super::is_spec(export)
+fn is_doomed(volume: Option<&Wish<VolumeSpec>>) -> bool {
+    matches!(volume.map(|wish| &wish.kind), Some(WishKind::Tombstone { .. }))
 }
 
 fn problem(object: String, error: &(dyn std::error::Error + 'static), cure: Cure) -> Problem {
@@ -360,15 +452,17 @@ impl Drop for Running<'_> {
 }
 
 /// Watches the steps of a plan: says which one is at work, and proves receipts.
-struct Watch<'a> {
-    engine: &'a Engine,
-    cell: &'a Arc<Cell>,
+pub(super) struct Watch<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) cell: &'a Arc<Cell>,
+    /// The export's generation that the plan is for.
+    pub(super) generation: Generation,
 }
 
 impl Watch<'_> {
     fn begin(&self, step: String) -> ControlFlow<()> {
         tracing::debug!(volume = %self.cell.id, step, "step");
-        self.cell.state().at_work = Some(AtWork { step, began: Instant::now() });
+        self.cell.begin(step);
         ControlFlow::Continue(())
     }
 }
@@ -381,7 +475,8 @@ impl mooring_targets::Observer for Watch<'_> {
     fn after(&mut self, _index: usize, step: &Step<Op>) {
         self.cell.state().at_work = None;
         if let Some(initiator) = mooring_targets::drains(step) {
-            self.engine.prove(self.cell, |open| open.initiator.as_str() == initiator);
+            self.engine.prove(self.cell, self.generation, |drained| drained == initiator);
+            self.cell.changed();
         }
     }
 }

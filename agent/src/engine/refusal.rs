@@ -2,6 +2,7 @@
 
 use mooring_model::{ClusterId, Cure, Generation, Iqn, Naa, SpecError, VolumeId};
 
+use super::cell::Cell;
 use crate::store::StoreError;
 
 /// A change that was refused.
@@ -49,8 +50,13 @@ pub enum Refusal {
     #[error("{0}")]
     NotAllowed(String),
     /// The state of things does not allow it now.
-    #[error("{0}")]
-    Precondition(String),
+    #[error("{why}")]
+    Precondition {
+        /// What stands in the way.
+        why: String,
+        /// Who can take it away.
+        cure: Cure,
+    },
     /// The initiators are logged in, and the sender did not want them cut.
     #[error(
         "{initiator} is logged in to volume {volume} from {addresses}: detach it there first, or revoke by force"
@@ -99,7 +105,7 @@ pub enum Refusal {
         volume: VolumeId,
         /// Why.
         #[source]
-        source: mooring_targets::Error,
+        source: Box<mooring_targets::Error>,
     },
     /// The store did not take it.
     #[error("the change was not taken")]
@@ -114,16 +120,30 @@ impl Refusal {
             Self::NotAllowed(_) | Self::OtherCluster { .. } | Self::Foreign(_) | Self::NoSpace(_) => {
                 Cure::Operator
             }
+            Self::Precondition { cure, .. } => *cure,
             Self::Volumes(error) => error.cure(),
             Self::Target { source, .. } => source.cure(),
             Self::Store(error) => error.cure(),
             Self::Invalid(_)
             | Self::UnknownVolume(_)
             | Self::Conflict { .. }
-            | Self::Precondition(_)
             | Self::LiveSession { .. }
             | Self::NaaCollision { .. } => Cure::FixSpec,
         }
+    }
+
+    /// A change that cannot be made now.
+    pub(crate) fn precondition(why: String, cure: Cure) -> Self {
+        Self::Precondition { why, cure }
+    }
+
+    /// A change that could not be checked in time.
+    pub(crate) fn busy(cell: &Cell) -> Self {
+        let why = cell.state().stuck().map_or_else(
+            || "it was not looked at in time".to_owned(),
+            |stuck| format!("{} has not returned for {:.1} s", stuck.step, stuck.since.as_secs_f64()),
+        );
+        Self::Busy { volume: cell.id, why }
     }
 
     /// A request that has one wrong field.

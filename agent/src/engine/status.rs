@@ -3,16 +3,18 @@
 //!
 //! What must never happen here: a write; a secret in an answer.
 
+use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooring_model::{
-    ExportReport, ExportSpec, Generation, Phase, Problem, Receipt, Stamp, VolumeId, VolumeReport,
+    Chain, Cure, ExportReport, ExportSpec, Generation, Phase, Plan, Problem, Receipt, Stamp, Step, VolumeId,
+    VolumeReport,
 };
 use mooring_targets::ExportView;
 
 use super::cell::{Cell, Wish, WishKind};
-use super::{Engine, pass};
+use super::{Engine, Refusal, pass};
 use crate::volumes;
 
 /// How long an answer waits for the kernel.
@@ -64,21 +66,20 @@ fn stamp_of<S>(wish: &Wish<S>) -> (Stamp, Vec<u8>) {
     (wish.stamp.clone(), wish.opaque.clone())
 }
 
-impl Engine {
+impl Cell {
     /// The volume as the last pass left it, and what goes on now.
-    pub(super) fn volume_report(&self, cell: &Cell) -> VolumeReport {
-        let state = cell.state();
+    pub(super) fn volume_report(&self) -> VolumeReport {
+        let state = self.state();
         let (spec, doomed) = match state.volume.as_ref().map(|wish| &wish.kind) {
             Some(WishKind::Spec(spec)) => (Some(spec), false),
             Some(WishKind::Tombstone { .. }) => (None, true),
             None => (None, false),
         };
-        let current =
-            state.outcome.volume_generation == state.volume.as_ref().map(|wish| wish.stamp.generation);
+        let current = state.volume_end.generation == state.volume.as_ref().map(|wish| wish.stamp.generation);
         let mut report =
-            state.outcome.volume.clone().filter(|_| current).or_else(|| state.orphan.clone()).unwrap_or(
+            state.volume_end.report.clone().filter(|_| current).or_else(|| state.orphan.clone()).unwrap_or(
                 VolumeReport {
-                    id: cell.id,
+                    id: self.id,
                     phase: if doomed { Phase::Deleting } else { Phase::Creating },
                     group: spec.map(|spec| spec.group.to_string()).unwrap_or_default(),
                     size: mooring_model::ByteSize(0),
@@ -97,26 +98,38 @@ impl Engine {
     }
 
     /// The export as the last pass left it, with the call that is stuck now.
-    pub(super) fn export_report(&self, cell: &Cell) -> Option<ExportReport> {
-        let state = cell.state();
-        let mut report = state.outcome.export.clone();
+    pub(super) fn export_report(&self) -> Option<ExportReport> {
+        let state = self.state();
+        let mut report = state.export_end.report.clone();
         if let Some(report) = report.as_mut() {
             report.stuck = state.stuck();
         }
         report
     }
+}
 
-    /// Looks at an export now, with its sessions and counters.
-    fn look(&self, cell: &Arc<Cell>) -> Option<ExportReport> {
-        let (volume, export, usable) = {
+impl Engine {
+    /// Looks at an export now, with its sessions and counters; `None` when there is nothing to see, or no answer in time.
+    async fn look(&self, cell: &Arc<Cell>) -> Option<ExportReport> {
+        // Where a call of this volume does not return, another would be lost, too, with its thread.
+        if cell.state().is_blocked() {
+            return None;
+        }
+        let (engine, at) = (self.clone(), Arc::clone(cell));
+        tokio::time::timeout(LOOK_DEADLINE, self.blocking(move || engine.look_now(&at))).await.ok()??
+    }
+
+    fn look_now(&self, cell: &Arc<Cell>) -> Option<ExportReport> {
+        let (volume, export) = {
             let state = cell.state();
-            (state.volume.clone(), state.export.clone(), state.ready.is_some())
+            (state.volume.clone(), state.export.clone())
         };
-        let wanted = self.wanted_export(cell, volume.as_ref(), export.as_ref(), usable)?;
+        let _look = Look::begin(cell);
+        let wanted = self.wanted_export(cell, volume.as_ref(), export.as_ref())?;
         let tree = &*self.shared.machine.target;
         let view = ExportView::read(tree, wanted.names()).ok()?;
         let live = mooring_targets::read_sessions(tree, wanted.names(), &view).ok()?;
-        let last = self.export_report(cell);
+        let last = cell.export_report();
         let generation = export.as_ref().map_or(Generation::ZERO, |wish| wish.stamp.generation);
         let problems = last.map(|last| last.problems).unwrap_or_default();
         let facts = mooring_targets::report(&wanted, &view, &live);
@@ -132,23 +145,23 @@ impl Engine {
                 return None;
             }
         }
-        let (engine, at) = (self.clone(), Arc::clone(&cell));
-        let looking =
-            self.blocking(move || (engine.look(&at), engine.shared.store.receipts(at.id, RECEIPTS_SHOWN)));
-        let (seen, receipts) = match tokio::time::timeout(LOOK_DEADLINE, looking).await {
-            Ok(Some((seen, receipts))) => (seen, receipts.unwrap_or_default()),
-            Ok(None) | Err(_) => {
-                (None, cell.state().open_receipts.iter().map(|open| open.receipt.clone()).collect())
-            }
-        };
-        let export = seen.or_else(|| self.export_report(&cell));
-        let volume = self.volume_report(&cell);
+        let seen = self.look(&cell).await;
+        let engine = self.clone();
+        let receipts = self.blocking(move || engine.shared.store.receipts(id, RECEIPTS_SHOWN)).await;
+        let export = seen.or_else(|| cell.export_report());
+        let volume = cell.volume_report();
         let state = cell.state();
+        let receipts = match receipts {
+            Some(Ok(receipts)) => receipts,
+            Some(Err(_)) | None => state.open_receipts.iter().map(|open| open.receipt.clone()).collect(),
+        };
+        // A tombstone's export is shown until it is gone.
+        let shown = super::is_spec(state.export.as_ref()) || !state.export_end.done;
         Some(Status {
             id,
             volume,
             volume_spec: state.volume.as_ref().map(stamp_of),
-            export: export.filter(|_| state.export.as_ref().and_then(Wish::spec).is_some()),
+            export: export.filter(|_| state.export.is_some() && shown),
             export_spec: state.export.as_ref().map(stamp_of),
             wanted: state.export.as_ref().and_then(Wish::spec).cloned(),
             receipts,
@@ -169,58 +182,101 @@ impl Engine {
 
     /// What a pass would do now, for one volume or for all.
     pub async fn plan(&self, only: Option<VolumeId>) -> Planned {
-        let engine = self.clone();
-        self.blocking(move || engine.plan_now(only)).await.unwrap_or_default()
-    }
-
-    fn plan_now(&self, only: Option<VolumeId>) -> Planned {
         let mut planned = Planned::default();
-        let machine = &self.shared.machine;
-        let view = match volumes::view(&*machine.commands, &self.shared.config.groups) {
-            Ok(view) => view,
-            Err(error) => {
-                let text = mooring_model::Chain(&error).to_string();
+        let engine = self.clone();
+        let view = self
+            .blocking(move || volumes::view(&*engine.shared.machine.commands, &engine.shared.config.groups))
+            .await;
+        let lvs = match view {
+            Some(Ok(lvs)) => Some(Arc::new(lvs)),
+            Some(Err(error)) => {
+                let text = Chain(&error).to_string();
                 planned.blocked.push(Problem { object: "LVM".to_owned(), text, cure: error.cure() });
-                return planned;
+                None
             }
+            None => None,
         };
         for cell in self.cells().into_iter().filter(|cell| only.is_none_or(|id| id == cell.id)) {
-            self.plan_cell(&cell, &view, &mut planned);
+            self.plan_export(&cell, &mut planned).await;
+            if let Some(lvs) = &lvs {
+                plan_volume(&cell, lvs, &mut planned);
+            }
         }
         planned
     }
 
-    fn plan_cell(&self, cell: &Cell, lvs: &volumes::VolumesView, planned: &mut Planned) {
-        let (volume, export) = {
+    async fn plan_export(&self, cell: &Arc<Cell>, planned: &mut Planned) {
+        let object = || format!("the export of volume {}", cell.id);
+        let (volume, export, blocked) = {
             let state = cell.state();
-            (state.volume.clone(), state.export.clone())
+            (state.volume.clone(), state.export.clone(), state.is_blocked())
         };
-        let mut add =
-            |step: String, why: String| planned.steps.push(PlannedStep { volume: cell.id, step, why });
-        if let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref(), true) {
-            match ExportView::read(&*self.shared.machine.target, wanted.names()) {
-                Ok(view) => {
-                    let plan = mooring_targets::plan(&wanted, &view);
-                    plan.steps.iter().for_each(|step| add(step.op.to_string(), step.why.to_string()));
-                    planned.blocked.extend(pass::blocked(&plan.blocked));
-                }
-                Err(error) => planned.blocked.push(Problem {
-                    object: format!("the export of volume {}", cell.id),
-                    text: mooring_model::Chain(&error).to_string(),
-                    cure: error.cure(),
-                }),
+        let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else { return };
+        let looked = if blocked {
+            None
+        } else {
+            let (engine, at, names) = (self.clone(), Arc::clone(cell), wanted.names().clone());
+            let look = self.blocking(move || {
+                let _look = Look::begin(&at);
+                ExportView::read(&*engine.shared.machine.target, &names)
+            });
+            tokio::time::timeout(LOOK_DEADLINE, look).await.ok().flatten()
+        };
+        match looked {
+            Some(Ok(view)) => {
+                let plan = mooring_targets::plan(&wanted, &view);
+                planned.add(cell, &plan);
+            }
+            Some(Err(error)) => {
+                let text = Chain(&error).to_string();
+                planned.blocked.push(Problem { object: object(), text, cure: error.cure() });
+            }
+            None => {
+                let text = Refusal::busy(cell).to_string();
+                planned.blocked.push(Problem { object: object(), text, cure: Cure::Retry });
             }
         }
-        let Some(wish) = volume else { return };
-        let wanted = pass::wanted_volume(&wish, true);
-        let plan = volumes::plan(&wanted, lvs, cell.id);
-        plan.steps.iter().for_each(|step| {
-            planned.steps.push(PlannedStep {
-                volume: cell.id,
-                step: step.op.to_string(),
-                why: step.why.to_string(),
-            });
-        });
-        planned.blocked.extend(pass::blocked(&plan.blocked));
+    }
+}
+
+fn plan_volume(cell: &Cell, lvs: &volumes::VolumesView, planned: &mut Planned) {
+    let Some(wish) = cell.state().volume.clone() else { return };
+    let wanted = pass::wanted_volume(&wish, true);
+    let plan = volumes::plan(&wanted, lvs, cell.id);
+    planned.add(cell, &plan);
+}
+
+impl Planned {
+    fn add<Op: Display>(&mut self, cell: &Cell, plan: &Plan<Op>) {
+        let step = |step: &Step<Op>| PlannedStep {
+            volume: cell.id,
+            step: step.op.to_string(),
+            why: step.why.to_string(),
+        };
+        self.steps.extend(plan.steps.iter().map(step));
+        self.blocked.extend(pass::blocked(&plan.blocked));
+    }
+}
+
+/// Marks a look that has not come back, however it ends.
+struct Look<'a> {
+    cell: &'a Cell,
+    began: Instant,
+}
+
+impl<'a> Look<'a> {
+    fn begin(cell: &'a Cell) -> Self {
+        let began = Instant::now();
+        cell.state().looks.push(began);
+        Self { cell, began }
+    }
+}
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        let mut state = self.cell.state();
+        if let Some(at) = state.looks.iter().position(|began| *began == self.began) {
+            state.looks.remove(at);
+        }
     }
 }

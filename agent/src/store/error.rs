@@ -121,6 +121,17 @@ pub enum StoreError {
         /// Who wants it.
         arrived: ClusterId,
     },
+    /// The configuration names another prefix of target names.
+    #[error(
+        "targets of this agent are named {kept}:…, and the configuration says iqn_prefix = \"{arrived}\": names on the wire \
+         never change; put the old prefix back"
+    )]
+    Prefix {
+        /// What is kept.
+        kept: String,
+        /// What the configuration says.
+        arrived: String,
+    },
     /// An older spec than the one that is kept.
     #[error(
         "generation {arrived} of the {kind} of {volume} is older than {kept}, which is kept: read it again"
@@ -176,7 +187,8 @@ impl StoreError {
             | Self::Full { .. }
             | Self::ReadOnly { .. }
             | Self::Disk { .. }
-            | Self::Pinned { .. } => Cure::Operator,
+            | Self::Pinned { .. }
+            | Self::Prefix { .. } => Cure::Operator,
             Self::Busy { .. } => Cure::Retry,
             Self::Stale { .. } | Self::Conflict { .. } => Cure::FixSpec,
             Self::Defect { .. } => Cure::Bug,

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mooring_model::{AgentId, ClusterId};
+use mooring_model::{AgentId, ClusterId, IqnPrefix};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 use rusqlite_migration::{M, Migrations};
 
@@ -121,6 +121,21 @@ impl Store {
             *owner = Some(cluster);
         }
         Ok(())
+    }
+
+    /// Keeps the prefix of target names for good: every name on the wire follows from it, so that with another one a revoke
+    /// would look where nothing is and call it proven.
+    pub fn keep_prefix(&self, prefix: &IqnPrefix) -> Result<(), StoreError> {
+        let read =
+            self.read(|| "read the prefix of target names".to_owned(), |conn| meta(conn, "iqn_prefix"))?;
+        match read {
+            Some(kept) if kept == prefix.as_str() => Ok(()),
+            Some(kept) => Err(StoreError::Prefix { kept, arrived: prefix.to_string() }),
+            None => self.write(
+                || format!("keep the prefix of target names, {prefix}"),
+                |conn| set_meta(conn, "iqn_prefix", prefix.as_str()),
+            ),
+        }
     }
 
     fn write_cluster(&self, cluster: ClusterId) -> Result<(), StoreError> {

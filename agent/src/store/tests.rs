@@ -477,3 +477,15 @@ fn a_store_of_schema_1_is_taken_over() {
 fn the_released_schemas_apply_one_after_another() {
     Migrations::new(SCHEMAS.map(M::up).to_vec()).validate().unwrap();
 }
+
+#[test]
+fn the_prefix_of_target_names_never_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let (first, other) = (IqnPrefix::default(), "iqn.2030-01.org.other".parse::<IqnPrefix>().unwrap());
+    store.keep_prefix(&first).unwrap();
+    store.keep_prefix(&first).unwrap();
+    drop(store);
+    let error = Store::open(dir.path()).unwrap().keep_prefix(&other).unwrap_err();
+    assert!(error.to_string().contains(first.as_str()), "{error}");
+}

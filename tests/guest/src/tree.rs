@@ -1,6 +1,6 @@
 //! Prints a folder of kernel attributes: each with its mode and value.
 //!
-//! What must never happen: an attribute that cannot be read ending the listing. Its error takes the place of its value.
+//! What must never happen: a CHAP secret in the listing; an attribute that cannot be read ending the listing. Its error takes the place of its value.
 
 use std::fs;
 use std::io::{self, Write};
@@ -34,7 +34,9 @@ fn folder(path: &Path, name: &str, out: &mut impl Write) -> Result<()> {
         } else if kind.is_dir() {
             folders.push((path, file));
         } else {
-            writeln!(out, "  {:o} {file} = {}", mode(&path), value(&path))?;
+            // Secrets of CHAP: a dump is an attachment to reports.
+            let value = if file.starts_with("password") { "***".to_owned() } else { value(&path) };
+            writeln!(out, "  {:o} {file} = {value}", mode(&path))?;
         }
     }
     for (path, file) in folders {

@@ -122,7 +122,7 @@ impl Faults<'_> {
 
     fn two_agents(&mut self) -> Result<()> {
         let second = self.agent_once(&agent_config("").replace(AGENT, "unix:/run/second.sock"))?;
-        self.refused("a second agent on one state folder", &second, 1, &["another agent"])
+        self.refused("a second agent on one state folder", &second, 1, &["one agent"])
     }
 
     fn requests(&mut self) -> Result<()> {

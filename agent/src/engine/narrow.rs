@@ -1,0 +1,85 @@
+//! A pass over an export that was in force a moment ago: only the ACLs of changed grants are looked at, so that a grant, a
+//! mode change and a revoke cost the same with one attachment and with five hundred (ARCHITECTURE, invariant 12).
+//!
+//! What must never happen here: what is known outliving an error or a sweep; a receipt proven from an ACL that was not
+//! looked at.
+
+use std::sync::Arc;
+
+use mooring_model::{Generation, Plan};
+use mooring_targets::{Known, Narrow, Wanted};
+
+use super::Engine;
+use super::cell::Cell;
+use super::pass::{Made, Watch};
+
+impl Engine {
+    /// What differs between the wish and what is known to be in force; `None` asks for a whole look. Whatever is known is
+    /// taken away here: only success puts it back.
+    pub(super) fn narrow(&self, cell: &Cell, wanted: &Wanted) -> Option<Narrow> {
+        let mut state = cell.state();
+        let known = state.known.take()?;
+        // A grant that came back before its revoke was carried out needs the old nexus cut first: that is the whole way.
+        let came_back = state
+            .open_receipts
+            .iter()
+            .any(|open| wanted.grants().iter().any(|grant| grant.initiator == open.receipt.initiator));
+        drop(state);
+        if came_back { None } else { known.narrow(wanted) }
+    }
+
+    /// Looks at what changes, plans, applies, looks at it again.
+    pub(super) fn make_narrow(
+        &self,
+        cell: &Arc<Cell>,
+        wanted: &Wanted,
+        narrow: Narrow,
+        generation: Generation,
+    ) -> Made {
+        let look = || {
+            cell.begin(format!("look at {}", wanted.names().iqn));
+            let seen = narrow.look(&*self.shared.machine.target);
+            cell.state().at_work = None;
+            seen
+        };
+        let before = match look() {
+            Ok(before) => before,
+            Err(error) => return Made { view: None, left: Err(error) },
+        };
+        let plan = mooring_targets::plan(&narrow.wanted, &before);
+        let mut watch = Watch { engine: self, cell, generation };
+        if let Err(error) = mooring_targets::apply(&plan, &*self.shared.machine.target, &mut watch) {
+            return Made { view: None, left: Err(error) };
+        }
+        let seen = if plan.steps.is_empty() {
+            before
+        } else {
+            match look() {
+                Ok(seen) => seen,
+                Err(error) => return Made { view: None, left: Err(error) },
+            }
+        };
+        // An ACL that changed and is not there has drained: its lookup waits for an `rmdir` as a listing does.
+        let there = |initiator: &str| seen.tpg().is_some_and(|tpg| tpg.acls.contains_key(initiator));
+        let looked_at = |initiator: &str| narrow.concerns(initiator);
+        self.prove(cell, generation, |initiator| looked_at(initiator) && !there(initiator));
+        let left = mooring_targets::plan(&narrow.wanted, &seen);
+        match narrow.widen(wanted, &seen) {
+            None => Made { view: None, left: Ok(left) },
+            Some(known) => {
+                let view = known.view().clone();
+                cell.state().known = Some(known);
+                Made { view: Some(view), left: Ok(Plan::default()) }
+            }
+        }
+    }
+
+    /// Keeps what a whole look has seen, if nothing is left to do.
+    pub(super) fn keep_known(&self, cell: &Cell, wanted: &Wanted, made: &Made) {
+        if let Made { view: Some(view), left: Ok(left) } = made
+            && left.is_quiet()
+        {
+            cell.state().known = Known::new(wanted, view.clone());
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The whole agent in one process: the real engine, store and service behind a real socket, on a machine that is a
+//! behaving fake. What is checked is the fake kernel's tree, who can log in, and what lands on a device; an answer alone
+//! proves nothing.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
+mod absence;
+mod attach;
+mod concurrency;
+mod crash;
+mod fencing;
+mod input;
+mod machine_faults;
+mod process;
+mod receipts;
+mod rig;
+mod secrets;
+mod stuck;
+mod switch;
+mod tls;
+mod watching;

@@ -1,0 +1,427 @@
+//! A storage node that stays, agents on it that come and go, and the requests of a controller.
+
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+use mooring_agent::config::Config;
+use mooring_agent::engine::Engine;
+use mooring_agent::listen;
+use mooring_agent::machine::Machine;
+use mooring_agent::store::Store;
+use mooring_api::v1;
+use mooring_api::v1::agent_client::AgentClient;
+use mooring_api::{Channel, TlsFiles};
+use mooring_host::fake::{FakeMachine, LoginRefusal, Reach, SessionId};
+use mooring_host::{KernelTree, SystemClock, dump};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tonic::{Code, Status};
+
+use crate::switch::{Kill, Switch};
+
+pub(crate) const CLUSTER: &str = "6a1f1dbe-2f5c-4a8e-9d57-0f3c1a7b9e11";
+pub(crate) const PORTAL: &str = "10.0.0.1:3260";
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const SIZE: u64 = 8 * MIB;
+/// Every secret of these tests holds this word, and nothing else does.
+pub(crate) const SECRET_WORD: &str = "Xylophon";
+pub(crate) const RW: v1::Mode = v1::Mode::ReadWrite;
+pub(crate) const RO: v1::Mode = v1::Mode::ReadOnly;
+
+/// A limit for waiting, never a measure.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A storage node: what a crash of its agent leaves.
+pub(crate) struct Node {
+    pub(crate) fake: FakeMachine,
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) config: Config,
+}
+
+impl Node {
+    pub(crate) fn new() -> Self {
+        Self::with("")
+    }
+
+    /// With more lines in its configuration. Without any, nothing is looked at again by itself.
+    pub(crate) fn with(lines: &str) -> Self {
+        capture_logs();
+        let dir = tempfile::tempdir().unwrap();
+        for module in ["target_core_mod", "target_core_iblock", "iscsi_target_mod"] {
+            std::fs::create_dir_all(dir.path().join("sys/module").join(module)).unwrap();
+        }
+        let resync = if lines.contains("resync_seconds") { "" } else { "resync_seconds = 3600\n" };
+        let text = format!(
+            "state_dir = \"{0}/state\"\nrun_dir = \"{0}/run\"\nportals = [\"{PORTAL}\"]\n{resync}{lines}\n[[groups]]\nname = \"vg0\"\n",
+            dir.path().display()
+        );
+        let fake = FakeMachine::new();
+        fake.add_vg("vg0", 1024 * MIB);
+        fake.set_addresses(["10.0.0.1".parse().unwrap()]);
+        Self { fake, config: Config::parse(&text, "agent.toml").unwrap(), dir }
+    }
+
+    pub(crate) fn start(&self) -> Agent {
+        self.start_with(None)
+    }
+
+    pub(crate) fn start_with(&self, kill: Option<Kill>) -> Agent {
+        let switch = Switch::new(&self.fake, kill);
+        let machine = Machine {
+            target: Arc::new(switch.clone()),
+            sys: Arc::new(KernelTree::new(self.dir.path().join("sys"))),
+            commands: Arc::new(switch.clone()),
+            blocks: Arc::new(switch.clone()),
+            clock: Arc::new(SystemClock),
+            addresses: Arc::new(|| vec![Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 0, 1)]),
+            root: self.dir.path().join("root"),
+        };
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let store = Store::open(&self.config.state_dir).unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let config = self.config.clone();
+        let mut died = switch.died();
+        let channel = runtime.block_on(async move {
+            let address = config.listen[0].clone();
+            let bound = listen::bind(&config).await.unwrap();
+            let engine = Engine::new(config, machine, store).unwrap();
+            tokio::select! {
+                () = engine.start() => {}
+                // Killed before it was ready: nobody talks to it.
+                _ = died.wait_for(|died| *died) => return None,
+            }
+            tokio::spawn(async move { listen::serve(&engine, bound, stopped).await });
+            match &address {
+                mooring_api::Address::Unix(_) => {
+                    Some(mooring_api::connect(&address, &TlsFiles::default()).await.unwrap())
+                }
+                _ => None,
+            }
+        });
+        let client = channel.map(AgentClient::new);
+        Agent { runtime: Some(runtime), client, switch, stop }
+    }
+
+    pub(crate) fn device(&self, id: &str) -> PathBuf {
+        format!("/dev/vg0/mooring-{id}").into()
+    }
+
+    pub(crate) fn login(&self, id: &str, host: &str) -> Result<SessionId, LoginRefusal> {
+        let (user, secret) = (host.to_owned(), secret_of(host));
+        self.fake.login(PORTAL, &target(id), &iqn(host), Some((&user, &secret)))
+    }
+
+    /// The whole of the kernel's target configuration, as text.
+    pub(crate) fn tree(&self) -> String {
+        dump(&self.fake.lio())
+    }
+
+    /// Who may do what, as `host1 rw`, with the volume's first digits when there are several.
+    pub(crate) fn reach(&self, id: &str) -> Vec<String> {
+        let short = |reach: &Reach| {
+            let host = reach.initiator.rsplit('.').next().unwrap_or_default().to_owned();
+            let mode = match reach.mode {
+                mooring_host::fake::Access::ReadOnly => "ro",
+                mooring_host::fake::Access::ReadWrite => "rw",
+            };
+            let open = if reach.authenticated { "" } else { " without CHAP" };
+            format!("{host} {mode}{open}")
+        };
+        self.fake.reachable().iter().filter(|reach| reach.target == target(id)).map(short).collect()
+    }
+
+    /// The LVs, as LVM lists them.
+    pub(crate) fn lvs(&self) -> String {
+        let command = mooring_host::Command {
+            program: "/sbin/lvm",
+            args: ["lvs", "--reportformat", "json", "-o", "lv_name,lv_tags"].map(str::to_owned).to_vec(),
+            timeout: Duration::from_secs(1),
+        };
+        let output = mooring_host::Commands::run(&self.fake.lvm(), &command).unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Nothing of a volume is left, neither in LVM nor in the kernel.
+    pub(crate) fn assert_nothing_left(&self, id: &str) {
+        assert!(!self.lvs().contains(id), "{}", self.lvs());
+        assert!(!self.tree().contains(id), "{}", self.tree());
+    }
+}
+
+/// A running agent, and a client of it.
+pub(crate) struct Agent {
+    runtime: Option<Runtime>,
+    client: Option<AgentClient<Channel>>,
+    pub(crate) switch: Switch,
+    stop: watch::Sender<bool>,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.switch.kill();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Agent {
+    /// The process is killed: nothing is closed, nothing is said, nothing is done any more.
+    pub(crate) fn crash(self) {
+        drop(self);
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    pub(crate) fn client(&self) -> AgentClient<Channel> {
+        self.client.clone().expect("the agent came up")
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.client.is_some()
+    }
+
+    pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        let patient = async { tokio::time::timeout(PATIENCE, future).await.expect("an answer") };
+        self.runtime.as_ref().expect("a runtime").block_on(patient)
+    }
+
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> tokio::task::JoinHandle<T> {
+        self.runtime.as_ref().expect("a runtime").spawn(future)
+    }
+
+    pub(crate) fn put_volume(&self, put: v1::PutVolumeRequest) -> Result<v1::PutVolumeResponse, Status> {
+        let mut client = self.client();
+        self.wait(async move { client.put_volume(put).await }).map(tonic::Response::into_inner)
+    }
+
+    pub(crate) fn put_export(&self, put: v1::PutExportRequest) -> Result<v1::PutExportResponse, Status> {
+        let mut client = self.client();
+        self.wait(async move { client.put_export(put).await }).map(tonic::Response::into_inner)
+    }
+
+    /// Puts, and expects the wish to be true in the answer.
+    pub(crate) fn make(&self, put: impl Into<Put>) -> Vec<v1::Receipt> {
+        match put.into() {
+            Put::Volume(put) => {
+                let answer = self.put_volume(put).unwrap();
+                assert!(answer.done, "{answer:?}");
+                Vec::new()
+            }
+            Put::Export(put) => {
+                let answer = self.put_export(put).unwrap();
+                assert!(answer.done, "{answer:?}");
+                answer.receipts
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Result<v1::VolumeStatus, Status> {
+        let mut client = self.client();
+        let request = v1::GetVolumeRequest { volume_id: id.to_owned() };
+        self.wait(async move { client.get_volume(request).await }).map(tonic::Response::into_inner)
+    }
+
+    pub(crate) fn list(&self) -> Vec<v1::VolumeStatus> {
+        let mut client = self.client();
+        let listed = self.wait(async move { client.list_volumes(v1::ListVolumesRequest {}).await });
+        listed.unwrap().into_inner().volumes
+    }
+
+    pub(crate) fn plan(&self, id: &str) -> v1::PlanResponse {
+        let mut client = self.client();
+        let request = v1::PlanRequest { volume_id: id.to_owned() };
+        self.wait(async move { client.plan(request).await }).unwrap().into_inner()
+    }
+
+    pub(crate) fn watch(&self) -> tonic::Streaming<v1::Report> {
+        let mut client = self.client();
+        self.wait(async move { client.watch(v1::WatchRequest {}).await }).unwrap().into_inner()
+    }
+}
+
+/// Either request.
+#[derive(Debug, Clone)]
+pub(crate) enum Put {
+    Volume(v1::PutVolumeRequest),
+    Export(v1::PutExportRequest),
+}
+
+impl From<v1::PutVolumeRequest> for Put {
+    fn from(put: v1::PutVolumeRequest) -> Self {
+        Self::Volume(put)
+    }
+}
+
+impl From<v1::PutExportRequest> for Put {
+    fn from(put: v1::PutExportRequest) -> Self {
+        Self::Export(put)
+    }
+}
+
+/// Waits until it is so.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "never came: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A volume's id: distinct also in the digits that make its NAA and its HBA.
+pub(crate) fn volume(n: u8) -> String {
+    format!("{n:02x}a0b1c2-d3e4-4f50-8a61-7283{n:02x}94a5b6")
+}
+
+pub(crate) fn target(id: &str) -> String {
+    format!("iqn.2026-11.dev.mooring:{id}")
+}
+
+pub(crate) fn iqn(host: &str) -> String {
+    format!("iqn.2026-01.lab.{host}")
+}
+
+pub(crate) fn secret_of(host: &str) -> String {
+    format!("{SECRET_WORD}-{host}-secret")
+}
+
+pub(crate) fn sender() -> v1::Sender {
+    v1::Sender { cluster_id: CLUSTER.to_owned() }
+}
+
+pub(crate) fn stamp(epoch: u64, counter: u64, wish: &impl mooring_api::Message) -> v1::Stamp {
+    v1::Stamp {
+        generation: Some(v1::Generation { epoch, counter }),
+        digest: mooring_api::digest(wish, b"opaque").as_bytes().to_vec(),
+    }
+}
+
+pub(crate) fn volume_spec(size_bytes: u64) -> v1::VolumeSpec {
+    v1::VolumeSpec { group: "vg0".to_owned(), size_bytes, provisioning: v1::Provisioning::Thick.into() }
+}
+
+pub(crate) fn put_volume(id: &str, counter: u64) -> v1::PutVolumeRequest {
+    put_volume_spec(id, counter, volume_spec(SIZE))
+}
+
+pub(crate) fn put_volume_spec(id: &str, counter: u64, spec: v1::VolumeSpec) -> v1::PutVolumeRequest {
+    v1::PutVolumeRequest {
+        sender: Some(sender()),
+        volume_id: id.to_owned(),
+        stamp: Some(stamp(1, counter, &spec)),
+        wish: Some(v1::put_volume_request::Wish::Spec(spec)),
+        opaque: b"opaque".to_vec(),
+        deadline_ms: 0,
+    }
+}
+
+pub(crate) fn delete_volume(id: &str, counter: u64) -> v1::PutVolumeRequest {
+    let tombstone = v1::Tombstone { destroy_data: true };
+    v1::PutVolumeRequest {
+        stamp: Some(stamp(1, counter, &tombstone)),
+        wish: Some(v1::put_volume_request::Wish::Tombstone(tombstone)),
+        ..put_volume(id, counter)
+    }
+}
+
+/// A grant with CHAP: the host's name is its user.
+pub(crate) fn grant(host: &str, mode: v1::Mode) -> v1::Grant {
+    v1::Grant {
+        initiator: iqn(host),
+        lun: 1,
+        mode: mode.into(),
+        chap: Some(v1::Chap {
+            initiator: Some(v1::ChapSide { user: host.to_owned(), secret: secret_of(host) }),
+            mutual: None,
+        }),
+        attachment_ids: Vec::new(),
+    }
+}
+
+pub(crate) fn export_spec(grants: &[(&str, v1::Mode)]) -> v1::ExportSpec {
+    let derived = v1::export_identity::Kind::Derived(v1::DerivedIdentity {});
+    v1::ExportSpec {
+        identity: Some(v1::ExportIdentity { kind: Some(derived) }),
+        portals: Vec::new(),
+        grants: grants.iter().map(|(host, mode)| grant(host, *mode)).collect(),
+    }
+}
+
+pub(crate) fn put_export(id: &str, counter: u64, grants: &[(&str, v1::Mode)]) -> v1::PutExportRequest {
+    put_export_spec(id, counter, export_spec(grants))
+}
+
+pub(crate) fn put_export_spec(id: &str, counter: u64, spec: v1::ExportSpec) -> v1::PutExportRequest {
+    v1::PutExportRequest {
+        sender: Some(sender()),
+        volume_id: id.to_owned(),
+        stamp: Some(stamp(1, counter, &spec)),
+        wish: Some(v1::put_export_request::Wish::Spec(spec)),
+        opaque: b"opaque".to_vec(),
+        deadline_ms: 0,
+        live_sessions: v1::LiveSessions::Cut.into(),
+    }
+}
+
+pub(crate) fn delete_export(id: &str, counter: u64) -> v1::PutExportRequest {
+    let tombstone = v1::Tombstone { destroy_data: false };
+    v1::PutExportRequest {
+        stamp: Some(stamp(1, counter, &tombstone)),
+        wish: Some(v1::put_export_request::Wish::Tombstone(tombstone)),
+        ..put_export(id, counter, &[])
+    }
+}
+
+/// An error as a caller gets it: the code, who can cure it, and words that its text must hold.
+#[track_caller]
+pub(crate) fn assert_refused<T: std::fmt::Debug>(
+    answer: Result<T, Status>,
+    code: Code,
+    cure: &str,
+    words: &[&str],
+) {
+    let status = answer.expect_err("a refusal");
+    assert_eq!(status.code(), code, "{status:?}");
+    let told = status.metadata().get(mooring_api::CURE_KEY).map(|value| value.to_str().unwrap().to_owned());
+    assert_eq!(told.as_deref(), Some(cure), "{status:?}");
+    for word in words {
+        assert!(status.message().contains(word), "{:?} is not in {:?}", word, status.message());
+    }
+}
+
+static LOGS: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+struct Capture;
+
+impl Write for Capture {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LOGS.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Every test of this binary logs as loud as can be, so that each may look for what must not be there.
+fn capture_logs() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tracing_subscriber::fmt().with_env_filter("trace").with_ansi(false).with_writer(|| Capture).init();
+    });
+}
+
+/// All that was logged so far in this process.
+pub(crate) fn logs() -> String {
+    String::from_utf8_lossy(&LOGS.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+}

@@ -1,0 +1,199 @@
+//! The machine as one agent process sees it: every call is written down, and the process can be killed at any of them.
+//! A killed process does nothing any more, not even look: its threads stop where they are, for good.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mooring_host::fake::{FakeBlocks, FakeLio, FakeLvm, FakeMachine};
+use mooring_host::{
+    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Tree, TreeError, TreeOp,
+    TreePath,
+};
+use tokio::sync::watch;
+
+/// When the process is killed: around its n-th call that changes the machine, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kill {
+    /// The call is not made.
+    Before(u64),
+    /// The call has returned, and nothing came after it.
+    After(u64),
+}
+
+#[derive(Default)]
+struct State {
+    changes: u64,
+    log: Vec<String>,
+    kill: Option<Kill>,
+    dead: bool,
+    /// LVs that were removed, and whether all of each read as zeros then.
+    removed: Vec<(String, bool)>,
+    /// Devices that a backstore opened, and whether all of each read as zeros then.
+    opened: Vec<(String, bool)>,
+}
+
+/// Clones are the same process.
+#[derive(Clone)]
+pub(crate) struct Switch {
+    state: Arc<Mutex<State>>,
+    died: watch::Sender<bool>,
+    lio: FakeLio,
+    lvm: FakeLvm,
+    blocks: FakeBlocks,
+}
+
+impl Switch {
+    pub(crate) fn new(fake: &FakeMachine, kill: Option<Kill>) -> Self {
+        let state = State { kill, ..State::default() };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            died: watch::Sender::new(false),
+            lio: fake.lio(),
+            lvm: fake.lvm(),
+            blocks: fake.blocks(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn kill(&self) {
+        self.state().dead = true;
+        self.died.send_replace(true);
+    }
+
+    pub(crate) fn died(&self) -> watch::Receiver<bool> {
+        self.died.subscribe()
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.state().dead
+    }
+
+    /// Calls so far that change the machine.
+    pub(crate) fn changes(&self) -> u64 {
+        self.state().changes
+    }
+
+    /// Every call so far, as `mkdir iscsi`, `lvm vgs …`, `zero /dev/…`.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.state().log.clone()
+    }
+
+    pub(crate) fn forget_log(&self) {
+        self.state().log.clear();
+    }
+
+    pub(crate) fn removed(&self) -> Vec<(String, bool)> {
+        self.state().removed.clone()
+    }
+
+    pub(crate) fn opened(&self) -> Vec<(String, bool)> {
+        self.state().opened.clone()
+    }
+
+    fn stop_for_good(&self, state: MutexGuard<'_, State>) -> ! {
+        drop(state);
+        self.died.send_replace(true);
+        loop {
+            std::thread::park();
+        }
+    }
+
+    fn call<T>(&self, changes: bool, what: String, call: impl FnOnce() -> T) -> T {
+        let number = {
+            let mut state = self.state();
+            if state.dead {
+                self.stop_for_good(state);
+            }
+            state.log.push(what);
+            state.changes += u64::from(changes);
+            if changes && state.kill == Some(Kill::Before(state.changes)) {
+                state.dead = true;
+                self.stop_for_good(state);
+            }
+            state.changes
+        };
+        let result = call();
+        let mut state = self.state();
+        if changes && state.kill == Some(Kill::After(number)) {
+            state.dead = true;
+        }
+        if state.dead {
+            self.stop_for_good(state);
+        }
+        result
+    }
+
+    fn tree<T>(&self, op: TreeOp, path: &TreePath, call: impl FnOnce(&FakeLio) -> T) -> T {
+        let changes = !matches!(op, TreeOp::Read | TreeOp::List | TreeOp::ReadLink);
+        self.call(changes, format!("{op} {path}"), || call(&self.lio))
+    }
+}
+
+impl Tree for Switch {
+    fn mkdir(&self, path: &TreePath) -> Result<(), TreeError> {
+        self.tree(TreeOp::Mkdir, path, |lio| lio.mkdir(path))
+    }
+
+    fn rmdir(&self, path: &TreePath) -> Result<(), TreeError> {
+        self.tree(TreeOp::Rmdir, path, |lio| lio.rmdir(path))
+    }
+
+    fn symlink(&self, target: &TreePath, link: &TreePath) -> Result<(), TreeError> {
+        self.tree(TreeOp::Symlink, link, |lio| lio.symlink(target, link))
+    }
+
+    fn unlink(&self, path: &TreePath) -> Result<(), TreeError> {
+        self.tree(TreeOp::Unlink, path, |lio| lio.unlink(path))
+    }
+
+    fn write(&self, path: &TreePath, value: &[u8]) -> Result<(), TreeError> {
+        if path.as_str().starts_with("core/") && path.name() == "enable" {
+            let device = format!("/dev/vg0/mooring-{}", path.parent().name());
+            let zeroed = self.blocks.is_zeroed(&device);
+            self.state().opened.push((device, zeroed));
+        }
+        self.tree(TreeOp::Write, path, |lio| lio.write(path, value))
+    }
+
+    fn read(&self, path: &TreePath) -> Result<Vec<u8>, TreeError> {
+        self.tree(TreeOp::Read, path, |lio| lio.read(path))
+    }
+
+    fn list(&self, path: &TreePath) -> Result<Vec<Entry>, TreeError> {
+        self.tree(TreeOp::List, path, |lio| lio.list(path))
+    }
+
+    fn read_link(&self, path: &TreePath) -> Result<TreePath, TreeError> {
+        self.tree(TreeOp::ReadLink, path, |lio| lio.read_link(path))
+    }
+
+    fn is_dir(&self, path: &TreePath) -> Result<bool, TreeError> {
+        self.tree(TreeOp::Read, path, |lio| lio.is_dir(path))
+    }
+}
+
+impl Commands for Switch {
+    fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
+        let verb = command.args.first().map(String::as_str).unwrap_or_default();
+        if verb == "lvremove" {
+            let lv = command.args.last().cloned().unwrap_or_default();
+            let zeroed = self.blocks.is_zeroed(format!("/dev/{lv}"));
+            self.state().removed.push((lv, zeroed));
+        }
+        let changes = !matches!(verb, "vgs" | "lvs");
+        self.call(changes, format!("lvm {}", command.args.join(" ")), || self.lvm.run(command))
+    }
+}
+
+impl BlockDevices for Switch {
+    fn size(&self, path: &Path) -> Result<Option<u64>, BlockError> {
+        self.call(false, format!("size {}", path.display()), || self.blocks.size(path))
+    }
+
+    fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
+        self.call(true, format!("zero {}", path.display()), || self.blocks.zero(path, offset, length))
+    }
+}
