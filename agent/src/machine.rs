@@ -38,7 +38,12 @@ impl Machine {
             commands: Arc::new(HostCommands),
             blocks: Arc::new(KernelBlocks),
             clock: Arc::new(SystemClock),
-            addresses: Arc::new(crate::capabilities::local_addresses),
+            addresses: Arc::new(|| {
+                mooring_host::local_addresses().unwrap_or_else(|error| {
+                    tracing::warn!(%error, "cannot list the addresses of this host");
+                    Vec::new()
+                })
+            }),
             root: "/".into(),
         }
     }

@@ -1,4 +1,4 @@
-//! The one door to the machine: configfs and sysfs trees, commands, block-device ioctls, locks and the clock. Everything
+//! The one door to the machine: configfs and sysfs trees, commands, block-device ioctls, locks, addresses and the clock. Everything
 //! above works on the traits of this crate, so that the same code runs on the kernel and on the behaving fakes
 //! (feature `fake`).
 //!
@@ -10,6 +10,7 @@ mod clock;
 mod command;
 mod dump;
 mod lock;
+mod net;
 mod sys;
 mod tree;
 
@@ -24,6 +25,7 @@ pub use clock::{Clock, SystemClock};
 pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands, OUTPUT_BYTES_MAX};
 pub use dump::{dump, dump_below};
 pub use lock::{LockError, LockFile};
+pub use net::local_addresses;
 pub use tree::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath};
 
 /// The error numbers of the kernel.

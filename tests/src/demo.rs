@@ -10,7 +10,7 @@ use mooring_rig::{RigOptions, Running};
 
 use crate::evidence::{Evidence, check, wait_for};
 use crate::initiator::{Credentials, Host};
-use crate::site::{BIN, GROUP, Programs, Site, TARGET, number, progress};
+use crate::site::{BIN, Programs, Site, TARGET, number, progress};
 
 /// Writes in flight of the victim of the force detach.
 const WRITERS: u64 = 8;
@@ -434,12 +434,7 @@ impl<'a> Demo<'a> {
         }
         let deleted = self.site.json(&["volume", "delete", &self.volume])?;
         check(deleted["done"] == true, || format!("delete: {deleted}"))?;
-        let left = self.site.storage()?.sh(&format!(
-            "find {TARGET}/iscsi -maxdepth 1 -name 'iqn*'; find {TARGET}/core -maxdepth 1 -name 'iblock_*'; \
-             lvs --noheadings -o lv_name {GROUP}"
-        ))?;
-        let left = left.ok()?.stdout;
-        check(left.trim().is_empty(), || format!("left behind: {left}"))?;
+        self.site.nothing_left()?;
         self.evidence
             .shows("everything revoked and deleted: no target, no backstore, no LV is left".to_owned());
         Ok(())

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use mooring_rig::{Output, Rig, RigOptions, Running, Vm};
 use serde_json::Value;
 
-use crate::evidence::wait_for;
+use crate::evidence::{check, wait_for};
 
 /// Where the product's programs stand in a VM.
 pub const BIN: &str = "/srv/mooring/bin";
@@ -158,6 +158,16 @@ impl Site {
     pub fn stamps_on_storage(&self, device: &str) -> Result<Vec<u64>> {
         let out = self.storage()?.run(&[&format!("{BIN}/mooring-stamp"), "read", device])?.ok()?;
         sequences(&out.stdout)
+    }
+
+    /// Demands that no target, no backstore and no LV is left.
+    pub fn nothing_left(&self) -> Result<()> {
+        let script = format!(
+            "find {TARGET}/iscsi -maxdepth 1 -name 'iqn*'; find {TARGET}/core -maxdepth 1 -name 'iblock_*'; \
+             lvs --noheadings -o lv_name {GROUP}"
+        );
+        let left = self.storage()?.sh(&script)?.ok()?.stdout;
+        check(left.trim().is_empty(), || format!("left behind: {left}"))
     }
 
     /// Saves consoles and kernel state for a failure's report.

@@ -323,8 +323,10 @@ impl Engine {
         };
         let object = format!("the export of volume {}", cell.id);
         if Self::check_fence(&object, &put.stamp, kept.as_ref().map(|kept| &kept.stamp))? == Fence::Same {
-            let after = cell.state().passes;
-            return Ok(Admitted { durable: put.decoded.elapsed(), receipts: true, after });
+            // Whoever asks again wants to know what is so now: the pass looks at all of it.
+            let mut state = cell.state();
+            state.known = None;
+            return Ok(Admitted { durable: put.decoded.elapsed(), receipts: true, after: state.passes });
         }
         let kept = kept.as_ref().and_then(Wish::spec);
         let (kind, stored, naa) = match put.spec {

@@ -13,11 +13,11 @@ use super::Engine;
 use super::cell::Cell;
 use super::pass::{Made, Watch};
 
-impl Engine {
+impl Cell {
     /// What differs between the wish and what is known to be in force; `None` asks for a whole look. Whatever is known is
     /// taken away here: only success puts it back.
-    pub(super) fn narrow(&self, cell: &Cell, wanted: &Wanted) -> Option<Narrow> {
-        let mut state = cell.state();
+    pub(super) fn narrow(&self, wanted: &Wanted) -> Option<Narrow> {
+        let mut state = self.state();
         let known = state.known.take()?;
         // A grant that came back before its revoke was carried out needs the old nexus cut first: that is the whole way.
         let came_back = state
@@ -28,6 +28,17 @@ impl Engine {
         if came_back { None } else { known.narrow(wanted) }
     }
 
+    /// Keeps what a whole look has seen, if nothing is left to do.
+    pub(super) fn keep_known(&self, wanted: &Wanted, made: &Made) {
+        if let Made { view: Some(view), left: Ok(left) } = made
+            && left.is_quiet()
+        {
+            self.state().known = Known::new(wanted, view.clone());
+        }
+    }
+}
+
+impl Engine {
     /// Looks at what changes, plans, applies, looks at it again.
     pub(super) fn make_narrow(
         &self,
@@ -71,15 +82,6 @@ impl Engine {
                 cell.state().known = Some(known);
                 Made { view: Some(view), left: Ok(Plan::default()) }
             }
-        }
-    }
-
-    /// Keeps what a whole look has seen, if nothing is left to do.
-    pub(super) fn keep_known(&self, cell: &Cell, wanted: &Wanted, made: &Made) {
-        if let Made { view: Some(view), left: Ok(left) } = made
-            && left.is_quiet()
-        {
-            cell.state().known = Known::new(wanted, view.clone());
         }
     }
 }

@@ -270,7 +270,7 @@ impl Engine {
 
     /// Looks, plans, applies, looks again. Without `usable`, nothing is applied to an export that the kernel does not serve.
     fn make_export(&self, cell: &Arc<Cell>, wanted: &Wanted, generation: Generation, usable: bool) -> Made {
-        if let Some(narrow) = self.narrow(cell, wanted).filter(|_| usable) {
+        if let Some(narrow) = cell.narrow(wanted).filter(|_| usable) {
             return self.make_narrow(cell, wanted, narrow, generation);
         }
         let mut view = match self.look_for(cell, wanted, generation) {
@@ -288,7 +288,7 @@ impl Engine {
             }
         }
         let made = self.apply_export(cell, wanted, view, generation);
-        self.keep_known(cell, wanted, &made);
+        cell.keep_known(wanted, &made);
         made
     }
 

@@ -105,7 +105,6 @@ fn a_volume_taken_away_without_its_data_stays_as_an_orphan() {
         destroy_data: false,
     }));
     agent.make(take);
-    println!("{} {:#?}", node.lvs(), agent.switch.log());
     assert!(node.lvs().contains(&v));
     let listed = agent.list();
     assert_eq!(listed[0].volume.as_ref().unwrap().phase(), mooring_api::v1::Phase::Orphan);

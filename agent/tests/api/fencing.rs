@@ -69,7 +69,6 @@ fn a_retry_is_answered_by_a_fresh_look_and_not_by_an_old_one() {
     }
     assert_eq!(node.fake.reachable(), []);
     agent.make(put_export(&v, 1, &[("host1", RW)]));
-    println!("{}\n{:#?}", node.tree(), agent.switch.log().iter().rev().take(30).collect::<Vec<_>>());
     assert_eq!(node.reach(&v), ["host1 rw"], "done was said of what is in force now");
 }
 

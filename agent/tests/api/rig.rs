@@ -138,10 +138,13 @@ impl Node {
     pub(crate) fn lvs(&self) -> String {
         let command = mooring_host::Command {
             program: "/sbin/lvm",
-            args: ["lvs", "--reportformat", "json", "-o", "lv_name,lv_tags"].map(str::to_owned).to_vec(),
+            args: ["lvs", "--reportformat", "json", "--units", "b", "--nosuffix", "-o", "lv_name,lv_tags"]
+                .map(str::to_owned)
+                .to_vec(),
             timeout: Duration::from_secs(1),
         };
         let output = mooring_host::Commands::run(&self.fake.lvm(), &command).unwrap();
+        assert_eq!(output.status, 0, "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 

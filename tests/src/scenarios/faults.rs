@@ -346,12 +346,7 @@ impl Faults<'_> {
     }
 
     fn nothing_left(&mut self) -> Result<()> {
-        let left = self.site.storage()?.sh(&format!(
-            "find {TARGET}/iscsi -maxdepth 1 -name 'iqn*'; find {TARGET}/core -maxdepth 1 -name 'iblock_*'; \
-             lvs --noheadings -o lv_name {GROUP}"
-        ))?;
-        let left = left.ok()?.stdout;
-        check(left.trim().is_empty(), || format!("left behind: {left}"))?;
+        self.site.nothing_left()?;
         self.evidence.shows("nothing is left in configfs and LVM");
         Ok(())
     }
