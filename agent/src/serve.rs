@@ -344,3 +344,6 @@ async fn report(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -132,6 +132,16 @@ impl State {
         self.oldest_call().is_some_and(|(_, began)| began.elapsed() >= BLOCKED_AFTER)
     }
 
+    /// Whether the last pass worked on the export's wish of now: of one that came since, nothing is known.
+    pub(crate) fn is_export_current(&self) -> bool {
+        self.export_end.generation == self.export.as_ref().map(|wish| wish.stamp.generation)
+    }
+
+    /// Whether the export's wish of now is true.
+    pub(crate) fn is_export_done(&self) -> bool {
+        self.export_end.done && self.is_export_current()
+    }
+
     fn oldest_call(&self) -> Option<(&str, Instant)> {
         let step = self.at_work.as_ref().map(|at_work| (at_work.step.as_str(), at_work.began));
         let look = self.looks.first().map(|began| ("look at the export", *began));

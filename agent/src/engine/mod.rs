@@ -285,7 +285,7 @@ impl Engine {
             Kind::Volume => {
                 state.volume_end.done && state.orphan.is_none() && !is_spec(state.volume.as_ref())
             }
-            Kind::Export => state.export_end.done && !is_spec(state.export.as_ref()),
+            Kind::Export => state.is_export_done() && !is_spec(state.export.as_ref()),
         }
     }
 

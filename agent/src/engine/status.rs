@@ -103,6 +103,7 @@ impl Cell {
         let mut report = state.export_end.report.clone();
         if let Some(report) = report.as_mut() {
             report.stuck = state.stuck();
+            report.in_force &= state.is_export_current();
         }
         report
     }
@@ -156,7 +157,7 @@ impl Engine {
             Some(Err(_)) | None => state.open_receipts.iter().map(|open| open.receipt.clone()).collect(),
         };
         // A tombstone's export is shown until it is gone.
-        let shown = super::is_spec(state.export.as_ref()) || !state.export_end.done;
+        let shown = super::is_spec(state.export.as_ref()) || !state.is_export_done();
         Some(Status {
             id,
             volume,

@@ -47,6 +47,17 @@ fn receipt(n: u128, counter: u64, proof: Proof) -> Receipt {
     }
 }
 
+impl Store {
+    /// From now on the file cannot grow by more than so many pages, as if its file system were full.
+    pub(crate) fn limit_pages(&self, more: u32) {
+        let main = lock(&self.main);
+        let pages: u32 = main.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+        let limited =
+            main.pragma_update_and_check(None, "max_page_count", pages + more, |row| row.get::<_, u32>(0));
+        assert_eq!(limited.unwrap(), pages + more);
+    }
+}
+
 fn store() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
@@ -340,13 +351,7 @@ fn a_store_of_a_newer_agent_is_left_alone() {
 fn a_full_disk_takes_nothing_and_loses_nothing() {
     let (_dir, store) = store();
     put(&store, 1, 1, "kept").unwrap();
-    let pages: u32 = lock(&store.main).pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
-    let limit = |pages: u32| {
-        lock(&store.main)
-            .pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, u32>(0))
-            .unwrap()
-    };
-    limit(pages);
+    store.limit_pages(0);
     let begun = vec![NewReceipt::of(&receipt(1, 2, Proof::Unproven { in_flight: 1 })); 64];
     let big = spec(&"x".repeat(100_000));
     let error = store.put_spec(Kind::Export, volume(1), &stamp(1, 2, 1), &big, b"", &begun).unwrap_err();
@@ -355,7 +360,7 @@ fn a_full_disk_takes_nothing_and_loses_nothing() {
     assert_eq!(body(&store, 1).unwrap(), "kept");
     assert!(store.unproven_receipts().unwrap().is_empty());
     // Space again: the same generation is taken.
-    limit(100_000);
+    store.limit_pages(100_000);
     assert_eq!(
         store.put_spec(Kind::Export, volume(1), &stamp(1, 2, 1), &big, b"", &begun).unwrap().len(),
         64

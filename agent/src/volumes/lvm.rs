@@ -235,7 +235,7 @@ pub(super) fn group_name(text: &str) -> Option<VgName> {
 mod tests {
     use super::*;
 
-    // Captured from lvm2 2.03.16 and 2.03.31.
+    // The shape of lvm2 2.03's reports; the words of its errors are checked on the real lvm by the scenario `lvm-words`.
     const VGS: &str = r#"
   {
       "report": [

@@ -117,7 +117,7 @@ fn an_orphan_is_adopted_with_its_data_and_dropped_from_the_list_when_it_is_gone(
     let agent = node.start();
     assert_eq!(agent.list().len(), 2);
     agent.make(put_volume(&v, 1));
-    assert!(!node.fake.blocks().is_zeroed(node.device(&v)), "its data is there");
+    assert!(!node.fake.blocks().is_zeroed(device(&v)), "its data is there");
     assert_eq!(agent.get(&v).unwrap().volume.unwrap().phase(), v1::Phase::Ready);
     node.fake.lvm().lose_volume("vg0", &format!("mooring-{w}"));
     eventually("the orphan is gone", || agent.list().len() == 1);

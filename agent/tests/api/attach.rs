@@ -18,9 +18,9 @@ fn one_volume_for_two_hosts_each_with_its_own_mode() {
     assert_eq!(wrong, Err(LoginRefusal::Authentication));
     assert_eq!(node.login(&v, "host3"), Err(LoginRefusal::NotAuthorized));
     let (one, two) = (node.login(&v, "host1").unwrap(), node.login(&v, "host2").unwrap());
-    assert_eq!(node.fake.write(one, 1), Ok(Answer::Device(node.device(&v))));
+    assert_eq!(node.fake.write(one, 1), Ok(Answer::Device(device(&v))));
     assert_eq!(node.fake.write(two, 1), Err(IoRefusal::WriteProtected));
-    assert_eq!(node.fake.read(two, 1), Ok(Answer::Device(node.device(&v))));
+    assert_eq!(node.fake.read(two, 1), Ok(Answer::Device(device(&v))));
     let (seen, shown) = (node.fake.inquire(one, 1).unwrap(), node.fake.inquire(two, 1).unwrap());
     assert_eq!((&seen.serial, &seen.naa), (&v, &shown.naa));
     assert!(shown.write_protected && !seen.write_protected);
@@ -82,12 +82,12 @@ fn a_deleted_volume_is_wiped_and_leaves_nothing() {
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
     agent.make(put_volume(&v, 1));
-    assert!(node.fake.blocks().is_zeroed(node.device(&v)), "zeroed before it is ready");
+    assert!(node.fake.blocks().is_zeroed(device(&v)), "zeroed before it is ready");
     agent.make(put_export(&v, 1, &[("host1", RW)]));
-    assert_eq!(agent.switch.opened(), [(node.device(&v).display().to_string(), true)]);
+    assert_eq!(agent.switch.opened(), [(device(&v).display().to_string(), true)]);
     let one = node.login(&v, "host1").unwrap();
     node.fake.write(one, 1).unwrap();
-    assert!(!node.fake.blocks().is_zeroed(node.device(&v)));
+    assert!(!node.fake.blocks().is_zeroed(device(&v)));
     agent.make(put_export(&v, 2, &[]));
     agent.make(delete_volume(&v, 2));
     assert_eq!(agent.switch.removed(), [(format!("vg0/mooring-{v}"), true)], "wiped before it was removed");

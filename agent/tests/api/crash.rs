@@ -155,10 +155,10 @@ fn a_half_made_volume_is_zeroed_before_it_is_exported() {
     let agent = node.start_with(Some(Kill::After(2)));
     assert!(!send(&agent, &put_volume(&v, 1).into()));
     agent.crash();
-    assert!(node.lvs().contains("mooring-unzeroed") && !node.fake.blocks().is_zeroed(node.device(&v)));
+    assert!(node.lvs().contains("mooring-unzeroed") && !node.fake.blocks().is_zeroed(device(&v)));
     let agent = node.start();
     agent.make(put_volume(&v, 1));
-    assert!(node.fake.blocks().is_zeroed(node.device(&v)));
+    assert!(node.fake.blocks().is_zeroed(device(&v)));
     agent.make(put_export(&v, 1, &[("host1", RW)]));
-    assert_eq!(agent.switch.opened(), [(node.device(&v).display().to_string(), true)]);
+    assert_eq!(agent.switch.opened(), [(device(&v).display().to_string(), true)]);
 }

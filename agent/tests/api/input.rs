@@ -125,7 +125,12 @@ fn a_message_beyond_the_limit_is_not_even_decoded() {
 fn an_unknown_volume_is_not_found() {
     let bench = Bench::new();
     let (w, words) = (volume(2), &[&volume(2)[..], "is not known here"]);
-    assert_refused(bench.agent.put_export(put_export(&w, 1, &[("host1", RW)])), Code::NotFound, "fix_spec", words);
+    assert_refused(
+        bench.agent.put_export(put_export(&w, 1, &[("host1", RW)])),
+        Code::NotFound,
+        "fix_spec",
+        words,
+    );
     assert_refused(bench.agent.get(&w), Code::NotFound, "fix_spec", words);
     let mut client = bench.agent.client();
     let plan = v1::PlanRequest { volume_id: w.clone() };
@@ -157,7 +162,9 @@ fn no_room_leaves_nothing_in_lvm() {
     };
     full(1024 * MIB);
     full(1 << 60);
-    assert!(!bench.agent.switch.log().iter().any(|call| call.contains("lvcreate") && call.contains(&volume(2))));
+    assert!(
+        !bench.agent.switch.log().iter().any(|call| call.contains("lvcreate") && call.contains(&volume(2)))
+    );
     // What is left, to the last extent, can be had.
     bench.agent.make(put_volume_spec(&volume(3), 1, volume_spec(1016 * MIB)));
     let last = bench.agent.put_volume(put_volume(&volume(2), 1));
@@ -192,7 +199,9 @@ fn an_id_whose_identity_on_the_wire_is_taken() {
     let bench = Bench::new();
     // Differs from volume 1 in its last digit only: the NAA is made of the first 25.
     let twin = format!("{}7", &bench.v[..bench.v.len() - 1]);
-    bench.volume(Code::AlreadyExists, "fix_spec", &[&twin, &bench.v, "NAA"], |put| put.volume_id = twin.clone());
+    bench.volume(Code::AlreadyExists, "fix_spec", &[&twin, &bench.v, "NAA"], |put| {
+        put.volume_id.clone_from(&twin);
+    });
     // Also for its successor, who learns of it from the store.
     bench.agent.crash();
     let agent = bench.node.start();
@@ -243,7 +252,12 @@ fn an_export_under_recorded_names_goes_with_its_volume_and_not_by_a_tombstone_wi
     assert_eq!(node.fake.reachable().len(), 1);
     // Taken down under derived names, it would live on, with a receipt that says otherwise.
     let refused = agent.put_export(delete_export(&w, 2));
-    assert_refused(refused, Code::FailedPrecondition, "fix_spec", &[&w, "recorded names", "iqn.2003-01.org.other:a"]);
+    assert_refused(
+        refused,
+        Code::FailedPrecondition,
+        "fix_spec",
+        &[&w, "recorded names", "iqn.2003-01.org.other:a"],
+    );
     assert_eq!(node.fake.reachable().len(), 1);
     spec.grants.clear();
     assert!(agent.make(put_export_spec(&w, 2, spec))[0].proven);
@@ -285,7 +299,10 @@ fn hello(agent: &Agent, protocol_min: u32, protocol_max: u32) -> Result<v1::Hell
 fn without_a_common_protocol_both_are_named() {
     let bench = Bench::new();
     let said = hello(&bench.agent, 1, 9).unwrap();
-    assert_eq!((said.protocol, said.portals.as_slice(), said.groups.as_slice()), (1, &[PORTAL.to_owned()][..], &["vg0".to_owned()][..]));
+    assert_eq!(
+        (said.protocol, said.portals.as_slice(), said.groups.as_slice()),
+        (1, &[PORTAL.to_owned()][..], &["vg0".to_owned()][..])
+    );
     let words = &["no common protocol", "speaks 1 to 1", "test 1.0", "7 to 9"];
     assert_refused(hello(&bench.agent, 7, 9), Code::FailedPrecondition, "operator", words);
     assert!(hello(&bench.agent, 0, 0).is_err());
@@ -296,7 +313,8 @@ fn a_chap_secret_that_initiators_refuse_is_refused_without_being_repeated() {
     let bench = Bench::new();
     for wrong in ["short", "with a blank in it", "NULL-and-so-on", "Schluessel\nmit-Zeile"] {
         let mut put = put_export(&bench.v, 2, &[("host1", RW)]);
-        spec_of(&mut put).grants[0].chap.as_mut().unwrap().initiator.as_mut().unwrap().secret = wrong.to_owned();
+        spec_of(&mut put).grants[0].chap.as_mut().unwrap().initiator.as_mut().unwrap().secret =
+            wrong.to_owned();
         let status = bench.agent.put_export(put).unwrap_err();
         assert!(status.code() == INVALID && !status.message().contains(wrong), "{status:?}");
         assert!(status.message().contains("grants[0].chap"), "{status:?}");

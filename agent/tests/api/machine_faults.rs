@@ -37,9 +37,12 @@ fn without_lvm_its_package_is_named() {
 #[test]
 fn a_revoke_does_not_wait_for_lvm() {
     // The disk is ill, LVM with it, and somebody wants a host off it: that is when it matters.
-    for ill in [|node: &Node| node.fake.lvm().set_broken(Some("  unreadable")), |node: &Node| {
-        node.fake.lvm().set_hanging(true);
-    }] {
+    for ill in [
+        |node: &Node| node.fake.lvm().set_broken(Some("  unreadable")),
+        |node: &Node| {
+            node.fake.lvm().set_hanging(true);
+        },
+    ] {
         let (node, v) = (Node::new(), volume(1));
         let agent = node.start();
         agent.make(put_volume(&v, 1));
@@ -64,16 +67,21 @@ fn a_volume_that_is_not_ready_is_not_exported() {
     node.fake.blocks().fail_zeroing(Some(mooring_host::Errno::EIO));
     let agent = node.start();
     let answer = agent.put_volume(put_volume(&v, 1)).unwrap();
-    assert!(!answer.done && answer.report.unwrap().problems[0].text.contains("cannot zero /dev/vg0/mooring-"));
+    assert!(
+        !answer.done && answer.report.unwrap().problems[0].text.contains("cannot zero /dev/vg0/mooring-")
+    );
     let mut put = put_export(&v, 1, &[("host1", RW)]);
     put.deadline_ms = 300;
     let answer = agent.put_export(put).unwrap();
-    assert!(!answer.done && answer.report.is_some_and(|report| report.problems[0].text.contains("waits for the volume")));
+    assert!(
+        !answer.done
+            && answer.report.is_some_and(|report| report.problems[0].text.contains("waits for the volume"))
+    );
     assert!(!node.tree().contains(&v));
     node.fake.blocks().fail_zeroing(None);
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RW)]));
-    assert_eq!(agent.switch.opened(), [(node.device(&v).display().to_string(), true)]);
+    assert_eq!(agent.switch.opened(), [(device(&v).display().to_string(), true)]);
 }
 
 #[test]
@@ -92,7 +100,8 @@ fn foreign_objects_under_our_target_are_named_and_not_touched() {
     let (node, v) = (Node::with("resync_seconds = 1"), volume(1));
     let lio = node.fake.lio();
     let tpg = format!("iscsi/{}/tpgt_1", target(&v));
-    for path in ["iscsi".to_owned(), format!("iscsi/{}", target(&v)), tpg.clone(), format!("{tpg}/lun/lun_7")] {
+    for path in ["iscsi".to_owned(), format!("iscsi/{}", target(&v)), tpg.clone(), format!("{tpg}/lun/lun_7")]
+    {
         lio.mkdir(&TreePath::new(&path)).unwrap();
     }
     let agent = node.start();
@@ -101,7 +110,10 @@ fn foreign_objects_under_our_target_are_named_and_not_touched() {
     let answer = agent.put_export(put_export(&v, 1, &[("host1", RW)])).unwrap();
     let report = answer.report.unwrap();
     let problem = &report.problems[0];
-    assert!(!answer.done && problem.object.ends_with("lun/lun_7") && problem.text.contains("did not make"), "{problem:?}");
+    assert!(
+        !answer.done && problem.object.ends_with("lun/lun_7") && problem.text.contains("did not make"),
+        "{problem:?}"
+    );
     assert_eq!(problem.cure(), v1::Cure::Operator);
     assert_eq!(node.tree(), before);
     lio.rmdir(&TreePath::new(&format!("{tpg}/lun/lun_7"))).unwrap();
@@ -157,9 +169,11 @@ fn after_a_reboot_exports_are_restored_from_the_store_at_a_cost_that_is_linear()
         let agent = node.start();
         let all = usize::from(count) * 2;
         eventually("the exports are back", || {
-            node.fake.reachable().len() == all && agent.list().iter().all(|status| {
-                status.export.as_ref().is_some_and(|export| export.in_force)
-            })
+            node.fake.reachable().len() == all
+                && agent
+                    .list()
+                    .iter()
+                    .all(|status| status.export.as_ref().is_some_and(|export| export.in_force))
         });
         // Without what the questions above have cost.
         agent.crash();
@@ -186,7 +200,9 @@ fn after_a_reboot_exports_are_restored_from_the_store_at_a_cost_that_is_linear()
 fn looks(log: &[String]) -> BTreeMap<&str, u32> {
     let mut looks = BTreeMap::new();
     for call in log {
-        if let Some(target) = call.strip_prefix("list iscsi/iqn.2026-11.dev.mooring:").filter(|rest| !rest.contains('/')) {
+        if let Some(target) =
+            call.strip_prefix("list iscsi/iqn.2026-11.dev.mooring:").filter(|rest| !rest.contains('/'))
+        {
             *looks.entry(target).or_default() += 1;
         }
     }
@@ -228,7 +244,8 @@ fn a_grant_costs_the_same_with_one_attachment_and_with_many() {
             agent.make(put_export(&id, 1, &[("host1", RW)]));
         }
         let names: Vec<String> = (0..=hosts).map(|n| format!("h{n}")).collect();
-        let mut grants: Vec<(&str, v1::Mode)> = names[..hosts].iter().map(|name| (name.as_str(), RO)).collect();
+        let mut grants: Vec<(&str, v1::Mode)> =
+            names[..hosts].iter().map(|name| (name.as_str(), RO)).collect();
         agent.make(put_volume(&v, 1));
         agent.make(put_export(&v, 1, &grants));
         grants.push((&names[hosts], RW));

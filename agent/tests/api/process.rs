@@ -1,1 +1,170 @@
-//! TODO
+//! The program itself: one agent on one state folder, its exit codes and its last words, and its end by every signal.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use mooring_api::v1;
+use mooring_api::v1::agent_client::AgentClient;
+
+use crate::rig::*;
+
+/// A folder with a configuration whose kernel has no target: an empty folder is its configfs.
+struct Site {
+    dir: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let site = Self { dir: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(site.path("configfs")).unwrap();
+        let dir = site.dir.path().display();
+        let text = format!(
+            "portals = [\"127.0.0.1\"]\nstate_dir = \"{dir}/state\"\nrun_dir = \"{dir}/run\"\nconfigfs = \"{dir}/configfs\"\n\
+             [[groups]]\nname = \"mooring-test-no-such-group\"\n"
+        );
+        site.write(&text);
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, config: &str) {
+        std::fs::write(self.path("agent.toml"), config).unwrap();
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mooring-agent"));
+        command.arg("--config").arg(self.path("agent.toml")).stderr(Stdio::piped()).stdout(Stdio::piped());
+        command
+    }
+
+    fn start(&self) -> Process {
+        let process = Process(self.command().spawn().unwrap());
+        eventually("the agent answers", || hello(&self.path("run/agent.sock")).is_some());
+        process
+    }
+
+    /// Runs to the end: exit code, what it said on standard error.
+    fn run(&self, args: &[&str]) -> (Option<i32>, String) {
+        let output = self.command().args(args).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    }
+}
+
+/// A child that does not outlive its test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    fn signal(&self, signal: &str) {
+        let done = Command::new("kill").args([signal, &self.0.id().to_string()]).status().unwrap();
+        assert!(done.success());
+    }
+
+    fn end(mut self) -> (Option<i32>, String) {
+        let code = self.0.wait().unwrap().code();
+        let mut said = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (code, said)
+    }
+}
+
+fn hello(socket: &Path) -> Option<v1::HelloResponse> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let address = mooring_api::Address::Unix(socket.to_owned());
+        let channel = mooring_api::connect(&address, &mooring_api::TlsFiles::default()).await.ok()?;
+        let request = v1::HelloRequest { protocol_min: 1, protocol_max: 1, software: String::new() };
+        Some(AgentClient::new(channel).hello(request).await.ok()?.into_inner())
+    })
+}
+
+#[test]
+fn a_second_agent_on_one_state_folder_ends_and_names_the_first() {
+    let site = Site::new();
+    let first = site.start();
+    let (code, said) = site.run(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("process {}", first.0.id())) && said.contains("agent.lock"), "{said}");
+    assert!(hello(&site.path("run/agent.sock")).is_some(), "the first still has its socket");
+    first.signal("-TERM");
+    let (code, said) = first.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("exports stay as they are"), "{said}");
+}
+
+#[test]
+fn an_agent_with_a_watcher_ends_at_once_when_it_is_told_to() {
+    let site = Site::new();
+    let process = site.start();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let address = mooring_api::Address::Unix(site.path("run/agent.sock"));
+    let _reports = runtime.block_on(async {
+        let channel = mooring_api::connect(&address, &mooring_api::TlsFiles::default()).await.unwrap();
+        AgentClient::new(channel).watch(v1::WatchRequest {}).await.unwrap().into_inner()
+    });
+    process.signal("-INT");
+    assert_eq!(process.end().0, Some(0));
+}
+
+#[test]
+fn killed_it_starts_again_on_its_stale_socket_with_the_same_id() {
+    let site = Site::new();
+    let first = site.start();
+    let id = hello(&site.path("run/agent.sock")).unwrap().agent_id;
+    first.signal("-KILL");
+    assert_eq!(first.end().0, None, "by the signal");
+    assert!(site.path("run/agent.sock").exists(), "the stale socket");
+    let _second = site.start();
+    assert_eq!(hello(&site.path("run/agent.sock")).unwrap().agent_id, id);
+}
+
+#[test]
+fn mistakes_in_the_configuration_end_it_with_their_line() {
+    let site = Site::new();
+    let good = std::fs::read_to_string(site.path("agent.toml")).unwrap();
+    assert_eq!(site.run(&["--check"]).0, Some(0));
+    site.write(&format!("prot = 1\n{good}"));
+    for args in [&[][..], &["--check"]] {
+        let (code, said) = site.run(args);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("agent.toml line 1: unknown key `prot`"), "{said}");
+    }
+    site.write(&format!("listen = [\"http://127.0.0.1:1\"]\n{good}"));
+    assert!(site.run(&[]).1.contains("plain text"));
+    std::fs::remove_file(site.path("agent.toml")).unwrap();
+    let (code, said) = site.run(&[]);
+    assert!(code == Some(1) && said.contains("cannot read the configuration"), "{said}");
+    assert!(!site.path("state").exists(), "nothing was made");
+}
+
+#[test]
+fn a_port_that_is_taken_ends_it_before_anything_is_done() {
+    let site = Site::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", taken.local_addr().unwrap());
+    let good = std::fs::read_to_string(site.path("agent.toml")).unwrap();
+    site.write(&format!("insecure = true\nlisten = [\"{address}\"]\n{good}"));
+    let (code, said) = site.run(&[]);
+    assert!(code == Some(1) && said.contains(&address) && said.contains("in use"), "{said}");
+    assert_eq!(std::fs::read_dir(site.path("configfs")).unwrap().count(), 0);
+}
+
+#[test]
+fn something_else_where_the_socket_should_be_is_not_removed() {
+    let site = Site::new();
+    std::fs::create_dir_all(site.path("run")).unwrap();
+    std::fs::write(site.path("run/agent.sock"), "mine").unwrap();
+    let (code, said) = site.run(&[]);
+    assert!(code == Some(1) && said.contains("no socket is in the way"), "{said}");
+    assert_eq!(std::fs::read_to_string(site.path("run/agent.sock")).unwrap(), "mine");
+}

@@ -18,7 +18,7 @@ fn revoked_on_a_dead_disk(writes: usize) -> (Node, Agent, String, v1::PutExportR
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RO)]));
     let one = node.login(&v, "host1").unwrap();
-    node.fake.hold(node.device(&v));
+    node.fake.hold(device(&v));
     for _ in 0..writes {
         node.fake.start_write(one, 1).unwrap();
     }
@@ -29,14 +29,14 @@ fn revoked_on_a_dead_disk(writes: usize) -> (Node, Agent, String, v1::PutExportR
 #[test]
 fn with_a_dead_disk_the_answer_comes_at_the_deadline_and_proves_nothing() {
     let (node, agent, v, answer) = revoked_on_a_dead_disk(8);
-    assert!(!answer.done);
+    assert!(!answer.done && answer.report.as_ref().is_some_and(|report| !report.in_force));
     let [receipt] = answer.receipts.as_slice() else { panic!("{answer:?}") };
     assert!(!receipt.proven && receipt.ended_us == 0);
     assert_eq!((receipt.may_still_land, receipt.sessions_cut.len()), (8, 1));
-    assert_eq!(node.fake.in_flight(node.device(&v)), 8);
+    assert_eq!(node.fake.in_flight(device(&v)), 8);
 
     let mut reports = agent.watch();
-    node.fake.release(node.device(&v));
+    node.fake.release(device(&v));
     let proven = agent.wait(async {
         loop {
             let report = reports.next().await.unwrap().unwrap();
@@ -50,7 +50,7 @@ fn with_a_dead_disk_the_answer_comes_at_the_deadline_and_proves_nothing() {
     assert_eq!((proven.initiator.as_str(), proven.may_still_land), (iqn("host1").as_str(), 0));
     assert!(proven.ended_us > 0);
     assert_eq!(agent.get(&v).unwrap().receipts, [proven]);
-    assert_eq!(node.fake.landed(node.device(&v)), 8, "what was in flight has landed, and before the proof");
+    assert_eq!(node.fake.landed(device(&v)), 8, "what was in flight has landed, and before the proof");
     assert_eq!(node.reach(&v), ["host2 ro"]);
 }
 
@@ -74,7 +74,7 @@ fn a_quarantined_volume_takes_no_new_writer_and_other_volumes_do() {
 
     let reader = agent.put_export(put_export(&v, 3, &[("host2", RO), ("host3", RO)])).unwrap();
     assert!(!reader.done, "durable; true as soon as the kernel's call has returned");
-    node.fake.release(node.device(&v));
+    node.fake.release(device(&v));
     eventually("the reader is in", || node.reach(&v) == ["host2 ro", "host3 ro"]);
     eventually("the end of the quarantine", || {
         agent.put_export(put_export(&v, 4, &[("host2", RO), ("host3", RW)])).is_ok()
@@ -90,7 +90,7 @@ fn a_second_revoke_is_taken_while_the_first_hangs() {
     let answer = agent.put_export(put).unwrap();
     assert!(!answer.done && !answer.receipts[0].proven, "{answer:?}");
     assert_eq!(answer.receipts[0].initiator, iqn("host2"));
-    node.fake.release(node.device(&v));
+    node.fake.release(device(&v));
     eventually("both are proven", || {
         agent.get(&v).unwrap().receipts.iter().filter(|r| r.proven).count() == 2
     });
@@ -229,13 +229,14 @@ fn who_wants_no_session_cut_is_told_where_it_comes_from() {
 #[test]
 fn who_wants_no_session_cut_is_not_told_that_there_is_none_when_nobody_could_look() {
     let (node, agent, v, _) = revoked_on_a_dead_disk(1);
+    eventually("the call is known to be stuck", || agent.get(&v).unwrap().export.unwrap().stuck.is_some());
     let polite = v1::PutExportRequest {
         live_sessions: v1::LiveSessions::Refuse.into(),
         deadline_ms: 3000,
         ..put_export(&v, 3, &[])
     };
     assert_refused(agent.put_export(polite), Code::Unavailable, "retry", &[&v]);
-    node.fake.release(node.device(&v));
+    node.fake.release(device(&v));
     eventually("the export is at rest", || agent.get(&v).unwrap().export.unwrap().in_force);
     assert_eq!(node.reach(&v), ["host2 ro"], "the refused change was not taken later");
 }
@@ -250,4 +251,36 @@ fn a_revoke_of_what_never_was_in_the_kernel_says_so() {
     node.fake.load_configfs();
     let receipts = agent.make(put_export(&v, 2, &[]));
     assert!(receipts[0].proven && !receipts[0].nexus_removed, "{receipts:?}");
+}
+
+#[test]
+fn a_pass_of_an_older_spec_proves_no_newer_revoke() {
+    // The older spec has the nexus made anew (another LUN number): its ACL goes and comes back. A revoke that arrives in
+    // between must not take that going for its own.
+    let (node, v) = (Node::with(QUICK), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    let acl = format!("iscsi/{}/tpgt_1/acls/{}", target(&v), iqn("host1"));
+    let removal = format!("rmdir {acl}");
+    agent.switch.pause_before(&removal);
+    let mut renumbered = export_spec(&[("host1", RW)]);
+    renumbered.grants[0].lun = 2;
+    assert!(!agent.put_export(put_export_spec(&v, 2, renumbered)).unwrap().done);
+    step_to(&agent, &removal);
+    assert!(!agent.put_export(put_export(&v, 3, &[])).unwrap().done);
+    let again = format!("mkdir {acl}/lun_2");
+    step_to(&agent, &again);
+    assert!(node.tree().contains(&iqn("host1")), "the older spec's ACL is there");
+    let receipt = agent.get(&v).unwrap().receipts.remove(0);
+    assert!(receipt.generation.unwrap().counter == 3 && !receipt.proven, "{receipt:?}");
+    agent.switch.go_on();
+    eventually("the revoke is carried out", || agent.get(&v).unwrap().receipts[0].proven);
+    assert!(!node.tree().contains(&iqn("host1")));
+}
+
+/// Lets the process go on to exactly this call, and no further.
+fn step_to(agent: &Agent, call: &str) {
+    agent.switch.pause_before(call);
+    eventually(call, || agent.switch.paused().as_deref() == Some(call));
 }

@@ -85,7 +85,7 @@ impl Node {
         let (stop, stopped) = watch::channel(false);
         let config = self.config.clone();
         let mut died = switch.died();
-        let channel = runtime.block_on(async move {
+        let up = runtime.block_on(async move {
             let address = config.listen[0].clone();
             let bound = listen::bind(&config).await.unwrap();
             let engine = Engine::new(config, machine, store).unwrap();
@@ -94,20 +94,12 @@ impl Node {
                 // Killed before it was ready: nobody talks to it.
                 _ = died.wait_for(|died| *died) => return None,
             }
-            tokio::spawn(async move { listen::serve(&engine, bound, stopped).await });
-            match &address {
-                mooring_api::Address::Unix(_) => {
-                    Some(mooring_api::connect(&address, &TlsFiles::default()).await.unwrap())
-                }
-                _ => None,
-            }
+            let served = engine.clone();
+            tokio::spawn(async move { listen::serve(&served, bound, stopped).await });
+            let channel = mooring_api::connect(&address, &TlsFiles::default()).await.unwrap();
+            Some((AgentClient::new(channel), engine))
         });
-        let client = channel.map(AgentClient::new);
-        Agent { runtime: Some(runtime), client, switch, stop }
-    }
-
-    pub(crate) fn device(&self, id: &str) -> PathBuf {
-        format!("/dev/vg0/mooring-{id}").into()
+        Agent { runtime: Some(runtime), up, switch, stop }
     }
 
     pub(crate) fn login(&self, id: &str, host: &str) -> Result<SessionId, LoginRefusal> {
@@ -158,7 +150,8 @@ impl Node {
 /// A running agent, and a client of it.
 pub(crate) struct Agent {
     runtime: Option<Runtime>,
-    client: Option<AgentClient<Channel>>,
+    /// `None`: it was killed before it was ready.
+    up: Option<(AgentClient<Channel>, Engine)>,
     pub(crate) switch: Switch,
     stop: watch::Sender<bool>,
 }
@@ -183,11 +176,19 @@ impl Agent {
     }
 
     pub(crate) fn client(&self) -> AgentClient<Channel> {
-        self.client.clone().expect("the agent came up")
+        self.up.as_ref().expect("the agent came up").0.clone()
+    }
+
+    pub(crate) fn engine(&self) -> Engine {
+        self.up.as_ref().expect("the agent came up").1.clone()
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.client.is_some()
+        self.up.is_some()
+    }
+
+    pub(crate) fn stopped(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
     }
 
     pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
@@ -226,6 +227,12 @@ impl Agent {
                 answer.receipts
             }
         }
+    }
+
+    /// Puts, and expects that something is in the way.
+    pub(crate) fn make_not_done(&self, put: v1::PutExportRequest) {
+        let answer = self.put_export(put).unwrap();
+        assert!(!answer.done, "{answer:?}");
     }
 
     pub(crate) fn get(&self, id: &str) -> Result<v1::VolumeStatus, Status> {
@@ -283,6 +290,10 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 /// A volume's id: distinct also in the digits that make its NAA and its HBA.
 pub(crate) fn volume(n: u8) -> String {
     format!("{n:02x}a0b1c2-d3e4-4f50-8a61-7283{n:02x}94a5b6")
+}
+
+pub(crate) fn device(id: &str) -> PathBuf {
+    format!("/dev/vg0/mooring-{id}").into()
 }
 
 pub(crate) fn target(id: &str) -> String {

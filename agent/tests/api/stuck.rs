@@ -1,1 +1,151 @@
-//! TODO
+//! A kernel call that does not return: it is named, its volume says so at once, and nothing else waits for it.
+
+use mooring_api::v1;
+use mooring_host::{Tree, TreePath};
+use tonic::Code;
+
+use crate::rig::*;
+
+/// A volume whose revoke hangs in the kernel, known to be stuck.
+fn stuck_volume() -> (Node, Agent, String) {
+    let (node, v) = (Node::with("answer_deadline_ms = 200"), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    let one = node.login(&v, "host1").unwrap();
+    node.fake.hold(device(&v));
+    node.fake.start_write(one, 1).unwrap();
+    assert!(!agent.put_export(put_export(&v, 2, &[])).unwrap().done);
+    eventually("it is known to be stuck", || agent.get(&v).unwrap().export.unwrap().stuck.is_some());
+    (node, agent, v)
+}
+
+#[test]
+fn a_stuck_volume_says_which_call_it_is() {
+    let (node, agent, v) = stuck_volume();
+    let export = agent.get(&v).unwrap().export.unwrap();
+    let stuck = export.stuck.unwrap();
+    assert_eq!(stuck.step, format!("rmdir iscsi/{}/tpgt_1/acls/{}", target(&v), iqn("host1")));
+    assert!(stuck.since_ms >= 2000 && !export.in_force);
+    let planned = agent.plan("");
+    assert!(
+        planned.blocked.iter().any(|problem| problem.object.contains(&v) && problem.text.contains("rmdir")),
+        "{planned:?}"
+    );
+    node.fake.release(device(&v));
+    eventually("it goes on", || agent.get(&v).unwrap().export.unwrap().in_force);
+    assert_eq!(agent.plan(""), v1::PlanResponse::default());
+}
+
+#[test]
+fn however_often_a_stuck_volume_is_asked_for_others_are_served() {
+    let (node, agent, v) = stuck_volume();
+    let w = volume(2);
+    agent.make(put_volume(&w, 1));
+    // Each of these calls would lose a thread, if it went into the stuck folder.
+    let mut clients = Vec::new();
+    for n in 0..700 {
+        let (mut client, v) = (agent.client(), v.clone());
+        clients.push(agent.spawn(async move {
+            match n % 3 {
+                0 => client.get_volume(v1::GetVolumeRequest { volume_id: v }).await.map(drop),
+                1 => client.plan(v1::PlanRequest { volume_id: v }).await.map(drop),
+                _ => client.list_volumes(v1::ListVolumesRequest {}).await.map(drop),
+            }
+        }));
+    }
+    agent.wait(async {
+        for call in clients {
+            call.await.unwrap().unwrap();
+        }
+    });
+    agent.make(put_export(&w, 1, &[("host1", RW)]));
+    assert_eq!(node.reach(&w), ["host1 rw"]);
+    node.fake.release(device(&v));
+}
+
+#[test]
+fn a_call_that_somebody_else_hangs_in_loses_a_thread_or_two_and_not_one_for_each_question() {
+    // Not our rmdir: some other program's. The volume is at rest for us, and a look at it does not come back.
+    let (node, v) = (Node::with("answer_deadline_ms = 200"), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RW)]));
+    let one = node.login(&v, "host1").unwrap();
+    node.fake.hold(device(&v));
+    node.fake.start_write(one, 1).unwrap();
+    let (lio, acl) = (node.fake.lio(), format!("iscsi/{}/tpgt_1/acls/{}", target(&v), iqn("host1")));
+    let other = std::thread::spawn(move || {
+        lio.unlink(&TreePath::new(&format!("{acl}/lun_1/mooring"))).unwrap();
+        lio.rmdir(&TreePath::new(&format!("{acl}/lun_1"))).unwrap();
+        lio.rmdir(&TreePath::new(&acl)).unwrap();
+    });
+    eventually("the other's call hangs", || !node.fake.is_live(one));
+    eventually("a look has not come back", || agent.get(&v).unwrap().export.unwrap().stuck.is_some());
+    let lists = |agent: &Agent| agent.switch.log().iter().filter(|call| call.ends_with("/acls")).count();
+    let before = lists(&agent);
+    for _ in 0..50 {
+        agent.get(&v).unwrap();
+    }
+    assert_eq!(lists(&agent), before, "no more looks into the folder that hangs");
+    node.fake.release(device(&v));
+    other.join().unwrap();
+    eventually("its state is seen again", || agent.get(&v).unwrap().export.unwrap().stuck.is_none());
+}
+
+#[test]
+fn a_change_that_could_not_be_checked_is_not_taken_later() {
+    // Its caller is told that it was not taken, and then it never is.
+    let (node, v) = (Node::new(), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RW)]));
+    let one = node.login(&v, "host1").unwrap();
+    node.fake.hold(device(&v));
+    node.fake.start_write(one, 1).unwrap();
+    // Another program hangs in an rmdir of that ACL; whoever looks for its sessions waits with it.
+    let (lio, acl) = (node.fake.lio(), format!("iscsi/{}/tpgt_1/acls/{}", target(&v), iqn("host1")));
+    let other = std::thread::spawn(move || {
+        lio.unlink(&TreePath::new(&format!("{acl}/lun_1/mooring"))).unwrap();
+        lio.rmdir(&TreePath::new(&format!("{acl}/lun_1"))).unwrap();
+        lio.rmdir(&TreePath::new(&acl)).unwrap();
+    });
+    eventually("the other's call hangs", || !node.fake.is_live(one));
+    let mut put = put_export(&v, 2, &[("host2", RW)]);
+    put.deadline_ms = 500;
+    let refused = agent.put_export(put);
+    assert_refused(refused, Code::Unavailable, "retry", &[&v, "is busy", "was not taken"]);
+    node.fake.release(device(&v));
+    other.join().unwrap();
+    let status = agent.get(&v).unwrap();
+    assert_eq!(status.export_stamp.unwrap().generation.unwrap().counter, 1);
+    assert_eq!(status.receipts, []);
+    // Asked for again, it is.
+    assert!(agent.make(put_export(&v, 2, &[("host2", RW)]))[0].proven);
+    assert_eq!(node.reach(&v), ["host2 rw"]);
+}
+
+#[test]
+fn a_tombstone_of_a_stuck_export_says_what_it_waits_for_and_finishes_by_itself() {
+    let (node, v) = (Node::with("answer_deadline_ms = 200"), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    let one = node.login(&v, "host1").unwrap();
+    node.fake.hold(device(&v));
+    node.fake.start_write(one, 1).unwrap();
+    let answer = agent.put_export(delete_export(&v, 2)).unwrap();
+    assert!(!answer.done && !answer.receipts[0].proven);
+    let answer = agent.put_volume(delete_volume(&v, 2)).unwrap();
+    assert_eq!((answer.done, answer.report.unwrap().phase()), (false, v1::Phase::Deleting));
+    eventually("the stuck call is named", || {
+        agent.get(&v).unwrap().export.is_some_and(|export| export.stuck.is_some())
+    });
+    assert!(node.lvs().contains(&v), "the data stays until the export is gone");
+    node.fake.release(device(&v));
+    eventually("all is gone", || !node.lvs().contains(&v));
+    node.assert_nothing_left(&v);
+    assert_eq!(agent.switch.removed(), [(format!("vg0/mooring-{v}"), true)]);
+    let status = agent.get(&v).unwrap();
+    assert!(status.export.is_none() && status.receipts[0].proven);
+}

@@ -26,6 +26,10 @@ struct State {
     log: Vec<String>,
     kill: Option<Kill>,
     dead: bool,
+    /// This call waits.
+    pause: Option<String>,
+    /// The call that waits.
+    paused: Option<String>,
     /// LVs that were removed, and whether all of each read as zeros then.
     removed: Vec<(String, bool)>,
     /// Devices that a backstore opened, and whether all of each read as zeros then.
@@ -93,6 +97,39 @@ impl Switch {
         self.state().opened.clone()
     }
 
+    /// From now on the process stops before this call, until told otherwise.
+    pub(crate) fn pause_before(&self, call: &str) {
+        self.state().pause = Some(call.to_owned());
+    }
+
+    /// Goes on.
+    pub(crate) fn go_on(&self) {
+        let mut state = self.state();
+        state.pause = None;
+        state.paused = None;
+    }
+
+    /// The call that waits.
+    pub(crate) fn paused(&self) -> Option<String> {
+        self.state().paused.clone()
+    }
+
+    fn wait_while_paused(&self, what: &str) {
+        loop {
+            {
+                let mut state = self.state();
+                if state.dead {
+                    self.stop_for_good(state);
+                }
+                if state.pause.as_deref() != Some(what) {
+                    return;
+                }
+                state.paused = Some(what.to_owned());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
     fn stop_for_good(&self, state: MutexGuard<'_, State>) -> ! {
         drop(state);
         self.died.send_replace(true);
@@ -102,6 +139,7 @@ impl Switch {
     }
 
     fn call<T>(&self, changes: bool, what: String, call: impl FnOnce() -> T) -> T {
+        self.wait_while_paused(&what);
         let number = {
             let mut state = self.state();
             if state.dead {

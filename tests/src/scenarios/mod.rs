@@ -2,6 +2,7 @@
 
 mod contract;
 mod faults;
+mod lvm;
 mod stuck;
 
 use std::time::Instant;
@@ -43,6 +44,11 @@ pub const ALL: &[Scenario] = &[
         name: "contract-backports",
         shows: "the same on the newest kernel that Debian offers for the release",
         run: contract::backports,
+    },
+    Scenario {
+        name: "lvm-words",
+        shows: "the messages by which the agent tells LVM's errors apart, from the real lvm",
+        run: lvm::run,
     },
     Scenario {
         name: "main-job",

@@ -1,0 +1,53 @@
+//! The words of LVM by which the agent tells its errors apart (`agent/src/volumes/lvm.rs`), from the real `lvm`.
+
+use anyhow::Result;
+use mooring_rig::{Rig, RigOptions};
+
+use crate::evidence::check;
+use crate::site::Programs;
+
+/// A command of the agent in a state that refuses it; LVM's exit status; words that its message must hold.
+const ROWS: &[(&str, i32, &str)] = &[
+    (
+        "lvm lvcreate --yes --wipesignatures n --zero n --size 4194304b --name x --addtag mooring vg9",
+        5,
+        "Volume group \"vg9\" not found",
+    ),
+    ("lvm lvs --reportformat json vg9", 5, "Volume group \"vg9\" not found"),
+    (
+        "lvm lvcreate --yes --wipesignatures n --zero n --size 99999744b --name big --addtag mooring small",
+        5,
+        "insufficient free space",
+    ),
+    (
+        "lvm lvcreate --yes --wipesignatures n --zero n --size 4194304b --name there --addtag mooring small",
+        5,
+        "already exists in volume group \"small\"",
+    ),
+    ("lvm lvchange --deltag mooring-unzeroed small/none", 5, "Failed to find logical volume \"small/none\""),
+    ("lvm lvremove --yes --force small/none", 5, "Failed to find logical volume \"small/none\""),
+    ("lvm lvremove --yes --force small/there", 5, " in use"),
+];
+
+pub(super) fn run(_: &Programs) -> Result<()> {
+    let rig = Rig::up(RigOptions::standard(0).named("lvm"))?;
+    let storage = rig.vm("storage")?;
+    // A group of a few extents, with one LV that something holds open.
+    storage
+        .sh("truncate -s 64M /var/disk; loop=$(losetup -f --show /var/disk); \
+             echo 0 131072 linear $loop 0 | dmsetup create smalldisk; udevadm settle; \
+             vgcreate -q small /dev/mapper/smalldisk; lvcreate -q -L 8M -n there --addtag mooring small; \
+             sleep 600 < /dev/small/there >/dev/null 2>&1 &")?
+        .ok()?;
+    for (command, status, words) in ROWS {
+        let out = storage.sh(&format!("LC_ALL=C {command}"))?;
+        let said = &out.stderr;
+        check(out.status.code() == Some(*status) && said.contains(words), || {
+            format!("{command}: {:?}, not {status} with {words:?}: {said}", out.status)
+        })?;
+        println!("   ok {status} {words}: {}", said.trim().lines().next().unwrap_or_default());
+    }
+    let version = storage.sh("lvm version | head -1")?.ok()?;
+    println!("   {}", version.line());
+    rig.check_consoles()
+}
