@@ -237,6 +237,7 @@ impl Agent for Service {
             timing: Some(v1::Timing {
                 durable_us: micros(answer.durable),
                 seen_us: answer.seen.map_or(0, micros),
+                tree_operations: answer.operations,
             }),
         }))
     }

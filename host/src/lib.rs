@@ -26,7 +26,7 @@ pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands, 
 pub use dump::{dump, dump_below};
 pub use lock::{LockError, LockFile};
 pub use net::local_addresses;
-pub use tree::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath};
+pub use tree::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath, tree_operations};
 
 /// The error numbers of the kernel.
 pub use nix::errno::Errno;

@@ -3,6 +3,7 @@
 //! Every call is one system call on one object (`write` and `read` are open, one transfer, close), because configfs
 //! gives each of them its own meaning. Nothing here is recursive, and nothing creates parents.
 
+use std::cell::Cell;
 use std::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -219,6 +220,15 @@ macro_rules! forward_tree {
 
 forward_tree!(&T, std::sync::Arc<T>);
 
+thread_local! {
+    static OPERATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Operations on kernel trees by this thread so far: what a pass costs is a difference of two of these.
+pub fn tree_operations() -> u64 {
+    OPERATIONS.get()
+}
+
 /// The real thing: a folder of the running kernel.
 #[derive(Debug, Clone)]
 pub struct KernelTree {
@@ -243,6 +253,12 @@ impl KernelTree {
         if path.as_str().is_empty() { self.root.clone() } else { self.root.join(path.as_str()) }
     }
 
+    /// Counts one operation.
+    fn count(&self) -> &Self {
+        OPERATIONS.set(OPERATIONS.get() + 1);
+        self
+    }
+
     fn fail(&self, op: TreeOp, path: &TreePath) -> impl FnOnce(io::Error) -> TreeError {
         let (root, path) = (self.root.display().to_string(), path.clone());
         move |error| TreeError {
@@ -256,24 +272,25 @@ impl KernelTree {
 
 impl Tree for KernelTree {
     fn mkdir(&self, path: &TreePath) -> Result<(), TreeError> {
-        fs::create_dir(self.at(path)).map_err(self.fail(TreeOp::Mkdir, path))
+        fs::create_dir(self.count().at(path)).map_err(self.fail(TreeOp::Mkdir, path))
     }
 
     fn rmdir(&self, path: &TreePath) -> Result<(), TreeError> {
-        fs::remove_dir(self.at(path)).map_err(self.fail(TreeOp::Rmdir, path))
+        fs::remove_dir(self.count().at(path)).map_err(self.fail(TreeOp::Rmdir, path))
     }
 
     fn symlink(&self, target: &TreePath, link: &TreePath) -> Result<(), TreeError> {
-        std::os::unix::fs::symlink(self.at(target), self.at(link)).map_err(self.fail(TreeOp::Symlink, link))
+        std::os::unix::fs::symlink(self.count().at(target), self.at(link))
+            .map_err(self.fail(TreeOp::Symlink, link))
     }
 
     fn unlink(&self, path: &TreePath) -> Result<(), TreeError> {
-        fs::remove_file(self.at(path)).map_err(self.fail(TreeOp::Unlink, path))
+        fs::remove_file(self.count().at(path)).map_err(self.fail(TreeOp::Unlink, path))
     }
 
     fn write(&self, path: &TreePath, value: &[u8]) -> Result<(), TreeError> {
         let write = || -> io::Result<()> {
-            let mut file = fs::OpenOptions::new().write(true).open(self.at(path))?;
+            let mut file = fs::OpenOptions::new().write(true).open(self.count().at(path))?;
             // One write(2): configfs stores what one call brings. A short write would store half a value.
             match file.write(value)? {
                 n if n == value.len() => Ok(()),
@@ -286,7 +303,7 @@ impl Tree for KernelTree {
     fn read(&self, path: &TreePath) -> Result<Vec<u8>, TreeError> {
         let read = || -> io::Result<Vec<u8>> {
             let mut bytes = Vec::with_capacity(256);
-            fs::File::open(self.at(path))?.take(ATTRIBUTE_BYTES_MAX).read_to_end(&mut bytes)?;
+            fs::File::open(self.count().at(path))?.take(ATTRIBUTE_BYTES_MAX).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
         read().map_err(self.fail(TreeOp::Read, path))
@@ -295,7 +312,7 @@ impl Tree for KernelTree {
     fn list(&self, path: &TreePath) -> Result<Vec<Entry>, TreeError> {
         let list = || -> io::Result<Vec<Entry>> {
             let mut entries = Vec::new();
-            for entry in fs::read_dir(self.at(path))? {
+            for entry in fs::read_dir(self.count().at(path))? {
                 let entry = entry?;
                 let kind = entry.file_type()?;
                 let kind = if kind.is_dir() {
@@ -315,7 +332,7 @@ impl Tree for KernelTree {
 
     fn read_link(&self, path: &TreePath) -> Result<TreePath, TreeError> {
         // configfs answers with a relative path (`../../../../target/core/…`), whatever the link was made with.
-        let target = fs::read_link(self.at(path)).map_err(self.fail(TreeOp::ReadLink, path))?;
+        let target = fs::read_link(self.count().at(path)).map_err(self.fail(TreeOp::ReadLink, path))?;
         let mut whole = self.at(&path.parent());
         for part in target.components() {
             match part {
@@ -332,7 +349,7 @@ impl Tree for KernelTree {
     }
 
     fn is_dir(&self, path: &TreePath) -> Result<bool, TreeError> {
-        match fs::metadata(self.at(path)) {
+        match fs::metadata(self.count().at(path)) {
             Ok(meta) => Ok(meta.is_dir()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(self.fail(TreeOp::Read, path)(error)),

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use mooring_tests::bench::Size;
 
 /// Chores of the Mooring project
 #[derive(Debug, Parser)]
@@ -50,8 +51,15 @@ struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// Grants and revokes, with 1 and with 500 volumes present
-    Grant,
+    /// Grants and revokes, with 1 and with many volumes present
+    Grant {
+        /// Volumes present in the large case
+        #[arg(long, default_value_t = 500)]
+        volumes: u32,
+        /// Rounds of each kind; fewer than the volumes
+        #[arg(long, default_value_t = 200)]
+        rounds: u32,
+    },
 }
 
 /// How often.
@@ -79,8 +87,8 @@ fn main() -> ExitCode {
         Chore::Test(args) => Ok(code(test::run(&args, &root()))),
         Chore::Ci => Ok(code(test::run(&test::TestArgs::default(), &root()))),
         Chore::Demo(args) => demo::run(&args, &root()).map(|()| ExitCode::SUCCESS),
-        Chore::Bench(BenchArgs { what: Bench::Grant }) => test::build_programs(&root())
-            .and_then(|programs| mooring_tests::bench::grant(&programs))
+        Chore::Bench(BenchArgs { what: Bench::Grant { volumes, rounds } }) => test::build_programs(&root())
+            .and_then(|programs| mooring_tests::bench::grant(&programs, Size { volumes, rounds }))
             .map(|()| ExitCode::SUCCESS),
         Chore::Soak(args) => test::build_programs(&root())
             .and_then(|programs| mooring_tests::demo::soak(&programs, args.trials))

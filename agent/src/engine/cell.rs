@@ -75,11 +75,15 @@ pub(crate) struct End<R> {
     pub(crate) done: bool,
     /// Something failed that may succeed later by itself.
     pub(crate) retry: bool,
+    /// When it ended.
+    pub(crate) at: Option<Instant>,
+    /// Operations on the kernel's tree that it took.
+    pub(crate) operations: u64,
 }
 
 impl<R> Default for End<R> {
     fn default() -> Self {
-        Self { pass: 0, generation: None, report: None, done: false, retry: false }
+        Self { pass: 0, generation: None, report: None, done: false, retry: false, at: None, operations: 0 }
     }
 }
 

@@ -134,6 +134,8 @@ pub struct ExportAnswer {
     pub durable: Duration,
     /// Until it was seen.
     pub seen: Option<Duration>,
+    /// Operations on the kernel's tree of the pass that saw it.
+    pub operations: u64,
 }
 
 struct Shared {
@@ -456,13 +458,15 @@ impl Engine {
         let admitted = self
             .admitted(&cell, deadline, move |engine, cell, claim| engine.admit_export(cell, put, claim))
             .await?;
-        let mut seen = None;
+        let (mut seen, mut operations) = (None, 0);
         loop {
             let settled = {
                 let state = cell.state();
                 let settled = state.export_end.is_settled(generation, admitted.after);
                 if settled && state.export_end.done {
-                    seen = Some(began.elapsed());
+                    let at = state.export_end.at.unwrap_or_else(Instant::now);
+                    seen = Some(at.saturating_duration_since(began));
+                    operations = state.export_end.operations;
                 }
                 settled
             };
@@ -478,7 +482,14 @@ impl Engine {
             receipts = read.transpose().map_err(Refusal::Store)?.unwrap_or_default();
         }
         let report = cell.export_report();
-        Ok(ExportAnswer { report, done: seen.is_some(), receipts, durable: admitted.durable, seen })
+        Ok(ExportAnswer {
+            report,
+            done: seen.is_some(),
+            receipts,
+            durable: admitted.durable,
+            seen,
+            operations,
+        })
     }
 
     fn receipts_of(&self, volume: VolumeId, generation: Generation) -> Result<Vec<Receipt>, StoreError> {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use mooring_model::{
     Blocked, Chain, Cure, ExportReport, ExportSpec, Generation, Phase, Plan, Problem, Proof, Step, VolumeId,
@@ -51,6 +52,8 @@ struct ExportEnd {
     /// The export is not in the kernel, and its LV is not known to be ready.
     waits: bool,
     problems: Vec<Problem>,
+    /// Operations on the kernel's tree that it took.
+    operations: u64,
 }
 
 impl Engine {
@@ -136,6 +139,8 @@ impl Engine {
             report: end.report,
             done: end.done,
             retry: end.retry || unwritten,
+            at: Some(Instant::now()),
+            operations: end.operations,
         };
         drop(state);
         cell.changed();
@@ -172,7 +177,15 @@ impl Engine {
             self.publish(Change::Volume(report.clone()));
         }
         let generation = wishes.volume.as_ref().map(|wish| wish.stamp.generation);
-        state.volume_end = End { pass: wishes.pass, generation, report, done, retry };
+        state.volume_end = End {
+            pass: wishes.pass,
+            generation,
+            report,
+            done,
+            retry,
+            at: Some(Instant::now()),
+            operations: 0,
+        };
         drop(state);
         cell.changed();
     }
@@ -241,9 +254,19 @@ impl Engine {
         let Some(wanted) = self.wanted_export(cell, wishes.volume.as_ref(), export) else {
             let waits = super::is_spec(export);
             let problems = Vec::from_iter(waits.then(|| waits_for_volume(cell)));
-            return ExportEnd { report: None, done: !waits, retry: waits, gone: false, waits, problems };
+            return ExportEnd {
+                report: None,
+                done: !waits,
+                retry: waits,
+                gone: false,
+                waits,
+                problems,
+                operations: 0,
+            };
         };
+        let before = mooring_host::tree_operations();
         let Made { view, left } = self.make_export(cell, &wanted, generation, usable);
+        let operations = mooring_host::tree_operations() - before;
         let (left, mut problems) = match left {
             Ok(plan) => (plan.steps.len(), blocked(&plan.blocked)),
             Err(error) => {
@@ -258,14 +281,14 @@ impl Engine {
         let retry = left > 0 || problems.iter().any(|problem| problem.cure == Cure::Retry);
         let Some(view) = view else {
             let report = cell.export_report().map(|last| ExportReport { problems: problems.clone(), ..last });
-            return ExportEnd { report, done: false, retry, gone: false, waits, problems };
+            return ExportEnd { report, done: false, retry, gone: false, waits, problems, operations };
         };
         let facts = mooring_targets::report(&wanted, &view, &BTreeMap::<String, Live>::new());
         let gone = view.target.is_none() && view.backstore.is_none();
         let done = problems.is_empty() && facts.in_force;
         let shown = super::is_spec(export) || !gone;
         let report = export.filter(|_| shown).map(|_| export_report(cell.id, generation, facts, &problems));
-        ExportEnd { report, done, retry, gone, waits, problems }
+        ExportEnd { report, done, retry, gone, waits, problems, operations }
     }
 
     /// Looks, plans, applies, looks again. Without `usable`, nothing is applied to an export that the kernel does not serve.

@@ -230,6 +230,9 @@ pub struct Timing {
     /// Until it was seen in the kernel; 0 when it was not.
     #[prost(uint64, tag = "2")]
     pub seen_us: u64,
+    /// File operations in the kernel's tree by the pass that answers: looks and changes.
+    #[prost(uint64, tag = "3")]
+    pub tree_operations: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetVolumeRequest {

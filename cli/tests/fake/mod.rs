@@ -259,7 +259,11 @@ impl State {
             report: self.export_report(&id),
             done: !self.knobs.pending && receipts.iter().all(|receipt| receipt.proven),
             receipts,
-            timing: Some(v1::Timing { durable_us: 420, seen_us: if self.knobs.pending { 0 } else { 9_800 } }),
+            timing: Some(v1::Timing {
+                durable_us: 420,
+                seen_us: if self.knobs.pending { 0 } else { 9_800 },
+                tree_operations: 15,
+            }),
         })
     }
 

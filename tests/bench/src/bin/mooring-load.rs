@@ -1,10 +1,10 @@
 //! A client that grants and revokes, and collects the times that the agent reports: from the decoded request to seen in the
-//! kernel. It runs beside the agent and reads the agent's counters of read and write system calls.
+//! kernel, and how many file operations that took.
 
-use std::path::Path;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
 use mooring_api::v1;
 use mooring_api::v1::agent_client::AgentClient;
@@ -18,9 +18,6 @@ struct Args {
     /// The agent's socket
     #[arg(long, default_value = "unix:/run/mooring/agent.sock")]
     agent: mooring_api::Address,
-    /// The agent's process, for its counters
-    #[arg(long)]
-    pid: u32,
     /// The volume group
     #[arg(long, default_value = "vg0")]
     group: String,
@@ -39,24 +36,14 @@ struct Args {
 #[derive(Serialize)]
 struct Load {
     figures: Vec<Figures>,
-    /// Read and write system calls of the agent during one further grant, each of the last ten.
-    further_grant_calls: Vec<u64>,
+    /// File operations in the kernel's tree of a further grant: the different numbers that were seen.
+    further_grant_operations: BTreeSet<u64>,
 }
 
 /// The id of a volume of the benchmark: the number varies in the first byte, so that HBAs vary as with random ids, and in the
 /// first 25 digits, of which the NAA is made.
 fn volume(number: u32) -> VolumeId {
     VolumeId::from_u128((u128::from(number % 256) << 120) | (u128::from(number) << 32))
-}
-
-/// Read and write system calls of a process.
-fn calls(pid: u32) -> Result<u64> {
-    let path = Path::new("/proc").join(pid.to_string()).join("io");
-    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let of = |name: &str| {
-        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap_or(0)
-    };
-    Ok(of("syscr:") + of("syscw:"))
 }
 
 struct Client {
@@ -98,7 +85,7 @@ impl Client {
     }
 
     /// Grants to hosts 0..hosts; the agent's time until it was seen.
-    async fn export(&mut self, number: u32, hosts: usize) -> Result<u64> {
+    async fn export(&mut self, number: u32, hosts: usize) -> Result<v1::Timing> {
         let grant = |host: usize| v1::Grant {
             initiator: format!("iqn.2026-01.floor:host{host}"),
             lun: 1,
@@ -133,7 +120,7 @@ impl Client {
         if !answer.done || timing.seen_us == 0 {
             bail!("volume {number}, {hosts} hosts: not seen: {:?}", answer.report);
         }
-        Ok(timing.seen_us)
+        Ok(timing)
     }
 }
 
@@ -142,28 +129,30 @@ async fn run(args: Args) -> Result<Load> {
     // Later runs must be newer than earlier ones: the time of day is.
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     let mut client = Client { agent: AgentClient::new(channel), counter: u64::try_from(since.as_micros())? };
-    let range = |pair: &Option<Vec<u32>>| match pair.as_deref() {
+    let range = |pair: Option<&[u32]>| match pair {
         Some([from, to]) => *from..*to,
         _ => 0..0,
     };
-    for number in range(&args.adopt) {
+    for number in range(args.adopt.as_deref()) {
         client.adopt(number, &args.group, args.size).await?;
     }
-    let (mut first, mut further, mut revoke, mut counted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for number in range(&args.grant) {
-        first.push(client.export(number, 1).await?);
-        let before = calls(args.pid)?;
-        further.push(client.export(number, 2).await?);
-        counted.push(calls(args.pid)? - before);
-        revoke.push(client.export(number, 1).await?);
+    let (mut first, mut further, mut revoke, mut durable) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut operations = BTreeSet::new();
+    for number in range(args.grant.as_deref()) {
+        first.push(client.export(number, 1).await?.seen_us);
+        let timing = client.export(number, 2).await?;
+        further.push(timing.seen_us);
+        durable.push(timing.durable_us);
+        operations.insert(timing.tree_operations);
+        revoke.push(client.export(number, 1).await?.seen_us);
     }
     let figures = vec![
         Figures::of("first grant", first),
         Figures::of("further grant", further),
+        Figures::of("durable", durable),
         Figures::of("revoke", revoke),
     ];
-    let from = counted.len().saturating_sub(10);
-    Ok(Load { figures, further_grant_calls: counted.split_off(from) })
+    Ok(Load { figures, further_grant_operations: operations })
 }
 
 fn main() -> ExitCode {
