@@ -1,6 +1,6 @@
 //! The words of LVM by which the agent tells its errors apart (`agent/src/volumes/lvm.rs`), from the real `lvm`.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use mooring_rig::{Rig, RigOptions};
 
 use crate::evidence::check;
@@ -32,13 +32,16 @@ const ROWS: &[(&str, i32, &str)] = &[
 pub(super) fn run(_: &Programs) -> Result<()> {
     let rig = Rig::up(RigOptions::standard(0).named("lvm"))?;
     let storage = rig.vm("storage")?;
-    // A group of a few extents, with one LV that something holds open.
+    let disks = storage.data_disks();
+    let disk = disks.first().context("a data disk")?;
+    // A group of a few extents, on a part of the disk that LVM does not take for the disk itself, with one LV that is held open.
     storage
-        .sh("truncate -s 64M /var/disk; loop=$(losetup -f --show /var/disk); \
-             echo 0 131072 linear $loop 0 | dmsetup create smalldisk; udevadm settle; \
-             vgcreate -q small /dev/mapper/smalldisk; lvcreate -q -L 8M -n there --addtag mooring small; \
-             sleep 600 < /dev/small/there >/dev/null 2>&1 &")?
+        .sh(&format!(
+            "echo 0 131072 linear {disk} 4096 | dmsetup create smalldisk; udevadm settle; \
+             vgcreate -q small /dev/mapper/smalldisk; lvcreate -q -L 8M -n there --addtag mooring small"
+        ))?
         .ok()?;
+    let holder = storage.command(["sh", "-c", "exec sleep 600 < /dev/small/there"]).spawn()?;
     for (command, status, words) in ROWS {
         let out = storage.sh(&format!("LC_ALL=C {command}"))?;
         let said = &out.stderr;
@@ -49,5 +52,6 @@ pub(super) fn run(_: &Programs) -> Result<()> {
     }
     let version = storage.sh("lvm version | head -1")?.ok()?;
     println!("   {}", version.line());
+    holder.kill()?;
     rig.check_consoles()
 }
