@@ -20,17 +20,55 @@ pub enum Cure {
 }
 
 /// Prints an error and its sources on one line, `outer: inner: innermost`. Our `Display`s never print their source,
-/// so that each message of the chain stands there exactly once.
+/// so that each message of the chain stands there exactly once; of others' errors, which do print it, what only repeats
+/// the message before it is left out.
 pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
+        let mut last = self.0.to_string();
+        f.write_str(&last)?;
         let mut source = self.0.source();
         while let Some(inner) = source {
-            write!(f, ": {inner}")?;
+            let text = inner.to_string();
+            if !last.contains(&text) && !text.contains(&last) {
+                write!(f, ": {text}")?;
+                last = text;
+            }
             source = inner.source();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Layer {
+        text: &'static str,
+        source: Option<Box<Layer>>,
+    }
+
+    fn chain(texts: &[&'static str]) -> Layer {
+        let (text, rest) = texts.split_first().unwrap();
+        Layer { text, source: (!rest.is_empty()).then(|| Box::new(chain(rest))) }
+    }
+
+    #[test]
+    fn every_message_stands_there_once() {
+        for (texts, want) in [
+            (&["cannot write", "disk full"][..], "cannot write: disk full"),
+            (
+                &["cannot reach x", "transport: no such file", "no such file"][..],
+                "cannot reach x: transport: no such file",
+            ),
+            (&["cannot keep y", "disk full", "code 13: disk full"][..], "cannot keep y: disk full"),
+            (&["one"][..], "one"),
+        ] {
+            assert_eq!(Chain(&chain(texts)).to_string(), want);
+        }
     }
 }

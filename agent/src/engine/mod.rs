@@ -432,19 +432,20 @@ impl Engine {
             .admitted(&cell, deadline, move |engine, cell, claim| engine.admit_volume(cell, put, claim))
             .await?;
         loop {
-            let done = {
+            let settled = {
                 let state = cell.state();
                 let end = &state.volume_end;
                 // Of a newer wish than this one it is not said that this one is true.
-                end.is_settled(generation, after).then(|| end.done && end.generation == Some(generation))
+                let done = end.done && end.generation == Some(generation);
+                end.is_settled(generation, after)
+                    .then(|| VolumeAnswer { report: state.volume_report(cell.id), done })
             };
+            if let Some(answer) = settled {
+                return Ok(answer);
+            }
             let left = deadline.saturating_sub(began.elapsed());
-            if done.is_some()
-                || left.is_zero()
-                || tokio::time::timeout(left, version.changed()).await.is_err()
-            {
-                let report = cell.volume_report();
-                return Ok(VolumeAnswer { report, done: done.unwrap_or(false) });
+            if left.is_zero() || tokio::time::timeout(left, version.changed()).await.is_err() {
+                return Ok(VolumeAnswer { report: cell.volume_report(), done: false });
             }
         }
     }
@@ -458,15 +459,25 @@ impl Engine {
         let admitted = self
             .admitted(&cell, deadline, move |engine, cell, claim| engine.admit_export(cell, put, claim))
             .await?;
-        let (mut seen, mut operations) = (None, 0);
+        let mut answer = ExportAnswer {
+            report: None,
+            done: false,
+            receipts: Vec::new(),
+            durable: admitted.durable,
+            seen: None,
+            operations: 0,
+        };
         loop {
             let settled = {
                 let state = cell.state();
-                let settled = state.export_end.is_settled(generation, admitted.after);
-                if settled && state.export_end.done {
-                    let at = state.export_end.at.unwrap_or_else(Instant::now);
-                    seen = Some(at.saturating_duration_since(began));
-                    operations = state.export_end.operations;
+                let end = &state.export_end;
+                answer.report = state.export_report();
+                let settled = end.is_settled(generation, admitted.after);
+                if settled && end.done {
+                    let at = end.at.unwrap_or_else(Instant::now);
+                    answer.seen = Some(at.saturating_duration_since(began));
+                    answer.operations = end.operations;
+                    answer.done = true;
                 }
                 settled
             };
@@ -475,21 +486,12 @@ impl Engine {
                 break;
             }
         }
-        let mut receipts = Vec::new();
         if admitted.receipts {
             let (engine, volume) = (self.clone(), cell.id);
             let read = self.blocking(move || engine.receipts_of(volume, generation)).await;
-            receipts = read.transpose().map_err(Refusal::Store)?.unwrap_or_default();
+            answer.receipts = read.transpose().map_err(Refusal::Store)?.unwrap_or_default();
         }
-        let report = cell.export_report();
-        Ok(ExportAnswer {
-            report,
-            done: seen.is_some(),
-            receipts,
-            durable: admitted.durable,
-            seen,
-            operations,
-        })
+        Ok(answer)
     }
 
     fn receipts_of(&self, volume: VolumeId, generation: Generation) -> Result<Vec<Receipt>, StoreError> {

@@ -13,7 +13,7 @@ use mooring_model::{
 };
 use mooring_targets::ExportView;
 
-use super::cell::{Cell, Wish, WishKind};
+use super::cell::{Cell, State, Wish, WishKind};
 use super::{Engine, Refusal, pass};
 use crate::volumes;
 
@@ -66,20 +66,19 @@ fn stamp_of<S>(wish: &Wish<S>) -> (Stamp, Vec<u8>) {
     (wish.stamp.clone(), wish.opaque.clone())
 }
 
-impl Cell {
+impl State {
     /// The volume as the last pass left it, and what goes on now.
-    pub(super) fn volume_report(&self) -> VolumeReport {
-        let state = self.state();
-        let (spec, doomed) = match state.volume.as_ref().map(|wish| &wish.kind) {
+    pub(super) fn volume_report(&self, id: VolumeId) -> VolumeReport {
+        let (spec, doomed) = match self.volume.as_ref().map(|wish| &wish.kind) {
             Some(WishKind::Spec(spec)) => (Some(spec), false),
             Some(WishKind::Tombstone { .. }) => (None, true),
             None => (None, false),
         };
-        let current = state.volume_end.generation == state.volume.as_ref().map(|wish| wish.stamp.generation);
+        let current = self.volume_end.generation == self.volume.as_ref().map(|wish| wish.stamp.generation);
         let mut report =
-            state.volume_end.report.clone().filter(|_| current).or_else(|| state.orphan.clone()).unwrap_or(
+            self.volume_end.report.clone().filter(|_| current).or_else(|| self.orphan.clone()).unwrap_or(
                 VolumeReport {
-                    id: self.id,
+                    id,
                     phase: if doomed { Phase::Deleting } else { Phase::Creating },
                     group: spec.map(|spec| spec.group.to_string()).unwrap_or_default(),
                     size: mooring_model::ByteSize(0),
@@ -89,23 +88,32 @@ impl Cell {
                 },
             );
         if report.phase == Phase::Gone
-            && let Some(orphan) = &state.orphan
+            && let Some(orphan) = &self.orphan
         {
             report = orphan.clone();
         }
-        report.zeroed = state.zeroed.map(mooring_model::ByteSize);
+        report.zeroed = self.zeroed.map(mooring_model::ByteSize);
         report
     }
 
     /// The export as the last pass left it, with the call that is stuck now.
     pub(super) fn export_report(&self) -> Option<ExportReport> {
-        let state = self.state();
-        let mut report = state.export_end.report.clone();
+        let mut report = self.export_end.report.clone();
         if let Some(report) = report.as_mut() {
-            report.stuck = state.stuck();
-            report.in_force &= state.is_export_current();
+            report.stuck = self.stuck();
+            report.in_force &= self.is_export_current();
         }
         report
+    }
+}
+
+impl Cell {
+    pub(super) fn volume_report(&self) -> VolumeReport {
+        self.state().volume_report(self.id)
+    }
+
+    pub(super) fn export_report(&self) -> Option<ExportReport> {
+        self.state().export_report()
     }
 }
 

@@ -2,6 +2,7 @@
 //! touched, nothing is left.
 
 use mooring_api::v1;
+use tokio_stream::StreamExt;
 use tonic::{Code, Status};
 
 use crate::rig::*;
@@ -175,14 +176,20 @@ fn no_room_leaves_nothing_in_lvm() {
 fn a_group_that_fills_up_between_the_look_and_the_creation_fails_and_comes_true_by_itself() {
     let (node, v) = (Node::with("resync_seconds = 1"), volume(1));
     let agent = node.start();
+    let mut reports = agent.watch();
     let said = "  Volume group \"vg0\" has insufficient free space (1 extents): 2 required.\n";
     node.fake.lvm().fail_next("lvcreate", 5, said);
-    let answer = agent.put_volume(put_volume(&v, 1)).unwrap();
-    let report = answer.report.unwrap();
-    assert_eq!((answer.done, report.phase()), (false, v1::Phase::Failed));
-    assert!(report.problems[0].text.contains("vg0 has not enough free space"), "{report:?}");
-    assert_eq!(report.problems[0].cure(), v1::Cure::Operator);
-    eventually("the volume", || agent.get(&v).unwrap().volume.unwrap().phase() == v1::Phase::Ready);
+    agent.put_volume(put_volume(&v, 1)).unwrap();
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|report: &v1::VolumeReport| report.phase() != v1::Phase::Ready) {
+        let report = agent.wait(async { reports.next().await.unwrap().unwrap() });
+        if let Some(v1::report::What::Volume(report)) = report.what {
+            seen.push(report);
+        }
+    }
+    let failed = &seen[0];
+    assert_eq!((failed.phase(), failed.problems[0].cure()), (v1::Phase::Failed, v1::Cure::Operator));
+    assert!(failed.problems[0].text.contains("vg0 has not enough free space"), "{failed:?}");
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn revoked_on_a_dead_disk(writes: usize) -> (Node, Agent, String, v1::PutExportR
     for _ in 0..writes {
         node.fake.start_write(one, 1).unwrap();
     }
-    let answer = agent.put_export(put_export(&v, 2, &[("host2", RO)])).unwrap();
+    let answer = agent.put_export(brief(put_export(&v, 2, &[("host2", RO)]))).unwrap();
     (node, agent, v, answer)
 }
 
@@ -72,7 +72,7 @@ fn a_quarantined_volume_takes_no_new_writer_and_other_volumes_do() {
     agent.make(put_export(&w, 1, &[("host3", RW)]));
     assert_eq!(node.reach(&w), ["host3 rw"]);
 
-    let reader = agent.put_export(put_export(&v, 3, &[("host2", RO), ("host3", RO)])).unwrap();
+    let reader = agent.put_export(brief(put_export(&v, 3, &[("host2", RO), ("host3", RO)]))).unwrap();
     assert!(!reader.done, "durable; true as soon as the kernel's call has returned");
     node.fake.release(device(&v));
     eventually("the reader is in", || node.reach(&v) == ["host2 ro", "host3 ro"]);
@@ -266,9 +266,9 @@ fn a_pass_of_an_older_spec_proves_no_newer_revoke() {
     agent.switch.pause_before(&removal);
     let mut renumbered = export_spec(&[("host1", RW)]);
     renumbered.grants[0].lun = 2;
-    assert!(!agent.put_export(put_export_spec(&v, 2, renumbered)).unwrap().done);
+    assert!(!agent.put_export(brief(put_export_spec(&v, 2, renumbered))).unwrap().done);
     step_to(&agent, &removal);
-    assert!(!agent.put_export(put_export(&v, 3, &[])).unwrap().done);
+    assert!(!agent.put_export(brief(put_export(&v, 3, &[]))).unwrap().done);
     let again = format!("mkdir {acl}/lun_2");
     step_to(&agent, &again);
     assert!(node.tree().contains(&iqn("host1")), "the older spec's ACL is there");

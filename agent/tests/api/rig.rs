@@ -31,6 +31,9 @@ pub(crate) const SECRET_WORD: &str = "Xylophon";
 pub(crate) const RW: v1::Mode = v1::Mode::ReadWrite;
 pub(crate) const RO: v1::Mode = v1::Mode::ReadOnly;
 
+/// Long enough for every answer that comes before its deadline.
+const ANSWER_MS: u32 = 20_000;
+
 /// A limit for waiting, never a measure.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -334,7 +337,7 @@ pub(crate) fn put_volume_spec(id: &str, counter: u64, spec: v1::VolumeSpec) -> v
         stamp: Some(stamp(1, counter, &spec)),
         wish: Some(v1::put_volume_request::Wish::Spec(spec)),
         opaque: b"opaque".to_vec(),
-        deadline_ms: 0,
+        deadline_ms: ANSWER_MS,
     }
 }
 
@@ -381,9 +384,14 @@ pub(crate) fn put_export_spec(id: &str, counter: u64, spec: v1::ExportSpec) -> v
         stamp: Some(stamp(1, counter, &spec)),
         wish: Some(v1::put_export_request::Wish::Spec(spec)),
         opaque: b"opaque".to_vec(),
-        deadline_ms: 0,
+        deadline_ms: ANSWER_MS,
         live_sessions: v1::LiveSessions::Cut.into(),
     }
+}
+
+/// The same for an answer that comes at its deadline: long enough to be taken, short enough to wait for.
+pub(crate) fn brief(put: v1::PutExportRequest) -> v1::PutExportRequest {
+    v1::PutExportRequest { deadline_ms: 1000, ..put }
 }
 
 pub(crate) fn delete_export(id: &str, counter: u64) -> v1::PutExportRequest {

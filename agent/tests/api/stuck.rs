@@ -8,14 +8,14 @@ use crate::rig::*;
 
 /// A volume whose revoke hangs in the kernel, known to be stuck.
 fn stuck_volume() -> (Node, Agent, String) {
-    let (node, v) = (Node::with("answer_deadline_ms = 200"), volume(1));
+    let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RW)]));
     let one = node.login(&v, "host1").unwrap();
     node.fake.hold(device(&v));
     node.fake.start_write(one, 1).unwrap();
-    assert!(!agent.put_export(put_export(&v, 2, &[])).unwrap().done);
+    assert!(!agent.put_export(brief(put_export(&v, 2, &[]))).unwrap().done);
     eventually("it is known to be stuck", || agent.get(&v).unwrap().export.unwrap().stuck.is_some());
     (node, agent, v)
 }
@@ -67,7 +67,7 @@ fn however_often_a_stuck_volume_is_asked_for_others_are_served() {
 #[test]
 fn a_call_that_somebody_else_hangs_in_loses_a_thread_or_two_and_not_one_for_each_question() {
     // Not our rmdir: some other program's. The volume is at rest for us, and a look at it does not come back.
-    let (node, v) = (Node::with("answer_deadline_ms = 200"), volume(1));
+    let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RW)]));
@@ -127,16 +127,17 @@ fn a_change_that_could_not_be_checked_is_not_taken_later() {
 
 #[test]
 fn a_tombstone_of_a_stuck_export_says_what_it_waits_for_and_finishes_by_itself() {
-    let (node, v) = (Node::with("answer_deadline_ms = 200"), volume(1));
+    let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RW)]));
     let one = node.login(&v, "host1").unwrap();
     node.fake.hold(device(&v));
     node.fake.start_write(one, 1).unwrap();
-    let answer = agent.put_export(delete_export(&v, 2)).unwrap();
+    let answer = agent.put_export(brief(delete_export(&v, 2))).unwrap();
     assert!(!answer.done && !answer.receipts[0].proven);
-    let answer = agent.put_volume(delete_volume(&v, 2)).unwrap();
+    let answer =
+        agent.put_volume(v1::PutVolumeRequest { deadline_ms: 1000, ..delete_volume(&v, 2) }).unwrap();
     assert_eq!((answer.done, answer.report.unwrap().phase()), (false, v1::Phase::Deleting));
     eventually("the stuck call is named", || {
         agent.get(&v).unwrap().export.is_some_and(|export| export.stuck.is_some())
