@@ -449,8 +449,10 @@ pub fn soak(programs: &Programs, trials: u32) -> Result<()> {
     demo.create_and_grant()?;
     demo.attach()?;
     for trial in 1..=trials {
+        if trial > 1 {
+            demo.reattach_host1()?;
+        }
         demo.force_detach().with_context(|| format!("trial {trial} of {trials}"))?;
-        demo.reattach_host1()?;
         println!(
             "trial {trial} of {trials}: proven, nothing landed, survivor's longest gap {} ms",
             demo.proved.longest_gap_ms
