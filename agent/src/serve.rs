@@ -89,6 +89,12 @@ fn refused(refusal: &Refusal) -> Status {
     status_of(code, Chain(refusal).to_string(), refusal.cure())
 }
 
+/// An answer to a question, not a refusal: nothing to log.
+fn unknown(id: VolumeId) -> Status {
+    let refusal = Refusal::UnknownVolume(id);
+    status_of(Code::NotFound, refusal.to_string(), refusal.cure())
+}
+
 fn invalid(error: SpecError) -> Status {
     status_of(Code::InvalidArgument, Chain(&Refusal::Invalid(error)).to_string(), Cure::FixSpec)
 }
@@ -247,7 +253,7 @@ impl Agent for Service {
         request: Request<v1::GetVolumeRequest>,
     ) -> Result<Response<v1::VolumeStatus>, Status> {
         let id = volume_id(&request.into_inner().volume_id)?;
-        let state = self.engine.status(id).await.ok_or_else(|| refused(&Refusal::UnknownVolume(id)))?;
+        let state = self.engine.status(id).await.ok_or_else(|| unknown(id))?;
         Ok(Response::new(state_to_wire(&state)))
     }
 
@@ -270,7 +276,7 @@ impl Agent for Service {
         let asked = request.into_inner().volume_id;
         let only = if asked.is_empty() { None } else { Some(volume_id(&asked)?) };
         if let Some(id) = only.filter(|id| !self.engine.knows(*id)) {
-            return Err(refused(&Refusal::UnknownVolume(id)));
+            return Err(unknown(id));
         }
         let planned = self.engine.plan(only).await;
         let step = |step: crate::engine::PlannedStep| v1::PlannedStep {

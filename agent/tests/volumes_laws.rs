@@ -694,7 +694,7 @@ fn faults_of_the_machine() {
     let path = volumes::device_path("vg0", &name(1));
     fake.set_busy(&path, true);
     let error = make().unwrap_err();
-    assert!(matches!(&error, Error::InUse { .. }) && error.cure() == Cure::Operator, "{error}");
+    assert!(matches!(&error, Error::InUse { .. }) && error.cure() == Cure::Retry, "{error}");
     fake.set_busy(&path, false);
     make().unwrap();
     assert!(plan_of(&fake, &wanted).is_quiet() && fake.blocks().is_zeroed(&path));

@@ -118,3 +118,16 @@ pub fn report_failure(failure: &Failure, json: bool) -> Exit {
     let _ = io::stderr().lock().write_all(text.as_bytes());
     failure.exit()
 }
+
+/// Prints what clap says of the words: help and version as they are, a mistake as JSON where JSON was asked for.
+pub fn report_usage(error: &clap::Error, json: bool) -> Exit {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return Exit::Ok;
+    }
+    if json {
+        return report_failure(&Failure::Usage(error.to_string().trim_end().to_owned()), true);
+    }
+    let _ = error.print();
+    Exit::Usage
+}

@@ -6,7 +6,12 @@ use clap::Parser;
 use mooring_cli::{Cli, Failure};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            return mooring_cli::report_usage(&error, std::env::args().any(|word| word == "--json")).into();
+        }
+    };
     let json = cli.global.json;
     let result = tokio::runtime::Builder::new_current_thread()
         .enable_all()

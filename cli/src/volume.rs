@@ -17,24 +17,18 @@ use crate::session::{Session, stamp_for, twice};
 pub(crate) async fn create(session: &Session, args: &CreateArgs) -> Result<Reply<Created>, Failure> {
     let sender = session.sender()?;
     let group = group(session, args.group.as_ref())?;
-    let id = args.id.unwrap_or_else(VolumeId::random);
-    refuse_taken_name(session, args, id).await?;
+    let id = id_for(session, args).await?;
     let spec = VolumeSpec { id, group, size: args.size, provisioning: Provisioning::Thick };
     let spec = v1::VolumeSpec::from(&spec);
     let opaque = opaque_of(&args.name)?;
     let digest = mooring_api::digest(&spec, &opaque);
     let response = twice(async || {
-        let kept = match args.id {
-            Some(id) => known(session, id).await?,
-            None => None,
-        };
-        let kept = kept.as_ref().and_then(|status| status.volume_stamp.as_ref());
+        let known = known(session, id).await?;
+        let kept = known.as_ref().and_then(|status| status.volume_stamp.as_ref());
         let stamp = stamp_for(kept, digest.clone())?;
         // The same id with other words is another volume. Growing one is not a create.
         if kept.is_some_and(|kept| kept.generation != stamp.generation) {
-            return Err(Failure::Refused(format!(
-                "volume {id} exists, or existed, and was asked for with another name, size or group: `mooring volume show {id}`"
-            )));
+            return Err(other_words(args, id, known.as_ref()));
         }
         session
             .put_volume(v1::PutVolumeRequest {
@@ -69,17 +63,43 @@ fn group(session: &Session, wanted: Option<&VgName>) -> Result<VgName, Failure> 
     }
 }
 
-async fn refuse_taken_name(session: &Session, args: &CreateArgs, id: VolumeId) -> Result<(), Failure> {
+/// The id to create: the one that is named, else that of the volume of this name (then this is a repetition), else a new one.
+async fn id_for(session: &Session, args: &CreateArgs) -> Result<VolumeId, Failure> {
     let volumes = session.list().await?;
-    let Some(other) = named(&volumes, &args.name).into_iter().find(|other| other.volume_id != id.to_string())
-    else {
-        return Ok(());
+    let same_name = named(&volumes, &args.name);
+    let taken = |other: &v1::VolumeStatus| {
+        Failure::Refused(format!(
+            "a volume named {:?} exists: {}. Choose another name",
+            args.name.to_string(),
+            other.volume_id
+        ))
     };
-    Err(Failure::Refused(format!(
-        "a volume named {:?} exists: {id}. Choose another name; to repeat the request that made it, say --id {id}",
-        args.name.to_string(),
-        id = other.volume_id
-    )))
+    match (args.id, &same_name[..]) {
+        (None, []) => Ok(VolumeId::random()),
+        (None, [one]) => one.volume_id.parse().map_err(|_| taken(one)),
+        (None, [first, ..]) => Err(taken(first)),
+        (Some(id), others) => others
+            .iter()
+            .find(|other| other.volume_id != id.to_string())
+            .map_or(Ok(id), |other| Err(taken(other))),
+    }
+}
+
+/// Why a create is no repetition of the one that was kept.
+fn other_words(args: &CreateArgs, id: VolumeId, known: Option<&v1::VolumeStatus>) -> Failure {
+    let phase = known.and_then(|status| status.volume.as_ref()).map(v1::VolumeReport::phase);
+    Failure::Refused(match (phase, args.id) {
+        (Some(v1::Phase::Gone | v1::Phase::Deleting), _) => {
+            format!("volume {id} was deleted: an id is used once, choose another")
+        }
+        (_, Some(_)) => format!(
+            "volume {id} exists and was asked for with another name, size or group: `mooring volume show {id}`"
+        ),
+        (_, None) => format!(
+            "a volume named {:?} exists with another size or group: {id} (`mooring volume show {id}`). Choose another name",
+            args.name.to_string()
+        ),
+    })
 }
 
 async fn known(session: &Session, id: VolumeId) -> Result<Option<v1::VolumeStatus>, Failure> {

@@ -144,3 +144,19 @@ fn addresses_and_options() {
 fn without_an_address_it_is_the_local_agent() {
     mooring(None, &["volume", "list"], None).refused(6, &["unix:/run/mooring/agent.sock"]);
 }
+
+/// With --json a mistake in the words is JSON as well, and help stays help.
+#[test]
+fn usage_errors_are_json_where_json_is_asked_for() {
+    let run = |words: &[&str]| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_mooring")).args(words).output().unwrap()
+    };
+    let out = run(&["--json", "volume", "create"]);
+    let error: serde_json::Value = serde_json::from_slice(&out.stderr).unwrap();
+    assert_eq!(
+        (out.status.code(), &error["kind"], &error["exit_code"]),
+        (Some(2), &"usage".into(), &2.into())
+    );
+    let help = run(&["--json", "--help"]);
+    assert!(help.status.success() && String::from_utf8_lossy(&help.stdout).contains("Usage"));
+}

@@ -291,6 +291,13 @@ impl ExportSpec {
                     ),
                 ));
             }
+            if grant.lun.0 == 0 {
+                // The kernel answers for an unmapped LUN 0 with a virtual disk: a revoked host would read zeros (lio.md, d).
+                return Err(SpecError::new(
+                    format!("grants[{index}].lun"),
+                    "LUN 0 is not allowed: want 1 to 65535",
+                ));
+            }
             if let Some(chap) = &grant.chap {
                 chap.check(&format!("grants[{index}].chap"))?;
             }

@@ -39,7 +39,8 @@ fn prompt(site: &Site) -> Result<()> {
             "" => {}
             "exit" | "quit" => break,
             name => match site.rig.vm(name).and_then(|vm| vm.sh(command)) {
-                Ok(out) => print!("{}{}", out.stdout, out.stderr),
+                Ok(out) if out.status.success() => print!("{}{}", out.stdout, out.stderr),
+                Ok(out) => println!("{}{}[{}]", out.stdout, out.stderr, out.status),
                 Err(error) => println!("{error:#}"),
             },
         }

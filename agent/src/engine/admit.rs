@@ -400,6 +400,10 @@ impl Engine {
             .iter()
             .filter(|portal| kept.is_none_or(|kept| !kept.portals.contains(portal)))
             .collect();
+        if let Some(portal) = new.iter().find(|portal| portal.address().is_loopback()) {
+            let why = format!("portal {portal}: no other host reaches a loopback address");
+            return Err(Refusal::precondition(why, Cure::FixSpec));
+        }
         if !new.is_empty() {
             let here = (self.shared.machine.addresses)();
             if let Some(portal) = new.iter().find(|portal| !here.contains(&portal.address())) {

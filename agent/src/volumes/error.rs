@@ -131,14 +131,16 @@ impl Error {
             | Self::NoDeviceMapper { .. }
             | Self::NoGroup { .. }
             | Self::NoSpace { .. }
-            | Self::InUse { .. }
             | Self::DeviceSize { .. }
             | Self::Device { .. }
             | Self::Lvm { .. }
             | Self::Report { .. } => Cure::Operator,
-            Self::Hung { .. } | Self::Changed { .. } | Self::NoDevice { .. } | Self::Stopped { .. } => {
-                Cure::Retry
-            }
+            // Held for a moment, by udev as a rule; who holds it for longer is in the report.
+            Self::InUse { .. }
+            | Self::Hung { .. }
+            | Self::Changed { .. }
+            | Self::NoDevice { .. }
+            | Self::Stopped { .. } => Cure::Retry,
         }
     }
 

@@ -16,7 +16,7 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
-        let site = Self { dir: tempfile::tempdir().unwrap() };
+        let site = Self { dir: scratch() };
         std::fs::create_dir(site.path("configfs")).unwrap();
         let dir = site.dir.path().display();
         let text = format!(

@@ -52,7 +52,7 @@ impl Node {
     /// With more lines in its configuration. Without any, nothing is looked at again by itself.
     pub(crate) fn with(lines: &str) -> Self {
         capture_logs();
-        let dir = tempfile::tempdir().unwrap();
+        let dir = scratch();
         for module in ["target_core_mod", "target_core_iblock", "iscsi_target_mod"] {
             std::fs::create_dir_all(dir.path().join("sys/module").join(module)).unwrap();
         }
@@ -148,6 +148,11 @@ impl Node {
         assert!(!self.lvs().contains(id), "{}", self.lvs());
         assert!(!self.tree().contains(id), "{}", self.tree());
     }
+}
+
+/// A folder in memory where there is one: what a busy disk does to a sync is no matter of these tests.
+pub(crate) fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// A running agent, and a client of it.
@@ -439,7 +444,7 @@ impl Write for Capture {
 fn capture_logs() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        tracing_subscriber::fmt().with_env_filter("trace").with_ansi(false).with_writer(|| Capture).init();
+        tracing_subscriber::fmt().with_env_filter("info,mooring_agent=trace,mooring_targets=trace,mooring_host=trace,tonic=debug,h2=debug,hyper=trace").with_ansi(false).with_writer(|| Capture).init();
     });
 }
 
