@@ -1,7 +1,7 @@
 //! The engine: keeps wishes durable and makes them true.
 //!
 //! Who talks to whom. `serve` turns a call into a [`PutVolume`] or [`PutExport`] and hands it to the engine. The engine puts
-//! one job on [`Workers`]: *admission* (check, fence, write to the store) and then a *pass* over that volume (look, plan,
+//! one job on the workers: *admission* (check, fence, write to the store) and then a *pass* over that volume (look, plan,
 //! apply, look again). A pass of a volume runs once at a time; a change that comes meanwhile marks the volume dirty, and the
 //! pass runs again. Everything else (start, tick, retry) only wakes passes. Those who wait for an answer watch the volume's
 //! cell and answer at their deadline with what is known.

@@ -1,7 +1,7 @@
 //! What a VM boots from, made once and kept under `target/rig/`.
 //!
-//! Three parts, each in a folder named by a hash of what it is made from: the root file system ([`crate::root`]), the
-//! kernel with its modules ([`crate::kernel`]), and the guest program. A changed input makes a new folder; an unchanged
+//! Three parts, each in a folder named by a hash of what it is made from: the root file system (`root`), the
+//! kernel with its modules (`kernel`), and the guest program. A changed input makes a new folder; an unchanged
 //! one costs milliseconds.
 //!
 //! What must never happen: a half-made part being used. Parts are made beside their place, under a lock that other
