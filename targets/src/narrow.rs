@@ -10,8 +10,10 @@
 use std::collections::BTreeSet;
 
 use mooring_host::Tree;
+use mooring_model::Plan;
 
 use crate::Error;
+use crate::op::Op;
 use crate::plan::{Wanted, plan};
 use crate::view::ExportView;
 
@@ -36,6 +38,11 @@ impl Known {
     pub fn new(wanted: &Wanted, view: ExportView) -> Option<Self> {
         let in_force = matches!(wanted, Wanted::Present { .. }) && plan(wanted, &view).is_quiet();
         in_force.then(|| Self { wanted: wanted.clone(), view })
+    }
+
+    /// What was seen.
+    pub fn view(&self) -> &ExportView {
+        &self.view
     }
 
     /// The change to `wanted`, if only grants differ.
@@ -84,20 +91,15 @@ impl Narrow {
         self.known.view.with_acls(tree, self.known.wanted.names(), &self.initiators)
     }
 
-    /// The whole export, with the changed ACLs as `seen`: known again if `wanted`, the whole wish, is now in force.
-    pub fn widen(self, wanted: &Wanted, seen: &ExportView) -> Option<Known> {
-        if !plan(&self.wanted, seen).is_quiet() {
-            return None;
+    /// The whole export, with the changed ACLs as `seen`: known again if `wanted`, the whole wish, is now in force. Else what
+    /// is left to do.
+    pub fn widen(self, wanted: &Wanted, seen: &ExportView) -> Result<Known, Plan<Op>> {
+        let left = plan(&self.wanted, seen);
+        if !left.is_quiet() {
+            return Err(left);
         }
         let mut view = self.known.view;
         view.replace_acls(&self.initiators, seen);
-        Some(Known { wanted: wanted.clone(), view })
-    }
-}
-
-impl Known {
-    /// What was seen.
-    pub fn view(&self) -> &ExportView {
-        &self.view
+        Ok(Known { wanted: wanted.clone(), view })
     }
 }

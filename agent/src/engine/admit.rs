@@ -486,7 +486,7 @@ impl Engine {
             there.iter().filter_map(|name| name.parse::<Iqn>().ok()).filter(|name| new.grant(name).is_none());
         let grant = |initiator| Grant {
             initiator,
-            lun: new.identity.names(cell.id, &self.shared.config.iqn_prefix).lun,
+            lun: names.lun,
             mode: Mode::ReadOnly,
             chap: None,
             attachments: Vec::new(),

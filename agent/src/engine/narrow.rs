@@ -74,10 +74,9 @@ impl Engine {
         let there = |initiator: &str| seen.tpg().is_some_and(|tpg| tpg.acls.contains_key(initiator));
         let looked_at = |initiator: &str| narrow.concerns(initiator);
         self.prove(cell, generation, |initiator| looked_at(initiator) && !there(initiator));
-        let left = mooring_targets::plan(&narrow.wanted, &seen);
         match narrow.widen(wanted, &seen) {
-            None => Made { view: None, left: Ok(left) },
-            Some(known) => {
+            Err(left) => Made { view: None, left: Ok(left) },
+            Ok(known) => {
                 let view = known.view().clone();
                 cell.state().known = Some(known);
                 Made { view: Some(view), left: Ok(Plan::default()) }
