@@ -170,6 +170,7 @@ impl Agent for Service {
             cluster_id: pinned.map(|cluster| cluster.to_string()).unwrap_or_default(),
             portals: config.portals.iter().map(ToString::to_string).collect(),
             groups: config.groups.iter().map(|group| group.name.to_string()).collect(),
+            initiator: String::new(),
         }))
     }
 

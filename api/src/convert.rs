@@ -12,14 +12,14 @@ use mooring_model::{
 
 use crate::v1;
 
-fn parse<T: FromStr>(field: impl Display, text: &str) -> Result<T, SpecError>
+pub(crate) fn parse<T: FromStr>(field: impl Display, text: &str) -> Result<T, SpecError>
 where
     T::Err: Display,
 {
     text.parse().map_err(|error: T::Err| SpecError::new(field.to_string(), error.to_string()))
 }
 
-fn lun(field: impl Display, number: u32) -> Result<Lun, SpecError> {
+pub(crate) fn lun(field: impl Display, number: u32) -> Result<Lun, SpecError> {
     u16::try_from(number)
         .map(Lun)
         .map_err(|_| SpecError::new(field.to_string(), format!("LUN {number} is more than 65535")))
@@ -106,7 +106,7 @@ fn identity_from_wire(identity: Option<&v1::ExportIdentity>) -> Result<ExportIde
     }
 }
 
-fn mode_from_wire(field: impl Display, mode: v1::Mode) -> Result<Mode, SpecError> {
+pub(crate) fn mode_from_wire(field: impl Display, mode: v1::Mode) -> Result<Mode, SpecError> {
     match mode {
         v1::Mode::ReadOnly => Ok(Mode::ReadOnly),
         v1::Mode::ReadWrite => Ok(Mode::ReadWrite),
@@ -118,16 +118,7 @@ fn mode_from_wire(field: impl Display, mode: v1::Mode) -> Result<Mode, SpecError
 
 fn grant_from_wire(index: usize, grant: &v1::Grant) -> Result<Grant, SpecError> {
     let at = |field: &str| format!("grants[{index}].{field}");
-    let side =
-        |side: &v1::ChapSide| ChapSide { user: side.user.clone(), secret: Secret::new(side.secret.clone()) };
-    let chap = match &grant.chap {
-        None => None,
-        Some(chap) => {
-            let initiator =
-                chap.initiator.as_ref().ok_or_else(|| SpecError::new(at("chap.initiator"), "is missing"))?;
-            Some(Chap { initiator: side(initiator), mutual: chap.mutual.as_ref().map(side) })
-        }
-    };
+    let chap = grant.chap.as_ref().map(|chap| chap_from_wire(&at("chap"), chap)).transpose()?;
     let attachments = grant
         .attachment_ids
         .iter()
@@ -141,6 +132,20 @@ fn grant_from_wire(index: usize, grant: &v1::Grant) -> Result<Grant, SpecError> 
         chap,
         attachments,
     })
+}
+
+pub(crate) fn chap_from_wire(field: &str, chap: &v1::Chap) -> Result<Chap, SpecError> {
+    let side =
+        |side: &v1::ChapSide| ChapSide { user: side.user.clone(), secret: Secret::new(side.secret.clone()) };
+    let initiator =
+        chap.initiator.as_ref().ok_or_else(|| SpecError::new(format!("{field}.initiator"), "is missing"))?;
+    Ok(Chap { initiator: side(initiator), mutual: chap.mutual.as_ref().map(side) })
+}
+
+pub(crate) fn chap_to_wire(chap: &Chap) -> v1::Chap {
+    let side =
+        |side: &ChapSide| v1::ChapSide { user: side.user.clone(), secret: side.secret.expose().to_owned() };
+    v1::Chap { initiator: Some(side(&chap.initiator)), mutual: chap.mutual.as_ref().map(side) }
 }
 
 /// An export's spec for the wire, secrets included.
@@ -160,16 +165,11 @@ pub fn export_to_wire(spec: &ExportSpec) -> v1::ExportSpec {
             })
         }
     };
-    let side =
-        |side: &ChapSide| v1::ChapSide { user: side.user.clone(), secret: side.secret.expose().to_owned() };
     let grant = |grant: &Grant| v1::Grant {
         initiator: grant.initiator.to_string(),
         lun: u32::from(grant.lun.0),
         mode: v1::Mode::from(grant.mode).into(),
-        chap: grant.chap.as_ref().map(|chap| v1::Chap {
-            initiator: Some(side(&chap.initiator)),
-            mutual: chap.mutual.as_ref().map(side),
-        }),
+        chap: grant.chap.as_ref().map(chap_to_wire),
         attachment_ids: grant.attachments.iter().map(ToString::to_string).collect(),
     };
     v1::ExportSpec {
@@ -284,15 +284,21 @@ impl From<&model::ExportReport> for v1::ExportReport {
             in_force: report.in_force,
             grants: report.grants.iter().map(Into::into).collect(),
             problems: report.problems.iter().map(Into::into).collect(),
-            stuck: report.stuck.as_ref().map(|stuck| v1::StuckStep {
-                step: stuck.step.clone(),
-                since_ms: u64::try_from(stuck.since.as_millis()).unwrap_or(u64::MAX),
-            }),
+            stuck: report.stuck.as_ref().map(Into::into),
         }
     }
 }
 
-fn micros(time: SystemTime) -> i64 {
+impl From<&model::StuckStep> for v1::StuckStep {
+    fn from(stuck: &model::StuckStep) -> Self {
+        Self {
+            step: stuck.step.clone(),
+            since_ms: u64::try_from(stuck.since.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+pub(crate) fn micros(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 

@@ -4,10 +4,12 @@
 //! which field: `grants[3].initiator`.
 
 mod address;
+mod connection;
 mod convert;
 mod digest;
 
 pub use address::{Address, ConnectError, ParseAddressError, TlsFiles, connect};
+pub use connection::{connection_from_wire, connection_to_wire};
 pub use convert::{
     export_from_wire, export_to_wire, generation_to_wire, stamp_from_wire, stamp_to_wire, volume_from_wire,
 };

@@ -5,6 +5,7 @@
 //!
 //! What must never happen here: an import of another Mooring crate; a `Debug` or `Display` that prints a secret.
 
+mod connection;
 mod cure;
 mod generation;
 mod id;
@@ -16,6 +17,9 @@ mod secret;
 mod size;
 mod spec;
 
+pub use connection::{
+    AttachmentPath, AttachmentWish, ConnectionPhase, ConnectionReport, ConnectionSpec, HostDisk, HostSession,
+};
 pub use cure::{Chain, Cure};
 pub use generation::{Digest, Fence, Generation, Stamp};
 pub use id::{AgentId, AttachmentId, ClusterId, ParseIdError, VolumeId};

@@ -20,6 +20,9 @@ pub const PORTALS_PER_EXPORT_MAX: usize = 16;
 /// Grants of one export. LIO itself has no such limit; a message and a plan must have one.
 pub const GRANTS_PER_EXPORT_MAX: usize = 512;
 
+/// Attachments that share one connection. One host has no use for more of one volume; a message must have a limit.
+pub const ATTACHMENTS_PER_CONNECTION_MAX: usize = 64;
+
 /// Bytes of opaque data that a spec carries for the controller.
 pub const OPAQUE_BYTES_MAX: usize = 64 * 1024;
 

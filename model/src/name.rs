@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::VolumeId;
+use crate::{AgentId, VolumeId};
 use crate::limit::{ISCSI_NAME_BYTES_MAX, VG_NAME_BYTES_MAX};
 
 /// A text that is not the name it should be.
@@ -187,6 +187,11 @@ impl IqnPrefix {
     /// The prefix of the project; a site may set its own.
     pub const DEFAULT: &'static str = "iqn.2026-11.dev.mooring";
 
+    /// The name under which a host logs in: `<prefix>:host.<host uuid>`. Not the distribution's, which cloned images share.
+    pub fn initiator(&self, host: AgentId) -> Iqn {
+        Iqn(format!("{}:host.{host}", self.0))
+    }
+
     /// The target of a volume: `<prefix>:<volume uuid>`.
     pub fn target(&self, volume: VolumeId) -> Iqn {
         Iqn(format!("{}:{volume}", self.0))
@@ -246,7 +251,8 @@ impl BackstoreName {
 }
 
 /// The 128-bit NAA identifier (type 6) that LIO builds from a unit serial, as 32 hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Naa(String);
 
 impl Naa {
@@ -261,9 +267,29 @@ impl Naa {
         Self(naa)
     }
 
+    /// An identifier of type 6 from its 32 hexadecimal digits.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let plain = text.len() == 32 && text.starts_with('6') && text.bytes().all(|b| b.is_ascii_hexdigit());
+        plain.then(|| Self(text.to_ascii_lowercase()))
+    }
+
     /// The 32 digits.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for Naa {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::from_hex(&text).ok_or_else(|| "an NAA has 32 hexadecimal digits and begins with 6".to_owned())
+    }
+}
+
+impl From<Naa> for String {
+    fn from(naa: Naa) -> Self {
+        naa.0
     }
 }
 

@@ -131,7 +131,7 @@ pub struct Chap {
 }
 
 impl Chap {
-    fn check(&self, field: &str) -> Result<(), SpecError> {
+    pub(crate) fn check(&self, field: &str) -> Result<(), SpecError> {
         self.initiator.check(field)?;
         let Some(mutual) = &self.mutual else { return Ok(()) };
         mutual.check(&format!("{field}.mutual"))?;

@@ -11,12 +11,21 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 const ARROWS: &[(&str, &[&str])] = &[
     (
         "mooring-agent",
-        &["mooring-api", "mooring-host", "mooring-model", "mooring-systemd", "mooring-targets"],
+        &[
+            "mooring-api",
+            "mooring-connectors",
+            "mooring-host",
+            "mooring-model",
+            "mooring-systemd",
+            "mooring-targets",
+        ],
     ),
     ("mooring-api", &["mooring-model"]),
     ("mooring-bench", &["mooring-api", "mooring-model"]),
     ("mooring-cli", &["mooring-api", "mooring-model"]),
+    ("mooring-connectors", &["mooring-host", "mooring-model", "mooring-systemd"]),
     ("mooring-contract", &["mooring-host"]),
+    ("mooring-controller", &["mooring-api", "mooring-model", "mooring-systemd"]),
     ("mooring-guest", &[]),
     ("mooring-host", &[]),
     ("mooring-model", &[]),

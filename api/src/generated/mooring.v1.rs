@@ -30,6 +30,9 @@ pub struct HelloResponse {
     /// Volume groups that the agent may use.
     #[prost(string, repeated, tag = "7")]
     pub groups: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The name under which this host logs in as an initiator; empty where it does not attach volumes.
+    #[prost(string, tag = "8")]
+    pub initiator: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Generation {
@@ -1450,6 +1453,802 @@ pub mod agent_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "mooring.v1.Agent";
     impl<T> tonic::server::NamedService for AgentServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AttachmentWish {
+    #[prost(string, tag = "1")]
+    pub attachment_id: ::prost::alloc::string::String,
+    #[prost(enumeration = "Mode", tag = "2")]
+    pub mode: i32,
+}
+/// This host is connected to a volume: one session, one disk, a path for each attachment. An attachment that is absent loses
+/// its path.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ConnectionSpec {
+    /// Under which name this host logs in; its own (see HelloResponse.initiator) until a nexus per attachment comes.
+    #[prost(string, tag = "1")]
+    pub initiator: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub target: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub tpg: u32,
+    /// ADDRESS:PORT, in the order in which they are tried.
+    #[prost(string, repeated, tag = "4")]
+    pub portals: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint32, tag = "5")]
+    pub lun: u32,
+    /// What a fresh INQUIRY must show: 32 hexadecimal digits of page 0x83, the unit serial of page 0x80.
+    #[prost(string, tag = "6")]
+    pub naa: ::prost::alloc::string::String,
+    #[prost(string, tag = "7")]
+    pub serial: ::prost::alloc::string::String,
+    /// The smallest size that the disk must have.
+    #[prost(uint64, tag = "8")]
+    pub size_bytes: u64,
+    #[prost(message, optional, tag = "9")]
+    pub chap: ::core::option::Option<Chap>,
+    #[prost(message, repeated, tag = "10")]
+    pub attachments: ::prost::alloc::vec::Vec<AttachmentWish>,
+}
+/// Takes a connection away. Kept for 90 days.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ConnectionTombstone {
+    /// The target has revoked this host: the session is ended at once, whatever holds the disk. Without it the change is
+    /// refused with FAILED_PRECONDITION, naming the holders, while the disk is held open.
+    #[prost(bool, tag = "1")]
+    pub revoked: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PutConnectionRequest {
+    #[prost(message, optional, tag = "1")]
+    pub sender: ::core::option::Option<Sender>,
+    #[prost(string, tag = "2")]
+    pub volume_id: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "3")]
+    pub stamp: ::core::option::Option<Stamp>,
+    /// What a controller needs to be rebuilt from its agents. Opaque to the agent.
+    #[prost(bytes = "vec", tag = "6")]
+    pub opaque: ::prost::alloc::vec::Vec<u8>,
+    /// How long the answer may wait for the wish to become true. 0: the agent's default.
+    #[prost(uint32, tag = "7")]
+    pub deadline_ms: u32,
+    #[prost(oneof = "put_connection_request::Wish", tags = "4, 5")]
+    pub wish: ::core::option::Option<put_connection_request::Wish>,
+}
+/// Nested message and enum types in `PutConnectionRequest`.
+pub mod put_connection_request {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Wish {
+        #[prost(message, tag = "4")]
+        Spec(super::ConnectionSpec),
+        #[prost(message, tag = "5")]
+        Tombstone(super::ConnectionTombstone),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PutConnectionResponse {
+    #[prost(message, optional, tag = "1")]
+    pub report: ::core::option::Option<ConnectionReport>,
+    /// The wish is true. False: durable, still being worked on (see the report).
+    #[prost(bool, tag = "2")]
+    pub done: bool,
+    #[prost(message, optional, tag = "3")]
+    pub timing: ::core::option::Option<ConnectionTiming>,
+}
+/// Where the time of one change went, in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ConnectionTiming {
+    /// From the decoded request until the spec was durable.
+    #[prost(uint64, tag = "1")]
+    pub durable_us: u64,
+    /// The login: TCP connect to full feature phase. 0 when there was none.
+    #[prost(uint64, tag = "2")]
+    pub login_us: u64,
+    /// From the login to the verified device with its paths.
+    #[prost(uint64, tag = "3")]
+    pub device_us: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetConnectionRequest {
+    #[prost(string, tag = "1")]
+    pub volume_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListConnectionsRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListConnectionsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub connections: ::prost::alloc::vec::Vec<ConnectionStatus>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ConnectionStatus {
+    #[prost(string, tag = "1")]
+    pub volume_id: ::prost::alloc::string::String,
+    /// Absent for a session of ours that no spec names.
+    #[prost(message, optional, tag = "2")]
+    pub stamp: ::core::option::Option<Stamp>,
+    /// The wish without its secrets; absent for a tombstone.
+    #[prost(message, optional, tag = "3")]
+    pub spec: ::core::option::Option<ConnectionSpec>,
+    #[prost(bytes = "vec", tag = "4")]
+    pub opaque: ::prost::alloc::vec::Vec<u8>,
+    #[prost(message, optional, tag = "5")]
+    pub report: ::core::option::Option<ConnectionReport>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HostSession {
+    #[prost(string, tag = "1")]
+    pub portal: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub sid: u32,
+    #[prost(string, tag = "3")]
+    pub isid: ::prost::alloc::string::String,
+    #[prost(bool, tag = "4")]
+    pub logged_in: bool,
+    /// Microseconds since 1970; 0 when it was never logged in.
+    #[prost(int64, tag = "5")]
+    pub since_us: i64,
+    #[prost(uint32, tag = "6")]
+    pub relogins: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HostDisk {
+    #[prost(string, tag = "1")]
+    pub path: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    #[prost(uint64, tag = "3")]
+    pub size_bytes: u64,
+    #[prost(bool, tag = "4")]
+    pub read_only: bool,
+    #[prost(string, tag = "5")]
+    pub naa: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AttachmentPath {
+    #[prost(string, tag = "1")]
+    pub attachment_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub path: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ConnectionReport {
+    #[prost(string, tag = "1")]
+    pub volume_id: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub generation: ::core::option::Option<Generation>,
+    #[prost(string, tag = "3")]
+    pub initiator: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub target: ::prost::alloc::string::String,
+    #[prost(enumeration = "ConnectionPhase", tag = "5")]
+    pub phase: i32,
+    /// Unspecified while there is no verified device.
+    #[prost(enumeration = "Mode", tag = "6")]
+    pub mode: i32,
+    #[prost(message, optional, tag = "7")]
+    pub session: ::core::option::Option<HostSession>,
+    #[prost(message, optional, tag = "8")]
+    pub disk: ::core::option::Option<HostDisk>,
+    #[prost(message, repeated, tag = "9")]
+    pub paths: ::prost::alloc::vec::Vec<AttachmentPath>,
+    #[prost(string, repeated, tag = "10")]
+    pub holders: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "11")]
+    pub problems: ::prost::alloc::vec::Vec<Problem>,
+    #[prost(message, optional, tag = "12")]
+    pub stuck: ::core::option::Option<StuckStep>,
+    #[prost(uint64, tag = "13")]
+    pub login_us: u64,
+    #[prost(uint64, tag = "14")]
+    pub device_us: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchConnectionsRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ConnectionEvent {
+    #[prost(oneof = "connection_event::What", tags = "1, 2")]
+    pub what: ::core::option::Option<connection_event::What>,
+}
+/// Nested message and enum types in `ConnectionEvent`.
+pub mod connection_event {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum What {
+        #[prost(message, tag = "1")]
+        Report(super::ConnectionReport),
+        /// Everything known was sent; what follows are changes.
+        #[prost(message, tag = "2")]
+        Synced(super::SyncMark),
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ConnectionPhase {
+    Unspecified = 0,
+    Connecting = 1,
+    Ready = 2,
+    Recovering = 3,
+    Detaching = 4,
+    Gone = 5,
+    Failed = 6,
+    Forbidden = 7,
+}
+impl ConnectionPhase {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "CONNECTION_PHASE_UNSPECIFIED",
+            Self::Connecting => "CONNECTION_PHASE_CONNECTING",
+            Self::Ready => "CONNECTION_PHASE_READY",
+            Self::Recovering => "CONNECTION_PHASE_RECOVERING",
+            Self::Detaching => "CONNECTION_PHASE_DETACHING",
+            Self::Gone => "CONNECTION_PHASE_GONE",
+            Self::Failed => "CONNECTION_PHASE_FAILED",
+            Self::Forbidden => "CONNECTION_PHASE_FORBIDDEN",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CONNECTION_PHASE_UNSPECIFIED" => Some(Self::Unspecified),
+            "CONNECTION_PHASE_CONNECTING" => Some(Self::Connecting),
+            "CONNECTION_PHASE_READY" => Some(Self::Ready),
+            "CONNECTION_PHASE_RECOVERING" => Some(Self::Recovering),
+            "CONNECTION_PHASE_DETACHING" => Some(Self::Detaching),
+            "CONNECTION_PHASE_GONE" => Some(Self::Gone),
+            "CONNECTION_PHASE_FAILED" => Some(Self::Failed),
+            "CONNECTION_PHASE_FORBIDDEN" => Some(Self::Forbidden),
+            _ => None,
+        }
+    }
+}
+/// Generated client implementations.
+pub mod host_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct HostClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl HostClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> HostClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> HostClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            HostClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Makes the wish durable that this host is connected to a volume (or not any more), and answers when it is true (the
+        /// device verified, its paths there; or all of it gone), or at the deadline with what is known.
+        pub async fn put_connection(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PutConnectionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PutConnectionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooring.v1.Host/PutConnection",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooring.v1.Host", "PutConnection"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// One connection: its stamp, its spec without secrets, what is seen.
+        pub async fn get_connection(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetConnectionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ConnectionStatus>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooring.v1.Host/GetConnection",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooring.v1.Host", "GetConnection"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// All connections that the agent has a spec of, and sessions of ours that nobody asked for.
+        pub async fn list_connections(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListConnectionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListConnectionsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooring.v1.Host/ListConnections",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooring.v1.Host", "ListConnections"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Reports as they change: first all, then `synced`, then changes. A slow reader is cut off and calls again.
+        pub async fn watch_connections(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WatchConnectionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ConnectionEvent>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooring.v1.Host/WatchConnections",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooring.v1.Host", "WatchConnections"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod host_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with HostServer.
+    #[async_trait]
+    pub trait Host: std::marker::Send + std::marker::Sync + 'static {
+        /// Makes the wish durable that this host is connected to a volume (or not any more), and answers when it is true (the
+        /// device verified, its paths there; or all of it gone), or at the deadline with what is known.
+        async fn put_connection(
+            &self,
+            request: tonic::Request<super::PutConnectionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PutConnectionResponse>,
+            tonic::Status,
+        >;
+        /// One connection: its stamp, its spec without secrets, what is seen.
+        async fn get_connection(
+            &self,
+            request: tonic::Request<super::GetConnectionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ConnectionStatus>,
+            tonic::Status,
+        >;
+        /// All connections that the agent has a spec of, and sessions of ours that nobody asked for.
+        async fn list_connections(
+            &self,
+            request: tonic::Request<super::ListConnectionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListConnectionsResponse>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the WatchConnections method.
+        type WatchConnectionsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ConnectionEvent, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Reports as they change: first all, then `synced`, then changes. A slow reader is cut off and calls again.
+        async fn watch_connections(
+            &self,
+            request: tonic::Request<super::WatchConnectionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::WatchConnectionsStream>,
+            tonic::Status,
+        >;
+    }
+    #[derive(Debug)]
+    pub struct HostServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> HostServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for HostServer<T>
+    where
+        T: Host,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/mooring.v1.Host/PutConnection" => {
+                    #[allow(non_camel_case_types)]
+                    struct PutConnectionSvc<T: Host>(pub Arc<T>);
+                    impl<
+                        T: Host,
+                    > tonic::server::UnaryService<super::PutConnectionRequest>
+                    for PutConnectionSvc<T> {
+                        type Response = super::PutConnectionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PutConnectionRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Host>::put_connection(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PutConnectionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooring.v1.Host/GetConnection" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetConnectionSvc<T: Host>(pub Arc<T>);
+                    impl<
+                        T: Host,
+                    > tonic::server::UnaryService<super::GetConnectionRequest>
+                    for GetConnectionSvc<T> {
+                        type Response = super::ConnectionStatus;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetConnectionRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Host>::get_connection(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetConnectionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooring.v1.Host/ListConnections" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListConnectionsSvc<T: Host>(pub Arc<T>);
+                    impl<
+                        T: Host,
+                    > tonic::server::UnaryService<super::ListConnectionsRequest>
+                    for ListConnectionsSvc<T> {
+                        type Response = super::ListConnectionsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListConnectionsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Host>::list_connections(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListConnectionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooring.v1.Host/WatchConnections" => {
+                    #[allow(non_camel_case_types)]
+                    struct WatchConnectionsSvc<T: Host>(pub Arc<T>);
+                    impl<
+                        T: Host,
+                    > tonic::server::ServerStreamingService<
+                        super::WatchConnectionsRequest,
+                    > for WatchConnectionsSvc<T> {
+                        type Response = super::ConnectionEvent;
+                        type ResponseStream = T::WatchConnectionsStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WatchConnectionsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Host>::watch_connections(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WatchConnectionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for HostServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "mooring.v1.Host";
+    impl<T> tonic::server::NamedService for HostServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

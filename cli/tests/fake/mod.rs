@@ -344,6 +344,7 @@ impl Agent for Fake {
             cluster_id: state.knobs.cluster.clone(),
             portals: vec!["10.10.0.10:3260".to_owned()],
             groups: state.knobs.groups.clone(),
+            initiator: String::new(),
         }))
     }
 

@@ -1,0 +1,208 @@
+//! The host's half of the wire, to model and back. What arrives is checked here, once; errors say which field.
+
+use std::time::Duration;
+
+use mooring_model as model;
+use mooring_model::{
+    AttachmentWish, ByteSize, ConnectionPhase, ConnectionReport, ConnectionSpec, Naa, SpecError, VolumeId,
+};
+
+use crate::convert::{chap_from_wire, chap_to_wire, generation_to_wire, lun, micros, mode_from_wire, parse};
+use crate::v1;
+
+/// A connection's spec that arrives, checked.
+pub fn connection_from_wire(volume: VolumeId, spec: &v1::ConnectionSpec) -> Result<ConnectionSpec, SpecError> {
+    let portals = spec
+        .portals
+        .iter()
+        .enumerate()
+        .map(|(i, text)| parse(format_args!("portals[{i}]"), text))
+        .collect::<Result<Vec<_>, _>>()?;
+    let attachments = spec
+        .attachments
+        .iter()
+        .enumerate()
+        .map(|(i, wish)| {
+            Ok(AttachmentWish {
+                id: parse(format_args!("attachments[{i}].attachment_id"), &wish.attachment_id)?,
+                mode: mode_from_wire(format_args!("attachments[{i}].mode"), wish.mode())?,
+            })
+        })
+        .collect::<Result<Vec<_>, SpecError>>()?;
+    let naa = Naa::from_hex(&spec.naa)
+        .ok_or_else(|| SpecError::new("naa", "want 32 hexadecimal digits that begin with 6"))?;
+    let spec = ConnectionSpec {
+        volume,
+        initiator: parse("initiator", &spec.initiator)?,
+        target: parse("target", &spec.target)?,
+        tpg: u16::try_from(spec.tpg).map_err(|_| SpecError::new("tpg", "is more than 65535"))?,
+        portals,
+        lun: lun("lun", spec.lun)?,
+        naa,
+        serial: spec.serial.clone(),
+        size: ByteSize(spec.size_bytes),
+        chap: spec.chap.as_ref().map(|chap| chap_from_wire("chap", chap)).transpose()?,
+        attachments,
+    };
+    spec.check()?;
+    Ok(spec)
+}
+
+/// A connection's spec for the wire, secrets included.
+pub fn connection_to_wire(spec: &ConnectionSpec) -> v1::ConnectionSpec {
+    v1::ConnectionSpec {
+        initiator: spec.initiator.to_string(),
+        target: spec.target.to_string(),
+        tpg: u32::from(spec.tpg),
+        portals: spec.portals.iter().map(ToString::to_string).collect(),
+        lun: u32::from(spec.lun.0),
+        naa: spec.naa.to_string(),
+        serial: spec.serial.clone(),
+        size_bytes: spec.size.0,
+        chap: spec.chap.as_ref().map(chap_to_wire),
+        attachments: spec
+            .attachments
+            .iter()
+            .map(|wish| v1::AttachmentWish {
+                attachment_id: wish.id.to_string(),
+                mode: v1::Mode::from(wish.mode).into(),
+            })
+            .collect(),
+    }
+}
+
+impl From<ConnectionPhase> for v1::ConnectionPhase {
+    fn from(phase: ConnectionPhase) -> Self {
+        match phase {
+            ConnectionPhase::Connecting => Self::Connecting,
+            ConnectionPhase::Ready => Self::Ready,
+            ConnectionPhase::Recovering => Self::Recovering,
+            ConnectionPhase::Detaching => Self::Detaching,
+            ConnectionPhase::Gone => Self::Gone,
+            ConnectionPhase::Failed => Self::Failed,
+            ConnectionPhase::Forbidden => Self::Forbidden,
+        }
+    }
+}
+
+fn us(took: Option<Duration>) -> u64 {
+    took.map_or(0, |took| u64::try_from(took.as_micros()).unwrap_or(u64::MAX))
+}
+
+impl From<&ConnectionReport> for v1::ConnectionReport {
+    fn from(report: &ConnectionReport) -> Self {
+        Self {
+            volume_id: report.volume.to_string(),
+            generation: Some(generation_to_wire(report.generation)),
+            initiator: report.initiator.to_string(),
+            target: report.target.to_string(),
+            phase: v1::ConnectionPhase::from(report.phase).into(),
+            mode: report.mode.map_or(v1::Mode::Unspecified, Into::into).into(),
+            session: report.session.as_ref().map(Into::into),
+            disk: report.disk.as_ref().map(Into::into),
+            paths: report
+                .paths
+                .iter()
+                .map(|path| v1::AttachmentPath {
+                    attachment_id: path.attachment.to_string(),
+                    path: path.path.clone(),
+                })
+                .collect(),
+            holders: report.holders.clone(),
+            problems: report.problems.iter().map(Into::into).collect(),
+            stuck: report.stuck.as_ref().map(Into::into),
+            login_us: us(report.login_took),
+            device_us: us(report.device_took),
+        }
+    }
+}
+
+impl From<&model::HostSession> for v1::HostSession {
+    fn from(session: &model::HostSession) -> Self {
+        Self {
+            portal: session.portal.to_string(),
+            sid: session.sid,
+            isid: session.isid.clone(),
+            logged_in: session.logged_in,
+            since_us: session.since.map_or(0, micros),
+            relogins: session.relogins,
+        }
+    }
+}
+
+impl From<&model::HostDisk> for v1::HostDisk {
+    fn from(disk: &model::HostDisk) -> Self {
+        Self {
+            path: disk.path.clone(),
+            sequence: disk.sequence,
+            size_bytes: disk.size.0,
+            read_only: disk.read_only,
+            naa: disk.naa.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_model::{Chap, ChapSide, Lun, Mode, Secret};
+
+    use super::*;
+
+    fn volume() -> VolumeId {
+        VolumeId::from_u128(7)
+    }
+
+    fn connection() -> ConnectionSpec {
+        ConnectionSpec {
+            volume: volume(),
+            initiator: "iqn.2026-11.dev.mooring:host.1".parse().unwrap(),
+            target: "iqn.2026-11.dev.mooring:vol".parse().unwrap(),
+            tpg: 1,
+            portals: vec!["10.0.0.1:3260".parse().unwrap()],
+            lun: Lun(1),
+            naa: Naa::of_serial(&volume().to_string()),
+            serial: volume().to_string(),
+            size: ByteSize(64 << 20),
+            chap: Some(Chap {
+                initiator: ChapSide { user: "u".into(), secret: Secret::new("secret-of-twelve") },
+                mutual: Some(ChapSide { user: "m".into(), secret: Secret::new("another-of-twelve") }),
+            }),
+            attachments: vec![AttachmentWish {
+                id: model::AttachmentId::from_u128(9),
+                mode: Mode::ReadOnly,
+            }],
+        }
+    }
+
+    #[test]
+    fn a_connection_survives_the_wire() {
+        assert_eq!(connection_from_wire(volume(), &connection_to_wire(&connection())).unwrap(), connection());
+    }
+
+    #[test]
+    fn errors_say_which_field() {
+        let check = |change: fn(&mut v1::ConnectionSpec), field: &str| {
+            let mut spec = connection_to_wire(&connection());
+            change(&mut spec);
+            assert_eq!(connection_from_wire(volume(), &spec).unwrap_err().field, field);
+        };
+        check(|s| s.initiator = "host1".into(), "initiator");
+        check(|s| s.target.clear(), "target");
+        check(|s| s.tpg = 70_000, "tpg");
+        check(|s| s.portals.clear(), "portals");
+        check(|s| s.portals = vec!["10.0.0.1:0".into()], "portals[0]");
+        check(|s| s.portals.push("10.0.0.1:3260".into()), "portals");
+        check(|s| s.lun = 0, "lun");
+        check(|s| s.lun = 256, "lun");
+        check(|s| s.naa = "5".repeat(32), "naa");
+        check(|s| s.serial.clear(), "serial");
+        check(|s| s.attachments.clear(), "attachments");
+        check(|s| s.attachments[0].mode = 0, "attachments[0].mode");
+        check(|s| s.attachments.push(s.attachments[0].clone()), "attachments");
+        check(|s| s.chap.as_mut().unwrap().initiator = None, "chap.initiator");
+        check(
+            |s| s.chap.as_mut().unwrap().mutual.as_mut().unwrap().secret = "secret-of-twelve".into(),
+            "chap.mutual.secret",
+        );
+    }
+}

@@ -1,0 +1,11 @@
+//! The control plane: volume types, volumes and attachments as users see them, and the wishes that its agents make true.
+//!
+//! Three layers. [`domain`] holds the records and the rules (pure). [`service`] is everything that can be asked, one method
+//! each: transactions on the store, and the work with the agents behind them. `http` speaks the Block Storage API v3 and
+//! Mooring's own API, and decides nothing.
+//!
+//! What must never happen here: an acknowledgement before the transaction is durable; a detach acknowledged without its
+//! receipt; a decision from a missing report; a secret in a log, an error or an answer to those who may not see it.
+
+pub mod domain;
+pub mod service;

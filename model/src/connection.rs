@@ -1,0 +1,201 @@
+//! The host's half of an attachment: the wish that this host is connected to one volume, and what is seen of it.
+//!
+//! One connection is one nexus (volume, initiator): all attachments of the volume on this host share it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use crate::limit::{ATTACHMENTS_PER_CONNECTION_MAX, PORTALS_PER_EXPORT_MAX};
+use crate::{
+    AttachmentId, ByteSize, Chap, Generation, Iqn, Lun, Mode, Naa, Portal, Problem, SpecError, StuckStep, VolumeId,
+};
+
+/// One attachment on this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttachmentWish {
+    /// The attachment.
+    pub id: AttachmentId,
+    /// What it may do.
+    pub mode: Mode,
+}
+
+/// The wish that this host is connected to a volume. An attachment that is absent here loses its path; the whole
+/// connection goes only by a tombstone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionSpec {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Under which name this host logs in. It travels in the spec, so that a nexus per attachment can come without a
+    /// change of the wire.
+    pub initiator: Iqn,
+    /// The target's name.
+    pub target: Iqn,
+    /// The target portal group that must answer.
+    pub tpg: u16,
+    /// Where the target listens, in the order in which they are tried.
+    pub portals: Vec<Portal>,
+    /// The LUN that is scanned, alone.
+    pub lun: Lun,
+    /// The identity that a fresh INQUIRY (page 0x83) must show.
+    pub naa: Naa,
+    /// The unit serial that a fresh INQUIRY (page 0x80) must show.
+    pub serial: String,
+    /// The smallest size that the disk must have.
+    pub size: ByteSize,
+    /// The credentials. `None`: the target is asked for none, and one that demands them is an error.
+    pub chap: Option<Chap>,
+    /// The attachments that share this connection; at least one.
+    pub attachments: Vec<AttachmentWish>,
+}
+
+impl ConnectionSpec {
+    /// Checks what the types alone do not hold.
+    pub fn check(&self) -> Result<(), SpecError> {
+        if self.portals.is_empty() {
+            return Err(SpecError::new("portals", "is empty: a host must know where to log in"));
+        }
+        if self.portals.len() > PORTALS_PER_EXPORT_MAX {
+            return Err(SpecError::new("portals", format!("more than {PORTALS_PER_EXPORT_MAX}")));
+        }
+        if self.portals.iter().collect::<BTreeSet<_>>().len() != self.portals.len() {
+            return Err(SpecError::new("portals", "one portal stands there twice"));
+        }
+        if self.attachments.is_empty() {
+            return Err(SpecError::new("attachments", "is empty: a connection goes by a tombstone"));
+        }
+        if self.attachments.len() > ATTACHMENTS_PER_CONNECTION_MAX {
+            return Err(SpecError::new("attachments", format!("more than {ATTACHMENTS_PER_CONNECTION_MAX}")));
+        }
+        let ids: BTreeSet<_> = self.attachments.iter().map(|attachment| attachment.id).collect();
+        if ids.len() != self.attachments.len() {
+            return Err(SpecError::new("attachments", "one attachment stands there twice"));
+        }
+        // Single-LUN scans number LUNs above 255 as the target reports them (flat addressing); ours stay below.
+        if self.lun.0 == 0 || self.lun.0 > 255 {
+            return Err(SpecError::new("lun", format!("{} is not allowed: want 1 to 255", self.lun.0)));
+        }
+        if self.serial.is_empty() || !self.serial.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(SpecError::new("serial", "want printable ASCII characters without blanks"));
+        }
+        if let Some(chap) = &self.chap {
+            chap.check("chap")?;
+        }
+        Ok(())
+    }
+
+    /// What the nexus may do: rw if any of its attachments is.
+    pub fn mode(&self) -> Mode {
+        self.attachments.iter().map(|attachment| attachment.mode).max().unwrap_or(Mode::ReadOnly)
+    }
+}
+
+/// Where a connection stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConnectionPhase {
+    /// Wanted, no verified device yet.
+    Connecting,
+    /// Logged in; the device is verified and has its paths.
+    Ready,
+    /// The session was lost and is being made again; the device is there and its I/O waits.
+    Recovering,
+    /// Not wanted any more, still there.
+    Detaching,
+    /// Not wanted and gone.
+    Gone,
+    /// Wanted and cannot be made now; see the problems.
+    Failed,
+    /// The target has refused this host: it was revoked. The session has been ended and is not tried again.
+    Forbidden,
+}
+
+impl fmt::Display for ConnectionPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connecting => "connecting",
+            Self::Ready => "ready",
+            Self::Recovering => "recovering",
+            Self::Detaching => "detaching",
+            Self::Gone => "gone",
+            Self::Failed => "failed",
+            Self::Forbidden => "forbidden",
+        })
+    }
+}
+
+/// A session as its host sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostSession {
+    /// The portal that it is logged in at, or tries.
+    pub portal: Portal,
+    /// The kernel's number of the session on this host (`session<sid>`); not stable over reboots.
+    pub sid: u32,
+    /// Initiator session id, 12 hexadecimal digits.
+    pub isid: String,
+    /// Logged in at this moment.
+    pub logged_in: bool,
+    /// When it was logged in last.
+    pub since: Option<SystemTime>,
+    /// How often it was logged in again after a loss.
+    pub relogins: u32,
+}
+
+/// The disk of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostDisk {
+    /// The kernel's name, as `/dev/sda`: not stable, for people and for logs.
+    pub path: String,
+    /// The kernel's sequence number of this disk: tells a name that was used again.
+    pub sequence: u64,
+    /// Its size.
+    pub size: ByteSize,
+    /// The host refuses writes, too.
+    pub read_only: bool,
+    /// The identity that the last fresh INQUIRY showed.
+    pub naa: Naa,
+}
+
+/// The stable path of one attachment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachmentPath {
+    /// The attachment.
+    pub attachment: AttachmentId,
+    /// `/run/mooring/attachments/<attachment uuid>`.
+    pub path: String,
+}
+
+/// One connection as it is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionReport {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The generation that the agent works on.
+    pub generation: Generation,
+    /// Under which name.
+    pub initiator: Iqn,
+    /// To which target.
+    pub target: Iqn,
+    /// Where it stands.
+    pub phase: ConnectionPhase,
+    /// The mode that host and spec agree on; `None` while there is no verified device.
+    pub mode: Option<Mode>,
+    /// Its session.
+    pub session: Option<HostSession>,
+    /// Its disk, verified.
+    pub disk: Option<HostDisk>,
+    /// The paths for users that are there.
+    pub paths: Vec<AttachmentPath>,
+    /// Who holds the disk open, as `qemu-system-x86 (pid 4711)`; looked at when that matters.
+    pub holders: Vec<String>,
+    /// What is not as wanted.
+    pub problems: Vec<Problem>,
+    /// A call that has not returned.
+    pub stuck: Option<StuckStep>,
+    /// From the beginning of the last login to its end.
+    pub login_took: Option<Duration>,
+    /// From the end of the login to the verified device with its paths.
+    pub device_took: Option<Duration>,
+}
