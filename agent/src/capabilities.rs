@@ -19,21 +19,13 @@ const ISCSI: &str = "iscsi";
 /// Looks at everything.
 pub fn gather(machine: &Machine, config: &Config, agent: AgentId, host_name: &str) -> v1::Capabilities {
     let mut problems = Vec::new();
-    let target_ready = check_target(&*machine.target, &*machine.sys, &mut problems);
-    let pools = match volumes::view(&*machine.commands, &config.groups) {
-        Ok(view) => {
-            check_groups(&view, &mut problems);
-            pools(&view)
-        }
-        Err(error) => {
-            problems.push(Problem {
-                object: "LVM".to_owned(),
-                text: Chain(&error).to_string(),
-                cure: error.cure(),
-            });
-            Vec::new()
-        }
-    };
+    if config.host.is_some() {
+        check_host(&*machine.sys, config, &mut problems);
+    }
+    // A host that only attaches volumes need not have a target, nor LVM.
+    let serves = !config.groups.is_empty();
+    let target_ready = serves && check_target(&*machine.target, &*machine.sys, &mut problems);
+    let pools = if serves { look_at_groups(machine, config, &mut problems) } else { Vec::new() };
     let transports = transports(&config.portals, &(machine.addresses)(), target_ready, &mut problems);
     v1::Capabilities {
         agent_id: agent.to_string(),
@@ -46,6 +38,23 @@ pub fn gather(machine: &Machine, config: &Config, agent: AgentId, host_name: &st
     }
 }
 
+fn look_at_groups(machine: &Machine, config: &Config, problems: &mut Vec<Problem>) -> Vec<v1::Pool> {
+    match volumes::view(&*machine.commands, &config.groups) {
+        Ok(view) => {
+            check_groups(&view, problems);
+            pools(&view)
+        }
+        Err(error) => {
+            problems.push(Problem {
+                object: "LVM".to_owned(),
+                text: Chain(&error).to_string(),
+                cure: error.cure(),
+            });
+            Vec::new()
+        }
+    }
+}
+
 /// This host's name.
 pub fn host_name() -> String {
     nix::sys::utsname::uname()
@@ -55,6 +64,22 @@ pub fn host_name() -> String {
 
 fn kernel_release() -> String {
     nix::sys::utsname::uname().map(|names| names.release().to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// What attaching needs.
+fn check_host(sys: &dyn Tree, config: &Config, problems: &mut Vec<Problem>) {
+    let mut problem = |object: &str, text: String, cure| {
+        problems.push(Problem { object: object.to_owned(), text, cure });
+    };
+    let built_in = TreePath::new("class/iscsi_transport/tcp");
+    if !is_dir(sys, &TreePath::new("module/iscsi_tcp")) && !is_dir(sys, &built_in) {
+        let text = "the module iscsi_tcp is not loaded: run modprobe iscsi_tcp".to_owned();
+        problem("kernel initiator", text, Cure::Operator);
+    }
+    let software = concat!("mooring-agent ", env!("CARGO_PKG_VERSION"));
+    if let Err(error) = mooring_connectors::client::Client::connect(&config.run_dir, software) {
+        problem("mooring-sessiond", Chain(&error).to_string(), error.cure());
+    }
 }
 
 /// Whether LIO can serve iSCSI now.
@@ -199,9 +224,9 @@ mod tests {
             if loaded { std::fs::create_dir_all(path) } else { std::fs::remove_dir(path) }.unwrap();
         }
 
-        fn gather(&self, here: &[&str]) -> v1::Capabilities {
+        fn machine(&self, here: &[&str]) -> Machine {
             let here: Vec<Ipv4Addr> = here.iter().map(|ip| ip.parse().unwrap()).collect();
-            let machine = Machine {
+            Machine {
                 target: Arc::new(self.fake.lio()),
                 sys: Arc::new(KernelTree::new(self.sys.path())),
                 commands: Arc::new(self.fake.lvm()),
@@ -209,9 +234,12 @@ mod tests {
                 clock: Arc::new(SystemClock),
                 addresses: Arc::new(move || here.clone()),
                 root: Path::new("/nonexistent").to_owned(),
-            };
+            }
+        }
+
+        fn gather(&self, here: &[&str]) -> v1::Capabilities {
             let config = Config::parse(CONFIG, "agent.toml").unwrap();
-            gather(&machine, &config, AgentId::from_u128(1), "storage1")
+            gather(&self.machine(here), &config, AgentId::from_u128(1), "storage1")
         }
     }
 
@@ -306,6 +334,24 @@ mod tests {
         let seen = rig.gather(&BOTH);
         assert!(seen.multiattach && seen.pools.is_empty());
         assert!(texts(&seen)[0].contains("LVM is not installed; install the package lvm2"), "{seen:?}");
+    }
+
+    #[test]
+    fn a_host_that_attaches_says_what_it_lacks() {
+        let rig = Rig::new();
+        let gather = || {
+            let run = rig.sys.path().join("run");
+            let text = format!("run_dir = \"{}\"\n[host]", run.display());
+            let config = Config::parse(&text, "agent.toml").unwrap();
+            gather(&rig.machine(&[]), &config, AgentId::from_u128(1), "host1")
+        };
+        // No word of LVM and LIO: it serves nothing.
+        let said = texts(&gather());
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert_eq!(said[0], "kernel initiator: the module iscsi_tcp is not loaded: run modprobe iscsi_tcp");
+        assert!(said[1].starts_with("mooring-sessiond: mooring-sessiond does not answer at"), "{said:?}");
+        rig.module("iscsi_tcp", true);
+        assert_eq!(texts(&gather()).len(), 1);
     }
 
     #[test]

@@ -31,6 +31,10 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 const RESYNC_SECONDS: Range<u32> = 1..3601;
 const RESYNC_SECONDS_DEFAULT: u32 = 30;
 
+/// The kernel's own default. 0 would fail I/O at the first hiccup; beyond an hour nobody waits for a disk.
+const RECOVERY_TIMEOUT_SECONDS: Range<u32> = 1..3601;
+const RECOVERY_TIMEOUT_SECONDS_DEFAULT: u32 = 120;
+
 /// Below this an answer would never wait for the kernel at all.
 const ANSWER_DEADLINE_MS_MIN: u32 = 100;
 
@@ -61,8 +65,17 @@ pub struct Config {
     pub answer_deadline_ms: u32,
     /// LIO's folder in configfs.
     pub configfs: PathBuf,
+    /// This host attaches volumes.
+    pub host: Option<HostRole>,
     /// What is logged, as `tracing-subscriber` filters are written.
     pub log: String,
+}
+
+/// What a host that attaches volumes is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostRole {
+    /// Seconds that the I/O of a disk waits for its lost session before it fails (the kernel's `recovery_tmo`).
+    pub recovery_timeout_seconds: u32,
 }
 
 /// PEM files of the API's TLS.
@@ -151,8 +164,14 @@ impl Config {
         let iqn_prefix = raw
             .iqn_prefix
             .map_or_else(|| Ok(IqnPrefix::default()), |text| file.value(&text, "iqn_prefix"))?;
-        let portals = file.portals(raw.portals.as_ref())?;
-        let groups = file.groups(&raw.groups)?;
+        let host = raw.host.map(|host| file.host(&host)).transpose()?;
+        // A host that only attaches volumes has no group, and serves on no portal.
+        let attaches_only = host.is_some() && raw.groups.is_empty() && raw.portals.is_none();
+        let (portals, groups) = if attaches_only {
+            (Vec::new(), Vec::new())
+        } else {
+            (file.portals(raw.portals.as_ref())?, file.groups(&raw.groups)?)
+        };
         let resync_seconds = file.number(
             raw.resync_seconds.as_ref(),
             "resync_seconds",
@@ -178,6 +197,7 @@ impl Config {
             resync_seconds: u64::from(resync_seconds),
             answer_deadline_ms,
             configfs: file.path(raw.configfs.as_ref(), "configfs", "/sys/kernel/config/target")?,
+            host,
             log: file.log(raw.log)?,
         })
     }
@@ -211,6 +231,13 @@ struct RawConfig {
     answer_deadline_ms: Option<Spanned<u32>>,
     configfs: Option<Spanned<String>>,
     log: Option<Spanned<String>>,
+    host: Option<Spanned<RawHost>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawHost {
+    recovery_timeout_seconds: Option<Spanned<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -312,6 +339,16 @@ impl File<'_> {
             key: file(&raw.key, "tls.key")?,
             client_ca: file(&raw.client_ca, "tls.client_ca")?,
         })
+    }
+
+    fn host(&self, host: &Spanned<RawHost>) -> Result<HostRole, ConfigError> {
+        let recovery_timeout_seconds = self.number(
+            host.get_ref().recovery_timeout_seconds.as_ref(),
+            "host.recovery_timeout_seconds",
+            RECOVERY_TIMEOUT_SECONDS_DEFAULT,
+            &RECOVERY_TIMEOUT_SECONDS,
+        )?;
+        Ok(HostRole { recovery_timeout_seconds })
     }
 
     fn listen(
@@ -452,6 +489,7 @@ mod tests {
         let on = EXAMPLE.lines().map(on).collect::<Vec<_>>().join("\n");
         let config = Config::parse(&on, "agent.example.toml").unwrap();
         assert!(config.tls.is_some() && config.cluster.is_some(), "{config:?}");
+        assert_eq!(config.host, Some(HostRole { recovery_timeout_seconds: 120 }), "the default stands there");
     }
 
     #[test]
@@ -535,7 +573,7 @@ mod tests {
             message("prot = 1"),
             "agent.toml line 2: unknown key `prot`; known keys: `state_dir`, `run_dir`, `listen`, `tls`, \
              `insecure`, `cluster`, `iqn_prefix`, `portals`, `groups`, `resync_seconds`, `answer_deadline_ms`, \
-             `configfs`, `log`"
+             `configfs`, `log`, `host`"
         );
         let text = format!("{SMALLEST}resrve = \"1GiB\"\n");
         assert_eq!(
@@ -597,6 +635,27 @@ mod tests {
         ] {
             assert_eq!(whole(text), want, "{text}");
         }
+    }
+
+    #[test]
+    fn a_host_that_attaches() {
+        let parse = |text: &str| Config::parse(text, "agent.toml").map_err(|error| error.to_string());
+        let only = parse("[host]").unwrap();
+        assert_eq!(only.host, Some(HostRole { recovery_timeout_seconds: 120 }));
+        assert!(only.groups.is_empty() && only.portals.is_empty());
+        let both = parse(&format!("{SMALLEST}[host]\nrecovery_timeout_seconds = 30\n")).unwrap();
+        assert_eq!((both.groups.len(), both.host.unwrap().recovery_timeout_seconds), (1, 30));
+        // Half of the other role is a mistake also here.
+        assert!(parse("portals = [\"10.0.0.1\"]\n[host]").unwrap_err().contains("no volume group"));
+        assert!(parse("[host]\n[[groups]]\nname = \"vg0\"").unwrap_err().contains("no portal"));
+        assert_eq!(
+            parse("[host]\nrecovery_timeout_seconds = 0").unwrap_err(),
+            "agent.toml line 2: host.recovery_timeout_seconds: 0 is not allowed: want 1 to 3600"
+        );
+        assert_eq!(
+            parse("[host]\nsessiond = 1").unwrap_err(),
+            "agent.toml line 2: unknown key `sessiond`; known keys: `recovery_timeout_seconds`"
+        );
     }
 
     #[test]

@@ -1,11 +1,13 @@
-//! The per-host agent: specs in, volumes and exports made true, reports out.
+//! The per-host agent: specs in; volumes, exports and connections made true; reports out.
 
 pub mod capabilities;
 pub mod config;
+pub mod connections;
 pub mod engine;
 pub mod listen;
 pub mod machine;
 pub mod serve;
+pub mod serve_host;
 pub mod store;
 pub mod volumes;
 mod workers;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use mooring_api::v1::agent_server::AgentServer;
+use mooring_api::v1::host_server::HostServer;
 use mooring_api::{Address, MESSAGE_BYTES_MAX};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
@@ -13,8 +14,10 @@ use tonic::transport::server::Router;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 use crate::config::{Config, Tls};
+use crate::connections::Connections;
 use crate::engine::Engine;
 use crate::serve::Service;
+use crate::serve_host::HostService;
 
 /// Requests at work per connection.
 const REQUESTS_PER_CONNECTION_MAX: usize = 256;
@@ -73,6 +76,7 @@ fn tls_config(tls: &Tls) -> Result<ServerTlsConfig> {
 
 fn router(
     engine: &Engine,
+    host: Option<&Connections>,
     tls: Option<ServerTlsConfig>,
     stop: tokio::sync::watch::Receiver<bool>,
 ) -> Result<Router> {
@@ -80,9 +84,13 @@ fn router(
     if let Some(tls) = tls {
         server = server.tls_config(tls).context("use the TLS certificate and key")?;
     }
-    let service = Service::new(engine.clone(), stop);
+    let service = Service::new(engine.clone(), stop.clone());
     let service = AgentServer::new(service).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    Ok(server.add_service(service))
+    let host = host.map(|connections| {
+        HostServer::new(HostService::new(connections.clone(), stop))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+    });
+    Ok(server.add_service(service).add_optional_service(host))
 }
 
 /// How long answers that are under way may take after `stop`. What they wait for is durable: nothing is lost with them.
@@ -94,6 +102,16 @@ pub async fn serve(
     bound: Vec<Bound>,
     stop: tokio::sync::watch::Receiver<bool>,
 ) -> Result<()> {
+    serve_with(engine, None, bound, stop).await
+}
+
+/// The same, for an agent whose host attaches volumes: the service `Host` is served, too.
+pub async fn serve_with(
+    engine: &Engine,
+    host: Option<&Connections>,
+    bound: Vec<Bound>,
+    stop: tokio::sync::watch::Receiver<bool>,
+) -> Result<()> {
     let mut tasks = tokio::task::JoinSet::new();
     for Bound { address, socket } in bound {
         let tls = match (&address, &engine.config().tls) {
@@ -101,7 +119,7 @@ pub async fn serve(
             (Address::Tls(_), None) => bail!("listen on {address}: [tls] is missing in the configuration"),
             _ => None,
         };
-        let router = router(engine, tls, stop.clone())?;
+        let router = router(engine, host, tls, stop.clone())?;
         let mut stop = stop.clone();
         tracing::info!(%address, "listening");
         tasks.spawn(async move {

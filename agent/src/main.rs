@@ -5,22 +5,26 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use mooring_agent::config::Config;
+use mooring_agent::config::{Config, HostRole};
+use mooring_agent::connections::Connections;
 use mooring_agent::engine::Engine;
 use mooring_agent::listen;
 use mooring_agent::machine::Machine;
 use mooring_agent::store::Store;
-use mooring_host::LockFile;
+use mooring_connectors::{Arrivals, Parts, RunLinks, Sessiond};
+use mooring_host::{KernelDisks, KernelUevents, LockFile, Uevents};
 use mooring_systemd::notify;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Manages this host's volumes and exports them
+/// Manages this host's volumes and exports them, and attaches volumes of other hosts
 ///
-/// Runs as root, normally under systemd (mooring-agent.service). It makes LVM logical volumes and configures LIO iSCSI
-/// targets natively through configfs. Stopping or killing it drops no session and no I/O.
+/// Runs as root, normally under systemd (mooring-agent.service). It makes LVM logical volumes, configures LIO iSCSI
+/// targets natively through configfs, and attaches volumes through mooring-sessiond. Stopping or killing it drops no
+/// session and no I/O.
 #[derive(Debug, Parser)]
 #[command(
     name = "mooring-agent",
@@ -83,8 +87,13 @@ async fn serve(config: Config) -> Result<()> {
     let store = Store::open(&store_dir)?;
     let machine = Machine::real(&config.configfs);
     let bound = listen::bind(&config).await?;
+    let host = config.host.clone().map(|role| parts(&config, &role, &machine));
     let engine = Engine::new(config, machine, store)?;
+    let connections = host.map(|parts| Connections::new(engine.clone(), parts)).transpose()?;
     engine.start().await;
+    if let Some(connections) = &connections {
+        connections.start(uevents());
+    }
     notify::ready();
     tracing::info!(agent = %engine.agent_id(), "ready");
     let (stop, stopped) = tokio::sync::watch::channel(false);
@@ -100,7 +109,32 @@ async fn serve(config: Config) -> Result<()> {
         let _ = stop.send(true);
     });
     drop(notify::spawn_watchdog());
-    listen::serve(&engine, bound, stopped).await?;
-    tracing::info!("stopped; exports stay as they are");
+    listen::serve_with(&engine, connections.as_ref(), bound, stopped).await?;
+    tracing::info!("stopped; exports stay as they are, and so do connections");
     Ok(())
+}
+
+/// What connections are made with on this machine.
+fn parts(config: &Config, role: &HostRole, machine: &Machine) -> Parts {
+    let software = concat!("mooring-agent ", env!("CARGO_PKG_VERSION"));
+    Parts {
+        sys: machine.sys.clone(),
+        disks: Arc::new(KernelDisks),
+        links: Arc::new(RunLinks::new(&config.run_dir, "/dev")),
+        sessions: Arc::new(Sessiond::new(&config.run_dir, software)),
+        arrivals: Arrivals::default(),
+        dev: PathBuf::from("/dev"),
+        recovery_timeout_s: role.recovery_timeout_seconds,
+    }
+}
+
+/// Without uevents disks are found by looking, each second.
+fn uevents() -> Option<Box<dyn Uevents>> {
+    match KernelUevents::open() {
+        Ok(uevents) => Some(Box::new(uevents)),
+        Err(error) => {
+            tracing::warn!(%error, "cannot listen to uevents: disks are found by looking");
+            None
+        }
+    }
 }

@@ -60,7 +60,7 @@ fn cure_word(cure: Cure) -> &'static str {
     }
 }
 
-fn status_of(code: Code, text: impl Into<String>, cure: Cure) -> Status {
+pub(crate) fn status_of(code: Code, text: impl Into<String>, cure: Cure) -> Status {
     let mut status = Status::new(code, text);
     if let Ok(word) = cure_word(cure).parse() {
         status.metadata_mut().insert(mooring_api::CURE_KEY, word);
@@ -68,7 +68,7 @@ fn status_of(code: Code, text: impl Into<String>, cure: Cure) -> Status {
     status
 }
 
-fn refused(refusal: &Refusal) -> Status {
+pub(crate) fn refused(refusal: &Refusal) -> Status {
     let code = match refusal {
         Refusal::Invalid(_) => Code::InvalidArgument,
         Refusal::UnknownVolume(_) => Code::NotFound,
@@ -95,16 +95,16 @@ fn unknown(id: VolumeId) -> Status {
     status_of(Code::NotFound, refusal.to_string(), refusal.cure())
 }
 
-fn invalid(error: SpecError) -> Status {
+pub(crate) fn invalid(error: SpecError) -> Status {
     status_of(Code::InvalidArgument, Chain(&Refusal::Invalid(error)).to_string(), Cure::FixSpec)
 }
 
-fn volume_id(text: &str) -> Result<VolumeId, Status> {
+pub(crate) fn volume_id(text: &str) -> Result<VolumeId, Status> {
     text.parse()
         .map_err(|error: mooring_model::ParseIdError| invalid(SpecError::new("volume_id", error.to_string())))
 }
 
-fn cluster_id(sender: Option<&v1::Sender>) -> Result<ClusterId, Status> {
+pub(crate) fn cluster_id(sender: Option<&v1::Sender>) -> Result<ClusterId, Status> {
     let sender = sender.ok_or_else(|| invalid(SpecError::new("sender", "is missing")))?;
     let text = &sender.cluster_id;
     text.parse().map_err(|error: mooring_model::ParseIdError| {
@@ -138,7 +138,7 @@ fn state_to_wire(state: &VolumeState) -> v1::VolumeStatus {
     }
 }
 
-fn micros(time: Duration) -> u64 {
+pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
@@ -170,7 +170,11 @@ impl Agent for Service {
             cluster_id: pinned.map(|cluster| cluster.to_string()).unwrap_or_default(),
             portals: config.portals.iter().map(ToString::to_string).collect(),
             groups: config.groups.iter().map(|group| group.name.to_string()).collect(),
-            initiator: String::new(),
+            initiator: config
+                .host
+                .as_ref()
+                .map(|_| config.iqn_prefix.initiator(self.engine.agent_id()).to_string())
+                .unwrap_or_default(),
         }))
     }
 

@@ -1,11 +1,13 @@
-//! The command line, as clap reads it. Every word that can be judged without an agent is judged here.
+//! The command line, as clap reads it. Every word that can be judged without asking anybody is judged here.
 //!
 //! What must never happen here: a secret as an argument (the process list shows arguments to everybody).
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
+use clap::builder::NonEmptyStringValueParser;
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use mooring_api::Address;
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
 use mooring_model::{
@@ -13,32 +15,50 @@ use mooring_model::{
 };
 
 use crate::chap::SecretSource;
+use crate::controller::url::ControllerUrl;
 use crate::select::{VolumeName, VolumeRef};
 
-const EXIT_CODES: &str = "\
+const AFTER: &str = "\
+Two sides:
+  the controller  knows all hosts and volumes: host, type, volume, attach, detach, attachment.
+                  http://127.0.0.1:8776 unless --controller or MOORING_CONTROLLER says otherwise;
+                  its token comes from MOORING_TOKEN or --token-file
+  one agent       serves the volumes of one storage node: export, plan, agent, watch, and, where
+                  --agent or MOORING_AGENT names it, volume
+
 Exit codes:
   0  what was asked for is true
   1  failed
   2  usage: the request itself is wrong
-  3  no such volume
+  3  no such volume, type, host or attachment
   4  refused: precondition, permission, conflict
   5  accepted and durable, but not true yet at the deadline; or a receipt that is not proven
-  6  the agent cannot be reached or does not answer
+  6  the controller or the agent cannot be reached or does not answer
+  130  attach was interrupted; what is left of it is said
 
-Every command is safe to repeat. Answers go to standard output, errors to standard error; with
---json both are JSON.
+Every command is safe to repeat (attach with the same --id). Answers go to standard output, errors
+and progress to standard error; with --json answers and errors are JSON.
 
-Examples:
+Examples, with a controller:
+  mooring host list
+  mooring type create shared --multiattach
+  mooring volume create data --size 10GiB --type shared
+  mooring attach data --host host1
+  mooring attach data --host host2 --mode ro
+  mooring attachment list data
+  mooring detach data --host host2
+
+Examples, with one agent:
   mooring agent show
-  mooring volume create data --size 10GiB
+  mooring --agent unix:/run/mooring/agent.sock volume create data --size 10GiB
   mooring export grant data --initiator iqn.2004-10.com.example:host1 --mode rw
   mooring export show data
   mooring export revoke data --initiator iqn.2004-10.com.example:host1 --force
   mooring --agent https://storage1:7710 --ca ca.pem --cert me.pem --key me.key volume list";
 
-/// Works against one storage agent: volumes, and who reaches them
+/// Block volumes for many hosts: makes them, attaches them, takes them away
 #[derive(Debug, Parser)]
-#[command(name = "mooring", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "mooring", version, after_help = AFTER, max_term_width = 100)]
 pub struct Cli {
     /// Options of every command.
     #[command(flatten)]
@@ -48,21 +68,44 @@ pub struct Cli {
     pub command: Command,
 }
 
+impl Cli {
+    /// Reads the command line of this process.
+    pub fn read() -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches()?;
+        let mut cli = Self::from_arg_matches(&matches)?;
+        let typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
+        cli.global.typed = Typed { agent: typed("agent"), controller: typed("controller") };
+        Ok(cli)
+    }
+}
+
+/// What stands on the command line itself, and not in the environment.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Typed {
+    /// `--agent`
+    pub agent: bool,
+    /// `--controller`
+    pub controller: bool,
+}
+
 /// Options of every command.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection and output")]
 pub struct Global {
-    /// The agent: unix:/PATH, https://HOST:PORT or http://HOST:PORT
-    #[arg(
-        long,
-        global = true,
-        env = "MOORING_AGENT",
-        hide_env_values = true,
-        default_value = "unix:/run/mooring/agent.sock",
-        value_name = "ADDRESS"
-    )]
-    pub agent: Address,
-    /// Certificate of the authority that signed the agent's certificate (https)
+    /// The controller: http://HOST[:PORT] or https://HOST[:PORT] [default: http://127.0.0.1:8776]
+    #[arg(long, global = true, env = "MOORING_CONTROLLER", hide_env_values = true, value_name = "URL")]
+    pub controller: Option<ControllerUrl>,
+    /// The file with our token for the controller, - for standard input; else MOORING_TOKEN
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<SecretSource>,
+    /// One agent instead: unix:/PATH, https://HOST:PORT or http://HOST:PORT [default, where only an agent can answer:
+    /// unix:/run/mooring/agent.sock]
+    #[arg(long, global = true, env = "MOORING_AGENT", hide_env_values = true, value_name = "ADDRESS")]
+    pub agent: Option<Address>,
+    /// What was typed.
+    #[arg(skip)]
+    pub typed: Typed,
+    /// Certificate of the authority that signed the other side's certificate (https)
     #[arg(long, global = true, env = "MOORING_CA", hide_env_values = true, value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// Our certificate (https)
@@ -71,7 +114,8 @@ pub struct Global {
     /// The key of our certificate (https)
     #[arg(long, global = true, env = "MOORING_KEY", hide_env_values = true, value_name = "FILE")]
     pub key: Option<PathBuf>,
-    /// Allow http: everybody on the way reads and changes everything, CHAP secrets included
+    /// Allow http (to a controller: beyond this machine): everybody on the way reads and changes everything, tokens and
+    /// CHAP secrets included
     #[arg(long, global = true)]
     pub insecure: bool,
     /// Act as this cluster, on an agent that belongs to a controller
@@ -95,13 +139,55 @@ pub struct Global {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Create, list, show and delete volumes
+    /// Create, list, show and delete volumes (controller, or one agent)
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// Let hosts reach a volume over iSCSI, and stop them
+    /// Attach a volume to a host: a verified disk there, under a stable path (controller)
+    #[command(after_help = "\
+Asks the controller, which drives both agents: the storage node grants, the host logs in and
+verifies the disk. Waits until the disk can be used, and prints its path. A volume of a type with
+--multiattach may be attached to several hosts, each with its own mode; ro is enforced by the
+target. Two attachments on one host share its session: the host writes if any of them may.
+
+Ctrl-C takes the attachment back and waits for that; a second ctrl-C leaves it to the controller
+and says its id. At the deadline (exit code 5) the controller goes on without this program. To be
+able to repeat an attach after a lost answer, choose the id yourself: the same id with the same
+arguments is the same attachment.
+
+Examples:
+  mooring attach data --host host1
+  mooring attach data --host host2 --mode ro --timeout 60
+  mooring attach data --host host1 --id $(uuidgen) --json | jq -r .attachment.device_path")]
+    Attach(AttachArgs),
+    /// Detach a volume from a host, or cut it off by force, and get the receipt (controller)
+    #[command(after_help = "\
+Without --force the host lets go first: a disk that is still held open is refused (exit code 4),
+naming the holders. With --force the target revokes first, whatever the host says, and the receipt
+is printed: `proven` means that the kernel has let go of every command, and nothing of this host
+reaches the volume any more; `unproven` (exit code 5) names how many commands may still land.
+
+A volume may be named instead of the attachment where it has only one (on that host). Detaching
+what is gone already succeeds when it is named by its id.
+
+Examples:
+  mooring detach data
+  mooring detach data --host host2
+  mooring detach b0c1d2e3-0001-4002-8003-0000000000aa --timeout 120
+  mooring detach data --host host1 --force --json")]
+    Detach(DetachArgs),
+    /// Look at attachments: who has what, how, and whether it is really there (controller)
+    #[command(subcommand)]
+    Attachment(AttachmentCommand),
+    /// Look at the hosts and storage nodes (controller)
+    #[command(subcommand)]
+    Host(HostCommand),
+    /// Create and list volume types (controller)
+    #[command(subcommand)]
+    Type(TypeCommand),
+    /// Let hosts reach a volume over iSCSI, and stop them (one agent)
     #[command(subcommand)]
     Export(ExportCommand),
-    /// Say what the agent would do now, and why; changes nothing
+    /// Say what the agent would do now, and why; changes nothing (one agent)
     #[command(after_help = "\
 An empty plan means that what is wanted is what is there. `blocked` lists what the agent leaves
 alone, and who can help.
@@ -110,10 +196,10 @@ Examples:
   mooring plan
   mooring plan data --json")]
     Plan(PlanArgs),
-    /// Look at the agent itself
+    /// Look at the agent itself (one agent)
     #[command(subcommand)]
     Agent(AgentCommand),
-    /// Print reports as they come: first the state of everything, then changes
+    /// Print reports as they come: first the state of everything, then changes (one agent)
     #[command(after_help = "\
 Runs until it is interrupted or the agent ends the stream (exit code 6). With --json each line
 is one JSON object with `at` and `kind`: volume, export, receipt, agent, synced (from there on,
@@ -132,17 +218,23 @@ pub enum VolumeCommand {
     #[command(after_help = "\
 The volume is a logical volume of its full size, zeroed before anybody reaches it. LVM rounds the
 size up to whole extents. To be able to repeat a create after a lost answer, choose the id
-yourself: the same id with the same arguments succeeds again.
+yourself: the same id with the same arguments succeeds again. The controller's volumes are whole
+GiB, on a storage node that it chooses; its type says whether a volume may be attached to several
+hosts.
 
 Examples:
   mooring volume create data --size 10GiB
-  mooring volume create data --size 10GiB --group vg0 --id $(uuidgen)")]
+  mooring volume create data --size 10GiB --type shared
+  mooring --agent unix:/run/mooring/agent.sock volume create data --size 10GiB --group vg0 \\
+      --id $(uuidgen)")]
     Create(CreateArgs),
     /// List volumes
     #[command(after_help = "\
 Examples:
   mooring volume list
-  mooring volume list --json | jq -r '.volumes[] | select(.problems != []) | .id'")]
+  mooring volume list --json | jq -r '.volumes[] | select(.multiattach) | .id'
+  mooring --agent unix:/run/mooring/agent.sock volume list --json |
+      jq -r '.volumes[] | select(.problems != []) | .id'")]
     List,
     /// Show one volume: where it lies, who reaches it, what is wrong
     #[command(after_help = "\
@@ -152,8 +244,8 @@ Examples:
     Show(VolumeArg),
     /// Wipe a volume and delete it; its data is gone
     #[command(after_help = "\
-A volume that is granted to anybody is not deleted: revoke its grants first. Deleting what is
-gone already succeeds.
+A volume that is attached, or granted to anybody, is not deleted: detach it (on an agent: revoke
+its grants) first. Deleting what is gone already succeeds.
 
 Examples:
   mooring volume delete data
@@ -201,6 +293,60 @@ Examples:
     Show(VolumeArg),
 }
 
+/// Attachments.
+#[derive(Debug, Subcommand)]
+pub enum AttachmentCommand {
+    /// List attachments: of one volume, or all
+    #[command(after_help = "\
+SESSION says whether the host is really logged in at the target, as the storage node sees it.
+
+Examples:
+  mooring attachment list
+  mooring attachment list data --json | jq -r '.attachments[] | select(.session == false) | .host'")]
+    List(AttachmentListArgs),
+    /// Show one attachment: modes, host, device, session, problems of both agents, receipt
+    #[command(after_help = "\
+While it is on its way out, its receipt is shown, too. Of one that is gone only the receipt is
+left, and the exit code is 3.
+
+Examples:
+  mooring attachment show b0c1d2e3-0001-4002-8003-0000000000aa
+  mooring attachment show b0c1d2e3-0001-4002-8003-0000000000aa --json | jq .steps_ms")]
+    Show(AttachmentShowArgs),
+}
+
+/// Hosts.
+#[derive(Debug, Subcommand)]
+pub enum HostCommand {
+    /// List the enrolled hosts and storage nodes: whether they answer, and their pools
+    #[command(after_help = "\
+Examples:
+  mooring host list
+  mooring host list --json | jq -r '.hosts[] | select(.up | not) | .name'")]
+    List,
+}
+
+/// Volume types.
+#[derive(Debug, Subcommand)]
+pub enum TypeCommand {
+    /// Create a volume type
+    #[command(after_help = "\
+A type says what its volumes may do and where they lie. Repeated with the same words, it succeeds
+again.
+
+Examples:
+  mooring type create plain
+  mooring type create shared --multiattach --description 'for clusters'
+  mooring type create fast --spec media=nvme --spec tier=1")]
+    Create(TypeCreateArgs),
+    /// List volume types
+    #[command(after_help = "\
+Examples:
+  mooring type list
+  mooring type list --json | jq -r '.types[] | select(.multiattach) | .name'")]
+    List,
+}
+
 /// The agent.
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
@@ -215,12 +361,15 @@ Examples:
 /// `volume create`.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
-    /// A name for people; no two volumes of one agent share it
+    /// A name for people; no two volumes share it
     pub name: VolumeName,
     /// The size, for example 10GiB (units B, KiB, MiB, GiB, TiB)
     #[arg(long, value_parser = volume_size, allow_hyphen_values = true)]
     pub size: ByteSize,
-    /// The volume group; may be left out where the agent has exactly one
+    /// The volume's type, by name or id; the controller's default type without this
+    #[arg(long = "type", value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
+    pub kind: Option<String>,
+    /// The volume group (with --agent); may be left out where the agent has exactly one
     #[arg(long, value_name = "VG")]
     pub group: Option<VgName>,
     /// The volume's id; a random one without this
@@ -240,6 +389,94 @@ pub struct VolumeArg {
 pub struct PlanArgs {
     /// One volume only
     pub volume: Option<VolumeRef>,
+}
+
+/// `attach`.
+#[derive(Debug, Args)]
+pub struct AttachArgs {
+    /// The volume: its id, or its name where that is unique
+    pub volume: VolumeRef,
+    /// The host, by name or agent id (`mooring host list`)
+    #[arg(long, value_name = "HOST", value_parser = NonEmptyStringValueParser::new())]
+    pub host: String,
+    /// rw: reads and writes; ro: reads only, enforced by the target
+    #[arg(long, value_name = "rw|ro", default_value = "rw")]
+    pub mode: Mode,
+    /// The attachment's id; a random one without this
+    #[arg(long, value_name = "UUID")]
+    pub id: Option<AttachmentId>,
+}
+
+/// `detach`.
+#[derive(Debug, Args)]
+pub struct DetachArgs {
+    /// The attachment's id; or the volume, by id or unique name, where it has only one
+    #[arg(value_name = "ATTACHMENT|VOLUME")]
+    pub what: VolumeRef,
+    /// The attachment on this host
+    #[arg(long, value_name = "HOST", value_parser = NonEmptyStringValueParser::new())]
+    pub host: Option<String>,
+    /// Cut the host off at the target first, whatever it does
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `attachment list`.
+#[derive(Debug, Args)]
+pub struct AttachmentListArgs {
+    /// Of one volume only: its id, or its name where that is unique
+    pub volume: Option<VolumeRef>,
+}
+
+/// `attachment show`.
+#[derive(Debug, Args)]
+pub struct AttachmentShowArgs {
+    /// The attachment's id
+    #[arg(value_name = "ATTACHMENT")]
+    pub id: AttachmentId,
+}
+
+/// `type create`.
+#[derive(Debug, Args)]
+pub struct TypeCreateArgs {
+    /// Its name; no two types share it
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub name: String,
+    /// Its volumes may be attached to several hosts at once
+    #[arg(long)]
+    pub multiattach: bool,
+    /// An extra spec; may be given several times
+    #[arg(long = "spec", value_name = "KEY=VALUE")]
+    pub specs: Vec<ExtraSpec>,
+    /// For people
+    #[arg(long, value_name = "TEXT")]
+    pub description: Option<String>,
+}
+
+/// One extra spec of a type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtraSpec {
+    /// What it is about.
+    pub key: String,
+    /// What it demands.
+    pub value: String,
+}
+
+impl FromStr for ExtraSpec {
+    type Err = String;
+
+    /// The API's own rule for keys.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, value) = text.split_once('=').ok_or("want KEY=VALUE")?;
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-_:. ".contains(c);
+        if key.is_empty() || key.len() > 255 || !key.chars().all(fits) {
+            return Err("a key has 1 to 255 letters, digits, blanks and - _ : .".to_owned());
+        }
+        if value.chars().count() > 255 || value.chars().any(char::is_control) {
+            return Err("a value has at most 255 characters, and no control characters".to_owned());
+        }
+        Ok(Self { key: key.to_owned(), value: value.to_owned() })
+    }
 }
 
 /// `export grant`.
@@ -301,8 +538,6 @@ fn volume_size(text: &str) -> Result<ByteSize, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

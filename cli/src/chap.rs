@@ -46,7 +46,8 @@ impl fmt::Display for SecretSource {
 }
 
 impl SecretSource {
-    fn read(&self) -> Result<Secret, Failure> {
+    /// The secret, without one newline at its end.
+    pub(crate) fn read(&self) -> Result<Secret, Failure> {
         let failed = |error: io::Error| Failure::Usage(format!("cannot read a secret from {self}: {error}"));
         let mut text = Vec::new();
         match self {

@@ -12,9 +12,9 @@ use crate::output::{
     Planned, Pool, Problem, Receipt, Revoked, Session, Stuck, Timing, Volume, VolumeState, Volumes,
 };
 
-const NONE: &str = "-";
+pub(crate) const NONE: &str = "-";
 
-fn table<const N: usize>(heads: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+pub(crate) fn table<const N: usize>(heads: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(heads);
     table.add_rows(rows);
@@ -22,7 +22,7 @@ fn table<const N: usize>(heads: [&str; N], rows: impl IntoIterator<Item = [Strin
 }
 
 /// `NAME value` lines, aligned.
-fn facts(rows: impl IntoIterator<Item = (&'static str, String)>) -> String {
+pub(crate) fn facts(rows: impl IntoIterator<Item = (&'static str, String)>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.add_rows(rows.into_iter().map(|(name, value)| [name.to_owned(), value]));
@@ -36,19 +36,19 @@ fn trimmed(table: &mut Table) -> String {
     table.trim_fmt()
 }
 
-fn or_none(text: Option<&str>) -> String {
+pub(crate) fn or_none(text: Option<&str>) -> String {
     text.unwrap_or(NONE).to_owned()
 }
 
-fn joined(texts: &[String]) -> String {
+pub(crate) fn joined(texts: &[String]) -> String {
     if texts.is_empty() { NONE.to_owned() } else { texts.join(" ") }
 }
 
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     ByteSize(bytes).to_string()
 }
 
-fn named(name: Option<&str>, id: &str) -> String {
+pub(crate) fn named(name: Option<&str>, id: &str) -> String {
     name.map_or_else(|| id.to_owned(), |name| format!("{name} ({id})"))
 }
 
@@ -196,7 +196,7 @@ fn sessions_table<'a>(sessions: impl IntoIterator<Item = &'a Session>) -> String
             session.initiator.clone(),
             joined(&session.addresses),
             session.isid.clone(),
-            session.state.clone(),
+            or_none(session.state.as_deref()),
             session.in_flight.to_string(),
         ]
     };

@@ -10,8 +10,10 @@ use std::process::ExitCode;
 use mooring_api::{CURE_KEY, ConnectError};
 use mooring_model::{Chain, Cure};
 use serde::Serialize;
+use serde_json::Value;
 use tonic::{Code, Status};
 
+use crate::controller::fault::Fault;
 use crate::output::plain;
 
 /// How the program exits. Scripts decide on these numbers: they never change their meaning.
@@ -24,14 +26,16 @@ pub enum Exit {
     Failed = 1,
     /// The request itself is wrong.
     Usage = 2,
-    /// No such volume.
+    /// No such object.
     NotFound = 3,
-    /// The agent is in a state in which it must not do this.
+    /// The agent or the controller is in a state in which it must not do this.
     Refused = 4,
     /// Accepted and durable, not true yet; or a receipt without its proof.
     Pending = 5,
     /// Nobody answers.
     Unreachable = 6,
+    /// The user has interrupted it.
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {
@@ -50,8 +54,20 @@ impl Exit {
             Self::Refused => "refused",
             Self::Pending => "pending",
             Self::Unreachable => "unreachable",
+            Self::Interrupted => "interrupted",
         }
     }
+}
+
+/// What is left of an attach that did not end well.
+#[derive(Debug)]
+pub struct Left {
+    pub(crate) exit: Exit,
+    pub(crate) text: String,
+    pub(crate) advice: Option<String>,
+    pub(crate) attachment_id: String,
+    /// The attachment as the controller gives it.
+    pub(crate) attachment: Option<Value>,
 }
 
 /// Why a command failed.
@@ -85,6 +101,15 @@ pub enum Failure {
     /// The agent's answer makes no sense.
     #[error("the agent's answer makes no sense: {0}")]
     Answer(String),
+    /// A call to the controller failed.
+    #[error(transparent)]
+    Controller(Box<Fault>),
+    /// The controller has tried, and it came to nothing.
+    #[error("{0}")]
+    Broken(String),
+    /// An attach failed or was interrupted, and there may be something left of it.
+    #[error("{}", .0.text)]
+    Left(Box<Left>),
     /// The program cannot start.
     #[error("cannot start the runtime")]
     Runtime(#[source] io::Error),
@@ -102,6 +127,18 @@ struct FailureJson<'a> {
     cure: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    http_status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attachment_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attachment: Option<&'a Value>,
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self::Controller(Box::new(fault))
+    }
 }
 
 impl Failure {
@@ -113,7 +150,9 @@ impl Failure {
             Self::Refused(_) => Exit::Refused,
             Self::Connect(ConnectError::Transport { .. }) | Self::Silent { .. } => Exit::Unreachable,
             Self::Agent(status) => exit_of_status(status),
-            Self::Answer(_) | Self::Runtime(_) | Self::Output(_) => Exit::Failed,
+            Self::Controller(fault) => fault.exit(),
+            Self::Left(left) => left.exit,
+            Self::Answer(_) | Self::Broken(_) | Self::Runtime(_) | Self::Output(_) => Exit::Failed,
         }
     }
 
@@ -136,6 +175,9 @@ impl Failure {
                 exit_code: self.exit() as u8,
                 cure: self.cure().map(cure_word),
                 advice: self.advice(),
+                http_status: self.http_status(),
+                attachment_id: self.left().map(|left| left.attachment_id.as_str()),
+                attachment: self.left().and_then(|left| left.attachment.as_ref()),
             };
             return serde_json::to_string(&answer).unwrap_or_default() + "\n";
         }
@@ -156,6 +198,14 @@ impl Failure {
         }
     }
 
+    fn http_status(&self) -> Option<u16> {
+        if let Self::Controller(fault) = self { fault.status() } else { None }
+    }
+
+    fn left(&self) -> Option<&Left> {
+        if let Self::Left(left) = self { Some(left) } else { None }
+    }
+
     fn cure(&self) -> Option<Cure> {
         if let Self::Agent(status) = self { cure_of(status) } else { None }
     }
@@ -165,6 +215,8 @@ impl Failure {
             Self::Connect(ConnectError::Transport { address, source }) => {
                 return connect_advice(address, io_kind(source)?);
             }
+            Self::Controller(fault) => return fault.advice(),
+            Self::Left(left) => return left.advice.clone(),
             Self::Silent { .. } => REPEAT,
             Self::Agent(status) if is_transport(status) => REPEAT,
             Self::Agent(status) if status.code() == Code::Aborted => {

@@ -204,9 +204,11 @@ impl Deleted {
 pub(crate) struct Session {
     pub initiator: String,
     pub isid: String,
-    pub id: u64,
+    /// The target's number of it; `null` where the controller tells.
+    pub id: Option<u64>,
     pub addresses: Vec<String>,
-    pub state: String,
+    /// `null` where the controller tells.
+    pub state: Option<String>,
     /// Commands that the target has taken and not answered yet.
     pub in_flight: u32,
 }
@@ -216,9 +218,9 @@ impl Session {
         Self {
             initiator: session.initiator.clone(),
             isid: session.isid.clone(),
-            id: session.id,
+            id: Some(session.id),
             addresses: session.addresses.clone(),
-            state: session.state.clone(),
+            state: Some(session.state.clone()),
             in_flight: session.in_flight,
         }
     }

@@ -32,18 +32,17 @@ pub(crate) struct Session {
 
 impl Session {
     /// Connects and says hello.
-    pub(crate) async fn open(global: &Global) -> Result<Self, Failure> {
-        if matches!(global.agent, Address::Plain(_)) && !global.insecure {
+    pub(crate) async fn open(global: &Global, agent: &Address) -> Result<Self, Failure> {
+        if matches!(agent, Address::Plain(_)) && !global.insecure {
             return Err(Failure::Usage(format!(
-                "{} is plain text: everybody on the way reads and changes everything. Use https, or say --insecure",
-                global.agent
+                "{agent} is plain text: everybody on the way reads and changes everything. Use https, or say --insecure"
             )));
         }
         let files = TlsFiles { ca: global.ca.clone(), cert: global.cert.clone(), key: global.key.clone() };
-        let channel = connect(&global.agent, &files).await.map_err(Failure::Connect)?;
+        let channel = connect(agent, &files).await.map_err(Failure::Connect)?;
         let mut session = Self {
             client: AgentClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX),
-            address: global.agent.to_string(),
+            address: agent.to_string(),
             hello: v1::HelloResponse::default(),
             cluster: global.cluster,
             deadline: Duration::from_secs(u64::from(global.timeout)),

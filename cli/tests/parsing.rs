@@ -141,8 +141,10 @@ fn addresses_and_options() {
 }
 
 #[test]
-fn without_an_address_it_is_the_local_agent() {
-    mooring(None, &["volume", "list"], None).refused(6, &["unix:/run/mooring/agent.sock"]);
+fn without_an_address_it_is_the_local_agent_where_only_an_agent_can_answer() {
+    for words in [&["plan"][..], &["export", "show", "data"], &["agent", "show"], &["watch"]] {
+        mooring(None, words, None).refused(6, &["unix:/run/mooring/agent.sock"]);
+    }
 }
 
 /// With --json a mistake in the words is JSON as well, and help stays help.

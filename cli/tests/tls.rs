@@ -1,12 +1,14 @@
-//! An agent on the network: certificates of both sides, or nothing.
+//! An agent on the network: certificates of both sides, or nothing. A controller on the network: its certificate at least.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod fake;
+mod fake_controller;
 
 use std::path::Path;
 
 use fake::{Fake, mooring};
+use fake_controller::{FakeController, end, start};
 use mooring_api::v1::agent_server::AgentServer;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio_stream::wrappers::TcpListenerStream;
@@ -71,4 +73,50 @@ fn both_sides_show_certificates() {
     // Plain text to a TLS port is no way around.
     let plain = address.replace("https", "http");
     mooring(Some(&plain), &["volume", "list", "--insecure"], None).refused(6, &[]);
+}
+
+#[test]
+fn a_controller_shows_its_certificate() {
+    // The program does this for itself.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let (ours, foreign) = (Authority::new(), Authority::new());
+    let (cert, key) = ours.sign("127.0.0.1");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let controller = FakeController::default();
+    controller.state().knobs.token = Some("a-token".to_owned());
+    let app = fake_controller::router(controller).into_make_service();
+    let tls = axum_server::tls_rustls::RustlsConfig::from_pem(cert.into_bytes(), key.into_bytes());
+    let tls = runtime.block_on(tls).unwrap();
+    let guard = runtime.enter();
+    let server = axum_server::from_tcp_rustls(listener, tls).unwrap();
+    drop(guard);
+    runtime.spawn(server.serve(app));
+
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (ca, other, junk) =
+        (write("ca", &ours.pem), write("other", &foreign.pem), write("junk", "no certificate"));
+    let run = |scheme: &str, more: &[&str]| {
+        let url = format!("{scheme}://{address}");
+        let env = [("MOORING_CONTROLLER", url.as_str()), ("MOORING_TOKEN", "a-token")];
+        end(start(&env, &[&["host", "list"], more].concat()))
+    };
+    let good = run("https", &["--ca", &ca]);
+    assert_eq!((good.code, good.err.as_str()), (0, ""), "{good:?}");
+    // A wrong certificate is wrong at once: it is not tried again.
+    let deceived = run("https", &["--ca", &other]);
+    deceived.refused(6, &["cannot reach the controller", "certificate", "--ca FILE"]);
+    assert!(!deceived.err.contains("trying again"), "{}", deceived.err);
+    run("https", &["--ca", &junk]).refused(2, &["holds no certificates in PEM format"]);
+    run("https", &["--ca", "/nonexistent/ca.pem"]).refused(2, &["/nonexistent/ca.pem cannot be read"]);
+    run("https", &["--ca", &ca, "--cert", &ca]).refused(2, &["--cert and --key belong together"]);
+    run("https", &["--ca", &ca, "--cert", &ca, "--key", &junk]).refused(2, &["no certificate with its key"]);
+    run("http", &["--timeout", "1"]).refused(6, &[]);
 }

@@ -7,5 +7,30 @@
 //! What must never happen here: a disk handed over before its identity was read freshly; a secret in a log, an error, a
 //! `Debug` or a file that others can read; a session or disk of somebody else touched; a silent downgrade of CHAP.
 
+mod apply;
+pub mod client;
+mod device;
+mod error;
+#[cfg(feature = "fake")]
+pub mod fake;
 pub mod iscsi;
+mod line;
+mod links;
+mod op;
+mod plan;
+mod report;
+pub mod sessiond;
+mod sessions;
+mod view;
+pub mod vpd;
 pub mod wire;
+
+pub use apply::{Made, Observer, apply, make};
+pub use device::{Arrivals, Parts, Unit};
+pub use error::{Cause, Error};
+pub use links::{LinkError, LinkName, LinkSeen, Links, RunLinks};
+pub use op::{DiskRef, Op};
+pub use plan::{Wanted, plan};
+pub use report::{Names, holder_name, orphan, report};
+pub use sessions::{SessionChanges, Sessiond, Sessions, same};
+pub use view::{Identity, LinkView, Memory, SeenBlock, SeenDisk, Tried, View, holders, view};

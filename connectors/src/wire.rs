@@ -23,6 +23,7 @@ pub const SOCKET: &str = "sessiond/sessiond.sock";
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
+#[allow(clippy::large_enum_variant, reason = "one at a time, on its way")]
 pub enum Request {
     /// Versions; the first of every connection.
     Hello {
@@ -117,7 +118,10 @@ impl WireChap {
 
 impl std::fmt::Debug for WireChap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WireChap").field("user", &self.user).field("mutual", &self.mutual.is_some()).finish()
+        f.debug_struct("WireChap")
+            .field("user", &self.user)
+            .field("mutual", &self.mutual.is_some())
+            .finish_non_exhaustive()
     }
 }
 

@@ -110,8 +110,8 @@ pub struct Volume {
     pub attachments: Vec<Attachment>,
 }
 
-/// An attachment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An attachment. Its `Debug` leaves out how a client connects: the CHAP secret is in that.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Attachment {
     /// Its id.
     pub id: AttachmentId,
@@ -142,6 +142,23 @@ pub struct Attachment {
     pub attached_at: Option<SystemTime>,
     /// Why its status is an error, or what it waits for.
     pub fault: Option<String>,
+}
+
+impl std::fmt::Debug for Attachment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attachment")
+            .field("id", &self.id)
+            .field("volume", &self.volume)
+            .field("instance", &self.instance)
+            .field("mode", &self.mode)
+            .field("status", &self.status)
+            .field("initiator", &self.initiator)
+            .field("attached_host", &self.attached_host)
+            .field("native", &self.native)
+            .field("connected", &self.connection_info.is_some())
+            .field("fault", &self.fault)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What is live of an attachment, from the last reports of both agents; never stored beside the truth.
@@ -190,6 +207,8 @@ pub struct Host {
     pub why_down: Option<String>,
     /// When its last report came.
     pub last_report: Option<SystemTime>,
+    /// What an operator should look at: objects that nobody here knows (orphans), objects in review, its own problems.
+    pub problems: Vec<String>,
 }
 
 /// A pool of a storage agent.
@@ -263,3 +282,62 @@ pub struct DiskIdentity {
     /// Page 0x80.
     pub serial: String,
 }
+
+macro_rules! words {
+    ($name:ident { $($variant:ident => $word:literal),+ $(,)? }) => {
+        impl $name {
+            /// Every one.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The API's word.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word),+
+                }
+            }
+
+            /// From the API's word.
+            pub fn from_word(word: &str) -> Option<Self> {
+                match word {
+                    $($word => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words!(VolumeStatus {
+    Creating => "creating",
+    Available => "available",
+    Reserved => "reserved",
+    Attaching => "attaching",
+    InUse => "in-use",
+    Detaching => "detaching",
+    Deleting => "deleting",
+    Error => "error",
+    ErrorDeleting => "error_deleting",
+});
+
+words!(AttachStatus {
+    Attached => "attached",
+    Attaching => "attaching",
+    Detaching => "detaching",
+    Reserved => "reserved",
+    Detached => "detached",
+});
+
+words!(AttachmentStatus {
+    Reserved => "reserved",
+    Attaching => "attaching",
+    Attached => "attached",
+    Detaching => "detaching",
+    ErrorAttaching => "error_attaching",
+    ErrorDetaching => "error_detaching",
+});

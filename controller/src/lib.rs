@@ -7,5 +7,14 @@
 //! What must never happen here: an acknowledgement before the transaction is durable; a detach acknowledged without its
 //! receipt; a decision from a missing report; a secret in a log, an error or an answer to those who may not see it.
 
+mod agents;
+pub mod auth;
+pub mod config;
 pub mod domain;
+mod flow;
+pub mod http;
+pub mod rules;
 pub mod service;
+mod store;
+
+pub use store::StoreError;

@@ -2,16 +2,25 @@
 //!
 //! What must never happen here: see the crate's own words.
 
-use std::collections::BTreeMap;
+mod attach;
+mod detach;
+mod live;
+mod types;
+mod view;
+mod volumes;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use mooring_model::{AttachmentId, Mode, VolumeId};
-use serde_json::{Map, Value};
-use uuid::Uuid;
+use mooring_api::{Address, TlsFiles};
+use mooring_model::{ClusterId, Generation, IqnPrefix, Mode, VolumeId};
 
-use crate::domain::{
-    Attachment, AttachmentLive, AttachmentReceipt, Caller, Host, NewAttachment, NewVolume, Volume, VolumeType,
-};
+use crate::agents::task;
+use crate::domain::Caller;
+use crate::flow::{Inner, review, wishes};
+use crate::store::{Abort, Db, Kind, Store, StoreError, VolumeRow};
 
 /// Why something is not done. Each kind is one status code of the API.
 #[derive(Debug, thiserror::Error)]
@@ -44,190 +53,244 @@ pub enum Refusal {
     Internal(String),
 }
 
-/// The control plane. Cheap to clone.
+/// An agent that the configuration enrols.
+#[derive(Debug, Clone)]
+pub struct AgentEntry {
+    /// Unique; how people call it.
+    pub name: String,
+    /// Where it is dialled.
+    pub address: Address,
+    /// For `https` addresses.
+    pub tls: TlsFiles,
+    /// Plain text on a network (`http`) is allowed.
+    pub insecure: bool,
+}
+
+/// What a control plane is opened with.
+#[derive(Debug, Clone)]
+pub struct ServiceOptions {
+    /// Holds the database. Made with mode 0700 when it is not there.
+    pub state_dir: PathBuf,
+    /// The enrolled agents.
+    pub agents: Vec<AgentEntry>,
+    /// The cluster's id. `None`: the database's own, made with it. Another one than the database's is an error.
+    pub cluster: Option<ClusterId>,
+    /// What stands before `:<volume uuid>` in target names, for names that the agents do not report.
+    pub iqn_prefix: IqnPrefix,
+    /// The database was restored from a backup: raises the epoch and puts every volume in review until its agents agree.
+    pub restored: bool,
+}
+
+/// Why the control plane does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The configuration cannot hold.
+    #[error("{0}")]
+    Options(String),
+    /// The database does not open.
+    #[error("cannot open the controller's database")]
+    Store(#[source] StoreError),
+    /// The database did not take what a start writes.
+    #[error("cannot prepare the controller's database: {0}")]
+    Prepare(Refusal),
+}
+
+/// The control plane. Cheap to clone. Its tasks end when the last clone is dropped.
 #[derive(Clone, Debug)]
-pub struct Service {}
+pub struct Service {
+    pub(crate) inner: Arc<Inner>,
+    _guard: Arc<Guard>,
+}
+
+/// Ends the tasks with the last handle: they hold the inside, not this.
+#[derive(Debug)]
+struct Guard(Arc<Inner>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        drop(self.0.take_tasks());
+    }
+}
 
 /// How long a call may wait for agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait(pub Duration);
 
-fn not_yet<T>() -> Result<T, Refusal> {
-    Err(Refusal::Internal("this build is not finished".to_owned()))
-}
-
-#[allow(clippy::unused_async, reason = "skeleton")]
-impl Service {
-    /// All types, by name.
-    pub async fn types(&self, _caller: &Caller) -> Result<Vec<VolumeType>, Refusal> {
-        not_yet()
-    }
-
-    /// One type, by name or id.
-    pub async fn volume_type(&self, _caller: &Caller, _name_or_id: &str) -> Result<VolumeType, Refusal> {
-        not_yet()
-    }
-
-    /// The type of those who name none.
-    pub async fn default_type(&self, _caller: &Caller) -> Result<VolumeType, Refusal> {
-        not_yet()
-    }
-
-    /// Makes a type. Admins only. 409 for a name that is taken.
-    pub async fn create_type(
-        &self,
-        _caller: &Caller,
-        _name: &str,
-        _description: Option<&str>,
-        _is_public: bool,
-        _extra_specs: BTreeMap<String, String>,
-    ) -> Result<VolumeType, Refusal> {
-        not_yet()
-    }
-
-    /// Changes name, description or visibility.
-    pub async fn update_type(
-        &self,
-        _caller: &Caller,
-        _id: Uuid,
-        _name: Option<&str>,
-        _description: Option<&str>,
-        _is_public: Option<bool>,
-    ) -> Result<VolumeType, Refusal> {
-        not_yet()
-    }
-
-    /// Deletes a type; 400 while volumes use it, and for the default type.
-    pub async fn delete_type(&self, _caller: &Caller, _id: Uuid) -> Result<(), Refusal> {
-        not_yet()
-    }
-
-    /// Sets extra specs; 400 while volumes use the type, and for `multiattach` together with `cacheable`.
-    pub async fn set_extra_specs(
-        &self,
-        _caller: &Caller,
-        _id: Uuid,
-        _specs: BTreeMap<String, String>,
-    ) -> Result<VolumeType, Refusal> {
-        not_yet()
-    }
-
-    /// Takes one extra spec away; 404 when it is not there.
-    pub async fn delete_extra_spec(&self, _caller: &Caller, _id: Uuid, _key: &str) -> Result<(), Refusal> {
-        not_yet()
-    }
-
-    /// Creates a volume: `creating` at once, `available` when its agent has made it. 400 when no reporting agent can take
-    /// it, 503 when none has ever reported.
-    pub async fn create_volume(&self, _caller: &Caller, _new: NewVolume) -> Result<Volume, Refusal> {
-        not_yet()
-    }
-
-    /// The caller's volumes (all projects': admins), newest first.
-    pub async fn volumes(&self, _caller: &Caller, _all_projects: bool) -> Result<Vec<Volume>, Refusal> {
-        not_yet()
-    }
-
-    /// One volume. 404 for another project's.
-    pub async fn volume(&self, _caller: &Caller, _id: VolumeId) -> Result<Volume, Refusal> {
-        not_yet()
-    }
-
-    /// Changes name, description, metadata.
-    pub async fn update_volume(
-        &self,
-        _caller: &Caller,
-        _id: VolumeId,
-        _name: Option<Option<String>>,
-        _description: Option<Option<String>>,
-        _metadata: Option<BTreeMap<String, String>>,
-    ) -> Result<Volume, Refusal> {
-        not_yet()
-    }
-
-    /// Begins to delete a volume: `deleting` at once, gone when its agent has wiped it. 400 while it is attached.
-    pub async fn delete_volume(&self, _caller: &Caller, _id: VolumeId) -> Result<(), Refusal> {
-        not_yet()
-    }
-
-    /// The caller's attachments, oldest first, those of one volume if one is given.
-    pub async fn attachments(
-        &self,
-        _caller: &Caller,
-        _all_projects: bool,
-        _volume: Option<VolumeId>,
-    ) -> Result<Vec<Attachment>, Refusal> {
-        not_yet()
-    }
-
-    /// One attachment. 404 for another project's.
-    pub async fn attachment(&self, _caller: &Caller, _id: AttachmentId) -> Result<Attachment, Refusal> {
-        not_yet()
-    }
-
-    /// Makes an attachment. Without a connector: reserved. With a client's: answers when the grant is seen in the kernel
-    /// (with its connection info), or `Pending`. Native: answers at once (`attaching`); the controller drives both agents
-    /// and completes it.
-    pub async fn create_attachment(
-        &self,
-        _caller: &Caller,
-        _new: NewAttachment,
-        _wait: Wait,
-    ) -> Result<Attachment, Refusal> {
-        not_yet()
-    }
-
-    /// Gives a reserved attachment its connector, as a client's `create_attachment`. The same connector again: the same
-    /// answer.
-    pub async fn update_attachment(
-        &self,
-        _caller: &Caller,
-        _id: AttachmentId,
-        _connector: Map<String, Value>,
-        _wait: Wait,
-    ) -> Result<Attachment, Refusal> {
-        not_yet()
-    }
-
-    /// The client is connected: `attached`, whatever it was.
-    pub async fn complete_attachment(&self, _caller: &Caller, _id: AttachmentId) -> Result<(), Refusal> {
-        not_yet()
-    }
-
-    /// Detaches. Native: its host lets go first. The answer comes with the receipt of the storage agent, else `Pending`
-    /// (and the attachment stays `detaching`). With `force` the target revokes first, and the host is told afterwards.
-    /// Returns the volume's other attachments, too.
-    pub async fn delete_attachment(
-        &self,
-        _caller: &Caller,
-        _id: AttachmentId,
-        _force: bool,
-        _wait: Wait,
-    ) -> Result<(AttachmentReceipt, Vec<Attachment>), Refusal> {
-        not_yet()
-    }
-
-    /// What is live of one attachment. With `newer_than`, waits until its revision is another one, or for `wait`.
-    pub async fn live(
-        &self,
-        _caller: &Caller,
-        _id: AttachmentId,
-        _newer_than: Option<u64>,
-        _wait: Wait,
-    ) -> Result<AttachmentLive, Refusal> {
-        not_yet()
-    }
-
-    /// What is live of all attachments of the caller.
-    pub async fn live_all(&self, _caller: &Caller) -> Result<Vec<AttachmentLive>, Refusal> {
-        not_yet()
-    }
-
-    /// The enrolled agents. Admins only.
-    pub async fn hosts(&self, _caller: &Caller) -> Result<Vec<Host>, Refusal> {
-        not_yet()
-    }
-}
-
 /// The mode that applies when none is given.
 pub const MODE_DEFAULT: Mode = Mode::ReadWrite;
+
+/// Longest name, description or text of a key, in characters (Cinder's columns).
+const TEXT_CHARS_MAX: usize = 255;
+
+fn text_limit(what: &str, text: &str) -> Result<(), Refusal> {
+    let chars = text.chars().count();
+    if chars > TEXT_CHARS_MAX {
+        return Err(Refusal::Invalid(format!(
+            "Invalid input received: {what} has {chars} characters, more than {TEXT_CHARS_MAX}."
+        )));
+    }
+    Ok(())
+}
+
+/// Only admins pass.
+fn allowed(caller: &Caller, policy: &str) -> Result<(), Refusal> {
+    if caller.admin {
+        Ok(())
+    } else {
+        Err(Refusal::Forbidden(format!("Policy doesn't allow {policy} to be performed.")))
+    }
+}
+
+/// Of a volume in review nothing new is wished.
+fn not_in_review(volume: &VolumeRow) -> Result<(), Refusal> {
+    match &volume.review {
+        None => Ok(()),
+        Some(why) => Err(Refusal::Unavailable(format!("volume {} is in review: {why}", volume.id))),
+    }
+}
+
+fn check(options: &ServiceOptions) -> Result<(), OpenError> {
+    let mut names = BTreeSet::new();
+    for entry in &options.agents {
+        if entry.name.is_empty() || entry.name.len() > TEXT_CHARS_MAX {
+            return Err(OpenError::Options(format!("agent {:?}: want a name of 1 to 255 bytes", entry.name)));
+        }
+        if !names.insert(&entry.name) {
+            return Err(OpenError::Options(format!("agent {} is enrolled twice", entry.name)));
+        }
+    }
+    Ok(())
+}
+
+impl Service {
+    /// Opens the database (blocks). Nothing is dialled before [`Service::start`].
+    pub fn open(options: ServiceOptions) -> Result<Self, OpenError> {
+        check(&options)?;
+        let store = Store::open(&options.state_dir, options.cluster).map_err(OpenError::Store)?;
+        let restored = options.restored;
+        let prepare = |db: &Db<'_>| {
+            if restored {
+                let epoch = db.raise_epoch(0)?;
+                let volumes = db.review_all(review::RESTORED)?;
+                tracing::warn!(
+                    epoch,
+                    volumes,
+                    "the database was restored: the epoch is raised, its volumes are in review"
+                );
+            }
+            Ok(db.agents()?)
+        };
+        let known = store.write_blocking("prepare the store", prepare).map_err(OpenError::Prepare)?;
+        let inner = Arc::new(Inner::new(options, store));
+        for row in known {
+            // What an agent said last still decides, until it says otherwise.
+            if let Some(agent) = inner.agents.all().iter().find(|agent| agent.entry.name == row.name) {
+                let mut state = agent.state();
+                state.id = Some(row.id);
+                state.initiator = row.initiator;
+                state.capabilities = row.capabilities;
+                state.last_report = row.reported_at;
+            }
+        }
+        let guard = Arc::new(Guard(Arc::clone(&inner)));
+        Ok(Self { inner, _guard: guard })
+    }
+
+    /// Starts to dial the agents and to go on with everything that was going on. Needs a tokio runtime.
+    pub fn start(&self) {
+        for agent in self.inner.agents.all() {
+            self.inner.spawn(task::run(Arc::clone(&self.inner), Arc::clone(agent)));
+        }
+        let inner = Arc::clone(&self.inner);
+        self.inner.spawn(async move {
+            if let Err(refusal) = inner.resume().await {
+                tracing::error!(error = %refusal, "cannot go on with what was on its way; it goes on when its agents are up");
+            }
+        });
+    }
+
+    /// Ends all tasks at once; every wish is durable, and another start goes on.
+    pub async fn stop(&self) {
+        if let Some(mut tasks) = self.inner.take_tasks() {
+            tasks.shutdown().await;
+        }
+    }
+
+    /// The cluster's id, which agents are pinned to.
+    pub fn cluster(&self) -> ClusterId {
+        self.inner.store.cluster()
+    }
+
+    /// Raises the epoch: every later change of a spec is newer than all before. Returns the new one. Admins only.
+    pub async fn raise_epoch(&self, caller: &Caller) -> Result<u64, Refusal> {
+        allowed(caller, "mooring:raise_epoch")?;
+        self.inner.store.write("raise the epoch", |db| Ok(db.raise_epoch(0)?)).await
+    }
+
+    /// An operator says that what this database wishes of a volume in review is right: it is sent, newer than what the
+    /// agents have. Its agents must be up, so that it is known what that is. Admins only.
+    pub async fn confirm_review(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        allowed(caller, "mooring:confirm_review")?;
+        let inner = Arc::clone(&self.inner);
+        let write = move |db: &Db<'_>| confirm(&inner, db, id);
+        let hosts = self.inner.store.write("confirm a volume", write).await?;
+        self.inner.go(id, &hosts);
+        Ok(())
+    }
+
+    /// What a request about this volume waits for.
+    async fn why_waits(&self, id: VolumeId) -> String {
+        let read = move |db: &Db<'_>| Ok(db.volume(id)?);
+        let Ok(Some(volume)) = self.inner.store.read("read a volume", read).await else {
+            return "its volume is not there".to_owned();
+        };
+        if let Some(why) = volume.review {
+            return format!("volume {id} is in review: {why}");
+        }
+        match self.inner.agents.up(volume.agent) {
+            Err(why) => why,
+            Ok(agent) => {
+                let report = agent.volume(id).export;
+                let problem = report.as_ref().and_then(|report| report.problems.first());
+                problem.map_or_else(
+                    || format!("agent {} is at it", agent.entry.name),
+                    |problem| format!("{}: {}: {}", agent.entry.name, problem.object, problem.text),
+                )
+            }
+        }
+    }
+}
+
+fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_model::AgentId>, Abort> {
+    let volume = db.volume(id)?;
+    let volume = volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: id.to_string() })?;
+    if volume.review.is_none() {
+        return Ok(BTreeSet::new());
+    }
+    let storage = inner.agents.up(volume.agent).map_err(Refusal::Unavailable)?.volume(id);
+    let hosts: BTreeSet<_> = db.connections_of(id)?.into_iter().collect();
+    let mut kept = vec![
+        (Kind::Volume, storage.volume_stamp.map(|stamp| stamp.generation)),
+        (Kind::Export, storage.export_stamp.map(|stamp| stamp.generation)),
+    ];
+    for host in &hosts {
+        let seen = inner.agents.up(*host).map_err(Refusal::Unavailable)?.connection(id);
+        kept.push((Kind::Connection(*host), seen.stamp.map(|stamp| stamp.generation)));
+    }
+    let newest =
+        kept.iter().filter_map(|(_, generation)| *generation).map(|generation| generation.epoch).max();
+    if let Some(newest) = newest.filter(|newest| *newest > db.epoch().unwrap_or(0)) {
+        db.raise_epoch(newest)?;
+    }
+    for (kind, generation) in kept {
+        db.renew(id, kind, generation.unwrap_or(Generation::ZERO))?;
+    }
+    db.set_review(id, None)?;
+    // Whatever has the old generations in its row waits for the new ones.
+    let mut rows: Vec<_> = db.attachments_of(id)?.into_iter().filter(|row| row.held).collect();
+    for row in &mut rows {
+        row.wished_at = Generation::ZERO;
+    }
+    wishes::apply(db, id, &mut rows, &BTreeSet::new())?;
+    Ok(hosts)
+}

@@ -7,6 +7,11 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+mod holders;
+mod kernel;
+
+pub use kernel::KernelDisks;
+
 /// The operations, as errors name them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DiskOp {
@@ -78,6 +83,7 @@ pub trait Disks: Send + Sync {
     fn read_only(&self, device: &Path) -> Result<bool, DiskError>;
     /// Writes out and drops what the page cache holds of it.
     fn flush(&self, device: &Path) -> Result<(), DiskError>;
-    /// Who holds it open; empty when nobody does. Partitions and devices on top count.
+    /// Who holds it open; empty when nobody does. Partitions and devices on top count, this process does not. EPERM without
+    /// CAP_SYS_PTRACE, EACCES when a process does not show what it has open: then nobody knows.
     fn holders(&self, device: &Path) -> Result<Vec<Holder>, DiskError>;
 }

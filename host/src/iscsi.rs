@@ -10,6 +10,13 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+mod event;
+mod kernel;
+mod message;
+
+pub use event::{KernelIscsiEvents, parse_event};
+pub use kernel::{IscsiModules, IscsiOpenError, KernelIscsi, PortId, iscsi_modules};
+
 /// Bytes of a basic header segment (RFC 7143, 11.2.1).
 pub const HEADER_BYTES: usize = 48;
 

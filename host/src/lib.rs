@@ -1,6 +1,6 @@
-//! The one door to the machine: configfs and sysfs trees, commands, block-device ioctls, locks, addresses and the clock. Everything
-//! above works on the traits of this crate, so that the same code runs on the kernel and on the behaving fakes
-//! (feature `fake`).
+//! The one door to the machine: configfs and sysfs trees, commands, the kernel's iSCSI initiator, SCSI disks, kernel events,
+//! block-device ioctls, locks, addresses, TCP connections and the clock. Everything above works on the traits of this crate,
+//! so that the same code runs on the kernel and on the behaving fakes (feature `fake`).
 //!
 //! What must never happen here: a decision. This crate does what it is told, once, and says exactly what failed.
 //! `unsafe` lives in the module `sys` alone.
@@ -10,9 +10,11 @@ mod clock;
 mod command;
 mod disk;
 mod dump;
+mod harden;
 mod iscsi;
 mod lock;
 mod net;
+mod netlink;
 mod sys;
 mod tree;
 mod uevent;
@@ -26,16 +28,18 @@ pub mod fake;
 pub use block::{BlockDevices, BlockError, KernelBlocks};
 pub use clock::{Clock, SystemClock};
 pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands, OUTPUT_BYTES_MAX};
-pub use disk::{DiskError, DiskOp, Disks, Holder};
+pub use disk::{DiskError, DiskOp, Disks, Holder, KernelDisks};
 pub use dump::{dump, dump_below};
+pub use harden::{HardenWarning, harden};
 pub use iscsi::{
-    HEADER_BYTES, IscsiError, IscsiEvent, IscsiEvents, IscsiKernel, IscsiOp, IscsiParam, KernelSession,
-    LOGIN_DATA_BYTES_MAX, StopMode,
+    HEADER_BYTES, IscsiError, IscsiEvent, IscsiEvents, IscsiKernel, IscsiModules, IscsiOp, IscsiOpenError,
+    IscsiParam, KernelIscsi, KernelIscsiEvents, KernelSession, LOGIN_DATA_BYTES_MAX, PortId, StopMode,
+    iscsi_modules, parse_event,
 };
 pub use lock::{LockError, LockFile};
-pub use net::local_addresses;
+pub use net::{DialError, dial, drop_connection, local_addresses};
 pub use tree::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath, tree_operations};
-pub use uevent::{Uevent, UeventItem, Uevents};
+pub use uevent::{KernelUevents, Uevent, UeventItem, Uevents, parse_uevent};
 
 /// The error numbers of the kernel.
 pub use nix::errno::Errno;

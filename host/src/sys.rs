@@ -1,12 +1,16 @@
-//! The system calls that Rust cannot check: ioctls on block devices. The only `unsafe` of the project.
+//! The system calls that Rust cannot check: ioctls on block devices, SG_IO, prctl. The only `unsafe` of the project.
 //!
 //! What must never happen: a pointer that outlives its call, or a buffer that is not what the kernel's header says.
 #![allow(unsafe_code, reason = "ioctls take raw pointers; each is wrapped here in a safe function")]
 
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::ptr;
+use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::libc;
 
 mod raw {
     #![allow(missing_docs, reason = "the macros document themselves")]
@@ -16,6 +20,162 @@ mod raw {
 
     // linux/fs.h: BLKZEROOUT = _IO(0x12, 127), which takes a pointer to two u64: start and length in bytes.
     nix::ioctl_write_ptr_bad!(block_zero_out, nix::request_code_none!(0x12, 127), [u64; 2]);
+
+    // linux/fs.h: BLKROSET = _IO(0x12, 93) 0x125d and BLKROGET = _IO(0x12, 94) 0x125e, which take a pointer to an int.
+    nix::ioctl_write_ptr_bad!(block_set_read_only, nix::request_code_none!(0x12, 93), std::ffi::c_int);
+    nix::ioctl_read_bad!(block_get_read_only, nix::request_code_none!(0x12, 94), std::ffi::c_int);
+
+    // linux/fs.h: BLKFLSBUF = _IO(0x12, 97) 0x1261.
+    nix::ioctl_none!(block_flush, 0x12, 97);
+
+    // linux/fs.h: BLKGETDISKSEQ = _IOR(0x12, 128, __u64) 0x80081280.
+    nix::ioctl_read!(block_get_sequence, 0x12, 128, u64);
+
+    // scsi/sg.h: SG_IO 0x2285, which takes a pointer to a struct sg_io_hdr.
+    nix::ioctl_readwrite_bad!(scsi_generic, 0x2285, super::SgHeader);
+}
+
+/// `struct sg_io_hdr` of scsi/sg.h, field by field: 88 bytes where pointers have 64 bits, 64 bytes where they have 32.
+#[repr(C)]
+pub(crate) struct SgHeader {
+    interface_id: c_int,
+    direction: c_int,
+    command_bytes: u8,
+    sense_bytes_max: u8,
+    iovec_count: u16,
+    data_bytes: c_uint,
+    data: *mut c_void,
+    command: *const u8,
+    sense: *mut u8,
+    timeout_ms: c_uint,
+    flags: c_uint,
+    pack_id: c_int,
+    user: *mut c_void,
+    status: u8,
+    masked_status: u8,
+    message_status: u8,
+    sense_bytes: u8,
+    host_status: u16,
+    driver_status: u16,
+    residual: c_int,
+    duration_ms: c_uint,
+    info: c_uint,
+}
+
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<SgHeader>() == 88, "the kernel's struct sg_io_hdr has 88 bytes");
+
+/// SG_DXFER_FROM_DEV.
+const FROM_DEVICE: c_int = -3;
+
+/// How a SCSI command that reads ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ScsiOutcome {
+    /// Bytes of the buffer that were filled.
+    pub(crate) filled: usize,
+    /// The SCSI status; 0 is GOOD.
+    pub(crate) status: u8,
+    /// What the host adapter's driver says (DID_…); 0 is OK.
+    pub(crate) host_status: u16,
+    /// What the middle layer says, without its hint that there is sense data (0x08).
+    pub(crate) driver_status: u16,
+    /// Sense data, as much as there is.
+    pub(crate) sense: Vec<u8>,
+}
+
+/// Sends a SCSI command that reads into `data`, past every cache, and waits for its end. ENOTTY or EINVAL for what is no
+/// SCSI device.
+pub(crate) fn scsi_read(
+    file: &File,
+    command: &[u8],
+    data: &mut [u8],
+    timeout: Duration,
+) -> Result<ScsiOutcome, Errno> {
+    let mut sense = [0_u8; 64];
+    let length = |bytes: usize| u8::try_from(bytes).map_err(|_| Errno::EINVAL);
+    let mut header = SgHeader {
+        interface_id: c_int::from(b'S'),
+        direction: FROM_DEVICE,
+        command_bytes: length(command.len())?,
+        sense_bytes_max: length(sense.len())?,
+        iovec_count: 0,
+        data_bytes: c_uint::try_from(data.len()).map_err(|_| Errno::EINVAL)?,
+        data: data.as_mut_ptr().cast(),
+        command: command.as_ptr(),
+        sense: sense.as_mut_ptr(),
+        timeout_ms: c_uint::try_from(timeout.as_millis()).unwrap_or(c_uint::MAX),
+        flags: 0,
+        pack_id: 0,
+        user: ptr::null_mut(),
+        status: 0,
+        masked_status: 0,
+        message_status: 0,
+        sense_bytes: 0,
+        host_status: 0,
+        driver_status: 0,
+        residual: 0,
+        duration_ms: 0,
+        info: 0,
+    };
+    // SAFETY: the descriptor is open as long as `file` is borrowed. The header is the kernel's struct, and its pointers
+    // are to live buffers of exactly the lengths that stand beside them: `data` and `sense` are exclusively ours until the
+    // end of this function, `command` is only read. Without SG_FLAG_DIRECT_IO the kernel copies, and with this ioctl on a
+    // block device it waits for the command's end: it keeps no pointer.
+    unsafe { raw::scsi_generic(file.as_raw_fd(), &raw mut header) }?;
+    let missing = usize::try_from(header.residual).unwrap_or(0);
+    Ok(ScsiOutcome {
+        filled: data.len().saturating_sub(missing),
+        status: header.status,
+        host_status: header.host_status,
+        driver_status: header.driver_status & !0x08,
+        sense: sense.get(..usize::from(header.sense_bytes)).unwrap_or(&sense).to_vec(),
+    })
+}
+
+/// Whether the host refuses writes to a block device.
+pub(crate) fn read_only(file: &File) -> Result<bool, Errno> {
+    let mut flag: c_int = 0;
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one int to a live int, and keeps no
+    // pointer.
+    unsafe { raw::block_get_read_only(file.as_raw_fd(), &raw mut flag) }?;
+    Ok(flag != 0)
+}
+
+/// Makes the host refuse writes to a block device, or take them again. EACCES without CAP_SYS_ADMIN.
+pub(crate) fn set_read_only(file: &File, read_only: bool) -> Result<(), Errno> {
+    let flag = c_int::from(read_only);
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel reads one int from a live int, and keeps no
+    // pointer.
+    unsafe { raw::block_set_read_only(file.as_raw_fd(), &raw const flag) }?;
+    Ok(())
+}
+
+/// Writes out and drops what the page cache holds of a block device. EACCES without CAP_SYS_ADMIN.
+pub(crate) fn flush_buffers(file: &File) -> Result<(), Errno> {
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the request takes no pointer.
+    unsafe { raw::block_flush(file.as_raw_fd()) }?;
+    Ok(())
+}
+
+/// The kernel's sequence number of a disk. ENOTTY before 5.15.
+pub(crate) fn disk_sequence(file: &File) -> Result<u64, Errno> {
+    let mut sequence = 0_u64;
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one u64 to a live u64, and keeps no
+    // pointer.
+    unsafe { raw::block_get_sequence(file.as_raw_fd(), &raw mut sequence) }?;
+    Ok(sequence)
+}
+
+/// linux/prctl.h: PR_SET_IO_FLUSHER.
+const SET_IO_FLUSHER: c_int = 57;
+
+/// Marks this process as one that writes to disks depend on: memory that it asks for is never got by waiting for such a
+/// write (PR_SET_IO_FLUSHER, 5.6 and newer). EPERM without CAP_SYS_RESOURCE.
+pub(crate) fn set_io_flusher() -> Result<(), Errno> {
+    let (one, zero): (c_ulong, c_ulong) = (1, 0);
+    // SAFETY: this request takes numbers only; the unused arguments have to be 0.
+    let result = unsafe { libc::prctl(SET_IO_FLUSHER, one, zero, zero, zero) };
+    Errno::result(result).map(|_| ())
 }
 
 /// A block device's size in bytes. ENOTTY when the file is none.
@@ -46,5 +206,41 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         assert_eq!(block_size(&file), Err(Errno::ENOTTY));
         assert_eq!(zero_out(&file, 0, 512), Err(Errno::ENOTTY));
+        assert_eq!(read_only(&file), Err(Errno::ENOTTY));
+        assert_eq!(set_read_only(&file, true), Err(Errno::ENOTTY));
+        assert_eq!(flush_buffers(&file), Err(Errno::ENOTTY));
+        assert_eq!(disk_sequence(&file), Err(Errno::ENOTTY));
+        let mut data = [7; 8];
+        assert_eq!(scsi_read(&file, &[0x12; 6], &mut data, Duration::from_secs(1)), Err(Errno::ENOTTY));
+        assert_eq!(data, [7; 8]);
+        assert_eq!(scsi_read(&file, &[0; 256], &mut data, Duration::from_secs(1)), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn the_requests_are_the_kernels_numbers() {
+        assert_eq!(nix::request_code_none!(0x12, 93), 0x125d);
+        assert_eq!(nix::request_code_none!(0x12, 94), 0x125e);
+        assert_eq!(nix::request_code_none!(0x12, 97), 0x1261);
+        assert_eq!(nix::request_code_read!(0x12, 128, size_of::<u64>()), 0x8008_1280);
+    }
+
+    #[cfg(target_pointer_width = "64")]
+    #[test]
+    fn the_sg_header_is_the_kernels() {
+        use std::mem::offset_of;
+        // The offsets of scsi/sg.h as a C compiler lays them out on 64 bits.
+        let at = [
+            offset_of!(SgHeader, data_bytes),
+            offset_of!(SgHeader, data),
+            offset_of!(SgHeader, command),
+            offset_of!(SgHeader, sense),
+            offset_of!(SgHeader, timeout_ms),
+            offset_of!(SgHeader, user),
+            offset_of!(SgHeader, status),
+            offset_of!(SgHeader, host_status),
+            offset_of!(SgHeader, residual),
+            offset_of!(SgHeader, info),
+        ];
+        assert_eq!(at, [12, 16, 24, 32, 40, 56, 64, 68, 72, 80]);
     }
 }

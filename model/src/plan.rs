@@ -26,6 +26,8 @@ pub enum BlockedKind {
     Full,
     /// Another volume has the same identity on the wire.
     Collision,
+    /// Somebody uses it.
+    Held,
 }
 
 /// Something that a plan leaves undone on purpose.
@@ -43,7 +45,7 @@ impl BlockedKind {
     /// Who can remove the obstacle.
     pub const fn cure(self) -> Cure {
         match self {
-            Self::Foreign | Self::Birth | Self::Missing | Self::Full => Cure::Operator,
+            Self::Foreign | Self::Birth | Self::Missing | Self::Full | Self::Held => Cure::Operator,
             Self::Collision => Cure::FixSpec,
         }
     }

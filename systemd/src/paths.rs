@@ -19,8 +19,30 @@ pub const RESERVATIONS_DIR: &str = "/var/target/pr";
 pub const MODULES: [&str; 5] =
     ["configfs", "dm_mod", "target_core_mod", "target_core_iblock", "iscsi_target_mod"];
 
+/// The session daemon's program.
+pub const SESSIOND_PROGRAM: &str = "/usr/bin/mooring-sessiond";
+/// The session daemon's folder: its socket, its lock and its journal, which holds secrets.
+pub const SESSIOND_DIR: &str = "/run/mooring/sessiond";
+/// Kernel modules that the session daemon needs.
+pub const SESSIOND_MODULES: [&str; 1] = ["iscsi_tcp"];
+
+/// The controller's program.
+pub const CONTROLLER_PROGRAM: &str = "/usr/bin/mooring-controller";
+/// The controller's configuration.
+pub const CONTROLLER_CONFIG: &str = "/etc/mooring/controller.toml";
+/// The controller's database.
+pub const CONTROLLER_STATE_DIR: &str = "/var/lib/mooring-controller";
+/// Who the controller runs as. In [`GROUP`], for the socket of an agent on the same machine.
+pub const CONTROLLER_USER: &str = "mooring-controller";
+/// Configurations, keys and the token file.
+pub const CONFIG_DIR: &str = "/etc/mooring";
+
 /// The agent's unit.
 pub const AGENT_UNIT: &str = include_str!("../units/mooring-agent.service");
+/// The session daemon's unit.
+pub const SESSIOND_UNIT: &str = include_str!("../units/mooring-sessiond.service");
+/// The controller's unit.
+pub const CONTROLLER_UNIT: &str = include_str!("../units/mooring-controller.service");
 /// `modules-load.d/mooring.conf`.
 pub const MODULES_LOAD: &str = include_str!("../modules-load.d/mooring.conf");
 /// `sysusers.d/mooring.conf`.

@@ -36,6 +36,14 @@ fn agent() -> BTreeMap<String, Vec<String>> {
     parse(paths::AGENT_UNIT).unwrap().remove("Service").unwrap()
 }
 
+fn sessiond() -> BTreeMap<String, Vec<String>> {
+    parse(paths::SESSIOND_UNIT).unwrap().remove("Service").unwrap()
+}
+
+fn controller() -> BTreeMap<String, Vec<String>> {
+    parse(paths::CONTROLLER_UNIT).unwrap().remove("Service").unwrap()
+}
+
 fn one<'a>(service: &'a BTreeMap<String, Vec<String>>, key: &str) -> &'a str {
     match &service[key][..] {
         [value] => value,
@@ -104,27 +112,104 @@ fn stop_is_not_detach_and_the_agent_comes_back() {
 
 #[test]
 fn modules_group_and_folders() {
-    assert_eq!(lines(paths::MODULES_LOAD).concat(), paths::MODULES);
-    assert_eq!(lines(paths::SYSUSERS), [["g", paths::GROUP, "-"]]);
+    let modules: Vec<_> = paths::MODULES.iter().chain(&paths::SESSIOND_MODULES).copied().collect();
+    assert_eq!(lines(paths::MODULES_LOAD).concat(), modules);
+    let users = lines(paths::SYSUSERS);
+    assert!(users.contains(&vec!["g", paths::GROUP, "-"]));
+    assert!(users.iter().any(|line| line.starts_with(&["u", paths::CONTROLLER_USER, "-"])));
+    assert!(users.contains(&vec!["m", paths::CONTROLLER_USER, paths::GROUP]));
     let folders: Vec<_> = lines(paths::TMPFILES).iter().map(|line| (line[0], line[1], line[2])).collect();
     assert!(folders.contains(&("d", paths::RESERVATIONS_DIR, "0700")));
     assert!(folders.contains(&("d", paths::RUNTIME_DIR, "0750")));
+    assert!(folders.contains(&("d", paths::SESSIOND_DIR, "0700")));
+    assert!(folders.contains(&("d", paths::CONFIG_DIR, "0750")));
     assert_eq!(one(&agent(), "RuntimeDirectoryMode"), "0750");
+}
+
+#[test]
+fn the_session_daemons_unit_names_the_places_of_the_code() {
+    let service = sessiond();
+    let start = format!("{} --run-dir {}", paths::SESSIOND_PROGRAM, paths::RUNTIME_DIR);
+    assert_eq!(one(&service, "ExecStart"), start);
+    assert!(Path::new(paths::SESSIOND_DIR).starts_with(paths::RUNTIME_DIR));
+    let modules: Vec<_> =
+        one(&service, "ExecStartPre").split(' ').filter(|word| !word.starts_with('-')).collect();
+    assert_eq!(modules, paths::SESSIOND_MODULES);
+}
+
+#[test]
+fn the_session_daemon_comes_back_and_is_the_last_to_go() {
+    let service = sessiond();
+    for (key, value) in [
+        ("Type", "notify"),
+        ("KillMode", "process"),
+        ("Restart", "always"),
+        ("RuntimeDirectoryPreserve", "yes"),
+        ("UMask", "0077"),
+        ("OOMScoreAdjust", "-1000"),
+        ("LimitMEMLOCK", "infinity"),
+    ] {
+        assert_eq!(one(&service, key), value, "{key}");
+    }
+    assert_eq!(parse(paths::SESSIOND_UNIT).unwrap()["Unit"]["StartLimitIntervalSec"], ["0"]);
+    for key in ["ExecStop", "ExecStopPost"] {
+        assert!(!service.contains_key(key), "{key} would run at every stop");
+    }
+    for key in ["ProtectKernelTunables", "PrivateDevices", "ProtectClock", "PrivateNetwork", "PrivateUsers"] {
+        assert!(!service.contains_key(key), "{key}");
+        assert!(paths::SESSIOND_UNIT.contains(&format!("# {key}=: no. ")), "{key}");
+    }
+    // What it was made for would be refused without one of these.
+    let capabilities: Vec<_> = one(&service, "CapabilityBoundingSet").split(' ').collect();
+    for capability in ["CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_IPC_LOCK", "CAP_SYS_RESOURCE", "CAP_SYS_RAWIO"]
+    {
+        assert!(capabilities.contains(&capability), "{capability}");
+    }
+}
+
+#[test]
+fn the_controllers_unit_names_the_places_of_the_code() {
+    let service = controller();
+    let start = format!("{} --config {}", paths::CONTROLLER_PROGRAM, paths::CONTROLLER_CONFIG);
+    assert_eq!(one(&service, "ExecStart"), start);
+    let state = Path::new("/var/lib").join(one(&service, "StateDirectory"));
+    assert_eq!(state, Path::new(paths::CONTROLLER_STATE_DIR));
+    assert_eq!(one(&service, "User"), paths::CONTROLLER_USER);
+    assert_eq!(one(&service, "SupplementaryGroups"), paths::GROUP);
+    assert!(Path::new(paths::CONTROLLER_CONFIG).starts_with(paths::CONFIG_DIR));
+    for (key, value) in [
+        ("Type", "notify"),
+        ("Restart", "always"),
+        ("StateDirectoryMode", "0700"),
+        ("UMask", "0077"),
+        // It talks to agents; the kernel's storage is theirs.
+        ("CapabilityBoundingSet", ""),
+        ("PrivateDevices", "yes"),
+        ("ProtectKernelTunables", "yes"),
+    ] {
+        assert_eq!(one(&service, key), value, "{key}");
+    }
 }
 
 /// systemd's own opinion, where it is installed. Only what it says about this unit counts: the program and the group are
 /// not on the machine that builds.
 #[test]
-fn systemd_takes_the_unit() {
-    let dir = tempfile::tempdir().unwrap();
-    let unit = paths::AGENT_UNIT.replace(paths::AGENT_PROGRAM, "/bin/true");
-    let path = dir.path().join("mooring-agent.service");
-    std::fs::write(&path, unit).unwrap();
-    let Ok(output) = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output() else {
-        println!("skipped: systemd-analyze is not installed");
-        return;
-    };
-    let said = String::from_utf8_lossy(&output.stderr);
-    let about_us: Vec<_> = said.lines().filter(|line| line.contains("mooring-agent.service:")).collect();
-    assert!(about_us.is_empty(), "{about_us:#?}");
+fn systemd_takes_the_units() {
+    for (name, unit, program) in [
+        ("mooring-agent.service", paths::AGENT_UNIT, paths::AGENT_PROGRAM),
+        ("mooring-sessiond.service", paths::SESSIOND_UNIT, paths::SESSIOND_PROGRAM),
+        ("mooring-controller.service", paths::CONTROLLER_UNIT, paths::CONTROLLER_PROGRAM),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(name);
+        std::fs::write(&path, unit.replace(program, "/bin/true")).unwrap();
+        let Ok(output) = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output()
+        else {
+            println!("skipped: systemd-analyze is not installed");
+            return;
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        let about_us: Vec<_> = said.lines().filter(|line| line.contains(&format!("{name}:"))).collect();
+        assert!(about_us.is_empty(), "{about_us:#?}");
+    }
 }

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use mooring_rig::{Output, Running, Vm};
+use anyhow::{Context, Result};
+use mooring_rig::{Output, Vm};
 
+use crate::disk::Disk;
 use crate::evidence::wait_for;
-use crate::site::BIN;
 
 /// CHAP credentials of a host.
 #[derive(Debug, Clone, Copy)]
-pub struct Credentials {
+pub struct Credentials<'c> {
     /// The initiator's user.
-    pub user: &'static str,
+    pub user: &'c str,
     /// Its secret.
-    pub secret: &'static str,
+    pub secret: &'c str,
     /// The target's user and secret, for mutual CHAP.
-    pub mutual: Option<(&'static str, &'static str)>,
+    pub mutual: Option<(&'c str, &'c str)>,
 }
 
 /// A host that runs open-iscsi.
@@ -30,13 +30,20 @@ pub struct Host<'a> {
 impl<'a> Host<'a> {
     /// Starts open-iscsi's daemon under a name of its own.
     pub fn start(vm: &'a Vm) -> Result<Self> {
+        let host = Self::configure(vm)?;
+        vm.sh("pidof iscsid >/dev/null || iscsid")?.ok().context("start iscsid")?;
+        Ok(host)
+    }
+
+    /// Gives open-iscsi a name of its own; starts nothing.
+    pub fn configure(vm: &'a Vm) -> Result<Self> {
         let iqn = format!("iqn.2026-01.test.mooring:{}", vm.name());
         vm.sh(&format!(
             "mkdir -p /etc/iscsi /run/lock/iscsi; echo InitiatorName={iqn} > /etc/iscsi/initiatorname.iscsi; \
-             modprobe -a iscsi_tcp sd_mod sg; pidof iscsid >/dev/null || iscsid"
+             modprobe -a iscsi_tcp sd_mod sg"
         ))?
         .ok()
-        .context("start iscsid")?;
+        .context("configure open-iscsi")?;
         Ok(Self { vm, iqn })
     }
 
@@ -45,7 +52,7 @@ impl<'a> Host<'a> {
         &self,
         target: &str,
         portal: &str,
-        chap: Option<Credentials>,
+        chap: Option<Credentials<'_>>,
         replacement_timeout: u32,
     ) -> Result<Output> {
         let node = format!("iscsiadm -m node -T {target} -p {portal}");
@@ -81,50 +88,12 @@ impl<'a> Host<'a> {
     }
 
     /// The disk of a target, when it is there.
-    pub fn disk(&self, target: &str, portal: &str) -> Result<String> {
+    pub fn disk(&self, target: &str, portal: &str) -> Result<Disk<'a>> {
         let link = format!("/dev/disk/by-path/ip-{portal}-iscsi-{target}-lun-1");
         let found = wait_for(&format!("{link} on {}", self.vm.name()), Duration::from_secs(30), || {
             let out = self.vm.run(&["readlink", "-e", &link])?;
             Ok(out.status.success().then(|| out.line().to_owned()))
         })?;
-        Ok(found)
-    }
-
-    /// The disk's NAA identifier, from a fresh INQUIRY (page 0x83).
-    pub fn naa(&self, disk: &str) -> Result<String> {
-        let out = self.vm.run(&["/lib/udev/scsi_id", "-g", "-u", "-d", disk])?.ok()?;
-        // scsi_id puts the type of the identifier, 3 for NAA, in front of it.
-        Ok(out.line().strip_prefix('3').context("scsi_id names no NAA")?.to_owned())
-    }
-
-    /// Writes stamps in the background.
-    pub fn write_stamps(&self, disk: &str, more: &[&str]) -> Result<Running> {
-        let mut argv = vec![format!("{BIN}/mooring-stamp"), "write".to_owned(), disk.to_owned()];
-        argv.extend(more.iter().map(|&arg| arg.to_owned()));
-        self.vm.command(argv).timeout(Duration::from_hours(1)).spawn()
-    }
-
-    /// Reads a stamp again and again in the background.
-    pub fn watch_stamps(&self, disk: &str) -> Result<Running> {
-        self.vm
-            .command([&format!("{BIN}/mooring-stamp"), "watch", disk])
-            .timeout(Duration::from_hours(1))
-            .spawn()
-    }
-
-    /// Reads all stamps once.
-    pub fn read_stamps(&self, disk: &str) -> Result<Vec<u64>> {
-        let out = self.vm.run(&[&format!("{BIN}/mooring-stamp"), "read", disk])?.ok()?;
-        crate::site::sequences(&out.stdout)
-    }
-
-    /// The generic device of a disk, for commands past the block layer.
-    pub fn generic(&self, disk: &str) -> Result<String> {
-        let name = disk.rsplit('/').next().unwrap_or_default();
-        let out = self.vm.sh(&format!("ls /sys/block/{name}/device/scsi_generic"))?.ok()?;
-        if out.line().is_empty() {
-            bail!("{disk} has no generic device");
-        }
-        Ok(format!("/dev/{}", out.line()))
+        Ok(Disk::new(self.vm, found))
     }
 }

@@ -4,8 +4,14 @@
 //! decides whether a test passes; a scenario that leaves something running.
 
 pub mod bench;
+pub mod bench_attach;
+pub mod clients;
+pub mod control;
 pub mod demo;
+pub mod disk;
 pub mod evidence;
 pub mod initiator;
+pub mod native;
+mod pki;
 pub mod scenarios;
 pub mod site;

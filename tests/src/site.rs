@@ -48,11 +48,18 @@ pub struct Site {
     programs: Programs,
 }
 
+/// Where targets listen unless a scenario says otherwise.
+const PORTALS: [&str; 2] = ["10.10.0.10:3260", "10.20.0.10:3260"];
+
 /// The agent's configuration in the scenarios.
 pub fn agent_config(extra: &str) -> String {
+    agent_config_at(&PORTALS, extra)
+}
+
+fn agent_config_at(portals: &[&str], extra: &str) -> String {
     format!(
         "state_dir = \"/srv/mooring/state\"\nrun_dir = \"/run/mooring\"\nlisten = [\"{AGENT}\"]\n\
-         portals = [\"10.10.0.10:3260\", \"10.20.0.10:3260\"]\nlog = \"info\"\n{extra}\n[[groups]]\nname = \"{GROUP}\"\n"
+         portals = {portals:?}\nlog = \"info\"\n{extra}\n[[groups]]\nname = \"{GROUP}\"\n"
     )
 }
 
@@ -125,8 +132,17 @@ impl Site {
 
     /// The same with more lines in its configuration.
     pub fn start_agent_with(&self, extra: &str) -> Result<Running> {
+        self.start_agent_by(&agent_config(extra))
+    }
+
+    /// The same with these portals.
+    pub fn start_agent_at(&self, portals: &[&str]) -> Result<Running> {
+        self.start_agent_by(&agent_config_at(portals, ""))
+    }
+
+    fn start_agent_by(&self, config: &str) -> Result<Running> {
         let storage = self.storage()?;
-        storage.write("/etc/mooring/agent.toml", agent_config(extra).as_bytes(), 0o600)?;
+        storage.write("/etc/mooring/agent.toml", config.as_bytes(), 0o600)?;
         let agent =
             storage.command([format!("{BIN}/mooring-agent")]).timeout(Duration::from_hours(1)).spawn()?;
         wait_for("the agent to answer", Duration::from_secs(30), || {

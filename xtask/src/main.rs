@@ -60,6 +60,12 @@ enum Bench {
         #[arg(long, default_value_t = 200)]
         rounds: u32,
     },
+    /// Native attaches, beside a bare login and scan and beside stock open-iscsi
+    Attach {
+        /// Rounds of each kind
+        #[arg(long, default_value_t = 100)]
+        rounds: u32,
+    },
 }
 
 /// How often.
@@ -89,6 +95,9 @@ fn main() -> ExitCode {
         Chore::Demo(args) => demo::run(&args, &root()).map(|()| ExitCode::SUCCESS),
         Chore::Bench(BenchArgs { what: Bench::Grant { volumes, rounds } }) => test::build_programs(&root())
             .and_then(|programs| mooring_tests::bench::grant(&programs, Size { volumes, rounds }))
+            .map(|()| ExitCode::SUCCESS),
+        Chore::Bench(BenchArgs { what: Bench::Attach { rounds } }) => test::build_programs(&root())
+            .and_then(|programs| mooring_tests::bench_attach::run(&programs, rounds))
             .map(|()| ExitCode::SUCCESS),
         Chore::Soak(args) => test::build_programs(&root())
             .and_then(|programs| mooring_tests::demo::soak(&programs, args.trials))

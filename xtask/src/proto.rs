@@ -21,7 +21,8 @@ pub(crate) struct ProtoArgs {
 /// Generates, or compares.
 pub(crate) fn run(args: &ProtoArgs, root: &Path) -> Result<()> {
     let descriptors =
-        protox::compile(["mooring/v1/agent.proto", "mooring/v1/host.proto"], [root.join("api/proto")]).context("compile api/proto")?;
+        protox::compile(["mooring/v1/agent.proto", "mooring/v1/host.proto"], [root.join("api/proto")])
+            .context("compile api/proto")?;
     let bytes = prost::Message::encode_to_vec(&descriptors);
     let out = tempfile::tempdir().context("make a folder for generated code")?;
     tonic_prost_build::configure()

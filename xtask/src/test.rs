@@ -24,8 +24,15 @@ pub(crate) struct TestArgs {
 }
 
 /// Programs that scenarios run inside VMs.
-const PROGRAMS: [&str; 5] =
-    ["mooring-agent", "mooring-bench", "mooring-cli", "mooring-contract", "mooring-tests"];
+const PROGRAMS: [&str; 7] = [
+    "mooring-agent",
+    "mooring-bench",
+    "mooring-cli",
+    "mooring-connectors",
+    "mooring-contract",
+    "mooring-controller",
+    "mooring-tests",
+];
 
 /// Builds the programs for the VMs and says where they are.
 pub(crate) fn build_programs(root: &Path) -> Result<Programs> {

@@ -66,6 +66,7 @@ pub(super) fn stored_volume(stored: &StoredSpec) -> Result<Wish<VolumeSpec>, Sto
             let wire = v1::VolumeSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
             WishKind::Spec(mooring_api::volume_from_wire(stored.volume, &wire).map_err(|_| stored.corrupt())?)
         }
+        StoredWish::Revoked => return Err(stored.corrupt()),
     };
     Ok(Wish { stamp: stored.stamp.clone(), kind, opaque: stored.opaque.clone() })
 }
@@ -78,6 +79,7 @@ pub(super) fn stored_export(stored: &StoredSpec) -> Result<Wish<ExportSpec>, Sto
             let wire = v1::ExportSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
             WishKind::Spec(mooring_api::export_from_wire(stored.volume, &wire).map_err(|_| stored.corrupt())?)
         }
+        StoredWish::Revoked => return Err(stored.corrupt()),
     };
     Ok(Wish { stamp: stored.stamp.clone(), kind, opaque: stored.opaque.clone() })
 }
@@ -300,7 +302,7 @@ impl Engine {
                 Err(match blocked.kind {
                     BlockedKind::Full => Refusal::NoSpace(text),
                     BlockedKind::Foreign | BlockedKind::Collision => Refusal::Foreign(text),
-                    BlockedKind::Birth | BlockedKind::Missing => {
+                    BlockedKind::Birth | BlockedKind::Missing | BlockedKind::Held => {
                         Refusal::precondition(text, blocked.kind.cure())
                     }
                 })

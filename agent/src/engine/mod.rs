@@ -155,7 +155,7 @@ pub struct Engine {
     shared: Arc<Shared>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // The guarded maps are whole after every statement.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -218,6 +218,10 @@ impl Engine {
 
     fn load(&self) -> Result<(), StoreError> {
         for stored in self.shared.store.specs()? {
+            // Connections are not this engine's.
+            if stored.kind == Kind::Connection {
+                continue;
+            }
             let cell = self.cell(stored.volume);
             match stored.kind {
                 Kind::Volume => cell.state().volume = Some(admit::stored_volume(&stored)?),
@@ -229,6 +233,7 @@ impl Engine {
                     }
                     cell.state().export = Some(wish);
                 }
+                Kind::Connection => {}
             }
             // A volume's identity is its own from its first spec on, also before it is exported.
             lock(&self.shared.naas)
@@ -281,6 +286,10 @@ impl Engine {
 
     /// Whether nothing is left of an object whose tombstone is kept.
     fn is_gone(&self, kind: Kind, id: VolumeId) -> bool {
+        if kind == Kind::Connection {
+            // Those who keep connections forget them.
+            return false;
+        }
         let Some(cell) = self.known_cell(id) else { return true };
         let state = cell.state();
         match kind {
@@ -288,6 +297,7 @@ impl Engine {
                 state.volume_end.done && state.orphan.is_none() && !is_spec(state.volume.as_ref())
             }
             Kind::Export => state.is_export_done() && !is_spec(state.export.as_ref()),
+            Kind::Connection => false,
         }
     }
 
@@ -303,6 +313,11 @@ impl Engine {
 
     /// Looks at all LVs at once, takes note of what they are, and wakes every volume.
     fn sweep(&self) {
+        let serves = !self.shared.config.groups.is_empty();
+        if !serves && self.cells().is_empty() {
+            // A host that only attaches volumes need not have a target, nor LVM.
+            return;
+        }
         // Each time, because a module may be loaded after the agent was started.
         if let Err(error) = pass::prepare(self) {
             tracing::error!(error = %Chain(&error), "the target is not ready; exports wait for it");
@@ -535,11 +550,11 @@ impl Engine {
 
 /// Decides once who has the last word on a change: the worker that is about to write it, or the caller who gives up.
 #[derive(Default)]
-struct Claim(AtomicBool);
+pub(crate) struct Claim(AtomicBool);
 
 impl Claim {
     /// Whether the caller of this is the first.
-    fn take(&self) -> bool {
+    pub(crate) fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 }

@@ -31,7 +31,7 @@ pub use spec::{Kind, StoredSpec, StoredWish};
 pub const FILE_NAME: &str = "mooring-agent.db";
 
 /// Every schema ever released, oldest first. Only ever appended to.
-const SCHEMAS: [&str; 1] = [include_str!("schema/1.sql")];
+const SCHEMAS: [&str; 2] = [include_str!("schema/1.sql"), include_str!("schema/2.sql")];
 
 /// The write-ahead log is checkpointed by the idle tick. Should that not come for this many pages (16 MiB, some thousand
 /// changes), SQLite does it inside of a change: one slow change is better than a log without end.

@@ -1,4 +1,4 @@
-//! Specs: one row for a volume, one for its export.
+//! Specs: one row for a volume, one for its export, one for this host's connection to it.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -17,6 +17,8 @@ pub enum Kind {
     Volume,
     /// A volume's export.
     Export,
+    /// This host's connection to a volume.
+    Connection,
 }
 
 impl Kind {
@@ -24,6 +26,7 @@ impl Kind {
         match self {
             Self::Volume => "volume",
             Self::Export => "export",
+            Self::Connection => "connection",
         }
     }
 }
@@ -44,6 +47,8 @@ pub enum StoredWish {
         /// Volumes: with its data.
         destroy: bool,
     },
+    /// Connections: it goes, and at once, because the target has revoked this host.
+    Revoked,
 }
 
 impl fmt::Debug for StoredWish {
@@ -51,6 +56,7 @@ impl fmt::Debug for StoredWish {
         match self {
             Self::Spec(body) => write!(f, "Spec({} bytes)", body.len()),
             Self::Tombstone { destroy } => f.debug_struct("Tombstone").field("destroy", destroy).finish(),
+            Self::Revoked => f.write_str("Revoked"),
         }
     }
 }
@@ -226,15 +232,17 @@ fn write_spec(
     wish: &StoredWish,
     opaque: &[u8],
 ) -> rusqlite::Result<()> {
-    let (body, tombstone, destroy) = match wish {
-        StoredWish::Spec(body) => (Some(body.as_slice()), false, false),
-        StoredWish::Tombstone { destroy } => (None, true, *destroy),
+    let (body, tombstone, destroy, revoked) = match wish {
+        StoredWish::Spec(body) => (Some(body.as_slice()), false, false, false),
+        StoredWish::Tombstone { destroy } => (None, true, *destroy, false),
+        StoredWish::Revoked => (None, true, false, true),
     };
-    let sql = "INSERT INTO specs (volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, updated_us) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) \
+    let sql = "INSERT INTO specs (volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, revoked, updated_us) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) \
                ON CONFLICT (volume_id, kind) DO UPDATE SET epoch = excluded.epoch, counter = excluded.counter, \
                digest = excluded.digest, body = excluded.body, opaque = excluded.opaque, \
-               tombstone = excluded.tombstone, destroy = excluded.destroy, updated_us = excluded.updated_us";
+               tombstone = excluded.tombstone, destroy = excluded.destroy, revoked = excluded.revoked, \
+               updated_us = excluded.updated_us";
     conn.prepare_cached(sql)?
         .execute(params![
             volume.to_string(),
@@ -246,12 +254,14 @@ fn write_spec(
             opaque,
             tombstone,
             destroy,
+            revoked,
             micros(SystemTime::now()),
         ])
         .map(drop)
 }
 
-const COLUMNS: &str = "volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, updated_us";
+const COLUMNS: &str =
+    "volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, revoked, updated_us";
 
 struct RawSpec {
     volume: String,
@@ -261,6 +271,7 @@ struct RawSpec {
     opaque: Vec<u8>,
     tombstone: bool,
     destroy: bool,
+    revoked: bool,
     updated_us: i64,
 }
 
@@ -274,7 +285,8 @@ impl RawSpec {
             opaque: row.get(6)?,
             tombstone: row.get(7)?,
             destroy: row.get(8)?,
-            updated_us: row.get(9)?,
+            revoked: row.get(9)?,
+            updated_us: row.get(10)?,
         })
     }
 
@@ -283,6 +295,7 @@ impl RawSpec {
         let unreadable = || StoreError::Row { what: describe(kind, volume) };
         let wish = match (self.body, self.tombstone) {
             (Some(body), false) => StoredWish::Spec(body),
+            (None, true) if self.revoked => StoredWish::Revoked,
             (None, true) => StoredWish::Tombstone { destroy: self.destroy },
             _ => return Err(unreadable()),
         };
@@ -299,7 +312,7 @@ impl RawSpec {
 
 fn parse_key(volume: &str, kind: &str) -> Result<(VolumeId, Kind), StoreError> {
     let unreadable = || StoreError::Row { what: format!("a spec under the key {volume:?}, {kind:?}") };
-    let kind = [Kind::Volume, Kind::Export]
+    let kind = [Kind::Volume, Kind::Export, Kind::Connection]
         .into_iter()
         .find(|known| known.as_str() == kind)
         .ok_or_else(unreadable)?;

@@ -72,6 +72,7 @@ fn body(store: &Store, n: u128) -> Option<String> {
     store.spec(Kind::Export, volume(n)).unwrap().map(|spec| match spec.wish {
         StoredWish::Spec(body) => String::from_utf8(body).unwrap(),
         StoredWish::Tombstone { .. } => "tombstone".to_owned(),
+        StoredWish::Revoked => "revoked".to_owned(),
     })
 }
 
@@ -343,7 +344,7 @@ fn a_store_of_a_newer_agent_is_left_alone() {
     Connection::open(&file).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let before = fs::read(&file).unwrap();
     let error = Store::open(dir.path()).unwrap_err();
-    assert!(error.to_string().contains("has schema 99, and this agent knows schemas up to 1"), "{error}");
+    assert!(error.to_string().contains("has schema 99, and this agent knows schemas up to 2"), "{error}");
     assert_eq!(fs::read(&file).unwrap(), before);
 }
 
@@ -476,6 +477,54 @@ fn a_store_of_schema_1_is_taken_over() {
     assert_eq!((open.len(), open[0].0, open[0].1.initiator.as_str()), (1, 2, "iqn.2026-01.lab:host2"));
     assert_eq!(store.receipts(open[0].1.volume, 9).unwrap().len(), 2);
     put(&store, 7, 1, "new").unwrap();
+}
+
+/// As the second release has written it.
+#[test]
+fn a_store_of_schema_2_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let conn = Connection::open(dir.path().join(FILE_NAME)).unwrap();
+    conn.execute_batch(include_str!("fixtures/schema-2.sql")).unwrap();
+    drop(conn);
+    let store = Store::open(dir.path()).unwrap();
+    let wishes: Vec<_> = store.specs().unwrap().into_iter().map(|spec| (spec.kind, spec.wish)).collect();
+    assert_eq!(
+        wishes,
+        [
+            (Kind::Connection, StoredWish::Revoked),
+            (Kind::Volume, StoredWish::Tombstone { destroy: true }),
+            (Kind::Connection, StoredWish::Tombstone { destroy: false }),
+            (Kind::Connection, StoredWish::Spec(vec![0x0a, 0x01, b'x'])),
+        ]
+    );
+}
+
+#[test]
+fn connections_are_kept_beside_volumes_and_exports() {
+    let (dir, store) = store();
+    let put = |n, counter, wish: &StoredWish| {
+        store.put_spec(Kind::Connection, volume(n), &stamp(1, counter, 1), wish, b"opaque", &[])
+    };
+    super::tests::put(&store, 1, 9, "export").unwrap();
+    put(1, 1, &spec("connection")).unwrap();
+    put(2, 1, &StoredWish::Tombstone { destroy: false }).unwrap();
+    put(3, 1, &spec("gone soon")).unwrap();
+    put(3, 2, &StoredWish::Revoked).unwrap();
+    assert!(matches!(put(3, 1, &spec("back")), Err(StoreError::Stale { kind: Kind::Connection, .. })));
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    let kept = |n| store.spec(Kind::Connection, volume(n)).unwrap().unwrap();
+    assert_eq!(kept(1).wish, spec("connection"));
+    assert_eq!(kept(1).opaque, b"opaque");
+    assert_eq!(kept(2).wish, StoredWish::Tombstone { destroy: false });
+    assert_eq!((kept(3).wish, kept(3).stamp.generation.counter), (StoredWish::Revoked, 2));
+    assert_eq!(body(&store, 1).as_deref(), Some("export"));
+    // Tombstones go after their time, each by its own kind's word; a spec never.
+    let later = SystemTime::now() + TOMBSTONE_KEEP + Duration::from_mins(1);
+    assert_eq!(store.purge(later, |kind, _| kind == Kind::Export).unwrap(), 0);
+    assert_eq!(store.purge(later, |kind, id| kind == Kind::Connection && id != volume(2)).unwrap(), 1);
+    assert!(store.spec(Kind::Connection, volume(3)).unwrap().is_none());
+    assert_eq!(kept(1).wish, spec("connection"));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! whatever is done in whatever order; and an answer that is kinder than a real machine's.
 
 mod blocks;
+pub mod initiator;
 mod lio;
 mod lvm;
 mod session;
@@ -18,6 +19,7 @@ use std::path::Path;
 use self::state::{Handle, Node};
 
 pub use self::blocks::FakeBlocks;
+pub use self::initiator::{FakeDisk, FakeHost, FakeTarget};
 pub use self::lio::{FakeLio, naa};
 pub use self::lvm::FakeLvm;
 pub use self::session::{Access, Answer, IO_BYTES, Identity, IoRefusal, LoginRefusal, Reach, SessionId};

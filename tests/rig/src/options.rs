@@ -42,17 +42,32 @@ pub struct VmSpec {
     pub cpus: u8,
     /// The sizes of its data disks: `/dev/vdc`, `/dev/vdd`, and so on.
     pub disks: Vec<u64>,
+    /// TCP ports that this machine's loopback reaches ([`Vm::forwarded`](crate::Vm::forwarded)); with any, the VM has a
+    /// third interface, which leads nowhere else.
+    pub forward: Vec<u16>,
 }
 
 impl VmSpec {
-    /// The storage node: two data disks of 4 GiB.
+    /// The storage node: data disks of 16 and 4 GiB, sparse files here.
     pub fn storage() -> Self {
-        Self { name: "storage".to_owned(), memory_mib: 1024, cpus: 1, disks: vec![4 * GIB, 4 * GIB] }
+        Self {
+            name: "storage".to_owned(),
+            memory_mib: 1024,
+            cpus: 1,
+            disks: vec![16 * GIB, 4 * GIB],
+            forward: Vec::new(),
+        }
     }
 
     /// The host with this number, counted from 1: no data disks.
     pub fn host(number: usize) -> Self {
-        Self { name: format!("host{number}"), memory_mib: 640, cpus: 1, disks: Vec::new() }
+        Self {
+            name: format!("host{number}"),
+            memory_mib: 640,
+            cpus: 1,
+            disks: Vec::new(),
+            forward: Vec::new(),
+        }
     }
 }
 
@@ -80,6 +95,15 @@ impl RigOptions {
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
+        self
+    }
+
+    /// The same; a TCP port of the first VM is reached from this machine's loopback.
+    #[must_use]
+    pub fn forward(mut self, port: u16) -> Self {
+        if let Some(first) = self.vms.first_mut() {
+            first.forward.push(port);
+        }
         self
     }
 
@@ -113,7 +137,7 @@ mod tests {
         let options = RigOptions::standard(2);
         let names: Vec<_> = options.vms.iter().map(|vm| vm.name.as_str()).collect();
         assert_eq!(names, ["storage", "host1", "host2"]);
-        assert_eq!(options.vms[0].disks, [4 * GIB, 4 * GIB]);
+        assert_eq!(options.vms[0].disks, [16 * GIB, 4 * GIB]);
         assert!(options.vms[1].disks.is_empty());
         assert!(options.root_dir.join("Cargo.toml").exists());
     }

@@ -2,6 +2,7 @@
 //!
 //! What must never happen: firmware, a default device or a boot menu: each costs time in every boot of every test.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -10,6 +11,11 @@ use anyhow::{Context, Result};
 use crate::accel::Accel;
 use crate::image::{Images, tool};
 use crate::options::{NETWORKS, VmSpec, address};
+
+/// The network behind forwarded ports, its gateway and its guest: QEMU's own, the same in every VM that has one.
+const FORWARD_NET: &str = "10.30.0.0/24";
+const FORWARD_HOST: &str = "10.30.0.2";
+const FORWARD_GUEST: &str = "10.30.0.10";
 
 /// What a boot needs to know.
 pub(crate) struct Boot<'a> {
@@ -22,6 +28,8 @@ pub(crate) struct Boot<'a> {
     pub(crate) dir: &'a Path,
     /// `name=address` of all VMs.
     pub(crate) hosts: &'a str,
+    /// Ports of this machine's loopback, each with the guest's that it leads to.
+    pub(crate) forwarded: &'a [(u16, u16)],
 }
 
 /// `-accel`, the processor and the machine.
@@ -103,6 +111,7 @@ pub(crate) fn command(boot: &Boot) -> Result<Command> {
         let device = format!("virtio-net-pci,netdev=net{net},id=nic{net},mac={mac},romfile=,host_mtu=9000");
         command.args(["-device", &device]);
     }
+    forward(&mut command, boot);
     let log = std::fs::File::create(boot.dir.join(format!("{name}.qemu"))).context("make QEMU's log")?;
     command.stdin(Stdio::null()).stdout(log.try_clone().context("duplicate QEMU's log")?).stderr(log);
     command.current_dir(boot.dir);
@@ -111,8 +120,26 @@ pub(crate) fn command(boot: &Boot) -> Result<Command> {
     Ok(command)
 }
 
+/// The interface behind forwarded ports, where there are any.
+fn forward(command: &mut Command, boot: &Boot) {
+    if boot.forwarded.is_empty() {
+        return;
+    }
+    // QEMU's own small network: nothing of the guest leaves it, what comes to the loopback ports gets in.
+    let mut netdev = format!("user,id=forward,restrict=on,ipv6=off,net={FORWARD_NET},host={FORWARD_HOST}");
+    for (outside, inside) in boot.forwarded {
+        let _ = write!(netdev, ",hostfwd=tcp:127.0.0.1:{outside}-{FORWARD_GUEST}:{inside}");
+    }
+    let mac = format!("52:54:00:ff:00:{:02x}", 10 + boot.index);
+    command.args(["-netdev", &netdev]);
+    command.args(["-device", &format!("virtio-net-pci,netdev=forward,id=nicforward,mac={mac},romfile=")]);
+}
+
 fn kernel_line(boot: &Boot) -> String {
-    let net: Vec<String> = (0..NETWORKS).map(|net| format!("{}/24", address(boot.index, net))).collect();
+    let mut net: Vec<String> = (0..NETWORKS).map(|net| format!("{}/24", address(boot.index, net))).collect();
+    if !boot.forwarded.is_empty() {
+        net.push(format!("{FORWARD_GUEST}/24"));
+    }
     // Warnings and worse go to the console. A panic ends QEMU (-no-reboot), which is how it is noticed.
     let kernel = "console=ttyS0 quiet loglevel=5 panic=-1 net.ifnames=0 mitigations=off random.trust_cpu=on \
                   cryptomgr.notests 8250.nr_uarts=1 rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_timeout=60";

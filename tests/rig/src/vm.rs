@@ -3,7 +3,7 @@
 //! What must never happen: an operation on a VM that is off doing nothing. Each says that the VM is off.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -83,10 +83,24 @@ pub(crate) struct Shared {
     pub(crate) switches: Vec<Switch>,
 }
 
+/// A loopback port that nobody uses now for each of these. QEMU takes them some moments later, and keeps them over boots.
+fn free_ports(wanted: &[u16]) -> Result<Vec<(u16, u16)>> {
+    let held = wanted
+        .iter()
+        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+        .collect::<std::io::Result<Vec<_>>>()
+        .context("find a free loopback port")?;
+    let port = |socket: &TcpListener| socket.local_addr().map(|address| address.port());
+    let outside = held.iter().map(port).collect::<std::io::Result<Vec<_>>>().context("read a port")?;
+    Ok(outside.into_iter().zip(wanted.iter().copied()).collect())
+}
+
 /// One VM of a rig.
 pub struct Vm {
     spec: VmSpec,
     index: usize,
+    /// Ports of this machine's loopback, each with the guest's.
+    forwarded: Vec<(u16, u16)>,
     shared: Arc<Shared>,
     live: Mutex<Option<Live>>,
     /// Held for a whole boot, so that two threads do not boot one VM.
@@ -104,9 +118,11 @@ impl Vm {
             let file = fs::File::create(&path).with_context(|| format!("make {}", path.display()))?;
             file.set_len(*bytes).with_context(|| format!("make {} {bytes} bytes large", path.display()))?;
         }
+        let forwarded = free_ports(&spec.forward)?;
         Ok(Self {
             spec,
             index,
+            forwarded,
             shared: Arc::clone(shared),
             live: Mutex::default(),
             booting: Mutex::default(),
@@ -124,6 +140,14 @@ impl Vm {
     /// Its address on a network.
     pub fn ip(&self, network: usize) -> IpAddr {
         address(self.index, network)
+    }
+
+    /// Where this machine reaches a forwarded TCP port of the guest.
+    pub fn forwarded(&self, port: u16) -> Result<SocketAddr> {
+        let found = self.forwarded.iter().find(|(_, inside)| *inside == port);
+        let (outside, _) =
+            found.with_context(|| format!("port {port} of {} is not forwarded", self.name()))?;
+        Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, *outside)))
     }
 
     /// Its data disks, as the guest names them.
@@ -183,6 +207,7 @@ impl Vm {
             initramfs: &shared.initramfs,
             dir: &shared.dir,
             hosts: &shared.hosts,
+            forwarded: &self.forwarded,
         };
         let mut qemu = Guarded::spawn(qemu::command(&boot)?).context("start QEMU")?;
         let mut accept = |listener: &UnixListener| self.accept(listener, &mut qemu);

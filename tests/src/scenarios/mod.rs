@@ -1,5 +1,7 @@
 //! Scenarios on real kernels. Each boots what it needs and leaves nothing behind.
 
+mod attach_faults;
+mod beside_iscsid;
 mod contract;
 mod faults;
 mod lvm;
@@ -52,8 +54,18 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "main-job",
-        shows: "one volume, two stock hosts, rw and ro, force detach with its control, crash, power cut",
+        shows: "one volume, two hosts, native attach rw and ro, force detach with its control, crashes, power cut, cinderclient",
         run: |programs| demo::run(programs, None),
+    },
+    Scenario {
+        name: "attach-faults",
+        shows: "native attach when something is wrong: bounded, clear, nothing lost; relogin, revoked secrets, wrong disks",
+        run: attach_faults::run,
+    },
+    Scenario {
+        name: "beside-iscsid",
+        shows: "a distribution's iscsid and iscsiadm beside our sessions under I/O, with the control that is stolen",
+        run: beside_iscsid::run,
     },
     Scenario {
         name: "bad-input",

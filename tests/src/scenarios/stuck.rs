@@ -33,7 +33,7 @@ fn scenes(site: &Site) -> Result<()> {
     let target = granted["target"].as_str().context("target")?.to_owned();
     host.login(&target, PORTAL, None, 10)?.ok()?;
     let disk = host.disk(&target, PORTAL)?;
-    let writer = host.write_stamps(&disk, &["--threads", "4"])?;
+    let writer = disk.write_stamps(&["--threads", "4"])?;
     std::thread::sleep(Duration::from_secs(1));
     storage.sh(&format!("dmsetup suspend --noflush {device}"))?.ok()?;
     std::thread::sleep(Duration::from_secs(1));

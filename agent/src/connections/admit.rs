@@ -1,0 +1,186 @@
+//! Admission: whether a change of a connection may be taken, and the one write that makes it durable.
+//!
+//! What must never happen here: a change that is written before every check has passed; an answer before it is written; a
+//! kept secret in an answer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooring_api::v1;
+use mooring_model::limit::OPAQUE_BYTES_MAX;
+use mooring_model::{Chain, ClusterId, ConnectionSpec, Cure, Fence, VolumeId};
+use prost::Message;
+
+use super::cell::{Cell, Wish, WishKind};
+use super::{Admitted, ConnectionWish, Connections, PutConnection};
+use crate::engine::{Claim, Refusal, lock};
+use crate::store::{Kind, StoreError, StoredSpec, StoredWish};
+
+/// udev opens every new disk, and every one that was closed after a write, for a moment: such a holder is not worth a refusal.
+const HELD_BRIEFLY: Duration = Duration::from_millis(500);
+
+/// A connection's wish as the store has it.
+pub(super) fn stored(stored: &StoredSpec) -> Result<Wish, StoreError> {
+    let kind = match &stored.wish {
+        StoredWish::Tombstone { .. } => WishKind::Tombstone { revoked: false },
+        StoredWish::Revoked => WishKind::Tombstone { revoked: true },
+        StoredWish::Spec(body) => {
+            let wire = v1::ConnectionSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
+            let spec = mooring_api::connection_from_wire(stored.volume, &wire);
+            WishKind::Spec(Box::new(spec.map_err(|_| stored.corrupt())?))
+        }
+    };
+    Ok(Wish { stamp: stored.stamp.clone(), kind, opaque: stored.opaque.clone() })
+}
+
+impl Connections {
+    fn check_sender(&self, sender: ClusterId) -> Result<(), Refusal> {
+        match self.shared.engine.cluster()? {
+            Some(pinned) if pinned != sender => Err(Refusal::OtherCluster { pinned, sender }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Takes a change.
+    pub(super) fn admit(
+        &self,
+        cell: &Arc<Cell>,
+        put: PutConnection,
+        claim: &Claim,
+    ) -> Result<Admitted, Refusal> {
+        if put.opaque.len() > OPAQUE_BYTES_MAX {
+            let why = format!("{} bytes are more than {OPAQUE_BYTES_MAX}", put.opaque.len());
+            return Err(Refusal::field("opaque", why));
+        }
+        self.check_sender(put.cluster)?;
+        let kept = cell.state().wish.clone();
+        if fence(cell.id, &put, kept.as_ref())? == Fence::Same {
+            let mut state = cell.state();
+            // Whoever asks again wants to know what is so now, and what failed for good tried again.
+            state.anew = true;
+            return Ok(Admitted { durable: put.decoded.elapsed(), after: state.passes });
+        }
+        let (kind, stored) = match put.wish {
+            ConnectionWish::Spec(spec) => {
+                self.check(&spec, kept.as_ref().and_then(Wish::spec))?;
+                let body = mooring_api::connection_to_wire(&spec).encode_to_vec();
+                (WishKind::Spec(spec), StoredWish::Spec(body))
+            }
+            ConnectionWish::Tombstone { revoked: true } => {
+                (WishKind::Tombstone { revoked: true }, StoredWish::Revoked)
+            }
+            ConnectionWish::Tombstone { revoked: false } => {
+                self.check_not_held(cell.id)?;
+                (WishKind::Tombstone { revoked: false }, StoredWish::Tombstone { destroy: false })
+            }
+        };
+        let wish = Wish { stamp: put.stamp, kind, opaque: put.opaque };
+        self.keep(cell, put.cluster, &wish, &stored, claim)?;
+        let durable = put.decoded.elapsed();
+        let mut state = cell.state();
+        state.wish = Some(wish);
+        state.anew = false;
+        Ok(Admitted { durable, after: state.passes })
+    }
+
+    /// The one write, when every check has passed.
+    fn keep(
+        &self,
+        cell: &Cell,
+        sender: ClusterId,
+        wish: &Wish,
+        stored: &StoredWish,
+        claim: &Claim,
+    ) -> Result<(), Refusal> {
+        if !claim.take() {
+            return Err(super::busy(cell));
+        }
+        // The first sender whose wish is taken takes the agent; another may have been first meanwhile.
+        self.check_sender(sender)?;
+        let store = self.shared.engine.store();
+        store.pin(sender).map_err(Refusal::Store)?;
+        store
+            .put_spec(Kind::Connection, cell.id, &wish.stamp, stored, &wish.opaque, &[])
+            .map_err(Refusal::Store)?;
+        self.claim_attachments(cell.id, wish.spec());
+        Ok(())
+    }
+
+    fn check(&self, spec: &ConnectionSpec, kept: Option<&ConnectionSpec>) -> Result<(), Refusal> {
+        let refuse = |why| Err(Refusal::precondition(why, Cure::FixSpec));
+        if spec.initiator != self.shared.initiator {
+            return refuse(format!(
+                "this host logs in as {}, and the spec says {}: see Hello",
+                self.shared.initiator, spec.initiator
+            ));
+        }
+        if let Some(what) = kept.and_then(|kept| changed(kept, spec)) {
+            return refuse(format!(
+                "the {what} of the connection to volume {} cannot change: detach it first",
+                spec.volume
+            ));
+        }
+        let claimed = lock(&self.shared.attachments);
+        for wish in &spec.attachments {
+            let Some(other) = claimed.get(&wish.id).filter(|other| **other != spec.volume) else { continue };
+            if self.has_attachment(*other, wish.id) {
+                return refuse(format!("attachment {} is one of volume {other} on this host", wish.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether another volume's wish has this attachment, or its path is still there.
+    fn has_attachment(&self, volume: VolumeId, id: mooring_model::AttachmentId) -> bool {
+        let Some(cell) = self.known_cell(volume) else { return false };
+        let state = cell.state();
+        let wished = state.wish.as_ref().and_then(Wish::spec);
+        let wished = wished.is_some_and(|spec| spec.attachments.iter().any(|wish| wish.id == id));
+        let report = state.end.report.as_ref();
+        wished || report.is_some_and(|report| report.paths.iter().any(|path| path.attachment == id))
+    }
+
+    /// A detach that somebody's open disk stands in the way of is not begun.
+    fn check_not_held(&self, volume: VolumeId) -> Result<(), Refusal> {
+        let began = Instant::now();
+        let holders = loop {
+            let holders = mooring_connectors::holders(&self.shared.parts, volume)
+                .map_err(|error| Refusal::precondition(Chain(&error).to_string(), Cure::Retry))?;
+            if holders.is_empty() {
+                return Ok(());
+            }
+            if began.elapsed() >= HELD_BRIEFLY {
+                break holders;
+            }
+            std::thread::sleep(HELD_BRIEFLY / 5);
+        };
+        let names: Vec<_> = holders.iter().map(mooring_connectors::holder_name).collect();
+        let why =
+            format!("the disk of volume {volume} is held open by {}: close it there first", names.join(", "));
+        Err(Refusal::precondition(why, Cure::Operator))
+    }
+}
+
+fn fence(volume: VolumeId, put: &PutConnection, kept: Option<&Wish>) -> Result<Fence, Refusal> {
+    let object = format!("the connection to volume {volume}");
+    let kept = kept.map(|kept| &kept.stamp);
+    let generation = kept.map_or(put.stamp.generation, |kept| kept.generation);
+    match put.stamp.fence(kept) {
+        fence @ (Fence::Newer | Fence::Same) => Ok(fence),
+        Fence::Stale => Err(Refusal::Stale { object, arrived: put.stamp.generation, kept: generation }),
+        Fence::Conflict => Err(Refusal::Conflict { object, generation }),
+    }
+}
+
+/// What makes a connection this one and no other: it would be another disk behind the same paths.
+fn changed(kept: &ConnectionSpec, new: &ConnectionSpec) -> Option<&'static str> {
+    [
+        ("target", kept.target != new.target),
+        ("portal group", kept.tpg != new.tpg),
+        ("LUN", kept.lun != new.lun),
+        ("NAA", kept.naa != new.naa),
+        ("serial", kept.serial != new.serial),
+    ]
+    .into_iter()
+    .find_map(|(what, differs)| differs.then_some(what))
+}

@@ -1,0 +1,203 @@
+//! Two threads that listen: to `mooring-sessiond`, and to the kernel's uevents. They wake passes and decide nothing.
+//!
+//! What must never happen here: a decision from what was told: a pass looks for itself; a thread that ends because what it
+//! listens to has ended.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use mooring_connectors::client::{ClientError, SessionEvent};
+use mooring_connectors::wire::SessionStatus;
+use mooring_connectors::{SessionChanges, same};
+use mooring_host::{Uevent, UeventItem, Uevents};
+use mooring_model::{Chain, VolumeId};
+
+use super::cell::Told;
+use super::{Connections, SESSIOND_RETRY, Shared};
+use crate::engine::lock;
+
+/// How often a listener looks whether there is still somebody to tell.
+const LIVENESS: Duration = Duration::from_secs(1);
+
+/// Starts both threads. They end when the last of the connections' owners has ended.
+pub(super) fn start(connections: &Connections, uevents: Option<Box<dyn Uevents>>) {
+    let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+        if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(work) {
+            tracing::error!(%error, name, "cannot start a listener's thread; changes are found by the resync");
+        }
+    };
+    let weak = Arc::downgrade(&connections.shared);
+    spawn("watch-sessiond", Box::new(move || watch_sessions(&weak)));
+    if let Some(uevents) = uevents {
+        let weak = Arc::downgrade(&connections.shared);
+        spawn("watch-uevents", Box::new(move || watch_uevents(&weak, uevents)));
+    }
+}
+
+fn upgrade(weak: &Weak<Shared>) -> Option<Connections> {
+    weak.upgrade().map(|shared| Connections { shared })
+}
+
+fn watch_sessions(weak: &Weak<Shared>) {
+    let mut said_down = false;
+    while let Some(connections) = upgrade(weak) {
+        let watched = connections.shared.parts.sessions.watch();
+        drop(connections);
+        let ended = watched.and_then(|mut changes| {
+            said_down = false;
+            listen(weak, &mut *changes)
+        });
+        let Err(error) = ended else { return };
+        if !said_down {
+            tracing::warn!(error = %Chain(&error), "mooring-sessiond cannot be listened to; tried again each second");
+            said_down = true;
+        }
+        if let Some(connections) = upgrade(weak) {
+            // Each connection says so in its report. Nothing else follows from it.
+            connections.wake_all();
+        }
+        std::thread::sleep(SESSIOND_RETRY);
+    }
+}
+
+/// Listens until the stream ends; `Ok` when there is nobody to tell any more.
+fn listen(weak: &Weak<Shared>, changes: &mut dyn SessionChanges) -> Result<(), ClientError> {
+    let mut first = Some(BTreeMap::new());
+    loop {
+        let mut told = BTreeMap::new();
+        let mut wait = LIVENESS;
+        // Of several changes of one session only the last matters.
+        while let Some(event) = changes.next(wait)? {
+            wait = Duration::ZERO;
+            match event {
+                SessionEvent::Session(status) => {
+                    if let Some(first) = &mut first {
+                        first.insert(status.volume, status.clone());
+                    }
+                    told.insert(status.volume, Some(status));
+                }
+                SessionEvent::Gone(volume) => {
+                    if let Some(first) = &mut first {
+                        first.remove(&volume);
+                    }
+                    told.insert(volume, None);
+                }
+                SessionEvent::Synced => {
+                    let Some(connections) = upgrade(weak) else { return Ok(()) };
+                    connections.synced(first.take().unwrap_or_default());
+                }
+            }
+        }
+        let Some(connections) = upgrade(weak) else { return Ok(()) };
+        for (volume, status) in told {
+            connections.told(volume, status.as_ref());
+        }
+    }
+}
+
+impl Connections {
+    /// All sessions were told: whoever waits for `mooring-sessiond` need not wait any more.
+    fn synced(&self, all: BTreeMap<VolumeId, SessionStatus>) {
+        tracing::debug!(sessions = all.len(), "mooring-sessiond answers");
+        for cell in self.cells() {
+            let waits = {
+                let state = cell.state();
+                // Also one whose session went while nobody listened.
+                let lost = state.seen.is_some() && !all.contains_key(&cell.id);
+                state.wish.is_some() && !state.running && (lost || !state.end.done)
+            };
+            if waits {
+                self.wake(&cell);
+            }
+        }
+        *lock(&self.shared.sessions) = all;
+    }
+
+    /// A session has changed.
+    fn told(&self, volume: VolumeId, status: Option<&SessionStatus>) {
+        {
+            let mut sessions = lock(&self.shared.sessions);
+            match status {
+                Some(status) => sessions.insert(volume, status.clone()),
+                None => sessions.remove(&volume),
+            };
+        }
+        let cell = self.known_cell(volume).filter(|cell| cell.state().wish.is_some());
+        let Some(cell) = cell else {
+            let report = status.map(mooring_connectors::orphan);
+            return report.into_iter().for_each(|report| self.publish(report));
+        };
+        let news = {
+            let mut state = cell.state();
+            if state.running {
+                state.told = Some(Told(status.cloned()));
+            }
+            !state.running && !same(status, state.seen.as_ref())
+        };
+        if news {
+            self.wake(&cell);
+        }
+    }
+
+    fn uevent(&self, event: &Uevent) {
+        let block = event.keys.get("SUBSYSTEM").is_some_and(|subsystem| subsystem == "block");
+        // The target says that something has changed: its LUNs, a disk's identity, its size.
+        let attention = event.keys.contains_key("SDEV_UA");
+        if !block && !attention {
+            return;
+        }
+        self.shared.parts.arrivals.tell();
+        let Some(host) = host_of(&event.devpath) else { return };
+        let of_host = |status: &&SessionStatus| status.host == Some(host);
+        let volume = lock(&self.shared.sessions).values().find(of_host).map(|status| status.volume);
+        let Some(cell) = volume.and_then(|volume| self.known_cell(volume)) else { return };
+        let wakes = match event.action.as_str() {
+            // A pass at work sees it by itself, as a rule.
+            "add" => {
+                let mut state = cell.state();
+                state.arrived = state.running;
+                !state.running && !state.end.done
+            }
+            // A disk that is wanted does not go by itself.
+            "remove" => Self::wish_is_spec(&cell),
+            _ => attention,
+        };
+        if wakes && self.is_kept(cell.id) {
+            self.wake(&cell);
+        }
+    }
+}
+
+/// The SCSI host in a device's path.
+fn host_of(devpath: &str) -> Option<u32> {
+    devpath.split('/').find_map(|name| name.strip_prefix("host")?.parse().ok())
+}
+
+fn watch_uevents(weak: &Weak<Shared>, mut uevents: Box<dyn Uevents>) {
+    let mut said = false;
+    loop {
+        let item = uevents.next(LIVENESS);
+        let Some(connections) = upgrade(weak) else { return };
+        match item {
+            Ok(None) => {}
+            Ok(Some(UeventItem::Event(event))) => connections.uevent(&event),
+            Ok(Some(UeventItem::Overrun)) => {
+                tracing::warn!("uevents were lost: everything is looked at");
+                connections.shared.parts.arrivals.tell();
+                connections.wake_all();
+            }
+            Err(errno) => {
+                if !said {
+                    tracing::error!(
+                        error = errno.desc(),
+                        "uevents cannot be read; disks are found by looking"
+                    );
+                    said = true;
+                }
+                drop(connections);
+                std::thread::sleep(LIVENESS);
+            }
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! The host's role: keeps the wishes to be connected to volumes durable, and makes them true through `mooring-sessiond`.
+//!
+//! It works as the engine of volumes and exports does, with cells, admission and passes of its own: a hanging disk or an
+//! unreachable target delays its own volume. What wakes a pass: a change of the wish, a change of the session (told by
+//! `mooring-sessiond`), a disk that comes or goes (told by uevents), a failure's retry, and the resync.
+//!
+//! What must never happen here: an acknowledgement before the store has the wish; a session or disk touched that no spec
+//! and no tombstone names; anything torn down because somebody does not answer.
+
+mod admit;
+mod cell;
+mod listen;
+mod pass;
+mod status;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use mooring_connectors::wire::SessionStatus;
+use mooring_connectors::{Names, Parts};
+use mooring_host::Uevents;
+use mooring_model::{
+    AttachmentId, Chain, ClusterId, ConnectionPhase, ConnectionReport, ConnectionSpec, Iqn, Stamp, VolumeId,
+};
+use tokio::sync::{broadcast, oneshot};
+
+pub use status::Status;
+
+use crate::engine::{Claim, Engine, Refusal, lock};
+use crate::store::{Kind, StoreError};
+use crate::workers::Workers;
+use cell::Cell;
+
+/// Reports that a watcher may lag behind before it is cut off.
+const REPORTS_QUEUED_MAX: usize = 4096;
+
+/// How long a failed connection waits before it is tried again: this, doubled each time, up to [`RETRY_MAX`].
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// How long `mooring-sessiond` is given before it is asked again whether it is there.
+const SESSIOND_RETRY: Duration = Duration::from_secs(1);
+
+/// What a sender wants of a connection.
+#[derive(Debug, Clone)]
+pub enum ConnectionWish {
+    /// It shall be there.
+    Spec(Box<ConnectionSpec>),
+    /// It goes.
+    Tombstone {
+        /// The target has revoked this host: at once, whoever holds the disk.
+        revoked: bool,
+    },
+}
+
+/// A change of a connection's spec.
+#[derive(Debug, Clone)]
+pub struct PutConnection {
+    /// Who sends it.
+    pub cluster: ClusterId,
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its fence.
+    pub stamp: Stamp,
+    /// What is wanted.
+    pub wish: ConnectionWish,
+    /// Kept for the sender.
+    pub opaque: Vec<u8>,
+    /// When the request had been decoded.
+    pub decoded: Instant,
+}
+
+/// The answer to a [`PutConnection`].
+#[derive(Debug, Clone)]
+pub struct ConnectionAnswer {
+    /// The connection as it is.
+    pub report: Option<ConnectionReport>,
+    /// The wish is true.
+    pub done: bool,
+    /// Until the wish was durable.
+    pub durable: Duration,
+}
+
+/// What admission leaves.
+struct Admitted {
+    durable: Duration,
+    /// Passes that had begun: a later one has seen the change.
+    after: u64,
+}
+
+struct Shared {
+    /// For the store, the configuration and the cluster that the agent belongs to.
+    engine: Engine,
+    parts: Parts,
+    initiator: Iqn,
+    workers: Workers,
+    cells: Mutex<HashMap<VolumeId, Arc<Cell>>>,
+    /// Whose each attachment is: its path has room for one.
+    attachments: Mutex<HashMap<AttachmentId, VolumeId>>,
+    /// Sessions of ours, as told.
+    sessions: Mutex<BTreeMap<VolumeId, SessionStatus>>,
+    changes: broadcast::Sender<ConnectionReport>,
+    runtime: tokio::runtime::Handle,
+}
+
+/// The host's role; clones share it.
+#[derive(Clone)]
+pub struct Connections {
+    shared: Arc<Shared>,
+}
+
+impl Connections {
+    /// Reads the store and gets ready; nothing is done before [`Connections::start`]. Must be called inside a tokio runtime.
+    pub fn new(engine: Engine, parts: Parts) -> Result<Self, StoreError> {
+        let initiator = engine.config().iqn_prefix.initiator(engine.agent_id());
+        let shared = Shared {
+            engine,
+            parts,
+            initiator,
+            workers: Workers::default(),
+            cells: Mutex::default(),
+            attachments: Mutex::default(),
+            sessions: Mutex::default(),
+            changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
+            runtime: tokio::runtime::Handle::current(),
+        };
+        let connections = Self { shared: Arc::new(shared) };
+        for stored in connections.shared.engine.store().specs()? {
+            if stored.kind == Kind::Connection {
+                let wish = admit::stored(&stored)?;
+                let cell = connections.cell(stored.volume);
+                connections.claim_attachments(stored.volume, wish.spec());
+                cell.state().wish = Some(wish);
+            }
+        }
+        Ok(connections)
+    }
+
+    /// Under which name this host logs in.
+    pub fn initiator(&self) -> &Iqn {
+        &self.shared.initiator
+    }
+
+    /// The engine of the same agent.
+    pub fn engine(&self) -> &Engine {
+        &self.shared.engine
+    }
+
+    /// Begins to work: every stored wish is made true again, and what happens from now on is listened to.
+    pub fn start(&self, uevents: Option<Box<dyn Uevents>>) {
+        listen::start(self, uevents);
+        self.wake_all();
+        let connections = self.clone();
+        self.shared.runtime.spawn(async move {
+            let mut tick = tokio::time::interval(Duration::from_secs(1));
+            let resync = connections.shared.engine.config().resync_seconds;
+            let mut until_resync = resync;
+            loop {
+                tick.tick().await;
+                connections.shared.workers.tend();
+                until_resync = until_resync.saturating_sub(1);
+                if until_resync == 0 {
+                    until_resync = resync;
+                    connections.wake_all();
+                    let keeper = connections.clone();
+                    connections.shared.workers.submit(move || keeper.housekeep());
+                }
+            }
+        });
+    }
+
+    /// Forgets tombstones that are old and whose connection is gone.
+    fn housekeep(&self) {
+        let engine = &self.shared.engine;
+        let gone = |kind, id| kind == Kind::Connection && self.is_gone(id);
+        if let Err(error) = engine.store().purge(engine.machine().clock.now(), gone) {
+            tracing::warn!(error = %Chain(&error), "old connections are not forgotten; tried again at the next tick");
+        }
+    }
+
+    fn is_gone(&self, id: VolumeId) -> bool {
+        let Some(cell) = self.known_cell(id) else { return true };
+        let state = cell.state();
+        let current = state.wish.as_ref().map(|wish| wish.stamp.generation);
+        state.end.done
+            && state.end.generation == current
+            && state.end.report.as_ref().is_some_and(|report| report.phase == ConnectionPhase::Gone)
+    }
+
+    fn cell(&self, id: VolumeId) -> Arc<Cell> {
+        Arc::clone(lock(&self.shared.cells).entry(id).or_insert_with(|| Cell::new(id)))
+    }
+
+    fn known_cell(&self, id: VolumeId) -> Option<Arc<Cell>> {
+        lock(&self.shared.cells).get(&id).cloned()
+    }
+
+    fn cells(&self) -> Vec<Arc<Cell>> {
+        let mut cells: Vec<_> = lock(&self.shared.cells).values().cloned().collect();
+        cells.sort_by_key(|cell| cell.id);
+        cells
+    }
+
+    fn names(&self, volume: VolumeId) -> Names {
+        let target = self.shared.engine.config().iqn_prefix.target(volume);
+        Names { initiator: self.shared.initiator.clone(), target }
+    }
+
+    /// Whose the paths of a volume's attachments are from now on.
+    fn claim_attachments(&self, volume: VolumeId, spec: Option<&ConnectionSpec>) {
+        let mut claimed = lock(&self.shared.attachments);
+        if let Some(spec) = spec {
+            claimed.extend(spec.attachments.iter().map(|wish| (wish.id, volume)));
+        }
+    }
+
+    fn wake_all(&self) {
+        for cell in self.cells() {
+            if cell.state().wish.is_some() {
+                self.wake(&cell);
+            }
+        }
+    }
+
+    /// Has a pass run over this connection soon.
+    fn wake(&self, cell: &Arc<Cell>) {
+        {
+            let mut state = cell.state();
+            state.dirty = true;
+            if state.running {
+                return;
+            }
+        }
+        let (connections, cell) = (self.clone(), Arc::clone(cell));
+        self.shared.workers.submit(move || connections.run(&cell));
+    }
+
+    /// Has a pass run later, after a failure. A newer retry takes the place of this one: there is one at a time.
+    fn wake_later(&self, cell: &Arc<Cell>, failures: u32, retry: u64, at_most: Duration) {
+        let delay = RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(at_most);
+        let (connections, cell) = (self.clone(), Arc::clone(cell));
+        self.shared.runtime.spawn(async move {
+            tokio::time::sleep(delay).await;
+            if cell.state().retry == retry {
+                connections.wake(&cell);
+            }
+        });
+    }
+
+    /// Subscribes to changes.
+    pub fn changes(&self) -> broadcast::Receiver<ConnectionReport> {
+        self.shared.changes.subscribe()
+    }
+
+    fn publish(&self, report: ConnectionReport) {
+        // No watcher is no error.
+        drop(self.shared.changes.send(report));
+    }
+
+    /// Takes a change and waits until it is true, until something is in its way, or until the deadline.
+    pub async fn put(&self, put: PutConnection, deadline: Duration) -> Result<ConnectionAnswer, Refusal> {
+        let began = put.decoded;
+        let generation = put.stamp.generation;
+        let cell = self.cell(put.volume);
+        let mut version = cell.watch();
+        let admitted = self.admitted(&cell, put, deadline).await?;
+        loop {
+            let (settled, answer) = {
+                let state = cell.state();
+                // Of a newer wish than this one it is not said that this one is true.
+                let done = state.end.done
+                    && state.end.pass > admitted.after
+                    && state.end.generation == Some(generation);
+                let answer = ConnectionAnswer {
+                    report: self.report(cell.id, &state),
+                    done,
+                    durable: admitted.durable,
+                };
+                (state.end.is_settled(generation, admitted.after), answer)
+            };
+            let left = deadline.saturating_sub(began.elapsed());
+            if settled || left.is_zero() || tokio::time::timeout(left, version.changed()).await.is_err() {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Runs admission on a worker, and a pass behind it on the same thread.
+    async fn admitted(
+        &self,
+        cell: &Arc<Cell>,
+        put: PutConnection,
+        deadline: Duration,
+    ) -> Result<Admitted, Refusal> {
+        let claim = Arc::new(Claim::default());
+        let (done, mut result) = oneshot::channel();
+        let (connections, at, ours) = (self.clone(), Arc::clone(cell), Arc::clone(&claim));
+        self.shared.workers.submit(move || {
+            // `None`: the caller's deadline has passed, and nobody waits for this answer.
+            let Some(turn) = at.admit_one_by_one(deadline) else { return };
+            let admitted = connections.admit(&at, put, &ours);
+            drop(turn);
+            let go_on = admitted.is_ok();
+            drop(done.send(admitted));
+            if go_on {
+                at.state().dirty = true;
+                connections.cut_beside(&at);
+                connections.run(&at);
+            }
+        });
+        let answer = match tokio::time::timeout(deadline, &mut result).await {
+            Ok(answer) => answer.ok(),
+            // Not begun to be written: now it never is.
+            Err(_) if claim.take() => None,
+            // It is being written: what came of it is worth the moment that a write takes.
+            Err(_) => result.await.ok(),
+        };
+        answer.unwrap_or_else(|| Err(busy(cell)))
+    }
+}
+
+/// A change that could not be checked in time.
+fn busy(cell: &Cell) -> Refusal {
+    let why = cell.state().stuck().map_or_else(
+        || "it was not looked at in time".to_owned(),
+        |stuck| format!("{} has not returned for {:.1} s", stuck.step, stuck.since.as_secs_f64()),
+    );
+    Refusal::Busy { volume: cell.id, why }
+}

@@ -1,0 +1,256 @@
+//! A pass over one connection: look, plan, apply, look again, report. Runs on a thread that can be lost.
+//!
+//! What must never happen here: a pass of one connection beside another pass of it; what was true forgotten because somebody
+//! does not answer.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use mooring_connectors::wire::SessionState;
+use mooring_connectors::{Error, Made, Memory, Observer, Op, Wanted, make, report};
+use mooring_model::{
+    BlockedKind, Chain, ConnectionPhase, ConnectionReport, Cure, Generation, Plan, Problem, Step, VolumeId,
+};
+
+use super::cell::{Cell, End, State, Wish, WishKind};
+use super::{Connections, RETRY_MAX, SESSIOND_RETRY};
+
+impl Connections {
+    /// Runs passes until the connection is clean. Returns at once when another thread is at it.
+    pub(super) fn run(&self, cell: &Arc<Cell>) {
+        loop {
+            let (wish, anew, pass, memory) = {
+                let mut state = cell.state();
+                let Some(wish) = state.wish.clone() else { return };
+                if state.running {
+                    return;
+                }
+                state.heed();
+                if !state.dirty {
+                    return;
+                }
+                state.running = true;
+                state.dirty = false;
+                state.passes += 1;
+                (wish, std::mem::take(&mut state.anew), state.passes, std::mem::take(&mut state.memory))
+            };
+            // Also when a pass panics, the connection must not stay "running" for ever.
+            let running = Running { cell };
+            self.pass(cell, &wish, anew, pass, memory);
+            drop(running);
+            self.plan_retry(cell);
+        }
+    }
+
+    /// The target has revoked this host, and a pass of an earlier wish may hang on the very disk that goes: what ends the hang
+    /// does not wait for it. Nothing here touches the disk. The pass comes to its end by that, and another follows it.
+    pub(super) fn cut_beside(&self, cell: &Cell) {
+        let hangs = {
+            let state = cell.state();
+            let revoked = matches!(
+                state.wish.as_ref().map(|wish| &wish.kind),
+                Some(WishKind::Tombstone { revoked: true })
+            );
+            revoked && state.running
+        };
+        if hangs {
+            let wanted = Wanted::Absent { volume: cell.id, revoked: true };
+            let made = make(&self.shared.parts, &wanted, &mut Memory::default(), &mut ());
+            if let Err(error) = made.left {
+                tracing::warn!(volume = %cell.id, error = %Chain(&error), "not cut yet; tried again by the next pass");
+            }
+        }
+    }
+
+    fn plan_retry(&self, cell: &Arc<Cell>) {
+        let (failures, retry, at_most) = {
+            let mut state = cell.state();
+            let failed = state.end.retry;
+            state.failures = if failed { state.failures.saturating_add(1) } else { 0 };
+            if !failed || state.dirty || state.running {
+                return;
+            }
+            state.retry += 1;
+            (state.failures, state.retry, if state.end.down { SESSIOND_RETRY } else { RETRY_MAX })
+        };
+        self.wake_later(cell, failures, retry, at_most);
+    }
+
+    fn wanted(&self, volume: VolumeId, wish: &Wish, anew: bool) -> Wanted {
+        match &wish.kind {
+            WishKind::Spec(spec) => Wanted::Present {
+                spec: spec.clone(),
+                generation: wish.stamp.generation,
+                anew,
+                recovery_timeout_s: self.shared.parts.recovery_timeout_s,
+            },
+            WishKind::Tombstone { revoked } => Wanted::Absent { volume, revoked: *revoked },
+        }
+    }
+
+    fn pass(&self, cell: &Arc<Cell>, wish: &Wish, anew: bool, pass: u64, mut memory: Memory) {
+        let wanted = self.wanted(cell.id, wish, anew);
+        let mut watch = Watch { cell, generation: wish.stamp.generation };
+        let made = make(&self.shared.parts, &wanted, &mut memory, &mut watch);
+        let last = cell.state().end.report.clone();
+        let seen = made.view.as_ref().map(|view| view.session.clone());
+        let mut end = self.end(&wanted, wish, &made, last.as_ref());
+        end.pass = pass;
+        if let Some(report) = &mut end.report {
+            report.device_took = memory.device_took;
+        }
+        let changed = end.report.clone().filter(|report| Some(report) != last.as_ref());
+        let mut state = cell.state();
+        state.memory = memory;
+        if let Some(seen) = seen {
+            state.seen = seen;
+        }
+        state.end = end;
+        drop(state);
+        if let Some(report) = changed {
+            self.publish(report);
+        }
+        cell.changed();
+    }
+
+    /// What a pass has left, said.
+    fn end(&self, wanted: &Wanted, wish: &Wish, made: &Made, last: Option<&ConnectionReport>) -> End {
+        let generation = wish.stamp.generation;
+        let is_left = !made.left.as_ref().is_ok_and(Plan::is_quiet);
+        let problems = problems(wanted.volume(), &made.left);
+        let down = made.left.as_ref().err().is_some_and(Error::is_sessiond_down);
+        let mut report = match &made.view {
+            Some(view) => {
+                let names = self.names(wanted.volume());
+                let links = &*self.shared.parts.links;
+                let mut report = report(wanted, generation, view, is_left, links, names);
+                if report.phase == ConnectionPhase::Recovering {
+                    // Nobody asks a lost disk who it is: what was verified is still there.
+                    report.disk = last.and_then(|last| last.disk.clone());
+                    report.mode = last.and_then(|last| last.mode);
+                }
+                report
+            }
+            None => self.unseen(wanted.volume(), wish, last),
+        };
+        report.problems.extend(problems);
+        let ready = matches!(report.phase, ConnectionPhase::Ready | ConnectionPhase::Gone);
+        let done = ready && !is_left && made.view.is_some();
+        let ended = made.view.as_ref().and_then(|view| view.session.as_ref()).is_some_and(|session| {
+            matches!(session.state, SessionState::Forbidden | SessionState::Failed | SessionState::WrongDisk)
+        });
+        let obstacle = match &made.left {
+            Ok(plan) => plan.blocked.iter().any(|blocked| blocked.kind == BlockedKind::Foreign),
+            Err(error) => error.cure() != Cure::Retry,
+        };
+        End {
+            pass: 0,
+            generation: Some(generation),
+            done,
+            hope: !done && !ended && !obstacle,
+            // Also what only an operator can cure: he does not tell us when he has.
+            retry: !done && !ended,
+            down,
+            report: Some(report),
+        }
+    }
+
+    /// The connection as the last pass left it, with the call that is stuck now.
+    pub(super) fn report(&self, volume: VolumeId, state: &State) -> Option<ConnectionReport> {
+        let wish = state.wish.as_ref()?;
+        let mut report = state.end.report.clone().unwrap_or_else(|| self.unseen(volume, wish, None));
+        report.stuck = state.stuck();
+        Some(report)
+    }
+
+    /// Nobody could look: what was seen last stands, if it was of this wish.
+    fn unseen(&self, volume: VolumeId, wish: &Wish, last: Option<&ConnectionReport>) -> ConnectionReport {
+        let (names, generation) = (self.names(volume), wish.stamp.generation);
+        let phase = match &wish.kind {
+            WishKind::Spec(_) => ConnectionPhase::Connecting,
+            WishKind::Tombstone { .. } => ConnectionPhase::Detaching,
+        };
+        let blank = ConnectionReport {
+            volume,
+            generation,
+            initiator: names.initiator,
+            target: names.target,
+            phase,
+            mode: None,
+            session: None,
+            disk: None,
+            paths: Vec::new(),
+            holders: Vec::new(),
+            problems: Vec::new(),
+            stuck: None,
+            login_took: None,
+            device_took: None,
+        };
+        match last {
+            None => blank,
+            Some(last) if last.generation == generation => {
+                ConnectionReport { problems: Vec::new(), ..last.clone() }
+            }
+            Some(last) => ConnectionReport { generation, phase, problems: Vec::new(), ..last.clone() },
+        }
+    }
+}
+
+fn problems(volume: VolumeId, left: &Result<Plan<Op>, Error>) -> Vec<Problem> {
+    match left {
+        Ok(plan) => {
+            let of = |blocked: &mooring_model::Blocked| Problem {
+                object: blocked.object.clone(),
+                text: blocked.why.clone(),
+                cure: blocked.kind.cure(),
+            };
+            plan.blocked.iter().map(of).collect()
+        }
+        // The next pass has begun when somebody reads this.
+        Err(Error::Stopped { .. }) => Vec::new(),
+        Err(error) => vec![Problem {
+            object: format!("the connection to volume {volume}"),
+            text: Chain(error).to_string(),
+            cure: error.cure(),
+        }],
+    }
+}
+
+/// Clears "running" however the pass ends.
+struct Running<'a> {
+    cell: &'a Cell,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut state = self.cell.state();
+        state.running = false;
+        state.at_work = None;
+    }
+}
+
+/// Says which step is at work, and whether the wish is still the one that it is for.
+struct Watch<'a> {
+    cell: &'a Cell,
+    generation: Generation,
+}
+
+impl Observer for Watch<'_> {
+    fn looking(&mut self) {
+        self.cell.begin("look at the connection".to_owned());
+    }
+
+    fn before(&mut self, _index: usize, step: &Step<Op>) -> ControlFlow<()> {
+        tracing::debug!(volume = %self.cell.id, step = %step.op, "step");
+        self.cell.begin(step.op.to_string());
+        if self.is_stale() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn after(&mut self, _index: usize, _step: &Step<Op>) {
+        self.cell.state().at_work = None;
+    }
+
+    fn is_stale(&self) -> bool {
+        self.cell.state().wish.as_ref().is_some_and(|wish| wish.stamp.generation != self.generation)
+    }
+}

@@ -1,0 +1,73 @@
+//! Answers to `GetConnection` and `ListConnections`: what is kept, and what the last pass has seen. Sessions of ours that no
+//! spec names are told as they are.
+//!
+//! What must never happen here: a write; a call that may block.
+
+use std::sync::Arc;
+
+use mooring_model::{ConnectionPhase, ConnectionReport, ConnectionSpec, Stamp, VolumeId};
+
+use super::Connections;
+use super::cell::{Cell, Wish};
+use crate::engine::lock;
+
+/// One connection, with what the sender left.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// The volume.
+    pub id: VolumeId,
+    /// Its spec's fence and opaque data; `None` for a session of ours that no spec names.
+    pub kept: Option<(Stamp, Vec<u8>)>,
+    /// What is wanted; `None` for a tombstone. Its secrets are in it: take them out before it leaves the process.
+    pub wanted: Option<ConnectionSpec>,
+    /// The connection as it is.
+    pub report: Option<ConnectionReport>,
+}
+
+impl Connections {
+    fn status_of(&self, cell: &Arc<Cell>) -> Option<Status> {
+        let state = cell.state();
+        let wish = state.wish.as_ref()?;
+        Some(Status {
+            id: cell.id,
+            kept: Some((wish.stamp.clone(), wish.opaque.clone())),
+            wanted: wish.spec().cloned(),
+            report: self.report(cell.id, &state),
+        })
+    }
+
+    /// Whether a spec or a tombstone of this volume is kept.
+    pub(super) fn is_kept(&self, id: VolumeId) -> bool {
+        self.known_cell(id).is_some_and(|cell| cell.state().wish.is_some())
+    }
+
+    fn orphan(&self, id: VolumeId) -> Option<Status> {
+        let session = lock(&self.shared.sessions).get(&id).cloned()?;
+        let report = mooring_connectors::orphan(&session);
+        Some(Status { id, kept: None, wanted: None, report: Some(report) })
+    }
+
+    /// One connection; `None` when nothing is known of it.
+    pub fn status(&self, id: VolumeId) -> Option<Status> {
+        let known = self.known_cell(id).and_then(|cell| self.status_of(&cell));
+        known.or_else(|| self.orphan(id))
+    }
+
+    /// All connections with a spec, those that are being detached, and orphans, by volume.
+    pub fn statuses(&self) -> Vec<Status> {
+        let gone = |status: &Status| {
+            status.wanted.is_none()
+                && status.report.as_ref().is_some_and(|report| report.phase == ConnectionPhase::Gone)
+        };
+        let kept = self.cells().iter().filter_map(|cell| self.status_of(cell)).collect::<Vec<_>>();
+        let sessions: Vec<VolumeId> = lock(&self.shared.sessions).keys().copied().collect();
+        let orphans = sessions.into_iter().filter(|id| !self.is_kept(*id)).filter_map(|id| self.orphan(id));
+        let mut all: Vec<Status> = kept.into_iter().filter(|status| !gone(status)).chain(orphans).collect();
+        all.sort_by_key(|status| status.id);
+        all
+    }
+
+    pub(super) fn wish_is_spec(cell: &Cell) -> bool {
+        cell.state().wish.as_ref().and_then(Wish::spec).is_some()
+    }
+}

@@ -1,0 +1,121 @@
+//! The agent's process ends at any moment, the host reboots: what was acknowledged is made true again, and nothing is
+//! changed that is true.
+
+use mooring_api::v1;
+use mooring_connectors::fake::Kill;
+
+use crate::rig::*;
+
+#[test]
+fn a_restart_changes_nothing() {
+    let site = Site::exporting(&[1, 2]);
+    let agent = site.start();
+    agent.make(agent.put(1, 1, &[(1, RW)]));
+    agent.make(agent.put(2, 1, &[(2, RO)]));
+    agent.make(tombstone(2, 2, false));
+    let sid = agent.report(1).session.unwrap().sid;
+    agent.crash();
+    let agent = site.start();
+    eventually("it is ready", || agent.report(1).phase() == v1::ConnectionPhase::Ready);
+    eventually("it is gone", || agent.report(2).phase() == v1::ConnectionPhase::Gone);
+    assert_eq!(agent.door.changes(), 0, "{:?}", agent.door.log());
+    assert_eq!(agent.report(1).session.unwrap().sid, sid);
+    assert_eq!(site.world.logins(), 2);
+}
+
+#[test]
+fn after_a_reboot_the_store_attaches_again() {
+    let site = Site::exporting(&[1, 2, 3]);
+    let agent = site.start();
+    agent.make(agent.put(1, 1, &[(1, RW)]));
+    agent.make(agent.put(2, 1, &[(2, RO), (3, RO)]));
+    agent.make(agent.put(3, 1, &[(4, RW)]));
+    agent.make(tombstone(3, 2, true));
+    agent.crash();
+    site.world.reboot();
+    assert_eq!(site.path_of(1), None);
+    // sessiond comes up later than the agent.
+    site.world.set_sessiond(false);
+    let agent = site.start();
+    site.world.set_sessiond(true);
+    eventually("they are ready", || {
+        [1, 2].iter().all(|n| agent.report(*n).phase() == v1::ConnectionPhase::Ready)
+    });
+    site.assert_attached(1, 1);
+    site.assert_attached(3, 2);
+    assert_eq!(site.world.is_read_only(volume(2)), Some(true));
+    site.assert_nothing_left(3);
+}
+
+/// Sends until it is acknowledged as true, or the process is dead.
+fn send(agent: &Agent, put: &v1::PutConnectionRequest) -> bool {
+    let (mut client, put, door) = (agent.client(), put.clone(), agent.door.clone());
+    let put = agent.spawn(async move { client.put_connection(put).await });
+    eventually("an answer, or the end", || put.is_finished() || door.is_dead());
+    if door.is_dead() {
+        return false;
+    }
+    assert!(agent.wait(put).unwrap().unwrap().into_inner().done, "acknowledged and not true");
+    true
+}
+
+/// A request, and whether the disk refuses writes when it is true; `None`: there is none.
+type Step = (fn(&Agent) -> v1::PutConnectionRequest, Option<bool>);
+
+/// Runs a connection's life with one kill; `false` when the process was never killed, because it had nothing left to do.
+fn run(kill: Kill, reboots: bool) -> bool {
+    let site = Site::exporting(&[1]);
+    let mut agent = site.start_with(Some(kill));
+    let mut killed = false;
+    let steps: [Step; 5] = [
+        (|agent| agent.put(1, 1, &[(1, RO)]), Some(true)),
+        (|agent| agent.put(1, 2, &[(1, RO), (2, RW)]), Some(false)),
+        (|agent| agent.put(1, 3, &[(2, RO)]), Some(true)),
+        (|_| tombstone(1, 4, false), None),
+        (|agent| agent.put(1, 5, &[(3, RW)]), Some(false)),
+    ];
+    for (put, read_only) in steps {
+        while !send(&agent, &put(&agent)) {
+            assert!(!killed, "killed once");
+            killed = true;
+            agent.crash();
+            if reboots {
+                site.world.reboot();
+            }
+            agent = site.start();
+        }
+        assert_eq!(site.world.is_read_only(volume(1)), read_only, "{kill:?}");
+    }
+    site.assert_attached(3, 1);
+    assert_eq!((site.path_of(1), site.path_of(2)), (None, None), "{kill:?}");
+    site.assert_lawful();
+    if killed {
+        agent.make(tombstone(1, 6, true));
+        site.assert_nothing_left(1);
+    }
+    killed
+}
+
+fn at_every_step(kill: fn(u64) -> Kill, reboots: bool) {
+    let mut steps = 0;
+    while run(kill(steps + 1), reboots) {
+        steps += 1;
+    }
+    println!("killed at each of {steps} steps");
+    assert!(steps >= 20, "a connection's life has more steps than {steps}");
+}
+
+#[test]
+fn killed_before_every_step_the_successor_ends_as_specified() {
+    at_every_step(Kill::Before, false);
+}
+
+#[test]
+fn killed_after_every_step_the_successor_ends_as_specified() {
+    at_every_step(Kill::After, false);
+}
+
+#[test]
+fn killed_with_the_whole_machine_at_every_step_it_ends_as_specified() {
+    at_every_step(Kill::After, true);
+}

@@ -1,0 +1,273 @@
+//! What the controller's commands answer: the stable JSON. Attachments, receipts and hosts are handed on as the controller
+//! gives them; `show` says the same for people.
+//!
+//! What must never happen here: a secret; a receipt that looks proven and is not.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+
+use crate::controller::fault::Fault;
+use crate::controller::records::{Kept, Live, ReceiptRecord, TypeRecord, VolumeRecord};
+use crate::output::{Receipt, Session, rfc3339};
+
+/// A volume type.
+#[derive(Debug, Serialize)]
+pub(crate) struct Kind {
+    pub id: String,
+    pub name: String,
+    pub description: Option<String>,
+    pub is_public: bool,
+    /// Volumes of this type may be attached to several hosts.
+    pub multiattach: bool,
+    pub extra_specs: BTreeMap<String, Option<String>>,
+}
+
+/// The extra spec that makes volumes shareable, and its value.
+pub(crate) const MULTIATTACH: (&str, &str) = ("multiattach", "<is> True");
+
+impl Kind {
+    pub(crate) fn of_record(record: TypeRecord) -> Self {
+        let multiattach = record.extra_specs.get(MULTIATTACH.0).and_then(Option::as_deref);
+        Self {
+            multiattach: multiattach == Some(MULTIATTACH.1),
+            id: record.id,
+            name: record.name,
+            description: record.description,
+            is_public: record.is_public,
+            extra_specs: record.extra_specs,
+        }
+    }
+}
+
+/// `type list`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Kinds {
+    pub types: Vec<Kind>,
+}
+
+/// `type create`.
+#[derive(Debug, Serialize)]
+pub(crate) struct KindCreated {
+    pub done: bool,
+    #[serde(rename = "type")]
+    pub kind: Kind,
+}
+
+/// A volume.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Volume {
+    pub id: String,
+    pub name: Option<String>,
+    pub description: Option<String>,
+    /// In the words of the Block Storage API.
+    pub status: String,
+    pub size_gib: u64,
+    pub size_bytes: u64,
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// It may be attached to several hosts.
+    pub multiattach: bool,
+    /// Storage node and pool; `null` before it is placed, and for those who may not see it.
+    pub pool: Option<String>,
+    /// Ids of those that are `attached`.
+    pub attached: Vec<String>,
+    pub created_at: Option<String>,
+}
+
+impl Volume {
+    pub(crate) fn of_record(record: VolumeRecord) -> Self {
+        Self {
+            id: record.id,
+            name: record.name,
+            description: record.description,
+            status: record.status,
+            size_gib: record.size,
+            size_bytes: record.size.saturating_mul(1 << 30),
+            kind: record.volume_type,
+            multiattach: record.multiattach,
+            pool: record.pool,
+            attached: record.attachments.into_iter().map(|attached| attached.attachment_id).collect(),
+            created_at: record.created_at,
+        }
+    }
+}
+
+/// `volume list`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Volumes {
+    pub volumes: Vec<Volume>,
+}
+
+/// `volume show`.
+#[derive(Debug, Serialize)]
+pub(crate) struct VolumeShown {
+    #[serde(flatten)]
+    pub volume: Volume,
+    pub attachments: Vec<Kept<Live>>,
+}
+
+/// `volume create`.
+#[derive(Debug, Serialize)]
+pub(crate) struct VolumeCreated {
+    /// It is there and can be attached.
+    pub done: bool,
+    pub name: String,
+    pub volume: Volume,
+}
+
+/// `volume delete`.
+#[derive(Debug, Serialize)]
+pub(crate) struct VolumeDeleted {
+    /// The volume and its data are gone.
+    pub done: bool,
+    pub volume_id: String,
+    pub name: Option<String>,
+    /// `gone`, or as the volume stands.
+    pub status: String,
+}
+
+/// `attach`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Attached {
+    /// The disk can be used on its host.
+    pub done: bool,
+    pub attachment: Kept<Live>,
+}
+
+/// `attachment show`.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum AttachmentShown {
+    /// As the controller gives it.
+    Live {
+        #[serde(flatten)]
+        attachment: Box<Kept<Live>>,
+        /// While it is on its way out.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        receipt: Option<Proof>,
+    },
+    /// Only its receipt is left.
+    Gone {
+        id: String,
+        /// `gone`
+        status: &'static str,
+        receipt: Proof,
+    },
+}
+
+/// `detach`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Detached {
+    /// It is gone; with a receipt, that is proven.
+    pub done: bool,
+    pub attachment_id: String,
+    /// False: the controller knows nothing of such an attachment (any more).
+    pub known: bool,
+    /// `null`: nothing was ever granted, or the receipt is not there yet.
+    pub receipt: Option<Proof>,
+    /// Why it is not done.
+    pub waits_for: Option<String>,
+    /// The receipt is shown in full.
+    #[serde(skip)]
+    pub full: bool,
+}
+
+/// A receipt that we understand: as the controller gives it, and in our words.
+#[derive(Debug)]
+pub(crate) struct Proof {
+    raw: Kept<ReceiptRecord>,
+    pub receipt: Receipt,
+}
+
+impl Serialize for Proof {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.raw.serialize(serializer)
+    }
+}
+
+impl Proof {
+    /// Nothing is claimed of a receipt that we do not understand.
+    pub(crate) fn of_record(raw: Kept<ReceiptRecord>) -> Result<Self, Fault> {
+        match Receipt::of_record(&raw) {
+            Some(receipt) => Ok(Self { raw, receipt }),
+            None => Err(Fault::Nonsense {
+                call: "the receipt",
+                why: format!("it says proof {:?}, revoked {:?}", raw.proof, raw.revoked),
+            }),
+        }
+    }
+}
+
+impl Receipt {
+    /// The controller's receipt. `None`: its words are not those that we know, and then nothing is claimed.
+    pub(crate) fn of_record(record: &ReceiptRecord) -> Option<Self> {
+        let proven = match record.proof.as_str() {
+            "proven" => true,
+            "unproven" => false,
+            _ => return None,
+        };
+        let removed = match record.revoked.as_str() {
+            "nexus" => true,
+            "nothing" => false,
+            _ => return None,
+        };
+        let time = |text: &Option<String>| text.as_deref().map(str::parse::<Timestamp>).transpose().ok();
+        let (began, ended) = (time(&record.began)?, time(&record.ended)?);
+        let took = began
+            .zip(ended)
+            .map(|(began, ended)| ended.as_microsecond().saturating_sub(began.as_microsecond()));
+        let cut = record.sessions_cut.iter().map(|cut| Session {
+            initiator: cut.initiator.clone(),
+            isid: cut.isid.clone(),
+            id: None,
+            addresses: cut.addresses.clone(),
+            state: None,
+            in_flight: cut.in_flight,
+        });
+        Some(Self {
+            volume_id: record.volume_id.clone(),
+            initiator: record.initiator.clone(),
+            attachments: record.attachment_ids.clone(),
+            generation: record.generation.clone(),
+            nexus_removed: proven.then_some(removed),
+            sessions_cut: cut.collect(),
+            proven,
+            may_still_land: record.may_still_land,
+            began: began.map(rfc3339),
+            ended: ended.map(rfc3339),
+            took_us: took,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receipt(change: impl FnOnce(&mut serde_json::Value)) -> Option<Receipt> {
+        let mut value = serde_json::json!({
+            "attachment_id": "a", "volume_id": "v", "initiator": "i", "attachment_ids": ["a"], "generation": "1.9",
+            "revoked": "nexus", "sessions_cut": [{"initiator": "i", "isid": "8012", "addresses": ["10.0.0.1"], "in_flight": 3}],
+            "proof": "proven", "may_still_land": 0, "began": "2026-11-21T10:00:00Z", "ended": "2026-11-21T10:00:00.0123Z"
+        });
+        change(&mut value);
+        Receipt::of_record(&serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn a_receipt_claims_what_it_says_and_nothing_else() {
+        let proven = receipt(|_| {}).unwrap();
+        assert!(proven.proven && proven.nexus_removed == Some(true));
+        assert_eq!((proven.took_us, proven.sessions_cut[0].in_flight), (Some(12_300), 3));
+        assert_eq!(proven.began.as_deref(), Some("2026-11-21T10:00:00.000000Z"));
+        let open =
+            receipt(|r| (r["proof"], r["ended"]) = ("unproven".into(), serde_json::Value::Null)).unwrap();
+        assert_eq!((open.proven, open.nexus_removed, open.took_us), (false, None, None));
+        assert!(receipt(|r| r["revoked"] = "nothing".into()).unwrap().nexus_removed == Some(false));
+        for odd in ["proof", "revoked", "began"] {
+            assert!(receipt(|r| r[odd] = "perhaps".into()).is_none(), "{odd}");
+        }
+    }
+}

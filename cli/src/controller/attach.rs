@@ -1,0 +1,247 @@
+//! `mooring attach`: asks for the attachment, follows both agents until the disk can be used, and takes it back when the
+//! user has enough.
+//!
+//! What must never happen here: "attached" said of a disk that its host has not verified; an attachment left behind without
+//! its id and the way on.
+
+use std::fmt::Write as _;
+use std::io::{Stderr, Write};
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use mooring_model::AttachmentId;
+use serde_json::json;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::args::AttachArgs;
+use crate::controller::Client;
+use crate::controller::answers::Attached;
+use crate::controller::attachment::{PATH, changed};
+use crate::controller::client::{Call, wrapped};
+use crate::controller::detach;
+use crate::controller::fault::Fault;
+use crate::controller::progress::Progress;
+use crate::controller::records::{Kept, Live, OneAttachment, OneReceipt};
+use crate::controller::volume::find;
+use crate::error::{Failure, Left};
+use crate::select::VolumeRef;
+use crate::{Exit, Reply};
+
+/// A controller that does not wait is not asked more often than this.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// `attach`.
+pub(crate) async fn attach(
+    client: &Client,
+    args: &AttachArgs,
+    json: bool,
+) -> Result<Reply<Attached>, Failure> {
+    let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
+    let mut progress = Progress::new(json);
+    let id = args.id.unwrap_or_else(AttachmentId::random).to_string();
+    let volume = tokio::select! {
+        volume = volume_id(client, &args.volume) => volume?,
+        _ = interrupts.recv() => return Err(interrupted(&id, "nothing was asked of the controller yet", None)),
+    };
+    let answer = {
+        let mut asked = pin!(ask(client, args, &id, &volume));
+        tokio::select! {
+            biased;
+            answer = &mut asked => Ok(answer),
+            _ = interrupts.recv() => {
+                // Its answer decides whether there is something to take back.
+                client.hurry();
+                progress.once(&format!("interrupted: waiting for the controller's answer; ctrl-C again leaves attachment {id} to it"));
+                tokio::select! {
+                    answer = &mut asked => Err(answer),
+                    _ = interrupts.recv() => return Err(left_alone(&id)),
+                }
+            }
+        }
+    };
+    let live = match answer {
+        Ok(answer) => answer.map_err(|fault| not_asked(&id, fault))?,
+        Err(Err(fault)) if fault.was_refused() => {
+            return Err(interrupted(&id, &format!("nothing was attached ({fault})"), None));
+        }
+        Err(_) => return Err(take_back(client, &id, &mut interrupts, &mut progress).await),
+    };
+    let end = tokio::select! {
+        biased;
+        end = follow(client, live, &mut progress) => Some(end),
+        _ = interrupts.recv() => None,
+    };
+    progress.end();
+    match end {
+        Some(end) => end,
+        None => Err(take_back(client, &id, &mut interrupts, &mut progress).await),
+    }
+}
+
+/// An id is taken as it is: the controller knows whether there is such a volume.
+async fn volume_id(client: &Client, volume: &VolumeRef) -> Result<String, Failure> {
+    match volume {
+        VolumeRef::Id(id) => Ok(id.to_string()),
+        name @ VolumeRef::Name(_) => Ok(find(client, name).await?.id),
+    }
+}
+
+async fn ask(client: &Client, args: &AttachArgs, id: &str, volume: &str) -> Result<Kept<Live>, Fault> {
+    let attachment = json!({ "id": id, "volume": volume, "host": args.host, "mode": args.mode.to_string() });
+    let call = Call::make("the new attachment", &PATH, wrapped("attachment", attachment));
+    let live = client.read::<OneAttachment>(call).await?.attachment;
+    if live.id != id {
+        let why = format!("it made attachment {} instead of {id}", live.id);
+        return Err(Fault::Nonsense { call: "the new attachment", why });
+    }
+    Ok(live)
+}
+
+/// Follows an attachment to its end, or to the deadline.
+async fn follow(
+    client: &Client,
+    mut live: Kept<Live>,
+    progress: &mut Progress<impl Write>,
+) -> Result<Reply<Attached>, Failure> {
+    loop {
+        progress.update(&live);
+        if live.is_ready() {
+            return Ok(Reply::ok(Attached { done: true, attachment: live }));
+        }
+        if !matches!(live.status.as_str(), "reserved" | "attaching" | "attached") {
+            return Err(ended(&live));
+        }
+        if client.left().is_zero() {
+            return Ok(Reply::when(false, Attached { done: false, attachment: live }));
+        }
+        let asked = Instant::now();
+        let next = changed(client, &live.id, live.revision).await.map_err(|fault| lost(&live, &fault))?;
+        if next.revision == live.revision && asked.elapsed() < PAUSE {
+            client.pause(PAUSE).await;
+        }
+        live = next;
+    }
+}
+
+/// Who wants to know more, and who wants to give up.
+fn way_on(id: &str) -> String {
+    format!("Look with `mooring attachment show {id}`; take it back with `mooring detach {id}`.")
+}
+
+fn left(exit: Exit, id: &str, text: String, advice: Option<String>) -> Failure {
+    Failure::Left(Box::new(Left { exit, text, advice, attachment_id: id.to_owned(), attachment: None }))
+}
+
+/// The request failed. What was refused leaves nothing behind.
+fn not_asked(id: &str, fault: Fault) -> Failure {
+    if fault.was_refused() {
+        return fault.into();
+    }
+    let advice = format!(
+        "If it was accepted, it goes on as attachment {id}. {} Repeating the command with --id {id} is safe.",
+        way_on(id)
+    );
+    left(fault.exit(), id, fault.to_string(), Some(advice))
+}
+
+/// The attachment is there, and the controller is not.
+fn lost(live: &Live, fault: &Fault) -> Failure {
+    let id = &live.id;
+    if fault.status() == Some(404) {
+        let text = format!("attachment {id} was taken away while it was being made");
+        return left(
+            Exit::Refused,
+            id,
+            text,
+            Some("Nothing is left of it. Somebody else has detached it.".to_owned()),
+        );
+    }
+    let advice = format!("Attachment {id} is accepted, and goes on without this program. {}", way_on(id));
+    left(fault.exit(), id, format!("it is not known how attachment {id} ends: {fault}"), Some(advice))
+}
+
+/// The attachment will not become ready.
+fn ended(live: &Kept<Live>) -> Failure {
+    let id = &live.id;
+    let volume = live.volume_name.as_deref().unwrap_or(&live.volume_id);
+    let host = live.host.as_deref().unwrap_or("its host");
+    let detaching = live.status == "detaching";
+    let mut text = if detaching {
+        format!("attachment {id} of volume {volume} is being taken away while it was being made")
+    } else {
+        format!(
+            "volume {volume} cannot be attached to {host}: {}",
+            live.fault.as_deref().unwrap_or(&live.status)
+        )
+    };
+    for problem in live.problems.iter().filter(|problem| live.fault.as_ref() != Some(problem)) {
+        // Writing to a text cannot fail.
+        let _ = write!(text, "\nproblem: {problem}");
+    }
+    let advice = if detaching {
+        format!("Somebody else detaches it; wait for that with `mooring detach {id}`.")
+    } else {
+        format!("Attachment {id} is left with status {}. {}", live.status, way_on(id))
+    };
+    Failure::Left(Box::new(Left {
+        exit: if detaching { Exit::Refused } else { Exit::Failed },
+        text,
+        advice: Some(advice),
+        attachment_id: id.clone(),
+        attachment: serde_json::to_value(live).ok(),
+    }))
+}
+
+fn interrupted(id: &str, text: &str, advice: Option<String>) -> Failure {
+    left(Exit::Interrupted, id, format!("interrupted: {text}"), advice)
+}
+
+/// The user has had enough of waiting, too.
+fn left_alone(id: &str) -> Failure {
+    let text =
+        format!("attachment {id} is left to the controller, and may still be attached or on its way out");
+    interrupted(id, &text, Some(way_on(id)))
+}
+
+/// Asks the controller to take an attachment back, and waits for it.
+async fn take_back(
+    client: &Client,
+    id: &str,
+    interrupts: &mut Signal,
+    progress: &mut Progress<Stderr>,
+) -> Failure {
+    client.begin_again();
+    progress.once(&format!(
+        "interrupted: taking attachment {id} back, for up to {} s; ctrl-C again leaves it to the controller",
+        client.seconds()
+    ));
+    let answer = tokio::select! {
+        biased;
+        answer = client.read::<OneReceipt>(detach::call(id, false)) => answer,
+        _ = interrupts.recv() => return left_alone(id),
+    };
+    match answer {
+        Ok(OneReceipt { receipt: Some(receipt) }) if receipt.proof != "proven" => {
+            let text = format!(
+                "attachment {id} is taken back, and {} commands may still land",
+                receipt.may_still_land
+            );
+            interrupted(id, &text, Some(format!("Repeat `mooring detach {id}` to see it proven.")))
+        }
+        Ok(_) => interrupted(id, &format!("attachment {id} was taken back, nothing is left of it"), None),
+        Err(fault) if fault.status() == Some(404) => {
+            interrupted(id, &format!("attachment {id} is gone, nothing is left of it"), None)
+        }
+        Err(fault) if fault.exit() == Exit::Pending => {
+            let text = format!("attachment {id} is still being taken back ({fault})");
+            interrupted(
+                id,
+                &text,
+                Some(format!("The controller goes on with it; wait for it with `mooring detach {id}`.")),
+            )
+        }
+        Err(fault) => {
+            interrupted(id, &format!("attachment {id} could not be taken back: {fault}"), Some(way_on(id)))
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `mooring attachment`: looking, never changing.
+
+use mooring_model::AttachmentId;
+
+use crate::controller::Client;
+use crate::controller::answers::{AttachmentShown, Proof};
+use crate::controller::client::Call;
+use crate::controller::fault::Fault;
+use crate::controller::records::{Attachments, Kept, Live, OneAttachment, OneReceipt};
+use crate::controller::volume::find;
+use crate::error::Failure;
+use crate::select::VolumeRef;
+use crate::{Exit, Reply};
+
+/// Where attachments are.
+pub(crate) const PATH: [&str; 3] = ["mooring", "v1", "attachments"];
+
+/// The attachments of one volume, or all.
+pub(crate) async fn of_volume(client: &Client, volume: Option<&str>) -> Result<Vec<Kept<Live>>, Failure> {
+    let mut call = Call::get("the list of attachments", &PATH);
+    if let Some(volume) = volume {
+        call = call.query("volume", &volume);
+    }
+    Ok(client.read::<Attachments>(call).await?.attachments)
+}
+
+/// One attachment.
+pub(crate) async fn get(client: &Client, id: &str) -> Result<Kept<Live>, Fault> {
+    let [a, b, c] = PATH;
+    Ok(client.read::<OneAttachment>(Call::get("the attachment", &[a, b, c, id])).await?.attachment)
+}
+
+/// One attachment, once it is not that of `after` any more, or after a while.
+pub(crate) async fn changed(client: &Client, id: &str, after: u64) -> Result<Kept<Live>, Fault> {
+    let [a, b, c] = PATH;
+    let call = Call::get("the attachment", &[a, b, c, id]).query("after", &after).waiting();
+    Ok(client.read::<OneAttachment>(call).await?.attachment)
+}
+
+/// `attachment list`.
+pub(crate) async fn list(client: &Client, volume: Option<&VolumeRef>) -> Result<Reply<Attachments>, Failure> {
+    let id = match volume {
+        None => None,
+        Some(volume) => Some(find(client, volume).await?.id),
+    };
+    Ok(Reply::ok(Attachments { attachments: of_volume(client, id.as_deref()).await? }))
+}
+
+/// `attachment show`. Of one that is gone, the receipt is left; it is gone all the same.
+pub(crate) async fn show(client: &Client, id: AttachmentId) -> Result<Reply<AttachmentShown>, Failure> {
+    let id = id.to_string();
+    let answer = match get(client, &id).await {
+        Ok(attachment) => {
+            let going = attachment.status.ends_with("detaching");
+            let receipt = if going { receipt(client, &id).await? } else { None };
+            AttachmentShown::Live { attachment: Box::new(attachment), receipt }
+        }
+        Err(fault) if fault.status() == Some(404) => {
+            let receipt = receipt(client, &id).await?.ok_or(fault)?;
+            let answer = AttachmentShown::Gone { id, status: "gone", receipt };
+            return Ok(Reply { exit: Exit::NotFound, answer });
+        }
+        Err(fault) => return Err(fault.into()),
+    };
+    Ok(Reply::ok(answer))
+}
+
+/// The receipt of a detach, if there is one.
+async fn receipt(client: &Client, id: &str) -> Result<Option<Proof>, Fault> {
+    let [a, b, c] = PATH;
+    match client.read::<OneReceipt>(Call::get("the receipt", &[a, b, c, id, "receipt"])).await {
+        Ok(answer) => answer.receipt.map(Proof::of_record).transpose(),
+        Err(fault) if fault.status() == Some(404) => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}

@@ -1,0 +1,244 @@
+//! Why a call to the controller failed.
+//!
+//! What must never happen here: a token in a text; "nothing happened" said of a request that may have been taken.
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use serde_json::Value;
+
+use crate::error::Exit;
+
+/// Longest text of an answer that is no fault of the API that is shown.
+const TEXT_CHARS_MAX: usize = 200;
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The controller answered with an error.
+    #[error("{message}")]
+    Said {
+        /// The status code.
+        status: u16,
+        /// Its own words.
+        message: String,
+        /// A token was sent.
+        with_token: bool,
+    },
+    /// No connection, or it broke.
+    #[error("cannot reach the controller at {url}: {}", root(.source))]
+    Down {
+        /// Where it was looked for.
+        url: String,
+        /// The client's reason.
+        source: reqwest::Error,
+        /// An attempt may have reached the controller.
+        doubt: bool,
+    },
+    /// It took the call and does not answer.
+    #[error("the controller at {url} did not answer {call} within {} s", .after.as_secs_f64().ceil())]
+    Silent {
+        /// Where it listens.
+        url: String,
+        /// The call.
+        call: &'static str,
+        /// How long it was waited.
+        after: Duration,
+    },
+    /// The answer makes no sense.
+    #[error("the controller's answer to {call} makes no sense: {why}")]
+    Nonsense {
+        /// The call.
+        call: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl Fault {
+    /// What an answer that is no success says.
+    pub(crate) fn of_answer(status: StatusCode, body: &[u8], with_token: bool) -> Self {
+        let message = fault_text(body).unwrap_or_else(|| match short_text(body) {
+            text if text.is_empty() => format!("the controller answers {status}"),
+            text => format!("the controller answers {status}: {text}"),
+        });
+        Self::Said { status: status.as_u16(), message, with_token }
+    }
+
+    /// The status code, when the controller answered.
+    pub(crate) fn status(&self) -> Option<u16> {
+        if let Self::Said { status, .. } = self { Some(*status) } else { None }
+    }
+
+    /// The same request may succeed in a moment.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Said { status, .. } => matches!(status, 503 | 504),
+            Self::Down { source, .. } => !is_tls(source),
+            Self::Silent { .. } => true,
+            Self::Nonsense { .. } => false,
+        }
+    }
+
+    /// The controller has not taken the request, and never will.
+    pub(crate) fn was_refused(&self) -> bool {
+        match self {
+            Self::Said { status, .. } => (400..500).contains(status),
+            Self::Down { source, doubt, .. } => source.is_connect() && !doubt,
+            Self::Silent { .. } | Self::Nonsense { .. } => false,
+        }
+    }
+
+    /// With what earlier attempts leave open.
+    pub(crate) fn after(self, earlier: bool) -> Self {
+        match self {
+            Self::Down { url, source, doubt } => Self::Down { url, source, doubt: doubt || earlier },
+            other => other,
+        }
+    }
+
+    /// The exit code.
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Down { .. } | Self::Silent { .. } => Exit::Unreachable,
+            Self::Nonsense { .. } => Exit::Failed,
+            Self::Said { status, message, .. } => match status {
+                // 400 is both a request that can never be right and a state that forbids it. The API's own words tell them
+                // apart.
+                400 if message.starts_with("Invalid input") => Exit::Usage,
+                404 => Exit::NotFound,
+                400..500 => Exit::Refused,
+                502 | 503 => Exit::Unreachable,
+                504 => Exit::Pending,
+                _ => Exit::Failed,
+            },
+        }
+    }
+
+    /// What can be done.
+    pub(crate) fn advice(&self) -> Option<String> {
+        let text = match self {
+            Self::Said { status: 401, with_token: false, .. } => {
+                "The controller wants a token: set MOORING_TOKEN, or name a file with --token-file."
+            }
+            Self::Said { status: 401, .. } => {
+                "The controller does not know this token: compare it with the controller's token file."
+            }
+            Self::Said { status: 502 | 503, .. } => "The same command may succeed later: retry.",
+            Self::Said { status: 504, .. } => {
+                "It is accepted and goes on without this program. Repeat the command to wait for it."
+            }
+            Self::Said { status: status @ 400..500, .. } => {
+                return Some(format!("The controller refuses it ({status})."));
+            }
+            Self::Said { .. } => return None,
+            Self::Down { source, .. } if is_tls(source) => {
+                "Name the authority that signed the controller's certificate with --ca FILE."
+            }
+            Self::Down { source, doubt: false, .. } if is_refused(source) => {
+                "Nobody listens there: is the controller running (systemctl status mooring-controller)? Another one is \
+                 named with --controller; one storage agent alone, with --agent unix:/run/mooring/agent.sock."
+            }
+            Self::Down { .. } | Self::Silent { .. } => {
+                "A change may or may not have been accepted. Look, then repeat the command."
+            }
+            Self::Nonsense { .. } => {
+                "Something else may listen at this address; or controller and program are too far apart: compare \
+                 `mooring-controller --version` with `mooring --version`."
+            }
+        };
+        Some(text.to_owned())
+    }
+}
+
+/// The message in `{"<fault>":{"code":N,"message":"…"}}`.
+fn fault_text(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let fault = body.as_object()?.values().next()?;
+    fault.get("message")?.as_str().map(str::to_owned)
+}
+
+/// The beginning of an answer of something else, on one line.
+fn short_text(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let words: Vec<_> = text.split_whitespace().collect();
+    words.join(" ").chars().take(TEXT_CHARS_MAX).collect()
+}
+
+/// The reason at the end of the chain: the layers above it are the HTTP client's own.
+fn root(error: &reqwest::Error) -> String {
+    let mut last: &dyn Error = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}
+
+/// The first error down the chain of which something is known. An I/O error may be the wrapping of another error.
+fn find<T>(error: &(dyn Error + 'static), known: &dyn Fn(&(dyn Error + 'static)) -> Option<T>) -> Option<T> {
+    let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    known(error)
+        .or_else(|| wrapped.and_then(|inner| find(inner, known)))
+        .or_else(|| error.source().and_then(|source| find(source, known)))
+}
+
+/// Nobody listens.
+fn is_refused(error: &reqwest::Error) -> bool {
+    let refused = io::ErrorKind::ConnectionRefused;
+    find(error, &|error| error.downcast_ref::<io::Error>().filter(|io| io.kind() == refused).map(|_| ()))
+        .is_some()
+}
+
+/// Certificates are wrong, or the other side does not speak TLS: it will be so the next time.
+fn is_tls(error: &reqwest::Error) -> bool {
+    find(error, &|error| error.downcast_ref::<rustls::Error>().map(|_| ())).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(status: u16, body: &str) -> Fault {
+        Fault::of_answer(StatusCode::from_u16(status).unwrap(), body.as_bytes(), true)
+    }
+
+    #[test]
+    fn every_status_has_its_exit() {
+        let fault = r#"{"badRequest":{"code":400,"message":"Invalid volume: it is in use"}}"#;
+        for (status, body, exit) in [
+            (400, fault, Exit::Refused),
+            (400, r#"{"badRequest":{"code":400,"message":"Invalid input received: name"}}"#, Exit::Usage),
+            (401, "{}", Exit::Refused),
+            (403, "", Exit::Refused),
+            (404, fault, Exit::NotFound),
+            (409, fault, Exit::Refused),
+            (413, fault, Exit::Refused),
+            (500, fault, Exit::Failed),
+            (501, fault, Exit::Failed),
+            (503, fault, Exit::Unreachable),
+            (504, fault, Exit::Pending),
+            (302, "", Exit::Failed),
+        ] {
+            assert_eq!(said(status, body).exit(), exit, "{status}");
+        }
+    }
+
+    #[test]
+    fn the_controllers_words_come_first_and_others_are_cut_short() {
+        assert_eq!(
+            said(409, r#"{"conflictingRequest":{"code":409,"message":"held by x"}}"#).to_string(),
+            "held by x"
+        );
+        assert_eq!(said(404, "").to_string(), "the controller answers 404 Not Found");
+        let page = said(502, &format!("<html>\n {}", "x".repeat(9000))).to_string();
+        assert!(
+            page.starts_with("the controller answers 502 Bad Gateway: <html> xxx") && page.len() < 300,
+            "{page}"
+        );
+        for odd in ["[]", "{}", "3", r#"{"a":[]}"#, r#"{"a":{"message":3}}"#] {
+            assert!(said(500, odd).to_string().starts_with("the controller answers 500"), "{odd}");
+        }
+    }
+}

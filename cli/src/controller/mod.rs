@@ -1,0 +1,24 @@
+//! The controller's side: hosts, types, volumes and attachments over REST.
+//!
+//! The way of a command here: `client` (one HTTP call or a few, repeated while that is safe) → `records` (what the
+//! controller says) → `host`, `kind`, `volume`, `attach`, `detach`, `attachment` (read, decide, send) → `answers` (what is
+//! answered, as JSON) and `show` (the same for people).
+//!
+//! What must never happen here: a token in an error, an argument or a redirect; a volume or an attachment that somebody
+//! else meant; an attachment left behind without a word.
+
+pub(crate) mod answers;
+pub(crate) mod attach;
+pub(crate) mod attachment;
+pub(crate) mod client;
+pub(crate) mod detach;
+pub(crate) mod fault;
+pub(crate) mod host;
+pub(crate) mod kind;
+pub(crate) mod progress;
+pub(crate) mod records;
+mod show;
+pub(crate) mod url;
+pub(crate) mod volume;
+
+pub(crate) use client::Client;

@@ -1,0 +1,287 @@
+//! What the controller says, read as far as this program needs it. Fields that it does not know are left alone.
+//!
+//! What must never happen here: an answer refused because of a field that a newer controller adds.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+/// An object of Mooring's own API: read by us, and handed on to programs exactly as it came.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept<T> {
+    read: T,
+    raw: Value,
+}
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Kept<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Value::deserialize(deserializer)?;
+        Ok(Self { read: T::deserialize(&raw).map_err(D::Error::custom)?, raw })
+    }
+}
+
+impl<T> Serialize for Kept<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.raw.serialize(serializer)
+    }
+}
+
+impl<T> Deref for Kept<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.read
+    }
+}
+
+/// An attachment as both agents report it.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Live {
+    pub id: String,
+    pub volume_id: String,
+    #[serde(default)]
+    pub volume_name: Option<String>,
+    /// The host's name; `null` while an attachment is only reserved.
+    #[serde(default)]
+    pub host: Option<String>,
+    #[serde(default)]
+    pub mode: Option<String>,
+    /// What the target enforces for the host; `null`: nothing is granted.
+    #[serde(default)]
+    pub effective_mode: Option<String>,
+    pub status: String,
+    /// One of our agents attaches it.
+    #[serde(default)]
+    pub native: bool,
+    #[serde(default)]
+    pub initiator: Option<String>,
+    /// `null`: the storage agent has not reported.
+    #[serde(default)]
+    pub session: Option<bool>,
+    #[serde(default)]
+    pub session_addresses: Vec<String>,
+    #[serde(default)]
+    pub host_phase: Option<String>,
+    #[serde(default)]
+    pub device_path: Option<String>,
+    #[serde(default)]
+    pub disk: Option<String>,
+    #[serde(default)]
+    pub problems: Vec<String>,
+    #[serde(default)]
+    pub steps_ms: BTreeMap<String, u64>,
+    #[serde(default)]
+    pub fault: Option<String>,
+    #[serde(default)]
+    pub created_at: Option<String>,
+    #[serde(default)]
+    pub attached_at: Option<String>,
+    pub revision: u64,
+}
+
+/// The steps of an attach, in their order: the controller's word, ours, and what is waited for before it.
+pub(crate) const STEPS: [(&str, &str, &str); 4] = [
+    ("granted", "granted", "granting"),
+    ("logged_in", "logged in", "logging in"),
+    ("device_ready", "device ready", "waiting for the disk"),
+    ("done", "done", "finishing"),
+];
+
+impl Live {
+    /// It is attached, and its host says that the disk can be used.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.status == "attached" && self.host_phase.as_deref() == Some("ready")
+    }
+
+    /// The steps that are done, in their order, with milliseconds since the request came.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        STEPS.iter().filter_map(|(key, word, _)| self.steps_ms.get(*key).map(|ms| (*word, *ms)))
+    }
+}
+
+/// One session that a revoke cut.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct CutRecord {
+    pub initiator: String,
+    #[serde(default)]
+    pub isid: String,
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    #[serde(default)]
+    pub in_flight: u32,
+}
+
+/// The proof of a detach.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct ReceiptRecord {
+    #[serde(default)]
+    pub volume_id: String,
+    pub initiator: String,
+    #[serde(default)]
+    pub attachment_ids: Vec<String>,
+    #[serde(default)]
+    pub generation: Option<String>,
+    pub revoked: String,
+    #[serde(default)]
+    pub sessions_cut: Vec<CutRecord>,
+    pub proof: String,
+    #[serde(default)]
+    pub may_still_land: u32,
+    #[serde(default)]
+    pub began: Option<String>,
+    #[serde(default)]
+    pub ended: Option<String>,
+}
+
+/// A host, or a storage node, or both.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct HostRecord {
+    pub name: String,
+    #[serde(default)]
+    pub address: Option<String>,
+    #[serde(default)]
+    pub agent_id: Option<String>,
+    #[serde(default)]
+    pub initiator: Option<String>,
+    pub up: bool,
+    #[serde(default)]
+    pub why_down: Option<String>,
+    #[serde(default)]
+    pub last_report: Option<String>,
+    #[serde(default)]
+    pub pools: Vec<PoolRecord>,
+    /// What an operator should look at.
+    #[serde(default)]
+    pub problems: Vec<String>,
+}
+
+/// A pool of a storage node.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct PoolRecord {
+    pub name: String,
+    #[serde(default)]
+    pub total_bytes: u64,
+    #[serde(default)]
+    pub free_bytes: u64,
+}
+
+/// A volume type.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct TypeRecord {
+    pub id: String,
+    pub name: String,
+    #[serde(default)]
+    pub description: Option<String>,
+    #[serde(default = "yes")]
+    pub is_public: bool,
+    #[serde(default)]
+    pub extra_specs: BTreeMap<String, Option<String>>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A volume.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct VolumeRecord {
+    pub id: String,
+    #[serde(default)]
+    pub name: Option<String>,
+    #[serde(default)]
+    pub description: Option<String>,
+    pub status: String,
+    /// GiB.
+    pub size: u64,
+    #[serde(default)]
+    pub volume_type: Option<String>,
+    #[serde(default)]
+    pub multiattach: bool,
+    #[serde(default)]
+    pub attachments: Vec<AttachedRecord>,
+    #[serde(default, rename = "os-vol-host-attr:host")]
+    pub pool: Option<String>,
+    #[serde(default)]
+    pub created_at: Option<String>,
+}
+
+/// One that is attached, as a volume lists it.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct AttachedRecord {
+    pub attachment_id: String,
+}
+
+/// `{"hosts":[…]}`
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Hosts {
+    pub hosts: Vec<Kept<HostRecord>>,
+}
+
+/// `{"attachments":[…]}`
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Attachments {
+    pub attachments: Vec<Kept<Live>>,
+}
+
+/// `{"attachment":…}`
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneAttachment {
+    pub attachment: Kept<Live>,
+}
+
+/// `{"receipt":…}`
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneReceipt {
+    pub receipt: Option<Kept<ReceiptRecord>>,
+}
+
+/// `{"volume":…}`
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneVolume {
+    pub volume: VolumeRecord,
+}
+
+/// `{"volumes":[…]}`, and where there are more.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ManyVolumes {
+    pub volumes: Vec<VolumeRecord>,
+    #[serde(default)]
+    pub volumes_links: Vec<Link>,
+}
+
+/// A link of a list.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Link {
+    pub rel: String,
+}
+
+/// `{"volume_type":…}`
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneType {
+    pub volume_type: TypeRecord,
+}
+
+/// `{"volume_types":[…]}`
+#[derive(Debug, Deserialize)]
+pub(crate) struct ManyTypes {
+    pub volume_types: Vec<TypeRecord>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_we_do_not_know_is_handed_on() {
+        let text = r#"{"attachment":{"id":"a","volume_id":"v","status":"attached","host_phase":"ready","revision":7,
+                       "new_in_2030":{"x":1},"steps_ms":{"done":9,"granted":3,"blessed":4}}}"#;
+        let one: OneAttachment = serde_json::from_str(text).unwrap();
+        assert!(one.attachment.is_ready());
+        assert_eq!(one.attachment.steps().collect::<Vec<_>>(), [("granted", 3), ("done", 9)]);
+        assert_eq!(serde_json::to_value(&one.attachment).unwrap()["new_in_2030"]["x"], 1);
+        assert!(serde_json::from_str::<OneAttachment>(r#"{"attachment":{"id":"a"}}"#).is_err());
+    }
+}

@@ -1,0 +1,242 @@
+//! `mooring volume` against the controller: create, list, show, delete.
+//!
+//! What must never happen here: an ambiguous name that picks one of several volumes; a create that succeeds although the
+//! volume was asked for with other words; a second volume made by a repetition.
+
+use std::time::Duration;
+
+use mooring_model::VolumeId;
+use serde_json::json;
+
+use crate::args::CreateArgs;
+use crate::controller::Client;
+use crate::controller::answers::{Volume, VolumeCreated, VolumeDeleted, VolumeShown, Volumes};
+use crate::controller::attachment::of_volume;
+use crate::controller::client::{Call, PAUSE, wrapped};
+use crate::controller::fault::Fault;
+use crate::controller::records::{ManyVolumes, OneVolume, VolumeRecord};
+use crate::error::Failure;
+use crate::select::{VolumeName, VolumeRef};
+use crate::{Exit, Reply};
+
+const GIB: u64 = 1 << 30;
+
+/// Pauses between looks at a volume that is being made or wiped: the first, and the longest.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// `volume create`.
+pub(crate) async fn create(client: &Client, args: &CreateArgs) -> Result<Reply<VolumeCreated>, Failure> {
+    let gib = whole_gib(args)?;
+    let volume = make(client, args, gib).await?;
+    same_words(&volume, args, gib)?;
+    let volume = settled(client, volume, "creating").await?;
+    let Some(volume) = volume else {
+        return Err(Failure::Refused("the volume was deleted while it was being made".to_owned()));
+    };
+    if volume.status.starts_with("error") {
+        return Err(Failure::Broken(format!(
+            "volume {} cannot be made: its status is {}. What is there of it goes with `mooring volume delete {}`; \
+             `mooring host list` shows whether its storage node is well",
+            volume.id, volume.status, volume.id
+        )));
+    }
+    let done = volume.status != "creating";
+    let name = args.name.to_string();
+    Ok(Reply::when(done, VolumeCreated { done, name, volume: Volume::of_record(volume) }))
+}
+
+fn whole_gib(args: &CreateArgs) -> Result<u64, Failure> {
+    if !args.size.0.is_multiple_of(GIB) {
+        return Err(Failure::Usage(format!(
+            "--size {}: the controller's volumes are whole GiB ({} B is not); say {}GiB, for example",
+            args.size,
+            args.size.0,
+            args.size.0.div_ceil(GIB)
+        )));
+    }
+    Ok(args.size.0 / GIB)
+}
+
+/// The volume that an earlier run of the same command made.
+async fn known(client: &Client, args: &CreateArgs) -> Result<Option<VolumeRecord>, Failure> {
+    let same_name = named(client, &args.name).await?;
+    let id = args.id.map(|id| id.to_string());
+    let other = same_name.iter().find(|other| id.as_ref().map_or(same_name.len() > 1, |id| *id != other.id));
+    if let Some(other) = other {
+        return Err(Failure::Refused(format!(
+            "a volume named {:?} exists: {}. Choose another name",
+            args.name.to_string(),
+            other.id
+        )));
+    }
+    Ok(same_name.into_iter().next())
+}
+
+/// Makes the volume. A request whose answer is lost is not simply repeated: a controller may give ids of its own, and then
+/// the name alone tells whether it was done.
+async fn make(client: &Client, args: &CreateArgs, gib: u64) -> Result<VolumeRecord, Failure> {
+    let id = args.id.unwrap_or_else(VolumeId::random).to_string();
+    let mut pause = PAUSE.0;
+    loop {
+        if let Some(known) = known(client, args).await? {
+            return Ok(known);
+        }
+        match send(client, args, &id, gib).await {
+            Err(fault) if client.again(&fault, &mut pause).await => {}
+            sent => return Ok(sent?),
+        }
+    }
+}
+
+async fn send(client: &Client, args: &CreateArgs, id: &str, gib: u64) -> Result<VolumeRecord, Fault> {
+    let mut volume = json!({ "id": id, "name": args.name.to_string(), "size": gib });
+    if let Some(kind) = &args.kind {
+        volume["volume_type"] = json!(kind);
+    }
+    let call = Call::add("the new volume", &["v3", "volumes"], wrapped("volume", volume));
+    let record = client.read::<OneVolume>(call).await?.volume;
+    if record.id != id && args.id.is_some() {
+        let why = format!(
+            "it takes no ids, and made volume {} instead of {id} (`mooring volume delete {}`)",
+            record.id, record.id
+        );
+        return Err(Fault::Nonsense { call: "the new volume", why });
+    }
+    Ok(record)
+}
+
+fn same_words(volume: &VolumeRecord, args: &CreateArgs, gib: u64) -> Result<(), Failure> {
+    // A type may be named by its id, which the volume does not tell.
+    let kind =
+        |wanted: &String| wanted.parse::<VolumeId>().is_ok() || volume.volume_type.as_ref() == Some(wanted);
+    let name = args.name.to_string();
+    if volume.size == gib && args.kind.as_ref().is_none_or(kind) && volume.name.as_ref() == Some(&name) {
+        return Ok(());
+    }
+    Err(Failure::Refused(format!(
+        "volume {} ({:?}) exists with another name, size or type: `mooring volume show {}`. Choose another name or id",
+        volume.id,
+        volume.name.as_deref().unwrap_or_default(),
+        volume.id
+    )))
+}
+
+/// The volume once it is not `passing` any more, or as it is at the deadline. `None`: it is gone.
+async fn settled(
+    client: &Client,
+    mut volume: VolumeRecord,
+    passing: &str,
+) -> Result<Option<VolumeRecord>, Failure> {
+    let mut pause = LOOKS.0;
+    while volume.status == passing {
+        if !client.pause(pause).await {
+            break;
+        }
+        pause = (pause * 2).min(LOOKS.1);
+        volume = match get(client, &volume.id).await {
+            Ok(volume) => volume,
+            Err(fault) if fault.status() == Some(404) => return Ok(None),
+            Err(fault) => return Err(fault.into()),
+        };
+    }
+    Ok(Some(volume))
+}
+
+pub(crate) async fn get(client: &Client, id: &str) -> Result<VolumeRecord, Fault> {
+    Ok(client.read::<OneVolume>(Call::get("the volume", &["v3", "volumes", id])).await?.volume)
+}
+
+/// All volumes of this name, or all there are.
+async fn records(client: &Client, name: Option<&VolumeName>) -> Result<Vec<VolumeRecord>, Failure> {
+    let mut volumes: Vec<VolumeRecord> = Vec::new();
+    loop {
+        let mut call = Call::get("the list of volumes", &["v3", "volumes", "detail"]);
+        if let Some(name) = name {
+            call = call.query("name", name);
+        }
+        if let Some(last) = volumes.last() {
+            call = call.query("marker", &last.id);
+        }
+        let page: ManyVolumes = client.read(call).await?;
+        // An empty page with a link to the next one would go on for ever.
+        let more = !page.volumes.is_empty() && page.volumes_links.iter().any(|link| link.rel == "next");
+        volumes.extend(page.volumes);
+        if !more {
+            return Ok(volumes);
+        }
+    }
+}
+
+/// The volumes of this name that are not being deleted.
+async fn named(client: &Client, name: &VolumeName) -> Result<Vec<VolumeRecord>, Failure> {
+    let text = name.to_string();
+    let mut volumes = records(client, Some(name)).await?;
+    volumes.retain(|volume| volume.name.as_ref() == Some(&text) && volume.status != "deleting");
+    Ok(volumes)
+}
+
+/// The one volume that is meant.
+pub(crate) async fn find(client: &Client, volume: &VolumeRef) -> Result<VolumeRecord, Failure> {
+    let name = match volume {
+        VolumeRef::Id(id) => return Ok(get(client, &id.to_string()).await?),
+        VolumeRef::Name(name) => name,
+    };
+    let mut volumes = named(client, name).await?;
+    if volumes.len() > 1 {
+        let ids: Vec<_> = volumes.iter().map(|volume| volume.id.as_str()).collect();
+        return Err(Failure::Usage(format!(
+            "{} volumes are named {:?}; say which one by its id: {}",
+            ids.len(),
+            name.to_string(),
+            ids.join(", ")
+        )));
+    }
+    volumes.pop().ok_or_else(|| Failure::NotFound(format!("no volume is named {:?}", name.to_string())))
+}
+
+/// `volume list`.
+pub(crate) async fn list(client: &Client) -> Result<Reply<Volumes>, Failure> {
+    let mut volumes: Vec<_> = records(client, None).await?.into_iter().map(Volume::of_record).collect();
+    volumes.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
+    Ok(Reply::ok(Volumes { volumes }))
+}
+
+/// `volume show`.
+pub(crate) async fn show(client: &Client, volume: &VolumeRef) -> Result<Reply<VolumeShown>, Failure> {
+    let volume = find(client, volume).await?;
+    let attachments = of_volume(client, Some(&volume.id)).await?;
+    Ok(Reply::ok(VolumeShown { volume: Volume::of_record(volume), attachments }))
+}
+
+/// `volume delete`. An id is used once: one that the controller does not know is gone.
+pub(crate) async fn delete(client: &Client, volume: &VolumeRef) -> Result<Reply<VolumeDeleted>, Failure> {
+    let gone = |id: &str, name: Option<String>| {
+        Reply::ok(VolumeDeleted { done: true, volume_id: id.to_owned(), name, status: "gone".to_owned() })
+    };
+    let volume = match (find(client, volume).await, volume) {
+        (Ok(volume), _) => volume,
+        (Err(failure), VolumeRef::Id(id)) if failure.exit() == Exit::NotFound => {
+            return Ok(gone(&id.to_string(), None));
+        }
+        (Err(failure), _) => return Err(failure),
+    };
+    let (id, name) = (volume.id.clone(), volume.name.clone());
+    if volume.status != "deleting" {
+        match client.done(Call::delete("the deletion", &["v3", "volumes", &id])).await {
+            Err(fault) if fault.status() == Some(404) => return Ok(gone(&id, name)),
+            sent => sent?,
+        }
+    }
+    let deleting = VolumeRecord { status: "deleting".to_owned(), ..volume };
+    match settled(client, deleting, "deleting").await? {
+        None => Ok(gone(&id, name)),
+        Some(volume) if volume.status == "deleting" => {
+            let status = volume.status;
+            Ok(Reply::when(false, VolumeDeleted { done: false, volume_id: id, name, status }))
+        }
+        Some(volume) => Err(Failure::Broken(format!(
+            "volume {id} is not deleted: its status is {}. Repeat the command once its storage node is well (`mooring host list`)",
+            volume.status
+        ))),
+    }
+}

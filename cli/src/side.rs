@@ -1,0 +1,102 @@
+//! Which side a command works against: one storage agent (gRPC), or the controller (REST); and whether its words fit that
+//! side.
+//!
+//! What must never happen here: a command that silently goes to another side than its words say; an option that is
+//! silently left out.
+
+use mooring_api::Address;
+
+use crate::args::{CreateArgs, Global};
+use crate::controller::url::ControllerUrl;
+use crate::error::Failure;
+
+/// Where a command goes.
+pub(crate) enum Side {
+    /// To one agent.
+    Agent(Address),
+    /// To the controller.
+    Controller(ControllerUrl),
+}
+
+fn usage<T>(text: String) -> Result<T, Failure> {
+    Err(Failure::Usage(text))
+}
+
+fn no_two(global: &Global) -> Result<(), Failure> {
+    if global.typed.agent && global.typed.controller {
+        return usage("--agent and --controller are two sides: say one of them".to_owned());
+    }
+    Ok(())
+}
+
+fn to_controller(global: &Global) -> Result<ControllerUrl, Failure> {
+    if global.cluster.is_some() {
+        return usage(
+            "--cluster is for an agent (with --agent); the controller acts as its own cluster".to_owned(),
+        );
+    }
+    match &global.controller {
+        Some(url) => Ok(url.clone()),
+        None => ControllerUrl::local().map_err(|error| Failure::Usage(error.to_string())),
+    }
+}
+
+fn to_agent(global: &Global) -> Result<Address, Failure> {
+    if global.token_file.is_some() {
+        return usage(
+            "--token-file is for the controller; an agent knows its callers by certificates".to_owned(),
+        );
+    }
+    global.agent.clone().map_or_else(|| local_agent().map_err(|error| Failure::Usage(error.to_string())), Ok)
+}
+
+/// The agent of this machine.
+fn local_agent() -> Result<Address, mooring_api::ParseAddressError> {
+    "unix:/run/mooring/agent.sock".parse()
+}
+
+/// For commands that only an agent has.
+pub(crate) fn agent(global: &Global, command: &str) -> Result<Address, Failure> {
+    no_two(global)?;
+    if global.typed.controller {
+        return usage(format!(
+            "`mooring {command}` works against one agent: say --agent instead of --controller"
+        ));
+    }
+    to_agent(global)
+}
+
+/// For commands that only the controller has. A `MOORING_AGENT` that is meant for others is left alone.
+pub(crate) fn controller(global: &Global, command: &str) -> Result<ControllerUrl, Failure> {
+    no_two(global)?;
+    if global.typed.agent {
+        return usage(format!(
+            "`mooring {command}` works against the controller: say --controller instead of --agent"
+        ));
+    }
+    to_controller(global)
+}
+
+/// For commands that both have: an agent that is named, unless the command line names a controller.
+pub(crate) fn either(global: &Global) -> Result<Side, Failure> {
+    no_two(global)?;
+    if global.agent.is_some() && !global.typed.controller {
+        return to_agent(global).map(Side::Agent);
+    }
+    to_controller(global).map(Side::Controller)
+}
+
+/// `volume create` has options for each side.
+pub(crate) fn either_for(global: &Global, args: &CreateArgs) -> Result<Side, Failure> {
+    let side = either(global)?;
+    match side {
+        Side::Agent(_) if args.kind.is_some() => {
+            usage("--type is for the controller; an agent has volume groups (--group)".to_owned())
+        }
+        Side::Controller(_) if args.group.is_some() => usage(
+            "--group is for an agent (with --agent); the controller chooses the pool by the type (--type)"
+                .to_owned(),
+        ),
+        side => Ok(side),
+    }
+}

@@ -1,0 +1,396 @@
+//! The controller's commands as they are shipped, against a controller in memory: hosts, types, volumes, and how calls go
+//! wrong.
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod fake;
+mod fake_controller;
+
+use fake_controller::{Rig, end, start};
+use serde_json::json;
+
+const ID: &str = "b0c1d2e3-0001-4002-8003-00000000000a";
+
+#[test]
+fn hosts_are_listed() {
+    let rig = Rig::new();
+    let ran = rig.run(&["host", "list"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    for words in [
+        "HOST ",
+        "storage  yes",
+        "host2    NO",
+        "vg0 (6 GiB of 8 GiB free)",
+        "problem: host2: connection refused",
+        "problem: storage: volume x is in review",
+    ] {
+        assert!(ran.out.contains(words), "{words:?} is not in {}", ran.out);
+    }
+    let hosts = rig.json(&["host", "list"]);
+    assert_eq!(hosts["hosts"].as_array().unwrap().len(), 3);
+    assert_eq!(
+        (&hosts["hosts"][2]["name"], &hosts["hosts"][2]["pools"][0]["name"]),
+        (&json!("storage"), &json!("vg0"))
+    );
+}
+
+#[test]
+fn types_are_made_once_and_listed() {
+    let rig = Rig::new();
+    let words = [
+        "type",
+        "create",
+        "shared",
+        "--multiattach",
+        "--spec",
+        "tier=1",
+        "--spec",
+        "a b=x=y",
+        "--description",
+        "for two",
+    ];
+    let ran = rig.run(&words);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(
+        ran.out.contains("MULTIATTACH  yes") && ran.out.contains("a b=x=y, multiattach=<is> True, tier=1"),
+        "{}",
+        ran.out
+    );
+    assert_eq!(
+        rig.fake.state().bodies[0]["volume_type"],
+        json!({ "name": "shared", "description": "for two",
+                "extra_specs": { "multiattach": "<is> True", "tier": "1", "a b": "x=y" } })
+    );
+    let again = rig.json(&words);
+    assert_eq!((&again["done"], &again["type"]["multiattach"]), (&json!(true), &json!(true)));
+    let other = rig.error(4, &["type", "create", "shared"]);
+    assert!(other["error"].as_str().unwrap().contains("already exists"));
+    rig.json(&["type", "create", "plain"]);
+    let list = rig.json(&["type", "list"]);
+    let names: Vec<_> =
+        list["types"].as_array().unwrap().iter().map(|kind| kind["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["plain", "shared"]);
+    assert!(rig.run(&["type", "list"]).out.starts_with("ID "));
+    rig.run(&["type", "create", "x", "--multiattach", "--spec", "multiattach=<is> False"])
+        .refused(2, &["given twice"]);
+    for spec in ["tier", "=1", "a/b=1", "a=b\nc"] {
+        rig.run(&["type", "create", "x", "--spec", spec]).refused(2, &["--spec"]);
+    }
+    rig.run(&["type", "create", ""]).refused(2, &["NAME"]);
+}
+
+#[test]
+fn a_volume_is_created_listed_shown_and_deleted() {
+    let rig = Rig::new();
+    rig.fake.state().knobs.looks = 2;
+    let ran = rig.run(&["volume", "create", "data", "--size", "10GiB"]);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+    for words in
+        ["NAME         data", "STATUS       available", "SIZE         10 GiB", "POOL         storage@lvm#vg0"]
+    {
+        assert!(ran.out.contains(words), "{words:?} is not in {}", ran.out);
+    }
+    let list = rig.json(&["volume", "list"]);
+    let volume = &list["volumes"][0];
+    assert_eq!((&volume["size_gib"], &volume["size_bytes"]), (&json!(10), &json!(10_u64 << 30)));
+    assert_eq!((&volume["multiattach"], &volume["attached"]), (&json!(false), &json!([])));
+    let id = volume["id"].as_str().unwrap();
+    for name in ["data", id] {
+        let shown = rig.json(&["volume", "show", name]);
+        assert_eq!((&shown["id"], &shown["attachments"]), (&json!(id), &json!([])));
+        assert!(rig.run(&["volume", "show", name]).out.contains("not attached"));
+    }
+    let gone = rig.json(&["volume", "delete", "data"]);
+    assert_eq!(gone, json!({ "done": true, "volume_id": id, "name": "data", "status": "gone" }));
+    rig.run(&["volume", "show", "data"]).refused(3, &["named \"data\""]);
+    rig.run(&["volume", "show", id]).refused(3, &[id]);
+    // Gone is what was asked for.
+    assert_eq!(rig.json(&["volume", "delete", id])["done"], true);
+    assert_eq!(rig.run(&["volume", "list"]).out, "no volumes\n");
+}
+
+#[test]
+fn a_create_is_repeated_and_not_doubled() {
+    let rig = Rig::new();
+    let create = |more: &[&str]| rig.run(&[&["volume", "create", "data", "--size", "1GiB"], more].concat());
+    assert_eq!(create(&["--id", ID]).code, 0);
+    assert_eq!(create(&["--id", ID]).code, 0);
+    assert_eq!(create(&[]).code, 0);
+    assert_eq!(rig.fake.state().count("POST /v3/volumes"), 1);
+    rig.run(&["volume", "create", "data", "--size", "2GiB"]).refused(4, &[ID, "another name, size or type"]);
+    create(&["--id", "b0c1d2e3-0001-4002-8003-00000000000b"]).refused(4, &[ID, "Choose another name"]);
+    rig.run(&["volume", "create", "other", "--size", "1GiB", "--id", ID]).refused(4, &[ID, "another name"]);
+    create(&["--type", "nothing"]).refused(4, &["another name, size or type"]);
+    rig.run(&["volume", "create", "more", "--size", "1GiB", "--type", "nothing"])
+        .refused(3, &["Volume type nothing could not be found"]);
+    assert_eq!(rig.fake.state().volumes.len(), 1);
+}
+
+#[test]
+fn a_create_whose_answer_is_lost_makes_one_volume() {
+    let rig = Rig::new();
+    for own_ids in [false, true] {
+        rig.fake.change(|state| {
+            state.volumes.clear();
+            (state.knobs.own_ids, state.knobs.lost) = (own_ids, 1);
+        });
+        let ran = rig.run(&["volume", "create", "data", "--size", "1GiB"]);
+        assert_eq!((ran.code, ran.err.matches("trying again").count()), (0, 1), "{ran:?}");
+        assert_eq!(rig.fake.state().volumes.len(), 1);
+    }
+    // Such a controller cannot make a volume of our id.
+    let words = ["volume", "create", "third", "--size", "1GiB", "--id", ID];
+    rig.fake.state().volumes.clear();
+    rig.run(&words).refused(1, &["takes no ids", "made volume made-up instead of", "volume delete made-up"]);
+}
+
+#[test]
+fn sizes_are_whole_gib_there() {
+    let rig = Rig::new();
+    for size in ["1536MiB", "4MiB", "1073741825"] {
+        let ran = rig.run(&["volume", "create", "data", "--size", size]);
+        assert_eq!(ran.code, 2, "{ran:?}");
+    }
+    rig.run(&["volume", "create", "data", "--size", "1536MiB"])
+        .refused(2, &["whole GiB", "1.50 GiB", "2GiB"]);
+    rig.run(&["volume", "create", "data", "--size", "0"]).refused(2, &["less than the smallest volume"]);
+    assert_eq!(rig.fake.state().requests.len(), 0, "nothing was asked");
+    assert_eq!(rig.run(&["volume", "create", "data", "--size", "1024MiB"]).code, 0);
+}
+
+#[test]
+fn what_takes_longer_is_exit_code_5_and_what_fails_is_1() {
+    let rig = Rig::new();
+    rig.fake.state().knobs.looks = 1000;
+    let words = ["volume", "create", "data", "--size", "1GiB", "--timeout", "1"];
+    let ran = rig.run(&words);
+    assert_eq!(ran.code, 5, "{ran:?}");
+    assert!(
+        ran.out.contains("STATUS       creating") && ran.out.contains("accepted, not there yet"),
+        "{}",
+        ran.out
+    );
+    let ran = rig.run(&[&words[..], &["--json"]].concat());
+    let answer: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(
+        (ran.code, &answer["done"], &answer["volume"]["status"]),
+        (5, &json!(false), &json!("creating"))
+    );
+    let ran = rig.run(&["volume", "delete", "data", "--timeout", "1"]);
+    assert_eq!((ran.code, ran.out.contains("accepted, not gone yet (deleting)")), (5, true), "{ran:?}");
+    {
+        let knobs = &mut rig.fake.state().knobs;
+        (knobs.looks, knobs.volume_ends) = (0, Some("error".to_owned()));
+    }
+    rig.run(&["volume", "create", "bad", "--size", "1GiB"])
+        .refused(1, &["cannot be made", "error", "volume delete"]);
+    rig.run(&["volume", "delete", "bad"]).refused(1, &["is not deleted", "error_deleting"]);
+}
+
+#[test]
+fn long_lists_come_in_pages_and_ambiguous_names_list_the_ids() {
+    let rig = Rig::new();
+    let twin = "b0c1d2e3-0001-4002-8003-00000000000b";
+    rig.run(&["volume", "create", "data", "--size", "1GiB", "--id", ID]);
+    rig.fake.change(|state| {
+        let mut copy = state.volumes[ID].clone();
+        copy["id"] = twin.into();
+        state.volumes.insert(twin.into(), copy);
+        state.knobs.page = Some(1);
+    });
+    assert_eq!(rig.json(&["volume", "list"])["volumes"].as_array().unwrap().len(), 2);
+    for words in [
+        &["volume", "show", "data"][..],
+        &["volume", "delete", "data"],
+        &["attach", "data", "--host", "host1"],
+        &["detach", "data"],
+        &["attachment", "list", "data"],
+    ] {
+        rig.run(words).refused(2, &["2 volumes", ID, twin]);
+    }
+    assert_eq!(rig.run(&["volume", "show", twin]).code, 0);
+}
+
+#[test]
+fn an_attached_volume_is_not_deleted() {
+    let rig = Rig::new();
+    rig.volume("data");
+    rig.attach("data", "host1");
+    rig.run(&["volume", "delete", "data"]).refused(4, &["it is attached"]);
+    let shown = rig.run(&["volume", "show", "data"]);
+    assert!(shown.out.contains("host1") && shown.out.contains("logged in"), "{}", shown.out);
+}
+
+#[test]
+fn tokens() {
+    let rig = Rig::new();
+    let secret = "a-token-nobody-sees";
+    rig.fake.state().knobs.token = Some(secret.to_owned());
+    rig.run(&["host", "list"]).refused(4, &["requires authentication", "MOORING_TOKEN", "--token-file"]);
+    let file = rig.write("token", &format!("{secret}\n"));
+    std::process::Command::new("chmod").args(["600", &file]).status().unwrap();
+    let good = rig.run(&["host", "list", "--token-file", &file]);
+    assert_eq!((good.code, good.err.as_str()), (0, ""), "{good:?}");
+    assert_eq!(rig.run_with(&[("MOORING_TOKEN", secret)], &["host", "list"]).code, 0);
+    // The file is what was typed.
+    let wrong = [("MOORING_TOKEN", "another-token")];
+    assert_eq!(rig.run_with(&wrong, &["host", "list", "--token-file", &file]).code, 0);
+    let ran = rig.run_with(&wrong, &["host", "list"]);
+    ran.refused(4, &["does not know this token"]);
+    assert!(!ran.err.contains("another-token"), "{}", ran.err);
+    rig.run(&["host", "list", "--token-file", "/nonexistent/token"])
+        .refused(2, &["/nonexistent/token: No such file"]);
+    rig.run(&["host", "list", "--token-file", "/"]).refused(2, &["cannot read a secret from /"]);
+    for bad in ["", "two words", "two\nlines", "größe"] {
+        let file = rig.write("bad", bad);
+        let ran = rig.run(&["host", "list", "--token-file", &file]);
+        ran.refused(2, &["the token in", "printable ASCII"]);
+        assert!(bad.is_empty() || !ran.err.contains(bad), "{}", ran.err);
+    }
+    let public = rig.write("public", secret);
+    std::process::Command::new("chmod").args(["644", &public]).status().unwrap();
+    let warned = rig.run(&["host", "list", "--token-file", &public]);
+    assert!(
+        warned.code == 0 && warned.err.contains("chmod 600") && !warned.err.contains(secret),
+        "{warned:?}"
+    );
+}
+
+#[test]
+fn http_beyond_this_machine_is_refused() {
+    for (url, says) in [
+        ("http://10.255.255.1:8776", "--insecure"),
+        ("http://controller:8776", "plain text"),
+        ("http://me:hidden@127.0.0.1:1", "credentials do not belong"),
+        ("controller:8776", "is not a controller's address"),
+        ("127.0.0.1:8776", "is not a controller's address"),
+        ("unix:/run/x", "is not a controller's address"),
+    ] {
+        end(start(&[], &["host", "list", "--controller", url])).refused(2, &[says]);
+        end(start(&[("MOORING_CONTROLLER", url)], &["volume", "list"])).refused(2, &[says]);
+    }
+    // With --insecure it is tried.
+    let words = ["host", "list", "--controller", "http://mooring.invalid:1", "--insecure", "--timeout", "1"];
+    end(start(&[], &words)).refused(6, &["cannot reach the controller at http://mooring.invalid:1"]);
+}
+
+#[test]
+fn the_side_is_what_the_words_say() {
+    let rig = Rig::new();
+    let agent = fake::Rig::new();
+    agent.volume("of-the-agent");
+    let (url, address) = (rig.url(), agent.address());
+    let both = [("MOORING_CONTROLLER", url.as_str()), ("MOORING_AGENT", address.as_str())];
+    let has = |env: &[(&str, &str)], words: &[&str]| end(start(env, words)).out.contains("of-the-agent");
+    assert!(has(&both, &["volume", "list"]));
+    assert!(has(&both[..1], &["volume", "list", "--agent", &address]));
+    assert!(!has(&both[1..], &["volume", "list", "--controller", &url]));
+    assert!(!has(&both[..1], &["volume", "list"]));
+    // An agent in the environment does not matter where only the controller can answer, and the other way round.
+    assert_eq!(end(start(&both, &["host", "list"])).code, 0);
+    assert_eq!(end(start(&both, &["plan"])).code, 0);
+    for words in [
+        &["host", "list"][..],
+        &["type", "list"],
+        &["type", "create", "x"],
+        &["attach", "data", "--host", "host1"],
+        &["detach", "data"],
+        &["attachment", "list"],
+        &["attachment", "show", ID],
+    ] {
+        end(start(&both, &[words, &["--agent", &address]].concat()))
+            .refused(2, &["works against the controller", words[0]]);
+    }
+    for words in [&["plan"][..], &["agent", "show"], &["watch"], &["export", "show", "data"]] {
+        end(start(&both, &[words, &["--controller", &url]].concat()))
+            .refused(2, &["works against one agent", words[0]]);
+    }
+    let two = ["volume", "list", "--agent", &address, "--controller", &url];
+    end(start(&[], &two)).refused(2, &["two sides"]);
+    let create = ["volume", "create", "x", "--size", "1GiB"];
+    let with = |side: &[&str], more: &[&str]| end(start(&[], &[&create[..], side, more].concat()));
+    with(&["--controller", &url], &["--group", "vg0"]).refused(2, &["--group is for an agent", "--type"]);
+    with(&["--controller", &url], &["--cluster", ID]).refused(2, &["--cluster is for an agent"]);
+    with(&["--agent", &address], &["--type", "shared"])
+        .refused(2, &["--type is for the controller", "--group"]);
+    with(&["--agent", &address], &["--token-file", "/x"]).refused(2, &["--token-file is for the controller"]);
+    assert_eq!(rig.fake.state().count("POST"), 0);
+}
+
+#[test]
+fn a_controller_that_is_not_there() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}");
+    let ran = end(start(&[("MOORING_CONTROLLER", &url)], &["volume", "list", "--timeout", "1"]));
+    ran.refused(
+        6,
+        &[
+            "cannot reach the controller at",
+            "trying again",
+            "Nobody listens there",
+            "--agent unix:/run/mooring",
+        ],
+    );
+    let words = ["volume", "list", "--timeout", "1", "--json"];
+    let ran = end(start(&[("MOORING_CONTROLLER", &url)], &words));
+    let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
+    assert_eq!((ran.code, &error["kind"]), (6, &json!("unreachable")));
+}
+
+#[test]
+fn what_passes_is_asked_again() {
+    let rig = Rig::new();
+    rig.fake.state().knobs.unavailable = 2;
+    let ran = rig.run(&["host", "list"]);
+    assert_eq!((ran.code, ran.err.matches("trying again").count()), (0, 1), "{ran:?}");
+    rig.fake.state().knobs.cut = 2;
+    assert_eq!(rig.json(&["host", "list"])["hosts"][0]["name"], "host1");
+    rig.volume("data");
+    rig.fake.state().knobs.unavailable = 2;
+    let before = rig.fake.state().bodies.len();
+    rig.attach("data", "host1");
+    let state = rig.fake.state();
+    let ids: Vec<_> = state.bodies[before..].iter().map(|body| &body["attachment"]["id"]).collect();
+    assert!(ids.windows(2).all(|pair| pair[0] == pair[1]), "a repetition is the same attachment: {ids:?}");
+    assert_eq!(state.attachments.len(), 1);
+    drop(state);
+    rig.fake.state().knobs.unavailable = u32::MAX;
+    rig.run(&["host", "list", "--timeout", "1"]).refused(6, &["no agent has reported yet", "retry"]);
+    // What is refused is not asked again.
+    rig.fake.change(|state| {
+        state.knobs.unavailable = 0;
+        state.knobs.raw =
+            Some((409, json!({ "conflictingRequest": { "code": 409, "message": "no" } }).to_string()));
+        state.requests.clear();
+    });
+    rig.run(&["host", "list"]).refused(4, &["mooring: no\n"]);
+    assert_eq!(rig.fake.state().requests.len(), 1);
+}
+
+#[test]
+fn answers_that_make_no_sense() {
+    let rig = Rig::new();
+    for (status, text, code, says) in [
+        (200, "<html>welcome</html>", 1, "makes no sense"),
+        (200, "", 1, "makes no sense"),
+        (200, r#"{"hosts":[{"name":7}]}"#, 1, "makes no sense"),
+        (204, "", 1, "makes no sense"),
+        (302, "", 1, "points elsewhere"),
+        (500, "Traceback\u{1b}[2J", 1, "500 Internal Server Error: Traceback\u{fffd}[2J"),
+        (404, "<html>nginx</html>", 3, "404 Not Found: <html>nginx"),
+        (
+            403,
+            r#"{"forbidden":{"code":403,"message":"Policy doesn't allow it"}}"#,
+            4,
+            "Policy doesn't allow it",
+        ),
+        (400, r#"{"badRequest":{"code":400,"message":"Invalid input received: x"}}"#, 2, "Invalid input"),
+    ] {
+        rig.fake.state().knobs.raw = Some((status, text.to_owned()));
+        rig.run(&["host", "list"]).refused(code, &[says]);
+    }
+    rig.fake.change(|state| {
+        state.knobs.raw = None;
+        state.knobs.silent = true;
+    });
+    rig.run(&["host", "list", "--timeout", "1"]).refused(6, &["did not answer the list of hosts within 6 s"]);
+}

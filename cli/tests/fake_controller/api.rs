@@ -1,0 +1,352 @@
+//! The fake's REST interface.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::to_bytes;
+use axum::extract::{Request, State as Shared};
+use axum::http::{Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::{FakeController, State};
+
+const STEPS: [&str; 4] = ["granted", "logged_in", "device_ready", "done"];
+
+/// An answer: status and body.
+type Answer = (u16, Value);
+
+pub(crate) fn router(fake: FakeController) -> Router {
+    Router::new().fallback(answer).with_state(fake)
+}
+
+fn fault(code: u16, name: &str, message: impl Into<String>) -> Answer {
+    (code, json!({ name: { "code": code, "message": message.into() } }))
+}
+
+fn not_found(kind: &str, what: &str) -> Answer {
+    fault(404, "itemNotFound", format!("{kind} {what} could not be found."))
+}
+
+async fn answer(Shared(fake): Shared<FakeController>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = to_bytes(body, 1 << 20).await.unwrap_or_default();
+    let query: HashMap<String, String> = axum::extract::Query::try_from_uri(&parts.uri).unwrap().0;
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    fake.change(|state| {
+        state.requests.push(format!("{} {}", parts.method, parts.uri));
+        if !body.is_null() {
+            state.bodies.push(body.clone());
+        }
+    });
+    let token = parts.headers.get("x-auth-token").map(|token| token.to_str().unwrap().to_owned());
+    if let Some(early) = early(&fake, token).await {
+        return early;
+    }
+    let path: Vec<_> = parts.uri.path().trim_matches('/').split('/').collect();
+    let (mut status, mut body) = route(&fake, &parts.method, &path, &query, &body).await;
+    if parts.method != Method::GET && fake.state().knobs.lost > 0 {
+        fake.state().knobs.lost -= 1;
+        (status, body) = fault(504, "gatewayTimeout", "a gateway lost the answer");
+    }
+    (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response()
+}
+
+/// What goes wrong before anything is read.
+async fn early(fake: &FakeController, token: Option<String>) -> Option<Response> {
+    if fake.state().knobs.silent {
+        tokio::time::sleep(Duration::from_mins(1)).await;
+    }
+    let mut state = fake.state();
+    let respond =
+        |(status, body): Answer| (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response();
+    if let Some((status, text)) = &state.knobs.raw {
+        let location = [(header::LOCATION, "http://127.0.0.1:1/")];
+        return Some((StatusCode::from_u16(*status).unwrap(), location, text.clone()).into_response());
+    }
+    if state.knobs.token.is_some() && state.knobs.token != token {
+        return Some(respond(fault(
+            401,
+            "unauthorized",
+            "The request you have made requires authentication.",
+        )));
+    }
+    if state.knobs.unavailable > 0 {
+        state.knobs.unavailable -= 1;
+        return Some(respond(fault(503, "serviceUnavailable", "no agent has reported yet")));
+    }
+    None
+}
+
+async fn route(
+    fake: &FakeController,
+    method: &Method,
+    path: &[&str],
+    query: &HashMap<String, String>,
+    body: &Value,
+) -> Answer {
+    match (method.as_str(), path) {
+        ("POST", ["mooring", "v1", "attachments"]) => post_attachment(fake, &body["attachment"]).await,
+        ("GET", ["mooring", "v1", "attachments", id]) => poll(fake, id, query).await,
+        ("DELETE", ["mooring", "v1", "attachments", id]) => delete_attachment(fake, id, query).await,
+        (method, path) => quick(&mut fake.state(), method, path, query, body),
+    }
+}
+
+/// What is answered at once.
+fn quick(
+    state: &mut State,
+    method: &str,
+    path: &[&str],
+    query: &HashMap<String, String>,
+    body: &Value,
+) -> Answer {
+    match (method, path) {
+        ("GET", ["mooring", "v1", "hosts"]) => (200, hosts()),
+        ("GET", ["mooring", "v1", "attachments"]) => {
+            let of =
+                |live: &&Value| query.get("volume").is_none_or(|volume| live["volume_id"] == volume.as_str());
+            (200, json!({ "attachments": state.attachments.values().filter(of).collect::<Vec<_>>() }))
+        }
+        ("GET", ["mooring", "v1", "attachments", id, "receipt"]) => state
+            .receipts
+            .get(*id)
+            .map_or_else(|| not_found("Receipt", id), |receipt| (200, json!({ "receipt": receipt }))),
+        ("GET", ["v3", "types"]) => {
+            (200, json!({ "volume_types": state.types.values().collect::<Vec<_>>() }))
+        }
+        ("POST", ["v3", "types"]) => post_type(state, &body["volume_type"]),
+        ("GET", ["v3", "volumes", "detail"]) => list_volumes(state, query),
+        ("POST", ["v3", "volumes"]) => post_volume(state, &body["volume"]),
+        ("GET", ["v3", "volumes", id]) => {
+            look(state, id);
+            state
+                .volumes
+                .get(*id)
+                .map_or_else(|| not_found("Volume", id), |volume| (200, json!({ "volume": volume })))
+        }
+        ("DELETE", ["v3", "volumes", id]) => delete_volume(state, id),
+        _ => fault(404, "itemNotFound", "The resource could not be found."),
+    }
+}
+
+fn hosts() -> Value {
+    let host = |name: &str, up: bool, pools: Value| {
+        json!({ "name": name, "address": format!("https://{name}:7710"), "agent_id": "0a0a0a0a-0001-4002-8003-00000000000a",
+                "initiator": format!("iqn.2026-11.dev.mooring:host.{name}"), "up": up,
+                "why_down": if up { Value::Null } else { "connection refused".into() },
+                "last_report": "2026-11-21T10:00:00Z", "pools": pools,
+                "problems": if name == "storage" { json!(["volume x is in review"]) } else { json!([]) } })
+    };
+    let pool = json!([{ "name": "vg0", "total_bytes": 8_u64 << 30, "free_bytes": 6_u64 << 30 }]);
+    json!({ "hosts": [host("storage", true, pool), host("host1", true, json!([])), host("host2", false, json!([]))] })
+}
+
+fn post_type(state: &mut State, body: &Value) -> Answer {
+    let name = body["name"].as_str().unwrap().to_owned();
+    if state.types.contains_key(&name) {
+        return fault(409, "conflictingRequest", format!("Volume Type {name} already exists."));
+    }
+    let kind = json!({ "id": format!("type-{name}"), "name": name, "is_public": true, "description": body["description"],
+                       "extra_specs": body["extra_specs"], "qos_specs_id": null });
+    state.types.insert(name, kind.clone());
+    (200, json!({ "volume_type": kind }))
+}
+
+fn post_volume(state: &mut State, body: &Value) -> Answer {
+    let kind = body["volume_type"].as_str().unwrap_or("__DEFAULT__");
+    let known = state.types.get(kind).cloned();
+    if known.is_none() && kind != "__DEFAULT__" {
+        return not_found("Volume type", kind);
+    }
+    let id = if state.knobs.own_ids { "made-up" } else { body["id"].as_str().unwrap() };
+    let shared = known.is_some_and(|known| known["extra_specs"]["multiattach"] == "<is> True");
+    let volume = json!({ "id": id, "name": body["name"], "description": null, "status": "creating", "size": body["size"],
+                         "volume_type": kind, "multiattach": shared, "attachments": [], "metadata": {},
+                         "os-vol-host-attr:host": "storage@lvm#vg0", "created_at": "2026-11-21T10:00:00.000000", "looks": 0 });
+    let volume = state.volumes.entry(id.to_owned()).or_insert(volume).clone();
+    (202, json!({ "volume": volume }))
+}
+
+/// A volume goes on when somebody looks often enough.
+fn look(state: &mut State, id: &str) {
+    let (looks, ends) = (state.knobs.looks, state.knobs.volume_ends.clone());
+    let Some(volume) = state.volumes.get_mut(id) else { return };
+    let seen = volume["looks"].as_u64().unwrap();
+    if seen < u64::from(looks) {
+        volume["looks"] = (seen + 1).into();
+        return;
+    }
+    match volume["status"].as_str().unwrap() {
+        "creating" => volume["status"] = ends.as_deref().unwrap_or("available").into(),
+        "deleting" if ends.is_some() => volume["status"] = "error_deleting".into(),
+        "deleting" => drop(state.volumes.remove(id)),
+        _ => {}
+    }
+}
+
+fn list_volumes(state: &State, query: &HashMap<String, String>) -> Answer {
+    let fits = |volume: &&Value| query.get("name").is_none_or(|name| volume["name"] == name.as_str());
+    let after =
+        |volume: &&Value| query.get("marker").is_none_or(|marker| volume["id"].as_str() > Some(marker));
+    let all: Vec<_> = state.volumes.values().filter(fits).filter(after).collect();
+    let page = state.knobs.page.unwrap_or(1000);
+    let links =
+        if all.len() > page { json!([{ "rel": "next", "href": "http://elsewhere/" }]) } else { json!([]) };
+    let page: Vec<_> = all.into_iter().take(page).collect();
+    (200, json!({ "volumes": page, "volumes_links": links }))
+}
+
+fn delete_volume(state: &mut State, id: &str) -> Answer {
+    if state.attachments.values().any(|live| live["volume_id"] == id) {
+        return fault(
+            400,
+            "badRequest",
+            "Invalid volume: Volume status must be available, and it is attached.",
+        );
+    }
+    match state.volumes.get_mut(id) {
+        None => not_found("Volume", id),
+        Some(volume) => {
+            (volume["status"], volume["looks"]) = ("deleting".into(), 0.into());
+            (202, Value::Null)
+        }
+    }
+}
+
+async fn post_attachment(fake: &FakeController, body: &Value) -> Answer {
+    let (id, made) = make_attachment(&mut fake.state(), body);
+    fake.changed();
+    while fake.state().knobs.hold_post {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let answer = fake.state().attachments.get(&id).cloned();
+    made.unwrap_or_else(|| (202, json!({ "attachment": answer })))
+}
+
+/// The attachment's id; and an answer, if it is not made.
+fn make_attachment(state: &mut State, body: &Value) -> (String, Option<Answer>) {
+    let text = |key: &str| body[key].as_str().unwrap().to_owned();
+    let (id, volume, host) = (text("id"), text("volume"), text("host"));
+    if state.attachments.contains_key(&id) {
+        return (id, None);
+    }
+    let Some(known) = state.volumes.get(&volume).cloned() else {
+        return (id, Some(not_found("Volume", &volume)));
+    };
+    if !["host1", "host2"].contains(&host.as_str()) {
+        return (id, Some(not_found("Host", &host)));
+    }
+    if known["multiattach"] == false
+        && state.attachments.values().any(|live| live["volume_id"] == volume.as_str())
+    {
+        return (
+            id,
+            Some(fault(400, "badRequest", "Invalid volume: the volume is in use and not multiattach.")),
+        );
+    }
+    let live = json!({
+        "id": id, "volume_id": volume, "volume_name": known["name"], "host": host, "mode": body["mode"],
+        "effective_mode": null, "status": "attaching", "native": true, "initiator": format!("iqn.2026-11.dev.mooring:host.id-of-{host}"),
+        "session": null, "session_addresses": [], "host_phase": null, "device_path": null, "disk": null, "problems": [],
+        "steps_ms": {}, "fault": null, "created_at": "2026-11-21T10:00:00Z", "attached_at": null, "revision": 1
+    });
+    state.attachments.insert(id.clone(), live);
+    (id, None)
+}
+
+/// One step of an attach. False: it has stopped.
+fn step(state: &mut State, id: &str) -> bool {
+    let (stop, problems) = (state.knobs.stop_after.unwrap_or(STEPS.len()), state.knobs.problems.clone());
+    let attach_fault = state.knobs.attach_fault.clone();
+    let Some(live) = state.attachments.get_mut(id).filter(|live| live["status"] == "attaching") else {
+        return false;
+    };
+    let done = live["steps_ms"].as_object().unwrap().len();
+    let revision = live["revision"].as_u64().unwrap() + 1;
+    if done >= stop {
+        let news = live["problems"] != json!(problems) || attach_fault.is_some();
+        live["problems"] = json!(problems);
+        if let Some(text) = attach_fault {
+            (live["status"], live["fault"]) = ("error_attaching".into(), text.into());
+        }
+        live["revision"] = (if news { revision } else { revision - 1 }).into();
+        return news;
+    }
+    live["revision"] = revision.into();
+    live["steps_ms"][STEPS[done]] = json!((done + 1) * 12);
+    match STEPS[done] {
+        "granted" => live["effective_mode"] = live["mode"].clone(),
+        "logged_in" => {
+            (live["session"], live["host_phase"]) = (true.into(), "connecting".into());
+            live["session_addresses"] = json!(["10.10.0.11"]);
+        }
+        "device_ready" => {
+            (live["host_phase"], live["disk"]) = ("ready".into(), "/dev/sda".into());
+            live["device_path"] = format!("/run/mooring/attachments/{id}").into();
+        }
+        _ => (live["status"], live["attached_at"]) = ("attached".into(), "2026-11-21T10:00:01Z".into()),
+    }
+    true
+}
+
+async fn poll(fake: &FakeController, id: &str, query: &HashMap<String, String>) -> Answer {
+    let number = |key: &str| query.get(key).map(|text| text.parse::<u64>().unwrap());
+    let until = Instant::now() + Duration::from_millis(number("wait_ms").unwrap_or(0));
+    loop {
+        {
+            let mut state = fake.state();
+            if number("after").is_some() {
+                step(&mut state, id);
+            }
+            let Some(live) = state.attachments.get(id) else { return not_found("Attachment", id) };
+            if live["revision"].as_u64() != number("after") || Instant::now() >= until {
+                return (200, json!({ "attachment": live }));
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn delete_attachment(fake: &FakeController, id: &str, query: &HashMap<String, String>) -> Answer {
+    let force = query.get("force").is_some_and(|force| force == "true");
+    let wait = query.get("wait_ms").map_or(0, |text| text.parse().unwrap());
+    {
+        let mut state = fake.state();
+        if !state.attachments.contains_key(id) {
+            let receipt = state.receipts.get(id).map(|receipt| (200, json!({ "receipt": receipt })));
+            return receipt.unwrap_or_else(|| not_found("Attachment", id));
+        }
+        if let Some(holders) = state.knobs.holders.clone().filter(|_| !force) {
+            return fault(409, "conflictingRequest", format!("host1 holds /dev/sda open: {holders}"));
+        }
+        state.attachments.get_mut(id).unwrap()["status"] = "detaching".into();
+        if state.knobs.pending == 0 {
+            return (200, json!({ "receipt": receipt(&mut state, id, force) }));
+        }
+        state.knobs.pending -= 1;
+    }
+    tokio::time::sleep(Duration::from_millis(wait).min(Duration::from_millis(200))).await;
+    fault(504, "gatewayTimeout", "host1 has not let go yet")
+}
+
+fn receipt(state: &mut State, id: &str, force: bool) -> Value {
+    let unproven = state.knobs.unproven;
+    let live = state.attachments[id].clone();
+    if unproven.is_none() {
+        state.attachments.remove(id);
+    }
+    if live["effective_mode"].is_null() {
+        return Value::Null;
+    }
+    let cut = json!([{ "initiator": live["initiator"], "isid": "80aabbccddee", "addresses": ["10.10.0.11"], "in_flight": 8 }]);
+    let receipt = json!({ "attachment_id": id, "volume_id": live["volume_id"], "initiator": live["initiator"], "attachment_ids": [id],
+            "generation": "1.9", "revoked": "nexus", "sessions_cut": if force { cut } else { json!([]) },
+            "proof": state.knobs.proof.unwrap_or(if unproven.is_some() { "unproven" } else { "proven" }),
+            "may_still_land": unproven.unwrap_or(0),
+            "began": "2026-11-21T10:00:00Z",
+            "ended": if unproven.is_some() { Value::Null } else { "2026-11-21T10:00:00.012345Z".into() } });
+    state.receipts.insert(id.to_owned(), receipt.clone());
+    receipt
+}

@@ -1,0 +1,177 @@
+//! Does the steps of a plan, one by one, and stops at the first that fails; and the loop of looking, planning and doing that
+//! makes a connection true. Blocks: call it on a thread that can be lost.
+//!
+//! What must never happen here: a step on a disk that got the name of the one that was looked at; a step that is done in
+//! another order; a wait without an end.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use mooring_model::{Plan, Step};
+
+use crate::device::{self, Parts, Probe, Unit};
+use crate::error::{Cause, Error};
+use crate::op::{DiskRef, Op};
+use crate::plan::{Wanted, plan};
+use crate::view::{Memory, View, view};
+use crate::wire::End;
+
+/// How long a step waits for a login. One that takes longer is learnt from the watch, and holds no thread meanwhile.
+const LOGIN_WAIT: Duration = Duration::from_millis(500);
+
+/// How long a step waits for the end of a session.
+const END_WAIT: Duration = Duration::from_millis(500);
+
+/// How long a scan waits for the block device. `sd` probes asynchronously, in milliseconds; one that takes longer is learnt
+/// from its uevent, and holds no thread meanwhile.
+const DEVICE_WAIT: Duration = Duration::from_secs(1);
+
+/// How long the removal of a disk is waited for. The write returns when it is done, or when somebody else is at it.
+const DELETE_WAIT: Duration = Duration::from_secs(5);
+
+/// Looks in one pass. The longest way (a stale session asked for anew, a wrong disk deleted, found again, linked) takes 7.
+const ROUNDS_MAX: usize = 10;
+
+/// Watches the steps of a plan: for stuck calls and fault points.
+pub trait Observer {
+    /// Before a look.
+    fn looking(&mut self) {}
+    /// Before a step; `Break` stops here, with [`Error::Stopped`].
+    fn before(&mut self, _index: usize, _step: &Step<Op>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+    /// After a step that succeeded.
+    fn after(&mut self, _index: usize, _step: &Step<Op>) {}
+    /// Something newer is wanted: waiting on is of no use.
+    fn is_stale(&self) -> bool {
+        false
+    }
+}
+
+/// Watches nothing.
+impl Observer for () {}
+
+/// What a pass has left.
+#[derive(Debug)]
+pub struct Made {
+    /// What was seen last.
+    pub view: Option<View>,
+    /// What is left: obstacles, or what went wrong.
+    pub left: Result<Plan<Op>, Error>,
+}
+
+/// Looks, plans and does until there is nothing left to do, or nothing can be done.
+pub fn make(parts: &Parts, wanted: &Wanted, memory: &mut Memory, observer: &mut dyn Observer) -> Made {
+    memory.begin();
+    let mut seen = None;
+    for _ in 0..ROUNDS_MAX {
+        observer.looking();
+        let looked = match view(parts, wanted, memory) {
+            Ok(looked) => looked,
+            Err(error) => return Made { view: seen, left: Err(error) },
+        };
+        let plan = plan(wanted, &looked);
+        if plan.steps.is_empty() {
+            if let (Some(since), Some(_)) = (memory.logged_in.take(), looked.right()) {
+                memory.device_took = Some(since.elapsed());
+            }
+            return Made { view: Some(looked), left: Ok(plan) };
+        }
+        if let Err(error) = apply(&plan, parts, memory, observer) {
+            observer.looking();
+            let looked = view(parts, wanted, memory).unwrap_or(looked);
+            return Made { view: Some(looked), left: Err(error) };
+        }
+        seen = Some(looked);
+    }
+    Made { view: seen, left: Err(Error::Restless { rounds: ROUNDS_MAX }) }
+}
+
+/// Does the steps.
+pub fn apply(
+    plan: &Plan<Op>,
+    parts: &Parts,
+    memory: &mut Memory,
+    observer: &mut dyn Observer,
+) -> Result<(), Error> {
+    let total = plan.steps.len();
+    for (index, step) in plan.steps.iter().enumerate() {
+        if observer.before(index, step).is_break() {
+            return Err(Error::Stopped { index, total });
+        }
+        tracing::debug!(op = %step.op, why = %step.why, "step");
+        run(&step.op, parts, memory, observer).map_err(|cause| Error::step(index, total, step, cause))?;
+        observer.after(index, step);
+    }
+    Ok(())
+}
+
+fn run(op: &Op, parts: &Parts, memory: &mut Memory, observer: &dyn Observer) -> Result<(), Cause> {
+    match op {
+        Op::Login { wish } => {
+            memory.tried.login = true;
+            let status = parts.sessions.ensure(wish, LOGIN_WAIT)?;
+            memory.session = Some(Some(status));
+            memory.logged_in = Some(Instant::now());
+        }
+        Op::Scan { unit } => {
+            memory.tried.scan = true;
+            device::scan(&*parts.sys, *unit)?;
+            // Absent now is absent: the scan was synchronous. Only the block device may still be on its way.
+            device::wait_until(&parts.arrivals, DEVICE_WAIT, &|| observer.is_stale(), || {
+                Ok::<_, Cause>(device::probe(&*parts.sys, *unit)? != Probe::NoBlock)
+            })?;
+        }
+        Op::Rescan { unit } => {
+            memory.tried.rescan = true;
+            device::rescan(&*parts.sys, *unit)?;
+        }
+        Op::DeleteStale { unit } => {
+            memory.tried.delete = true;
+            memory.tried.scan = false;
+            delete(parts, *unit, observer)?;
+        }
+        Op::DeleteDisk { unit } => delete(parts, *unit, observer)?,
+        Op::SetReadOnly { disk, read_only } => {
+            check(parts, disk)?;
+            parts.disks.set_read_only(&disk.path, *read_only)?;
+        }
+        Op::Flush { disk } => {
+            check(parts, disk)?;
+            parts.disks.flush(&disk.path)?;
+        }
+        Op::Link { volume, link, disk } => {
+            check(parts, disk)?;
+            parts.links.make(*volume, *link, &disk.path)?;
+        }
+        Op::Unlink { volume, link } => parts.links.remove(*volume, *link)?,
+        Op::Logout { volume } => end(parts, memory, *volume, End::Logout)?,
+        Op::Cut { volume } => end(parts, memory, *volume, End::Cut)?,
+    }
+    Ok(())
+}
+
+fn end(parts: &Parts, memory: &mut Memory, volume: mooring_model::VolumeId, how: End) -> Result<(), Cause> {
+    memory.tried.end = true;
+    memory.session = Some(parts.sessions.end(volume, how, END_WAIT)?);
+    Ok(())
+}
+
+fn delete(parts: &Parts, unit: Unit, observer: &dyn Observer) -> Result<(), Cause> {
+    device::delete(&*parts.sys, unit)?;
+    let gone = device::wait_until(&parts.arrivals, DELETE_WAIT, &|| observer.is_stale(), || {
+        Ok::<_, Cause>(device::probe(&*parts.sys, unit)? == Probe::Absent)
+    })?;
+    if gone { Ok(()) } else { Err(Cause::Lingers { seconds: DELETE_WAIT.as_secs() }) }
+}
+
+/// A name of the kernel may belong to another disk by now.
+fn check(parts: &Parts, disk: &DiskRef) -> Result<(), Cause> {
+    if disk.sequence == 0 {
+        return Ok(());
+    }
+    match parts.disks.sequence(&disk.path)? {
+        found if found == disk.sequence => Ok(()),
+        found => Err(Cause::Changed { path: disk.path.clone(), found, wanted: disk.sequence }),
+    }
+}

@@ -1,0 +1,216 @@
+//! Disks of a session in sysfs, and waiting for them.
+//!
+//! `iscsi_tcp` gives every session a SCSI host of its own, with channel 0 and target 0: what is done below
+//! `host<H>/session<S>` touches no other session (Linux 5.18 and newer).
+//!
+//! What must never happen here: a wildcard scan; a wait without an end; a call on a disk of another session's host.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mooring_host::{Disks, EntryKind, Errno, Tree, TreeError, TreePath};
+use mooring_model::Lun;
+
+use crate::links::Links;
+use crate::sessions::Sessions;
+
+/// What one host's connections are made with.
+#[derive(Clone)]
+pub struct Parts {
+    /// `/sys`.
+    pub sys: Arc<dyn Tree>,
+    /// Block devices.
+    pub disks: Arc<dyn Disks>,
+    /// The paths for users.
+    pub links: Arc<dyn Links>,
+    /// `mooring-sessiond`.
+    pub sessions: Arc<dyn Sessions>,
+    /// Told by uevents.
+    pub arrivals: Arrivals,
+    /// Where device nodes are: `/dev`.
+    pub dev: PathBuf,
+    /// Seconds that I/O waits for a lost session before it fails.
+    pub recovery_timeout_s: u32,
+}
+
+/// Wakes those who wait for a device to come or go. Whoever reads the uevents says [`Arrivals::tell`].
+#[derive(Debug, Clone, Default)]
+pub struct Arrivals(Arc<(Mutex<u64>, Condvar)>);
+
+impl Arrivals {
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A device has come or gone, or events were lost: everybody looks.
+    pub fn tell(&self) {
+        *self.lock() += 1;
+        self.0.1.notify_all();
+    }
+
+    /// What was told so far. Read it before the look whose result may be "not yet".
+    pub fn mark(&self) -> u64 {
+        *self.lock()
+    }
+
+    /// Waits until something was told after `mark`, at most so long.
+    pub fn wait(&self, mark: u64, at_most: Duration) {
+        let guard = self.lock();
+        drop(
+            self.0
+                .1
+                .wait_timeout_while(guard, at_most, |told| *told == mark)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+}
+
+/// A uevent may be lost: sysfs is looked at again after this long, whatever was told.
+const SAFETY_NET: Duration = Duration::from_secs(1);
+
+/// Waits until `is_so`, at most so long: woken by uevents, and by the safety net. `stop` ends it early.
+pub(crate) fn wait_until<E>(
+    arrivals: &Arrivals,
+    at_most: Duration,
+    stop: &dyn Fn() -> bool,
+    mut is_so: impl FnMut() -> Result<bool, E>,
+) -> Result<bool, E> {
+    let until = Instant::now() + at_most;
+    loop {
+        let mark = arrivals.mark();
+        if is_so()? {
+            return Ok(true);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || stop() {
+            return Ok(false);
+        }
+        arrivals.wait(mark, left.min(SAFETY_NET));
+    }
+}
+
+/// A logical unit of a session, where this host has it or would have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unit {
+    /// `host<host>`: the session's own.
+    pub host: u32,
+    /// `session<sid>`.
+    pub sid: u32,
+    /// The LUN.
+    pub lun: Lun,
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:0:0:{}", self.host, self.lun.0)
+    }
+}
+
+/// The folder of a session's one SCSI target.
+fn target(host: u32, sid: u32) -> TreePath {
+    TreePath::new("devices/platform")
+        .join(format_args!("host{host}"))
+        .join(format_args!("session{sid}"))
+        .join(format_args!("target{host}:0:0"))
+}
+
+/// The folder of a SCSI device.
+fn address(unit: Unit) -> TreePath {
+    target(unit.host, unit.sid).join(unit)
+}
+
+/// The LUNs that this host has seen on a session. A session whose folder is not there has none.
+pub(crate) fn luns(sys: &dyn Tree, host: u32, sid: u32) -> Result<Vec<Lun>, TreeError> {
+    let entries = match sys.list(&target(host, sid)) {
+        Ok(entries) => entries,
+        Err(error) if is_gone(error.errno) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let prefix = format!("{host}:0:0:");
+    let lun = |name: &str| name.strip_prefix(&prefix)?.parse().ok().map(Lun);
+    Ok(entries
+        .iter()
+        .filter(|entry| entry.kind != EntryKind::File)
+        .filter_map(|entry| lun(&entry.name))
+        .collect())
+}
+
+/// What the kernel has of a LUN.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Probe {
+    /// Nothing.
+    Absent,
+    /// The SCSI device; its block device is not there (yet, or any more).
+    NoBlock,
+    /// The block device's name.
+    Block(String),
+}
+
+/// Looks for the block device of a LUN.
+pub(crate) fn probe(sys: &dyn Tree, unit: Unit) -> Result<Probe, TreeError> {
+    let dir = address(unit);
+    match sys.list(&dir.join("block")) {
+        Ok(entries) => {
+            let name =
+                entries.into_iter().find(|entry| entry.kind != EntryKind::File).map(|entry| entry.name);
+            Ok(name.map_or(Probe::NoBlock, Probe::Block))
+        }
+        Err(error) if is_gone(error.errno) => {
+            Ok(if sys.is_dir(&dir)? { Probe::NoBlock } else { Probe::Absent })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The kernel's word for the state of a SCSI device: `running`, `blocked`, `offline`, `transport-offline`.
+pub(crate) fn state(sys: &dyn Tree, unit: Unit) -> String {
+    sys.read_text(&address(unit).join("state"))
+        .unwrap_or_else(|error| format!("unknown: {}", error.errno.desc()))
+}
+
+/// Looks for one LUN. Synchronous: afterwards the SCSI device is there, or the LUN is absent. May block until the session's
+/// recovery timer ends.
+pub(crate) fn scan(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
+    let path = TreePath::new("class/scsi_host").join(format_args!("host{}", unit.host)).join("scan");
+    sys.write(&path, format!("0 0 {}", unit.lun.0).as_bytes())
+}
+
+/// Has size and write protection read again.
+pub(crate) fn rescan(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
+    sys.write(&address(unit).join("rescan"), b"1")
+}
+
+/// Removes a disk from this host. One that is gone, or going, is fine.
+pub(crate) fn delete(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
+    match sys.write(&address(unit).join("delete"), b"1") {
+        Err(error) if is_gone(error.errno) => Ok(()),
+        result => result,
+    }
+}
+
+fn is_gone(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::ENODEV | Errno::ENXIO | Errno::ENOTDIR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_when_it_is_told() {
+        let arrivals = Arrivals::default();
+        let teller = arrivals.clone();
+        let mark = arrivals.mark();
+        let thread = std::thread::spawn(move || teller.tell());
+        arrivals.wait(mark, Duration::from_mins(10));
+        assert_ne!(arrivals.mark(), mark);
+        thread.join().unwrap_or(());
+        // What was told before the wait is not waited for.
+        arrivals.wait(mark, Duration::from_mins(10));
+        let never = || Ok::<_, ()>(false);
+        assert_eq!(wait_until(&arrivals, Duration::ZERO, &|| false, never), Ok(false));
+        assert_eq!(wait_until(&arrivals, Duration::from_mins(10), &|| true, never), Ok(false));
+    }
+}

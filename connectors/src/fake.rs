@@ -1,0 +1,440 @@
+//! A host with its sessions, its disks and the targets that it talks to, in memory: what the agent's half of an attachment
+//! is tested on. `mooring-sessiond` is in it as the agent sees it; how the daemon itself works is tested elsewhere.
+//!
+//! A [`Door`] is one process's way to it: it counts what the process changes, and can be closed for good at any of these
+//! steps, as a kill -9 does. The world stays, and takes note of everything that must never happen.
+
+mod disks;
+mod door;
+mod sysfs;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use mooring_host::{Holder, Uevent};
+use mooring_model::{Naa, Portal, VolumeId};
+
+pub use door::{Door, Kill};
+
+use crate::client::SessionEvent;
+use crate::wire::{End, SessionState, SessionStatus, SessionWish};
+
+/// What a target shows under a LUN.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unit {
+    /// Its identity.
+    pub naa: Naa,
+    /// Its serial.
+    pub serial: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// It refuses writes of this host.
+    pub protected: bool,
+}
+
+impl Unit {
+    /// What a volume of ours shows.
+    pub fn of(volume: VolumeId, size: u64) -> Self {
+        let serial = volume.to_string();
+        Self { naa: Naa::of_serial(&serial), serial, size, protected: false }
+    }
+}
+
+/// A target, as this host meets it.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// What stands under LUN 1.
+    pub unit: Option<Unit>,
+    /// Somebody listens.
+    pub reachable: bool,
+    /// The host is let in.
+    pub granted: bool,
+    /// The secret that it must know.
+    pub secret: Option<String>,
+}
+
+/// A disk on this host.
+#[derive(Debug, Clone)]
+pub(crate) struct Sdev {
+    pub(crate) name: String,
+    pub(crate) sequence: u64,
+    pub(crate) size: u64,
+    /// The target's protection as it was read last, and the host's own flag.
+    pub(crate) protected: bool,
+    pub(crate) read_only: bool,
+    /// The block device is there.
+    pub(crate) block: bool,
+    pub(crate) holders: Vec<Holder>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct ScsiHost {
+    pub(crate) sid: u32,
+    pub(crate) volume: VolumeId,
+    pub(crate) sdevs: BTreeMap<u16, Sdev>,
+}
+
+pub(crate) struct State {
+    pub(crate) targets: BTreeMap<VolumeId, Target>,
+    pub(crate) sessions: BTreeMap<VolumeId, (SessionWish, SessionStatus)>,
+    pub(crate) hosts: BTreeMap<u32, ScsiHost>,
+    pub(crate) events: Vec<SessionEvent>,
+    pub(crate) uevents: Vec<Uevent>,
+    /// Of sessiond: raised by every end of it.
+    pub(crate) lives: u64,
+    pub(crate) up: bool,
+    /// Block devices do not appear.
+    pub(crate) no_blocks: bool,
+    /// INQUIRYs do not return while this is set.
+    pub(crate) hang: bool,
+    pub(crate) logins: u64,
+    next: u32,
+    violations: Vec<String>,
+    run_dir: PathBuf,
+}
+
+/// The world; clones are the same.
+#[derive(Clone)]
+pub struct World {
+    pub(crate) shared: Arc<(Mutex<State>, Condvar)>,
+}
+
+impl World {
+    /// A host without sessions, whose run folder is this.
+    pub fn new(run_dir: &Path) -> Self {
+        let state = State {
+            targets: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            events: Vec::new(),
+            uevents: Vec::new(),
+            lives: 0,
+            up: true,
+            no_blocks: false,
+            hang: false,
+            logins: 0,
+            next: 0,
+            violations: Vec::new(),
+            run_dir: run_dir.to_owned(),
+        };
+        Self { shared: Arc::new((Mutex::new(state), Condvar::new())) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the world, and tells everybody who waits.
+    pub(crate) fn change<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let value = work(&mut self.lock());
+        self.shared.1.notify_all();
+        value
+    }
+
+    pub(crate) fn wait<'a>(&self, state: MutexGuard<'a, State>, at_most: Duration) -> MutexGuard<'a, State> {
+        self.shared.1.wait_timeout(state, at_most).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// A target that exports this volume to this host.
+    pub fn export(&self, volume: VolumeId, size: u64, secret: Option<&str>) {
+        let target = Target {
+            unit: Some(Unit::of(volume, size)),
+            reachable: true,
+            granted: true,
+            secret: secret.map(str::to_owned),
+        };
+        self.change(|state| state.targets.insert(volume, target));
+    }
+
+    /// Changes a target, and has waiting logins tried again.
+    pub fn target(&self, volume: VolumeId, change: impl FnOnce(&mut Target)) {
+        self.change(|state| {
+            if let Some(target) = state.targets.get_mut(&volume) {
+                change(target);
+            }
+            state.retry(volume);
+        });
+    }
+
+    /// Block devices appear no more; or those that were held back appear now.
+    pub fn hold_blocks(&self, hold: bool) {
+        self.change(|state| {
+            state.no_blocks = hold;
+            if !hold {
+                state.release_blocks();
+            }
+        });
+    }
+
+    /// INQUIRYs do not return; or they do again.
+    pub fn hang(&self, hang: bool) {
+        self.change(|state| state.hang = hang);
+    }
+
+    /// Somebody opens a volume's disk, or everybody closes it.
+    pub fn hold_open(&self, volume: VolumeId, holders: &[Holder]) {
+        self.change(|state| {
+            for sdev in state.sdevs_of(volume) {
+                sdev.holders = holders.to_vec();
+            }
+        });
+    }
+
+    /// The connection of a volume's session breaks and is not made again yet, or it is again.
+    pub fn lose(&self, volume: VolumeId, lost: bool) {
+        self.change(|state| {
+            let Some((_, status)) = state.sessions.get_mut(&volume) else { return };
+            status.state = if lost { SessionState::Recovering } else { SessionState::LoggedIn };
+            status.problem = lost.then(|| "the connection broke".to_owned());
+            status.relogins += u32::from(!lost);
+            state.tell(volume);
+        });
+    }
+
+    /// sessiond ends a session by itself: forbidden, or with another disk after a recovery.
+    pub fn end_as(&self, volume: VolumeId, end: SessionState, problem: &str) {
+        self.change(|state| {
+            state.drop_host(volume);
+            let Some((_, status)) = state.sessions.get_mut(&volume) else { return };
+            (status.state, status.sid, status.host) = (end, None, None);
+            status.problem = Some(problem.to_owned());
+            state.tell(volume);
+        });
+    }
+
+    /// sessiond ends, or starts again and adopts what is there.
+    pub fn set_sessiond(&self, up: bool) {
+        self.change(|state| {
+            state.lives += u64::from(!up);
+            state.up = up;
+        });
+    }
+
+    /// Power off and on: sessions, disks and the run folder are gone.
+    pub fn reboot(&self) {
+        self.change(|state| {
+            state.sessions.clear();
+            state.hosts.clear();
+            state.lives += 1;
+            for folder in ["attachments", "volumes", "connections"] {
+                // One that is not there was never made.
+                let _ = std::fs::remove_dir_all(state.run_dir.join(folder));
+            }
+        });
+    }
+
+    /// Somebody else deletes a volume's disk.
+    pub fn lose_disk(&self, volume: VolumeId) {
+        self.change(|state| {
+            let hosts: Vec<u32> =
+                state.hosts.iter().filter(|(_, host)| host.volume == volume).map(|(host, _)| *host).collect();
+            for host in hosts {
+                state.delete(host, 1);
+            }
+        });
+    }
+
+    /// The kernel's name of a volume's disk.
+    pub fn disk_of(&self, volume: VolumeId) -> Option<String> {
+        self.lock().sdevs_of(volume).find(|sdev| sdev.block).map(|sdev| sdev.name.clone())
+    }
+
+    /// Whether writes to a volume's disk are refused by this host or by the target.
+    pub fn is_read_only(&self, volume: VolumeId) -> Option<bool> {
+        self.lock().sdevs_of(volume).next().map(|sdev| sdev.read_only || sdev.protected)
+    }
+
+    /// A volume's session.
+    pub fn session(&self, volume: VolumeId) -> Option<SessionStatus> {
+        self.lock().sessions.get(&volume).map(|(_, status)| status.clone())
+    }
+
+    /// Logins so far.
+    pub fn logins(&self) -> u64 {
+        self.lock().logins
+    }
+
+    /// Everything that must never happen and did.
+    pub fn violations(&self) -> Vec<String> {
+        self.lock().violations.clone()
+    }
+}
+
+impl State {
+    pub(crate) fn violate(&mut self, what: String) {
+        self.violations.push(what);
+    }
+
+    pub(crate) fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    fn sdevs_of(&mut self, volume: VolumeId) -> impl Iterator<Item = &mut Sdev> {
+        self.hosts
+            .values_mut()
+            .filter(move |host| host.volume == volume)
+            .flat_map(|host| host.sdevs.values_mut())
+    }
+
+    pub(crate) fn tell(&mut self, volume: VolumeId) {
+        let event = self.sessions.get(&volume).map(|(_, status)| SessionEvent::Session(status.clone()));
+        self.events.push(event.unwrap_or(SessionEvent::Gone(volume)));
+    }
+
+    /// Links that point to this device.
+    pub(crate) fn links_to(&self, name: &str) -> Vec<PathBuf> {
+        let folders = ["attachments", "volumes"].map(|folder| self.run_dir.join(folder));
+        let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+        let target = Path::new("/dev").join(name);
+        entries
+            .map(|entry| entry.path())
+            .filter(|path| std::fs::read_link(path).is_ok_and(|to| to == target))
+            .collect()
+    }
+
+    pub(crate) fn uevent(&mut self, action: &str, host: u32, name: &str) {
+        let sid = self.hosts.get(&host).map_or(0, |host| host.sid);
+        let devpath =
+            format!("/devices/platform/host{host}/session{sid}/target{host}:0:0/{host}:0:0:1/block/{name}");
+        let keys = [("ACTION", action), ("DEVPATH", &devpath), ("SUBSYSTEM", "block"), ("DEVTYPE", "disk")];
+        let keys = keys.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        self.uevents.push(Uevent { action: action.to_owned(), devpath: devpath.clone(), keys });
+    }
+
+    pub(crate) fn delete(&mut self, host: u32, lun: u16) -> bool {
+        let gone = self.hosts.get_mut(&host).and_then(|host| host.sdevs.remove(&lun));
+        if let Some(sdev) = &gone {
+            self.uevent("remove", host, &sdev.name);
+        }
+        gone.is_some()
+    }
+
+    fn drop_host(&mut self, volume: VolumeId) {
+        let hosts: Vec<u32> =
+            self.hosts.iter().filter(|(_, host)| host.volume == volume).map(|(host, _)| *host).collect();
+        for host in hosts {
+            let luns: Vec<u16> = self.hosts[&host].sdevs.keys().copied().collect();
+            for lun in luns {
+                self.delete(host, lun);
+            }
+            self.hosts.remove(&host);
+        }
+    }
+
+    fn release_blocks(&mut self) {
+        let mut events = Vec::new();
+        for (number, host) in &mut self.hosts {
+            for sdev in host.sdevs.values_mut().filter(|sdev| !sdev.block) {
+                sdev.block = true;
+                events.push((*number, sdev.name.clone()));
+            }
+        }
+        for (host, name) in events {
+            self.uevent("add", host, &name);
+        }
+    }
+
+    /// A login that waits is tried again.
+    fn retry(&mut self, volume: VolumeId) {
+        let waits = |(_, status): &(SessionWish, SessionStatus)| status.state == SessionState::Connecting;
+        if self.sessions.get(&volume).is_some_and(waits) {
+            self.login(volume);
+        }
+    }
+
+    pub(crate) fn ensure(&mut self, wish: &SessionWish) -> SessionStatus {
+        let portal = wish.portals[0];
+        let again = if let Some((kept, status)) = self.sessions.get_mut(&wish.volume) {
+            let newer = wish.generation > status.generation;
+            *kept = wish.clone();
+            if newer {
+                status.generation = wish.generation;
+            }
+            match status.state {
+                SessionState::LoggedIn | SessionState::Recovering | SessionState::Connecting => false,
+                SessionState::Forbidden => newer,
+                SessionState::Failed | SessionState::WrongDisk | SessionState::Ending => true,
+            }
+        } else {
+            let status = fresh(wish, portal);
+            self.sessions.insert(wish.volume, (wish.clone(), status));
+            true
+        };
+        if again {
+            self.login(wish.volume);
+        }
+        self.sessions[&wish.volume].1.clone()
+    }
+
+    fn login(&mut self, volume: VolumeId) {
+        let target = self.targets.get(&volume).cloned();
+        let (host, sid) = (self.number(), self.number() + 1000);
+        self.logins += 1;
+        let Some((wish, status)) = self.sessions.get_mut(&volume) else { return };
+        let portal = status.portal;
+        let refused = |text: &str| (SessionState::Failed, Some(format!("{portal}: {text}")));
+        let (state, problem) = match target {
+            Some(target) if !target.reachable => {
+                let text = format!("{portal}: no answer for 3 s");
+                (SessionState::Connecting, Some(text))
+            }
+            None => refused("target not found (0203)"),
+            Some(target) if !target.granted => refused("the target forbids it (0202)"),
+            Some(target)
+                if target.secret.as_deref() != wish.chap.as_ref().map(|chap| chap.secret.as_str()) =>
+            {
+                refused("wrong credentials (0201)")
+            }
+            Some(_) => (SessionState::LoggedIn, None),
+        };
+        (status.state, status.problem) = (state, problem);
+        (status.sid, status.host, status.since, status.login_us) = (None, None, None, None);
+        if state == SessionState::LoggedIn {
+            (status.sid, status.host) = (Some(sid), Some(host));
+            (status.since, status.login_us) = (Some(SystemTime::now()), Some(1234));
+            self.hosts.insert(host, ScsiHost { sid, volume, sdevs: BTreeMap::new() });
+        }
+        self.tell(volume);
+    }
+
+    pub(crate) fn end(&mut self, volume: VolumeId, how: End) {
+        let names: Vec<(String, bool)> =
+            self.sdevs_of(volume).map(|sdev| (sdev.name.clone(), !sdev.holders.is_empty())).collect();
+        for (name, held) in names {
+            if how == End::Logout {
+                self.violate(format!("logged out with the disk {name} (held: {held})"));
+            }
+            for link in self.links_to(&name) {
+                self.violate(format!("{} was left when the session ended", link.display()));
+            }
+        }
+        self.drop_host(volume);
+        if self.sessions.remove(&volume).is_some() {
+            self.tell(volume);
+        }
+    }
+}
+
+fn fresh(wish: &SessionWish, portal: Portal) -> SessionStatus {
+    SessionStatus {
+        volume: wish.volume,
+        generation: wish.generation,
+        target: wish.target.clone(),
+        initiator: wish.initiator.clone(),
+        state: SessionState::Connecting,
+        portal,
+        isid: "80a1b2c3d4e5".to_owned(),
+        sid: None,
+        host: None,
+        since: None,
+        login_us: None,
+        relogins: 0,
+        adopted: false,
+        verified: 0,
+        problem: None,
+        retry_in_ms: None,
+    }
+}

@@ -1,0 +1,141 @@
+//! Block devices of the world, and what must hold when one gets a path.
+
+use std::path::Path;
+use std::time::Duration;
+
+use mooring_host::{DiskError, DiskOp, Disks, Errno, Holder};
+use mooring_model::VolumeId;
+
+use super::door::Door;
+use super::{Sdev, State, Unit};
+use crate::links::LinkName;
+use crate::wire::SessionState;
+
+/// How long an INQUIRY hangs before the world's end is looked at again.
+const HANG_SLICE: Duration = Duration::from_millis(20);
+
+fn page(code: u8, body: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(body.len()).unwrap_or(u16::MAX).to_be_bytes();
+    [&[0, code, length[0], length[1]], body].concat()
+}
+
+fn page83(unit: &Unit) -> Vec<u8> {
+    let hex = unit.naa.as_str().as_bytes();
+    let digit =
+        |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok()).unwrap_or(0);
+    let naa: Vec<u8> = hex.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect();
+    page(0x83, &[&[0x01, 0x03, 0, 16][..], &naa].concat())
+}
+
+impl State {
+    /// The disk behind a node, with its volume.
+    fn disk(&mut self, path: &Path) -> Option<(VolumeId, &mut Sdev)> {
+        let name = path.file_name()?.to_str()?.to_owned();
+        self.hosts.values_mut().find_map(|host| {
+            let volume = host.volume;
+            host.sdevs.values_mut().find(|sdev| sdev.block && sdev.name == name).map(|sdev| (volume, sdev))
+        })
+    }
+
+    fn is_lost(&self, volume: VolumeId) -> bool {
+        self.sessions.get(&volume).is_some_and(|(_, status)| status.state != SessionState::LoggedIn)
+    }
+
+    /// A path for users leads to the right disk and nowhere else; one of a connection that only reads, to a disk that refuses
+    /// writes.
+    pub(crate) fn check_link(&mut self, volume: VolumeId, link: LinkName, device: &Path) {
+        let Some((owner, sdev)) = self.disk(device).map(|(owner, sdev)| (owner, sdev.clone())) else {
+            return self.violate(format!("{link} -> {}: there is no such disk", device.display()));
+        };
+        let unit = self.targets.get(&owner).and_then(|target| target.unit.clone());
+        let right = Unit::of(volume, 0);
+        if owner != volume || unit.is_none_or(|unit| (unit.naa, unit.serial) != (right.naa, right.serial)) {
+            self.violate(format!("{link} -> {}: another disk", sdev.name));
+        }
+    }
+}
+
+impl Door {
+    fn on<T>(
+        &self,
+        op: DiskOp,
+        path: &Path,
+        work: impl FnOnce(&mut State) -> Option<Result<T, Errno>>,
+    ) -> Result<T, DiskError> {
+        let fail = |errno| DiskError { op, path: path.to_owned(), errno, detail: String::new() };
+        self.look().map_err(fail)?;
+        work(&mut self.world().lock()).unwrap_or(Err(Errno::ENXIO)).map_err(fail)
+    }
+
+    fn change_disk(
+        &self,
+        op: DiskOp,
+        path: &Path,
+        what: String,
+        work: impl FnOnce(&mut State) -> Result<(), Errno>,
+    ) -> Result<(), DiskError> {
+        let fail = |errno| DiskError { op, path: path.to_owned(), errno, detail: String::new() };
+        self.act(what, || self.world().change(work)).and_then(|result| result).map_err(fail)
+    }
+}
+
+impl Disks for Door {
+    fn inquiry(&self, device: &Path, code: u8) -> Result<Vec<u8>, DiskError> {
+        let world = self.world().clone();
+        let mut state = world.lock();
+        // A disk that goes lets go of those who wait for it.
+        while state.hang && !self.is_dead() && state.disk(device).is_some() {
+            state = world.wait(state, HANG_SLICE);
+        }
+        drop(state);
+        self.on(DiskOp::Inquiry(code), device, |state| {
+            let volume = state.disk(device)?.0;
+            if state.is_lost(volume) {
+                state.violate(format!("an INQUIRY of {} while its session is lost", device.display()));
+            }
+            let unit = state.targets.get(&volume).and_then(|target| target.unit.clone());
+            Some(match unit {
+                None => Err(Errno::EIO),
+                Some(unit) if code == 0x83 => Ok(page83(&unit)),
+                Some(unit) => Ok(page(code, unit.serial.as_bytes())),
+            })
+        })
+    }
+
+    fn size(&self, device: &Path) -> Result<u64, DiskError> {
+        self.on(DiskOp::Size, device, |state| Some(Ok(state.disk(device)?.1.size)))
+    }
+
+    fn sequence(&self, device: &Path) -> Result<u64, DiskError> {
+        self.on(DiskOp::Sequence, device, |state| Some(Ok(state.disk(device)?.1.sequence)))
+    }
+
+    fn set_read_only(&self, device: &Path, read_only: bool) -> Result<(), DiskError> {
+        let what = format!("read-only {} = {read_only}", device.display());
+        self.change_disk(DiskOp::SetReadOnly, device, what, |state| {
+            state.disk(device).ok_or(Errno::ENXIO)?.1.read_only = read_only;
+            Ok(())
+        })
+    }
+
+    fn read_only(&self, device: &Path) -> Result<bool, DiskError> {
+        self.on(DiskOp::GetReadOnly, device, |state| {
+            let sdev = state.disk(device)?.1;
+            Some(Ok(sdev.read_only || sdev.protected))
+        })
+    }
+
+    fn flush(&self, device: &Path) -> Result<(), DiskError> {
+        self.change_disk(DiskOp::Flush, device, format!("flush {}", device.display()), |state| {
+            let volume = state.disk(device).ok_or(Errno::ENXIO)?.0;
+            if state.is_lost(volume) {
+                state.violate(format!("a flush of {} while its session is lost", device.display()));
+            }
+            Ok(())
+        })
+    }
+
+    fn holders(&self, device: &Path) -> Result<Vec<Holder>, DiskError> {
+        self.on(DiskOp::Holders, device, |state| Some(Ok(state.disk(device)?.1.holders.clone())))
+    }
+}

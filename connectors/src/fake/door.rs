@@ -1,0 +1,267 @@
+//! One process's way to the world: counted, and closed for good when the process is killed.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use mooring_host::{Errno, UeventItem, Uevents};
+use mooring_model::{AttachmentId, VolumeId};
+
+use super::World;
+use crate::client::{ClientError, SessionEvent};
+use crate::device::{Arrivals, Parts};
+use crate::links::{LinkError, LinkName, LinkSeen, Links, RunLinks};
+use crate::sessions::{SessionChanges, Sessions};
+use crate::wire::{End, SessionStatus, SessionWish};
+
+/// When a process is killed: at its n-th change of the world, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kill {
+    /// It is not done.
+    Before(u64),
+    /// It is done, and nobody is told.
+    After(u64),
+}
+
+struct Shared {
+    world: World,
+    kill: Option<Kill>,
+    changes: AtomicU64,
+    calls: AtomicU64,
+    dead: AtomicBool,
+    log: Mutex<Vec<String>>,
+    links: RunLinks,
+}
+
+/// A process's way to the world; clones are the same process.
+#[derive(Clone)]
+pub struct Door {
+    shared: Arc<Shared>,
+}
+
+impl World {
+    /// A new process.
+    pub fn door(&self, kill: Option<Kill>) -> Door {
+        let links = RunLinks::new(self.lock().run_dir.clone(), "/dev");
+        let shared = Shared {
+            world: self.clone(),
+            kill,
+            changes: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            dead: AtomicBool::new(false),
+            log: Mutex::default(),
+            links,
+        };
+        Door { shared: Arc::new(shared) }
+    }
+}
+
+impl Door {
+    /// All parts of a host, behind this door.
+    pub fn parts(&self) -> Parts {
+        Parts {
+            sys: Arc::new(self.clone()),
+            disks: Arc::new(self.clone()),
+            links: Arc::new(self.clone()),
+            sessions: Arc::new(self.clone()),
+            arrivals: Arrivals::default(),
+            dev: PathBuf::from("/dev"),
+            recovery_timeout_s: 120,
+        }
+    }
+
+    /// The stream of uevents from now on.
+    pub fn uevents(&self) -> Box<dyn Uevents> {
+        let next = self.world().lock().uevents.len();
+        Box::new(UeventReader { door: self.clone(), next })
+    }
+
+    /// The process is killed: every call fails from now on.
+    pub fn kill(&self) {
+        self.shared.dead.store(true, Ordering::SeqCst);
+        self.world().change(|_| ());
+    }
+
+    /// Whether it was killed.
+    pub fn is_dead(&self) -> bool {
+        self.shared.dead.load(Ordering::SeqCst)
+    }
+
+    /// Changes of the world by this process.
+    pub fn changes(&self) -> u64 {
+        self.shared.changes.load(Ordering::SeqCst)
+    }
+
+    /// Calls of any kind by this process.
+    pub fn calls(&self) -> u64 {
+        self.shared.calls.load(Ordering::SeqCst)
+    }
+
+    /// The changes, in order, as words.
+    pub fn log(&self) -> Vec<String> {
+        self.shared.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn world(&self) -> &World {
+        &self.shared.world
+    }
+
+    /// A look: an error when the process is dead.
+    pub(crate) fn look(&self) -> Result<(), Errno> {
+        self.shared.calls.fetch_add(1, Ordering::SeqCst);
+        if self.is_dead() { Err(Errno::ESRCH) } else { Ok(()) }
+    }
+
+    /// A change: done, unless the process is killed before it.
+    pub(crate) fn act<T>(&self, what: String, work: impl FnOnce() -> T) -> Result<T, Errno> {
+        self.look()?;
+        let number = self.shared.changes.fetch_add(1, Ordering::SeqCst) + 1;
+        if self.shared.kill == Some(Kill::Before(number)) {
+            self.kill();
+            return Err(Errno::ESRCH);
+        }
+        self.shared.log.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        let value = work();
+        if self.shared.kill == Some(Kill::After(number)) {
+            self.kill();
+            return Err(Errno::ESRCH);
+        }
+        Ok(value)
+    }
+
+    fn down() -> ClientError {
+        let path = PathBuf::from("/run/mooring/sessiond/sessiond.sock");
+        ClientError::Connect { path, source: std::io::ErrorKind::ConnectionRefused.into() }
+    }
+
+    fn sessiond(&self) -> Result<(), ClientError> {
+        if self.look().is_err() || !self.world().lock().up { Err(Self::down()) } else { Ok(()) }
+    }
+}
+
+impl Sessions for Door {
+    fn ensure(&self, wish: &SessionWish, _wait: Duration) -> Result<SessionStatus, ClientError> {
+        self.sessiond()?;
+        let ensured =
+            self.act(format!("ensure {}", wish.volume), || self.world().change(|state| state.ensure(wish)));
+        ensured.map_err(|_| Self::down())
+    }
+
+    fn end(&self, volume: VolumeId, how: End, _wait: Duration) -> Result<Option<SessionStatus>, ClientError> {
+        self.sessiond()?;
+        let ended =
+            self.act(format!("end {volume} {how:?}"), || self.world().change(|state| state.end(volume, how)));
+        ended.map(|()| None).map_err(|_| Self::down())
+    }
+
+    fn get(&self, volume: VolumeId) -> Result<Option<SessionStatus>, ClientError> {
+        self.sessiond()?;
+        Ok(self.world().session(volume))
+    }
+
+    fn list(&self) -> Result<Vec<SessionStatus>, ClientError> {
+        self.sessiond()?;
+        Ok(self.world().lock().sessions.values().map(|(_, status)| status.clone()).collect())
+    }
+
+    fn watch(&self) -> Result<Box<dyn SessionChanges>, ClientError> {
+        let mut first: Vec<_> = self.list()?.into_iter().map(SessionEvent::Session).collect();
+        first.push(SessionEvent::Synced);
+        first.reverse();
+        let state = self.world().lock();
+        Ok(Box::new(Changes { door: self.clone(), first, next: state.events.len(), life: state.lives }))
+    }
+}
+
+struct Changes {
+    door: Door,
+    first: Vec<SessionEvent>,
+    next: usize,
+    life: u64,
+}
+
+impl SessionChanges for Changes {
+    fn next(&mut self, wait: Duration) -> Result<Option<SessionEvent>, ClientError> {
+        if let Some(event) = self.first.pop() {
+            return Ok(Some(event));
+        }
+        let until = Instant::now() + wait;
+        let world = self.door.world().clone();
+        let mut state = world.lock();
+        loop {
+            if self.door.is_dead() || state.lives != self.life || !state.up {
+                return Err(Door::down());
+            }
+            if let Some(event) = state.events.get(self.next).cloned() {
+                self.next += 1;
+                return Ok(Some(event));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            state = world.wait(state, left);
+        }
+    }
+}
+
+struct UeventReader {
+    door: Door,
+    next: usize,
+}
+
+impl Uevents for UeventReader {
+    fn next(&mut self, wait: Duration) -> Result<Option<UeventItem>, Errno> {
+        let until = Instant::now() + wait;
+        let world = self.door.world().clone();
+        let mut state = world.lock();
+        loop {
+            if self.door.is_dead() {
+                return Err(Errno::ESRCH);
+            }
+            if let Some(event) = state.uevents.get(self.next).cloned() {
+                self.next += 1;
+                return Ok(Some(UeventItem::Event(event)));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            state = world.wait(state, left);
+        }
+    }
+}
+
+fn dead(_: Errno) -> LinkError {
+    LinkError { what: "use", path: PathBuf::new(), error: "this process is dead".to_owned(), operator: false }
+}
+
+impl Links for Door {
+    fn path(&self, link: LinkName) -> PathBuf {
+        self.shared.links.path(link)
+    }
+
+    fn look(&self, link: LinkName) -> Result<LinkSeen, LinkError> {
+        Self::look(self).map_err(dead)?;
+        self.shared.links.look(link)
+    }
+
+    fn recorded(&self, volume: VolumeId) -> Result<BTreeSet<AttachmentId>, LinkError> {
+        Self::look(self).map_err(dead)?;
+        self.shared.links.recorded(volume)
+    }
+
+    fn make(&self, volume: VolumeId, link: LinkName, device: &Path) -> Result<(), LinkError> {
+        self.world().change(|state| state.check_link(volume, link, device));
+        self.act(format!("link {link} -> {}", device.display()), || {
+            self.shared.links.make(volume, link, device)
+        })
+        .map_err(dead)?
+    }
+
+    fn remove(&self, volume: VolumeId, link: LinkName) -> Result<(), LinkError> {
+        self.act(format!("unlink {link}"), || self.shared.links.remove(volume, link)).map_err(dead)?
+    }
+}

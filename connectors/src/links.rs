@@ -1,0 +1,270 @@
+//! The paths for users: links `attachments/<attachment uuid>` and `volumes/<volume uuid>` in the run folder, which point to the
+//! device.
+//!
+//! Beside them stands a record of which attachments a volume has links of (`connections/<volume uuid>/<attachment uuid>`),
+//! written before the link and taken away after it: so a link that is no longer wanted is found without looking at those
+//! of other volumes.
+//!
+//! What must never happen here: something replaced or removed that is not a link of ours; a moment without a link while it
+//! is pointed elsewhere.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use mooring_model::{AttachmentId, VolumeId};
+
+/// A link for users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LinkName {
+    /// `attachments/<uuid>`.
+    Attachment(AttachmentId),
+    /// `volumes/<uuid>`.
+    Volume(VolumeId),
+}
+
+impl fmt::Display for LinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Attachment(id) => write!(f, "attachments/{id}"),
+            Self::Volume(id) => write!(f, "volumes/{id}"),
+        }
+    }
+}
+
+/// What stands where a link is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkSeen {
+    /// Nothing.
+    Absent,
+    /// A link to a device: ours.
+    To(PathBuf),
+    /// Something that we have not made; what it is.
+    Foreign(String),
+}
+
+/// A call on the run folder that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {}: {error}", .path.display())]
+pub struct LinkError {
+    /// What was tried.
+    pub what: &'static str,
+    /// On which object.
+    pub path: PathBuf,
+    /// What the system answered.
+    pub error: String,
+    /// Somebody must change the machine: no right, no room, a read-only file system.
+    pub operator: bool,
+}
+
+/// The links of one host.
+pub trait Links: Send + Sync {
+    /// Where a link stands.
+    fn path(&self, link: LinkName) -> PathBuf;
+    /// What stands there.
+    fn look(&self, link: LinkName) -> Result<LinkSeen, LinkError>;
+    /// The attachments that this volume has links of, or had when somebody was killed.
+    fn recorded(&self, volume: VolumeId) -> Result<BTreeSet<AttachmentId>, LinkError>;
+    /// Makes a link, or points it elsewhere, atomically. Something foreign in its place is an error.
+    fn make(&self, volume: VolumeId, link: LinkName, device: &Path) -> Result<(), LinkError>;
+    /// Removes a link and forgets it; one that is gone is fine. Something foreign in its place stays.
+    fn remove(&self, volume: VolumeId, link: LinkName) -> Result<(), LinkError>;
+}
+
+/// Links in a run folder (`/run/mooring`).
+#[derive(Debug, Clone)]
+pub struct RunLinks {
+    run_dir: PathBuf,
+    dev: PathBuf,
+}
+
+impl RunLinks {
+    /// Links below this folder, to devices below `dev` (`/dev`).
+    pub fn new(run_dir: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
+        Self { run_dir: run_dir.into(), dev: dev.into() }
+    }
+
+    fn records(&self, volume: VolumeId) -> PathBuf {
+        self.run_dir.join("connections").join(volume.to_string())
+    }
+
+    fn seen(&self, path: &Path) -> Result<LinkSeen, LinkError> {
+        match fs::read_link(path) {
+            Ok(target) if target.starts_with(&self.dev) => Ok(LinkSeen::To(target)),
+            Ok(target) => Ok(LinkSeen::Foreign(format!("a link to {}", target.display()))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(LinkSeen::Absent),
+            // EINVAL: it is no link.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                Ok(LinkSeen::Foreign("no link".to_owned()))
+            }
+            Err(error) => Err(failed("look at", path)(error)),
+        }
+    }
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LinkError {
+    let path = path.to_owned();
+    move |error| LinkError {
+        what,
+        path,
+        operator: matches!(
+            error.kind(),
+            ErrorKind::PermissionDenied
+                | ErrorKind::ReadOnlyFilesystem
+                | ErrorKind::StorageFull
+                | ErrorKind::NotADirectory
+                | ErrorKind::AlreadyExists
+        ),
+        error: error.to_string(),
+    }
+}
+
+/// A link, with the folder it lies in made when that is missing: after a reboot the run folder is empty.
+fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    match std::os::unix::fs::symlink(target, link) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            if let Some(folder) = link.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            std::os::unix::fs::symlink(target, link)
+        }
+        result => result,
+    }
+}
+
+fn unless(kinds: &[ErrorKind], result: io::Result<()>) -> io::Result<()> {
+    result.or_else(|error| if kinds.contains(&error.kind()) { Ok(()) } else { Err(error) })
+}
+
+impl Links for RunLinks {
+    fn path(&self, link: LinkName) -> PathBuf {
+        match link {
+            LinkName::Attachment(id) => self.run_dir.join("attachments").join(id.to_string()),
+            LinkName::Volume(id) => self.run_dir.join("volumes").join(id.to_string()),
+        }
+    }
+
+    fn look(&self, link: LinkName) -> Result<LinkSeen, LinkError> {
+        self.seen(&self.path(link))
+    }
+
+    fn recorded(&self, volume: VolumeId) -> Result<BTreeSet<AttachmentId>, LinkError> {
+        let folder = self.records(volume);
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
+            Err(error) => return Err(failed("list", &folder)(error)),
+        };
+        let mut found = BTreeSet::new();
+        for entry in entries {
+            let entry = entry.map_err(failed("list", &folder))?;
+            // What is no attachment's id is not ours.
+            found.extend(entry.file_name().to_str().and_then(|name| name.parse::<AttachmentId>().ok()));
+        }
+        Ok(found)
+    }
+
+    fn make(&self, volume: VolumeId, link: LinkName, device: &Path) -> Result<(), LinkError> {
+        let path = self.path(link);
+        if let LinkName::Attachment(id) = link {
+            let record = self.records(volume).join(id.to_string());
+            let target = Path::new("../../attachments").join(id.to_string());
+            unless(&[ErrorKind::AlreadyExists], symlink(&target, &record))
+                .map_err(failed("record", &record))?;
+        }
+        match symlink(device, &path) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed("link", &path)(error)),
+        }
+        match self.seen(&path)? {
+            LinkSeen::To(target) if target == device => Ok(()),
+            LinkSeen::To(_) | LinkSeen::Absent => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let new = path.with_file_name(format!(".{name}.new"));
+                unless(&[ErrorKind::NotFound], fs::remove_file(&new)).map_err(failed("remove", &new))?;
+                symlink(device, &new).map_err(failed("link", &new))?;
+                fs::rename(&new, &path).map_err(failed("link", &path))
+            }
+            LinkSeen::Foreign(what) => {
+                let error = io::Error::new(ErrorKind::AlreadyExists, format!("{what} is in the way"));
+                Err(failed("link", &path)(error))
+            }
+        }
+    }
+
+    fn remove(&self, volume: VolumeId, link: LinkName) -> Result<(), LinkError> {
+        let path = self.path(link);
+        if let LinkSeen::To(_) = self.seen(&path)? {
+            unless(&[ErrorKind::NotFound], fs::remove_file(&path)).map_err(failed("unlink", &path))?;
+        }
+        let records = self.records(volume);
+        match link {
+            LinkName::Attachment(id) => {
+                let record = records.join(id.to_string());
+                unless(&[ErrorKind::NotFound], fs::remove_file(&record)).map_err(failed("unlink", &record))
+            }
+            // The last to go. Something of somebody else in the folder keeps it.
+            LinkName::Volume(_) => unless(
+                &[ErrorKind::NotFound, ErrorKind::DirectoryNotEmpty, ErrorKind::NotADirectory],
+                fs::remove_dir(&records),
+            )
+            .map_err(failed("remove", &records)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may")]
+
+    use super::*;
+
+    #[test]
+    fn links_come_move_and_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let links = RunLinks::new(dir.path().join("run"), "/dev");
+        let (volume, id) = (VolumeId::from_u128(1), AttachmentId::from_u128(2));
+        for link in [LinkName::Attachment(id), LinkName::Volume(volume)] {
+            assert_eq!(links.look(link).unwrap(), LinkSeen::Absent);
+            links.make(volume, link, Path::new("/dev/sda")).unwrap();
+            links.make(volume, link, Path::new("/dev/sda")).unwrap();
+            assert_eq!(links.look(link).unwrap(), LinkSeen::To("/dev/sda".into()));
+            links.make(volume, link, Path::new("/dev/sdb")).unwrap();
+            assert_eq!(links.look(link).unwrap(), LinkSeen::To("/dev/sdb".into()));
+        }
+        assert_eq!(links.recorded(volume).unwrap(), [id].into());
+        for link in [LinkName::Attachment(id), LinkName::Volume(volume)] {
+            links.remove(volume, link).unwrap();
+            links.remove(volume, link).unwrap();
+            assert_eq!(links.look(link).unwrap(), LinkSeen::Absent);
+        }
+        assert_eq!(links.recorded(volume).unwrap(), [].into());
+        for folder in ["attachments", "volumes", "connections"] {
+            assert_eq!(fs::read_dir(dir.path().join("run").join(folder)).unwrap().count(), 0, "{folder}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let links = RunLinks::new(dir.path(), "/dev");
+        let (volume, id) = (VolumeId::from_u128(1), AttachmentId::from_u128(2));
+        let link = LinkName::Attachment(id);
+        fs::create_dir(dir.path().join("attachments")).unwrap();
+        let path = links.path(link);
+        fs::write(&path, "mine").unwrap();
+        assert!(matches!(links.look(link).unwrap(), LinkSeen::Foreign(_)));
+        let error = links.make(volume, link, Path::new("/dev/sda")).unwrap_err();
+        assert!(error.to_string().contains("in the way") && error.operator, "{error}");
+        links.remove(volume, link).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert_eq!(links.look(link).unwrap(), LinkSeen::Foreign("a link to /etc/passwd".into()));
+        links.remove(volume, link).unwrap();
+        assert!(fs::symlink_metadata(&path).is_ok());
+    }
+}

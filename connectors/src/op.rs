@@ -1,0 +1,116 @@
+//! The operations of a plan: each is one call on a session, a disk or a link.
+//!
+//! What must never happen here: the text of a secret. A login carries credentials; neither `Display` nor `Debug` prints them.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use mooring_model::VolumeId;
+
+use crate::device::Unit;
+use crate::links::LinkName;
+use crate::wire::SessionWish;
+
+/// A block device, and the sequence number that tells it from another one that got its name later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskRef {
+    /// Where it is.
+    pub unit: Unit,
+    /// Its node, as `/dev/sda`.
+    pub path: PathBuf,
+    /// The kernel's sequence number.
+    pub sequence: u64,
+}
+
+/// One call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// Asks `mooring-sessiond` for the session.
+    Login {
+        /// As it is wanted.
+        wish: Box<SessionWish>,
+    },
+    /// Looks for this one LUN, and waits a moment for its block device.
+    Scan {
+        /// Where.
+        unit: Unit,
+    },
+    /// Reads size and write protection from the target again.
+    Rescan {
+        /// Where.
+        unit: Unit,
+    },
+    /// Removes a disk that is not the wanted one, so that a scan can find what stands there now.
+    DeleteStale {
+        /// Where.
+        unit: Unit,
+    },
+    /// Makes the host refuse writes, or take them.
+    SetReadOnly {
+        /// The disk.
+        disk: DiskRef,
+        /// Refuse.
+        read_only: bool,
+    },
+    /// Makes a path for users, or points it here.
+    Link {
+        /// Of which volume.
+        volume: VolumeId,
+        /// The path.
+        link: LinkName,
+        /// Where it points.
+        disk: DiskRef,
+    },
+    /// Removes a path for users.
+    Unlink {
+        /// Of which volume.
+        volume: VolumeId,
+        /// The path.
+        link: LinkName,
+    },
+    /// Writes out what the page cache holds.
+    Flush {
+        /// The disk.
+        disk: DiskRef,
+    },
+    /// Removes the disk from this host, and waits until it is gone.
+    DeleteDisk {
+        /// Where.
+        unit: Unit,
+    },
+    /// Ends the session, whose disk is gone.
+    Logout {
+        /// Of which volume.
+        volume: VolumeId,
+    },
+    /// Ends the session at once, whatever is queued.
+    Cut {
+        /// Of which volume.
+        volume: VolumeId,
+    },
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Login { wish } => write!(f, "log in to {}", wish.target),
+            Self::Scan { unit } => write!(f, "scan {unit}"),
+            Self::Rescan { unit } => write!(f, "rescan {unit}"),
+            Self::DeleteStale { unit } => write!(f, "delete the wrong disk {unit}"),
+            Self::SetReadOnly { disk, read_only } => {
+                write!(
+                    f,
+                    "set {} {}",
+                    disk.path.display(),
+                    if *read_only { "read-only" } else { "read-write" }
+                )
+            }
+            Self::Link { link, disk, .. } => write!(f, "link {link} -> {}", disk.path.display()),
+            Self::Unlink { link, .. } => write!(f, "unlink {link}"),
+            Self::Flush { disk } => write!(f, "flush {}", disk.path.display()),
+            Self::DeleteDisk { unit } => write!(f, "delete the disk {unit}"),
+            Self::Logout { volume } => write!(f, "log out of volume {volume}"),
+            Self::Cut { volume } => write!(f, "cut the session of volume {volume}"),
+        }
+    }
+}

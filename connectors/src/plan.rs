@@ -1,0 +1,370 @@
+//! Compares what is wanted of one connection with what is seen. Pure: no clock, no I/O, no error.
+//!
+//! A plan goes only as far as what is seen allows: the disk can be named when the session is there, its identity is known
+//! when the disk is there. So an attach is a few looks, each with a short plan: log in; scan; flag and link. A detach: unlink;
+//! flush, delete and log out, once nobody is seen to hold the disk.
+//!
+//! What must never happen here: a link to a disk that was not verified; a link to a disk that still takes writes and must
+//! not; a disk removed before its links, or while somebody holds it, unless the target has revoked this host; a flush of a disk
+//! whose session is lost (it would wait for it); a step on something foreign.
+
+use std::fmt::Display;
+
+use mooring_host::Holder;
+use mooring_model::{BlockedKind, Chap, ConnectionSpec, Generation, Mode, Plan, VolumeId};
+
+use crate::device::Unit;
+use crate::links::{LinkName, LinkSeen};
+use crate::op::Op;
+use crate::report::holder_names;
+use crate::view::{Identity, LinkView, SeenBlock, SeenDisk, View};
+use crate::wire::{SessionState, SessionStatus, SessionWish, WireChap};
+
+/// One connection as it is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// It is there.
+    Present {
+        /// The spec.
+        spec: Box<ConnectionSpec>,
+        /// The spec's generation.
+        generation: Generation,
+        /// Somebody asked for it anew: what failed for good is tried once more.
+        anew: bool,
+        /// Seconds that I/O waits for a lost session.
+        recovery_timeout_s: u32,
+    },
+    /// A tombstone: nothing of it is there.
+    Absent {
+        /// Of which volume.
+        volume: VolumeId,
+        /// The target has revoked this host: at once, whoever holds the disk.
+        revoked: bool,
+    },
+}
+
+impl Wanted {
+    /// The volume.
+    pub fn volume(&self) -> VolumeId {
+        match self {
+            Self::Present { spec, .. } => spec.volume,
+            Self::Absent { volume, .. } => *volume,
+        }
+    }
+}
+
+/// What to do so that what is seen becomes what is wanted.
+pub fn plan(wanted: &Wanted, view: &View) -> Plan<Op> {
+    let mut plan = Plan::default();
+    match wanted {
+        Wanted::Present { spec, .. } => {
+            let mut present = Present { wanted, spec, view, plan };
+            present.plan();
+            plan = present.plan;
+        }
+        Wanted::Absent { volume, revoked } => absent(*volume, *revoked, view, &mut plan),
+    }
+    plan
+}
+
+fn is_wanted(spec: &ConnectionSpec, name: LinkName) -> bool {
+    match name {
+        LinkName::Volume(_) => true,
+        LinkName::Attachment(id) => spec.attachments.iter().any(|wish| wish.id == id),
+    }
+}
+
+fn wire_chap(chap: &Chap) -> WireChap {
+    let mutual = chap.mutual.as_ref().map(|side| (side.user.clone(), side.secret.expose().to_owned()));
+    WireChap { user: chap.initiator.user.clone(), secret: chap.initiator.secret.expose().to_owned(), mutual }
+}
+
+fn wish(spec: &ConnectionSpec, generation: Generation, recovery_timeout_s: u32) -> SessionWish {
+    SessionWish {
+        volume: spec.volume,
+        generation,
+        initiator: spec.initiator.clone(),
+        target: spec.target.clone(),
+        tpg: spec.tpg,
+        portals: spec.portals.clone(),
+        lun: spec.lun,
+        naa: spec.naa.clone(),
+        chap: spec.chap.as_ref().map(wire_chap),
+        recovery_timeout_s,
+    }
+}
+
+struct Present<'a> {
+    wanted: &'a Wanted,
+    spec: &'a ConnectionSpec,
+    view: &'a View,
+    plan: Plan<Op>,
+}
+
+impl Present<'_> {
+    fn plan(&mut self) {
+        self.unlink_unwanted();
+        match &self.view.session {
+            None => {
+                // Whatever the links point to, it is not the disk of a session.
+                self.unlink_all("its session is gone");
+                self.login("no session");
+            }
+            Some(session) => self.with(session),
+        }
+    }
+
+    fn is_wanted(&self, name: LinkName) -> bool {
+        is_wanted(self.spec, name)
+    }
+
+    fn unlink(&mut self, link: LinkName, why: &'static str) {
+        self.plan.step(Op::Unlink { volume: self.spec.volume, link }, why);
+    }
+
+    /// Links of attachments that are not wanted any more.
+    fn unlink_unwanted(&mut self) {
+        let (spec, view) = (self.spec, self.view);
+        for name in view.links.keys().filter(|name| !is_wanted(spec, **name)) {
+            self.unlink(*name, "not an attachment of this connection any more");
+        }
+    }
+
+    fn unlink_all(&mut self, why: &'static str) {
+        let view = self.view;
+        let there = |(name, link): (&LinkName, &LinkView)| {
+            (self.is_wanted(*name) && matches!(link.seen, LinkSeen::To(_))).then_some(*name)
+        };
+        let names: Vec<_> = view.links.iter().filter_map(there).collect();
+        for name in names {
+            self.unlink(name, why);
+        }
+    }
+
+    fn login(&mut self, why: &'static str) {
+        let Wanted::Present { spec, generation, recovery_timeout_s, .. } = self.wanted else { return };
+        if self.view.tried.login {
+            return;
+        }
+        let wish = Box::new(wish(spec, *generation, *recovery_timeout_s));
+        self.plan.step(Op::Login { wish }, why);
+    }
+
+    fn with(&mut self, session: &SessionStatus) {
+        let Wanted::Present { generation, anew, .. } = *self.wanted else { return };
+        if session.target != self.spec.target || session.initiator != self.spec.initiator {
+            self.unlink_all("the session is another one");
+            let why = format!(
+                "there is a session of this volume to {} as {}, and {} as {} is wanted: detach it first",
+                session.target, session.initiator, self.spec.target, self.spec.initiator
+            );
+            return self.plan.block(BlockedKind::Foreign, self.object(), why);
+        }
+        let newer = session.generation < generation;
+        match session.state {
+            SessionState::LoggedIn => {
+                if newer {
+                    self.login("a newer spec: portals and credentials for the next login");
+                }
+                self.disk();
+            }
+            // Its I/O waits, and so does everything else: the links stay.
+            SessionState::Recovering => {
+                if newer {
+                    self.login("a newer spec: portals and credentials for the next login");
+                }
+            }
+            SessionState::Connecting | SessionState::Ending => {
+                self.unlink_all("its session is not there");
+                if newer || session.state == SessionState::Ending {
+                    self.login("wanted again");
+                }
+            }
+            SessionState::Forbidden | SessionState::Failed | SessionState::WrongDisk => {
+                self.unlink_all("its session has ended");
+                let again = newer || (anew && session.state != SessionState::Forbidden);
+                if again && !self.view.tried.login {
+                    self.login("asked for anew");
+                } else {
+                    self.ended(session);
+                }
+            }
+        }
+    }
+
+    fn object(&self) -> String {
+        format!("the connection to volume {}", self.spec.volume)
+    }
+
+    fn ended(&mut self, session: &SessionStatus) {
+        let what = match session.state {
+            SessionState::Forbidden => "the target refuses this host: it was revoked",
+            SessionState::WrongDisk => "after a recovery the disk was another one",
+            _ => "it cannot be logged in",
+        };
+        let problem = session.problem.as_deref().map(|text| format!(" ({text})")).unwrap_or_default();
+        let why = format!("{what}{problem}; not tried again until a newer spec asks for it");
+        self.plan.block(BlockedKind::Missing, self.object(), why);
+    }
+
+    fn disk(&mut self) {
+        let view = self.view;
+        let Some(disk) = view.disks.first() else { return self.missing() };
+        match &disk.block {
+            Ok(block) => match &block.identity {
+                Identity::Right(_) => self.right(disk, block),
+                Identity::Wrong(how) => self.wrong(disk, block, how),
+                Identity::Unreadable(why) => {
+                    let why = format!("does not say who it is ({why}); it is not handed over, tried again");
+                    self.plan.block(BlockedKind::Missing, block.path.display().to_string(), why);
+                }
+                Identity::NotRead => {}
+            },
+            Err(state) => self.no_block(disk, state),
+        }
+    }
+
+    fn unit(&self) -> Option<Unit> {
+        let session = self.view.session.as_ref()?;
+        Some(Unit { host: session.host?, sid: session.sid?, lun: self.spec.lun })
+    }
+
+    fn missing(&mut self) {
+        self.unlink_all("its disk is gone");
+        let Some(unit) = self.unit() else { return };
+        if !self.view.tried.scan {
+            return self.plan.step(Op::Scan { unit }, "the disk is not there");
+        }
+        let why = format!(
+            "the session is logged in, and for {:.1} s the target shows no LUN {} to {}: see whether it is granted there; \
+             tried again",
+            self.view.waited.as_secs_f64(),
+            unit.lun.0,
+            self.spec.initiator
+        );
+        self.plan.block(BlockedKind::Missing, self.object(), why);
+    }
+
+    fn no_block(&mut self, disk: &SeenDisk, state: &str) {
+        self.unlink_all("its disk is gone");
+        if !self.view.tried.scan {
+            let op = Op::Scan { unit: disk.unit };
+            return self.plan.step(op, "its block device is not there");
+        }
+        let why = format!(
+            "the disk has not appeared for {:.1} s: the SCSI device {} is there ({state}), its block device is not; tried \
+             again",
+            self.view.waited.as_secs_f64(),
+            disk.unit
+        );
+        self.plan.block(BlockedKind::Missing, self.object(), why);
+    }
+
+    fn wrong(&mut self, disk: &SeenDisk, block: &SeenBlock, how: &str) {
+        let before = self.plan.steps.len();
+        self.unlink_all("it is another disk");
+        if self.plan.steps.len() > before {
+            return;
+        }
+        let (node, lun) = (block.path.display().to_string(), disk.unit.lun);
+        let held = block.holders.as_deref().unwrap_or_default();
+        if !held.is_empty() {
+            let why = format!("wrong disk: {how}; it stays, because it is held by {}", names(held));
+            return self.plan.block(BlockedKind::Held, node, why);
+        }
+        if !self.view.tried.delete && block.holders.is_some() {
+            return self.plan.step(Op::DeleteStale { unit: disk.unit }, format!("wrong disk: {how}"));
+        }
+        let why =
+            format!("wrong disk: {how}; it is not handed over. See what the target exports as LUN {}", lun.0);
+        self.plan.block(BlockedKind::Foreign, node, why);
+    }
+
+    fn right(&mut self, disk: &SeenDisk, block: &SeenBlock) {
+        let want = self.spec.mode() == Mode::ReadOnly;
+        let reference = || disk.reference(block);
+        if want != block.read_only {
+            if !want && !self.view.tried.rescan {
+                let op = Op::Rescan { unit: disk.unit };
+                self.plan.step(op, "the target may have taken its write protection away");
+            } else if !want {
+                let why =
+                    "is read-only although an attachment writes: the target still protects it; tried again";
+                return self.plan.block(BlockedKind::Missing, block.path.display().to_string(), why);
+            }
+            let why = if want { "no attachment writes" } else { "an attachment writes" };
+            self.plan.step(Op::SetReadOnly { disk: reference(), read_only: want }, why);
+        }
+        let (spec, view) = (self.spec, self.view);
+        for (name, link) in view.links.iter().filter(|(name, _)| is_wanted(spec, **name)) {
+            match &link.seen {
+                LinkSeen::To(target) if *target == block.path && link.recorded => {}
+                LinkSeen::To(_) | LinkSeen::Absent => {
+                    let op = Op::Link { volume: self.spec.volume, link: *name, disk: reference() };
+                    self.plan.step(op, "verified");
+                }
+                LinkSeen::Foreign(what) => {
+                    let why = format!("{what} stands where the path for users belongs: remove it");
+                    self.plan.block(BlockedKind::Foreign, name.to_string(), why);
+                }
+            }
+        }
+    }
+}
+
+fn names(holders: &[Holder]) -> impl Display {
+    holder_names(holders).join(", ")
+}
+
+fn absent(volume: VolumeId, revoked: bool, view: &View, plan: &mut Plan<Op>) {
+    for (name, link) in &view.links {
+        let forget = link.recorded && *name != LinkName::Volume(volume);
+        if forget || matches!(link.seen, LinkSeen::To(_)) {
+            plan.step(Op::Unlink { volume, link: *name }, "not wanted any more");
+        }
+    }
+    let Some(session) = &view.session else { return };
+    if revoked {
+        if !view.tried.end {
+            plan.step(Op::Cut { volume }, "the target has revoked this host");
+        }
+        return;
+    }
+    // Who holds the disk is looked at when nobody can open it by a link any more.
+    if !plan.steps.is_empty() || view.tried.end {
+        return;
+    }
+    let mut held = false;
+    for disk in &view.disks {
+        let Ok(block) = &disk.block else { continue };
+        if let Some(holders) = block.holders.as_deref().filter(|holders| !holders.is_empty()) {
+            let why = format!("is held by {}: close it there, then it is detached", names(holders));
+            plan.block(BlockedKind::Held, block.path.display().to_string(), why);
+            held = true;
+        }
+    }
+    if held {
+        return;
+    }
+    match session.state {
+        SessionState::LoggedIn => {
+            for disk in &view.disks {
+                if let Ok(block) = &disk.block {
+                    plan.step(
+                        Op::Flush { disk: disk.reference(block) },
+                        "what was written reaches the target",
+                    );
+                }
+                plan.step(Op::DeleteDisk { unit: disk.unit }, "not wanted any more");
+            }
+            plan.step(Op::Logout { volume }, "its disk is gone");
+        }
+        SessionState::Ending => plan.step(Op::Logout { volume }, "it is being ended"),
+        // Nobody holds the disk, so nothing is unwritten; and a flush would wait for the session.
+        SessionState::Connecting
+        | SessionState::Recovering
+        | SessionState::Forbidden
+        | SessionState::Failed
+        | SessionState::WrongDisk => plan.step(Op::Cut { volume }, "it is not logged in"),
+    }
+}

@@ -1,0 +1,157 @@
+//! What is seen, said for the controller and for people. Pure.
+//!
+//! What must never happen here: "ready" without a verified disk and every path; a secret.
+
+use std::time::Duration;
+
+use mooring_host::Holder;
+use mooring_model::{
+    AttachmentPath, ConnectionPhase, ConnectionReport, ConnectionSpec, Cure, Generation, HostDisk,
+    HostSession, Iqn, Mode, Problem, VolumeId,
+};
+
+use crate::links::{LinkName, LinkSeen, Links};
+use crate::plan::Wanted;
+use crate::view::{Identity, SeenBlock, View};
+use crate::wire::{SessionState, SessionStatus};
+
+/// A holder's name for people.
+pub fn holder_name(holder: &Holder) -> String {
+    match holder {
+        Holder::Process { pid, name } => format!("{name} (pid {pid})"),
+        Holder::Mount(path) => format!("the file system mounted on {}", path.display()),
+        Holder::Swap => "swap".to_owned(),
+        Holder::Device(name) => format!("the device {name}"),
+        Holder::Unknown => "somebody who cannot be named (the kernel, or another namespace)".to_owned(),
+    }
+}
+
+pub(crate) fn holder_names(holders: &[Holder]) -> Vec<String> {
+    holders.iter().map(holder_name).collect()
+}
+
+fn session(status: &SessionStatus) -> Option<HostSession> {
+    Some(HostSession {
+        portal: status.portal,
+        sid: status.sid?,
+        isid: status.isid.clone(),
+        logged_in: status.state == SessionState::LoggedIn,
+        since: status.since,
+        relogins: status.relogins,
+    })
+}
+
+fn disk(block: &SeenBlock) -> Option<HostDisk> {
+    let Identity::Right(naa) = &block.identity else { return None };
+    Some(HostDisk {
+        path: block.path.display().to_string(),
+        sequence: block.sequence,
+        size: block.size,
+        read_only: block.read_only,
+        naa: naa.clone(),
+    })
+}
+
+/// Whose connection it is, for reports of what has neither spec nor session any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    /// This host's name.
+    pub initiator: Iqn,
+    /// The volume's target.
+    pub target: Iqn,
+}
+
+/// The connection as it is. `left` says that steps or obstacles are left.
+pub fn report(
+    wanted: &Wanted,
+    generation: Generation,
+    view: &View,
+    left: bool,
+    links: &dyn Links,
+    names: Names,
+) -> ConnectionReport {
+    let right = view.right().map(|(_, block)| block);
+    let (phase, mode) = match wanted {
+        Wanted::Present { spec, .. } => {
+            let mode = right.filter(|block| agrees(spec, block)).map(|_| spec.mode());
+            (present(view, mode.is_some() && !left), mode)
+        }
+        Wanted::Absent { volume, .. } if view.is_gone(*volume) => (ConnectionPhase::Gone, None),
+        Wanted::Absent { .. } => (ConnectionPhase::Detaching, None),
+    };
+    let paths = view.links.iter().filter_map(|(name, link)| match (name, &link.seen) {
+        (LinkName::Attachment(id), LinkSeen::To(_)) => {
+            Some(AttachmentPath { attachment: *id, path: links.path(*name).display().to_string() })
+        }
+        _ => None,
+    });
+    let base = of_session(wanted.volume(), view.session.as_ref(), names);
+    ConnectionReport {
+        generation,
+        phase,
+        mode,
+        disk: right.and_then(disk),
+        paths: paths.collect(),
+        holders: holder_names(&view.holders()),
+        ..base
+    }
+}
+
+/// A session of ours that no spec names: left alone.
+pub fn orphan(status: &SessionStatus) -> ConnectionReport {
+    let names = Names { initiator: status.initiator.clone(), target: status.target.clone() };
+    let mut report = of_session(status.volume, Some(status), names);
+    report.problems.push(Problem {
+        object: format!("the session of volume {}", status.volume),
+        text: "no spec names it: it is left alone; send its spec again, or a tombstone".to_owned(),
+        cure: Cure::Operator,
+    });
+    report
+}
+
+/// What a session alone says.
+fn of_session(volume: VolumeId, seen: Option<&SessionStatus>, names: Names) -> ConnectionReport {
+    let lost = seen.filter(|status| status.state != SessionState::LoggedIn);
+    let problem = lost.and_then(|status| {
+        let cure = if ended(status.state) { Cure::Operator } else { Cure::Retry };
+        let text = status.problem.clone()?;
+        Some(Problem { object: format!("the session of volume {volume}"), text, cure })
+    });
+    ConnectionReport {
+        volume,
+        generation: Generation::ZERO,
+        initiator: seen.map_or(names.initiator, |status| status.initiator.clone()),
+        target: seen.map_or(names.target, |status| status.target.clone()),
+        // Not wanted, and there.
+        phase: ConnectionPhase::Detaching,
+        mode: None,
+        session: seen.and_then(session),
+        disk: None,
+        paths: Vec::new(),
+        holders: Vec::new(),
+        problems: problem.into_iter().collect(),
+        stuck: None,
+        login_took: seen.and_then(|status| status.login_us).map(Duration::from_micros),
+        device_took: None,
+    }
+}
+
+fn agrees(spec: &ConnectionSpec, block: &SeenBlock) -> bool {
+    (spec.mode() == Mode::ReadOnly) == block.read_only
+}
+
+fn ended(state: SessionState) -> bool {
+    matches!(state, SessionState::Forbidden | SessionState::Failed | SessionState::WrongDisk)
+}
+
+fn present(view: &View, ready: bool) -> ConnectionPhase {
+    let Some(session) = &view.session else { return ConnectionPhase::Connecting };
+    match session.state {
+        SessionState::LoggedIn if ready => ConnectionPhase::Ready,
+        SessionState::LoggedIn if !view.has_wrong_disk() => ConnectionPhase::Connecting,
+        SessionState::LoggedIn | SessionState::Failed | SessionState::WrongDisk => ConnectionPhase::Failed,
+        SessionState::Recovering => ConnectionPhase::Recovering,
+        SessionState::Forbidden => ConnectionPhase::Forbidden,
+        SessionState::Connecting | SessionState::Ending => ConnectionPhase::Connecting,
+    }
+}

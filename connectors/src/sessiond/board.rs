@@ -1,0 +1,342 @@
+//! What everybody may see of every session, and the way to its thread. One lock, held for moments: nothing blocks under it.
+//!
+//! What must never happen here: a wait under the lock; a watcher that holds up a session (one that reads too slowly is
+//! dropped); an order that is lost because a session ends at the same moment.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mooring_host::IscsiEvent;
+use mooring_model::{Iqn, Lun, Naa, VolumeId};
+
+use crate::wire::{Answer, End, SessionState, SessionStatus, SessionWish};
+
+/// Events that a watcher may be behind beyond the number of sessions; one that is further behind is dropped and asks anew.
+const WATCH_BEHIND_MAX: usize = 1024;
+
+/// What a session's thread is told.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Keep a session like this.
+    Ensure(Box<SessionWish>),
+    /// End it.
+    End(End),
+    /// The kernel says.
+    Event(IscsiEvent),
+    /// Events may have been lost: look at sysfs.
+    Look,
+    /// A check of the disk's identity that this session began has ended.
+    Checked(u64, super::identity::Verdict),
+    /// This daemon stops; the session stays.
+    Stop,
+}
+
+/// An order and its number.
+pub(crate) type Numbered = (u64, Order);
+
+/// What must be the same in two wishes for one session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Key {
+    initiator: Iqn,
+    target: Iqn,
+    tpg: u16,
+    lun: Lun,
+    naa: Naa,
+}
+
+impl Key {
+    pub(crate) fn of(wish: &SessionWish) -> Self {
+        Self {
+            initiator: wish.initiator.clone(),
+            target: wish.target.clone(),
+            tpg: wish.tpg,
+            lun: wish.lun,
+            naa: wish.naa.clone(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    key: Key,
+    status: SessionStatus,
+    orders: Sender<Numbered>,
+    /// Told apart from an earlier session of the same volume.
+    life: u64,
+    /// The last order that the thread has taken to heart: `status` shows it.
+    served: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    slots: BTreeMap<VolumeId, Slot>,
+    sids: BTreeMap<u32, VolumeId>,
+    watchers: Vec<SyncSender<Answer>>,
+    number: u64,
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    fn tell(&mut self, answer: &Answer) {
+        self.watchers.retain(|watcher| match watcher.try_send(answer.clone()) {
+            Ok(()) => true,
+            // Its receiver ends when the sender is gone, and its client with it.
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
+        });
+    }
+}
+
+/// The board. Clones are the same board.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Board {
+    shared: Arc<(Mutex<State>, Condvar)>,
+}
+
+/// Where a session is to be entered.
+pub(crate) enum Place<'a> {
+    /// There is one: this was sent to it.
+    Sent(Sent),
+    /// There is one, and it is another than what is wished.
+    Conflict(SessionStatus),
+    /// There is none: enter one.
+    Free(Vacancy<'a>),
+}
+
+/// An order that was sent to a session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    volume: VolumeId,
+    life: u64,
+    number: u64,
+}
+
+/// A volume without a session, under the board's lock.
+pub(crate) struct Vacancy<'a> {
+    state: MutexGuard<'a, State>,
+    volume: VolumeId,
+    changed: &'a Condvar,
+}
+
+impl Sent {
+    /// To the session of which volume.
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.volume
+    }
+}
+
+impl Vacancy<'_> {
+    /// How many sessions there are.
+    pub(crate) fn sessions(&self) -> usize {
+        self.state.slots.len()
+    }
+
+    /// Enters a session. The receiver is its thread's.
+    pub(crate) fn enter(
+        mut self,
+        key: Key,
+        status: SessionStatus,
+    ) -> (Receiver<Numbered>, Sender<Numbered>, Sent) {
+        let (orders, taken) = std::sync::mpsc::channel();
+        let life = self.state.number();
+        self.state.tell(&Answer::Session { session: status.clone() });
+        let slot = Slot { key, status, orders: orders.clone(), life, served: life };
+        self.state.slots.insert(self.volume, slot);
+        self.changed.notify_all();
+        (taken, orders, Sent { volume: self.volume, life, number: life })
+    }
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing under this lock panics half-way through a change.
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a wish to the session of its volume, if there is one that it fits.
+    pub(crate) fn ensure(&self, wish: &SessionWish) -> Place<'_> {
+        let mut state = self.lock();
+        let number = state.number();
+        let volume = wish.volume;
+        let Some(slot) = state.slots.get_mut(&volume) else {
+            return Place::Free(Vacancy { state, volume, changed: &self.shared.1 });
+        };
+        let key = Key::of(wish);
+        if slot.key != key {
+            let replaceable = match slot.status.state {
+                SessionState::Ending => true,
+                SessionState::Forbidden | SessionState::Failed | SessionState::WrongDisk => {
+                    wish.generation > slot.status.generation
+                }
+                SessionState::Connecting | SessionState::LoggedIn | SessionState::Recovering => false,
+            };
+            if !replaceable {
+                return Place::Conflict(slot.status.clone());
+            }
+            slot.key = key;
+        }
+        // A thread that has gone without leaving the board has panicked, and the process is about to abort.
+        let _ = slot.orders.send((number, Order::Ensure(Box::new(wish.clone()))));
+        Place::Sent(Sent { volume, life: slot.life, number })
+    }
+
+    /// Sends the order to end to the session of a volume. `None`: there is none.
+    pub(crate) fn end(&self, volume: VolumeId, how: End) -> Option<Sent> {
+        let mut state = self.lock();
+        let number = state.number();
+        let slot = state.slots.get(&volume)?;
+        let _ = slot.orders.send((number, Order::End(how)));
+        Some(Sent { volume, life: slot.life, number })
+    }
+
+    /// Asks the session of a volume to look at sysfs.
+    pub(crate) fn look(&self, volume: VolumeId) {
+        if let Some(slot) = self.lock().slots.get(&volume) {
+            let _ = slot.orders.send((0, Order::Look));
+        }
+    }
+
+    /// A volume's place, for a session that was there before this process.
+    pub(crate) fn vacancy(&self, volume: VolumeId) -> Option<Vacancy<'_>> {
+        let state = self.lock();
+        let free = !state.slots.contains_key(&volume);
+        free.then(|| Vacancy { state, volume, changed: &self.shared.1 })
+    }
+
+    /// Hands an event to the session that it is about. Others' are dropped.
+    pub(crate) fn dispatch(&self, sid: u32, event: IscsiEvent) {
+        let state = self.lock();
+        if let Some(slot) = state.sids.get(&sid).and_then(|volume| state.slots.get(volume)) {
+            let _ = slot.orders.send((0, Order::Event(event)));
+        }
+    }
+
+    /// Tells every session.
+    pub(crate) fn tell_all(&self, order: impl Fn() -> Order) {
+        for slot in self.lock().slots.values() {
+            let _ = slot.orders.send((0, order()));
+        }
+    }
+
+    /// From now on events of this kernel session go to this volume's thread.
+    pub(crate) fn route(&self, sid: u32, volume: VolumeId) {
+        self.lock().sids.insert(sid, volume);
+    }
+
+    /// This kernel session is nobody's any more.
+    pub(crate) fn unroute(&self, sid: u32) {
+        self.lock().sids.remove(&sid);
+    }
+
+    /// A session has changed, and has taken all orders up to this number to heart (0: as before).
+    pub(crate) fn show(&self, status: &SessionStatus, served: u64) {
+        let mut state = self.lock();
+        let Some(slot) = state.slots.get_mut(&status.volume) else { return };
+        slot.served = slot.served.max(served);
+        if slot.status != *status {
+            slot.status = status.clone();
+            state.tell(&Answer::Session { session: status.clone() });
+        }
+        self.shared.1.notify_all();
+    }
+
+    /// A session is gone. Its thread ends, unless a new wish came meanwhile: then its thread lives on with it.
+    /// `again`: a wish that came before.
+    pub(crate) fn leave(
+        &self,
+        volume: VolumeId,
+        orders: &Receiver<Numbered>,
+        mut again: Option<(u64, SessionWish)>,
+    ) -> Option<(u64, SessionWish)> {
+        let mut state = self.lock();
+        // Orders are sent under this lock: what is not here now goes to a new session.
+        while let Ok((number, order)) = orders.try_recv() {
+            match order {
+                Order::Ensure(wish) => again = Some((number, *wish)),
+                Order::End(_) => again = None,
+                Order::Event(_) | Order::Look | Order::Checked(..) | Order::Stop => {}
+            }
+        }
+        state.tell(&Answer::Gone { volume });
+        if again.is_some() {
+            let life = state.number();
+            if let Some(slot) = state.slots.get_mut(&volume) {
+                slot.life = life;
+            }
+        } else {
+            state.slots.remove(&volume);
+        }
+        self.shared.1.notify_all();
+        again
+    }
+
+    /// A session whose thread could not be started.
+    pub(crate) fn drop_slot(&self, volume: VolumeId) {
+        let mut state = self.lock();
+        state.slots.remove(&volume);
+        state.tell(&Answer::Gone { volume });
+        self.shared.1.notify_all();
+    }
+
+    /// One session.
+    pub(crate) fn get(&self, volume: VolumeId) -> Option<SessionStatus> {
+        self.lock().slots.get(&volume).map(|slot| slot.status.clone())
+    }
+
+    /// All sessions.
+    pub(crate) fn list(&self) -> Vec<SessionStatus> {
+        self.lock().slots.values().map(|slot| slot.status.clone()).collect()
+    }
+
+    /// All sessions, `Synced`, then every change. Ends when its reader is too far behind.
+    pub(crate) fn watch(&self) -> Receiver<Answer> {
+        let mut state = self.lock();
+        let (watcher, changes) = sync_channel(state.slots.len() + 1 + WATCH_BEHIND_MAX);
+        let known = state.slots.values().map(|slot| Answer::Session { session: slot.status.clone() });
+        for answer in known.chain([Answer::Synced]) {
+            // The channel has room for all of them.
+            let _ = watcher.try_send(answer);
+        }
+        state.watchers.push(watcher);
+        changes
+    }
+
+    /// Waits until a session has taken an order to heart and stands (logged in, or given up), or is gone (`None`).
+    pub(crate) fn wait_settled(&self, sent: Sent, wait: Duration) -> Option<SessionStatus> {
+        self.wait(sent.volume, wait, |slot| {
+            let settled = !matches!(
+                slot.status.state,
+                SessionState::Connecting | SessionState::Recovering | SessionState::Ending
+            );
+            slot.served >= sent.number && settled
+        })
+    }
+
+    /// Waits until a session has ended. `None`: it has.
+    pub(crate) fn wait_gone(&self, sent: Sent, wait: Duration) -> Option<SessionStatus> {
+        let status = self.wait(sent.volume, wait, |slot| slot.life != sent.life);
+        let state = self.lock();
+        let lives = state.slots.get(&sent.volume).is_some_and(|slot| slot.life == sent.life);
+        status.filter(|_| lives)
+    }
+
+    fn wait(&self, volume: VolumeId, wait: Duration, done: impl Fn(&Slot) -> bool) -> Option<SessionStatus> {
+        // A client may ask for any time; an hour is as good as for ever, and no overflow.
+        let until = Instant::now() + wait.min(Duration::from_hours(1));
+        let mut state = self.lock();
+        loop {
+            let slot = state.slots.get(&volume)?;
+            let left = until.saturating_duration_since(Instant::now());
+            if done(slot) || left.is_zero() {
+                return Some(slot.status.clone());
+            }
+            let waited = self.shared.1.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}

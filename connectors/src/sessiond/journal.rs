@@ -1,0 +1,225 @@
+//! What must survive the daemon's death: one file per session in a folder that only root may open, lost with the machine's
+//! power like the sessions themselves (`/run`).
+//!
+//! A file is written, flushed and renamed before its session is made, and removed after the session is gone. A file that
+//! cannot be taken is named in the log and moved aside as `*.bad`.
+//!
+//! What must never happen here: a half file under a session's name; a file that others can read (it holds the CHAP secret);
+//! an error that shows what a file holds; a start that fails because of one bad file.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use mooring_model::{Portal, VolumeId};
+use nix::fcntl::OFlag;
+use serde::{Deserialize, Serialize};
+
+use super::steps::{Step, Steps};
+use crate::iscsi::Isid;
+use crate::wire::{End, SessionWish};
+
+/// The file format that this build writes and reads. Fields are only added.
+const VERSION: u32 = 1;
+/// Longest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Where a session stands on its way through life, as far as it must be remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryState {
+    /// It is to be logged in.
+    Wanted,
+    /// It is being ended.
+    Ending(End),
+    /// The target has refused this host: ended, not tried again.
+    Forbidden,
+    /// It cannot be made: not tried again.
+    Failed,
+    /// Its disk was another one: ended, not tried again.
+    WrongDisk,
+}
+
+/// One session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The file format.
+    version: u32,
+    /// Of which boot: kernel sessions do not outlive one.
+    pub boot_id: String,
+    /// What is wanted.
+    pub wish: SessionWish,
+    /// The initiator session id: one for the life of the session, whatever portal it goes to, so that each login takes the
+    /// place of the one before.
+    pub isid: Isid,
+    /// The portal that it was logged in at last, or is tried first.
+    pub portal: Portal,
+    /// Where it stands.
+    pub state: EntryState,
+    /// Why, for `Forbidden`, `Failed` and `WrongDisk`.
+    #[serde(default)]
+    pub problem: Option<String>,
+}
+
+impl Entry {
+    /// A new session that is wanted.
+    pub fn wanted(boot_id: &str, wish: SessionWish, isid: Isid, portal: Portal) -> Self {
+        Self {
+            version: VERSION,
+            boot_id: boot_id.to_owned(),
+            wish,
+            isid,
+            portal,
+            state: EntryState::Wanted,
+            problem: None,
+        }
+    }
+}
+
+/// A file operation that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {op} {}", .path.display())]
+pub struct JournalError {
+    op: &'static str,
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+fn failed<'a>(op: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> JournalError + 'a {
+    move |source| JournalError { op, path: path.to_owned(), source }
+}
+
+/// The folder.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    dir: PathBuf,
+    steps: Steps,
+}
+
+impl Journal {
+    /// Opens the folder; makes it if it is not there. Its mode is put right.
+    pub fn open(dir: &Path, steps: Steps) -> Result<Self, JournalError> {
+        if let Some(parent) = dir.parent() {
+            fs::create_dir_all(parent).map_err(failed("make the folder", parent))?;
+        }
+        match DirBuilder::new().mode(0o700).create(dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed("make the folder", dir)(error));
+            }
+            _ => {}
+        }
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
+            .map_err(failed("set the mode of the folder", dir))?;
+        Ok(Self { dir: dir.to_owned(), steps })
+    }
+
+    fn path(&self, volume: VolumeId) -> PathBuf {
+        self.dir.join(format!("{volume}.json"))
+    }
+
+    /// Everything of this boot, by volume. What cannot be taken is logged and moved aside.
+    pub fn load(&self, boot_id: &str) -> Result<Vec<Entry>, JournalError> {
+        let mut entries = Vec::new();
+        let mut names = Vec::new();
+        for file in fs::read_dir(&self.dir).map_err(failed("read the folder", &self.dir))? {
+            names.push(file.map_err(failed("read the folder", &self.dir))?.path());
+        }
+        names.sort();
+        for path in names {
+            match path.extension().and_then(|extension| extension.to_str()) {
+                // A write that was not finished: its rename never came, so the file before it still stands. It may hold a secret.
+                Some("tmp") => {
+                    let _ = fs::remove_file(&path);
+                }
+                Some("json") => match read(&path, boot_id) {
+                    Ok(entry) => entries.push(entry),
+                    Err(why) => set_aside(&path, &why),
+                },
+                _ => {}
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Writes a session's file. When this returns, it is there whatever happens.
+    pub fn write(&self, entry: &Entry) -> Result<(), JournalError> {
+        self.steps.step(Step::JournalWrite, || {
+            let path = self.path(entry.wish.volume);
+            let fresh = path.with_extension("tmp");
+            let write = || -> io::Result<()> {
+                // Left by a death in the middle of this: the new file must not get an old file's mode.
+                match fs::remove_file(&fresh) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+                let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+                file.write_all(&serde_json::to_vec_pretty(entry)?)?;
+                file.sync_all()?;
+                fs::rename(&fresh, &path)?;
+                File::open(&self.dir)?.sync_all()
+            };
+            write().map_err(failed("write", &path))
+        })
+    }
+
+    /// Removes a session's file. One that is not there is removed already.
+    pub fn remove(&self, volume: VolumeId) -> Result<(), JournalError> {
+        self.steps.step(Step::JournalRemove, || {
+            let path = self.path(volume);
+            let remove = || -> io::Result<()> {
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                    Err(error) => Err(error),
+                    Ok(()) => File::open(&self.dir)?.sync_all(),
+                }
+            };
+            remove().map_err(failed("remove", &path))
+        })
+    }
+}
+
+/// One file, or why it is not taken; without anything that it holds.
+fn read(path: &Path, boot_id: &str) -> Result<Entry, String> {
+    let mut text = Vec::new();
+    let mut options = OpenOptions::new();
+    // A pipe would block the start, a link would lead elsewhere.
+    options.read(true).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits());
+    let file = options.open(path).map_err(|error| error.to_string())?;
+    let meta = file.metadata().map_err(|error| error.to_string())?;
+    if !meta.is_file() {
+        return Err("it is no regular file".to_owned());
+    }
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(|error| error.to_string())?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("it is longer than {FILE_BYTES_MAX} bytes"));
+    }
+    let entry: Entry = serde_json::from_slice(&text)
+        .map_err(|error| format!("it is no session (line {}, column {})", error.line(), error.column()))?;
+    if entry.version != VERSION {
+        return Err(format!("it has format {}, this build reads {VERSION}", entry.version));
+    }
+    if path.file_stem() != Some(entry.wish.volume.to_string().as_ref()) {
+        return Err(format!("it is about volume {}", entry.wish.volume));
+    }
+    if entry.boot_id != boot_id {
+        return Err("it was written before this boot".to_owned());
+    }
+    if entry.wish.portals.is_empty() {
+        return Err("it names no portal".to_owned());
+    }
+    Ok(entry)
+}
+
+fn set_aside(path: &Path, why: &str) {
+    let aside = path.with_extension("json.bad");
+    match fs::rename(path, &aside) {
+        Ok(()) => {
+            tracing::warn!(file = %path.display(), why, moved_to = %aside.display(), "a journal file is not taken");
+        }
+        Err(error) => {
+            tracing::error!(file = %path.display(), why, %error, "a journal file is not taken, and cannot be moved");
+        }
+    }
+}

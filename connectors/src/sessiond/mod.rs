@@ -1,0 +1,562 @@
+//! The session daemon: makes iSCSI sessions, keeps them, recovers them, ends them. It knows wishes, the kernel and a journal;
+//! no volumes, no controller, no database.
+//!
+//! Threads: one that reads the kernel's events and hands them out by session; one per session with all its decisions
+//! (`session`); one that accepts clients and one per client (`server`); one that looks at sysfs each second for what no
+//! event told. They share a board with every session's status, and nothing else.
+//!
+//! It is crash-only. A panic in any thread aborts the process: the others could not know what the one that died held to be
+//! true. systemd starts it again at once, and it takes over what it finds ([`adopt`]); sessions and their I/O go on
+//! meanwhile, because they live in the kernel. For the same reason there is nothing to do at a stop.
+//!
+//! What must never happen here: a session dropped because this process ends or begins; a kernel session without a journal
+//! file; a session of somebody else touched; a step without a bound.
+
+pub mod adopt;
+mod attempt;
+mod board;
+pub mod identity;
+pub mod journal;
+mod keep;
+mod retry;
+mod server;
+mod session;
+pub mod steps;
+pub mod sysfs;
+mod teardown;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use mooring_host::{
+    Clock, IscsiEvent, IscsiEvents, IscsiKernel, KernelSession, LockError, LockFile, Tree, TreeError,
+};
+use mooring_model::{Chain, VolumeId};
+
+use self::adopt::Action;
+use self::board::{Board, Key, Numbered, Order, Vacancy};
+use self::identity::Identity;
+use self::journal::{Entry, Journal, JournalError};
+use self::retry::RetryTimes;
+use self::session::{Begin, Session, first_status, portal_of, sid_of};
+use self::steps::{SteppedKernel, Steps};
+use self::sysfs::{ConnectionAttr, KernelView, SessionAttr};
+use crate::wire::{SOCKET, SessionState, SessionWish};
+
+/// Most connections of clients at a time; one more is refused with a reason.
+pub const CONNECTIONS_MAX: usize = 64;
+/// Most sessions; a thread and about 0.3 MiB of locked memory each.
+pub const SESSIONS_MAX: usize = 4096;
+/// The stack of every thread: all of it may be locked into memory.
+pub const STACK_BYTES: usize = 256 * 1024;
+/// The folder of the socket, the lock and the journal, below the run folder.
+pub const FOLDER: &str = "sessiond";
+/// How long the threads that only read wait at a time.
+const TICK: Duration = Duration::from_secs(1);
+/// The events' thread must have come round within this time, or the watchdog is not fed.
+const BEAT_WITHIN: u64 = 10;
+
+/// How long things may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// A TCP connection to one portal.
+    pub connect_within: Duration,
+    /// One answer of a target during a login.
+    pub answer_within: Duration,
+    /// One login after the connection was made. LIO gives up after 15 s.
+    pub login_within: Duration,
+    /// The kernel's removal of a session's disks. They are gone already as a rule.
+    pub unbind_within: Duration,
+    /// The answer to a logout.
+    pub logout_within: Duration,
+    /// The kernel's destruction of a session, before it is asked again.
+    pub destroy_within: Duration,
+    /// The identity of a disk, before that is a problem to show.
+    pub check_within: Duration,
+    /// The pause before something is looked at again.
+    pub recheck: Duration,
+    /// How long the state must contradict an error event before the event is taken for one of an earlier connection.
+    pub stale_event: Duration,
+    /// The pause after the first failure of a login; doubled by each further one.
+    pub retry_first: Duration,
+    /// The longest pause.
+    pub retry_longest: Duration,
+    /// A second refusal counts when it comes this long after the first.
+    pub refused_for: Duration,
+    /// How often sysfs is looked at.
+    pub look_every: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            connect_within: Duration::from_secs(5),
+            answer_within: Duration::from_secs(10),
+            login_within: Duration::from_secs(30),
+            unbind_within: Duration::from_secs(10),
+            logout_within: Duration::from_secs(5),
+            destroy_within: Duration::from_secs(10),
+            check_within: Duration::from_secs(10),
+            recheck: Duration::from_secs(1),
+            stale_event: Duration::from_millis(50),
+            retry_first: Duration::from_millis(100),
+            retry_longest: Duration::from_secs(10),
+            refused_for: Duration::from_secs(3),
+            look_every: TICK,
+        }
+    }
+}
+
+impl Timing {
+    fn retry(&self) -> RetryTimes {
+        RetryTimes { first: self.retry_first, longest: self.retry_longest, refused_for: self.refused_for }
+    }
+}
+
+/// The machine that the daemon works on.
+#[derive(Clone)]
+pub struct Machine {
+    /// The kernel's initiator.
+    pub kernel: Arc<dyn IscsiKernel>,
+    /// `/sys`.
+    pub sys: Arc<dyn Tree>,
+    /// Who a disk is.
+    pub identity: Arc<dyn Identity>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// How many sessions there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulse {
+    /// All.
+    pub sessions: usize,
+    /// Logged in.
+    pub logged_in: usize,
+}
+
+/// How the daemon works.
+pub struct Config {
+    /// `/run/mooring`.
+    pub run_dir: PathBuf,
+    /// Of this boot; kernel sessions do not outlive one.
+    pub boot_id: String,
+    /// This host's name, for people who look at a target.
+    pub alias: Option<String>,
+    /// How long things may take.
+    pub timing: Timing,
+    /// Who listens at the fault points.
+    pub steps: Steps,
+    /// Called after a panic of any thread. The daemon's is [`std::process::abort`].
+    pub on_panic: Arc<dyn Fn() + Send + Sync>,
+    /// Called about each second while everything goes round.
+    pub alive: Box<dyn Fn(Pulse) + Send>,
+}
+
+impl Config {
+    /// The daemon's configuration: aborts after a panic, tells nobody that it lives.
+    pub fn new(run_dir: impl Into<PathBuf>, boot_id: impl Into<String>) -> Self {
+        Self {
+            run_dir: run_dir.into(),
+            boot_id: boot_id.into(),
+            alias: None,
+            timing: Timing::default(),
+            steps: Steps::silent(),
+            on_panic: Arc::new(|| std::process::abort()),
+            alive: Box::new(|_| {}),
+        }
+    }
+}
+
+/// Why the daemon does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another one works here.
+    #[error("another mooring-sessiond{} works on {}: there can be only one", with_pid(*.pid), .folder.display())]
+    Another {
+        /// The other's process.
+        pid: Option<u32>,
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The lock cannot be taken.
+    #[error("cannot see whether another mooring-sessiond works here")]
+    Lock(#[source] LockError),
+    /// The journal cannot be used.
+    #[error("the journal cannot be used")]
+    Journal(#[from] JournalError),
+    /// The kernel's sessions cannot be seen.
+    #[error("cannot see the kernel's iSCSI sessions")]
+    Sys(#[from] TreeError),
+    /// The socket cannot be made.
+    #[error("cannot listen on {}", .path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+}
+
+fn with_pid(pid: Option<u32>) -> String {
+    pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+}
+
+/// What all threads share.
+pub(crate) struct Context {
+    kernel: Arc<dyn IscsiKernel>,
+    sys: Arc<dyn Tree>,
+    identity: Arc<dyn Identity>,
+    clock: Arc<dyn Clock>,
+    journal: Journal,
+    board: Board,
+    timing: Timing,
+    steps: Steps,
+    boot_id: String,
+    alias: Option<String>,
+    started: SystemTime,
+    stopping: AtomicBool,
+    clients: AtomicU64,
+    beat: AtomicU64,
+    /// Sessions of ours that nobody had asked for at the start.
+    orphans: Mutex<BTreeMap<VolumeId, Vec<KernelView>>>,
+    on_panic: Arc<dyn Fn() + Send + Sync>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Context {
+    fn sys(&self) -> &dyn Tree {
+        self.sys.as_ref()
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.instant()
+    }
+
+    fn wall(&self) -> SystemTime {
+        self.clock.now()
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Starts a thread. A panic in it is the end of the process.
+    fn spawn(
+        self: &Arc<Self>,
+        name: String,
+        work: impl FnOnce() + Send + 'static,
+    ) -> io::Result<JoinHandle<()>> {
+        let on_panic = self.on_panic.clone();
+        thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
+            if catch_unwind(AssertUnwindSafe(work)).is_err() {
+                on_panic();
+            }
+        })
+    }
+
+    /// Starts a thread that a stop waits for.
+    fn keep(self: &Arc<Self>, name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = self.spawn(name, work)?;
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(())
+    }
+
+    /// Asks on a thread that can be lost who a disk is; the answer goes to the session.
+    fn check_identity(
+        self: &Arc<Self>,
+        kernel: KernelSession,
+        wish: &SessionWish,
+        check: u64,
+        answer: Sender<Numbered>,
+    ) {
+        let (identity, lun, naa) = (self.identity.clone(), wish.lun, wish.naa.clone());
+        let late = answer.clone();
+        let started = self.spawn(format!("check-{}", kernel.sid), move || {
+            // The session may have gone meanwhile.
+            let _ = answer.send((0, Order::Checked(check, identity.check(kernel, lun, &naa))));
+        });
+        if let Err(error) = started {
+            let verdict = identity::Verdict::Unknown(format!("cannot start a thread: {error}"));
+            let _ = late.send((0, Order::Checked(check, verdict)));
+        }
+    }
+
+    fn orphans(&self) -> MutexGuard<'_, BTreeMap<VolumeId, Vec<KernelView>>> {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The orphans of a volume, as they are now. Whoever asks has to do with them.
+    fn take_orphans(&self, volume: VolumeId) -> Vec<KernelView> {
+        let found = self.orphans().remove(&volume).unwrap_or_default();
+        let now = found.iter().filter_map(|view| sysfs::view(self.sys(), view.sid).ok().flatten());
+        now.filter(|view| view.volume == Some(volume)).collect()
+    }
+
+    /// Enters a session and starts its thread.
+    fn enter(self: &Arc<Self>, vacancy: Vacancy<'_>, entry: Entry, begin: Begin) -> io::Result<board::Sent> {
+        let volume = entry.wish.volume;
+        let (orders, to_self, sent) = vacancy.enter(Key::of(&entry.wish), first_status(&entry));
+        let session = Session::new(self.clone(), entry, orders, to_self);
+        let name = volume.to_string();
+        // Linux shows 15 characters of a thread's name.
+        let name = format!("vol-{}", name.get(..8).unwrap_or_default());
+        match self.keep(name, move || session.run(begin)) {
+            Ok(()) => Ok(sent),
+            Err(error) => {
+                self.board.drop_slot(volume);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A running daemon.
+pub struct Daemon {
+    context: Arc<Context>,
+    _lock: LockFile,
+}
+
+impl Daemon {
+    /// Starts: takes the lock, takes over what the journal and the kernel hold, and listens. `events` must have been opened
+    /// before this, so that nothing is lost between the look at the kernel and the first event.
+    pub fn start(config: Config, machine: Machine, events: Box<dyn IscsiEvents>) -> Result<Self, StartError> {
+        let folder = config.run_dir.join(FOLDER);
+        let journal = Journal::open(&folder, config.steps.clone())?;
+        let lock = match LockFile::acquire(folder.join("lock")) {
+            Ok(lock) => lock,
+            Err(LockError::Held { pid, .. }) => return Err(StartError::Another { pid, folder }),
+            Err(error) => return Err(StartError::Lock(error)),
+        };
+        let entries = journal.load(&config.boot_id)?;
+        let context = Arc::new(Context {
+            kernel: Arc::new(SteppedKernel::new(machine.kernel, config.steps.clone())),
+            sys: machine.sys,
+            identity: machine.identity,
+            started: machine.clock.now(),
+            clock: machine.clock,
+            journal,
+            board: Board::default(),
+            timing: config.timing,
+            steps: config.steps,
+            boot_id: config.boot_id,
+            alias: config.alias,
+            stopping: AtomicBool::new(false),
+            clients: AtomicU64::new(0),
+            beat: AtomicU64::new(0),
+            orphans: Mutex::default(),
+            on_panic: config.on_panic,
+            threads: Mutex::default(),
+        });
+        // From here on threads run: whatever fails now must not leave them to a daemon that is not there.
+        let daemon = Self { context, _lock: lock };
+        let started = daemon.begin(entries, events, config.alive, &config.run_dir.join(SOCKET));
+        match started {
+            Ok(()) => Ok(daemon),
+            Err(error) => {
+                daemon.stop();
+                Err(error)
+            }
+        }
+    }
+
+    fn begin(
+        &self,
+        entries: Vec<Entry>,
+        events: Box<dyn IscsiEvents>,
+        alive: Box<dyn Fn(Pulse) + Send>,
+        socket: &Path,
+    ) -> Result<(), StartError> {
+        let listener =
+            server::bind(socket).map_err(|source| StartError::Socket { path: socket.to_owned(), source })?;
+        let context = self.context.clone();
+        self.context
+            .keep("events".to_owned(), move || read_events(&context, events))
+            .map_err(StartError::Thread)?;
+        take_over(&self.context, entries)?;
+        let context = self.context.clone();
+        self.context
+            .keep("safety-net".to_owned(), move || look_around(&context, alive.as_ref()))
+            .map_err(StartError::Thread)?;
+        let context = self.context.clone();
+        self.context
+            .keep("clients".to_owned(), move || server::accept(&context, &listener))
+            .map_err(StartError::Thread)
+    }
+
+    /// Ends the threads of this process; sessions go on in the kernel. The daemon itself is only ever killed.
+    pub fn stop(self) {
+        self.context.stopping.store(true, Ordering::Relaxed);
+        self.context.board.tell_all(|| Order::Stop);
+        loop {
+            let thread = self.context.threads.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let Some(thread) = thread else { return };
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+
+    /// Waits for ever: the daemon ends by a signal.
+    pub fn run(self) -> ! {
+        loop {
+            thread::park();
+        }
+    }
+}
+
+/// Hands out the kernel's events.
+fn read_events(context: &Context, mut events: Box<dyn IscsiEvents>) {
+    while !context.is_stopping() {
+        context.beat.fetch_add(1, Ordering::Relaxed);
+        match events.next(context.timing.look_every) {
+            Ok(None) => {}
+            Ok(Some(IscsiEvent::Overrun)) => {
+                tracing::warn!("the kernel's events came too fast: every session is looked at");
+                context.board.tell_all(|| Order::Look);
+            }
+            Ok(Some(event)) => {
+                if let Some(sid) = sid_of(&event) {
+                    context.board.dispatch(sid, event);
+                }
+            }
+            Err(error) => {
+                tracing::error!(error = %Chain(&error), "the kernel's events cannot be read");
+                context.board.tell_all(|| Order::Look);
+                thread::sleep(TICK);
+            }
+        }
+    }
+}
+
+/// Looks at sysfs for what no event told; and tells that everything goes round.
+fn look_around(context: &Context, alive: &dyn Fn(Pulse)) {
+    let (mut beat, mut still) = (0, 0);
+    while !context.is_stopping() {
+        thread::sleep(context.timing.look_every);
+        let all = context.board.list();
+        let up = all.iter().filter(|session| session.state == SessionState::LoggedIn);
+        let mut logged_in = 0;
+        for session in up {
+            logged_in += 1;
+            let Some(sid) = session.sid else { continue };
+            let healthy = Some((SessionAttr::LoggedIn, ConnectionAttr::Up));
+            if sysfs::state(context.sys(), sid).is_ok_and(|state| state != healthy) {
+                context.board.look(session.volume);
+            }
+        }
+        let now = context.beat.load(Ordering::Relaxed);
+        still = if now == beat { still + 1 } else { 0 };
+        beat = now;
+        if still < BEAT_WITHIN {
+            alive(Pulse { sessions: all.len(), logged_in });
+        }
+    }
+}
+
+/// Takes over what the journal and the kernel hold.
+fn take_over(context: &Arc<Context>, entries: Vec<Entry>) -> Result<(), StartError> {
+    let mut views: BTreeMap<Option<VolumeId>, Vec<KernelView>> = BTreeMap::new();
+    for view in sysfs::views(context.sys())? {
+        views.entry(view.volume).or_default().push(view);
+    }
+    for mut entry in entries {
+        let volume = entry.wish.volume;
+        let ours = views.remove(&Some(volume)).unwrap_or_default();
+        let (begin, others) = begin_with(&mut entry, ours);
+        views.entry(None).or_default().extend(others);
+        match (begin, context.board.vacancy(volume)) {
+            (Some(begin), Some(vacancy)) => {
+                context.enter(vacancy, entry, begin).map_err(StartError::Thread)?;
+            }
+            // Ending, and ended.
+            (None, _) => context.journal.remove(volume)?,
+            (_, None) => {}
+        }
+    }
+    for view in views.into_values().flatten() {
+        unwanted(context, view)?;
+    }
+    Ok(())
+}
+
+/// How a session begins for which the kernel has these; and those of them that it does not take over. `None`: it has ended.
+fn begin_with(entry: &mut Entry, mut ours: Vec<KernelView>) -> (Option<Begin>, Vec<KernelView>) {
+    let chosen = adopt::best(&ours).cloned();
+    let mut action = adopt::decide(Some(entry.state), chosen.as_ref());
+    let mut begin = None;
+    if let Some(view) = chosen {
+        // It was made for another target; its place is needed.
+        if matches!(action, Action::Adopt | Action::Recover)
+            && view.target.as_deref() != Some(entry.wish.target.as_str())
+        {
+            action = Action::Remake;
+        }
+        entry.portal = portal_of(entry, &view);
+        ours.retain(|other| other.sid != view.sid);
+        let kernel = kernel_of(&view);
+        begin = match action {
+            Action::Adopt => Some(Begin::Adopt(kernel)),
+            Action::Recover => Some(Begin::Recover(kernel)),
+            Action::Remake => Some(Begin::Remake(kernel)),
+            Action::End(how) => Some(Begin::End(kernel, how)),
+            Action::Cut => Some(Begin::Cut(kernel)),
+            _ => None,
+        };
+    }
+    tracing::debug!(volume = %entry.wish.volume, state = ?entry.state, ?action, "session begins");
+    match action {
+        Action::Make => begin = Some(Begin::Make),
+        Action::Keep => begin = Some(Begin::Keep),
+        _ => {}
+    }
+    (begin, ours)
+}
+
+/// A kernel session of ours that no journal file is about.
+fn unwanted(context: &Arc<Context>, view: KernelView) -> Result<(), StartError> {
+    let (sid, volume) = (view.sid, view.volume);
+    match adopt::decide(None, Some(&view)) {
+        Action::Destroy => {
+            tracing::warn!(sid, ?volume, "a session of ours that was never whole is destroyed");
+            let (kernel, shared) = (kernel_of(&view), context.clone());
+            let reap = move || {
+                if !teardown::reap(&shared, kernel) {
+                    tracing::error!(sid, "the kernel does not destroy a session that was never whole");
+                }
+            };
+            context.keep(format!("reap-{sid}"), reap).map_err(StartError::Thread)
+        }
+        Action::Orphan => {
+            tracing::warn!(
+                sid,
+                host = view.host,
+                ?volume,
+                target = view.target,
+                "orphan: a session of ours that nobody has asked for is left as it is, until its volume is attached or \
+                 detached"
+            );
+            if let Some(volume) = volume {
+                context.orphans().entry(volume).or_default().push(view);
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn kernel_of(view: &KernelView) -> KernelSession {
+    KernelSession { sid: view.sid, host: view.host }
+}

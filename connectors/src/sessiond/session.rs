@@ -1,0 +1,613 @@
+//! The life of one session, on a thread of its own: made, kept, recovered, ended. What is decided here is what comes next;
+//! how a login and an end go is in `attempt` and `teardown`, and what a session
+//! that is logged in waits for in `keep`.
+//!
+//! What must never happen here: a wait that an order to end does not interrupt; a kernel session without its journal file;
+//! "logged in" shown before the disk's identity was checked after a loss; one session's trouble that another notices.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use mooring_host::{IscsiEvent, IscsiParam, KernelSession};
+use mooring_model::{Chain, Portal, VolumeId};
+
+use super::Context;
+use super::board::{Numbered, Order};
+use super::identity::Verdict;
+use super::journal::{Entry, EntryState};
+use super::retry::{Failure, Next, Retry};
+use super::sysfs::{self, ConnectionAttr, KernelView, SessionAttr};
+use crate::iscsi::Isid;
+use crate::wire::{End, SessionState, SessionStatus, SessionWish};
+
+/// The kernel's number of a connection error: the session's host goes away.
+pub(super) const INVALID_HOST: u32 = 1018;
+
+/// How a session begins in this process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Begin {
+    /// It is made.
+    Make,
+    /// The kernel has a whole, healthy one.
+    Adopt(KernelSession),
+    /// The kernel has one that was lost.
+    Recover(KernelSession),
+    /// The kernel has one that is of no use.
+    Remake(KernelSession),
+    /// It is being ended.
+    End(KernelSession, End),
+    /// It was given up; what is left of it goes.
+    Cut(KernelSession),
+    /// It was given up and is gone.
+    Keep,
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// Make a kernel session and log in.
+    Connect,
+    /// Log in again on the kernel session, not before this time has passed.
+    Recover(Duration),
+    /// Ask the disk who it is.
+    Check,
+    /// Logged in: wait for what happens.
+    Up,
+    /// Destroy what is there, then make it anew.
+    Remake,
+    /// End it.
+    End(End),
+    /// Given up: wait for a newer wish.
+    Parked,
+    /// This process stops; the session goes on.
+    Stop,
+}
+
+/// Why work was left.
+#[derive(Debug)]
+pub(crate) enum Out {
+    /// This process stops.
+    Stop,
+    /// The session is to be ended.
+    End(End),
+    /// It failed.
+    Fail(Fail),
+}
+
+/// A failure, as far as it decides what comes next.
+#[derive(Debug)]
+pub(crate) struct Fail {
+    pub(crate) kind: FailKind,
+    pub(crate) text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailKind {
+    /// Nobody answers, or the connection broke.
+    Unreachable,
+    /// The target or this machine is not able now.
+    Unable,
+    /// The target does not let this host in.
+    Refused,
+    /// The target does not do what it must: another try would end the same.
+    Wrong,
+    /// The SCSI host goes away.
+    HostGone,
+    /// There is no kernel session any more.
+    SessionGone,
+}
+
+impl Fail {
+    pub(crate) fn out(kind: FailKind, text: impl Into<String>) -> Out {
+        Out::Fail(Self { kind, text: text.into() })
+    }
+}
+
+/// What has woken the thread.
+#[derive(Debug)]
+pub(crate) enum Wake {
+    Event(IscsiEvent),
+    Look,
+    Checked(u64, Verdict),
+    /// The wish has changed.
+    Changed,
+    Timeout,
+}
+
+/// A kernel session and our hold of its connection.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) kernel: KernelSession,
+    /// The connection's socket; `None` for one of a process before this.
+    pub(crate) socket: Option<TcpStream>,
+}
+
+pub(crate) struct Session {
+    pub(crate) context: Arc<Context>,
+    pub(crate) entry: Entry,
+    pub(crate) status: SessionStatus,
+    pub(crate) live: Option<Live>,
+    /// Its connection is started: a logout can be sent.
+    pub(crate) started: bool,
+    orders: Receiver<Numbered>,
+    pub(super) to_self: Sender<Numbered>,
+    served: u64,
+    /// Asked for while it was being ended.
+    again: Option<(u64, SessionWish)>,
+    retry: Retry,
+    /// When the first of the failures since the last login began.
+    trying_since: Option<Instant>,
+    pub(super) checks: u64,
+}
+
+/// What a session shows at first.
+pub(crate) fn first_status(entry: &Entry) -> SessionStatus {
+    SessionStatus {
+        volume: entry.wish.volume,
+        generation: entry.wish.generation,
+        target: entry.wish.target.clone(),
+        initiator: entry.wish.initiator.clone(),
+        state: match entry.state {
+            EntryState::Wanted => SessionState::Connecting,
+            EntryState::Ending(_) => SessionState::Ending,
+            EntryState::Forbidden => SessionState::Forbidden,
+            EntryState::Failed => SessionState::Failed,
+            EntryState::WrongDisk => SessionState::WrongDisk,
+        },
+        portal: entry.portal,
+        isid: entry.isid.to_string(),
+        sid: None,
+        host: None,
+        since: None,
+        login_us: None,
+        relogins: 0,
+        adopted: false,
+        verified: 0,
+        problem: entry.problem.clone(),
+        retry_in_ms: None,
+    }
+}
+
+/// The journal's entry of a new wish. `None`: it names no portal.
+pub(crate) fn new_entry(boot_id: &str, wish: SessionWish) -> Option<Entry> {
+    let portal = *wish.portals.first()?;
+    let isid = Isid::of(&wish.initiator, &wish.target, portal);
+    Some(Entry::wanted(boot_id, wish, isid, portal))
+}
+
+impl Session {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        entry: Entry,
+        orders: Receiver<Numbered>,
+        to_self: Sender<Numbered>,
+    ) -> Self {
+        let status = first_status(&entry);
+        Self {
+            context,
+            entry,
+            status,
+            live: None,
+            started: false,
+            orders,
+            to_self,
+            served: 0,
+            again: None,
+            retry: Retry::default(),
+            trying_since: None,
+            checks: 0,
+        }
+    }
+
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.entry.wish.volume
+    }
+
+    /// Lives until the session is gone or this process stops.
+    pub(crate) fn run(mut self, begin: Begin) {
+        let mut phase = self.begin(begin);
+        loop {
+            tracing::debug!(volume = %self.volume(), ?phase, "session");
+            phase = match phase {
+                Phase::Connect => self.connect(),
+                Phase::Recover(wait) => self.recover(wait),
+                Phase::Check => self.check(),
+                Phase::Up => self.up(),
+                Phase::Remake => match self.teardown(End::Cut) {
+                    Ok(()) => Phase::Connect,
+                    Err(out) => self.left(out),
+                },
+                Phase::End(how) => match self.end(how) {
+                    Some(phase) => phase,
+                    None => return,
+                },
+                Phase::Parked => self.parked(),
+                Phase::Stop => return,
+            };
+        }
+    }
+
+    fn begin(&mut self, begin: Begin) -> Phase {
+        let (phase, kernel) = match begin {
+            Begin::Make => {
+                // Written before anything else, and again and again if it cannot be: without it no kernel session is made.
+                return Phase::Connect;
+            }
+            Begin::Keep => return Phase::Parked,
+            Begin::Adopt(kernel) => (Phase::Check, kernel),
+            Begin::Recover(kernel) => (Phase::Recover(Duration::ZERO), kernel),
+            Begin::Remake(kernel) => (Phase::Remake, kernel),
+            Begin::End(kernel, how) => (Phase::End(how), kernel),
+            Begin::Cut(kernel) => (Phase::Parked, kernel),
+        };
+        self.hold(kernel, None);
+        if self.entry.state == EntryState::Wanted {
+            self.record();
+        }
+        match begin {
+            Begin::Adopt(_) => {
+                self.started = true;
+                self.status.adopted = true;
+                self.status.state = SessionState::LoggedIn;
+                tracing::info!(
+                    volume = %self.volume(), target = %self.entry.wish.target, sid = kernel.sid,
+                    portal = %self.entry.portal, "session adopted, no login"
+                );
+                // It may have been lost between the look at it and the first event that comes here.
+                if let Some(phase) = self.look() {
+                    return phase;
+                }
+            }
+            // A logout is tried when the session still is logged in.
+            Begin::End(..) => {
+                let state = sysfs::state(self.context.sys(), kernel.sid);
+                self.started = matches!(state, Ok(Some((SessionAttr::LoggedIn, ConnectionAttr::Up))));
+            }
+            Begin::Recover(_) => {
+                self.status.adopted = true;
+                tracing::info!(volume = %self.volume(), sid = kernel.sid, "session adopted, it was lost: logging in again");
+            }
+            _ => {}
+        }
+        self.show();
+        if matches!(begin, Begin::Cut(_)) {
+            if let Err(out) = self.teardown(End::Cut) {
+                return self.left(out);
+            }
+            self.show();
+        }
+        phase
+    }
+
+    /// From here on this kernel session is ours to keep or to destroy.
+    pub(crate) fn hold(&mut self, kernel: KernelSession, socket: Option<TcpStream>) {
+        self.context.board.route(kernel.sid, self.volume());
+        self.live = Some(Live { kernel, socket });
+        self.status.sid = Some(kernel.sid);
+        self.status.host = Some(kernel.host);
+    }
+
+    pub(crate) fn show(&self) {
+        self.context.board.show(&self.status, self.served);
+    }
+
+    pub(crate) fn show_state(&mut self, state: SessionState) {
+        self.status.state = state;
+        self.show();
+    }
+
+    /// Writes the journal; says whether that went well.
+    pub(crate) fn record(&mut self) -> bool {
+        match self.context.journal.write(&self.entry) {
+            Ok(()) => true,
+            Err(error) => {
+                let problem = Chain(&error).to_string();
+                tracing::error!(volume = %self.volume(), problem, "the journal cannot be written");
+                self.status.problem = Some(problem);
+                false
+            }
+        }
+    }
+
+    pub(super) fn left(&mut self, out: Out) -> Phase {
+        match out {
+            Out::Stop => Phase::Stop,
+            Out::End(how) => Phase::End(how),
+            Out::Fail(fail) => {
+                self.status.problem = Some(fail.text);
+                self.show();
+                Phase::Remake
+            }
+        }
+    }
+
+    /// The next thing that happens until this time. Wishes are taken to heart here.
+    pub(crate) fn next(&mut self, until: Instant) -> Result<Wake, Out> {
+        let wait = until.saturating_duration_since(self.context.now());
+        let (number, order) = match self.orders.recv_timeout(wait) {
+            Ok(numbered) => numbered,
+            Err(RecvTimeoutError::Timeout) => return Ok(Wake::Timeout),
+            // We hold a sender ourselves; nobody is left to want anything.
+            Err(RecvTimeoutError::Disconnected) => return Err(Out::Stop),
+        };
+        self.served = self.served.max(number);
+        match order {
+            Order::Ensure(wish) => {
+                self.take(number, *wish);
+                self.show();
+                Ok(Wake::Changed)
+            }
+            Order::End(how) => {
+                self.again = None;
+                Err(Out::End(how))
+            }
+            // One of a kernel session that was ours before.
+            Order::Event(event) if !self.is_ours(&event) => Ok(Wake::Look),
+            Order::Event(event) => Ok(Wake::Event(event)),
+            Order::Look => Ok(Wake::Look),
+            Order::Checked(check, verdict) => Ok(Wake::Checked(check, verdict)),
+            Order::Stop => Err(Out::Stop),
+        }
+    }
+
+    fn is_ours(&self, event: &IscsiEvent) -> bool {
+        sid_of(event).is_none_or(|sid| self.live.as_ref().is_some_and(|live| live.kernel.sid == sid))
+    }
+
+    /// Waits, for nothing but orders.
+    fn pause(&mut self, time: Duration) -> Result<(), Out> {
+        let until = self.context.now() + time;
+        loop {
+            match self.next(until)? {
+                Wake::Timeout | Wake::Changed => return Ok(()),
+                Wake::Event(IscsiEvent::Destroyed(_)) => {
+                    return Err(Fail::out(FailKind::SessionGone, "somebody else has destroyed the session"));
+                }
+                Wake::Event(IscsiEvent::ConnectionError { error: INVALID_HOST, .. }) => {
+                    return Err(Fail::out(FailKind::HostGone, "the kernel's initiator was unloaded"));
+                }
+                Wake::Event(_) | Wake::Look | Wake::Checked(..) => {}
+            }
+        }
+    }
+
+    /// Events of the connection before the one that comes now mean nothing any more.
+    pub(crate) fn forget_events(&mut self) -> Result<(), Out> {
+        let now = self.context.now();
+        while !matches!(self.next(now)?, Wake::Timeout) {}
+        Ok(())
+    }
+
+    fn take(&mut self, number: u64, wish: SessionWish) {
+        let kept = &self.entry.wish;
+        match self.entry.state {
+            EntryState::Ending(_) => {
+                self.again = Some((number, wish));
+                return;
+            }
+            EntryState::Forbidden | EntryState::Failed | EntryState::WrongDisk => {
+                if wish.generation > kept.generation {
+                    self.renew(wish);
+                }
+                return;
+            }
+            EntryState::Wanted if wish.generation < kept.generation || wish == *kept => return,
+            EntryState::Wanted => {}
+        }
+        let recovery_changed = wish.recovery_timeout_s != kept.recovery_timeout_s;
+        self.entry.wish = wish;
+        self.status.generation = self.entry.wish.generation;
+        tracing::info!(volume = %self.volume(), generation = %self.status.generation, "new wish, for the next login");
+        self.record();
+        if let (true, Some(live)) = (recovery_changed, &self.live) {
+            let seconds = self.entry.wish.recovery_timeout_s.to_string();
+            let set = self.context.kernel.set_param(live.kernel.sid, IscsiParam::SessRecoveryTmo, &seconds);
+            if let Err(error) = set {
+                tracing::warn!(volume = %self.volume(), %error, "the recovery time is taken over at the next login");
+            }
+        }
+    }
+
+    /// Begins anew with another wish.
+    fn renew(&mut self, wish: SessionWish) {
+        let Some(entry) = new_entry(&self.entry.boot_id, wish) else { return };
+        self.entry = entry;
+        self.status = first_status(&self.entry);
+        self.retry = Retry::default();
+        self.trying_since = None;
+    }
+
+    fn connect(&mut self) -> Phase {
+        self.status.state = SessionState::Connecting;
+        self.status.retry_in_ms = None;
+        self.show();
+        loop {
+            let written = self.record();
+            let tried = if written {
+                self.login_anywhere(false)
+            } else {
+                Err(Fail::out(FailKind::Unable, self.status.problem.clone().unwrap_or_default()))
+            };
+            let fail = match tried {
+                Ok(()) => {
+                    self.logged_in();
+                    return Phase::Up;
+                }
+                Err(Out::Fail(fail)) => fail,
+                Err(out) => return self.left(out),
+            };
+            let next = match fail.kind {
+                FailKind::Refused | FailKind::Wrong => return self.give_up(EntryState::Failed, fail.text),
+                FailKind::HostGone | FailKind::SessionGone | FailKind::Unreachable => Failure::Unreachable,
+                FailKind::Unable => Failure::Unable,
+            };
+            if let Err(out) = self.wait_after(next, &fail.text) {
+                return self.left(out);
+            }
+        }
+    }
+
+    fn recover(&mut self, wait: Duration) -> Phase {
+        self.started = false;
+        self.status.state = SessionState::Recovering;
+        self.status.retry_in_ms = None;
+        self.show();
+        let mut first_wait = Some(wait).filter(|wait| !wait.is_zero());
+        loop {
+            let tried = self.stop_for_recovery().and_then(|()| match first_wait.take() {
+                Some(wait) => self.pause(wait),
+                None => Ok(()),
+            });
+            let fail = match tried.and_then(|()| self.login_anywhere(true)) {
+                Ok(()) => {
+                    self.status.relogins += 1;
+                    return Phase::Check;
+                }
+                Err(Out::Fail(fail)) => fail,
+                Err(out) => return self.left(out),
+            };
+            let failure = match fail.kind {
+                FailKind::HostGone => return self.give_up(EntryState::Failed, fail.text),
+                FailKind::SessionGone => {
+                    self.status.problem = Some(fail.text);
+                    self.let_go();
+                    return Phase::Connect;
+                }
+                FailKind::Unreachable => Failure::Unreachable,
+                FailKind::Refused => Failure::Refused,
+                // A target that is being restored may answer anything; and I/O waits for it.
+                FailKind::Unable | FailKind::Wrong => Failure::Unable,
+            };
+            match self.wait_after(failure, &fail.text) {
+                Ok(true) => {}
+                Ok(false) => {
+                    let problem = self.status.problem.clone().unwrap_or_default();
+                    return self.give_up(EntryState::Forbidden, problem);
+                }
+                Err(Out::Fail(Fail { kind: FailKind::SessionGone, .. })) => {
+                    self.let_go();
+                    return Phase::Connect;
+                }
+                Err(Out::Fail(fail)) => return self.give_up(EntryState::Failed, fail.text),
+                Err(out) => return self.left(out),
+            }
+        }
+    }
+
+    /// After a failure: waits until the next try is due. `false`: the target means it.
+    fn wait_after(&mut self, failure: Failure, text: &str) -> Result<bool, Out> {
+        let now = self.context.now();
+        let since = *self.trying_since.get_or_insert(now);
+        let next = self.retry.failed(failure, now, &self.context.timing.retry(), jitter());
+        let problem = format!(
+            "{text}; tried {} times in {:.1} s",
+            self.retry.failures(),
+            now.saturating_duration_since(since).as_secs_f64()
+        );
+        // The first failure, and then each that says something else, is worth a line.
+        tracing::warn!(volume = %self.volume(), problem, "no login");
+        self.status.problem = Some(problem);
+        let Next::After(pause) = next else { return Ok(false) };
+        self.status.retry_in_ms = u64::try_from(pause.as_millis()).ok();
+        self.show();
+        self.pause(pause)?;
+        self.status.retry_in_ms = None;
+        Ok(true)
+    }
+
+    /// The login is done and its disk, if any, is the right one.
+    pub(super) fn logged_in(&mut self) {
+        self.retry = Retry::default();
+        self.trying_since = None;
+        self.status.problem = None;
+        self.status.retry_in_ms = None;
+        self.show_state(SessionState::LoggedIn);
+    }
+
+    /// Ends the session for good, and stays to say why.
+    pub(super) fn give_up(&mut self, state: EntryState, problem: String) -> Phase {
+        tracing::error!(volume = %self.volume(), ?state, problem, "session given up");
+        self.entry.state = state;
+        self.entry.problem = Some(problem.clone());
+        self.record();
+        self.status.retry_in_ms = None;
+        self.status.problem = Some(problem.clone());
+        // Shown as what it is only when the kernel's session has gone with its disk.
+        if let Err(out) = self.teardown(End::Cut) {
+            return self.left(out);
+        }
+        self.status.problem = Some(problem);
+        self.status.state = first_status(&self.entry).state;
+        self.show();
+        Phase::Parked
+    }
+
+    fn parked(&mut self) -> Phase {
+        loop {
+            if self.entry.state == EntryState::Wanted {
+                return Phase::Connect;
+            }
+            let until = self.context.now() + Duration::from_hours(1);
+            if let Err(out) = self.next(until) {
+                return self.left(out);
+            }
+        }
+    }
+
+    /// Ends the session. `None`: it is gone, and nobody wants it again.
+    fn end(&mut self, how: End) -> Option<Phase> {
+        let mut how = how;
+        loop {
+            self.entry.state = EntryState::Ending(how);
+            // Ending goes on without the journal: a revoked session must go.
+            self.record();
+            self.status.retry_in_ms = None;
+            self.show_state(SessionState::Ending);
+            match self.teardown(how) {
+                Ok(()) => break,
+                Err(Out::Stop) => return Some(Phase::Stop),
+                Err(Out::End(End::Cut)) => how = End::Cut,
+                // The same again; and what is gone already goes no further.
+                Err(Out::End(End::Logout) | Out::Fail(_)) => {}
+            }
+        }
+        while let Err(error) = self.context.journal.remove(self.volume()) {
+            self.status.problem = Some(Chain(&error).to_string());
+            self.show();
+            match self.pause(self.context.timing.recheck) {
+                Err(Out::Stop) => return Some(Phase::Stop),
+                Ok(()) | Err(Out::End(_) | Out::Fail(_)) => {}
+            }
+        }
+        tracing::info!(volume = %self.volume(), ?how, "session ended");
+        let (number, wish) = self.context.board.leave(self.volume(), &self.orders, self.again.take())?;
+        self.served = self.served.max(number);
+        self.renew(wish);
+        Some(Phase::Connect)
+    }
+}
+
+/// Which session an event is about.
+pub(crate) fn sid_of(event: &IscsiEvent) -> Option<u32> {
+    match event {
+        IscsiEvent::Pdu { sid, .. } | IscsiEvent::ConnectionError { sid, .. } => Some(*sid),
+        IscsiEvent::Created(session) | IscsiEvent::Destroyed(session) | IscsiEvent::Unbound(session) => {
+            Some(session.sid)
+        }
+        IscsiEvent::Overrun => None,
+    }
+}
+
+/// A portal that a kernel session was logged in at goes before the journal's.
+pub(crate) fn portal_of(entry: &Entry, view: &KernelView) -> Portal {
+    view.portal.filter(|portal| entry.wish.portals.contains(portal)).unwrap_or(entry.portal)
+}
+
+/// Any number; a predictable one does no harm.
+fn jitter() -> u8 {
+    let mut byte = [0];
+    let _ = getrandom::fill(&mut byte);
+    byte[0]
+}

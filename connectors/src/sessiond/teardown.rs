@@ -1,0 +1,155 @@
+//! How a kernel session ends: with a logout, or at once. Each step may have been done already, by us before a crash or by
+//! somebody else.
+//!
+//! What must never happen here: a flush or a wait for I/O (the disk may be blocked); "gone" said while the kernel still has
+//! the session.
+
+use std::time::Duration;
+
+use mooring_host::{Errno, IscsiError, IscsiEvent, KernelSession, StopMode, drop_connection};
+
+use super::session::{Out, Session, Wake};
+use super::{Context, sysfs};
+use crate::iscsi::{Opcode, logout_request, opcode};
+use crate::wire::End;
+
+/// How long between two looks whether the session has gone, where no event says it.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Something that is gone already is as good as destroyed; so is a connection that is stopped already.
+fn tolerate(done: Result<(), IscsiError>) {
+    match done {
+        Ok(()) => {}
+        Err(error) if matches!(error.errno, Errno::EINVAL | Errno::ENOTCONN) => {}
+        Err(error) => tracing::warn!(%error, "a step of the end of a session failed"),
+    }
+}
+
+/// Begins to destroy whatever there is of a kernel session.
+pub(crate) fn destroy(context: &Context, sid: u32) {
+    tolerate(context.kernel.stop_connection(sid, StopMode::Terminate));
+    tolerate(context.kernel.destroy_connection(sid));
+    tolerate(context.kernel.destroy_session(sid));
+}
+
+/// Destroys a kernel session that no thread keeps, and waits some time until it is gone.
+pub(crate) fn reap(context: &Context, kernel: KernelSession) -> bool {
+    destroy(context, kernel.sid);
+    let until = context.now() + context.timing.destroy_within;
+    loop {
+        match sysfs::exists(context.sys(), kernel.sid) {
+            Ok(false) => return true,
+            Ok(true) if context.now() < until => std::thread::sleep(LOOK_EVERY),
+            Ok(true) | Err(_) => return false,
+        }
+    }
+}
+
+impl Session {
+    /// Ends the kernel session, if there is one. Returns when it is gone, or on an order to stop. An order to
+    /// cut ends the logout at once; an order to end that comes later is returned when the session is gone.
+    pub(crate) fn teardown(&mut self, how: End) -> Result<(), Out> {
+        let Some(kernel) = self.live.as_ref().map(|live| live.kernel) else { return Ok(()) };
+        if how == End::Logout && self.started {
+            self.log_out(kernel)?;
+        }
+        self.started = false;
+        let began = self.context.now();
+        let mut asked = None;
+        loop {
+            destroy(&self.context, kernel.sid);
+            if let Some(socket) = self.live.as_mut().and_then(|live| live.socket.take()) {
+                drop_connection(socket);
+            }
+            if self.is_gone_soon(kernel, &mut asked)? {
+                self.let_go();
+                // Not lost: whoever destroyed for another reason goes on with it.
+                return asked.map_or(Ok(()), |how| Err(Out::End(how)));
+            }
+            let problem = format!(
+                "the kernel has not destroyed session {} for {} s",
+                kernel.sid,
+                self.context.now().saturating_duration_since(began).as_secs()
+            );
+            tracing::error!(volume = %self.volume(), problem, "session does not end");
+            self.status.problem = Some(problem);
+            self.show();
+        }
+    }
+
+    /// The kernel session is gone.
+    pub(crate) fn let_go(&mut self) {
+        if let Some(live) = self.live.take() {
+            self.context.board.unroute(live.kernel.sid);
+            if let Some(socket) = live.socket {
+                drop_connection(socket);
+            }
+        }
+        self.started = false;
+        self.status.sid = None;
+        self.status.host = None;
+    }
+
+    /// Takes the devices from the session and says goodbye to the target; both bounded.
+    fn log_out(&mut self, kernel: KernelSession) -> Result<(), Out> {
+        let timing = self.context.timing;
+        match self.context.kernel.unbind_session(kernel.sid) {
+            Ok(()) => {
+                self.wait_for(timing.unbind_within, |event| {
+                    matches!(
+                        event,
+                        IscsiEvent::Unbound(_)
+                            | IscsiEvent::Destroyed(_)
+                            | IscsiEvent::ConnectionError { .. }
+                    )
+                })?;
+            }
+            Err(error) => tolerate(Err(error)),
+        }
+        if self.context.kernel.send_pdu(kernel.sid, &logout_request(), &[]).is_ok() {
+            let answered = self.wait_for(timing.logout_within, |event| match event {
+                IscsiEvent::Pdu { header, .. } => opcode(header) == Opcode::LogoutResponse,
+                IscsiEvent::ConnectionError { .. } | IscsiEvent::Destroyed(_) => true,
+                _ => false,
+            })?;
+            if !answered {
+                tracing::warn!(volume = %self.volume(), sid = kernel.sid, "the target does not answer the logout");
+            }
+        }
+        Ok(())
+    }
+
+    fn is_gone_soon(&mut self, kernel: KernelSession, asked: &mut Option<End>) -> Result<bool, Out> {
+        let until = self.context.now() + self.context.timing.destroy_within;
+        loop {
+            match sysfs::exists(self.context.sys(), kernel.sid) {
+                Ok(false) => return Ok(true),
+                Ok(true) => {}
+                Err(error) => tracing::warn!(%error, "cannot see whether a session is gone"),
+            }
+            let now = self.context.now();
+            if now >= until {
+                return Ok(false);
+            }
+            // Whatever wakes us, the kernel is asked again.
+            match self.next(until.min(now + LOOK_EVERY)) {
+                Ok(_) | Err(Out::Fail(_)) => {}
+                Err(Out::End(how)) => *asked = Some(how),
+                Err(Out::Stop) => return Err(Out::Stop),
+            }
+        }
+    }
+
+    /// Waits for one of these events. `false`: none came in time. An order to log out changes nothing.
+    fn wait_for(&mut self, within: Duration, this: impl Fn(&IscsiEvent) -> bool) -> Result<bool, Out> {
+        let until = self.context.now() + within;
+        loop {
+            match self.next(until) {
+                Ok(Wake::Event(event)) if this(&event) => return Ok(true),
+                Ok(Wake::Timeout) => return Ok(false),
+                Ok(_) | Err(Out::End(End::Logout)) => {}
+                Err(out) => return Err(out),
+            }
+        }
+    }
+}

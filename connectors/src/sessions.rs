@@ -1,0 +1,123 @@
+//! What the agent asks of `mooring-sessiond`, as a trait: the real daemon behind its socket, or a fake of it.
+//!
+//! What must never happen here: two calls on one connection at the same time; a call without a bound.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use mooring_model::VolumeId;
+
+use crate::client::{Client, ClientError, SessionEvent, Watch};
+use crate::wire::{End, SessionStatus, SessionWish};
+
+/// The keeper of sessions. Every call blocks, and is bounded.
+pub trait Sessions: Send + Sync {
+    /// Asks for a session like this, and waits up to `wait` for it to be logged in or failed for good. Idempotent.
+    fn ensure(&self, wish: &SessionWish, wait: Duration) -> Result<SessionStatus, ClientError>;
+    /// Ends a session and waits up to `wait`. `None`: it is gone. Idempotent.
+    fn end(&self, volume: VolumeId, how: End, wait: Duration) -> Result<Option<SessionStatus>, ClientError>;
+    /// One session; `None` when there is none of this volume.
+    fn get(&self, volume: VolumeId) -> Result<Option<SessionStatus>, ClientError>;
+    /// All sessions.
+    fn list(&self) -> Result<Vec<SessionStatus>, ClientError>;
+    /// All sessions, then [`SessionEvent::Synced`], then every change.
+    fn watch(&self) -> Result<Box<dyn SessionChanges>, ClientError>;
+}
+
+/// A stream of changes. One reader.
+pub trait SessionChanges: Send {
+    /// The next change; `None` when none came within `wait`. After an error: watch again.
+    fn next(&mut self, wait: Duration) -> Result<Option<SessionEvent>, ClientError>;
+}
+
+impl SessionChanges for Watch {
+    fn next(&mut self, wait: Duration) -> Result<Option<SessionEvent>, ClientError> {
+        Self::next(self, wait)
+    }
+}
+
+/// Whether two looks at a session tell the same: what only counts down is left out.
+pub fn same(one: Option<&SessionStatus>, other: Option<&SessionStatus>) -> bool {
+    let facts = |status: &SessionStatus| SessionStatus { retry_in_ms: None, ..status.clone() };
+    one.map(facts) == other.map(facts)
+}
+
+/// Connections that stay open for the next call. Connecting costs a round trip more.
+const IDLE_MAX: usize = 4;
+
+/// The daemon of a run folder.
+#[derive(Debug)]
+pub struct Sessiond {
+    run_dir: PathBuf,
+    software: String,
+    idle: Mutex<Vec<Client>>,
+}
+
+impl Sessiond {
+    /// The daemon whose socket lies below this folder (`/run/mooring`). `software` is for its log. Nothing is connected yet.
+    pub fn new(run_dir: &Path, software: &str) -> Self {
+        Self { run_dir: run_dir.to_owned(), software: software.to_owned(), idle: Mutex::default() }
+    }
+
+    fn connect(&self) -> Result<Client, ClientError> {
+        Client::connect(&self.run_dir, &self.software)
+    }
+
+    fn take(&self) -> Option<Client> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    fn keep(&self, client: Client) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_MAX {
+            idle.push(client);
+        }
+    }
+
+    /// Runs one call on a connection of its own. A kept connection may be that of a daemon that is gone: then the call,
+    /// which is idempotent like all of them, is made once more on a new one.
+    fn call<T>(&self, call: impl Fn(&mut Client) -> Result<T, ClientError>) -> Result<T, ClientError> {
+        if let Some(mut client) = self.take() {
+            match call(&mut client) {
+                Err(ClientError::Broken { .. } | ClientError::Connect { .. }) => {
+                    self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                }
+                answer => {
+                    if !matches!(answer, Err(ClientError::Answer { .. })) {
+                        self.keep(client);
+                    }
+                    return answer;
+                }
+            }
+        }
+        let mut client = self.connect()?;
+        let answer = call(&mut client);
+        if matches!(answer, Ok(_) | Err(ClientError::Refused { .. })) {
+            self.keep(client);
+        }
+        answer
+    }
+}
+
+impl Sessions for Sessiond {
+    fn ensure(&self, wish: &SessionWish, wait: Duration) -> Result<SessionStatus, ClientError> {
+        self.call(|client| client.ensure(wish, wait))
+    }
+
+    fn end(&self, volume: VolumeId, how: End, wait: Duration) -> Result<Option<SessionStatus>, ClientError> {
+        self.call(|client| client.end(volume, how, wait))
+    }
+
+    fn get(&self, volume: VolumeId) -> Result<Option<SessionStatus>, ClientError> {
+        self.call(|client| client.get(volume))
+    }
+
+    fn list(&self) -> Result<Vec<SessionStatus>, ClientError> {
+        self.call(Client::list)
+    }
+
+    fn watch(&self) -> Result<Box<dyn SessionChanges>, ClientError> {
+        Ok(Box::new(self.connect()?.watch()?))
+    }
+}

@@ -1,0 +1,341 @@
+//! What is seen of one connection: its session, the disks of its SCSI host, the identity that they show now, its links.
+//!
+//! Two things are remembered for the length of one pass: how the session stood when `mooring-sessiond` answered last, and
+//! which disk (by its sequence number) was verified. Everything else is read each time.
+//!
+//! What must never happen here: an identity from a cache of the kernel; a call that waits for a disk whose session is lost.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use mooring_host::{DiskError, Holder};
+use mooring_model::{ByteSize, ConnectionSpec, Naa, VolumeId};
+
+use crate::device::{self, Parts, Probe, Unit};
+use crate::error::Error;
+use crate::links::{LinkName, LinkSeen};
+use crate::op::DiskRef;
+use crate::plan::Wanted;
+use crate::vpd;
+use crate::wire::{SessionState, SessionStatus};
+
+/// Whether a disk is the wanted one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Identity {
+    /// A fresh INQUIRY has shown what the spec says, and it is large enough.
+    Right(Naa),
+    /// It is another disk; how it differs.
+    Wrong(String),
+    /// It does not say who it is; what went wrong.
+    Unreadable(String),
+    /// Nobody asked: nobody wants to use it, or its session is lost and an INQUIRY would wait for it.
+    NotRead,
+}
+
+/// The block device of a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenBlock {
+    /// Its node, as `/dev/sda`.
+    pub path: PathBuf,
+    /// The kernel's sequence number; 0 when it was not read.
+    pub sequence: u64,
+    /// Its size.
+    pub size: ByteSize,
+    /// The host refuses writes.
+    pub read_only: bool,
+    /// Whether it is the wanted one.
+    pub identity: Identity,
+    /// Who holds it open; `None`: nobody asked.
+    pub holders: Option<Vec<Holder>>,
+}
+
+/// A SCSI device of the session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenDisk {
+    /// Where.
+    pub unit: Unit,
+    /// Its block device; else the kernel's word for the SCSI device's state.
+    pub block: Result<SeenBlock, String>,
+}
+
+impl SeenDisk {
+    /// How steps name the block device.
+    pub fn reference(&self, block: &SeenBlock) -> DiskRef {
+        DiskRef { unit: self.unit, path: block.path.clone(), sequence: block.sequence }
+    }
+}
+
+/// A link that is there, or is wanted, or was once recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkView {
+    /// What stands in its place.
+    pub seen: LinkSeen,
+    /// It is recorded as one of this volume.
+    pub recorded: bool,
+}
+
+/// What was tried in this pass and is not tried again in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tried {
+    /// Asking for the session.
+    pub login: bool,
+    /// Ending the session.
+    pub end: bool,
+    /// A scan.
+    pub scan: bool,
+    /// The removal of a wrong disk.
+    pub delete: bool,
+    /// Reading the write protection from the target again.
+    pub rescan: bool,
+}
+
+/// One connection as it is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// Its session, as `mooring-sessiond` says.
+    pub session: Option<SessionStatus>,
+    /// The disks of its SCSI host: the wanted LUN's, or all of them when nothing is wanted.
+    pub disks: Vec<SeenDisk>,
+    /// Its links.
+    pub links: BTreeMap<LinkName, LinkView>,
+    /// What this pass has tried.
+    pub tried: Tried,
+    /// For how long the disk has been waited for.
+    pub waited: Duration,
+}
+
+/// What is remembered from one look to the next, and for how long a disk has been missed.
+#[derive(Debug, Clone, Default)]
+#[expect(clippy::option_option, reason = "no answer yet and no session are two things")]
+pub struct Memory {
+    /// What `mooring-sessiond` answered in this pass.
+    pub(crate) session: Option<Option<SessionStatus>>,
+    /// The disk that was verified in this pass: its node, sequence number, size and identity.
+    verified: Option<SeenBlock>,
+    pub(crate) tried: Tried,
+    /// Since when the disk of a session has been missed; the session's number is beside it.
+    missed: Option<(u32, Instant)>,
+    /// When the login of this pass ended.
+    pub(crate) logged_in: Option<Instant>,
+    /// From the end of the login to the verified disk with its links, the last time.
+    pub device_took: Option<Duration>,
+}
+
+impl Memory {
+    /// A new pass: everything is looked at freshly.
+    pub fn begin(&mut self) {
+        let (missed, device_took) = (self.missed, self.device_took);
+        *self = Self { missed, device_took, ..Self::default() };
+    }
+
+    /// For how long the disk of this session has been missed, from the first look that missed it.
+    fn miss(&mut self, sid: u32) -> Duration {
+        match self.missed {
+            Some((missed, since)) if missed == sid => since.elapsed(),
+            _ => {
+                self.missed = Some((sid, Instant::now()));
+                Duration::ZERO
+            }
+        }
+    }
+}
+
+/// Looks at a connection.
+pub fn view(parts: &Parts, wanted: &Wanted, memory: &mut Memory) -> Result<View, Error> {
+    let volume = wanted.volume();
+    let session = match memory.session.clone() {
+        Some(known) => known,
+        None => parts.sessions.get(volume).map_err(Error::view("the session"))?,
+    };
+    memory.session = Some(session.clone());
+    let links = links(parts, wanted)?;
+    let mut view = View { session, disks: Vec::new(), links, tried: memory.tried, waited: Duration::ZERO };
+    let Some(session) = view.session.clone() else { return Ok(view) };
+    let (Some(host), Some(sid)) = (session.host, session.sid) else { return Ok(view) };
+    let luns = match wanted {
+        Wanted::Present { spec, .. } => vec![spec.lun],
+        Wanted::Absent { revoked: true, .. } => Vec::new(),
+        Wanted::Absent { .. } => {
+            device::luns(&*parts.sys, host, sid).map_err(Error::view("the session's disks"))?
+        }
+    };
+    for lun in luns {
+        let unit = Unit { host, sid, lun };
+        view.disks.extend(disk(parts, wanted, memory, &view, unit, session.state)?);
+    }
+    let there = view.disks.iter().any(|disk| disk.block.is_ok());
+    if session.state == SessionState::LoggedIn && !there {
+        view.waited = memory.miss(sid);
+    } else if there {
+        memory.missed = None;
+    }
+    Ok(view)
+}
+
+fn links(parts: &Parts, wanted: &Wanted) -> Result<BTreeMap<LinkName, LinkView>, Error> {
+    let volume = wanted.volume();
+    let recorded = parts.links.recorded(volume).map_err(Error::view("the paths for users"))?;
+    let mut names: BTreeMap<LinkName, bool> =
+        recorded.into_iter().map(|id| (LinkName::Attachment(id), true)).collect();
+    if let Wanted::Present { spec, .. } = wanted {
+        for wish in &spec.attachments {
+            names.entry(LinkName::Attachment(wish.id)).or_insert(false);
+        }
+    }
+    // Its name is a function of the volume's: it needs no record.
+    names.insert(LinkName::Volume(volume), true);
+    let look = |(name, recorded)| {
+        let seen = parts.links.look(name).map_err(Error::view("the paths for users"))?;
+        Ok((name, LinkView { seen, recorded }))
+    };
+    names.into_iter().map(look).collect()
+}
+
+fn disk(
+    parts: &Parts,
+    wanted: &Wanted,
+    memory: &mut Memory,
+    view: &View,
+    unit: Unit,
+    state: SessionState,
+) -> Result<Option<SeenDisk>, Error> {
+    let block = match device::probe(&*parts.sys, unit).map_err(Error::view("the disk in sysfs"))? {
+        Probe::Absent => return Ok(None),
+        Probe::NoBlock => Err(device::state(&*parts.sys, unit)),
+        Probe::Block(name) => {
+            let path = parts.dev.join(name);
+            let mut block = match (wanted, state) {
+                (Wanted::Present { spec, .. }, SessionState::LoggedIn) => {
+                    look_at(parts, spec, memory.verified.as_ref(), &path)
+                }
+                // Nobody wants to use it, or an ioctl might wait for the session.
+                (Wanted::Absent { .. }, SessionState::LoggedIn) => numbered(parts, path),
+                _ => not_read(path),
+            };
+            memory.verified =
+                Some(block.clone()).filter(|block| matches!(block.identity, Identity::Right(_)));
+            if wants_holders(wanted, view, &block.identity) {
+                let holders = parts.disks.holders(&block.path).map_err(Error::view("who holds the disk"))?;
+                block.holders = Some(holders);
+            }
+            Ok(block)
+        }
+    };
+    Ok(Some(SeenDisk { unit, block }))
+}
+
+/// Looking for holders walks over all processes: only before a disk is removed, and after its links are gone, so that nobody
+/// opens it by them any more.
+fn wants_holders(wanted: &Wanted, view: &View, identity: &Identity) -> bool {
+    let linked = view.links.values().any(|link| matches!(link.seen, LinkSeen::To(_)));
+    match wanted {
+        Wanted::Absent { revoked, .. } => !revoked && !linked,
+        Wanted::Present { .. } => matches!(identity, Identity::Wrong(_)) && !linked && !view.tried.delete,
+    }
+}
+
+fn not_read(path: PathBuf) -> SeenBlock {
+    SeenBlock {
+        path,
+        sequence: 0,
+        size: ByteSize(0),
+        read_only: false,
+        identity: Identity::NotRead,
+        holders: None,
+    }
+}
+
+fn numbered(parts: &Parts, path: PathBuf) -> SeenBlock {
+    let sequence = parts.disks.sequence(&path).unwrap_or(0);
+    SeenBlock { sequence, ..not_read(path) }
+}
+
+fn look_at(parts: &Parts, spec: &ConnectionSpec, verified: Option<&SeenBlock>, path: &Path) -> SeenBlock {
+    let read = || -> Result<SeenBlock, DiskError> {
+        let sequence = parts.disks.sequence(path)?;
+        let read_only = parts.disks.read_only(path)?;
+        if let Some(known) = verified.filter(|known| known.path == path && known.sequence == sequence) {
+            return Ok(SeenBlock { read_only, holders: None, ..known.clone() });
+        }
+        let size = ByteSize(parts.disks.size(path)?);
+        let page = parts.disks.inquiry(path, vpd::PAGE_IDENTIFICATION)?;
+        let naa = vpd::naa_of_page83(&page);
+        let page = parts.disks.inquiry(path, vpd::PAGE_SERIAL)?;
+        let serial = vpd::serial_of_page80(&page);
+        let identity = identity(spec, naa, serial.as_deref(), size);
+        Ok(SeenBlock { path: path.to_owned(), sequence, size, read_only, identity, holders: None })
+    };
+    read().unwrap_or_else(|error| SeenBlock {
+        identity: Identity::Unreadable(error.to_string()),
+        ..not_read(path.to_owned())
+    })
+}
+
+fn identity(spec: &ConnectionSpec, naa: Option<Naa>, serial: Option<&str>, size: ByteSize) -> Identity {
+    let Some(naa) = naa else {
+        return Identity::Wrong(format!("it names no NAA, and {} is wanted", spec.naa));
+    };
+    if naa != spec.naa {
+        return Identity::Wrong(format!("it is NAA {naa}, and {} is wanted", spec.naa));
+    }
+    if serial != Some(spec.serial.as_str()) {
+        let found = serial.unwrap_or("none");
+        return Identity::Wrong(format!("its serial is {found:?}, and {:?} is wanted", spec.serial));
+    }
+    if size < spec.size {
+        return Identity::Wrong(format!("it has {size}, and at least {} is wanted", spec.size));
+    }
+    Identity::Right(naa)
+}
+
+impl View {
+    /// The verified disk.
+    pub fn right(&self) -> Option<(&SeenDisk, &SeenBlock)> {
+        self.disks.iter().find_map(|disk| match &disk.block {
+            Ok(block) if matches!(block.identity, Identity::Right(_)) => Some((disk, block)),
+            _ => None,
+        })
+    }
+
+    /// Another disk stands where the wanted one belongs.
+    pub fn has_wrong_disk(&self) -> bool {
+        let wrong =
+            |disk: &SeenDisk| matches!(&disk.block, Ok(SeenBlock { identity: Identity::Wrong(_), .. }));
+        self.disks.iter().any(wrong)
+    }
+
+    /// Everybody who holds one of the disks.
+    pub fn holders(&self) -> Vec<Holder> {
+        let of = |disk: &SeenDisk| disk.block.as_ref().ok().and_then(|block| block.holders.clone());
+        self.disks.iter().filter_map(of).flatten().collect()
+    }
+
+    /// Nothing of the connection is on this host.
+    pub fn is_gone(&self, volume: VolumeId) -> bool {
+        let linked = |(name, link): (&LinkName, &LinkView)| match &link.seen {
+            LinkSeen::To(_) => true,
+            LinkSeen::Absent | LinkSeen::Foreign(_) => link.recorded && *name != LinkName::Volume(volume),
+        };
+        self.session.is_none() && !self.links.iter().any(linked)
+    }
+}
+
+/// Who holds the disk of a volume's session open now, whatever is wanted; nobody, when there is no session or no disk.
+pub fn holders(parts: &Parts, volume: VolumeId) -> Result<Vec<Holder>, Error> {
+    let session = parts.sessions.get(volume).map_err(Error::view("the session"))?;
+    let Some((host, sid)) = session.and_then(|session| Some((session.host?, session.sid?))) else {
+        return Ok(Vec::new());
+    };
+    let mut all = Vec::new();
+    for lun in device::luns(&*parts.sys, host, sid).map_err(Error::view("the session's disks"))? {
+        let unit = Unit { host, sid, lun };
+        if let Probe::Block(name) =
+            device::probe(&*parts.sys, unit).map_err(Error::view("the disk in sysfs"))?
+        {
+            let found = parts.disks.holders(&parts.dev.join(name));
+            all.extend(found.map_err(Error::view("who holds the disk"))?);
+        }
+    }
+    Ok(all)
+}

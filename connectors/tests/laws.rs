@@ -1,0 +1,514 @@
+//! The laws of connections, on a world in memory that takes note of what must never happen. Where a law could hold for
+//! nothing, a control shows the run that breaks it.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use mooring_connectors::fake::{Door, Unit, World};
+use mooring_connectors::wire::SessionState;
+use mooring_connectors::{
+    LinkName, Made, Memory, Names, Observer, Op, Wanted, apply, make, plan, report, view,
+};
+use mooring_host::Holder;
+use mooring_model::{
+    AttachmentId, AttachmentWish, BlockedKind, ByteSize, ConnectionPhase, ConnectionReport, ConnectionSpec,
+    Generation, IqnPrefix, Lun, Mode, Naa, Step, VolumeId,
+};
+use proptest::prelude::*;
+
+const SIZE: u64 = 64 << 20;
+
+fn volume() -> VolumeId {
+    VolumeId::from_u128(0xa0b1_c2d3 << 96)
+}
+
+fn attachment(n: u8) -> AttachmentId {
+    AttachmentId::from_u128(u128::from(n))
+}
+
+fn spec(attachments: &[(u8, Mode)]) -> ConnectionSpec {
+    let prefix = IqnPrefix::default();
+    ConnectionSpec {
+        volume: volume(),
+        initiator: prefix.initiator(mooring_model::AgentId::from_u128(1)),
+        target: prefix.target(volume()),
+        tpg: 1,
+        portals: vec!["10.0.0.1:3260".parse().unwrap()],
+        lun: Lun(1),
+        naa: Naa::of_serial(&volume().to_string()),
+        serial: volume().to_string(),
+        size: ByteSize(SIZE),
+        chap: None,
+        attachments: attachments
+            .iter()
+            .map(|(id, mode)| AttachmentWish { id: attachment(*id), mode: *mode })
+            .collect(),
+    }
+}
+
+fn present(counter: u64, attachments: &[(u8, Mode)]) -> Wanted {
+    Wanted::Present {
+        spec: Box::new(spec(attachments)),
+        generation: Generation { epoch: 1, counter },
+        anew: false,
+        recovery_timeout_s: 120,
+    }
+}
+
+fn absent(revoked: bool) -> Wanted {
+    Wanted::Absent { volume: volume(), revoked }
+}
+
+struct Site {
+    world: World,
+    dir: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let world = World::new(dir.path());
+        world.export(volume(), SIZE, None);
+        Self { world, dir }
+    }
+
+    fn make(&self, wanted: &Wanted) -> Made {
+        make(&self.world.door(None).parts(), wanted, &mut Memory::default(), &mut ())
+    }
+
+    fn link(&self, name: LinkName) -> PathBuf {
+        self.dir.path().join(name.to_string())
+    }
+
+    fn report(&self, wanted: &Wanted) -> ConnectionReport {
+        let door = self.world.door(None);
+        let seen = view(&door.parts(), wanted, &mut Memory::default()).unwrap();
+        let left = !plan(wanted, &seen).is_quiet();
+        let spec = spec(&[]);
+        let names = Names { initiator: spec.initiator, target: spec.target };
+        report(wanted, Generation::ZERO, &seen, left, &door, names)
+    }
+
+    /// The session's state, the disk, what each link is: as words that do not depend on numbers.
+    fn words(&self) -> Vec<String> {
+        let disk = self.world.disk_of(volume());
+        let mut words = vec![
+            format!("session {:?}", self.world.session(volume()).map(|status| status.state)),
+            format!("disk {} read-only {:?}", disk.is_some(), self.world.is_read_only(volume())),
+        ];
+        for folder in ["attachments", "volumes", "connections"] {
+            let Ok(entries) = std::fs::read_dir(self.dir.path().join(folder)) else { continue };
+            for path in entries.map(|entry| entry.unwrap().path()) {
+                let what = match std::fs::read_link(&path) {
+                    Ok(to) if to.file_name().and_then(|n| n.to_str()) == disk.as_deref() => "the disk".into(),
+                    Ok(to) => to.display().to_string(),
+                    Err(_) if path.is_dir() => format!("{} entries", path.read_dir().unwrap().count()),
+                    Err(_) => "a file".into(),
+                };
+                // An empty record says nothing.
+                if what != "0 entries" {
+                    words.push(format!("{folder}/{} is {what}", path.file_name().unwrap().display()));
+                }
+            }
+        }
+        words.sort();
+        words
+    }
+}
+
+/// Stops before a step, and looks after each step whether a path leads to a disk that takes writes and must not.
+struct Steps<'a> {
+    site: &'a Site,
+    left: usize,
+    done: usize,
+    reads_only: bool,
+}
+
+impl Observer for Steps<'_> {
+    fn before(&mut self, _: usize, _: &Step<Op>) -> ControlFlow<()> {
+        if self.left == 0 {
+            return ControlFlow::Break(());
+        }
+        self.left -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn after(&mut self, _: usize, step: &Step<Op>) {
+        self.done += 1;
+        if self.reads_only && matches!(step.op, Op::Link { .. }) {
+            assert_eq!(self.site.world.is_read_only(volume()), Some(true), "a path before the flag");
+        }
+    }
+}
+
+fn reads_only(wanted: &Wanted) -> bool {
+    matches!(wanted, Wanted::Present { spec, .. } if spec.mode() == Mode::ReadOnly)
+}
+
+fn some_wish() -> impl Strategy<Value = Vec<(u8, Mode)>> {
+    let mode = || prop_oneof![Just(Mode::ReadOnly), Just(Mode::ReadWrite)];
+    (prop::option::of(mode()), prop::option::of(mode())).prop_map(|(one, two)| {
+        [one.map(|mode| (1, mode)), two.map(|mode| (2, mode))].into_iter().flatten().collect()
+    })
+}
+
+/// What the world, other people and crashes do.
+#[derive(Debug, Clone, Copy)]
+enum Harm {
+    Nothing,
+    OtherVolume,
+    NoUnit,
+    Unreachable,
+    Forbidden,
+    Protected,
+    Lost,
+    Ended(SessionState),
+    DiskDeleted,
+    Held,
+    LinkElsewhere,
+    LinkGone,
+    FileAtLink,
+    Reboot,
+}
+
+impl Harm {
+    fn all() -> impl Strategy<Value = Self> {
+        prop::sample::select(vec![
+            Self::Nothing,
+            Self::OtherVolume,
+            Self::NoUnit,
+            Self::Unreachable,
+            Self::Forbidden,
+            Self::Protected,
+            Self::Lost,
+            Self::Ended(SessionState::Forbidden),
+            Self::Ended(SessionState::Failed),
+            Self::Ended(SessionState::WrongDisk),
+            Self::DiskDeleted,
+            Self::Held,
+            Self::LinkElsewhere,
+            Self::LinkGone,
+            Self::FileAtLink,
+            Self::Reboot,
+        ])
+    }
+
+    /// Nothing is in the way of any wish afterwards.
+    fn is_mended(self) -> bool {
+        matches!(
+            self,
+            Self::Nothing | Self::DiskDeleted | Self::LinkElsewhere | Self::LinkGone | Self::Reboot
+        )
+    }
+
+    fn befall(self, site: &Site) {
+        let world = &site.world;
+        let link = site.link(LinkName::Attachment(attachment(1)));
+        match self {
+            Self::Nothing => {}
+            Self::OtherVolume => {
+                world.target(volume(), |target| target.unit = Some(Unit::of(VolumeId::from_u128(77), SIZE)));
+            }
+            Self::NoUnit => world.target(volume(), |target| target.unit = None),
+            Self::Unreachable => world.target(volume(), |target| target.reachable = false),
+            Self::Forbidden => world.target(volume(), |target| target.granted = false),
+            Self::Protected => world.target(volume(), |target| {
+                if let Some(unit) = &mut target.unit {
+                    unit.protected = true;
+                }
+            }),
+            Self::Lost => world.lose(volume(), true),
+            Self::Ended(state) => world.end_as(volume(), state, "ended by the test"),
+            Self::DiskDeleted => world.lose_disk(volume()),
+            Self::Held => world.hold_open(volume(), &[Holder::Process { pid: 4711, name: "qemu".into() }]),
+            Self::LinkElsewhere if link.symlink_metadata().is_ok() => {
+                std::fs::remove_file(&link).unwrap();
+                std::os::unix::fs::symlink("/dev/sdzz", &link).unwrap();
+            }
+            Self::LinkGone | Self::LinkElsewhere => drop(std::fs::remove_file(&link)),
+            Self::FileAtLink => {
+                drop(std::fs::remove_file(&link));
+                drop(std::fs::create_dir_all(link.parent().unwrap()));
+                std::fs::write(&link, "mine").unwrap();
+            }
+            Self::Reboot => world.reboot(),
+        }
+    }
+}
+
+/// What is wanted: attachments, or a tombstone.
+fn some_wanted() -> impl Strategy<Value = (Vec<(u8, Mode)>, bool)> {
+    (prop_oneof![2 => some_wish(), 1 => Just(Vec::new())], any::<bool>())
+}
+
+fn wanted(counter: u64, (attachments, revoked): &(Vec<(u8, Mode)>, bool)) -> Wanted {
+    if attachments.is_empty() { absent(*revoked) } else { present(counter, attachments) }
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
+}
+
+type Story = ((Vec<(u8, Mode)>, bool), Harm, (Vec<(u8, Mode)>, bool));
+
+/// A world that has got somewhere: a first wish, and then something befell it.
+fn begun((first, harm, _): &Story) -> Site {
+    let site = Site::new();
+    drop(site.make(&wanted(1, first)));
+    harm.befall(&site);
+    site
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// From anywhere, the plan ends; nothing that must never happen does; what has nothing in its way is true, and then quiet.
+    #[test]
+    fn it_converges_and_is_quiet(first in some_wanted(), harm in Harm::all(), second in some_wanted()) {
+        let story = (first, harm, second);
+        let site = begun(&story);
+        let want = wanted(2, &story.2);
+        let mut steps = Steps { site: &site, left: usize::MAX, done: 0, reads_only: reads_only(&want) };
+        let door = site.world.door(None);
+        let made = make(&door.parts(), &want, &mut Memory::default(), &mut steps);
+        let left = made.left.unwrap();
+        prop_assert_eq!(site.world.violations(), Vec::<String>::new());
+        prop_assert!(left.steps.is_empty());
+        let phase = site.report(&want).phase;
+        if harm.is_mended() {
+            prop_assert!(left.is_quiet(), "{:?}", left);
+            let end = if story.2.0.is_empty() { ConnectionPhase::Gone } else { ConnectionPhase::Ready };
+            prop_assert_eq!(phase, end, "{:?}", site.words());
+            // Again, as another process: nothing is changed.
+            let again = site.world.door(None);
+            let made = make(&again.parts(), &want, &mut Memory::default(), &mut ());
+            prop_assert!(made.left.unwrap().is_quiet());
+            prop_assert_eq!(again.changes(), 0, "{:?}", again.log());
+        }
+    }
+
+    /// Stopped after any number of steps, and begun again by another process, it ends the same.
+    #[test]
+    fn any_prefix_then_replan_ends_the_same(
+        first in some_wanted(),
+        harm in Harm::all(),
+        second in some_wanted(),
+        stop in 0usize..12,
+    ) {
+        let story = (first, harm, second);
+        let want = wanted(2, &story.2);
+        let whole = begun(&story);
+        drop(whole.make(&want));
+        let cut = begun(&story);
+        let mut steps = Steps { site: &cut, left: stop, done: 0, reads_only: reads_only(&want) };
+        let door = cut.world.door(None);
+        drop(make(&door.parts(), &want, &mut Memory::default(), &mut steps));
+        drop(cut.make(&want));
+        prop_assert_eq!(cut.words(), whole.words());
+        prop_assert_eq!(cut.world.violations(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn an_attach_takes_few_calls() {
+    let site = Site::new();
+    let door = site.world.door(None);
+    let want = present(1, &[(1, Mode::ReadWrite)]);
+    assert!(make(&door.parts(), &want, &mut Memory::default(), &mut ()).left.unwrap().is_quiet());
+    // ensure, scan, two links; and the looks around them: what they cost is what they cost for any number of others.
+    assert_eq!(door.changes(), 4, "{:?}", door.log());
+    let calls = door.calls();
+    assert!(calls <= 36, "{calls} calls");
+    for n in 2..40_u128 {
+        let other = VolumeId::from_u128(n << 96);
+        site.world.export(other, SIZE, None);
+        let prefix = IqnPrefix::default();
+        let spec = ConnectionSpec {
+            volume: other,
+            target: prefix.target(other),
+            naa: Naa::of_serial(&other.to_string()),
+            serial: other.to_string(),
+            attachments: vec![AttachmentWish {
+                id: AttachmentId::from_u128(1000 + n),
+                mode: Mode::ReadWrite,
+            }],
+            ..spec(&[])
+        };
+        let want = Wanted::Present {
+            spec: Box::new(spec),
+            generation: Generation { epoch: 1, counter: 1 },
+            anew: false,
+            recovery_timeout_s: 120,
+        };
+        let door = site.world.door(None);
+        assert!(make(&door.parts(), &want, &mut Memory::default(), &mut ()).left.unwrap().is_quiet());
+        assert_eq!((door.changes(), door.calls()), (4, calls), "the cost does not grow");
+    }
+    println!("an attach: 4 changes, {calls} calls in all");
+}
+
+fn held() -> Vec<Holder> {
+    vec![Holder::Process { pid: 4711, name: "qemu-system-x86".into() }]
+}
+
+#[test]
+fn a_held_disk_stays_and_its_holder_is_named() {
+    let site = Site::new();
+    assert!(site.make(&present(1, &[(1, Mode::ReadWrite)])).left.unwrap().is_quiet());
+    site.world.hold_open(volume(), &held());
+    let left = site.make(&absent(false)).left.unwrap();
+    assert_eq!(left.blocked[0].kind, BlockedKind::Held);
+    assert!(left.blocked[0].why.contains("qemu-system-x86 (pid 4711)"), "{left:?}");
+    assert!(site.world.disk_of(volume()).is_some() && site.world.session(volume()).is_some());
+    assert_eq!(site.report(&absent(false)).holders, ["qemu-system-x86 (pid 4711)"]);
+    // The target has revoked it: whoever holds it.
+    assert!(site.make(&absent(true)).left.unwrap().is_quiet());
+    assert_eq!(site.report(&absent(true)).phase, ConnectionPhase::Gone);
+    assert_eq!(site.world.violations(), Vec::<String>::new());
+}
+
+#[test]
+fn a_detach_flushes_deletes_and_logs_out_and_leaves_nothing() {
+    let site = Site::new();
+    assert!(site.make(&present(1, &[(1, Mode::ReadWrite), (2, Mode::ReadOnly)])).left.unwrap().is_quiet());
+    let door = site.world.door(None);
+    assert!(make(&door.parts(), &absent(false), &mut Memory::default(), &mut ()).left.unwrap().is_quiet());
+    let verbs: Vec<String> =
+        door.log().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(verbs, ["unlink", "unlink", "unlink", "flush", "write", "end"]);
+    assert_eq!(site.words(), ["disk false read-only None", "session None"]);
+}
+
+#[test]
+fn the_wrong_disk_is_deleted_once_and_never_linked() {
+    let site = Site::new();
+    let other = Unit::of(VolumeId::from_u128(77), SIZE);
+    site.world.target(volume(), |target| target.unit = Some(other.clone()));
+    let door = site.world.door(None);
+    let want = present(1, &[(1, Mode::ReadWrite)]);
+    let left = make(&door.parts(), &want, &mut Memory::default(), &mut ()).left.unwrap();
+    assert_eq!(left.blocked[0].kind, BlockedKind::Foreign);
+    assert!(left.blocked[0].why.contains(other.naa.as_str()), "{left:?}");
+    assert_eq!(door.log().iter().filter(|line| line.contains("/delete")).count(), 1);
+    assert_eq!(site.report(&want).phase, ConnectionPhase::Failed);
+    // A stale disk: the target has the right one now, and a scan alone would not see it.
+    site.world.target(volume(), |target| target.unit = Some(Unit::of(volume(), SIZE)));
+    assert!(site.make(&want).left.unwrap().is_quiet());
+    // Swapped under a path: the path goes; held, the disk stays.
+    site.world.hold_open(volume(), &held());
+    site.world.target(volume(), |target| target.unit = Some(other));
+    let left = site.make(&want).left.unwrap();
+    assert_eq!(left.blocked[0].kind, BlockedKind::Held, "{left:?}");
+    assert!(site.words().iter().all(|word| !word.contains("the disk")), "{:?}", site.words());
+    assert_eq!(site.world.violations(), Vec::<String>::new());
+}
+
+#[test]
+fn a_disk_too_small_is_wrong() {
+    let site = Site::new();
+    site.world.target(volume(), |target| target.unit = Some(Unit::of(volume(), SIZE - 512)));
+    let left = site.make(&present(1, &[(1, Mode::ReadWrite)])).left.unwrap();
+    assert!(left.blocked[0].why.contains("at least"), "{left:?}");
+}
+
+#[test]
+fn the_effective_mode_follows_the_attachments() {
+    let site = Site::new();
+    for (counter, attachments, read_only) in [
+        (1, &[(1, Mode::ReadOnly)][..], true),
+        (2, &[(1, Mode::ReadOnly), (2, Mode::ReadWrite)], false),
+        (3, &[(1, Mode::ReadOnly)], true),
+        (4, &[(1, Mode::ReadWrite)], false),
+    ] {
+        let want = present(counter, attachments);
+        assert!(site.make(&want).left.unwrap().is_quiet());
+        assert_eq!(site.world.is_read_only(volume()), Some(read_only));
+        let report = site.report(&want);
+        assert_eq!(report.mode == Some(Mode::ReadOnly), read_only);
+        assert_eq!(report.paths.len(), attachments.len());
+    }
+    assert_eq!(site.world.logins(), 1, "a newer spec does not log in again");
+    // The target's own protection: read again once, then said.
+    site.world.target(volume(), |target| target.unit.as_mut().unwrap().protected = true);
+    site.world.lose_disk(volume());
+    let left = site.make(&present(5, &[(1, Mode::ReadWrite)])).left.unwrap();
+    assert!(left.blocked[0].why.contains("the target still protects it"), "{left:?}");
+    site.world.target(volume(), |target| target.unit.as_mut().unwrap().protected = false);
+    assert!(site.make(&present(5, &[(1, Mode::ReadWrite)])).left.unwrap().is_quiet());
+}
+
+#[test]
+fn what_has_ended_is_not_tried_again_until_asked_anew() {
+    for state in [SessionState::Forbidden, SessionState::Failed, SessionState::WrongDisk] {
+        let site = Site::new();
+        let want = present(1, &[(1, Mode::ReadWrite)]);
+        assert!(site.make(&want).left.unwrap().is_quiet());
+        site.world.end_as(volume(), state, "said by sessiond");
+        let door = site.world.door(None);
+        let left = make(&door.parts(), &want, &mut Memory::default(), &mut ()).left.unwrap();
+        assert!(left.blocked[0].why.contains("said by sessiond"), "{left:?}");
+        assert!(door.log().iter().all(|line| line.starts_with("unlink")), "{:?}", door.log());
+        assert!(site.make(&present(2, &[(1, Mode::ReadWrite)])).left.unwrap().is_quiet());
+        assert_eq!(site.world.violations(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_lost_session_is_waited_for() {
+    let site = Site::new();
+    let want = present(1, &[(1, Mode::ReadWrite)]);
+    assert!(site.make(&want).left.unwrap().is_quiet());
+    let before = site.words();
+    site.world.lose(volume(), true);
+    let door = site.world.door(None);
+    assert!(make(&door.parts(), &want, &mut Memory::default(), &mut ()).left.unwrap().is_quiet());
+    assert_eq!(door.changes(), 0);
+    assert_eq!(site.report(&want).phase, ConnectionPhase::Recovering);
+    site.world.lose(volume(), false);
+    assert_eq!(site.words(), before);
+    // Given up meanwhile: nobody holds it, so nothing is unwritten, and no flush waits for the target.
+    site.world.lose(volume(), true);
+    assert!(site.make(&absent(false)).left.unwrap().is_quiet());
+    assert_eq!(site.world.violations(), Vec::<String>::new());
+}
+
+#[test]
+fn a_disk_that_does_not_appear_is_said_with_what_is_there() {
+    let site = Site::new();
+    site.world.hold_blocks(true);
+    let door = site.world.door(None);
+    let (want, mut memory) = (present(1, &[(1, Mode::ReadWrite)]), Memory::default());
+    let left = make(&door.parts(), &want, &mut memory, &mut ()).left.unwrap();
+    assert!(left.blocked[0].why.contains("(running), its block device is not"), "{left:?}");
+    site.world.hold_blocks(false);
+    assert!(make(&door.parts(), &want, &mut memory, &mut ()).left.unwrap().is_quiet());
+    assert!(memory.device_took.is_none(), "the login was not of this pass");
+    let site = Site::new();
+    site.world.target(volume(), |target| target.unit = None);
+    let left = site.make(&want).left.unwrap();
+    assert!(left.blocked[0].why.contains("shows no LUN 1"), "{left:?}");
+}
+
+/// Controls: the world does see a path to another disk, a disk deleted before its paths, and one deleted while held.
+#[test]
+fn the_world_sees_what_must_never_happen() {
+    let site = Site::new();
+    let want = present(1, &[(1, Mode::ReadWrite)]);
+    let door: Door = site.world.door(None);
+    let parts = door.parts();
+    assert!(make(&parts, &want, &mut Memory::default(), &mut ()).left.unwrap().is_quiet());
+    site.world.hold_open(volume(), &held());
+    let seen = view(&parts, &want, &mut Memory::default()).unwrap();
+    let (disk, block) = seen.right().unwrap();
+    site.world.target(volume(), |target| target.unit = Some(Unit::of(VolumeId::from_u128(77), SIZE)));
+    let link = LinkName::Attachment(attachment(2));
+    let mut bad = mooring_model::Plan::default();
+    bad.step(Op::Link { volume: volume(), link, disk: disk.reference(block) }, "");
+    bad.step(Op::DeleteDisk { unit: disk.unit }, "");
+    apply(&bad, &parts, &mut Memory::default(), &mut ()).unwrap();
+    let violations = site.world.violations();
+    assert_eq!(violations.len(), 5, "{violations:?}");
+    assert!(Path::new(&site.link(link)).symlink_metadata().is_ok());
+}

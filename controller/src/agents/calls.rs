@@ -1,0 +1,137 @@
+//! Calls of an agent, each with its deadline, and what a refusal means.
+//!
+//! What must never happen here: a refusal taken for a lost call (it would be repeated for ever), or a lost call for a
+//! refusal (what it asked for may be true).
+
+use std::time::Duration;
+
+use mooring_api::v1::agent_client::AgentClient;
+use mooring_api::v1::host_client::HostClient;
+use mooring_api::{CURE_KEY, Channel, MESSAGE_BYTES_MAX, v1};
+use mooring_model::Cure;
+use tonic::{Code, Response, Status};
+
+use super::Agent;
+
+/// Over what the agent was asked to wait: the wire, and its disk.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Why a call did not do what it asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CallError {
+    /// Nobody knows whether it was taken: ask again.
+    #[error("{0}")]
+    Lost(String),
+    /// It was not taken: what the agent keeps is newer, or another history.
+    #[error("{0}")]
+    Stale(String),
+    /// It was not taken.
+    #[error("{text}")]
+    Refused {
+        /// The agent's words.
+        text: String,
+        /// Something stands in the way that can go away.
+        precondition: bool,
+        /// Who can cure it.
+        cure: Cure,
+    },
+}
+
+/// What a status of an agent means.
+pub(crate) fn error_of(agent: &str, status: &Status) -> CallError {
+    let text = format!("{agent}: {}", status.message());
+    let cure = status.metadata().get(CURE_KEY).and_then(|word| word.to_str().ok()).map(|word| match word {
+        "fix_spec" => Cure::FixSpec,
+        "operator" => Cure::Operator,
+        "bug" => Cure::Bug,
+        _ => Cure::Retry,
+    });
+    match status.code() {
+        Code::Aborted => CallError::Stale(text),
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::Unauthenticated => CallError::Refused {
+            text,
+            precondition: status.code() == Code::FailedPrecondition,
+            cure: cure.unwrap_or(Cure::Operator),
+        },
+        _ => CallError::Lost(text),
+    }
+}
+
+/// A client of the storage half.
+pub(crate) fn agent_client(channel: Channel) -> AgentClient<Channel> {
+    AgentClient::new(channel)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// A client of the host half.
+pub(crate) fn host_client(channel: Channel) -> HostClient<Channel> {
+    HostClient::new(channel)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// Waits for a call, and not longer.
+pub(crate) async fn within<T>(
+    agent: &str,
+    limit: Duration,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, CallError> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(error_of(agent, &status)),
+        Err(_) => Err(CallError::Lost(format!("{agent}: no answer within {:.1} s", limit.as_secs_f64()))),
+    }
+}
+
+impl Agent {
+    fn channel(&self) -> Result<Channel, CallError> {
+        let channel = self.state().channel.clone();
+        channel.ok_or_else(|| CallError::Lost(self.why_down()))
+    }
+
+    /// Sends a volume's wish.
+    pub(crate) async fn put_volume(
+        &self,
+        put: v1::PutVolumeRequest,
+    ) -> Result<v1::PutVolumeResponse, CallError> {
+        let limit = GRACE + Duration::from_millis(put.deadline_ms.into());
+        within(&self.entry.name, limit, agent_client(self.channel()?).put_volume(put)).await
+    }
+
+    /// Sends an export's wish.
+    pub(crate) async fn put_export(
+        &self,
+        put: v1::PutExportRequest,
+    ) -> Result<v1::PutExportResponse, CallError> {
+        let limit = GRACE + Duration::from_millis(put.deadline_ms.into());
+        within(&self.entry.name, limit, agent_client(self.channel()?).put_export(put)).await
+    }
+
+    /// Asks for one volume as it is now.
+    pub(crate) async fn get_volume(
+        &self,
+        volume_id: String,
+        limit: Duration,
+    ) -> Result<v1::VolumeStatus, CallError> {
+        let get = v1::GetVolumeRequest { volume_id };
+        within(&self.entry.name, limit, agent_client(self.channel()?).get_volume(get)).await
+    }
+
+    /// Sends a connection's wish.
+    pub(crate) async fn put_connection(
+        &self,
+        put: v1::PutConnectionRequest,
+    ) -> Result<v1::PutConnectionResponse, CallError> {
+        let limit = GRACE + Duration::from_millis(put.deadline_ms.into());
+        within(&self.entry.name, limit, host_client(self.channel()?).put_connection(put)).await
+    }
+}

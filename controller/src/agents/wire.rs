@@ -1,0 +1,180 @@
+//! Reports from the wire to the model. What an agent says is checked here, once; what makes no sense is no report.
+//!
+//! What must never happen here: a guess in the place of something that does not parse.
+
+use std::time::Duration;
+
+use mooring_api::v1;
+use mooring_model::{
+    AttachmentPath, ByteSize, ConnectionPhase, ConnectionReport, Counters, Cure, ExportReport, Generation,
+    GrantReport, HostDisk, HostSession, Lun, Mode, Naa, Phase, Problem, Proof, Receipt, Revoked,
+    SessionReport, Stamp, StuckStep, VolumeReport,
+};
+
+use crate::store::time_of;
+
+fn generation(wire: Option<&v1::Generation>) -> Generation {
+    wire.map_or(Generation::ZERO, |wire| Generation { epoch: wire.epoch, counter: wire.counter })
+}
+
+/// A stamp that an agent keeps.
+pub(crate) fn stamp(wire: Option<&v1::Stamp>) -> Option<Stamp> {
+    mooring_api::stamp_from_wire(wire).ok()
+}
+
+fn mode(wire: v1::Mode) -> Option<Mode> {
+    match wire {
+        v1::Mode::ReadOnly => Some(Mode::ReadOnly),
+        v1::Mode::ReadWrite => Some(Mode::ReadWrite),
+        v1::Mode::Unspecified => None,
+    }
+}
+
+fn problem(wire: &v1::Problem) -> Problem {
+    let cure = match wire.cure() {
+        v1::Cure::FixSpec => Cure::FixSpec,
+        v1::Cure::Operator => Cure::Operator,
+        v1::Cure::Bug => Cure::Bug,
+        v1::Cure::Retry | v1::Cure::Unspecified => Cure::Retry,
+    };
+    Problem { object: wire.object.clone(), text: wire.text.clone(), cure }
+}
+
+fn stuck(wire: &v1::StuckStep) -> StuckStep {
+    StuckStep { step: wire.step.clone(), since: Duration::from_millis(wire.since_ms) }
+}
+
+fn session(wire: &v1::Session) -> Option<SessionReport> {
+    Some(SessionReport {
+        initiator: wire.initiator.parse().ok()?,
+        isid: wire.isid.clone(),
+        id: wire.id,
+        addresses: wire.addresses.clone(),
+        state: wire.state.clone(),
+        in_flight: wire.in_flight,
+    })
+}
+
+fn grant(wire: &v1::GrantReport) -> Option<GrantReport> {
+    Some(GrantReport {
+        initiator: wire.initiator.parse().ok()?,
+        lun: Lun(u16::try_from(wire.lun).ok()?),
+        wanted: mode(wire.wanted())?,
+        seen: mode(wire.seen()),
+        sessions: wire.sessions.iter().filter_map(session).collect(),
+        counters: Counters {
+            commands: wire.commands,
+            read_mib: wire.read_mib,
+            written_mib: wire.written_mib,
+        },
+    })
+}
+
+/// A volume's report.
+pub(crate) fn volume(wire: &v1::VolumeReport) -> Option<VolumeReport> {
+    let phase = match wire.phase() {
+        v1::Phase::Creating => Phase::Creating,
+        v1::Phase::Ready => Phase::Ready,
+        v1::Phase::Deleting => Phase::Deleting,
+        v1::Phase::Gone => Phase::Gone,
+        v1::Phase::Failed => Phase::Failed,
+        v1::Phase::Orphan => Phase::Orphan,
+        v1::Phase::Unspecified => return None,
+    };
+    Some(VolumeReport {
+        id: wire.volume_id.parse().ok()?,
+        phase,
+        group: wire.group.clone(),
+        size: ByteSize(wire.size_bytes),
+        device: Some(wire.device.clone()).filter(|device| !device.is_empty()),
+        zeroed: wire.zeroed_bytes.map(ByteSize),
+        problems: wire.problems.iter().map(problem).collect(),
+    })
+}
+
+/// An export's report.
+pub(crate) fn export(wire: &v1::ExportReport) -> Option<ExportReport> {
+    Some(ExportReport {
+        volume: wire.volume_id.parse().ok()?,
+        generation: generation(wire.generation.as_ref()),
+        target: wire.target.parse().ok()?,
+        naa: Naa::from_hex(&wire.naa)?,
+        portals: wire.portals.iter().filter_map(|portal| portal.parse().ok()).collect(),
+        in_force: wire.in_force,
+        grants: wire.grants.iter().filter_map(grant).collect(),
+        problems: wire.problems.iter().map(problem).collect(),
+        stuck: wire.stuck.as_ref().map(stuck),
+    })
+}
+
+/// A receipt.
+pub(crate) fn receipt(wire: &v1::Receipt) -> Option<Receipt> {
+    let proof = if wire.proven { Proof::Proven } else { Proof::Unproven { in_flight: wire.may_still_land } };
+    Some(Receipt {
+        volume: wire.volume_id.parse().ok()?,
+        initiator: wire.initiator.parse().ok()?,
+        attachments: wire.attachment_ids.iter().filter_map(|id| id.parse().ok()).collect(),
+        generation: generation(wire.generation.as_ref()),
+        revoked: if wire.nexus_removed { Revoked::Nexus } else { Revoked::Nothing },
+        sessions: wire.sessions_cut.iter().filter_map(session).collect(),
+        proof,
+        began: time_of(wire.began_us),
+        ended: (wire.ended_us > 0).then(|| time_of(wire.ended_us)),
+    })
+}
+
+fn host_session(wire: &v1::HostSession) -> Option<HostSession> {
+    Some(HostSession {
+        portal: wire.portal.parse().ok()?,
+        sid: wire.sid,
+        isid: wire.isid.clone(),
+        logged_in: wire.logged_in,
+        since: (wire.since_us > 0).then(|| time_of(wire.since_us)),
+        relogins: wire.relogins,
+    })
+}
+
+fn disk(wire: &v1::HostDisk) -> Option<HostDisk> {
+    Some(HostDisk {
+        path: wire.path.clone(),
+        sequence: wire.sequence,
+        size: ByteSize(wire.size_bytes),
+        read_only: wire.read_only,
+        naa: Naa::from_hex(&wire.naa)?,
+    })
+}
+
+fn path(wire: &v1::AttachmentPath) -> Option<AttachmentPath> {
+    Some(AttachmentPath { attachment: wire.attachment_id.parse().ok()?, path: wire.path.clone() })
+}
+
+/// A connection's report.
+pub(crate) fn connection(wire: &v1::ConnectionReport) -> Option<ConnectionReport> {
+    let phase = match wire.phase() {
+        v1::ConnectionPhase::Connecting => ConnectionPhase::Connecting,
+        v1::ConnectionPhase::Ready => ConnectionPhase::Ready,
+        v1::ConnectionPhase::Recovering => ConnectionPhase::Recovering,
+        v1::ConnectionPhase::Detaching => ConnectionPhase::Detaching,
+        v1::ConnectionPhase::Gone => ConnectionPhase::Gone,
+        v1::ConnectionPhase::Failed => ConnectionPhase::Failed,
+        v1::ConnectionPhase::Forbidden => ConnectionPhase::Forbidden,
+        v1::ConnectionPhase::Unspecified => return None,
+    };
+    let took = |us: u64| (us > 0).then(|| Duration::from_micros(us));
+    Some(ConnectionReport {
+        volume: wire.volume_id.parse().ok()?,
+        generation: generation(wire.generation.as_ref()),
+        initiator: wire.initiator.parse().ok()?,
+        target: wire.target.parse().ok()?,
+        phase,
+        mode: mode(wire.mode()),
+        session: wire.session.as_ref().and_then(host_session),
+        disk: wire.disk.as_ref().and_then(disk),
+        paths: wire.paths.iter().filter_map(path).collect(),
+        holders: wire.holders.clone(),
+        problems: wire.problems.iter().map(problem).collect(),
+        stuck: wire.stuck.as_ref().map(stuck),
+        login_took: took(wire.login_us),
+        device_took: took(wire.device_us),
+    })
+}

@@ -1,0 +1,298 @@
+//! A connection at its host's agent: made when the grant is seen, ended before the grant goes, or cut after it went.
+//!
+//! What must never happen here: a host told of a volume before its grant is seen; an attachment called attached without
+//! its verified device; a grant given up while the host still has its device.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use mooring_api::{Message, v1};
+use mooring_model::{AgentId, AttachmentId, ConnectionPhase, ConnectionReport, Cure, Generation, VolumeId};
+
+use super::wishes::{self, Rewished};
+use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Inner, Next};
+use crate::agents::calls::CallError;
+use crate::agents::{Agent, wire};
+use crate::domain::AttachmentStatus;
+use crate::service::Refusal;
+use crate::store::{Abort, AttachmentRow, Db, Kind, SpecRow};
+
+struct Work {
+    spec: SpecRow,
+    rows: Vec<AttachmentRow>,
+    review: bool,
+}
+
+#[derive(Default)]
+struct Settled {
+    changed: bool,
+    waits: bool,
+    attached: Vec<AttachmentId>,
+    rewished: Rewished,
+}
+
+fn read_work(db: &Db<'_>, id: VolumeId, host: AgentId) -> Result<Option<Work>, Abort> {
+    let Some(spec) = db.spec(id, Kind::Connection(host))? else { return Ok(None) };
+    let rows = db.attachments_of(id)?.into_iter().filter(|row| row.native == Some(host)).collect();
+    let review = db.volume(id)?.is_some_and(|volume| volume.review.is_some());
+    Ok(Some(Work { spec, rows, review }))
+}
+
+/// On its way out, its host still to be asked.
+fn leaves(row: &AttachmentRow) -> bool {
+    row.is_going() && row.connect_ever && !row.connect_wanted && row.grant_wanted && !row.forced
+}
+
+fn enters(row: &AttachmentRow) -> bool {
+    row.status == AttachmentStatus::Attaching && row.connect_wanted
+}
+
+fn text_of(name: &str, report: &ConnectionReport) -> String {
+    let problems = report.problems.iter().map(|problem| format!("{}: {}", problem.object, problem.text));
+    let problems = problems.collect::<Vec<_>>().join("; ");
+    let why = if problems.is_empty() { "the agent gives no reason" } else { problems.as_str() };
+    format!("{name}: connection {}: {why}", report.phase)
+}
+
+impl Inner {
+    pub(super) async fn host_pass(self: &Arc<Self>, id: VolumeId, host: AgentId) -> Result<Next, Refusal> {
+        let read = move |db: &Db<'_>| read_work(db, id, host);
+        let Some(work) = self.store.read("read a connection", read).await? else { return Ok(Next::Idle) };
+        if work.review
+            || (work.spec.wish.body.is_none() && work.spec.settled && !work.rows.iter().any(leaves))
+        {
+            return Ok(Next::Idle);
+        }
+        let Ok(agent) = self.agents.up(host) else { return Ok(Next::Idle) };
+        let seen = agent.connection(id);
+        let moving = work.spec.wish.body.is_none() || work.rows.iter().any(|row| leaves(row) || enters(row));
+        let due = seen.put_at.is_none_or(|at| at.elapsed() >= AGAIN);
+        let mut done = false;
+        if seen.stamp.as_ref() != Some(&work.spec.stamp) || (moving && due) {
+            match self.put_connection(&agent, id, &work.spec).await {
+                Ok(answer) => done = answer,
+                Err(CallError::Lost(text)) => {
+                    tracing::warn!(volume = %id, error = text, "a call was lost");
+                    return Ok(Next::After(AGAIN));
+                }
+                Err(CallError::Stale(text)) => return self.review(id, &text).await,
+                Err(CallError::Refused { text, precondition, .. }) => {
+                    return self.connection_refused(id, host, text, precondition).await;
+                }
+            }
+        }
+        self.settle_connection(&agent, id, host, work.spec.stamp.generation, done).await
+    }
+
+    async fn put_connection(
+        &self,
+        agent: &Arc<Agent>,
+        id: VolumeId,
+        spec: &SpecRow,
+    ) -> Result<bool, CallError> {
+        use v1::put_connection_request::Wish;
+        let corrupt = |_| CallError::Lost("the kept wish of the connection does not decode".to_owned());
+        let wish = match &spec.wish.body {
+            Some(body) => Wish::Spec(v1::ConnectionSpec::decode(body.as_slice()).map_err(corrupt)?),
+            None => Wish::Tombstone(v1::ConnectionTombstone { revoked: spec.wish.hard }),
+        };
+        let put = v1::PutConnectionRequest {
+            sender: Some(self.sender()),
+            volume_id: id.to_string(),
+            stamp: Some(mooring_api::stamp_to_wire(&spec.stamp)),
+            wish: Some(wish),
+            opaque: spec.wish.opaque.clone(),
+            deadline_ms: AGENT_WAIT_MS,
+        };
+        let answer = agent.put_connection(put).await?;
+        {
+            let mut state = agent.state();
+            let seen = state.connections.entry(id).or_default();
+            seen.stamp = Some(spec.stamp.clone());
+            seen.put_at = Some(Instant::now());
+        }
+        if let Some(report) = answer.report.as_ref().and_then(wire::connection) {
+            agent.saw_connection(report);
+        }
+        self.touch(id);
+        Ok(answer.done)
+    }
+
+    async fn settle_connection(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        id: VolumeId,
+        host: AgentId,
+        at: Generation,
+        done: bool,
+    ) -> Result<Next, Refusal> {
+        let report = agent.connection(id).report.filter(|report| report.generation >= at);
+        let (inner, name) = (Arc::clone(self), agent.entry.name.clone());
+        let seen = Seen { at, done, report, name };
+        let write = move |db: &Db<'_>| settle(&inner, db, id, host, &seen);
+        let settled = self.store.write("settle a connection", write).await?;
+        for done in &settled.attached {
+            self.stop_clock(*done);
+        }
+        if settled.changed {
+            self.go(id, &settled.rewished.hosts);
+        }
+        if !settled.attached.is_empty() {
+            self.look_soon(id);
+        }
+        Ok(match (settled.changed, settled.waits) {
+            (true, _) => Next::Again,
+            (false, true) => Next::After(AGAIN),
+            (false, false) => Next::Idle,
+        })
+    }
+
+    /// The target's agent does not report logins as they come: it is asked.
+    pub(crate) fn look_soon(self: &Arc<Self>, id: VolumeId) {
+        let inner = Arc::clone(self);
+        self.spawn(async move {
+            let read = move |db: &Db<'_>| Ok(db.volume(id)?);
+            let Ok(Some(volume)) = inner.store.read("read a volume", read).await else { return };
+            if let Ok(agent) = inner.agents.up(volume.agent)
+                && let Err(error) = inner.look(&agent, id).await
+            {
+                tracing::debug!(volume = %id, %error, "cannot look at the sessions");
+            }
+        });
+    }
+
+    /// The host took nothing of the change. A detach that its holders do not allow is over: it is attached as before. An
+    /// attach that can never be is over, too.
+    async fn connection_refused(
+        self: &Arc<Self>,
+        id: VolumeId,
+        host: AgentId,
+        text: String,
+        precondition: bool,
+    ) -> Result<Next, Refusal> {
+        tracing::warn!(volume = %id, error = text, "the host does not take the connection's wish");
+        let write = move |db: &Db<'_>| {
+            let mut rows = Vec::new();
+            let all = db.attachments_of(id)?;
+            let leaving = all.iter().any(|row| row.native == Some(host) && leaves(row));
+            for mut row in all.into_iter().filter(|row| row.native == Some(host)) {
+                if leaves(&row) {
+                    row.fault = Some(text.clone());
+                    if precondition && row.status == AttachmentStatus::Detaching {
+                        row.status = AttachmentStatus::Attached;
+                        row.connect_wanted = true;
+                    }
+                } else if !leaving && enters(&row) {
+                    fail(&mut row, &text);
+                } else {
+                    continue;
+                }
+                rows.push(row);
+            }
+            Ok(wishes::apply(db, id, &mut rows, &BTreeSet::new())?.hosts)
+        };
+        let hosts = self.store.write("take back a change of a connection", write).await?;
+        let changed = !hosts.is_empty();
+        self.go(id, &hosts);
+        Ok(if changed { Next::Again } else { Next::After(AGAIN) })
+    }
+}
+
+/// An attach that is given up: its host lets go, then its grant goes, and its row says why.
+fn fail(row: &mut AttachmentRow, text: &str) {
+    row.status = AttachmentStatus::ErrorAttaching;
+    row.connect_wanted = false;
+    row.fault = Some(text.to_owned());
+}
+
+/// What is known of a connection.
+struct Seen {
+    at: Generation,
+    /// The agent says that the wish of this generation is true.
+    done: bool,
+    report: Option<ConnectionReport>,
+    name: String,
+}
+
+fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) -> Result<Settled, Abort> {
+    let mut settled = Settled::default();
+    let spec = db.spec(id, Kind::Connection(host))?.filter(|spec| spec.stamp.generation == seen.at);
+    // The wish has changed while the call ran: the next pass knows more.
+    let Some(spec) = spec else { return Ok(Settled { waits: true, ..settled }) };
+    let tombstone = spec.wish.body.is_none();
+    let gone = seen.report.as_ref().is_some_and(|report| report.phase == ConnectionPhase::Gone);
+    let gone = tombstone && (seen.done || gone);
+    if gone {
+        settled.changed |= db.settle_connection(id, host, seen.at)?;
+    } else if tombstone {
+        settled.waits = true;
+    }
+    let mut changed = Vec::new();
+    for row in db.attachments_of(id)?.into_iter().filter(|row| row.native == Some(host)) {
+        let has_path = |report: &ConnectionReport| report.paths.iter().any(|path| path.attachment == row.id);
+        if leaves(&row) {
+            // Settled tombstones count, too: the grant was given back because a session lingered at the target.
+            let without = seen.report.as_ref().is_some_and(|report| !has_path(report));
+            if gone || spec.settled || (!tombstone && seen.done && without) {
+                let mut row = row;
+                row.grant_wanted = false;
+                row.wished_at = Generation::ZERO;
+                changed.push(row);
+            } else {
+                settled.waits = true;
+            }
+        } else if enters(&row) {
+            match seen.report.as_ref() {
+                Some(report) if report.phase == ConnectionPhase::Ready && has_path(report) => {
+                    settled.attached.push(row.id);
+                    changed.push(attached(inner, db, row, report));
+                }
+                report => {
+                    settled.waits = true;
+                    if let Some(text) = failure(&row, report, seen) {
+                        let mut row = row;
+                        fail(&mut row, &text);
+                        changed.push(row);
+                    }
+                }
+            }
+        }
+    }
+    if settled.changed || !changed.is_empty() {
+        settled.changed = true;
+        settled.rewished = wishes::apply(db, id, &mut changed, &BTreeSet::new())?;
+    }
+    Ok(settled)
+}
+
+/// Why an attach is given up, if it is: what nobody but a person can cure, or what did not get better for too long.
+fn failure(row: &AttachmentRow, report: Option<&ConnectionReport>, seen: &Seen) -> Option<String> {
+    let report = report?;
+    let text = || text_of(&seen.name, report);
+    match report.phase {
+        ConnectionPhase::Forbidden => Some(text()),
+        ConnectionPhase::Failed if report.problems.iter().any(|problem| problem.cure != Cure::Retry) => {
+            Some(text())
+        }
+        ConnectionPhase::Failed => {
+            let tried = SystemTime::now().duration_since(row.created_at).unwrap_or_default();
+            (tried >= ATTACH_GIVE_UP).then(|| format!("given up after {} s: {}", tried.as_secs(), text()))
+        }
+        _ => None,
+    }
+}
+
+/// The host has its verified device and its path.
+fn attached(inner: &Inner, db: &Db<'_>, mut row: AttachmentRow, report: &ConnectionReport) -> AttachmentRow {
+    let now = inner.elapsed_ms(row.id, row.created_at);
+    let device_ms = report.device_took.map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(0));
+    let granted = row.steps.iter().find(|(step, _)| step == "granted").map_or(0, |(_, at)| *at);
+    row.steps.push(("logged_in".to_owned(), now.saturating_sub(device_ms).max(granted)));
+    row.steps.push(("device_ready".to_owned(), now));
+    row.steps.push(("done".to_owned(), now));
+    row.status = AttachmentStatus::Attached;
+    row.attached_at = Some(db.now);
+    row.fault = None;
+    row
+}

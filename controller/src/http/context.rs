@@ -1,0 +1,95 @@
+//! What is known of a request before its handler runs: who asks, at which version, and how we are called from there.
+//!
+//! What must never happen here: a handler that runs without a caller.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Path, Request};
+use axum::http::header;
+use axum::http::request::Parts;
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::query::Query;
+use super::version::Version;
+use crate::domain::Caller;
+
+/// The header in which a client names its own chain of requests, and in which we name ours.
+pub(super) const REQUEST_ID: &str = "x-openstack-request-id";
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub(crate) struct Ctx {
+    pub(super) caller: Caller,
+    pub(super) version: Version,
+    /// `http://HOST:PORT`, as the client calls us.
+    pub(super) base: Arc<str>,
+    /// The path below the project, as `/volumes/detail`.
+    pub(super) path: Arc<str>,
+    pub(super) query: Query,
+}
+
+impl Ctx {
+    /// Refuses what came with a later version.
+    pub(super) fn since(&self, version: Version) -> Result<(), Fault> {
+        if self.version >= version { Ok(()) } else { Err(Fault::not_at_this_version()) }
+    }
+
+    /// The address of something of the caller's project.
+    pub(super) fn href(&self, path: &str) -> String {
+        format!("{}/v3/{}{path}", self.base, self.caller.project)
+    }
+
+    /// Whether all projects' objects are asked for. Only admins get them; from others it is ignored, as in Cinder.
+    pub(super) fn all_projects(&self) -> Result<bool, Fault> {
+        Ok(self.query.flag("all_tenants")? && self.caller.admin)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Ctx {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Fault> {
+        parts
+            .extensions
+            .get::<Self>()
+            .cloned()
+            .ok_or_else(|| Fault::internal("a request without its context"))
+    }
+}
+
+/// The parts of a path that stand for something, decoded.
+pub(super) struct At<T>(pub(super) T);
+
+impl<T, S> FromRequestParts<S> for At<T>
+where
+    T: serde::de::DeserializeOwned + Send,
+    S: Send + Sync,
+{
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
+        let Path(value) = Path::<T>::from_request_parts(parts, state)
+            .await
+            .map_err(|_| Fault::bad_request("Malformed request url"))?;
+        Ok(Self(value))
+    }
+}
+
+/// `req-<uuid>`.
+pub(super) fn new_request_id() -> String {
+    format!("req-{}", Uuid::new_v4())
+}
+
+/// The client's own request id, when it is one.
+pub(super) fn global_request_id(request: &Request) -> Option<&str> {
+    let text = request.headers().get(REQUEST_ID)?.to_str().ok()?;
+    Uuid::try_parse(text.strip_prefix("req-")?).ok().map(|_| text)
+}
+
+/// `HOST:PORT` as the client called us; only what can stand in an address.
+pub(super) fn host_header(request: &Request) -> Option<String> {
+    let text = request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+    text.filter(|text| !text.is_empty() && text.len() < 256 && text.bytes().all(known)).map(str::to_owned)
+}

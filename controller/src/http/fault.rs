@@ -1,0 +1,152 @@
+//! Errors as the Block Storage API says them: `{"<fault>": {"code": N, "message": "…"}}`.
+//!
+//! What must never happen here: the inside of a failure (a path, a query, a secret) in an answer. Those who ask get the
+//! class of what went wrong; the log gets the rest, once, under the request's id.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, json};
+use uuid::Uuid;
+
+use crate::service::Refusal;
+
+/// What a caller reads when the server is to blame.
+const SERVER_ERRED: &str =
+    "The server has either erred or is incapable of performing the requested operation.";
+
+/// What a caller reads when nothing better is known about a bad request.
+pub(super) const MALFORMED: &str =
+    "The server could not comply with the request since it is either malformed or otherwise incorrect.";
+
+/// A request that is not done.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    status: StatusCode,
+    message: String,
+    detail: Option<String>,
+}
+
+/// What is logged about an answer, carried to where the request's id is known.
+#[derive(Debug, Clone)]
+pub(super) struct Detail(pub(super) String);
+
+impl Fault {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), detail: None }
+    }
+
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// Cinder's `InvalidInput`.
+    pub(super) fn invalid_input(message: impl std::fmt::Display) -> Self {
+        Self::bad_request(format!("Invalid input received: {message}"))
+    }
+
+    pub(super) fn not_found(kind: &'static str, what: impl Into<String>) -> Self {
+        Refusal::NotFound { kind, what: what.into() }.into()
+    }
+
+    /// A method that does not exist at the microversion that was asked for.
+    pub(super) fn not_at_this_version() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "The resource could not be found.")
+    }
+
+    /// Part of the Block Storage API that Mooring does not have yet.
+    pub(super) fn not_implemented(what: impl std::fmt::Display) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, format!("Mooring does not implement {what} yet."))
+    }
+
+    pub(super) fn internal(detail: impl Into<String>) -> Self {
+        Self {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            message: SERVER_ERRED.to_owned(),
+            detail: Some(detail.into()),
+        }
+    }
+
+    /// The fault's name, by its code.
+    fn name(&self) -> &'static str {
+        match self.status.as_u16() {
+            400 => "badRequest",
+            401 => "unauthorized",
+            403 => "forbidden",
+            404 => "itemNotFound",
+            405 => "badMethod",
+            408 => "requestTimeout",
+            409 => "conflictingRequest",
+            413 => "overLimit",
+            415 => "badMediaType",
+            501 => "notImplemented",
+            503 => "serviceUnavailable",
+            504 => "gatewayTimeout",
+            _ => "computeFault",
+        }
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        let text = refusal.to_string();
+        let (status, message) = match refusal {
+            Refusal::Invalid(_) => (StatusCode::BAD_REQUEST, text),
+            Refusal::Forbidden(_) => (StatusCode::FORBIDDEN, text),
+            Refusal::Conflict(_) => (StatusCode::CONFLICT, text),
+            Refusal::Pending(_) => (StatusCode::GATEWAY_TIMEOUT, text),
+            Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, text),
+            Refusal::Internal(detail) => return Self::internal(detail),
+            // Cinder's own words, where they differ from "<kind> <what> could not be found."
+            Refusal::NotFound { kind: "Attachment", what } => (
+                StatusCode::NOT_FOUND,
+                format!("Volume attachment could not be found with filter: attachment_id = {what}."),
+            ),
+            Refusal::NotFound { kind: "Volume type", what } if Uuid::try_parse(&what).is_err() => {
+                (StatusCode::NOT_FOUND, format!("Volume type with name {what} could not be found."))
+            }
+            Refusal::NotFound { .. } => (StatusCode::NOT_FOUND, text),
+        };
+        Self::new(status, message)
+    }
+}
+
+impl IntoResponse for Fault {
+    fn into_response(self) -> Response {
+        let mut inner = Map::new();
+        inner.insert("code".to_owned(), json!(self.status.as_u16()));
+        inner.insert("message".to_owned(), json!(self.message));
+        if self.status == StatusCode::PAYLOAD_TOO_LARGE {
+            inner.insert("retryAfter".to_owned(), json!("0"));
+        }
+        let mut response = (self.status, Json(json!({ self.name(): inner }))).into_response();
+        let headers = response.headers_mut();
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"mooring\""));
+        }
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.status.is_server_error() {
+            let detail = self.detail.unwrap_or(self.message);
+            response.extensions_mut().insert(Detail(detail));
+        }
+        response
+    }
+}
+
+/// Marks an answer of the router itself: nothing of the API was reached, so no version is echoed.
+#[derive(Debug, Clone)]
+pub(super) struct Unrouted;
+
+/// What Cinder answers where it has no route, whatever the method.
+pub(super) fn unknown_route() -> Response {
+    let body = json!({
+        "message": "The resource could not be found.<br /><br />\n\n\n",
+        "code": "404 Not Found",
+        "title": "Not Found",
+    });
+    let mut response = (StatusCode::NOT_FOUND, Json(body)).into_response();
+    response.extensions_mut().insert(Unrouted);
+    response
+}

@@ -1,0 +1,318 @@
+//! The HTTP front: the Block Storage API v3 below `/v3`, Mooring's own API below `/mooring/v1`.
+//!
+//! A request passes, in this order: the bound on requests at work; its request id; the version documents, which anybody
+//! may read; authentication; the project in the address; the microversion; the route; the body. What it asks for is done by
+//! the [`Backend`], and nothing is decided here.
+//!
+//! What must never happen here: an answer without a request id; an error that is not in the API's words; a decision about
+//! volumes; a secret in the log (bodies and answers are never logged).
+
+mod attachments;
+mod backend;
+mod body;
+mod context;
+mod fault;
+mod later;
+mod metadata;
+mod mooring;
+mod query;
+mod schema;
+mod serve;
+mod types;
+mod version;
+mod views;
+mod volumes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header, request};
+use axum::response::{IntoResponse, Response};
+use tokio::sync::{Mutex, MutexGuard, Semaphore};
+use tower::ServiceExt;
+
+pub use backend::{Backend, Detached};
+pub use body::{BODY_BYTES_MAX, BODY_TIMEOUT};
+pub use mooring::WAIT_MAX;
+pub use serve::{Bound, HEAD_TIMEOUT, Serving, bind, serve, tls};
+
+use crate::auth::{Auth, Identity, project_ok};
+use crate::domain::Caller;
+use body::BodyTimeout;
+use context::{Ctx, REQUEST_ID, global_request_id, host_header, new_request_id};
+use fault::{Detail, Fault, Unrouted, unknown_route};
+use query::Query;
+use version::Version;
+
+/// Requests at work, long polls among them; one more is told to come again.
+pub const REQUESTS_MAX: usize = 1_024;
+
+/// How long a request waits for agents unless it says otherwise. Nova gives up after 60 s.
+const AGENTS_WAIT: Duration = Duration::from_secs(30);
+
+/// Collections below `/v3`: anything else in their place is a project.
+const COLLECTIONS: [&str; 3] = ["attachments", "types", "volumes"];
+
+/// How the front behaves.
+#[derive(Debug)]
+pub struct Options {
+    /// Who may call.
+    pub auth: Auth,
+    /// How clients call us, where a proxy hides it: `https://storage.example.org:8776`.
+    pub public_url: Option<String>,
+    /// Our listeners speak TLS: links begin with `https`.
+    pub tls: bool,
+    /// A request's body must be complete within this time.
+    pub body_timeout: Duration,
+}
+
+/// What every handler reaches.
+pub(crate) struct App<B>(Arc<Inner<B>>);
+
+struct Inner<B> {
+    backend: B,
+    options: Options,
+    requests: Arc<Semaphore>,
+    metadata: Mutex<()>,
+}
+
+impl<B> Clone for App<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<B: Backend> App<B> {
+    fn backend(&self) -> &B {
+        &self.0.backend
+    }
+
+    #[allow(clippy::unused_self, reason = "the configuration may come to say it")]
+    fn agents_wait(&self) -> Duration {
+        AGENTS_WAIT
+    }
+
+    /// Changes of metadata read, change and write: one at a time.
+    async fn metadata_order(&self) -> MutexGuard<'_, ()> {
+        self.0.metadata.lock().await
+    }
+}
+
+/// The whole API.
+pub fn router<B: Backend>(backend: B, options: Options) -> Router {
+    let app = App(Arc::new(Inner {
+        backend,
+        options,
+        requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+        metadata: Mutex::new(()),
+    }));
+    let unknown = || async { unknown_route() };
+    let volumes_api = Router::new()
+        .merge(types::routes())
+        .merge(volumes::routes())
+        .merge(metadata::routes())
+        .merge(attachments::routes())
+        .merge(later::routes())
+        // Cinder has routes per method: another method is another route.
+        .fallback(unknown)
+        .method_not_allowed_fallback(unknown)
+        .with_state(app.clone());
+    let own_api = mooring::routes()
+        .fallback(|| async { Fault::new(StatusCode::NOT_FOUND, "There is nothing at this address.") })
+        .method_not_allowed_fallback(|| async {
+            Fault::new(StatusCode::METHOD_NOT_ALLOWED, "This method is not known at this address.")
+        })
+        .with_state(app.clone());
+    let front = Front { app, volumes_api, own_api };
+    Router::new().fallback(answer::<B>).with_state(Arc::new(front))
+}
+
+struct Front<B> {
+    app: App<B>,
+    volumes_api: Router,
+    own_api: Router,
+}
+
+/// An answer and the version that it echoes.
+type Echoed = (Response, Option<HeaderValue>);
+
+async fn answer<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request) -> Response {
+    let id = new_request_id();
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let global = global_request_id(&request).map(str::to_owned);
+    let (mut response, echo) = match Arc::clone(&front.app.0.requests).try_acquire_owned() {
+        Err(_) => {
+            let text = format!("{REQUESTS_MAX} requests are being worked on: try again in a second.");
+            (Fault::new(StatusCode::SERVICE_UNAVAILABLE, text).into_response(), None)
+        }
+        Ok(permit) => {
+            let reading = matches!(method, Method::GET | Method::HEAD);
+            let id = id.clone();
+            let work = async move {
+                let done = dispatch(front, request, id).await;
+                drop(permit);
+                done
+            };
+            // What changes something is finished even when the client is gone; reading ends with its connection.
+            let done = if reading { Ok(work.await) } else { tokio::spawn(work).await };
+            done.unwrap_or_else(|error| (Fault::internal(error.to_string()).into_response(), None))
+        }
+    };
+    let status = response.status();
+    let global = global.as_deref().unwrap_or("-");
+    let code = status.as_u16();
+    if let Some(Detail(why)) = response.extensions_mut().remove::<Detail>() {
+        if status == StatusCode::INTERNAL_SERVER_ERROR {
+            tracing::error!(request = %id, global, %method, path, code, why, "failed");
+        } else {
+            tracing::info!(request = %id, global, %method, path, code, why, "not done");
+        }
+    } else {
+        tracing::debug!(request = %id, global, %method, path, code, "answered");
+    }
+    let unrouted = response.extensions_mut().remove::<Unrouted>().is_some();
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    if let Some(echo) = echo.filter(|_| !unrouted) {
+        headers.insert(version::HEADER, echo);
+        headers.insert(header::VARY, HeaderValue::from_static("OpenStack-API-Version"));
+    }
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+async fn dispatch<B: Backend>(front: Arc<Front<B>>, request: Request, id: String) -> Echoed {
+    let path = request.uri().path();
+    let reading = matches!(*request.method(), Method::GET | Method::HEAD);
+    match path {
+        "" | "/" if reading => versions(&front, &request, StatusCode::MULTIPLE_CHOICES),
+        "/v3" | "/v3/" if reading => versions(&front, &request, StatusCode::OK),
+        _ => {
+            if let Some(rest) = path.strip_prefix("/v3/") {
+                let rest = rest.to_owned();
+                return volumes_api(&front, request, id, &rest).await;
+            }
+            if let Some(rest) = path.strip_prefix("/mooring/v1/") {
+                let rest = format!("/{rest}");
+                return (own_api(&front, request, id, rest).await, None);
+            }
+            (unknown_route(), None)
+        }
+    }
+}
+
+fn versions<B: Backend>(front: &Front<B>, request: &Request, status: StatusCode) -> Echoed {
+    match version::asked(request.headers()) {
+        Ok(asked) => (version::document(status, &base(&front.app, request)), asked.echo()),
+        Err((fault, echo)) => (fault.into_response(), echo),
+    }
+}
+
+/// How this client calls us.
+fn base<B: Backend>(app: &App<B>, request: &Request) -> String {
+    let Options { public_url, tls, .. } = &app.0.options;
+    if let Some(url) = public_url {
+        return url.clone();
+    }
+    let scheme = if *tls { "https" } else { "http" };
+    let host = host_header(request).unwrap_or_else(|| "localhost".to_owned());
+    format!("{scheme}://{host}")
+}
+
+/// What is below `/v3/`: the collection, or a project and the collection.
+struct Address {
+    project: Option<String>,
+    path: String,
+}
+
+fn address(rest: &str) -> Address {
+    let known = |text: &str| COLLECTIONS.contains(&text) || later::COLLECTIONS.contains(&text);
+    // Routes of the API take a format at their end; there is one.
+    let rest = match rest.strip_suffix(".json") {
+        Some(plain) if plain.rsplit('/').next().is_some_and(|last| known(last) || last == "detail") => plain,
+        _ => rest,
+    };
+    let first = rest.split('/').next().unwrap_or_default();
+    match rest.split_once('/') {
+        Some((project, below)) if !known(first) => {
+            Address { project: Some(project.to_owned()), path: format!("/{below}") }
+        }
+        _ => Address { project: None, path: format!("/{rest}") },
+    }
+}
+
+async fn volumes_api<B: Backend>(front: &Front<B>, request: Request, id: String, rest: &str) -> Echoed {
+    let Address { project, path } = address(rest);
+    if project.as_ref().is_some_and(|project| !project_ok(project)) {
+        return (unknown_route(), None);
+    }
+    let identity = match identity(front, &request) {
+        Ok(identity) => identity,
+        Err(fault) => return (fault.into_response(), None),
+    };
+    let version = match version::asked(request.headers()) {
+        Ok(version) => version,
+        Err((fault, echo)) => return (fault.into_response(), echo),
+    };
+    let own = identity.project.as_deref();
+    if project.is_some() && own.is_some() && own != project.as_deref() {
+        return (Fault::bad_request("Malformed request url").into_response(), version.echo());
+    }
+    let caller = identity.caller(project, id);
+    let response = match routed(front, request, caller, version, path) {
+        Ok(request) => front.volumes_api.clone().oneshot(request).await.into_response(),
+        Err(fault) => fault.into_response(),
+    };
+    (response, version.echo())
+}
+
+async fn own_api<B: Backend>(front: &Front<B>, request: Request, id: String, path: String) -> Response {
+    let identity = match identity(front, &request) {
+        Ok(identity) => identity,
+        Err(fault) => return fault.into_response(),
+    };
+    let caller = identity.caller(None, id);
+    match routed(front, request, caller, Version::ATTACHMENTS, path) {
+        Ok(request) => front.own_api.clone().oneshot(request).await.into_response(),
+        Err(fault) => fault.into_response(),
+    }
+}
+
+fn identity<B: Backend>(front: &Front<B>, request: &Request) -> Result<Identity, Fault> {
+    let host = host_header(request);
+    front.app.0.options.auth.identify(request.headers(), host.as_deref()).map_err(|refusal| {
+        let status = if refusal.forbidden() { StatusCode::FORBIDDEN } else { StatusCode::UNAUTHORIZED };
+        Fault::new(status, refusal.to_string())
+    })
+}
+
+/// The request as the inner router sees it: another path, and its context with it.
+fn routed<B: Backend>(
+    front: &Front<B>,
+    request: Request,
+    caller: Caller,
+    version: Version,
+    path: String,
+) -> Result<Request, Fault> {
+    let base = base(&front.app, &request).into();
+    let query = Query::of(request.uri())?;
+    let (mut parts, body) = request.into_parts();
+    rewrite(&mut parts, &path)?;
+    parts.extensions.insert(BodyTimeout(front.app.0.options.body_timeout));
+    parts.extensions.insert(Ctx { caller, version, base, path: path.into(), query });
+    Ok(Request::from_parts(parts, body))
+}
+
+fn rewrite(parts: &mut request::Parts, path: &str) -> Result<(), Fault> {
+    let text = match parts.uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    };
+    parts.uri = text.parse::<Uri>().map_err(|_| Fault::bad_request("Malformed request url"))?;
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! Listening: HTTP/1.1, with TLS where it is configured, and bounds on everything that a client could take its time with.
+//!
+//! What must never happen here: a connection that costs something and may last for ever without a word.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum_server::Handle;
+use axum_server::accept::Accept;
+use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
+use hyper_util::rt::TokioTimer;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tower::Service;
+
+/// A request's head must be complete within this time after its first byte, and an idle connection is closed after it.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Largest head of a request in bytes: hyper's smallest that still takes large tokens.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Open connections of all listeners; one more is closed at once.
+const CONNECTIONS_MAX: usize = 4_096;
+
+/// How long answers that are under way may take after a stop. What they wait for is durable: nothing is lost with them.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+
+/// A listener that is bound and not yet served.
+#[derive(Debug)]
+pub struct Bound {
+    address: SocketAddr,
+    listener: TcpListener,
+}
+
+impl Bound {
+    /// The address, with the port that the system chose where none was named.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// Binds every address, so that a port in use is an error at start and not in a task.
+pub async fn bind(addresses: &[SocketAddr]) -> Result<Vec<Bound>, (SocketAddr, io::Error)> {
+    let mut bound = Vec::new();
+    for address in addresses {
+        let listener = TcpListener::bind(address).await.map_err(|error| (*address, error))?;
+        let address = listener.local_addr().map_err(|error| (*address, error))?;
+        bound.push(Bound { address, listener });
+    }
+    Ok(bound)
+}
+
+/// How listeners are served.
+#[derive(Clone)]
+pub struct Serving {
+    /// The certificate and key, where TLS is spoken.
+    pub tls: Option<RustlsConfig>,
+    /// See [`HEAD_TIMEOUT`].
+    pub head_timeout: Duration,
+}
+
+impl Default for Serving {
+    fn default() -> Self {
+        Self { tls: None, head_timeout: HEAD_TIMEOUT }
+    }
+}
+
+/// Reads the certificate chain and the key, and offers HTTP/1.1 only: a client that was offered HTTP/2 would speak it.
+pub async fn tls(cert: &Path, key: &Path) -> io::Result<RustlsConfig> {
+    let read = RustlsConfig::from_pem_file(cert, key).await?;
+    let mut config = rustls::ServerConfig::clone(&read.get_inner());
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(RustlsConfig::from_config(Arc::new(config)))
+}
+
+/// Serves all listeners until `stop` is true; the first that fails ends all.
+pub async fn serve(
+    router: Router,
+    bound: Vec<Bound>,
+    serving: Serving,
+    stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let limit = Limit(Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+    let handle = Handle::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    for Bound { address, listener } in bound {
+        tracing::info!(%address, tls = serving.tls.is_some(), "listening");
+        let mut server = axum_server::Server::<SocketAddr>::from_listener(listener).handle(handle.clone());
+        server
+            .http_builder()
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(serving.head_timeout)
+            .max_buf_size(HEAD_BYTES_MAX);
+        let service = router.clone().into_make_service();
+        let limit = limit.clone();
+        match serving.tls.clone() {
+            Some(tls) => {
+                let server = server.acceptor(RustlsAcceptor::new(tls).acceptor(limit));
+                tasks.spawn(server.http1_only().serve(service));
+            }
+            None => {
+                tasks.spawn(server.acceptor(limit).http1_only().serve(service));
+            }
+        }
+    }
+    let stopping = handle.clone();
+    let mut stop = stop;
+    let watch = tokio::spawn(async move {
+        // A sender that is gone means that nobody will ever say stop.
+        if stop.wait_for(|stop| *stop).await.is_ok() {
+            stopping.graceful_shutdown(Some(STOP_GRACE));
+        }
+    });
+    let mut result = Ok(());
+    while let Some(ended) = tasks.join_next().await {
+        let ended = ended.unwrap_or_else(|error| Err(io::Error::other(error)));
+        if ended.is_err() {
+            result = ended;
+            break;
+        }
+    }
+    watch.abort();
+    result
+}
+
+/// Counts connections: each holds a permit until it ends.
+#[derive(Clone)]
+struct Limit(Arc<Semaphore>);
+
+impl<S> Accept<TcpStream, S> for Limit {
+    type Stream = TcpStream;
+    type Service = Counted<S>;
+    type Future = std::future::Ready<io::Result<(TcpStream, Counted<S>)>>;
+
+    fn accept(&self, stream: TcpStream, inner: S) -> Self::Future {
+        let permit = Arc::clone(&self.0).try_acquire_owned().map_err(io::Error::other);
+        std::future::ready(permit.and_then(|permit| {
+            // Answers are small, and each is waited for.
+            stream.set_nodelay(true)?;
+            Ok((stream, Counted { inner, _permit: Arc::new(permit) }))
+        }))
+    }
+}
+
+/// A connection's service, with its permit.
+#[derive(Clone)]
+struct Counted<S> {
+    inner: S,
+    _permit: Arc<OwnedSemaphorePermit>,
+}
+
+impl<S: Service<R>, R> Service<R> for Counted<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: R) -> S::Future {
+        self.inner.call(request)
+    }
+}

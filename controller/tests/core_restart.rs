@@ -1,0 +1,345 @@
+//! The controller dies, its database is lost or old, agents are not who they should be.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+mod support;
+
+use mooring_controller::domain::{AttachmentStatus, VolumeStatus};
+use mooring_controller::service::Refusal;
+use mooring_model::{Mode, VolumeId};
+use support::{LONG, Rig, SHORT, admin, client, native, new_volume, until};
+
+/// Waits until so many puts came to all agents together, or until nothing more comes because all is done.
+async fn until_puts(rig: &Rig, count: usize) {
+    let mut puts = rig.world.puts.subscribe();
+    puts.wait_for(|puts| *puts >= count).await.unwrap();
+}
+
+fn puts(rig: &Rig) -> usize {
+    *rig.world.puts.borrow()
+}
+
+/// How many puts an attach, and then its detach, take.
+async fn length() -> (usize, usize) {
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(false).await;
+    settle(&rig, volume).await;
+    let before = puts(&rig);
+    let live = rig.attach(volume, "host1", Mode::ReadWrite).await;
+    let attached = puts(&rig);
+    rig.service.delete_attachment(&admin(), live.attachment.id, false, LONG).await.unwrap();
+    (attached - before, puts(&rig) - attached)
+}
+
+/// The export that follows the creation of a volume has been sent.
+async fn settle(rig: &Rig, volume: VolumeId) {
+    until("the first export", async || {
+        let state = rig.storage.state();
+        if state.exports.contains_key(&volume.to_string()) {
+            Ok(())
+        } else {
+            Err(format!("{:?}", state.calls))
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_after_any_call_it_goes_on() {
+    let (attach, detach) = length().await;
+    assert!(attach >= 2 && detach >= 2, "an attach takes {attach} puts, a detach {detach}");
+    for killed_at in 0..=attach {
+        let mut rig = Rig::new(1).await;
+        let volume = rig.volume(false).await;
+        settle(&rig, volume).await;
+        let before = puts(&rig);
+        let new = native(volume, "host1", Mode::ReadWrite);
+        let id = rig.service.create_attachment(&admin(), new, LONG).await.unwrap().id;
+        until_puts(&rig, before + killed_at).await;
+        rig.restart().await;
+        let live = rig.until_attached(id).await;
+        assert!(live.device_path.is_some(), "killed at {killed_at}");
+        assert_eq!(rig.storage.granted(volume).len(), 1);
+    }
+    for force in [false, true] {
+        for killed_at in 0..=detach {
+            let mut rig = Rig::new(1).await;
+            let volume = rig.volume(false).await;
+            let id = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
+            let before = puts(&rig);
+            let service = rig.service.clone();
+            let asked =
+                tokio::spawn(async move { service.delete_attachment(&admin(), id, force, LONG).await });
+            if killed_at == 0 {
+                until("the beginning", async || match rig.service.attachment(&admin(), id).await {
+                    Ok(seen) if seen.status == AttachmentStatus::Attached => Err("attached".to_owned()),
+                    _ => Ok(()),
+                })
+                .await;
+            }
+            until_puts(&rig, before + killed_at).await;
+            asked.abort();
+            let _ = asked.await;
+            rig.restart().await;
+            rig.until_gone(id).await;
+            let receipt = rig.service.receipt(&admin(), id).await.unwrap().receipt.unwrap();
+            assert_eq!(receipt.attachments, [id], "killed at {killed_at}");
+            assert_eq!(rig.storage.granted(volume).len(), 0);
+            rig.until_volume(volume, VolumeStatus::Available).await;
+            until("the host's end", async || {
+                let state = rig.hosts[0].state();
+                let kept = state.connections[&volume.to_string()].spec.is_none();
+                if kept { Ok(()) } else { Err(format!("{:?}", state.calls)) }
+            })
+            .await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_comes_back_is_told_what_it_missed_and_nothing_else() {
+    let mut rig = Rig::new(1).await;
+    let volume = rig.volume(false).await;
+    rig.attach(volume, "host1", Mode::ReadWrite).await;
+    rig.restart().await;
+    let before = puts(&rig);
+    rig.restart().await;
+    let live = rig.service.live_all(&admin()).await.unwrap();
+    assert_eq!(live.len(), 1);
+    assert_eq!(live[0].session, Some(true));
+    assert_eq!(puts(&rig), before, "what is true is not sent again: {:?}", rig.storage.state().calls);
+    // It lost its store: it is told everything anew.
+    rig.storage.set_down(true);
+    rig.until_host("storage", |host| !host.up).await;
+    rig.storage.state().volumes.clear();
+    rig.storage.state().exports.clear();
+    rig.storage.set_down(false);
+    until("the grant", async || {
+        let granted = rig.storage.granted(volume);
+        if granted.len() == 1 { Ok(()) } else { Err(format!("{granted:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_database_cuts_nobody_off() {
+    let mut rig = Rig::new(1).await;
+    let volume = rig.volume(false).await;
+    let live = rig.attach(volume, "host1", Mode::ReadWrite).await;
+    let initiator = live.attachment.initiator.unwrap().to_string();
+    let before = puts(&rig);
+    rig.restart_on("another", false).await;
+    rig.until_host("storage", |host| host.up).await;
+    rig.until_host("host1", |host| host.up).await;
+    rig.until_host("storage", |host| {
+        host.problems.iter().any(|text| text.contains(&volume.to_string()) && text.contains("1 grant"))
+    })
+    .await;
+    rig.until_host("host1", |host| host.problems.iter().any(|text| text.contains(&volume.to_string()))).await;
+    // It works, and what it does not know stays as it is.
+    let other = rig.volume(false).await;
+    rig.attach(other, "host1", Mode::ReadWrite).await;
+    let calls: Vec<_> = [rig.storage.state().calls.clone(), rig.hosts[0].state().calls.clone()].concat();
+    let of_it = calls.iter().filter(|call| call.contains(&volume.to_string())).count();
+    assert_eq!(of_it, before, "nothing was sent for it: {calls:?}");
+    assert_eq!(rig.storage.granted(volume), std::slice::from_ref(&initiator));
+    assert!(rig.world.sessions.lock().unwrap().contains(&(volume.to_string(), initiator)));
+}
+
+/// A copy of the database, as a backup makes it.
+fn backup(rig: &Rig, to: &str) {
+    let target = rig.path(to);
+    std::fs::create_dir(&target).unwrap();
+    std::os::unix::fs::PermissionsExt::set_mode(
+        &mut std::fs::metadata(&target).unwrap().permissions(),
+        0o700,
+    );
+    let from = rusqlite::Connection::open(rig.path("state").join("mooring-controller.db")).unwrap();
+    from.execute("VACUUM INTO ?1", [target.join("mooring-controller.db").to_str().unwrap()]).unwrap();
+}
+
+async fn revoked_after_the_backup(said: bool) {
+    let mut rig = Rig::new(2).await;
+    let volume = rig.volume(true).await;
+    let untouched = rig.volume(false).await;
+    let gone = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
+    backup(&rig, "old");
+    rig.service.delete_attachment(&admin(), gone, false, LONG).await.unwrap();
+    let after = rig.attach(volume, "host2", Mode::ReadWrite).await.attachment;
+    let granted = rig.storage.granted(volume);
+    rig.restart_on("old", said).await;
+    for name in ["storage", "host1", "host2"] {
+        rig.until_host(name, |host| host.up).await;
+    }
+    // The old state says that the first is attached. Its grant does not return, and the one that is not known stays.
+    rig.until_host("storage", |host| {
+        host.problems.iter().any(|text| text.contains("in review") && text.contains(&volume.to_string()))
+    })
+    .await;
+    let before = puts(&rig);
+    let live = rig.service.live(&admin(), gone, None, SHORT).await.unwrap();
+    assert!(live.problems.iter().any(|text| text.contains("in review")), "{live:?}");
+    for refused in [
+        rig.service.create_attachment(&admin(), client(volume, 1), LONG).await.map(drop),
+        rig.service.delete_attachment(&admin(), gone, false, SHORT).await.map(drop),
+        rig.service.delete_attachment(&admin(), gone, true, SHORT).await.map(drop),
+        rig.service.delete_volume(&admin(), volume).await,
+    ] {
+        assert!(matches!(refused, Err(Refusal::Unavailable(_))), "{refused:?}");
+    }
+    assert_eq!(puts(&rig), before);
+    assert_eq!(rig.storage.granted(volume), granted);
+    assert_eq!(granted, [after.initiator.unwrap().to_string()]);
+    // What did not change since is not held up, and is newer than everything before.
+    rig.attach(untouched, "host1", Mode::ReadWrite).await;
+    let calls = rig.storage.state().calls.clone();
+    assert!(calls.last().unwrap().contains(&format!("export {untouched} 2.")), "{calls:?}");
+    // Only an operator brings the old state back; and not even that cuts a session that nobody here knows.
+    rig.service.confirm_review(&admin(), volume).await.unwrap();
+    rig.until_host("storage", |host| {
+        host.problems.iter().any(|text| text.contains("in review") && text.contains("logged in"))
+    })
+    .await;
+    assert_eq!(rig.storage.granted(volume), granted);
+    rig.world.sessions.lock().unwrap().clear();
+    rig.service.confirm_review(&admin(), volume).await.unwrap();
+    let first = live.attachment.initiator.as_ref().unwrap().to_string();
+    until("the confirmed grant", async || {
+        let now = rig.storage.granted(volume);
+        if now == [first.clone()] { Ok(()) } else { Err(format!("{now:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_database_brings_no_revoked_grant_back() {
+    revoked_after_the_backup(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_nobody_said_is_noticed() {
+    revoked_after_the_backup(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_was_deleted_after_the_backup_does_not_return() {
+    let mut rig = Rig::new(0).await;
+    let volume = rig.volume(false).await;
+    settle(&rig, volume).await;
+    backup(&rig, "old");
+    rig.service.delete_volume(&admin(), volume).await.unwrap();
+    until("its end", async || match rig.service.volume(&admin(), volume).await {
+        Err(_) => Ok(()),
+        Ok(seen) => Err(format!("{seen:?}")),
+    })
+    .await;
+    rig.restart_on("old", true).await;
+    rig.until_host("storage", |host| host.problems.iter().any(|text| text.contains("in review"))).await;
+    assert!(rig.storage.state().volumes[&volume.to_string()].spec.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_names_for_one_agent_or_initiator_are_refused() {
+    let rig = Rig::quiet(4);
+    let id = rig.hosts[0].state().id;
+    rig.hosts[1].state().id = id;
+    let initiator = rig.hosts[2].state().initiator.clone();
+    rig.hosts[3].state().initiator = initiator;
+    rig.service.start();
+    for (pair, reason) in
+        [(["host1", "host2"], "has the same id"), (["host3", "host4"], "same initiator name")]
+    {
+        until("one of two, and the reason", async || {
+            let hosts = rig.service.hosts(&admin()).await.unwrap();
+            let two: Vec<_> = hosts.iter().filter(|host| pair.contains(&host.name.as_str())).collect();
+            let why: Vec<_> = two.iter().filter_map(|host| host.why_down.as_ref()).collect();
+            let up = two.iter().filter(|host| host.up).count();
+            if up == 1 && why.len() == 1 && why[0].contains(reason) {
+                Ok(())
+            } else {
+                Err(format!("{two:?}"))
+            }
+        })
+        .await;
+    }
+    rig.until_host("storage", |host| host.up).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_of_another_cluster_is_left_alone() {
+    let rig = Rig::quiet(1);
+    rig.hosts[0].state().cluster = "00000000-0000-4000-8000-0000000000ff".to_owned();
+    rig.service.start();
+    rig.until_host("host1", |host| {
+        host.why_down
+            .as_ref()
+            .is_some_and(|why| why.contains("belongs to cluster 00000000-0000-4000-8000-0000000000ff"))
+    })
+    .await;
+    rig.until_host("storage", |host| host.up).await;
+    assert!(rig.hosts[0].state().calls.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn placement_asks_the_last_reports() {
+    let mut rig = Rig::quiet(0);
+    let refused = rig.service.create_volume(&admin(), new_volume()).await.unwrap_err();
+    assert!(matches!(refused, Refusal::Unavailable(_)), "{refused}");
+    rig.up().await;
+    let huge = mooring_controller::domain::NewVolume { size_gib: 4096, ..new_volume() };
+    let refused = rig.service.create_volume(&admin(), huge.clone()).await.unwrap_err();
+    assert!(matches!(refused, Refusal::Invalid(_)), "{refused}");
+    let none = mooring_controller::domain::NewVolume { volume_type: Some("nosuch".into()), ..new_volume() };
+    let refused = rig.service.create_volume(&admin(), none).await.unwrap_err();
+    assert_eq!(refused.to_string(), "Volume type with name nosuch could not be found.");
+    // Also after a restart with the agent down: the report that was kept decides, and the volume waits for its agent.
+    rig.storage.set_down(true);
+    rig.restart_on("state", false).await;
+    let refused = rig.service.create_volume(&admin(), huge).await.unwrap_err();
+    assert!(matches!(refused, Refusal::Invalid(_)), "{refused}");
+    let made = rig.service.create_volume(&admin(), new_volume()).await.unwrap();
+    assert_eq!(made.status, VolumeStatus::Creating);
+    rig.storage.set_down(false);
+    rig.until_volume(made.id, VolumeStatus::Available).await;
+    // Without the capability no shared volume is placed.
+    rig.storage.state().multiattach = false;
+    rig.restart().await;
+    let volume_type = Some(rig.shared_type().await);
+    let shared = mooring_controller::domain::NewVolume { volume_type, ..new_volume() };
+    let refused = rig.service.create_volume(&admin(), shared).await.unwrap_err();
+    assert!(matches!(&refused, Refusal::Invalid(text) if text.contains("multiattach")), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_cannot_be_made_says_why() {
+    let rig = Rig::new(0).await;
+    rig.storage.state().knobs.fail_volumes = true;
+    let made = rig.service.create_volume(&admin(), new_volume()).await.unwrap();
+    let seen = rig.until_volume(made.id, VolumeStatus::Error).await;
+    assert!(seen.fault.unwrap().contains("a disk is missing"));
+    let refused = rig.service.create_attachment(&admin(), client(made.id, 1), LONG).await.unwrap_err();
+    assert!(refused.to_string().contains("the current status is error"), "{refused}");
+    rig.service.delete_volume(&admin(), made.id).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_controller_on_the_same_database_is_refused() {
+    let rig = Rig::new(0).await;
+    let options = mooring_controller::service::ServiceOptions {
+        state_dir: rig.path("state"),
+        agents: Vec::new(),
+        cluster: None,
+        iqn_prefix: mooring_model::IqnPrefix::default(),
+        restored: false,
+    };
+    let refused = mooring_controller::service::Service::open(options.clone()).unwrap_err();
+    let text = mooring_model::Chain(&refused).to_string();
+    assert!(text.contains("another controller uses"), "{text}");
+    // And nobody else can read it.
+    for (name, want) in [("state", 0o700), ("state/mooring-controller.db", 0o600)] {
+        let mode = std::os::unix::fs::PermissionsExt::mode(
+            &std::fs::metadata(rig.path(name)).unwrap().permissions(),
+        );
+        assert_eq!(mode & 0o777, want, "{name}");
+    }
+}

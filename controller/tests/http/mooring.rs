@@ -1,0 +1,197 @@
+//! Mooring's own API: what `mooring` talks.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::client::{Api, DEAD, keys, words};
+
+const LIVE: &str = "id volume_id volume_name host mode effective_mode status native initiator session \
+                    session_addresses host_phase device_path disk problems steps_ms fault created_at attached_at \
+                    revision";
+const RECEIPT: &str = "attachment_id volume_id initiator attachment_ids generation revoked sessions_cut proof \
+                       may_still_land began ended";
+
+/// How long the last call might have waited, and for what.
+fn asked(api: &Api) -> (Option<Duration>, Option<u64>) {
+    let state = api.fake.state();
+    (state.wait, state.newer_than)
+}
+
+#[tokio::test]
+async fn hosts() {
+    let api = Api::new();
+    let answer = api.call("GET", "/mooring/v1/hosts").send().await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        answer.body,
+        json!({ "hosts": [{
+            "name": "host1",
+            "address": "unix:/run/mooring/agent.sock",
+            "agent_id": "00000000-0000-0000-0000-000000000007",
+            "initiator": "iqn.2026-11.dev.mooring:host.7",
+            "up": true,
+            "why_down": null,
+            "last_report": "1970-01-01T00:00:00.000000Z",
+            "pools": [{ "name": "vg0", "total_bytes": 10, "free_bytes": 4 }],
+            "problems": [],
+        }] })
+    );
+}
+
+#[tokio::test]
+async fn native_attach_and_what_is_live_of_it() {
+    let api = Api::new();
+    let volume = api.call("POST", "/v3/volumes").json(&json!({ "volume": { "size": 1, "name": "v" } }));
+    let volume = volume.send().await.body["volume"]["id"].as_str().unwrap().to_owned();
+    let own = "b0c1d2e3-0001-4002-8003-00000000000a";
+    let body = json!({ "attachment": { "id": own, "volume": volume, "host": "host1", "mode": "ro" } });
+    let made = api.call("POST", "/mooring/v1/attachments").json(&body).send().await;
+    assert_eq!(made.status, 202);
+    let live = &made.body["attachment"];
+    assert_eq!(keys(live), words(LIVE));
+    for (key, value) in [
+        ("id", json!(own)),
+        ("volume_id", json!(volume)),
+        ("volume_name", json!("v")),
+        ("host", json!("host1")),
+        ("mode", json!("ro")),
+        ("effective_mode", json!("ro")),
+        ("status", json!("attaching")),
+        ("native", json!(true)),
+        ("session", json!(true)),
+        ("host_phase", json!("ready")),
+        ("steps_ms", json!({ "granted": 3, "done": 40 })),
+        ("attached_at", json!(null)),
+    ] {
+        assert_eq!(live[key], value, "{key}");
+    }
+    assert!(live["created_at"].as_str().unwrap().ends_with('Z'));
+
+    let path = format!("/mooring/v1/attachments/{own}");
+    let once = api.call("GET", &path).send().await;
+    assert_eq!(once.body, made.body);
+    assert_eq!(asked(&api), (Some(Duration::ZERO), None));
+    api.call("GET", &format!("{path}?after=7&wait_ms=1500")).send().await;
+    assert_eq!(asked(&api), (Some(Duration::from_millis(1500)), Some(7)));
+    api.call("GET", &format!("{path}?after=7&wait_ms=999999999999999999999")).send().await;
+    assert_eq!(api.fake.state().wait, Some(Duration::from_mins(1)));
+
+    let list = api.call("GET", "/mooring/v1/attachments").send().await;
+    assert_eq!(list.body["attachments"][0], *live);
+    let none = api.call("GET", &format!("/mooring/v1/attachments?volume={DEAD}")).send().await;
+    assert_eq!(none.body, json!({ "attachments": [] }));
+    let some = api.call("GET", &format!("/mooring/v1/attachments?volume={volume}")).send().await;
+    assert_eq!(some.body["attachments"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn receipts() {
+    let api = Api::new();
+    for (query, proof, land) in [("", "proven", 0), ("?force=true&wait_ms=5", "unproven", 2)] {
+        let volume = api.volume("v").await;
+        let id = api.reserved(&volume).await;
+        let connector = json!({ "initiator": "iqn.2026-01.org.example:a", "host": "a" });
+        api.put(&format!("/attachments/{id}"), json!({ "attachment": { "connector": connector } })).await;
+        let path = format!("/mooring/v1/attachments/{id}");
+        let gone = api.call("DELETE", &format!("{path}{query}")).send().await;
+        assert_eq!((gone.status.as_u16(), gone.keys("receipt")), (200, words(RECEIPT)));
+        let receipt = &gone.body["receipt"];
+        for (key, value) in [
+            ("attachment_id", json!(id)),
+            ("volume_id", json!(volume)),
+            ("initiator", json!("iqn.2026-01.org.example:a")),
+            ("attachment_ids", json!([id])),
+            ("generation", json!("1.4")),
+            ("revoked", json!("nexus")),
+            ("proof", json!(proof)),
+            ("may_still_land", json!(land)),
+            (
+                "sessions_cut",
+                json!([{
+                    "initiator": "iqn.2026-01.org.example:a", "isid": "80123d000001", "addresses": ["10.0.0.2"],
+                    "in_flight": 2,
+                }]),
+            ),
+        ] {
+            assert_eq!(receipt[key], value, "{key}");
+        }
+        assert_eq!(receipt["ended"].is_null(), proof == "unproven");
+        // The answer was lost: asked again, it is the same.
+        let again = api.call("DELETE", &format!("{path}{query}")).send().await;
+        assert_eq!((again.status.as_u16(), again.body), (200, gone.body.clone()));
+        let shown = api.call("GET", &format!("{path}/receipt")).send().await;
+        assert_eq!(shown.body, gone.body);
+    }
+    // Nothing had been granted.
+    let id = api.reserved(&api.volume("v").await).await;
+    let gone = api.call("DELETE", &format!("/mooring/v1/attachments/{id}")).send().await;
+    assert_eq!((gone.status.as_u16(), gone.body), (200, json!({ "receipt": null })));
+}
+
+#[tokio::test]
+async fn wrong_requests() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let long = "h".repeat(256);
+    for attachment in [
+        json!({}),
+        json!({ "volume": volume }),
+        json!({ "host": "host1" }),
+        json!({ "volume": "v", "host": "host1" }),
+        json!({ "volume": volume, "host": "" }),
+        json!({ "volume": volume, "host": 1 }),
+        json!({ "volume": volume, "host": long }),
+        json!({ "volume": volume, "host": "a\u{0}b" }),
+        json!({ "volume": volume, "host": "host1", "mode": "w" }),
+        json!({ "volume": volume, "host": "host1", "id": "1" }),
+        json!({ "volume": volume, "host": "host1", "force": true }),
+    ] {
+        let call = api.call("POST", "/mooring/v1/attachments").json(&json!({ "attachment": attachment }));
+        let answer = call.send().await;
+        assert_eq!(answer.status, 400, "{attachment}");
+        assert!(answer.body["badRequest"]["message"].is_string(), "{attachment}");
+    }
+    let unknown = |volume: &str, host: &str| json!({ "attachment": { "volume": volume, "host": host } });
+    for (body, text) in [
+        (unknown(DEAD, "host1"), format!("Volume {DEAD} could not be found.")),
+        (unknown(&volume, "nosuch"), "Host nosuch could not be found.".to_owned()),
+    ] {
+        // Its project is in the address of the other API only.
+        let call = api.call("POST", "/mooring/v1/attachments").json(&body);
+        call.send().await.is_fault(404, "itemNotFound", &text);
+    }
+    for (method, path, code, fault) in [
+        ("GET", format!("/mooring/v1/attachments/{DEAD}"), 404, "itemNotFound"),
+        ("DELETE", format!("/mooring/v1/attachments/{DEAD}"), 404, "itemNotFound"),
+        ("GET", format!("/mooring/v1/attachments/{DEAD}/receipt"), 404, "itemNotFound"),
+        ("GET", "/mooring/v1/attachments/x".to_owned(), 404, "itemNotFound"),
+        ("GET", "/mooring/v1/attachments?volume=x".to_owned(), 404, "itemNotFound"),
+        ("GET", format!("/mooring/v1/attachments/{DEAD}?after=x"), 400, "badRequest"),
+        ("GET", format!("/mooring/v1/attachments/{DEAD}?wait_ms=-1"), 400, "badRequest"),
+        ("DELETE", format!("/mooring/v1/attachments/{DEAD}?force=perhaps"), 400, "badRequest"),
+        ("GET", "/mooring/v1/nosuch".to_owned(), 404, "itemNotFound"),
+        ("PATCH", "/mooring/v1/hosts".to_owned(), 405, "badMethod"),
+    ] {
+        let answer = api.call(method, &path).send().await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.body[fault]["code"].as_u64()),
+            (code, Some(code.into())),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn operators_words() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let epoch = api.call("POST", "/mooring/v1/epoch").json(&json!({})).send().await;
+    assert_eq!((epoch.status.as_u16(), epoch.body), (200, json!({ "epoch": 2 })));
+    for (id, code) in [(volume.as_str(), 204), (DEAD, 404)] {
+        let path = format!("/mooring/v1/volumes/{id}/confirm-review");
+        assert_eq!(api.call("POST", &path).json(&json!({})).send().await.status, code);
+    }
+    // A web page can send this much without being asked for leave.
+    assert_eq!(api.call("POST", "/mooring/v1/epoch").raw("text/plain", "{}").send().await.status, 415);
+}

@@ -1,0 +1,190 @@
+//! The program itself: starts, says where it listens, answers, stops; and refuses what is unsafe.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::Arc;
+
+use mooring_controller::config::Config;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_mooring-controller");
+
+struct Running {
+    child: Child,
+    log: BufReader<ChildStderr>,
+    address: SocketAddr,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Running {
+    fn start(config: &Path, more: &[&str]) -> Self {
+        let mut child = Command::new(PROGRAM)
+            .arg("--config")
+            .arg(config)
+            .args(more)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut seen = String::new();
+        let address = loop {
+            let start = seen.len();
+            assert!(log.read_line(&mut seen).unwrap() > 0, "it ended: {seen}");
+            if let Some((_, rest)) = seen[start..].split_once("listening address=") {
+                break rest.split_whitespace().next().unwrap().parse().unwrap();
+            }
+        };
+        Self { child, log, address }
+    }
+
+    fn get(&self, path: &str) -> String {
+        exchange(TcpStream::connect(self.address).unwrap(), path)
+    }
+
+    /// Asks it to end, and returns whether it did so well, and the rest of its log.
+    fn stop(mut self) -> (bool, String) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        let ended = self.child.wait().unwrap();
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).unwrap();
+        (ended.success(), rest)
+    }
+}
+
+fn exchange(mut stream: impl Read + Write, path: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    // TLS ends with its own words or, with us, sometimes without: what came is what counts.
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+fn config(dir: &Path, more: &str) -> std::path::PathBuf {
+    let path = dir.join("controller.toml");
+    let state = dir.join("state");
+    let text = format!("state_dir = \"{}\"\nlisten = [\"127.0.0.1:0\"]\n{more}", state.display());
+    Config::parse(&text, "x", true).unwrap();
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn run(args: &[&str]) -> Output {
+    Command::new(PROGRAM).args(args).output().unwrap()
+}
+
+#[test]
+fn it_serves_and_stops() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = config(dir.path(), "");
+    let running = Running::start(&path, &["--no-auth"]);
+    assert!(running.get("/").starts_with("HTTP/1.1 300"));
+    let types = running.get("/v3/types/default");
+    assert!(types.starts_with("HTTP/1.1 200") && types.contains("__DEFAULT__"), "{types}");
+    assert!(running.get("/mooring/v1/hosts").ends_with("{\"hosts\":[]}"));
+    let second = run(&["--config", path.to_str().unwrap(), "--no-auth"]);
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success() && said.contains("another controller"), "{said}");
+    let (ended_well, log) = running.stop();
+    assert!(ended_well && log.contains("stopped"), "{log}");
+    let state = std::fs::metadata(dir.path().join("state")).unwrap();
+    assert_eq!(state.permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn it_asks_for_tokens_and_takes_those_that_it_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = run(&["token", "--name", "ci", "--project", "abc", "--admin"]);
+    let text = String::from_utf8(made.stdout).unwrap();
+    let token = text.lines().find(|line| line.len() == 66 && line.starts_with("# ")).unwrap()[2..].to_owned();
+    let tokens = dir.path().join("tokens.toml");
+    std::fs::write(&tokens, text.replace(&token, "")).unwrap();
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let path = config(dir.path(), &format!("tokens = \"{}\"", tokens.display()));
+    let args = ["--config", path.to_str().unwrap(), "--check"];
+    let refused = run(&args);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains(tokens.to_str().unwrap()), "{said}");
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(run(&args).status.success());
+
+    let running = Running::start(&path, &[]);
+    assert!(running.get("/v3/types").starts_with("HTTP/1.1 401"));
+    let mut stream = TcpStream::connect(running.address).unwrap();
+    let request = format!(
+        "GET /v3/abc/types HTTP/1.0\r\nHost: x\r\nX-Auth-Token: {token}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+    let (_, log) = running.stop();
+    assert!(!log.contains(&token));
+}
+
+#[test]
+fn tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let path =
+        config(dir.path(), &format!("[tls]\ncert = \"{}\"\nkey = \"{}\"", cert.display(), key.display()));
+    let running = Running::start(&path, &["--no-auth"]);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut client = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    // HTTP/2 is not spoken, so it must not be agreed on.
+    client.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let name = "localhost".try_into().unwrap();
+    let connection = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
+    let stream = rustls::StreamOwned::new(connection, TcpStream::connect(running.address).unwrap());
+    let answer = exchange(stream, "/");
+    assert!(answer.starts_with("HTTP/1.1 300") && answer.contains("https://localhost/v3/"), "{answer}");
+    // Plain text is not answered.
+    assert!(!running.get("/").contains("versions"));
+    std::fs::write(&key, "no key").unwrap();
+    drop(running);
+    let refused = run(&["--config", path.to_str().unwrap(), "--no-auth"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("key.pem"), "{said}");
+}
+
+#[test]
+fn what_is_unsafe_or_wrong_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("controller.toml");
+    let args = ["--config", path.to_str().unwrap(), "--no-auth"];
+    for (text, word) in [
+        ("listen = [\"0.0.0.0:8776\"]\ninsecure = true", "line 1: listen"),
+        ("nosuch = 1", "unknown key"),
+        ("listen = [\"203.0.113.1:8776\"]", "loopback"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let refused = run(&args);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains(word), "{said}");
+    }
+    std::fs::write(&path, "").unwrap();
+    let without = run(&args[..2]);
+    assert!(String::from_utf8_lossy(&without.stderr).contains("--no-auth"));
+    assert!(!run(&["--config", "/nonexistent/controller.toml"]).status.success());
+    for args in [["token", "--name", "x", "--project", "a/b"], ["token", "--name", " ", "--project", "a"]] {
+        assert!(!run(&args).status.success());
+    }
+}

@@ -1,0 +1,191 @@
+//! Random sequences of requests and faults: after every one the status of a volume is the derivation, and what was
+//! acknowledged as detached has no grant.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+mod support;
+
+use mooring_controller::domain::{AttachmentStatus, Volume, VolumeStatus};
+use mooring_controller::rules;
+use mooring_controller::service::{Refusal, Wait};
+use mooring_model::{AttachmentId, Mode, VolumeId};
+use proptest::prelude::*;
+use support::{LONG, Rig, admin, client, native, reserve, until};
+
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Reserve,
+    Client(u32),
+    Native(usize, Mode),
+    Update(usize, u32),
+    Complete(usize),
+    Delete(usize, bool),
+    StorageDown(bool),
+    HostDown(usize, bool),
+    Holders(usize, bool),
+    Unproven(bool),
+    Restart,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let mode = prop_oneof![Just(Mode::ReadOnly), Just(Mode::ReadWrite)];
+    prop_oneof![
+        2 => Just(Event::Reserve),
+        3 => (1_u32..4).prop_map(Event::Client),
+        4 => (0_usize..2, mode).prop_map(|(host, mode)| Event::Native(host, mode)),
+        2 => (any::<usize>(), 1_u32..4).prop_map(|(n, c)| Event::Update(n, c)),
+        3 => any::<usize>().prop_map(Event::Complete),
+        5 => (any::<usize>(), any::<bool>()).prop_map(|(n, force)| Event::Delete(n, force)),
+        1 => any::<bool>().prop_map(Event::StorageDown),
+        1 => (0_usize..2, any::<bool>()).prop_map(|(host, down)| Event::HostDown(host, down)),
+        1 => (0_usize..2, any::<bool>()).prop_map(|(host, held)| Event::Holders(host, held)),
+        1 => any::<bool>().prop_map(Event::Unproven),
+        1 => Just(Event::Restart),
+    ]
+}
+
+fn check(volume: &Volume) {
+    let statuses: Vec<_> = volume.attachments.iter().map(|attachment| attachment.status).collect();
+    assert_eq!(
+        (volume.status, volume.attach_status),
+        rules::derive(None, statuses.iter().copied()),
+        "{statuses:?}"
+    );
+}
+
+/// Not more than a test can wait for, not less than an answer takes when all is well.
+const BRIEF: Wait = Wait(std::time::Duration::from_millis(60));
+
+struct Run {
+    rig: Rig,
+    volume: VolumeId,
+    ids: Vec<AttachmentId>,
+}
+
+impl Run {
+    async fn delete(&self, id: AttachmentId, force: bool, wait: Wait) -> Result<(), Refusal> {
+        let answer = self.rig.service.delete_attachment(&admin(), id, force, wait).await;
+        if let Ok((receipt, _)) = &answer
+            && receipt.receipt.as_ref().is_none_or(|receipt| receipt.proof == mooring_model::Proof::Proven)
+        {
+            let state = self.rig.storage.state();
+            let spec = state.exports.get(&self.volume.to_string()).and_then(|export| export.spec.clone());
+            for grant in spec.unwrap_or_default().grants {
+                assert!(!grant.attachment_ids.contains(&id.to_string()), "{id} is detached and has a grant");
+            }
+        }
+        answer.map(drop)
+    }
+
+    async fn step(&mut self, event: Event) {
+        let pick = |n: usize| (!self.ids.is_empty()).then(|| self.ids[n % self.ids.len()]);
+        let service = self.rig.service.clone();
+        let volume = self.volume;
+        // Refusals are answers, too.
+        match event {
+            Event::Reserve => {
+                self.ids.extend(
+                    service.create_attachment(&admin(), reserve(volume), BRIEF).await.map(|made| made.id),
+                );
+            }
+            Event::Client(n) => {
+                let id = AttachmentId::random();
+                let mut new = client(volume, n);
+                new.id = Some(id);
+                let _ = service.create_attachment(&admin(), new, BRIEF).await;
+                self.ids.push(id);
+            }
+            Event::Native(host, mode) => {
+                let new = native(volume, &format!("host{}", host + 1), mode);
+                self.ids.extend(service.create_attachment(&admin(), new, BRIEF).await.map(|made| made.id));
+            }
+            Event::Update(n, c) => {
+                if let Some(id) = pick(n) {
+                    let _ = service.update_attachment(&admin(), id, support::connector(c), BRIEF).await;
+                }
+            }
+            Event::Complete(n) => {
+                if let Some(id) = pick(n) {
+                    let _ = service.complete_attachment(&admin(), id).await;
+                }
+            }
+            Event::Delete(n, force) => {
+                if let Some(id) = pick(n) {
+                    let _ = self.delete(id, force, BRIEF).await;
+                }
+            }
+            Event::StorageDown(down) => self.rig.storage.set_down(down),
+            Event::HostDown(host, down) => self.rig.hosts[host].set_down(down),
+            Event::Holders(host, held) => {
+                let holders = if held { vec!["dd (pid 1)".to_owned()] } else { Vec::new() };
+                self.rig.hosts[host].state().knobs.holders = holders;
+            }
+            Event::Unproven(yes) if yes => self.rig.storage.state().knobs.unproven = true,
+            Event::Unproven(_) => self.rig.storage.prove(),
+            Event::Restart => {
+                drop(service);
+                self.rig.restart_on("state", false).await;
+            }
+        }
+    }
+
+    /// All is well again: everything can be detached, and then nothing is left.
+    async fn end(self) {
+        self.rig.storage.set_down(false);
+        self.rig.storage.prove();
+        for host in &self.rig.hosts {
+            host.set_down(false);
+            host.state().knobs.holders.clear();
+        }
+        for name in &self.rig.names {
+            self.rig.until_host(name, |host| host.up).await;
+        }
+        loop {
+            let volume = self.rig.service.volume(&admin(), self.volume).await.unwrap();
+            let Some(first) = volume.attachments.first() else { break };
+            match self.delete(first.id, false, LONG).await {
+                Ok(()) | Err(Refusal::NotFound { .. }) => {}
+                // A refusal of before, told late: its holder is gone now.
+                Err(Refusal::Conflict(text)) if text.contains("held open") => {}
+                Err(refusal) => panic!("{refusal}: {first:?} {:?}", self.rig.storage.state().calls),
+            }
+        }
+        self.rig.until_volume(self.volume, VolumeStatus::Available).await;
+        until("the end of all grants", async || {
+            let left = self.rig.storage.granted(self.volume);
+            let hosts = self.rig.hosts.iter().filter(|host| {
+                let state = host.state();
+                state.connections.get(&self.volume.to_string()).is_some_and(|kept| kept.spec.is_some())
+            });
+            let hosts = hosts.count();
+            if left.is_empty() && hosts == 0 { Ok(()) } else { Err(format!("{left:?} {hosts} connections")) }
+        })
+        .await;
+    }
+}
+
+async fn run(shared: bool, events: Vec<Event>) {
+    let rig = Rig::new(2).await;
+    let volume = rig.volume(shared).await;
+    let mut run = Run { rig, volume, ids: Vec::new() };
+    for event in events {
+        run.step(event).await;
+        let seen = run.rig.service.volume(&admin(), volume).await.unwrap();
+        check(&seen);
+        let live = seen.attachments.iter().filter(|one| one.status != AttachmentStatus::ErrorAttaching);
+        assert!(shared || live.count() <= 1, "a plain volume with two attachments");
+    }
+    run.end().await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 40, ..ProptestConfig::default() })]
+    #[test]
+    fn whatever_happens_the_status_is_the_derivation(
+        shared in any::<bool>(),
+        events in proptest::collection::vec(event(), 1..30),
+    ) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(run(shared, events));
+    }
+}

@@ -1,0 +1,177 @@
+//! The rules as exhaustive tables, and as laws.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+use std::collections::BTreeMap;
+
+use mooring_controller::domain::{AttachStatus, AttachmentStatus, VolumeStatus};
+use mooring_controller::rules::{self, Existing, Operation};
+use mooring_model::{AttachmentId, Iqn, Mode, VolumeId};
+use proptest::prelude::*;
+use serde_json::json;
+use uuid::Uuid;
+
+fn specs(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+#[test]
+fn multiattach_is_exactly_one_spec() {
+    for yes in ["<is> True", "<is> true", "<IS> TRUE", " <is>  True ", "<is>\tTrue"] {
+        assert!(rules::is_multiattach(&specs(&[("multiattach", yes)])), "{yes:?}");
+    }
+    for no in
+        ["", "True", "<is>", "<is> yes", "<is> 1", "<is> False", "<is>True", "<is> True False", "<in> True"]
+    {
+        assert!(!rules::is_multiattach(&specs(&[("multiattach", no)])), "{no:?}");
+    }
+    assert!(!rules::is_multiattach(&specs(&[("capabilities:multiattach", "<is> True")])));
+    assert!(rules::check_specs(&specs(&[("multiattach", "<is> True"), ("cacheable", "<is> True")])).is_err());
+    assert!(rules::check_specs(&specs(&[("multiattach", "<is> True"), ("cacheable", "<is> False")])).is_ok());
+}
+
+/// The words of the table, written apart from the code that it tests.
+fn expected(statuses: &[AttachmentStatus]) -> (VolumeStatus, AttachStatus) {
+    use AttachmentStatus as A;
+    if statuses.contains(&A::Attached) {
+        (VolumeStatus::InUse, AttachStatus::Attached)
+    } else if statuses.contains(&A::Attaching) {
+        (VolumeStatus::Attaching, AttachStatus::Attaching)
+    } else if statuses.contains(&A::Detaching) {
+        (VolumeStatus::Detaching, AttachStatus::Detaching)
+    } else if statuses.contains(&A::Reserved) {
+        (VolumeStatus::Reserved, AttachStatus::Reserved)
+    } else {
+        (VolumeStatus::Available, AttachStatus::Detached)
+    }
+}
+
+#[test]
+fn every_set_of_attachments_has_its_status() {
+    let all = AttachmentStatus::ALL;
+    // All subsets, with every operation.
+    for bits in 0..1_u32 << all.len() {
+        let set: Vec<_> =
+            all.iter().enumerate().filter(|(i, _)| bits >> i & 1 == 1).map(|(_, status)| *status).collect();
+        let (status, attach) = expected(&set);
+        assert_eq!(rules::derive(None, set.iter().copied()), (status, attach), "{set:?}");
+        for operation in Operation::ALL {
+            let seen = rules::derive(Some(operation), set.iter().copied());
+            assert_eq!(seen, (operation.status(), attach), "{operation:?} {set:?}");
+        }
+    }
+}
+
+fn initiator(n: u32) -> Iqn {
+    format!("iqn.2026-01.org.example:n{n}").parse().unwrap()
+}
+
+fn existing(n: u32, status: AttachmentStatus) -> Existing {
+    Existing {
+        id: AttachmentId::from_u128(n.into()),
+        status,
+        instance: Some(Uuid::from_u128(n.into())),
+        mode: Mode::ReadWrite,
+        initiator: Some(initiator(n)),
+        host: Some(format!("node{n}")),
+        granted: true,
+    }
+}
+
+#[test]
+fn who_may_reserve() {
+    let volume = VolumeId::from_u128(1);
+    let ok = |multi, operation, there: &[Existing], instance| {
+        rules::may_attach(volume, multi, operation, there, instance).is_ok()
+    };
+    for status in AttachmentStatus::ALL.iter().copied() {
+        let there = [existing(1, status)];
+        assert!(ok(true, None, &there, None), "{status}: a shared volume takes another in any state");
+        let harmless = status == AttachmentStatus::ErrorAttaching;
+        assert_eq!(ok(false, None, &there, None), harmless, "{status}");
+        assert_eq!(ok(false, None, &there, Some(Uuid::from_u128(2))), harmless, "{status}");
+        assert!(ok(false, None, &there, Some(Uuid::from_u128(1))), "{status}: the same server moves");
+    }
+    let two = [existing(1, AttachmentStatus::Attached), existing(2, AttachmentStatus::Attached)];
+    assert!(!ok(false, None, &two, Some(Uuid::from_u128(1))));
+    for operation in Operation::ALL {
+        assert!(!ok(true, Some(operation), &[], None), "{operation:?}");
+    }
+}
+
+#[test]
+fn a_place_is_taken_once_and_not_while_it_is_being_taken_away() {
+    let there = [existing(1, AttachmentStatus::Attached)];
+    let place = |instance, n: u32, host, there: &[Existing]| {
+        rules::may_connect(None, instance, &initiator(n), host, there).is_ok()
+    };
+    assert!(!place(Some(Uuid::from_u128(1)), 9, Some("node1"), &there));
+    assert!(place(Some(Uuid::from_u128(1)), 9, Some("node2"), &there));
+    assert!(place(None, 1, Some("node1"), &there), "two attachments of one host share its nexus");
+    let mut going = existing(1, AttachmentStatus::Detaching);
+    assert!(place(None, 1, None, std::slice::from_ref(&going)));
+    going.granted = false;
+    assert!(!place(None, 1, None, std::slice::from_ref(&going)));
+    assert!(place(None, 2, None, std::slice::from_ref(&going)));
+}
+
+#[test]
+fn the_mode_is_the_nearest_that_was_said() {
+    let connector = |mode: serde_json::Value| json!({ "mode": mode }).as_object().unwrap().clone();
+    let mut sibling = existing(1, AttachmentStatus::Attached);
+    sibling.mode = Mode::ReadOnly;
+    let (me, other) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));
+    let there = [sibling];
+    let ro = connector(json!("ro"));
+    let rw = connector(json!("rw"));
+    for (argument, given, instance, want) in [
+        (Some(Mode::ReadOnly), Some(&rw), other, Mode::ReadOnly),
+        (Some(Mode::ReadWrite), Some(&ro), me, Mode::ReadWrite),
+        (None, Some(&ro), other, Mode::ReadOnly),
+        (None, Some(&rw), me, Mode::ReadWrite),
+        (None, None, me, Mode::ReadOnly),
+        (None, None, other, Mode::ReadWrite),
+        (None, None, None, Mode::ReadWrite),
+        (None, Some(&connector(json!("null"))), other, Mode::ReadWrite),
+        (None, Some(&connector(json!(null))), me, Mode::ReadOnly),
+    ] {
+        let mode = rules::mode(argument, given, instance, &there).unwrap();
+        assert_eq!(mode, want, "{argument:?} {given:?} {instance:?}");
+    }
+    for wrong in [json!("RW"), json!(""), json!("w"), json!(1), json!(["ro"])] {
+        assert!(rules::mode(None, Some(&connector(wrong.clone())), None, &[]).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_connector_needs_a_name() {
+    let parse = |value: serde_json::Value| rules::initiator(value.as_object().unwrap());
+    assert_eq!(parse(json!({"initiator": "IQN.2026-01.org.Example:N1"})).unwrap(), initiator(1));
+    for wrong in
+        [json!({}), json!({"initiator": null}), json!({"initiator": 5}), json!({"initiator": "node1"})]
+    {
+        assert!(parse(wrong.clone()).unwrap_err().starts_with("Invalid input received: "), "{wrong}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_effective_mode_is_never_wider_than_what_was_asked_for(ro in proptest::collection::vec(any::<bool>(), 0..8)) {
+        let modes = ro.iter().map(|ro| if *ro { Mode::ReadOnly } else { Mode::ReadWrite });
+        let want = if ro.is_empty() { None } else if ro.iter().all(|ro| *ro) { Some(Mode::ReadOnly) } else { Some(Mode::ReadWrite) };
+        prop_assert_eq!(rules::effective_mode(modes), want);
+    }
+
+    #[test]
+    fn force_never_takes_another_with_it(n in 0_usize..6, granted in proptest::collection::vec(any::<bool>(), 6)) {
+        let there: Vec<_> = (0..6_u32).map(|i| {
+            let mut one = existing(i, AttachmentStatus::Attached);
+            one.initiator = Some(initiator(i / 2));
+            one.granted = granted[i as usize];
+            one
+        }).collect();
+        let me = &there[n];
+        let verdict = rules::may_force(me.id, me.initiator.as_ref().unwrap(), &there);
+        prop_assert_eq!(verdict.is_ok(), !there[n ^ 1].granted);
+    }
+}

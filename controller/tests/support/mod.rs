@@ -1,0 +1,660 @@
+//! Agents in memory behind real gRPC servers: stamps are fenced, specs are kept, reports are derived from them, sessions
+//! are those of the hosts beside them. What a test wants to go wrong is set in `Knobs`.
+
+#![allow(dead_code, reason = "each test binary uses another part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
+mod rig;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use mooring_api::v1::agent_server::{Agent, AgentServer};
+use mooring_api::v1::host_server::{Host, HostServer};
+use mooring_api::v1::{self, put_connection_request, put_export_request, put_volume_request};
+use mooring_api::{CURE_KEY, stamp_from_wire};
+use mooring_model::{AgentId, ExportIdentity, Fence, IqnPrefix, VolumeId};
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tonic::{Code, Request, Response, Status};
+
+pub(crate) use rig::*;
+
+#[derive(Clone, Default)]
+pub(crate) struct Object<T> {
+    pub(crate) stamp: Option<v1::Stamp>,
+    pub(crate) spec: Option<T>,
+    pub(crate) opaque: Vec<u8>,
+    pub(crate) hard: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Knobs {
+    /// Every call fails, every stream ends.
+    pub(crate) down: bool,
+    /// Puts are taken and not true.
+    pub(crate) pending: bool,
+    /// New receipts are unproven.
+    pub(crate) unproven: bool,
+    /// New volumes fail for good.
+    pub(crate) fail_volumes: bool,
+    /// Exports with more grants than before are refused with this.
+    pub(crate) refuse_export: Option<Status>,
+    /// The disk is held open by these.
+    pub(crate) holders: Vec<String>,
+    /// Connections end up here instead of ready.
+    pub(crate) broken: Option<(v1::ConnectionPhase, v1::Problem)>,
+}
+
+pub(crate) struct State {
+    pub(crate) id: AgentId,
+    pub(crate) initiator: String,
+    pub(crate) cluster: String,
+    pub(crate) pools: Vec<v1::Pool>,
+    pub(crate) multiattach: bool,
+    pub(crate) knobs: Knobs,
+    pub(crate) volumes: BTreeMap<String, Object<v1::VolumeSpec>>,
+    pub(crate) exports: BTreeMap<String, Object<v1::ExportSpec>>,
+    pub(crate) connections: BTreeMap<String, Object<v1::ConnectionSpec>>,
+    pub(crate) receipts: Vec<v1::Receipt>,
+    /// Puts that came, as `export <volume> 1.2 cut`.
+    pub(crate) calls: Vec<String>,
+}
+
+/// Who is logged in where, and how often anybody was called: shared by all agents of a test.
+#[derive(Default)]
+pub(crate) struct World {
+    pub(crate) sessions: Mutex<BTreeSet<(String, String)>>,
+    pub(crate) puts: watch::Sender<usize>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Fake {
+    state: Arc<Mutex<State>>,
+    world: Arc<World>,
+    reports: broadcast::Sender<v1::Report>,
+    events: broadcast::Sender<v1::ConnectionEvent>,
+    down: watch::Sender<bool>,
+}
+
+pub(crate) fn cured(code: Code, text: &str, cure: &str) -> Status {
+    let mut status = Status::new(code, text);
+    status.metadata_mut().insert(CURE_KEY, cure.parse().unwrap());
+    status
+}
+
+fn fence<T>(kept: Option<&Object<T>>, stamp: Option<&v1::Stamp>) -> Result<Fence, Status> {
+    let arrives = stamp_from_wire(stamp).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let kept = kept.and_then(|kept| kept.stamp.as_ref());
+    let kept = kept.map(|kept| stamp_from_wire(Some(kept)).unwrap());
+    match arrives.fence(kept.as_ref()) {
+        Fence::Stale | Fence::Conflict => Err(cured(Code::Aborted, "stale generation", "retry")),
+        fence => Ok(fence),
+    }
+}
+
+fn generation(stamp: Option<&v1::Stamp>) -> Option<v1::Generation> {
+    stamp.and_then(|stamp| stamp.generation)
+}
+
+fn words(stamp: Option<&v1::Stamp>) -> String {
+    generation(stamp).map_or_else(|| "?".to_owned(), |at| format!("{}.{}", at.epoch, at.counter))
+}
+
+impl State {
+    fn volume_report(&self, id: &str) -> v1::VolumeReport {
+        let mut report = v1::VolumeReport { volume_id: id.to_owned(), ..Default::default() };
+        match self.volumes.get(id).and_then(|volume| volume.spec.as_ref()) {
+            None => report.set_phase(v1::Phase::Gone),
+            Some(spec) => {
+                report.group.clone_from(&spec.group);
+                report.size_bytes = spec.size_bytes;
+                report.set_phase(if self.knobs.fail_volumes {
+                    v1::Phase::Failed
+                } else if self.knobs.pending {
+                    v1::Phase::Creating
+                } else {
+                    v1::Phase::Ready
+                });
+                if self.knobs.fail_volumes {
+                    report.problems.push(v1::Problem {
+                        object: "volume group vg0".into(),
+                        text: "a disk is missing".into(),
+                        cure: v1::Cure::Operator.into(),
+                    });
+                }
+            }
+        }
+        report
+    }
+
+    fn export_report(&self, id: &str, world: &World) -> Option<v1::ExportReport> {
+        let export = self.exports.get(id)?;
+        let spec = export.spec.as_ref()?;
+        let names = ExportIdentity::Derived.names(id.parse::<VolumeId>().unwrap(), &IqnPrefix::default());
+        let done = !self.knobs.pending;
+        let sessions = world.sessions.lock().unwrap().clone();
+        let session = |initiator: &str| v1::Session {
+            initiator: initiator.to_owned(),
+            isid: "80aabbccdd01".to_owned(),
+            id: 3,
+            addresses: vec!["10.10.0.11:45678".to_owned()],
+            state: "LOGGED_IN".to_owned(),
+            in_flight: 0,
+        };
+        let grant = |grant: &v1::Grant| v1::GrantReport {
+            initiator: grant.initiator.clone(),
+            lun: grant.lun,
+            wanted: grant.mode,
+            seen: if done { grant.mode } else { 0 },
+            sessions: sessions
+                .contains(&(id.to_owned(), grant.initiator.clone()))
+                .then(|| session(&grant.initiator))
+                .into_iter()
+                .collect(),
+            ..Default::default()
+        };
+        Some(v1::ExportReport {
+            volume_id: id.to_owned(),
+            generation: generation(export.stamp.as_ref()),
+            target: names.iqn.to_string(),
+            naa: names.naa().to_string(),
+            portals: vec!["10.10.0.10:3260".to_owned()],
+            in_force: done,
+            grants: spec.grants.iter().map(grant).collect(),
+            problems: Vec::new(),
+            stuck: None,
+        })
+    }
+
+    fn status(&self, id: &str, world: &World) -> v1::VolumeStatus {
+        let volume = self.volumes.get(id).cloned().unwrap_or_default();
+        let export = self.exports.get(id).cloned().unwrap_or_default();
+        v1::VolumeStatus {
+            volume_id: id.to_owned(),
+            volume: Some(self.volume_report(id)),
+            volume_stamp: volume.stamp,
+            volume_opaque: volume.opaque,
+            export: self.export_report(id, world),
+            export_stamp: export.stamp,
+            export_opaque: export.opaque,
+            export_spec: None,
+            receipts: self.receipts.iter().filter(|receipt| receipt.volume_id == id).cloned().collect(),
+        }
+    }
+
+    fn connection_report(&self, id: &str) -> v1::ConnectionReport {
+        let connection = &self.connections[id];
+        let mut report = v1::ConnectionReport {
+            volume_id: id.to_owned(),
+            generation: generation(connection.stamp.as_ref()),
+            initiator: self.initiator.clone(),
+            target: format!("iqn.2026-11.dev.mooring:{id}"),
+            ..Default::default()
+        };
+        let Some(spec) = &connection.spec else {
+            report.set_phase(v1::ConnectionPhase::Gone);
+            return report;
+        };
+        if let Some((phase, problem)) = &self.knobs.broken {
+            report.set_phase(*phase);
+            report.problems.push(problem.clone());
+            return report;
+        }
+        if self.knobs.pending {
+            report.set_phase(v1::ConnectionPhase::Connecting);
+            return report;
+        }
+        report.set_phase(v1::ConnectionPhase::Ready);
+        report.disk = Some(v1::HostDisk {
+            path: "/dev/sda".to_owned(),
+            sequence: 7,
+            size_bytes: spec.size_bytes,
+            read_only: false,
+            naa: spec.naa.clone(),
+        });
+        report.device_us = 2_000;
+        report.paths = spec
+            .attachments
+            .iter()
+            .map(|wish| v1::AttachmentPath {
+                attachment_id: wish.attachment_id.clone(),
+                path: format!("/run/mooring/attachments/{}", wish.attachment_id),
+            })
+            .collect();
+        report
+    }
+
+    fn take_away(
+        &mut self,
+        put: &v1::PutExportRequest,
+        keep: &[v1::Grant],
+        world: &World,
+    ) -> Result<Vec<v1::Receipt>, Status> {
+        let kept = self.exports.get(&put.volume_id).and_then(|export| export.spec.clone());
+        let gone: Vec<_> = kept
+            .unwrap_or_default()
+            .grants
+            .into_iter()
+            .filter(|old| keep.iter().all(|new| new.initiator != old.initiator))
+            .collect();
+        let mut sessions = world.sessions.lock().unwrap();
+        let live = |grant: &v1::Grant, sessions: &BTreeSet<(String, String)>| {
+            sessions.contains(&(put.volume_id.clone(), grant.initiator.clone()))
+        };
+        if put.live_sessions() == v1::LiveSessions::Refuse && gone.iter().any(|grant| live(grant, &sessions))
+        {
+            return Err(cured(
+                Code::FailedPrecondition,
+                "it is logged in: detach it there first",
+                "fix_spec",
+            ));
+        }
+        let mut receipts = Vec::new();
+        for grant in gone {
+            let was = sessions.remove(&(put.volume_id.clone(), grant.initiator.clone()));
+            receipts.push(v1::Receipt {
+                volume_id: put.volume_id.clone(),
+                initiator: grant.initiator.clone(),
+                attachment_ids: grant.attachment_ids.clone(),
+                generation: generation(put.stamp.as_ref()),
+                nexus_removed: true,
+                sessions_cut: was
+                    .then(|| v1::Session { initiator: grant.initiator.clone(), ..Default::default() })
+                    .into_iter()
+                    .collect(),
+                proven: !self.knobs.unproven,
+                may_still_land: u32::from(self.knobs.unproven) * 3,
+                began_us: 1_790_000_000_000_000,
+                ended_us: if self.knobs.unproven { 0 } else { 1_790_000_000_000_900 },
+            });
+        }
+        self.receipts.splice(0..0, receipts.iter().cloned());
+        Ok(receipts)
+    }
+}
+
+impl Fake {
+    pub(crate) fn new(number: u128, world: &Arc<World>) -> Self {
+        let id = AgentId::from_u128(number);
+        let pool = v1::Pool {
+            name: "vg0".to_owned(),
+            total_bytes: 1 << 40,
+            free_bytes: 1 << 39,
+            extent_bytes: 4 << 20,
+            thick: true,
+            volumes: 0,
+        };
+        let state = State {
+            id,
+            initiator: IqnPrefix::default().initiator(id).to_string(),
+            cluster: String::new(),
+            pools: vec![pool],
+            multiattach: true,
+            knobs: Knobs::default(),
+            volumes: BTreeMap::new(),
+            exports: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            receipts: Vec::new(),
+            calls: Vec::new(),
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            world: Arc::clone(world),
+            reports: broadcast::Sender::new(1024),
+            events: broadcast::Sender::new(1024),
+            down: watch::Sender::new(false),
+        }
+    }
+
+    /// A host that only attaches.
+    pub(crate) fn host(number: u128, world: &Arc<World>) -> Self {
+        let fake = Self::new(number, world);
+        fake.state().pools.clear();
+        fake
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn set_down(&self, down: bool) {
+        self.state().knobs.down = down;
+        self.down.send_replace(down);
+    }
+
+    /// The initiators of an export, as the agent keeps it.
+    pub(crate) fn granted(&self, volume: VolumeId) -> Vec<String> {
+        let state = self.state();
+        let spec = state.exports.get(&volume.to_string()).and_then(|export| export.spec.clone());
+        spec.unwrap_or_default().grants.into_iter().map(|grant| grant.initiator).collect()
+    }
+
+    /// Tells the watchers how an export, a volume and its receipts are now.
+    pub(crate) fn publish(&self, id: &str) {
+        use v1::report::What;
+        let state = self.state();
+        let mut whats = vec![What::Volume(state.volume_report(id))];
+        whats.extend(state.export_report(id, &self.world).map(What::Export));
+        whats.extend(state.receipts.iter().filter(|r| r.volume_id == id).cloned().map(What::Receipt));
+        for what in whats {
+            let _ = self.reports.send(v1::Report { what: Some(what) });
+        }
+    }
+
+    pub(crate) fn publish_connection(&self, id: &str) {
+        let report = self.state().connection_report(id);
+        let what = Some(v1::connection_event::What::Report(report));
+        let _ = self.events.send(v1::ConnectionEvent { what });
+    }
+
+    /// All receipts are proven from now on.
+    pub(crate) fn prove(&self) {
+        let mut state = self.state();
+        state.knobs.unproven = false;
+        let mut ids = BTreeSet::new();
+        for receipt in &mut state.receipts {
+            receipt.proven = true;
+            receipt.may_still_land = 0;
+            receipt.ended_us = 1_790_000_000_000_900;
+            ids.insert(receipt.volume_id.clone());
+        }
+        drop(state);
+        for id in ids {
+            self.publish(&id);
+        }
+    }
+
+    fn enter(&self) -> Result<(), Status> {
+        if self.state().knobs.down { Err(Status::unavailable("this agent is down")) } else { Ok(()) }
+    }
+
+    fn count(&self, sender: Option<&v1::Sender>, words: String) -> Result<(), Status> {
+        self.enter()?;
+        let mut state = self.state();
+        let sender = sender.map(|sender| sender.cluster_id.clone()).unwrap_or_default();
+        if !state.cluster.is_empty() && state.cluster != sender {
+            return Err(cured(Code::PermissionDenied, "belongs to another cluster", "operator"));
+        }
+        state.cluster = sender;
+        state.calls.push(words);
+        drop(state);
+        self.world.puts.send_modify(|puts| *puts += 1);
+        Ok(())
+    }
+
+    /// Listens at this path until the runtime ends.
+    pub(crate) fn serve(&self, path: &PathBuf) {
+        let listener = tokio::net::UnixListener::bind(path).unwrap();
+        let server = tonic::transport::Server::builder()
+            .add_service(AgentServer::new(self.clone()))
+            .add_service(HostServer::new(self.clone()));
+        tokio::spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
+    }
+
+    fn follow<T: Clone + Send + 'static>(
+        &self,
+        first: Vec<T>,
+        mut changes: broadcast::Receiver<T>,
+    ) -> ReceiverStream<Result<T, Status>> {
+        let (send, receive) = mpsc::channel(64);
+        let mut down = self.down.subscribe();
+        tokio::spawn(async move {
+            for item in first {
+                if send.send(Ok(item)).await.is_err() {
+                    return;
+                }
+            }
+            loop {
+                tokio::select! {
+                    change = changes.recv() => {
+                        let Ok(change) = change else { return };
+                        if send.send(Ok(change)).await.is_err() {
+                            return;
+                        }
+                    }
+                    () = async { drop(down.wait_for(|down| *down).await) } => return,
+                    () = send.closed() => return,
+                }
+            }
+        });
+        ReceiverStream::new(receive)
+    }
+}
+
+#[tonic::async_trait]
+impl Agent for Fake {
+    async fn hello(&self, _: Request<v1::HelloRequest>) -> Result<Response<v1::HelloResponse>, Status> {
+        self.enter()?;
+        let state = self.state();
+        Ok(Response::new(v1::HelloResponse {
+            protocol: 1,
+            software: "fake".to_owned(),
+            agent_id: state.id.to_string(),
+            host_name: "fake".to_owned(),
+            cluster_id: state.cluster.clone(),
+            portals: vec!["10.10.0.10:3260".to_owned()],
+            groups: vec!["vg0".to_owned()],
+            initiator: state.initiator.clone(),
+        }))
+    }
+
+    async fn put_volume(
+        &self,
+        request: Request<v1::PutVolumeRequest>,
+    ) -> Result<Response<v1::PutVolumeResponse>, Status> {
+        let put = request.into_inner();
+        let id = put.volume_id.clone();
+        let tombstone = matches!(put.wish, Some(put_volume_request::Wish::Tombstone(_)));
+        let what = if tombstone { "delete" } else { "volume" };
+        self.count(put.sender.as_ref(), format!("{what} {id} {}", words(put.stamp.as_ref())))?;
+        {
+            let mut state = self.state();
+            if fence(state.volumes.get(&id), put.stamp.as_ref())? == Fence::Newer {
+                let spec = match put.wish {
+                    Some(put_volume_request::Wish::Spec(spec)) => Some(spec),
+                    _ => None,
+                };
+                let object = Object { stamp: put.stamp, spec, opaque: put.opaque, hard: false };
+                state.volumes.insert(id.clone(), object);
+            }
+        }
+        self.publish(&id);
+        let state = self.state();
+        let done = !state.knobs.pending && !state.knobs.fail_volumes;
+        Ok(Response::new(v1::PutVolumeResponse { report: Some(state.volume_report(&id)), done }))
+    }
+
+    async fn put_export(
+        &self,
+        request: Request<v1::PutExportRequest>,
+    ) -> Result<Response<v1::PutExportResponse>, Status> {
+        let mut put = request.into_inner();
+        let id = put.volume_id.clone();
+        let cut = if put.live_sessions() == v1::LiveSessions::Refuse { "refuse" } else { "cut" };
+        self.count(put.sender.as_ref(), format!("export {id} {} {cut}", words(put.stamp.as_ref())))?;
+        let receipts = {
+            let mut state = self.state();
+            let spec = match put.wish.take() {
+                Some(put_export_request::Wish::Spec(spec)) => {
+                    mooring_api::export_from_wire(id.parse().unwrap(), &spec)
+                        .map_err(|error| cured(Code::InvalidArgument, &error.to_string(), "fix_spec"))?;
+                    Some(spec)
+                }
+                _ => None,
+            };
+            if fence(state.exports.get(&id), put.stamp.as_ref())? == Fence::Newer {
+                let grants = spec.clone().unwrap_or_default().grants;
+                let before =
+                    state.exports.get(&id).and_then(|kept| kept.spec.clone()).unwrap_or_default().grants;
+                if let Some(status) = state.knobs.refuse_export.clone()
+                    && grants.len() > before.len()
+                {
+                    return Err(status);
+                }
+                state.take_away(&put, &grants, &self.world)?;
+                let object = Object { stamp: put.stamp.clone(), spec, opaque: put.opaque, hard: false };
+                state.exports.insert(id.clone(), object);
+            }
+            let at = generation(put.stamp.as_ref());
+            state.receipts.iter().filter(|r| r.volume_id == id && r.generation == at).cloned().collect()
+        };
+        self.publish(&id);
+        let state = self.state();
+        Ok(Response::new(v1::PutExportResponse {
+            report: state.export_report(&id, &self.world),
+            done: !state.knobs.pending,
+            receipts,
+            timing: None,
+        }))
+    }
+
+    async fn get_volume(
+        &self,
+        request: Request<v1::GetVolumeRequest>,
+    ) -> Result<Response<v1::VolumeStatus>, Status> {
+        self.enter()?;
+        let id = request.into_inner().volume_id;
+        let state = self.state();
+        if !state.volumes.contains_key(&id) {
+            return Err(cured(Code::NotFound, "no such volume", "fix_spec"));
+        }
+        Ok(Response::new(state.status(&id, &self.world)))
+    }
+
+    async fn list_volumes(
+        &self,
+        _: Request<v1::ListVolumesRequest>,
+    ) -> Result<Response<v1::ListVolumesResponse>, Status> {
+        self.enter()?;
+        let state = self.state();
+        let there = state.volumes.iter().filter(|(_, volume)| volume.spec.is_some());
+        let volumes = there.map(|(id, _)| state.status(id, &self.world)).collect();
+        Ok(Response::new(v1::ListVolumesResponse { volumes }))
+    }
+
+    async fn get_capabilities(
+        &self,
+        _: Request<v1::GetCapabilitiesRequest>,
+    ) -> Result<Response<v1::Capabilities>, Status> {
+        self.enter()?;
+        Ok(Response::new(self.capabilities()))
+    }
+
+    async fn plan(&self, _: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
+        Ok(Response::new(v1::PlanResponse::default()))
+    }
+
+    type WatchStream = ReceiverStream<Result<v1::Report, Status>>;
+
+    async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        use v1::report::What;
+        self.enter()?;
+        let changes = self.reports.subscribe();
+        let what = What::Capabilities(self.capabilities());
+        Ok(Response::new(self.follow(vec![v1::Report { what: Some(what) }], changes)))
+    }
+}
+
+impl Fake {
+    fn capabilities(&self) -> v1::Capabilities {
+        let state = self.state();
+        v1::Capabilities {
+            agent_id: state.id.to_string(),
+            host_name: "fake".to_owned(),
+            kernel_release: "6.12.1".to_owned(),
+            multiattach: state.multiattach,
+            pools: state.pools.clone(),
+            ..Default::default()
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Host for Fake {
+    async fn put_connection(
+        &self,
+        request: Request<v1::PutConnectionRequest>,
+    ) -> Result<Response<v1::PutConnectionResponse>, Status> {
+        let put = request.into_inner();
+        let id = put.volume_id.clone();
+        let (spec, hard, word) = match put.wish {
+            Some(put_connection_request::Wish::Spec(spec)) => (Some(spec), false, "spec"),
+            Some(put_connection_request::Wish::Tombstone(tombstone)) => {
+                (None, tombstone.revoked, if tombstone.revoked { "revoked" } else { "gone" })
+            }
+            None => return Err(cured(Code::InvalidArgument, "no wish", "fix_spec")),
+        };
+        self.count(put.sender.as_ref(), format!("connection {id} {} {word}", words(put.stamp.as_ref())))?;
+        {
+            let mut state = self.state();
+            if fence(state.connections.get(&id), put.stamp.as_ref())? == Fence::Newer {
+                let kept = state.connections.get(&id).and_then(|kept| kept.spec.clone()).unwrap_or_default();
+                let loses = kept.attachments.iter().any(|old| {
+                    spec.as_ref().is_none_or(|spec| {
+                        spec.attachments.iter().all(|new| new.attachment_id != old.attachment_id)
+                    })
+                });
+                if loses && !hard && !state.knobs.holders.is_empty() {
+                    let text = format!("/dev/sda is held open by {}", state.knobs.holders.join(", "));
+                    return Err(cured(Code::FailedPrecondition, &text, "operator"));
+                }
+                let logged_in = spec.is_some() && state.knobs.broken.is_none();
+                let key = (id.clone(), state.initiator.clone());
+                let mut sessions = self.world.sessions.lock().unwrap();
+                if logged_in {
+                    sessions.insert(key)
+                } else {
+                    sessions.remove(&key)
+                };
+                drop(sessions);
+                let object = Object { stamp: put.stamp, spec, opaque: put.opaque, hard };
+                state.connections.insert(id.clone(), object);
+            }
+        }
+        self.publish_connection(&id);
+        let state = self.state();
+        let report = state.connection_report(&id);
+        let done = matches!(report.phase(), v1::ConnectionPhase::Ready | v1::ConnectionPhase::Gone);
+        Ok(Response::new(v1::PutConnectionResponse { report: Some(report), done, timing: None }))
+    }
+
+    async fn get_connection(
+        &self,
+        _: Request<v1::GetConnectionRequest>,
+    ) -> Result<Response<v1::ConnectionStatus>, Status> {
+        Err(Status::unimplemented("not needed"))
+    }
+
+    async fn list_connections(
+        &self,
+        _: Request<v1::ListConnectionsRequest>,
+    ) -> Result<Response<v1::ListConnectionsResponse>, Status> {
+        self.enter()?;
+        let state = self.state();
+        let connections = state
+            .connections
+            .iter()
+            .map(|(id, kept)| v1::ConnectionStatus {
+                volume_id: id.clone(),
+                stamp: kept.stamp.clone(),
+                spec: None,
+                opaque: Vec::new(),
+                report: Some(state.connection_report(id)),
+            })
+            .collect();
+        Ok(Response::new(v1::ListConnectionsResponse { connections }))
+    }
+
+    type WatchConnectionsStream = ReceiverStream<Result<v1::ConnectionEvent, Status>>;
+
+    async fn watch_connections(
+        &self,
+        _: Request<v1::WatchConnectionsRequest>,
+    ) -> Result<Response<Self::WatchConnectionsStream>, Status> {
+        self.enter()?;
+        let changes = self.events.subscribe();
+        Ok(Response::new(self.follow(Vec::new(), changes)))
+    }
+}

@@ -1,0 +1,6 @@
+//! Both fakes against the facts, by logins made by hand.
+
+mod driver;
+mod faults;
+mod logins;
+mod sessions;

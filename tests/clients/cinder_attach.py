@@ -1,0 +1,44 @@
+"""One call of python-cinderclient against a controller, for the tests: prints its answer as JSON.
+
+    cinder_attach.py URL TOKEN create VOLUME INITIATOR HOST MODE   reserve, connect, complete: as Nova does
+    cinder_attach.py URL TOKEN delete ATTACHMENT
+    cinder_attach.py URL TOKEN show VOLUME
+"""
+
+import json
+import sys
+
+from cinderclient import client
+from keystoneauth1 import session, token_endpoint
+
+# 3.54 brought the mode of an attachment.
+MICROVERSION = "3.54"
+
+
+def create(cinder, volume, initiator, host, mode):
+    """Reserves, gives the connector, completes; the connection info is what a host logs in with."""
+    made = cinder.attachments.create(volume, None, mode=mode)
+    made = made["id"] if isinstance(made, dict) else made.id
+    connector = {"initiator": initiator, "host": host, "ip": "10.10.0.12", "multipath": False,
+                 "os_type": "linux", "platform": "x86_64", "mountpoint": "/dev/vdb"}
+    cinder.attachments.update(made, connector)
+    cinder.attachments.complete(made)
+    return cinder.attachments.show(made).to_dict()
+
+
+def main():
+    url, token, what, *rest = sys.argv[1:]
+    auth = token_endpoint.Token(url, token)
+    cinder = client.Client(MICROVERSION, session=session.Session(auth=auth), endpoint_override=url)
+    if what == "create":
+        answer = create(cinder, *rest)
+    elif what == "delete":
+        cinder.attachments.delete(rest[0])
+        answer = {}
+    else:
+        answer = cinder.volumes.get(rest[0]).to_dict()
+    json.dump(answer, sys.stdout, default=str)
+    print()
+
+
+main()

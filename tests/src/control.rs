@@ -1,0 +1,176 @@
+//! The controller of a test site, on the storage node, and the command line against it.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use mooring_rig::{Output, Running};
+use serde_json::Value;
+
+use crate::evidence::wait_for;
+use crate::native::{AGENT_PORT, NativeHost};
+use crate::pki::{Authority, Signed};
+use crate::site::{AGENT, BIN, Site};
+
+/// The controller's port.
+pub const PORT: u16 = 8776;
+/// The token of the tests: an admin's.
+pub const TOKEN: &str = "test-token-of-this-site-only-0123456789";
+
+/// A site with a controller on it, and native hosts.
+pub struct Control<'a> {
+    /// The site.
+    pub site: &'a Site,
+    /// Its native hosts, host1 first.
+    pub hosts: Vec<NativeHost<'a>>,
+    controller: Option<Running>,
+    authority: String,
+    ours: Signed,
+}
+
+impl<'a> Control<'a> {
+    /// Installs everything on every VM; starts nothing yet but what [`Site::up`] did.
+    pub fn prepare(site: &'a Site) -> Result<Self> {
+        let authority = Authority::new()?;
+        let storage = site.storage()?;
+        site.install(storage, &["mooring-controller"])?;
+        let ours = authority.sign("controller")?;
+        let mut hosts = Vec::new();
+        for vm in site.rig.vms().iter().filter(|vm| vm.name() != "storage") {
+            let host = NativeHost::prepare(vm, &authority)?;
+            site.install(vm, &["mooring-agent", "mooring-sessiond"])?;
+            hosts.push(host);
+        }
+        let control = Self { site, hosts, controller: None, authority: authority.pem, ours };
+        control.configure()?;
+        Ok(control)
+    }
+
+    /// Writes the controller's files: its certificates, its configuration and its tokens. A power cut takes them with the VM's root.
+    pub fn configure(&self) -> Result<()> {
+        let storage = self.site.storage()?;
+        storage.write("/etc/mooring/ca.crt", self.authority.as_bytes(), 0o644)?;
+        storage.write("/etc/mooring/controller.crt", self.ours.cert.as_bytes(), 0o644)?;
+        storage.write("/etc/mooring/controller.key", self.ours.key.as_bytes(), 0o600)?;
+        let hash = storage.sh(&format!("printf %s {TOKEN} | sha256sum | cut -d ' ' -f 1"))?.ok()?;
+        let tokens = format!(
+            "[[tokens]]\nname = \"test\"\nproject = \"0123456789abcdef0123456789abcdef\"\nuser = \"test\"\nadmin = true\n\
+             sha256 = \"{}\"\n",
+            hash.line()
+        );
+        storage.write("/etc/mooring/tokens.toml", tokens.as_bytes(), 0o600)?;
+        storage.write("/etc/mooring/token", TOKEN.as_bytes(), 0o600)?;
+        let mut config = format!(
+            "state_dir = \"/srv/mooring/controller\"\nlisten = [\"127.0.0.1:{PORT}\", \"10.30.0.10:{PORT}\"]\n\
+             insecure = true\ntokens = \"/etc/mooring/tokens.toml\"\nlog = \"info\"\n\
+             [[agents]]\nname = \"storage\"\naddress = \"{AGENT}\"\n"
+        );
+        for host in &self.hosts {
+            write!(
+                config,
+                "[[agents]]\nname = \"{}\"\naddress = \"https://{}:{AGENT_PORT}\"\nca = \"/etc/mooring/ca.crt\"\n\
+                 cert = \"/etc/mooring/controller.crt\"\nkey = \"/etc/mooring/controller.key\"\n",
+                host.vm.name(),
+                host.vm.ip(0)
+            )?;
+        }
+        storage.write("/etc/mooring/controller.toml", config.as_bytes(), 0o600)
+    }
+
+    /// Starts the controller and waits until it answers and all its agents are up.
+    pub fn start_controller(&mut self) -> Result<()> {
+        let storage = self.site.storage()?;
+        let controller = storage
+            .command([format!("{BIN}/mooring-controller")])
+            .timeout(Duration::from_hours(1))
+            .spawn()?;
+        let agents = self.hosts.len() + 1;
+        wait_for("the controller and its agents", Duration::from_mins(1), || {
+            if !controller.is_running() {
+                bail!("the controller has ended: {}", controller.stderr_so_far());
+            }
+            let out = self.mooring(&["--json", "host", "list"])?.ok()?;
+            let hosts: Value = serde_json::from_str(&out.stdout).with_context(|| out.stdout.clone())?;
+            let up =
+                hosts["hosts"].as_array().map_or(0, |all| all.iter().filter(|h| h["up"] == true).count());
+            if up == agents { Ok(Some(())) } else { bail!("{up} of {agents} agents are up: {hosts}") }
+        })?;
+        self.controller = Some(controller);
+        Ok(())
+    }
+
+    /// Kills the controller with -9; its log.
+    pub fn kill_controller(&mut self) -> Result<String> {
+        let controller = self.controller.take().context("the controller does not run")?;
+        controller.kill()?;
+        Ok(controller.wait()?.stderr)
+    }
+
+    /// Forgets a controller that a power cut has ended.
+    pub fn controller_is_gone(&mut self) {
+        drop(self.controller.take());
+    }
+
+    /// What the controller has logged since it was started last.
+    pub fn controller_log(&self) -> String {
+        self.controller.as_ref().map(Running::stderr_so_far).unwrap_or_default()
+    }
+
+    /// The words of `mooring` against the controller, as they are run on the storage node.
+    pub fn words(args: &[&str]) -> Vec<String> {
+        let mut argv =
+            vec![format!("{BIN}/mooring"), "--token-file".to_owned(), "/etc/mooring/token".to_owned()];
+        argv.extend(args.iter().map(|&arg| arg.to_owned()));
+        argv
+    }
+
+    /// Runs `mooring` on the storage node, against the controller.
+    pub fn mooring(&self, args: &[&str]) -> Result<Output> {
+        self.site.storage()?.command(Self::words(args)).timeout(Duration::from_mins(2)).run()
+    }
+
+    /// The same with `--json`; an exit status other than 0 is an error.
+    pub fn json(&self, args: &[&str]) -> Result<Value> {
+        let mut all = vec!["--json"];
+        all.extend(args);
+        let out = self.mooring(&all)?.ok()?;
+        serde_json::from_str(&out.stdout)
+            .with_context(|| format!("`mooring {}` answered: {}", args.join(" "), out.stdout))
+    }
+
+    /// Makes the type of shared volumes.
+    pub fn shared_type(&self) -> Result<()> {
+        self.json(&["type", "create", "shared", "--multiattach"]).map(|_| ())
+    }
+
+    /// Makes a volume of a type (or the default one) and waits for it; its id.
+    pub fn volume(&self, name: &str, volume_type: Option<&str>) -> Result<String> {
+        let mut args = vec!["volume", "create", name, "--size", "1GiB", "--timeout", "120"];
+        if let Some(volume_type) = volume_type {
+            args.extend(["--type", volume_type]);
+        }
+        let made = self.json(&args)?;
+        let id = made["volume"]["id"].as_str().or(made["id"].as_str());
+        Ok(id.with_context(|| format!("no id in {made}"))?.to_owned())
+    }
+
+    /// Attaches and waits; what is live of it.
+    pub fn attach(&self, volume: &str, host: &str, mode: &str) -> Result<Value> {
+        let answer = self.json(&["attach", volume, "--host", host, "--mode", mode])?;
+        Ok(if answer["attachment"].is_object() { answer["attachment"].clone() } else { answer })
+    }
+
+    /// What is live of an attachment.
+    pub fn live(&self, id: &str) -> Result<Value> {
+        let answer = self.json(&["attachment", "show", id])?;
+        Ok(if answer["attachment"].is_object() { answer["attachment"].clone() } else { answer })
+    }
+
+    /// Starts hosts and controller.
+    pub fn start(&mut self) -> Result<()> {
+        for host in &mut self.hosts {
+            host.start()?;
+        }
+        self.start_controller()
+    }
+}

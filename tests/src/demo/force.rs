@@ -1,0 +1,176 @@
+//! Force detach with writes in flight, and the control without which it would prove nothing.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use mooring_rig::Running;
+use serde_json::Value;
+
+use super::{Demo, acl_folder};
+use crate::control::Control;
+use crate::disk::Disk;
+use crate::evidence::{check, wait_for};
+use crate::native::text;
+use crate::site::{BIN, number, progress, sequences};
+
+/// Writes in flight of the victim.
+const WRITERS: u64 = 8;
+/// How long the slow backend takes for a write.
+const SLOW_MS: u64 = 1500;
+
+impl Demo<'_> {
+    /// Puts a delay before every write of the volume's LV, or takes it away. The LV's own table is swapped: the export goes on.
+    fn slow(&self, slow: bool) -> Result<()> {
+        let table = if slow {
+            format!("awk '{{print $1, $2, \"delay\", $4, $5, 0, $4, $5, {SLOW_MS}}}'")
+        } else {
+            "awk '{print $1, $2, \"linear\", $4, $5}'".to_owned()
+        };
+        let script = format!(
+            "modprobe dm-delay; name=$(dmsetup info -c --noheadings -o name {0}); dmsetup table $name | {table} > /run/table; \
+             dmsetup reload $name /run/table; dmsetup resume $name",
+            self.device
+        );
+        self.site.storage()?.sh(&script)?.ok().context("swap the LV's table")?;
+        Ok(())
+    }
+
+    /// Host1 writes through the slow backend; returns when all its writers are in flight.
+    fn write_slowly(&self) -> Result<(Running, u64)> {
+        self.slow(true)?;
+        let writer = self.disk1.write_stamps(&["--threads", &WRITERS.to_string()])?;
+        let initiator = self.initiator1()?;
+        let in_flight = wait_for("8 writes of host1 in flight", Duration::from_secs(30), || {
+            check(writer.is_running(), || format!("the writer has ended: {}", writer.stderr_so_far()))?;
+            let shown = self.site.json(&["export", "show", &self.volume])?;
+            let grants = shown["export"]["grants"].as_array().context("no grants")?;
+            let mine = grants
+                .iter()
+                .find(|grant| grant["initiator"] == initiator.as_str())
+                .context("no grant of host1")?;
+            let n = mine["sessions"][0]["in_flight"].as_u64().unwrap_or(0);
+            Ok((n >= WRITERS).then_some(n))
+        })?;
+        Ok((writer, in_flight))
+    }
+
+    fn initiator1(&self) -> Result<String> {
+        Ok(text(&self.control.live(&self.attachment1)?, "initiator")?.to_owned())
+    }
+
+    /// Runs `cut` on the storage node, reads the stamps as soon as it has returned and again when everything slow must have
+    /// landed, in one script. Says what `cut` printed, and how many stamps landed after it.
+    fn landed_after(&self, cut: &str) -> Result<(String, u64)> {
+        let read = format!("{BIN}/mooring-stamp read {}", self.device);
+        let wait = SLOW_MS * 3 / 1000;
+        let out = self.site.storage()?.sh(&format!("{cut}; echo; {read}; sleep {wait}; {read}"))?.ok()?;
+        let mut lines: Vec<&str> = out.stdout.trim_end().lines().collect();
+        let (Some(after), Some(before)) = (lines.pop(), lines.pop()) else {
+            bail!("no stamps in {}", out.stdout)
+        };
+        let (before, after) = (sequences(before)?, sequences(after)?);
+        let landed = after.iter().sum::<u64>().saturating_sub(before.iter().sum());
+        Ok((lines.join("\n"), landed))
+    }
+
+    pub(super) fn force_detach(&mut self) -> Result<()> {
+        let reader = self.disk2.watch_stamps()?;
+        let (writer, in_flight) = self.write_slowly()?;
+        let began = Instant::now();
+        let detach = Control::words(&["--json", "detach", &self.attachment1, "--force"]).join(" ");
+        let (answer, landed) = self.landed_after(&detach)?;
+        let answer: Value =
+            serde_json::from_str(&answer).with_context(|| format!("the detach answered {answer}"))?;
+        let receipt = &answer["receipt"];
+        check(receipt["proof"] == "proven", || format!("the receipt is not proven: {answer}"))?;
+        check(landed == 0, || format!("{landed} stamps landed after a proven receipt"))?;
+        let cut = receipt["sessions_cut"].as_array().map_or(0, Vec::len);
+        let took = took_ms(receipt)
+            .unwrap_or_else(|| i128::try_from(began.elapsed().as_millis()).unwrap_or(i128::MAX));
+        self.evidence.shows(format!(
+            "host1 is force-detached with {in_flight} writes in flight in a backend of {SLOW_MS} ms: receipt `proven` after \
+             {took} ms ({cut} session cut), 0 stamps landed in the {} s after it",
+            SLOW_MS * 3 / 1000
+        ));
+        (self.proved.in_flight, self.proved.receipt_ms) = (in_flight, took);
+        self.proved.longest_gap_ms = self.no_gap(reader, "the force detach")?;
+        self.slow(false)?;
+        self.victim_is_gone(writer)
+    }
+
+    /// Host1 has no session, no disk and no path any more, its writer fails soon, and it cannot come back by itself.
+    fn victim_is_gone(&mut self, writer: Running) -> Result<()> {
+        let began = Instant::now();
+        let host = &self.control.hosts[0];
+        wait_for("host1 to have no session and no path", Duration::from_secs(30), || {
+            Ok(host.nothing_left().is_ok().then_some(()))
+        })?;
+        let seen = wait_for("host1's writes to fail", Duration::from_secs(30), || {
+            let seen = progress(&writer)?;
+            Ok((number(&seen, "errors")? > 0).then_some(seen))
+        })?;
+        writer.kill()?;
+        drop(writer.wait()?);
+        self.evidence.shows(format!(
+            "host1's session, disk and path are gone {:.1} s after the receipt; its writer got {} errors instead of a hang",
+            began.elapsed().as_secs_f64(),
+            number(&seen, "errors")?
+        ));
+        let live = self.control.mooring(&["attachment", "show", &self.attachment1])?;
+        check(live.status.code() == Some(3), || format!("the attachment is still there: {}", live.stdout))
+    }
+
+    /// Ends a reader, demands that it saw no error, and says its longest gap.
+    pub(super) fn no_gap(&mut self, reader: Running, during: &str) -> Result<u64> {
+        let seen = progress(&reader)?;
+        reader.kill()?;
+        drop(reader.wait()?);
+        check(number(&seen, "errors")? == 0, || format!("host2's reads during {during}: {seen}"))?;
+        let gap = number(&seen, "longest_gap_ms")?;
+        self.evidence.shows(format!(
+            "host2 read on during {during}: {} reads, 0 errors, longest gap {gap} ms",
+            number(&seen, "done")?
+        ));
+        Ok(gap)
+    }
+
+    pub(super) fn reattach_host1(&mut self) -> Result<()> {
+        let (_, id, path) = self.attach("host1", "rw")?;
+        (self.attachment1, self.disk1) = (id, Disk::new(self.disk1.vm, path));
+        Ok(())
+    }
+
+    /// The control: only unmapping must let stamps land. Were none seen, the proof above would prove nothing.
+    pub(super) fn control_only_unmaps(&mut self) -> Result<()> {
+        self.reattach_host1()?;
+        self.evidence.shows("host1 is attached again");
+        let (writer, in_flight) = self.write_slowly()?;
+        let acl = acl_folder(&self.target, &self.initiator1()?);
+        let unmap = format!(
+            "for link in $(find {acl}/lun_1 -maxdepth 1 -type l); do rm $link; done; rmdir {acl}/lun_1"
+        );
+        let (_, landed) = self.landed_after(&unmap)?;
+        check(landed > 0, || {
+            "control: no stamp landed after a mere unmapping, so the proof above proves nothing".to_owned()
+        })?;
+        self.evidence.shows(format!(
+            "control: with {in_flight} writes in flight, unmapping alone lets {landed} stamps land after it"
+        ));
+        self.proved.landed_in_control = landed;
+        writer.kill()?;
+        self.slow(false)?;
+        self.control.json(&["detach", &self.attachment1, "--force"])?;
+        drop(writer.wait()?);
+        let host = &self.control.hosts[0];
+        wait_for("host1 to let go", Duration::from_secs(30), || {
+            Ok(host.nothing_left().is_ok().then_some(()))
+        })?;
+        self.reattach_host1()
+    }
+}
+
+/// How long a receipt's revoke took, from its own times.
+fn took_ms(receipt: &Value) -> Option<i128> {
+    let at = |key: &str| receipt[key].as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    Some(i128::from(at("ended")?.as_millisecond() - at("began")?.as_millisecond()))
+}

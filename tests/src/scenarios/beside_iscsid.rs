@@ -1,0 +1,202 @@
+//! A distribution's iscsid and iscsiadm beside three of our sessions under I/O: nothing of ours is touched. The control is a
+//! session made with an ordinary netlink port, which iscsid's start must take over.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use mooring_rig::{RigOptions, Running};
+use serde_json::Value;
+
+use crate::clients::Cinder;
+use crate::control::{Control, PORT, TOKEN};
+use crate::disk::Disk;
+use crate::evidence::{Evidence, check, wait_for};
+use crate::initiator::{Credentials, Host};
+use crate::native::{KernelSession, NativeHost, text};
+use crate::site::{BIN, Programs, Site, number, progress};
+
+/// Sessions of ours.
+const OURS: usize = 3;
+/// How long each doing of iscsid is watched.
+const MOMENT: Duration = Duration::from_secs(2);
+const PORTAL: &str = "10.10.0.10:3260";
+
+pub(super) fn run(programs: &Programs) -> Result<()> {
+    let site = Site::up(RigOptions::standard(1).named("beside").forward(PORT), programs)?;
+    let result = scenes(&site);
+    if result.is_err() {
+        site.save_evidence(&site.rig.dir().with_file_name("failed-beside"));
+    }
+    result?;
+    site.rig.check_consoles()
+}
+
+/// One of ours, with a writer on it.
+struct Ours<'a> {
+    attachment: String,
+    writer: Running,
+    disk: Disk<'a>,
+}
+
+fn scenes(site: &Site) -> Result<()> {
+    let mut evidence = Evidence::default();
+    let agent = site.start_agent()?;
+    let mut control = Control::prepare(site)?;
+    site.install(site.rig.vm("host1")?, &["mooring-attach-floor"])?;
+    control.start()?;
+    let ours = attach(site, &control)?;
+    let before = sessions(&control.hosts[0])?;
+    let host = Host::configure(site.rig.vm("host1")?)?;
+    let stock = Stock::new(site, &control, &host)?;
+    disturb(&host, &stock)?;
+    check(sessions(&control.hosts[0])? == before, || "a session of ours is another one".to_owned())?;
+    let mut gap = 0;
+    for one in ours {
+        gap = gap.max(undisturbed(&control, one)?);
+    }
+    evidence.shows(format!(
+        "{OURS} sessions of ours under I/O; iscsid started, restarted, killed with -9; iscsiadm login, logout, rescan and \
+         logout of all beside them: same kernel sessions, 0 relogins, 0 errors, longest gap {gap} ms"
+    ));
+    let theft = control_is_stolen(site, &host, &stock)?;
+    evidence.shows(format!(
+        "control: a session made with an ordinary netlink port is taken over by iscsid's start: {theft}"
+    ));
+    stock.remove()?;
+    for attachment in control.json(&["attachment", "list"])?["attachments"].as_array().context("a list")? {
+        control.json(&["detach", text(attachment, "id")?])?;
+    }
+    drop(agent);
+    Ok(())
+}
+
+fn sessions(host: &NativeHost<'_>) -> Result<Vec<KernelSession>> {
+    let mut all = host.sessions()?;
+    all.retain(|session| session.creator == -1);
+    all.sort_by_key(|session| session.sid);
+    Ok(all)
+}
+
+fn attach<'a>(site: &'a Site, control: &Control<'a>) -> Result<Vec<Ours<'a>>> {
+    let host = site.rig.vm("host1")?;
+    (0..OURS)
+        .map(|n| {
+            let volume = control.volume(&format!("ours{n}"), None)?;
+            let live = control.attach(&volume, "host1", "rw")?;
+            let disk = Disk::new(host, text(&live, "device_path")?);
+            let writer = disk.write_stamps(&["--threads", "1", "--seconds", "600"])?;
+            Ok(Ours { attachment: text(&live, "id")?.to_owned(), writer, disk })
+        })
+        .collect()
+}
+
+/// A volume that stock open-iscsi on host1 may reach, by python-cinderclient.
+struct Stock {
+    cinder: Cinder,
+    attachment: String,
+    target: String,
+    user: String,
+    secret: String,
+}
+
+impl Stock {
+    fn new(site: &Site, control: &Control<'_>, host: &Host<'_>) -> Result<Self> {
+        let volume = control.volume("stock", None)?;
+        let url = format!("http://{}/v3", site.storage()?.forwarded(PORT)?);
+        let cinder = Cinder::new(&url, TOKEN)?;
+        let made = cinder.call(&["create", &volume, &host.iqn, "host1-stock", "rw"])?;
+        let info = &made["connection_info"];
+        Ok(Self {
+            cinder,
+            attachment: text(&made, "id")?.to_owned(),
+            target: text(info, "target_iqn")?.to_owned(),
+            user: text(info, "auth_username")?.to_owned(),
+            secret: text(info, "auth_password")?.to_owned(),
+        })
+    }
+
+    fn chap(&self) -> Credentials<'_> {
+        Credentials { user: &self.user, secret: &self.secret, mutual: None }
+    }
+
+    fn remove(&self) -> Result<()> {
+        self.cinder.call(&["delete", &self.attachment]).map(|_| ())
+    }
+}
+
+/// Everything that iscsid and iscsiadm do on a host, one after the other.
+fn disturb(host: &Host<'_>, stock: &Stock) -> Result<()> {
+    let vm = host.vm;
+    vm.sh("iscsid")?.ok().context("start iscsid")?;
+    sleep(MOMENT);
+    vm.sh("kill $(pidof iscsid); sleep 1; iscsid")?.ok().context("restart iscsid")?;
+    sleep(MOMENT);
+    let listed = vm.sh("iscsiadm -m session")?.ok()?.stdout;
+    check(listed.lines().count() == OURS, || format!("iscsiadm lists: {listed}"))?;
+    host.login(&stock.target, PORTAL, Some(stock.chap()), 20)?.ok().context("iscsiadm logs in")?;
+    vm.sh("iscsiadm -m session --rescan || true")?.ok()?;
+    sleep(MOMENT);
+    // Logs out of everything that it may: the stock session. Ours it cannot.
+    vm.sh("iscsiadm -m node -u || true; iscsiadm -m session -u || true")?.ok()?;
+    sleep(MOMENT);
+    vm.sh("kill -9 $(pidof iscsid); sleep 1; iscsid")?.ok().context("kill iscsid and start it")?;
+    sleep(MOMENT);
+    Ok(())
+}
+
+/// The longest gap of one of ours, which saw no error and no relogin.
+fn undisturbed(control: &Control<'_>, one: Ours<'_>) -> Result<u64> {
+    let seen = progress(&one.writer)?;
+    one.writer.kill()?;
+    drop(one.writer.wait()?);
+    check(number(&seen, "errors")? == 0 && number(&seen, "done")? > 0, || {
+        format!("writes to {}: {seen}", one.disk.path)
+    })?;
+    let live = control.live(&one.attachment)?;
+    check(live["session"] == true && live["host_phase"] == "ready", || format!("{live}"))?;
+    number(&seen, "longest_gap_ms")
+}
+
+/// A session of the same daemon's making, but for its port id: iscsid logs in anew, under its own ISID.
+fn control_is_stolen(site: &Site, host: &Host<'_>, stock: &Stock) -> Result<String> {
+    let vm = host.vm;
+    vm.sh("kill -9 $(pidof iscsid) || true")?.ok()?;
+    vm.write("/run/secret", stock.secret.as_bytes(), 0o600)?;
+    let held = vm
+        .command([
+            &format!("{BIN}/mooring-attach-floor"),
+            "--hold",
+            "--ordinary-port",
+            "--initiator",
+            &host.iqn,
+            "--target",
+            &stock.target,
+            "--portal",
+            PORTAL,
+            "--user",
+            &stock.user,
+            "--secret-file",
+            "/run/secret",
+        ])
+        .timeout(Duration::from_mins(10))
+        .spawn()?;
+    let isid = |site: &Site| -> Result<Option<String>> {
+        let volume = stock.target.rsplit(':').next().unwrap_or_default();
+        let shown: Value = site.json(&["export", "show", volume])?;
+        Ok(shown["export"]["grants"][0]["sessions"][0]["isid"].as_str().map(str::to_owned))
+    };
+    let ours = wait_for("the control's session", Duration::from_secs(30), || {
+        check(held.is_running(), || format!("the control has ended: {}", held.stderr_so_far()))?;
+        isid(site)
+    })?;
+    vm.sh("iscsid")?.ok()?;
+    let theirs = wait_for("iscsid to take the session over", Duration::from_secs(30), || {
+        Ok(isid(site)?.filter(|theirs| *theirs != ours))
+    });
+    held.kill()?;
+    drop(held.wait()?);
+    let theirs = theirs.context("the control was not stolen, so the proof above proves nothing")?;
+    vm.sh("iscsiadm -m session -u || true; kill $(pidof iscsid)")?.ok()?;
+    Ok(format!("ISID {ours} became {theirs}"))
+}
