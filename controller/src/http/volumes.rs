@@ -22,7 +22,9 @@ use crate::domain::{NewVolume, Volume};
 type Answer = Result<Json<Value>, Fault>;
 
 /// Keys of a body since 3.53; before, others are ignored.
-const CREATE_KEYS: [&str; 16] = [
+const CREATE_KEYS: [&str; 17] = [
+    // Ours: a client that chooses the id can repeat the request after a lost answer.
+    "id",
     "name",
     "display_name",
     "description",
@@ -291,7 +293,8 @@ async fn create<B: Backend>(
         return Err(Fault::bad_request(format!("Availability zone '{zone}' is invalid.")));
     }
     let size_gib = size_gib.ok_or_else(|| Fault::bad_request(MALFORMED))?;
-    let new = NewVolume { id: None, name, description, size_gib, volume_type, metadata };
+    let id = fields.uuid("id", false)?.map(|id| volume_id(&id.to_string())).transpose()?;
+    let new = NewVolume { id, name, description, size_gib, volume_type, metadata };
     let volume = app.backend().create_volume(&ctx.caller, new).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "volume": views::volume(&ctx, &volume, false) }))))
 }

@@ -144,7 +144,14 @@ impl Service {
         let mut changes = self.inner.follow(volume);
         let changed = changes.wait_for(|revision| *revision != known);
         let _ = tokio::time::timeout_at(deadline, changed).await;
-        self.live_now(caller, id).await
+        let live = self.live_now(caller, id).await?;
+        // A storage agent reports what changes by its own work; a login is the kernel's. It is asked once the host is
+        // ready, so that the answer that ends an attach says what the target sees.
+        if live.host_phase.as_deref() == Some("ready") && live.session != Some(true) {
+            self.refresh(volume).await;
+            return self.live_now(caller, id).await;
+        }
+        Ok(live)
     }
 
     /// What is live of all attachments of the caller (of all: admins). Each volume's storage agent is asked now, all at
