@@ -268,12 +268,14 @@ impl<'a> Demo<'a> {
         let stock = Host::start(self.site.rig.vm("host2")?)?;
         let made = cinder.call(&["create", &self.volume, &stock.iqn, "host2-stock", "ro"])?;
         let info = &made["connection_info"];
-        let (id, portal) = (text(&made, "id")?.to_owned(), text(info, "target_portal")?.to_owned());
+        // The other portal: udev's name of a disk has its portal in it, and the native session is at the first.
+        let portal = info["target_portals"][1].as_str().with_context(|| format!("a second portal in {info}"))?;
+        let id = text(&made, "id")?.to_owned();
         check(info["access_mode"] == "ro" && info["auth_method"] == "CHAP", || format!("{made}"))?;
         let (user, secret) = (text(info, "auth_username")?, text(info, "auth_password")?);
         let chap = Credentials { user, secret, mutual: None };
-        stock.login(text(info, "target_iqn")?, &portal, Some(chap), 20)?.ok().context("iscsiadm logs in")?;
-        let disk = stock.disk(&self.target, &portal)?;
+        stock.login(text(info, "target_iqn")?, portal, Some(chap), 20)?.ok().context("iscsiadm logs in")?;
+        let disk = stock.disk(&self.target, portal)?;
         let (theirs, ours): (u64, u64) =
             (disk.read_stamps()?.iter().sum(), self.disk2.read_stamps()?.iter().sum());
         check(theirs == ours && disk.name()? != self.disk2.name()?, || {

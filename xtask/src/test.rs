@@ -41,6 +41,9 @@ pub(crate) fn build_programs(root: &Path) -> Result<Programs> {
         args.extend(["-p", package]);
     }
     one(cargo(root, &args))?;
+    // Its feature must not reach the others: what is tested otherwise is what is shipped.
+    let faults = ["--features", "faults", "--bin", "mooring-sessiond-faults"];
+    one(cargo(root, &[["build", "--release", "-p", "mooring-connectors"].as_slice(), &faults].concat()))?;
     Ok(programs(root))
 }
 

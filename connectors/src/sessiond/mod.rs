@@ -18,6 +18,7 @@ mod board;
 pub mod identity;
 pub mod journal;
 mod keep;
+pub mod program;
 mod retry;
 mod server;
 mod session;
