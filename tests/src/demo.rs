@@ -269,7 +269,8 @@ impl<'a> Demo<'a> {
         let made = cinder.call(&["create", &self.volume, &stock.iqn, "host2-stock", "ro"])?;
         let info = &made["connection_info"];
         // The other portal: udev's name of a disk has its portal in it, and the native session is at the first.
-        let portal = info["target_portals"][1].as_str().with_context(|| format!("a second portal in {info}"))?;
+        let portal =
+            info["target_portals"][1].as_str().with_context(|| format!("a second portal in {info}"))?;
         let id = text(&made, "id")?.to_owned();
         check(info["access_mode"] == "ro" && info["auth_method"] == "CHAP", || format!("{made}"))?;
         let (user, secret) = (text(info, "auth_username")?, text(info, "auth_password")?);

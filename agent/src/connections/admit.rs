@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooring_api::v1;
+use mooring_host::Holder;
 use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{Chain, ClusterId, ConnectionSpec, Cure, Fence, VolumeId};
 use prost::Message;
@@ -18,6 +19,9 @@ use crate::store::{Kind, StoreError, StoredSpec, StoredWish};
 
 /// udev opens every new disk, and every one that was closed after a write, for a moment: such a holder is not worth a refusal.
 const HELD_BRIEFLY: Duration = Duration::from_millis(500);
+
+/// The same where udev alone holds it: a busy machine takes seconds to look at a disk that has just come.
+const HELD_BY_UDEV: Duration = Duration::from_secs(10);
 
 /// A connection's wish as the store has it.
 pub(super) fn stored(stored: &StoredSpec) -> Result<Wish, StoreError> {
@@ -149,7 +153,8 @@ impl Connections {
             if holders.is_empty() {
                 return Ok(());
             }
-            if began.elapsed() >= HELD_BRIEFLY {
+            let patience = if holders.iter().all(is_udev) { HELD_BY_UDEV } else { HELD_BRIEFLY };
+            if began.elapsed() >= patience {
                 break holders;
             }
             std::thread::sleep(HELD_BRIEFLY / 5);
@@ -159,6 +164,11 @@ impl Connections {
             format!("the disk of volume {volume} is held open by {}: close it there first", names.join(", "));
         Err(Refusal::precondition(why, Cure::Operator))
     }
+}
+
+/// udev looks at each new disk and lets go by itself; its workers are named so since systemd 250, as their parent before.
+fn is_udev(holder: &Holder) -> bool {
+    matches!(holder, Holder::Process { name, .. } if matches!(name.trim_matches(['(', ')']), "udev-worker" | "systemd-udevd"))
 }
 
 fn fence(volume: VolumeId, put: &PutConnection, kept: Option<&Wish>) -> Result<Fence, Refusal> {

@@ -2,6 +2,7 @@
 
 use mooring_api::v1;
 use mooring_connectors::wire::SessionState;
+use mooring_host::Holder;
 use tonic::Code;
 
 use crate::rig::*;
@@ -44,6 +45,25 @@ fn held_open_it_is_refused_and_the_holder_is_named() {
     assert_eq!(agent.report(1).phase(), v1::ConnectionPhase::Ready);
     site.world.hold_open(volume(1), &[]);
     agent.make(tombstone(1, 2, false));
+    site.assert_nothing_left(1);
+}
+
+/// udev looks at a disk that has just come for as long as the machine lets it, and lets go by itself.
+#[test]
+fn udev_alone_is_waited_for() {
+    let site = Site::exporting(&[1]);
+    let agent = site.start();
+    agent.make(agent.put(1, 1, &[(1, RW)]));
+    let udev = Holder::Process { pid: 156, name: "(udev-worker)".to_owned() };
+    site.world.hold_open(volume(1), &[udev]);
+    let world = site.world.clone();
+    let lets_go = std::thread::spawn(move || {
+        // Longer than anybody else is waited for.
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        world.hold_open(volume(1), &[]);
+    });
+    agent.make(tombstone(1, 2, false));
+    lets_go.join().unwrap();
     site.assert_nothing_left(1);
 }
 

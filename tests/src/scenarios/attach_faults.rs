@@ -80,7 +80,7 @@ impl<'a> Faults<'a> {
         check(out.status.code() == Some(code), || {
             format!("{what}: exit {:?}, not {code}: {said}", out.status.code())
         })?;
-        self.evidence.shows(format!("{what}: exit {code}: {}", said.lines().last().unwrap_or_default()));
+        self.evidence.shows(format!("{what}: exit {code}: {}", said.lines().next().unwrap_or_default()));
         Ok(())
     }
 

@@ -5,6 +5,7 @@ mod beside_iscsid;
 mod contract;
 mod faults;
 mod lvm;
+mod sessiond_killed;
 mod stuck;
 
 use std::time::Instant;
@@ -61,6 +62,11 @@ pub const ALL: &[Scenario] = &[
         name: "attach-faults",
         shows: "native attach when something is wrong: bounded, clear, nothing lost; relogin, revoked secrets, wrong disks",
         run: attach_faults::run,
+    },
+    Scenario {
+        name: "sessiond-killed",
+        shows: "sessiond killed before and after each of its steps, in attach, takeover, recovery under I/O and detach: converges",
+        run: sessiond_killed::run,
     },
     Scenario {
         name: "beside-iscsid",

@@ -1,0 +1,333 @@
+//! mooring-sessiond dies before and after each of its steps, on a real kernel: in an attach, when it takes over what it
+//! finds, in a recovery under I/O, in a detach. Each time another one is started, as systemd does, and what was going on
+//! comes to its end by itself.
+//!
+//! What must never happen here: a fault point that is taken for tried and was not: the daemon itself says where it died, its
+//! list of fault points says which there are, and one that no phase goes through fails the scenario.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use mooring_rig::{RigOptions, Running, Status};
+use serde_json::Value;
+
+use crate::control::{Control, PORT};
+use crate::disk::Disk;
+use crate::evidence::{Evidence, check, wait_for};
+use crate::native::{KernelSession, NativeHost, text};
+use crate::site::{BIN, Programs, Site, number, progress};
+
+const PROGRAM: &str = "mooring-sessiond-faults";
+const HALF_MINUTE: Duration = Duration::from_secs(30);
+const MINUTE: Duration = Duration::from_mins(1);
+const SIGABRT: i32 = 6;
+
+/// The steps of an attach.
+const ATTACH: [&str; 7] = [
+    "journal_write",
+    "create_session",
+    "create_connection",
+    "bind_connection",
+    "set_param",
+    "send_pdu",
+    "start_connection",
+];
+/// Of a recovery after the loss of the connection.
+const RECOVERY: [&str; 5] =
+    ["stop_connection", "bind_connection", "set_param", "send_pdu", "start_connection"];
+/// Of a takeover of a session that is logged in.
+const TAKEOVER: [&str; 1] = ["journal_write"];
+/// Of a takeover of a session whose disk the kernel's error handling has switched off.
+const SWITCHED_OFF: [&str; 1] = ["device_state"];
+/// Of a detach. It is armed by a takeover, which writes the journal once before.
+const DETACH: [&str; 7] = [
+    "journal_write#2",
+    "unbind_session",
+    "send_pdu",
+    "stop_connection",
+    "destroy_connection",
+    "destroy_session",
+    "journal_remove",
+];
+
+/// Before and after each of these.
+fn points(steps: &[&str]) -> Vec<String> {
+    steps.iter().flat_map(|step| ["before", "after"].map(|side| format!("{side} {step}"))).collect()
+}
+
+/// What happens to a session between its attach and its detach.
+enum Middle {
+    Recovery(String),
+    Takeover(String),
+    SwitchedOff(String),
+}
+
+pub(super) fn run(programs: &Programs) -> Result<()> {
+    let site = Site::up(RigOptions::standard(1).named("sessiond-killed").forward(PORT), programs)?;
+    let result = scenes(&site);
+    if result.is_err() {
+        site.save_evidence(&site.rig.dir().with_file_name("failed-sessiond-killed"));
+    }
+    result?;
+    site.rig.check_consoles()
+}
+
+fn scenes(site: &Site) -> Result<()> {
+    let agent = site.start_agent()?;
+    let mut control = Control::prepare(site)?;
+    site.install(site.rig.vm("host1")?, &[PROGRAM])?;
+    control.start()?;
+    let volume = control.volume("data", None)?;
+    let target = format!("iqn.2026-11.dev.mooring:{volume}");
+    let evidence = Evidence::default();
+    let hits = BTreeMap::new();
+    let mut killed = Killed { site, control, evidence, volume, target, naa: None, hits, longest_gap_ms: 0 };
+    let result = killed.acts();
+    if result.is_err() {
+        eprintln!("--- controller:\n{}", killed.control.controller_log());
+        let host = killed.host();
+        eprintln!("--- agent:\n{}\n--- sessiond:\n{}", host.agent_log(), host.sessiond_log());
+    }
+    result?;
+    drop(agent);
+    Ok(())
+}
+
+/// An attachment, and the one session under it.
+struct Attached<'a> {
+    id: String,
+    disk: Disk<'a>,
+    session: KernelSession,
+}
+
+struct Killed<'a> {
+    site: &'a Site,
+    control: Control<'a>,
+    evidence: Evidence,
+    volume: String,
+    target: String,
+    /// Of the volume's disk, when it was attached first.
+    naa: Option<String>,
+    /// Where the daemon died, and in which phases.
+    hits: BTreeMap<String, BTreeSet<&'static str>>,
+    longest_gap_ms: u64,
+}
+
+impl<'a> Killed<'a> {
+    fn acts(&mut self) -> Result<()> {
+        let all = self.all_points()?;
+        let mut middles = Vec::new();
+        middles.extend(points(&RECOVERY).into_iter().map(Middle::Recovery));
+        middles.extend(points(&TAKEOVER).into_iter().map(Middle::Takeover));
+        middles.extend(points(&SWITCHED_OFF).into_iter().map(Middle::SwitchedOff));
+        let (attaches, detaches) = (points(&ATTACH), points(&DETACH));
+        let rounds = attaches.len().max(detaches.len()).max(middles.len());
+        let mut middles = middles.into_iter();
+        for round in 0..rounds {
+            let began = Instant::now();
+            let attached = self.attach(attaches.get(round))?;
+            match middles.next() {
+                Some(Middle::SwitchedOff(point)) => self.switched_off(&attached, &point)?,
+                Some(Middle::Recovery(point)) => self.under_io(&attached, "recovery", &point)?,
+                Some(Middle::Takeover(point)) => self.under_io(&attached, "takeover", &point)?,
+                None => {}
+            }
+            self.detach(&attached, detaches.get(round))?;
+            self.evidence.note(format!("(round {} took {:.1} s)", round + 1, began.elapsed().as_secs_f64()));
+        }
+        self.all_were_hit(&all)?;
+        self.control.json(&["volume", "delete", &self.volume, "--timeout", "120"])?;
+        self.site.nothing_left()
+    }
+
+    fn host(&self) -> &NativeHost<'a> {
+        &self.control.hosts[0]
+    }
+
+    /// The fault points that the daemon says it has.
+    fn all_points(&self) -> Result<BTreeSet<String>> {
+        let printed = self.host().vm.run(&[&format!("{BIN}/{PROGRAM}"), "--print-steps"])?.ok()?.stdout;
+        let names = printed.lines().map(|line| line.split_once(' ').map(|(_, name)| name.to_owned()));
+        names.collect::<Option<_>>().with_context(|| printed.clone())
+    }
+
+    fn all_were_hit(&mut self, all: &BTreeSet<String>) -> Result<()> {
+        let hit: BTreeSet<String> = self.hits.keys().cloned().collect();
+        check(hit == *all, || {
+            let missed: Vec<_> = all.difference(&hit).collect();
+            format!("of the {} fault points no phase goes through {missed:?}", all.len())
+        })?;
+        for (point, phases) in &self.hits {
+            let phases: Vec<_> = phases.iter().copied().collect();
+            self.evidence.note(format!("{point}: {}", phases.join(", ")));
+        }
+        let deaths: usize = self.hits.values().map(BTreeSet::len).sum();
+        self.evidence.shows(format!(
+            "sessiond died at each of its {} fault points, {deaths} times in all; a new one brought everything to its end: one \
+             session, the same disk, no I/O error (longest gap {} ms), nothing left",
+            all.len(),
+            self.longest_gap_ms
+        ));
+        Ok(())
+    }
+
+    /// Puts a daemon in the place of the one that runs, which dies there.
+    fn arm(&mut self, at: &str) -> Result<Running> {
+        self.control.hosts[0].kill_sessiond()?;
+        let crash = format!("MOORING_SESSIOND_CRASH_AT={at}");
+        let armed =
+            self.host().vm.command(["env", &crash, &format!("{BIN}/{PROGRAM}")]).timeout(MINUTE).spawn()?;
+        wait_for("the armed sessiond to start", HALF_MINUTE, || {
+            // It may die by what it finds.
+            Ok((!armed.is_running() || armed.stderr_so_far().contains("ready")).then_some(()))
+        })?;
+        Ok(armed)
+    }
+
+    /// Waits for the daemon's death, and starts another one.
+    fn dies(&mut self, armed: Running, phase: &'static str, at: &str) -> Result<()> {
+        let died = wait_for(&format!("sessiond to die {at} in the {phase}"), HALF_MINUTE, || {
+            Ok((!armed.is_running()).then_some(()))
+        });
+        if let Err(error) = died {
+            bail!("{error:#}; it said: {}", armed.stderr_so_far());
+        }
+        let out = armed.wait()?;
+        let point = at.split('#').next().unwrap_or(at);
+        let aborted = out.status == Status::Signaled(SIGABRT);
+        check(aborted && out.stderr.contains(&format!("dies {point} as asked")), || {
+            format!("armed to die {at} in the {phase}: {}: {}", out.status, out.stderr)
+        })?;
+        self.hits.entry(point.to_owned()).or_default().insert(phase);
+        self.control.hosts[0].start_sessiond()
+    }
+
+    /// The end of a `mooring` command that went on while the daemon died.
+    fn ended(&self, command: Running, what: &str) -> Result<Value> {
+        let out = command.wait()?;
+        check(out.status.success(), || {
+            format!("{what}: {}: {}; sessiond: {}", out.status, out.stderr, self.host().sessiond_log())
+        })?;
+        serde_json::from_str(&out.stdout).with_context(|| format!("{what} answered: {}", out.stdout))
+    }
+
+    fn spawn(&self, args: &[&str]) -> Result<Running> {
+        let all = [&["--json"], args].concat();
+        self.site.storage()?.command(Control::words(&all)).timeout(MINUTE).spawn()
+    }
+
+    fn attach(&mut self, point: Option<&String>) -> Result<Attached<'a>> {
+        let armed = point.map(|at| self.arm(at)).transpose()?;
+        let attach = self.spawn(&["attach", &self.volume, "--host", "host1"])?;
+        if let (Some(armed), Some(at)) = (armed, point) {
+            self.dies(armed, "attach", at)?;
+        }
+        let what = format!("the attach in which sessiond died {point:?}");
+        let live = self.ended(attach, &what)?;
+        let live = if live["attachment"].is_object() { &live["attachment"] } else { &live };
+        let disk = Disk::new(self.site.rig.vm("host1")?, text(live, "device_path")?);
+        let session = self.one_session().context(what)?;
+        let attached = Attached { id: text(live, "id")?.to_owned(), disk, session };
+        self.same_disk(&attached)?;
+        Ok(attached)
+    }
+
+    /// Waits until there is one session, logged in, for the host and for the target: what was half made goes by and by.
+    fn one_session(&self) -> Result<KernelSession> {
+        wait_for("one session", HALF_MINUTE, || {
+            let all = self.host().sessions()?;
+            let [one] = all.as_slice() else { bail!("the host has {all:?}") };
+            let right = one.target == self.target && one.state == "LOGGED_IN" && one.creator == -1;
+            check(right, || format!("the host has {one:?}"))?;
+            let shown = self.site.json(&["export", "show", &self.volume])?;
+            let of_target = shown["export"]["grants"][0]["sessions"].as_array().map_or(0, Vec::len);
+            check(of_target == 1, || format!("the target has {of_target} sessions: {shown}"))?;
+            Ok(Some(one.clone()))
+        })
+    }
+
+    fn same_disk(&mut self, attached: &Attached<'_>) -> Result<()> {
+        let naa = attached.disk.naa()?;
+        let first = self.naa.get_or_insert_with(|| naa.clone());
+        check(*first == naa, || format!("the disk {first} has become {naa}"))
+    }
+
+    /// The same kernel session as before, with the same disk.
+    fn same_session(&mut self, attached: &Attached<'_>) -> Result<()> {
+        let now = self.one_session()?;
+        check(now == attached.session, || format!("{:?} has become {now:?}", attached.session))?;
+        self.same_disk(attached)
+    }
+
+    /// A daemon dies while a writer runs: at its start, or when it has lost its connection. No write fails.
+    fn under_io(&mut self, attached: &Attached<'_>, phase: &'static str, at: &str) -> Result<()> {
+        let writer = attached.disk.write_stamps(&["--threads", "1"])?;
+        goes_on(&writer)?;
+        let armed = self.arm(at)?;
+        if phase == "recovery" {
+            attached.disk.vm.sh("ss -K dport = 3260 >/dev/null")?.ok()?;
+        }
+        self.dies(armed, phase, at)?;
+        let what = || format!("sessiond died {at} in the {phase}");
+        self.same_session(attached).with_context(what)?;
+        goes_on(&writer).with_context(what)?;
+        let seen = progress(&writer)?;
+        writer.kill()?;
+        drop(writer.wait()?);
+        check(number(&seen, "errors")? == 0, || format!("{}: {seen}", what()))?;
+        self.longest_gap_ms = self.longest_gap_ms.max(number(&seen, "longest_gap_ms")?);
+        Ok(())
+    }
+
+    /// The kernel's error handling has switched the disk off; a daemon that takes it over switches it on again, and dies there.
+    fn switched_off(&mut self, attached: &Attached<'_>, at: &str) -> Result<()> {
+        let disk = &attached.disk;
+        let name = disk.name()?;
+        let name = name.rsplit('/').next().unwrap_or_default();
+        let state = format!("/sys/block/{name}/device/state");
+        disk.vm.sh(&format!("echo offline > {state}"))?.ok()?;
+        check(disk.read_stamps().is_err(), || "a disk that is switched off was read".to_owned())?;
+        let armed = self.arm(at)?;
+        self.dies(armed, "takeover of a disk that is off", at)?;
+        wait_for("the disk to run", HALF_MINUTE, || {
+            let out = disk.vm.run(&["cat", &state])?.ok()?;
+            check(out.line() == "running", || format!("it is {}", out.line()))?;
+            disk.read_stamps().map(Some)
+        })?;
+        self.same_session(attached)
+    }
+
+    fn detach(&mut self, attached: &Attached<'_>, point: Option<&String>) -> Result<()> {
+        let armed = point.map(|at| self.arm(at)).transpose()?;
+        let detach = self.spawn(&["detach", &attached.id])?;
+        if let (Some(armed), Some(at)) = (armed, point) {
+            self.dies(armed, "detach", at)?;
+        }
+        let what = format!("the detach in which sessiond died {point:?}");
+        self.ended(detach, &what)?;
+        let host = self.host();
+        let gone = wait_for("nothing to be left", HALF_MINUTE, || {
+            host.nothing_left()?;
+            let left =
+                host.vm.sh("ls -A /run/mooring/sessiond /run/mooring/volumes /run/mooring/attachments")?;
+            let more = |line: &&str| !(line.is_empty() || line.ends_with(':'));
+            let left: Vec<_> = left.ok()?.stdout.lines().filter(more).map(str::to_owned).collect();
+            check(left == ["lock", "sessiond.sock"], || format!("the host has {left:?}"))?;
+            Ok(Some(()))
+        });
+        gone.with_context(|| format!("{what}; sessiond: {}", host.sessiond_log()))
+    }
+}
+
+/// Waits until a writer has written more than when this began.
+fn goes_on(writer: &Running) -> Result<()> {
+    let lines = || writer.stdout_so_far().lines().count();
+    let before = lines();
+    // What is printed next may have been written before.
+    wait_for("the writer's next word", HALF_MINUTE, || Ok((lines() > before + 1).then_some(())))?;
+    let done = number(&progress(writer)?, "done")?;
+    wait_for("the writes to go on", HALF_MINUTE, || {
+        Ok((number(&progress(writer)?, "done")? > done).then_some(()))
+    })
+}
