@@ -11,7 +11,10 @@ use crate::convert::{chap_from_wire, chap_to_wire, generation_to_wire, lun, micr
 use crate::v1;
 
 /// A connection's spec that arrives, checked.
-pub fn connection_from_wire(volume: VolumeId, spec: &v1::ConnectionSpec) -> Result<ConnectionSpec, SpecError> {
+pub fn connection_from_wire(
+    volume: VolumeId,
+    spec: &v1::ConnectionSpec,
+) -> Result<ConnectionSpec, SpecError> {
     let portals = spec
         .portals
         .iter()
@@ -167,10 +170,7 @@ mod tests {
                 initiator: ChapSide { user: "u".into(), secret: Secret::new("secret-of-twelve") },
                 mutual: Some(ChapSide { user: "m".into(), secret: Secret::new("another-of-twelve") }),
             }),
-            attachments: vec![AttachmentWish {
-                id: model::AttachmentId::from_u128(9),
-                mode: Mode::ReadOnly,
-            }],
+            attachments: vec![AttachmentWish { id: model::AttachmentId::from_u128(9), mode: Mode::ReadOnly }],
         }
     }
 

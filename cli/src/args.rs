@@ -92,7 +92,7 @@ pub struct Typed {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection and output")]
 pub struct Global {
-    /// The controller: http://HOST[:PORT] or https://HOST[:PORT] [default: http://127.0.0.1:8776]
+    /// The controller: http://HOST:PORT or https://HOST:PORT [default: http://127.0.0.1:8776]
     #[arg(long, global = true, env = "MOORING_CONTROLLER", hide_env_values = true, value_name = "URL")]
     pub controller: Option<ControllerUrl>,
     /// The file with our token for the controller, - for standard input; else MOORING_TOKEN

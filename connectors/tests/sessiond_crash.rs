@@ -11,7 +11,7 @@ use mooring_connectors::sessiond::StartError;
 use mooring_connectors::sessiond::steps::{FaultPoint, Side, Step};
 use mooring_connectors::wire::{End, SessionState, SessionStatus};
 use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk};
-use mooring_host::{IscsiKernel, IscsiParam};
+use mooring_host::{IscsiKernel, IscsiParam, Tree, TreePath};
 
 use self::sessiond_common::{BOOT, INITIATOR, PATIENCE, Rig, SECRET, USER, log};
 
@@ -208,6 +208,56 @@ fn it_may_die_at_every_step_of_an_end() {
 fn it_may_die_while_it_gives_a_disk_up() {
     let (_, seen) = die_everywhere(Deed::WrongDisk);
     assert!(seen.iter().any(|point| point.step == Step::DeviceState));
+}
+
+/// The state of the one disk.
+fn state_path(rig: &Rig) -> TreePath {
+    TreePath::new(&format!("block/{}/device/state", rig.host.disks()[0]))
+}
+
+#[test]
+fn a_wrong_disk_is_off_before_its_session_goes() {
+    let rig = Rig::new();
+    let daemon = rig.start();
+    Deed::WrongDisk.prepare(&rig);
+    daemon.death.arm_at(FaultPoint { side: Side::After, step: Step::DeviceState });
+    Deed::WrongDisk.begin(&rig);
+    wait("dead", || daemon.death.happened());
+    rig.host.uncrash();
+    assert_eq!(rig.host.read_text(&state_path(&rig)).unwrap(), "offline");
+}
+
+#[test]
+fn a_disk_that_was_switched_off_is_taken_over_and_runs() {
+    let rig = Rig::new();
+    let daemon = rig.start();
+    let before = rig.attach();
+    rig.scan(&before);
+    daemon.kill();
+    rig.host.uncrash();
+    rig.host.write(&state_path(&rig), b"offline\n").unwrap();
+    let _daemon = rig.start();
+    let after = rig.until("checked", |status| status.verified == 1);
+    assert_eq!((after.state, after.sid), (SessionState::LoggedIn, before.sid));
+    assert_eq!(rig.host.read_text(&state_path(&rig)).unwrap(), "running");
+}
+
+/// The kernel tells once that the disks are gone; who comes after the death of the one who was told is told nothing.
+#[test]
+fn a_logout_goes_on_at_once_when_the_disks_are_gone_already() {
+    let mut rig = Rig::new();
+    rig.timing.unbind_within = Duration::from_hours(1);
+    let daemon = rig.start();
+    let status = rig.attach();
+    rig.scan(&status);
+    daemon.death.arm_at(FaultPoint { side: Side::After, step: Step::UnbindSession });
+    Deed::LogOut.begin(&rig);
+    wait("dead", || daemon.death.happened());
+    daemon.kill();
+    assert!(rig.host.wait_for(|host| host.disks().is_empty()));
+    let _daemon = rig.restart();
+    Deed::LogOut.check(&rig, Some(&status), "after unbind_session");
+    assert_eq!(rig.target.logouts(), 1, "the target was told");
 }
 
 /// How many tries there are before it is given up differs from run to run; these steps are done at the end alone.

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::limit::{ATTACHMENTS_PER_CONNECTION_MAX, PORTALS_PER_EXPORT_MAX};
 use crate::{
-    AttachmentId, ByteSize, Chap, Generation, Iqn, Lun, Mode, Naa, Portal, Problem, SpecError, StuckStep, VolumeId,
+    AttachmentId, ByteSize, Chap, Generation, Iqn, Lun, Mode, Naa, Portal, Problem, SpecError, StuckStep,
+    VolumeId,
 };
 
 /// One attachment on this host.

@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AgentId, VolumeId};
 use crate::limit::{ISCSI_NAME_BYTES_MAX, VG_NAME_BYTES_MAX};
+use crate::{AgentId, VolumeId};
 
 /// A text that is not the name it should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

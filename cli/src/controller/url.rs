@@ -1,4 +1,4 @@
-//! Where a controller is: `http://HOST[:PORT]` or `https://HOST[:PORT]`, with a path where a proxy stands before it.
+//! Where a controller is: `http://HOST:PORT` or `https://HOST:PORT`, with a path where a proxy stands before it.
 //!
 //! What must never happen here: credentials of an address in anything that is printed.
 
@@ -17,7 +17,7 @@ pub struct ControllerUrl(Url);
 
 /// A text that is no such address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("it is not a controller's address: want http://HOST[:PORT] or https://HOST[:PORT]")]
+#[error("it is not a controller's address: want http://HOST:PORT or https://HOST:PORT")]
 pub struct ParseUrlError;
 
 impl FromStr for ControllerUrl {

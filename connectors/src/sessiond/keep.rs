@@ -99,14 +99,14 @@ impl Session {
     fn set_running(&self, kernel: KernelSession) {
         let state = sysfs::unit_path(kernel.host, kernel.sid, self.entry.wish.lun.0).join("state");
         if self.context.sys().read_text(&state).is_ok_and(|state| state == "offline") {
-            self.set_device(kernel, "running");
+            self.set_device(kernel, b"running\n");
         }
     }
 
-    fn set_device(&self, kernel: KernelSession, value: &str) {
+    /// The kernel compares the word with the line feed after it: without one it is EINVAL (6.1).
+    fn set_device(&self, kernel: KernelSession, line: &[u8]) {
         let state = sysfs::unit_path(kernel.host, kernel.sid, self.entry.wish.lun.0).join("state");
-        let written =
-            self.context.steps.step(Step::DeviceState, || self.context.sys().write(&state, value.as_bytes()));
+        let written = self.context.steps.step(Step::DeviceState, || self.context.sys().write(&state, line));
         if let Err(error) = written {
             tracing::warn!(volume = %self.volume(), %error, "the disk's state cannot be set");
         }
@@ -115,7 +115,7 @@ impl Session {
     fn wrong_disk(&mut self, kernel: KernelSession, text: String) -> Phase {
         tracing::error!(volume = %self.volume(), sid = kernel.sid, text, "another disk answers");
         // What is queued for the disk that was there must not reach this one.
-        self.set_device(kernel, "offline");
+        self.set_device(kernel, b"offline\n");
         self.give_up(EntryState::WrongDisk, text)
     }
 

@@ -147,6 +147,15 @@ pub(crate) fn exists(sys: &dyn Tree, sid: u32) -> Result<bool, TreeError> {
     sys.is_dir(&session_path(sid))
 }
 
+/// Whether a session has lost its devices for good, or is gone itself.
+pub(crate) fn is_unbound(sys: &dyn Tree, sid: u32) -> Result<bool, TreeError> {
+    match attribute(sys, &session_path(sid), "target_state")? {
+        Some(state) => Ok(state == "UNBOUND"),
+        // A kernel without the attribute, unless there is no session.
+        None => Ok(!exists(sys, sid)?),
+    }
+}
+
 /// The numbers of all sessions, anybody's.
 fn sids(sys: &dyn Tree) -> Result<Vec<u32>, TreeError> {
     let entries = gone_is_none(sys.list(&TreePath::new("class/iscsi_session")))?.unwrap_or_default();

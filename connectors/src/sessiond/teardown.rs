@@ -94,16 +94,7 @@ impl Session {
     fn log_out(&mut self, kernel: KernelSession) -> Result<(), Out> {
         let timing = self.context.timing;
         match self.context.kernel.unbind_session(kernel.sid) {
-            Ok(()) => {
-                self.wait_for(timing.unbind_within, |event| {
-                    matches!(
-                        event,
-                        IscsiEvent::Unbound(_)
-                            | IscsiEvent::Destroyed(_)
-                            | IscsiEvent::ConnectionError { .. }
-                    )
-                })?;
-            }
+            Ok(()) => self.wait_unbound(kernel)?,
             Err(error) => tolerate(Err(error)),
         }
         if self.context.kernel.send_pdu(kernel.sid, &logout_request(), &[]).is_ok() {
@@ -117,6 +108,26 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Waits until the session has lost its devices. The kernel tells that once: when whoever was told has died, sysfs says it.
+    fn wait_unbound(&mut self, kernel: KernelSession) -> Result<(), Out> {
+        let until = self.context.now() + self.context.timing.unbind_within;
+        loop {
+            let left = until.saturating_duration_since(self.context.now());
+            if left.is_zero() || sysfs::is_unbound(self.context.sys(), kernel.sid).unwrap_or(false) {
+                return Ok(());
+            }
+            let told = self.wait_for(left.min(LOOK_EVERY), |event| {
+                matches!(
+                    event,
+                    IscsiEvent::Unbound(_) | IscsiEvent::Destroyed(_) | IscsiEvent::ConnectionError { .. }
+                )
+            })?;
+            if told {
+                return Ok(());
+            }
+        }
     }
 
     fn is_gone_soon(&mut self, kernel: KernelSession, asked: &mut Option<End>) -> Result<bool, Out> {

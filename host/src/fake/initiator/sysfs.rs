@@ -335,9 +335,10 @@ impl Kernel {
 
     fn set_disk_state(&mut self, sid: u32, lun: u64, text: &str) -> Result<(), Errno> {
         let session = self.sessions.get_mut(&sid).ok_or(Errno::ENODEV)?;
-        let offline = match text {
-            "offline" => true,
-            "running" => false,
+        // The kernel (6.1) compares with the line feed that `echo` puts there: without one it knows no word.
+        let offline = match text.split_once('\n') {
+            Some(("offline", _)) => true,
+            Some(("running", _)) => false,
             _ => return Err(Errno::EINVAL),
         };
         // A disk that is offline stays so whatever its session does; a blocked one cannot be set.
@@ -474,7 +475,8 @@ impl Tree for FakeHost {
     }
 
     fn write(&self, path: &TreePath, value: &[u8]) -> Result<(), TreeError> {
-        let text = String::from_utf8_lossy(value).trim_end_matches(['\n', '\0']).to_owned();
+        let raw = String::from_utf8_lossy(value);
+        let text = raw.trim_end_matches(['\n', '\0']).to_owned();
         let act = || {
             let action = {
                 let kernel = self.inner.lock();
@@ -493,7 +495,7 @@ impl Tree for FakeHost {
                     self.rescan(sid, lun);
                     Ok(())
                 }
-                Action::State(sid, lun) => self.inner.change(|kernel| kernel.set_disk_state(sid, lun, &text)),
+                Action::State(sid, lun) => self.inner.change(|kernel| kernel.set_disk_state(sid, lun, &raw)),
                 Action::RecoveryTimeout(sid) => {
                     self.inner.change(|kernel| kernel.set_recovery_timeout(sid, &text))
                 }

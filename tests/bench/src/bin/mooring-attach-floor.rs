@@ -17,8 +17,8 @@ use mooring_connectors::iscsi::{
     Credentials, Isid, Login, LoginConfig, LoginStep, Negotiated, params_before_login,
 };
 use mooring_host::{
-    IscsiEvent, IscsiEvents, IscsiKernel, KernelIscsi, KernelIscsiEvents, KernelSession, KernelUevents, PortId,
-    StopMode, UeventItem, Uevents,
+    IscsiEvent, IscsiEvents, IscsiKernel, KernelIscsi, KernelIscsiEvents, KernelSession, KernelUevents,
+    PortId, StopMode, UeventItem, Uevents,
 };
 use mooring_model::{Iqn, Portal, Secret};
 use serde::Serialize;
@@ -106,8 +106,7 @@ impl Bare {
     }
 
     fn login_pdus(&mut self, args: &Args, sid: u32) -> Result<Negotiated> {
-        let credentials =
-            Credentials { user: args.user.clone(), secret: self.secret.clone(), mutual: None };
+        let credentials = Credentials { user: args.user.clone(), secret: self.secret.clone(), mutual: None };
         let config = LoginConfig {
             initiator: &args.initiator,
             target: &args.target,
@@ -206,11 +205,7 @@ fn run(args: &Args) -> Result<Floor> {
         bare.log_out(session)?;
     }
     Ok(Floor {
-        figures: vec![
-            Figures::of("login", login),
-            Figures::of("scan", scan),
-            Figures::of("whole", whole),
-        ],
+        figures: vec![Figures::of("login", login), Figures::of("scan", scan), Figures::of("whole", whole)],
     })
 }
 

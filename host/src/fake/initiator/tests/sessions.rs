@@ -162,7 +162,7 @@ fn a_lost_session_blocks_its_disk_and_comes_back() {
     driver.until(|event| matches!(event, IscsiEvent::ConnectionError { error: 1020, .. }));
     assert_eq!(host.session_state(sid).as_deref(), Some("FAILED"));
     assert_eq!(text(&host, "block/sda/device/state"), "blocked");
-    assert_eq!(host.write(&path("block/sda/device/state"), b"offline").unwrap_err().errno, Errno::EINVAL);
+    assert_eq!(host.write(&path("block/sda/device/state"), b"offline\n").unwrap_err().errno, Errno::EINVAL);
     // The kernel's clean-up mark: nothing goes until STOP_CONN with RECOVER.
     let socket = TcpStream::connect(target.address()).unwrap();
     assert_eq!(host.bind_connection(sid, &socket).unwrap_err().errno, Errno::ENOTCONN);
@@ -206,6 +206,7 @@ fn recovery_that_comes_too_late_still_brings_the_disk_back() {
     host.break_connection(sid, 1020);
     driver.recover(sid, &target).unwrap();
     assert_eq!(text(&host, "block/sda/device/state"), "offline");
+    assert_eq!(host.write(&path("block/sda/device/state"), b"running").unwrap_err().errno, Errno::EINVAL);
     host.write(&path("block/sda/device/state"), b"running\n").unwrap();
     assert_eq!(host.size(Path::new(SDA)).unwrap(), SIZE);
 }
