@@ -20,7 +20,8 @@ use crate::store::{Kind, StoreError, StoredSpec, StoredWish};
 /// udev opens every new disk, and every one that was closed after a write, for a moment: such a holder is not worth a refusal.
 const HELD_BRIEFLY: Duration = Duration::from_millis(500);
 
-/// The same where udev alone holds it: a busy machine takes seconds to look at a disk that has just come.
+/// The same while udev is among the holders, itself or with a program that it runs (multipath, blkid): a busy machine takes
+/// seconds to look at a disk that has just come.
 const HELD_BY_UDEV: Duration = Duration::from_secs(10);
 
 /// A connection's wish as the store has it.
@@ -153,7 +154,7 @@ impl Connections {
             if holders.is_empty() {
                 return Ok(());
             }
-            let patience = if holders.iter().all(is_udev) { HELD_BY_UDEV } else { HELD_BRIEFLY };
+            let patience = if holders.iter().any(is_udev) { HELD_BY_UDEV } else { HELD_BRIEFLY };
             if began.elapsed() >= patience {
                 break holders;
             }

@@ -102,7 +102,9 @@ impl From<Refusal> for Fault {
                 StatusCode::NOT_FOUND,
                 format!("Volume attachment could not be found with filter: attachment_id = {what}."),
             ),
-            Refusal::NotFound { kind: "Volume type", what } if Uuid::try_parse(&what).is_err() => {
+            Refusal::NotFound { kind: "Volume type", what }
+                if Uuid::try_parse(&what).is_err() && !what.starts_with("with name ") =>
+            {
                 (StatusCode::NOT_FOUND, format!("Volume type with name {what} could not be found."))
             }
             Refusal::NotFound { .. } => (StatusCode::NOT_FOUND, text),

@@ -127,14 +127,23 @@ impl<'a> Killed<'a> {
         for round in 0..rounds {
             let began = Instant::now();
             let attached = self.attach(attaches.get(round))?;
+            let to_middle = began.elapsed().as_secs_f64();
             match middles.next() {
                 Some(Middle::SwitchedOff(point)) => self.switched_off(&attached, &point)?,
                 Some(Middle::Recovery(point)) => self.under_io(&attached, "recovery", &point)?,
                 Some(Middle::Takeover(point)) => self.under_io(&attached, "takeover", &point)?,
                 None => {}
             }
+            let to_detach = began.elapsed().as_secs_f64();
             self.detach(&attached, detaches.get(round))?;
-            self.evidence.note(format!("(round {} took {:.1} s)", round + 1, began.elapsed().as_secs_f64()));
+            let all = began.elapsed().as_secs_f64();
+            self.evidence.note(format!(
+                "(round {} took {:.1} s to attach, {:.1} s in the middle, {:.1} s to detach)",
+                round + 1,
+                to_middle,
+                to_detach - to_middle,
+                all - to_detach
+            ));
         }
         self.all_were_hit(&all)?;
         self.control.json(&["volume", "delete", &self.volume, "--timeout", "120"])?;
@@ -263,7 +272,7 @@ impl<'a> Killed<'a> {
     /// A daemon dies while a writer runs: at its start, or when it has lost its connection. No write fails.
     fn under_io(&mut self, attached: &Attached<'_>, phase: &'static str, at: &str) -> Result<()> {
         let writer = attached.disk.write_stamps(&["--threads", "1"])?;
-        goes_on(&writer)?;
+        wait_for("writes", HALF_MINUTE, || Ok((number(&progress(&writer)?, "done")? > 0).then_some(())))?;
         let armed = self.arm(at)?;
         if phase == "recovery" {
             attached.disk.vm.sh("ss -K dport = 3260 >/dev/null")?.ok()?;
