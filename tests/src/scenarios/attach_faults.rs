@@ -10,7 +10,7 @@ use crate::control::{Control, PORT};
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
-use crate::site::{Programs, Site, TARGET, number, progress};
+use crate::site::{GROUP, Programs, Site, TARGET, number, progress};
 
 const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
 const HALF_MINUTE: Duration = Duration::from_secs(30);
@@ -305,8 +305,8 @@ impl<'a> Faults<'a> {
         let tpg = format!("{TARGET}/iscsi/{}/tpgt_1", self.target);
         storage
             .sh(&format!(
-                "modprobe target_core_iblock; truncate -s 1G /run/other.img; loop=$(losetup -f --show /run/other.img); \
-                 mkdir -p {TARGET}/core/iblock_9/other; echo udev_path=$loop > {TARGET}/core/iblock_9/other/control; \
+                "lvcreate -q -y -L 64m -n other {GROUP}; \
+                 mkdir -p {TARGET}/core/iblock_9/other; echo udev_path=/dev/{GROUP}/other > {TARGET}/core/iblock_9/other/control; \
                  echo 00000000-1111-4222-8333-444444444444 > {TARGET}/core/iblock_9/other/wwn/vpd_unit_serial; \
                  echo 1 > {TARGET}/core/iblock_9/other/enable; \
                  link=$(find {tpg}/lun/lun_1 -maxdepth 1 -type l); \
@@ -332,7 +332,7 @@ impl<'a> Faults<'a> {
         storage
             .sh(&format!(
                 "mapped=$(find {tpg}/acls/*/lun_1 -maxdepth 1 -type l); rm $mapped; rm {tpg}/lun/lun_1/other; \
-                 rmdir {TARGET}/core/iblock_9/other; losetup -D"
+                 rmdir {TARGET}/core/iblock_9/other; lvremove -q -f {GROUP}/other"
             ))?
             .ok()?;
         self.start_storage_agent()?;
