@@ -332,7 +332,7 @@ impl<'a> Faults<'a> {
         storage
             .sh(&format!(
                 "mapped=$(find {tpg}/acls/*/lun_1 -maxdepth 1 -type l); rm $mapped; rm {tpg}/lun/lun_1/other; \
-                 rmdir {TARGET}/core/iblock_9/other; lvremove -q -f {GROUP}/other"
+                 rmdir {TARGET}/core/iblock_9/other {TARGET}/core/iblock_9; lvremove -q -f {GROUP}/other"
             ))?
             .ok()?;
         self.start_storage_agent()?;
