@@ -61,7 +61,7 @@ fn scenes(site: &Site) -> Result<()> {
     ));
     let theft = control_is_stolen(site, &host, &stock)?;
     evidence.shows(format!(
-        "control: a session made with an ordinary netlink port is taken over by iscsid's start: {theft}"
+        "control: a session made with an ordinary netlink port, as anybody's, is taken over by iscsid's start: {theft}"
     ));
     stock.remove()?;
     for attachment in control.json(&["attachment", "list"])?["attachments"].as_array().context("a list")? {

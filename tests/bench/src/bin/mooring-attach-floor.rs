@@ -90,11 +90,13 @@ impl Bare {
         let address = SocketAddrV4::new(args.portal.address(), args.portal.port());
         let socket = TcpStream::connect_timeout(&address.into(), PATIENCE).context("connect")?;
         socket.set_nodelay(true).context("set TCP_NODELAY")?;
+        // What anybody's session is called that was made without an interface record.
+        let iface = if args.ordinary_port { "default" } else { "floor" };
         let session = self.kernel.create_session(128, 32)?;
         let sid = session.sid;
         self.kernel.create_connection(sid)?;
         self.kernel.bind_connection(sid, &socket)?;
-        for (param, value) in params_before_login(&args.target, args.portal, &args.initiator, "floor", 120) {
+        for (param, value) in params_before_login(&args.target, args.portal, &args.initiator, iface, 120) {
             self.kernel.set_param(sid, param, &value)?;
         }
         let negotiated = self.login_pdus(args, sid)?;
