@@ -145,7 +145,7 @@ impl StockVolume {
         let out = vm
             .command(["sh", "-c"].map(str::to_owned).into_iter().chain([format!(
                 "{BIN}/mooring-attach-floor --initiator {} --target {} --portal {PORTAL} --user {} --secret-file /run/secret \
-                 --rounds {rounds}",
+                 --rounds {rounds} --ordinary-port",
                 self.iqn, self.target, self.user
             )]))
             .timeout(LONG)

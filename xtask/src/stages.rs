@@ -32,8 +32,8 @@ pub(crate) struct Stages {
 }
 
 impl Stages {
-    /// Runs a stage. An error counts as one failure and does not stop the stages behind it.
-    pub(crate) fn run(&mut self, name: &str, stage: impl FnOnce() -> Result<Count>) {
+    /// Runs a stage. An error counts as one failure and does not stop the stages behind it. Says whether nothing has failed.
+    pub(crate) fn run(&mut self, name: &str, stage: impl FnOnce() -> Result<Count>) -> bool {
         println!("== {name}");
         let began = Instant::now();
         let count = stage().unwrap_or_else(|error| {
@@ -48,6 +48,7 @@ impl Stages {
             count.skipped
         );
         self.done.push((name.to_owned(), began.elapsed(), count));
+        count.failed == 0
     }
 
     /// Prints what each stage took, and as the last line the sum. Says whether nothing has failed.

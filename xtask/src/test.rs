@@ -156,11 +156,17 @@ pub(crate) fn run(args: &TestArgs, root: &Path) -> bool {
         stages.run("docs", || docs(root));
     }
     if !args.no_vm {
-        stages.run("build for VMs", || build_programs(root).map(|_| Count::PASSED));
+        let built = stages.run("build for VMs", || build_programs(root).map(|_| Count::PASSED));
         stages.run("VM image", || {
             mooring_rig::image::ensure(root, Kernel::Stable, false).map(|_| Count::PASSED)
         });
-        stages.run("VM scenarios", || vm_scenarios(root, args.vm_only.as_deref()));
+        stages.run("VM scenarios", || {
+            // Programs of an earlier build would show what is not there any more.
+            if !built {
+                bail!("not run: the programs for them were not built");
+            }
+            vm_scenarios(root, args.vm_only.as_deref())
+        });
     }
     stages.finish()
 }
