@@ -355,6 +355,11 @@ impl Inner {
         let write = move |db: &Db<'_>| {
             let mut rows = Vec::new();
             for mut row in db.attachments_of(id)?.into_iter().filter(|row| ids.contains(&row.id)) {
+                // It may be another matter by now: forced meanwhile, or on another way.
+                let same = if keep { back(&&row) } else { new(&&row) };
+                if !same {
+                    continue;
+                }
                 row.grant_wanted = keep;
                 row.fault = Some(text.clone());
                 row.wished_at = Generation::ZERO;

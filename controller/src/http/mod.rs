@@ -284,7 +284,9 @@ async fn own_api<B: Backend>(front: &Front<B>, request: Request, id: String, pat
 }
 
 fn identity<B: Backend>(front: &Front<B>, request: &Request) -> Result<Identity, Fault> {
-    let host = host_header(request);
+    // One that is there and cannot be read is foreign; only one that is missing is nobody's.
+    let present = request.headers().contains_key(header::HOST);
+    let host = present.then(|| host_header(request).unwrap_or_else(|| "?".to_owned()));
     front.app.0.options.auth.identify(request.headers(), host.as_deref()).map_err(|refusal| {
         let status = if refusal.forbidden() { StatusCode::FORBIDDEN } else { StatusCode::UNAUTHORIZED };
         Fault::new(status, refusal.to_string())

@@ -178,7 +178,10 @@ impl Db<'_> {
 
     /// Connections of one host that are wished, or whose end is not known to be true.
     pub(crate) fn connections_on(&self, agent: AgentId) -> rusqlite::Result<Vec<VolumeId>> {
-        let sql = "SELECT volume_id FROM specs WHERE kind = 'connection' AND agent_id = ?1 AND settled = 0";
+        // Also where a detach goes on although the host has let go: its grant was given back for a while.
+        let sql = "SELECT volume_id FROM specs WHERE kind = 'connection' AND agent_id = ?1 AND settled = 0 \
+                   UNION SELECT volume_id FROM attachments WHERE native = ?1 AND grant_wanted = 1 AND connect_ever = 1 \
+                   AND status IN ('detaching', 'error_attaching')";
         let mut query = self.conn.prepare_cached(sql)?;
         query.query_map([agent.to_string()], |row| parsed(row, 0))?.collect()
     }

@@ -135,10 +135,13 @@ async fn without_authentication() {
     assert_eq!(said.status, 200);
     let caller = api.fake.state().caller.take().unwrap();
     assert_eq!((caller.project.as_str(), caller.user.as_str()), (OTHER, "eve"));
-    // A web page whose own name was pointed at this machine.
-    let request = axum::http::Request::get("/v3/volumes").header("host", "evil.example:8776");
-    let request = request.body(axum::body::Body::empty()).unwrap();
-    let answer = tower::ServiceExt::oneshot(api.router(), request).await.unwrap();
-    assert_eq!(answer.status(), 403);
-    assert!(api.fake.state().caller.is_none());
+    // A web page whose own name was pointed at this machine, also one that is too long or too odd for a name.
+    let long = format!("{}:8776", vec!["a".repeat(63); 4].join("."));
+    for name in ["evil.example:8776", &long, "evil~.example:8776"] {
+        let request = axum::http::Request::get("/v3/volumes").header("host", name);
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        let answer = tower::ServiceExt::oneshot(api.router(), request).await.unwrap();
+        assert_eq!(answer.status(), 403, "{name}");
+        assert!(api.fake.state().caller.is_none());
+    }
 }
