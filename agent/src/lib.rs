@@ -9,5 +9,6 @@ pub mod machine;
 pub mod serve;
 pub mod serve_host;
 pub mod store;
+mod turn;
 pub mod volumes;
 mod workers;

@@ -14,8 +14,9 @@ use prost::Message;
 
 use super::cell::{Cell, Wish, WishKind};
 use super::{Admitted, ConnectionWish, Connections, PutConnection};
-use crate::engine::{Claim, Refusal, lock};
+use crate::engine::{Refusal, lock};
 use crate::store::{Kind, StoreError, StoredSpec, StoredWish};
+use crate::turn::Claim;
 
 /// udev opens every new disk, and every one that was closed after a write, for a moment: such a holder is not worth a refusal.
 const HELD_BRIEFLY: Duration = Duration::from_millis(500);
@@ -98,7 +99,7 @@ impl Connections {
         claim: &Claim,
     ) -> Result<(), Refusal> {
         if !claim.take() {
-            return Err(super::busy(cell));
+            return Err(Refusal::busy(cell.id, cell.state().stuck()));
         }
         // The first sender whose wish is taken takes the agent; another may have been first meanwhile.
         self.check_sender(sender)?;

@@ -1,13 +1,14 @@
 //! What the agent knows of one connection. Derived from the store and from looking; nothing here is durable.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use mooring_connectors::wire::SessionStatus;
 use mooring_connectors::{Memory, same};
 use mooring_model::{ConnectionReport, ConnectionSpec, Generation, Stamp, StuckStep, VolumeId};
 use tokio::sync::watch;
 
+use crate::turn::Turns;
 use crate::workers::LOST_AFTER;
 
 /// What is wanted of a connection.
@@ -116,8 +117,8 @@ impl State {
 pub(crate) struct Cell {
     pub(crate) id: VolumeId,
     state: Mutex<State>,
-    /// Held while a change of this connection is checked and made durable: changes of one are taken one by one.
-    admission: Mutex<()>,
+    /// Changes of this connection are taken one by one.
+    pub(crate) admission: Turns,
     version: watch::Sender<u64>,
 }
 
@@ -126,7 +127,7 @@ impl Cell {
         Arc::new(Self {
             id,
             state: Mutex::default(),
-            admission: Mutex::default(),
+            admission: Turns::default(),
             version: watch::Sender::new(0),
         })
     }
@@ -139,20 +140,6 @@ impl Cell {
     /// Says which call is at work from now on.
     pub(crate) fn begin(&self, step: String) {
         self.state().at_work = Some(AtWork { step, began: Instant::now() });
-    }
-
-    /// Waits for this connection's turn to take a change, at most so long.
-    pub(crate) fn admit_one_by_one(&self, deadline: Duration) -> Option<MutexGuard<'_, ()>> {
-        let until = Instant::now() + deadline;
-        loop {
-            match self.admission.try_lock() {
-                Ok(turn) => return Some(turn),
-                Err(TryLockError::Poisoned(turn)) => return Some(turn.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
-                // Rare: two senders change one connection at the same moment.
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
     }
 
     /// Tells those who wait that something has changed.

@@ -27,17 +27,14 @@ use tokio::sync::{broadcast, oneshot};
 
 pub use status::Status;
 
-use crate::engine::{Claim, Engine, Refusal, lock};
+use crate::engine::{Engine, Refusal, lock};
 use crate::store::{Kind, StoreError};
+use crate::turn::{self, Claim, RETRY_MAX};
 use crate::workers::Workers;
 use cell::Cell;
 
 /// Reports that a watcher may lag behind before it is cut off.
 const REPORTS_QUEUED_MAX: usize = 4096;
-
-/// How long a failed connection waits before it is tried again: this, doubled each time, up to [`RETRY_MAX`].
-const RETRY_FIRST: Duration = Duration::from_millis(500);
-const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// How long `mooring-sessiond` is given before it is asked again whether it is there.
 const SESSIOND_RETRY: Duration = Duration::from_secs(1);
@@ -238,7 +235,7 @@ impl Connections {
 
     /// Has a pass run later, after a failure. A newer retry takes the place of this one: there is one at a time.
     fn wake_later(&self, cell: &Arc<Cell>, failures: u32, retry: u64, at_most: Duration) {
-        let delay = RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(at_most);
+        let delay = turn::retry_delay(failures, at_most);
         let (connections, cell) = (self.clone(), Arc::clone(cell));
         self.shared.runtime.spawn(async move {
             tokio::time::sleep(delay).await;
@@ -294,11 +291,11 @@ impl Connections {
         deadline: Duration,
     ) -> Result<Admitted, Refusal> {
         let claim = Arc::new(Claim::default());
-        let (done, mut result) = oneshot::channel();
+        let (done, result) = oneshot::channel();
         let (connections, at, ours) = (self.clone(), Arc::clone(cell), Arc::clone(&claim));
         self.shared.workers.submit(move || {
             // `None`: the caller's deadline has passed, and nobody waits for this answer.
-            let Some(turn) = at.admit_one_by_one(deadline) else { return };
+            let Some(turn) = at.admission.take(deadline) else { return };
             let admitted = connections.admit(&at, put, &ours);
             drop(turn);
             let go_on = admitted.is_ok();
@@ -309,22 +306,7 @@ impl Connections {
                 connections.run(&at);
             }
         });
-        let answer = match tokio::time::timeout(deadline, &mut result).await {
-            Ok(answer) => answer.ok(),
-            // Not begun to be written: now it never is.
-            Err(_) if claim.take() => None,
-            // It is being written: what came of it is worth the moment that a write takes.
-            Err(_) => result.await.ok(),
-        };
-        answer.unwrap_or_else(|| Err(busy(cell)))
+        let answer = turn::answer(result, &claim, deadline).await;
+        answer.unwrap_or_else(|| Err(Refusal::busy(cell.id, cell.state().stuck())))
     }
-}
-
-/// A change that could not be checked in time.
-fn busy(cell: &Cell) -> Refusal {
-    let why = cell.state().stuck().map_or_else(
-        || "it was not looked at in time".to_owned(),
-        |stuck| format!("{} has not returned for {:.1} s", stuck.step, stuck.since.as_secs_f64()),
-    );
-    Refusal::Busy { volume: cell.id, why }
 }

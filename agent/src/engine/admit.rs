@@ -19,8 +19,9 @@ use mooring_targets::ExportView;
 use prost::Message;
 
 use super::cell::{Cell, OpenReceipt, Wish, WishKind};
-use super::{Change, Claim, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock};
+use super::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock};
 use crate::store::{Kind, NewReceipt, StoreError, StoredSpec, StoredWish};
+use crate::turn::Claim;
 use crate::volumes::{self, VolumesView};
 
 /// What an admission writes.
@@ -122,7 +123,7 @@ impl Engine {
     /// The one write of an admission, when every check has passed. Returns the receipts' rows.
     fn keep(&self, cell: &Cell, kept: &Keep<'_>, claim: &Claim) -> Result<Vec<i64>, Refusal> {
         if !claim.take() {
-            return Err(Refusal::busy(cell));
+            return Err(Refusal::busy(cell.id, cell.state().stuck()));
         }
         let store = &self.shared.store;
         // The first sender whose wish is taken takes the agent. Before the wish, so that a crash between the two leaves an
@@ -536,7 +537,7 @@ impl Going {
 
 fn refuse_live(cell: &Cell, going: &Going) -> Result<(), Refusal> {
     // Whoever wants no session cut is not told that there is none when nobody could look.
-    let Going::Seen(nexuses) = going else { return Err(Refusal::busy(cell)) };
+    let Going::Seen(nexuses) = going else { return Err(Refusal::busy(cell.id, cell.state().stuck())) };
     let Some((initiator, nexus)) = nexuses.iter().find(|(_, nexus)| !nexus.sessions.is_empty()) else {
         return Ok(());
     };

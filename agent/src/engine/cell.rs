@@ -1,6 +1,6 @@
 //! What the agent knows of one volume. Derived from the store and from looking; nothing here is durable.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mooring_model::{
@@ -11,6 +11,7 @@ use mooring_targets::Known;
 use mooring_targets::{ExportView, Wanted};
 use tokio::sync::watch;
 
+use crate::turn::Turns;
 use crate::volumes::VolumesView;
 
 /// A kernel call takes micro- to milliseconds, and some an RCU grace period. After this long a drain is at work, and
@@ -157,8 +158,8 @@ impl State {
 pub(crate) struct Cell {
     pub(crate) id: VolumeId,
     state: Mutex<State>,
-    /// Held while a change of this volume is checked and made durable: changes of one volume are taken one by one.
-    admission: Mutex<()>,
+    /// Changes of this volume are taken one by one.
+    pub(crate) admission: Turns,
     version: watch::Sender<u64>,
 }
 
@@ -167,7 +168,7 @@ impl Cell {
         Arc::new(Self {
             id,
             state: Mutex::default(),
-            admission: Mutex::default(),
+            admission: Turns::default(),
             version: watch::Sender::new(0),
         })
     }
@@ -201,20 +202,6 @@ impl Cell {
         let count = grants.len();
         grants.retain(|grant| !revoked(&grant.initiator));
         (grants.len() < count).then_some(without)
-    }
-
-    /// Waits for this volume's turn to take a change, at most so long.
-    pub(crate) fn admit_one_by_one(&self, deadline: Duration) -> Option<MutexGuard<'_, ()>> {
-        let until = Instant::now() + deadline;
-        loop {
-            match self.admission.try_lock() {
-                Ok(turn) => return Some(turn),
-                Err(TryLockError::Poisoned(turn)) => return Some(turn.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
-                // Rare: two senders change one volume at the same moment.
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
     }
 
     /// Tells those who wait that something has changed.

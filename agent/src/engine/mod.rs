@@ -18,7 +18,6 @@ mod refusal;
 mod status;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,16 +34,13 @@ pub use status::{Planned, PlannedStep, Status};
 use crate::config::Config;
 use crate::machine::Machine;
 use crate::store::{Kind, Store, StoreError};
+use crate::turn::{self, Claim, RETRY_MAX};
 use crate::volumes;
 use crate::workers::Workers;
 use cell::{Cell, OpenReceipt, Wish, WishKind};
 
 /// Reports that a watcher may lag behind before it is cut off.
 const REPORTS_QUEUED_MAX: usize = 4096;
-
-/// How long a failed volume waits before it is tried again: this, doubled each time, up to [`RETRY_MAX`].
-const RETRY_FIRST: Duration = Duration::from_millis(500);
-const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// Something that has changed.
 #[derive(Debug, Clone)]
@@ -417,7 +413,7 @@ impl Engine {
 
     /// Has a pass run later, after a failure. A newer retry takes the place of this one: there is one at a time.
     fn wake_later(&self, cell: &Arc<Cell>, failures: u32, retry: u64) {
-        let delay = RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(RETRY_MAX);
+        let delay = turn::retry_delay(failures, RETRY_MAX);
         let (engine, cell) = (self.clone(), Arc::clone(cell));
         self.shared.runtime.spawn(async move {
             tokio::time::sleep(delay).await;
@@ -523,11 +519,11 @@ impl Engine {
         admit: impl FnOnce(&Self, &Arc<Cell>, &Claim) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
         let claim = Arc::new(Claim::default());
-        let (done, mut result) = oneshot::channel();
+        let (done, result) = oneshot::channel();
         let (engine, at, ours) = (self.clone(), Arc::clone(cell), Arc::clone(&claim));
         self.shared.workers.submit(move || {
             // `None`: the caller's deadline has passed, and nobody waits for this answer.
-            let Some(turn) = at.admit_one_by_one(deadline) else { return };
+            let Some(turn) = at.admission.take(deadline) else { return };
             let admitted = admit(&engine, &at, &ours);
             drop(turn);
             let go_on = admitted.is_ok();
@@ -537,25 +533,8 @@ impl Engine {
                 engine.run(&at);
             }
         });
-        let answer = match tokio::time::timeout(deadline, &mut result).await {
-            Ok(answer) => answer.ok(),
-            // Not begun to be written: now it never is.
-            Err(_) if claim.take() => None,
-            // It is being written: what came of it is worth the moment that a write takes.
-            Err(_) => result.await.ok(),
-        };
-        answer.unwrap_or_else(|| Err(Refusal::busy(cell)))
-    }
-}
-
-/// Decides once who has the last word on a change: the worker that is about to write it, or the caller who gives up.
-#[derive(Default)]
-pub(crate) struct Claim(AtomicBool);
-
-impl Claim {
-    /// Whether the caller of this is the first.
-    pub(crate) fn take(&self) -> bool {
-        !self.0.swap(true, Ordering::AcqRel)
+        let answer = turn::answer(result, &claim, deadline).await;
+        answer.unwrap_or_else(|| Err(Refusal::busy(cell.id, cell.state().stuck())))
     }
 }
 

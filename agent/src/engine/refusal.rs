@@ -1,8 +1,7 @@
 //! Why the agent does not take a change: nothing was written, nothing was done.
 
-use mooring_model::{ClusterId, Cure, Generation, Iqn, Naa, SpecError, VolumeId};
+use mooring_model::{ClusterId, Cure, Generation, Iqn, Naa, SpecError, StuckStep, VolumeId};
 
-use super::cell::Cell;
 use crate::store::StoreError;
 
 /// A change that was refused.
@@ -138,12 +137,12 @@ impl Refusal {
     }
 
     /// A change that could not be checked in time.
-    pub(crate) fn busy(cell: &Cell) -> Self {
-        let why = cell.state().stuck().map_or_else(
+    pub(crate) fn busy(volume: VolumeId, stuck: Option<StuckStep>) -> Self {
+        let why = stuck.map_or_else(
             || "it was not looked at in time".to_owned(),
             |stuck| format!("{} has not returned for {:.1} s", stuck.step, stuck.since.as_secs_f64()),
         );
-        Self::Busy { volume: cell.id, why }
+        Self::Busy { volume, why }
     }
 
     /// A request that has one wrong field.

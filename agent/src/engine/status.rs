@@ -241,7 +241,7 @@ impl Engine {
                 planned.blocked.push(Problem { object: object(), text, cure: error.cure() });
             }
             None => {
-                let text = Refusal::busy(cell).to_string();
+                let text = Refusal::busy(cell.id, cell.state().stuck()).to_string();
                 planned.blocked.push(Problem { object: object(), text, cure: Cure::Retry });
             }
         }

@@ -1,0 +1,66 @@
+//! How changes of one object are taken, whatever the object is: one by one, with one last word between the worker that
+//! writes and the caller who gives up, and again after a failure.
+//!
+//! What must never happen here: a change that is taken after its caller was told that it was not.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+/// How long a failed object waits before it is tried again: this, doubled each time, up to [`RETRY_MAX`] or less.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+
+/// The longest that a failed object waits.
+pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// When an object that has failed so often is tried again.
+pub(crate) fn retry_delay(failures: u32, at_most: Duration) -> Duration {
+    RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(at_most)
+}
+
+/// The turns of one object: held while a change of it is checked and made durable.
+#[derive(Default)]
+pub(crate) struct Turns(Mutex<()>);
+
+impl Turns {
+    /// Waits for a turn, at most so long.
+    pub(crate) fn take(&self, deadline: Duration) -> Option<MutexGuard<'_, ()>> {
+        let until = Instant::now() + deadline;
+        loop {
+            match self.0.try_lock() {
+                Ok(turn) => return Some(turn),
+                Err(TryLockError::Poisoned(turn)) => return Some(turn.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+                // Rare: two senders change one object at the same moment.
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+}
+
+/// Decides once who has the last word on a change: the worker that is about to write it, or the caller who gives up.
+#[derive(Default)]
+pub(crate) struct Claim(AtomicBool);
+
+impl Claim {
+    /// Whether the caller of this is the first.
+    pub(crate) fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// The worker's answer. `None`: it was not begun to be written before the deadline, and now it never is.
+pub(crate) async fn answer<T>(
+    mut result: oneshot::Receiver<T>,
+    claim: &Arc<Claim>,
+    deadline: Duration,
+) -> Option<T> {
+    match tokio::time::timeout(deadline, &mut result).await {
+        Ok(answer) => answer.ok(),
+        Err(_) if claim.take() => None,
+        // It is being written: what came of it is worth the moment that a write takes.
+        Err(_) => result.await.ok(),
+    }
+}
