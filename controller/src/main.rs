@@ -2,9 +2,7 @@
 //!
 //! Stop is not detach: agents keep what they have, and another start goes on with everything that was going on.
 
-use std::fs::TryLockError;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -133,33 +131,16 @@ fn run(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-/// Two controllers on one database would each undo what the other wishes.
-fn only_one(state_dir: &Path) -> Result<std::fs::File> {
-    // The database holds secrets: nobody else looks into its folder.
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(state_dir)
-        .with_context(|| format!("make the state folder {}", state_dir.display()))?;
-    let path = state_dir.join("controller.lock");
-    let lock = std::fs::OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(&path)
-        .with_context(|| format!("open {}", path.display()))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => {
-            bail!("{} is held by another controller: only one may work on a state folder", path.display())
-        }
-        Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("lock {}", path.display())),
-    }
-}
-
 async fn serve(config: Config, auth: Auth, restored: bool) -> Result<()> {
-    let _only_one = only_one(&config.state_dir)?;
+    // First of all: its store's lock says that no other controller works on the state folder.
+    let options = ServiceOptions {
+        state_dir: config.state_dir,
+        agents: config.agents,
+        cluster: config.cluster,
+        iqn_prefix: config.iqn_prefix,
+        restored,
+    };
+    let service = tokio::task::spawn_blocking(move || Service::open(options)).await??;
     let tls = match &config.tls {
         Some(tls) => Some(
             http::tls(&tls.cert, &tls.key)
@@ -171,14 +152,6 @@ async fn serve(config: Config, auth: Auth, restored: bool) -> Result<()> {
     let bound = http::bind(&config.listen)
         .await
         .map_err(|(address, error)| anyhow::Error::new(error).context(format!("listen on {address}")))?;
-    let options = ServiceOptions {
-        state_dir: config.state_dir,
-        agents: config.agents,
-        cluster: config.cluster,
-        iqn_prefix: config.iqn_prefix,
-        restored,
-    };
-    let service = tokio::task::spawn_blocking(move || Service::open(options)).await??;
     service.start();
     if matches!(auth, Auth::NoAuth) {
         tracing::warn!("nobody is asked who they are: every program on this machine is an admin (--no-auth)");
