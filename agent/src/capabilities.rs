@@ -1,23 +1,68 @@
-//! What this host can do, from facts: each time it is asked, the kernel, LVM and the addresses are looked at.
+//! What this host can do, from facts: each time it is asked, the kernel, LVM and the addresses are looked at. LVM may hang
+//! with a disk: see `lvm`.
 //!
 //! What must never happen here: a capability that is claimed and was not seen; a change of the machine; an error that hides
 //! the rest: what cannot be looked at becomes a problem that says what to run.
 
-use std::net::Ipv4Addr;
+mod lvm;
 
 use mooring_api::v1;
-use mooring_host::{Tree, TreePath};
+use mooring_host::{LocalAddress, Tree, TreePath};
 use mooring_model::{AgentId, Chain, Cure, Portal, Problem};
 
+pub use self::lvm::Known;
+pub(crate) use self::lvm::Lvm;
 use crate::config::Config;
+use crate::engine::Engine;
+use crate::engine::addresses::trouble;
 use crate::machine::Machine;
 use crate::volumes::{self, VolumesView};
 
-/// The one transport of this build.
+/// Protocols by their names on the wire.
 const ISCSI: &str = "iscsi";
+const FC: &str = "fc";
 
-/// Looks at everything.
-pub fn gather(machine: &Machine, config: &Config, agent: AgentId, host_name: &str) -> v1::Capabilities {
+/// A port whose link is up, as sysfs says.
+const ONLINE: &str = "Online";
+
+/// Asks LVM, and looks at everything else. Waits for LVM for a moment only.
+pub async fn ask(engine: &Engine, host_name: &str) -> v1::Capabilities {
+    let looking = engine.clone();
+    let known =
+        engine.lvm().ask(|look| engine.submit(move || look.run(looking.machine(), looking.config()))).await;
+    with(engine, host_name, known).await
+}
+
+/// Looks at everything but LVM: of that, what is known.
+pub async fn now(engine: &Engine, host_name: &str) -> v1::Capabilities {
+    with(engine, host_name, engine.lvm().known()).await
+}
+
+async fn with(engine: &Engine, host_name: &str, known: Known) -> v1::Capabilities {
+    let (looking, host_name) = (engine.clone(), host_name.to_owned());
+    let gathered = engine.blocking(move || {
+        let mut found = gather(looking.machine(), looking.config(), looking.agent_id(), &host_name, known);
+        let gone = looking.store().check_place().err().map(|error| Problem {
+            object: "store".to_owned(),
+            text: error.to_string(),
+            cure: error.cure(),
+        });
+        found.problems.extend(gone.iter().chain(&looking.strays()).map(Into::into));
+        let (transport, problems) = fibre_channel(&looking);
+        found.transports.extend(transport);
+        found.problems.extend(problems.iter().map(Into::into));
+        found
+    });
+    gathered.await.unwrap_or_default()
+}
+
+fn gather(
+    machine: &Machine,
+    config: &Config,
+    agent: AgentId,
+    host_name: &str,
+    known: Known,
+) -> v1::Capabilities {
     let mut problems = Vec::new();
     if config.host.is_some() {
         check_host(&*machine.sys, config, &mut problems);
@@ -25,7 +70,15 @@ pub fn gather(machine: &Machine, config: &Config, agent: AgentId, host_name: &st
     // A host that only attaches volumes need not have a target, nor LVM.
     let serves = !config.groups.is_empty();
     let target_ready = serves && check_target(&*machine.target, &*machine.sys, &mut problems);
-    let pools = if serves { look_at_groups(machine, config, &mut problems) } else { Vec::new() };
+    let pools_unknown = serves && known.said.is_none();
+    let mut pools = Vec::new();
+    if serves {
+        problems.extend(known.silence);
+        if let Some(said) = known.said {
+            problems.extend(said.problems);
+            pools = said.pools;
+        }
+    }
     let transports = transports(&config.portals, &(machine.addresses)(), target_ready, &mut problems);
     v1::Capabilities {
         agent_id: agent.to_string(),
@@ -35,24 +88,46 @@ pub fn gather(machine: &Machine, config: &Config, agent: AgentId, host_name: &st
         pools,
         transports,
         problems: problems.iter().map(Into::into).collect(),
+        pools_age_ms: u64::try_from(known.age.as_millis()).unwrap_or(u64::MAX),
+        pools_unknown,
+        access_modes: vec![v1::Mode::ReadOnly.into(), v1::Mode::ReadWrite.into()],
     }
 }
 
-fn look_at_groups(machine: &Machine, config: &Config, problems: &mut Vec<Problem>) -> Vec<v1::Pool> {
-    match volumes::view(&*machine.commands, &config.groups) {
-        Ok(view) => {
-            check_groups(&view, problems);
-            pools(&view)
-        }
-        Err(error) => {
-            problems.push(Problem {
-                object: "LVM".to_owned(),
-                text: Chain(&error).to_string(),
-                cure: error.cure(),
-            });
-            Vec::new()
+/// The Fibre Channel ports that serve. Ready: one of them is a target, and its link is up.
+fn fibre_channel(engine: &Engine) -> (Option<v1::Transport>, Vec<Problem>) {
+    let Some(config) = &engine.config().fibre_channel else { return (None, Vec::new()) };
+    let seen = engine.fibre_channel_ports();
+    let mut problems = Vec::new();
+    let mut problem = |object: String, text: String| {
+        problems.push(Problem { object, text, cure: Cure::Operator });
+    };
+    if seen.is_empty() && config.ports.is_empty() {
+        let text = "no port of software FCoE is on this host: bring one up, or name the ports of adapters in \
+                    [fibre_channel]";
+        problem("Fibre Channel".to_owned(), text.to_owned());
+    }
+    let mut ready = false;
+    for port in &seen {
+        match (&port.trouble, port.state.as_str()) {
+            (Some(trouble), _) => {
+                let module = port.port.fabric.module();
+                problem(
+                    format!("port {}", port.port),
+                    format!("it is no target: {trouble} (is {module} loaded?)"),
+                );
+            }
+            (None, ONLINE) => ready = true,
+            (None, "") => {
+                problem(format!("port {}", port.port), "no adapter of this host has this port".to_owned());
+            }
+            (None, state) => problem(format!("port {}", port.port), format!("its link is not up: {state}")),
         }
     }
+    let ports = seen.into_iter().map(|port| v1::FcPort { port: port.port.to_string(), state: port.state });
+    let transport =
+        v1::Transport { protocol: FC.to_owned(), portals: Vec::new(), ready, ports: ports.collect() };
+    (Some(transport), problems)
 }
 
 /// This host's name.
@@ -151,36 +226,26 @@ fn pools(view: &VolumesView) -> Vec<v1::Pool> {
         extent_bytes: group.extent.0,
         thick: true,
         volumes: u32::try_from(view.count_in(&group.name)).unwrap_or(u32::MAX),
+        provisioned_bytes: view.bytes_in(&group.name).0,
     };
     view.groups().iter().map(pool).collect()
 }
 
-/// Portals whose address is here, and apart from them those whose address is not.
+/// Portals that can be reached, and apart from them those that cannot.
 fn transports(
     portals: &[Portal],
-    here: &[Ipv4Addr],
+    here: &[LocalAddress],
     target_ready: bool,
     problems: &mut Vec<Problem>,
 ) -> Vec<v1::Transport> {
     let (present, absent): (Vec<&Portal>, Vec<&Portal>) =
-        portals.iter().partition(|portal| here.contains(&portal.address()));
-    let list: Vec<_> =
-        here.iter().filter(|address| !address.is_loopback()).map(Ipv4Addr::to_string).collect();
-    for portal in &absent {
-        problems.push(Problem {
-            object: format!("portal {portal}"),
-            text: format!(
-                "this host does not have the address {} (it has {}): bring its interface up, or correct the configuration",
-                portal.address(),
-                if list.is_empty() { "none".to_owned() } else { list.join(", ") }
-            ),
-            cure: Cure::Operator,
-        });
-    }
+        portals.iter().partition(|portal| trouble(portal, here).is_none());
+    problems.extend(absent.iter().filter_map(|portal| trouble(portal, here)));
     let transport = |portals: Vec<&Portal>, ready| v1::Transport {
         protocol: ISCSI.to_owned(),
         portals: portals.iter().map(ToString::to_string).collect(),
         ready,
+        ports: Vec::new(),
     };
     [(present, target_ready), (absent, false)]
         .into_iter()
@@ -191,6 +256,7 @@ fn transports(
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
     use std::path::Path;
     use std::sync::Arc;
 
@@ -225,7 +291,8 @@ mod tests {
         }
 
         fn machine(&self, here: &[&str]) -> Machine {
-            let here: Vec<Ipv4Addr> = here.iter().map(|ip| ip.parse().unwrap()).collect();
+            let here: Vec<LocalAddress> =
+                here.iter().map(|ip| ip.parse::<IpAddr>().unwrap().into()).collect();
             Machine {
                 target: Arc::new(self.fake.lio()),
                 sys: Arc::new(KernelTree::new(self.sys.path())),
@@ -239,8 +306,16 @@ mod tests {
 
         fn gather(&self, here: &[&str]) -> v1::Capabilities {
             let config = Config::parse(CONFIG, "agent.toml").unwrap();
-            gather(&self.machine(here), &config, AgentId::from_u128(1), "storage1")
+            gather_now(&self.machine(here), &config, "storage1")
         }
+    }
+
+    /// Asks LVM on this thread.
+    fn gather_now(machine: &Machine, config: &Config, host_name: &str) -> v1::Capabilities {
+        let desk = Lvm::default();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let known = runtime.block_on(desk.ask(|look| look.run(machine, config)));
+        gather(machine, config, AgentId::from_u128(1), host_name, known)
     }
 
     const BOTH: [&str; 3] = ["127.0.0.1", "10.0.0.1", "10.0.1.1"];
@@ -263,6 +338,8 @@ mod tests {
             (pool.name.as_str(), pool.total_bytes, pool.free_bytes, pool.extent_bytes, pool.volumes),
             ("vg0", 64 << 20, 40 << 20, 4 << 20, 1)
         );
+        assert_eq!((pool.provisioned_bytes, seen.pools_age_ms, seen.pools_unknown), (8 << 20, 0, false));
+        assert_eq!(seen.access_modes, [v1::Mode::ReadOnly as i32, v1::Mode::ReadWrite as i32]);
         assert_eq!(seen.transports.len(), 1);
         assert!(seen.transports[0].ready && seen.transports[0].portals == ["10.0.0.1:3260", "10.0.1.1:3260"]);
     }
@@ -318,8 +395,8 @@ mod tests {
             [
                 "volume group vg1: it is listed in the configuration and is not on this host (not listed, but here: \
                  data): create it with vgcreate, or correct the configuration",
-                "portal 10.0.1.1:3260: this host does not have the address 10.0.1.1 (it has 10.0.0.1): bring its \
-                 interface up, or correct the configuration",
+                "portal 10.0.1.1:3260: this host does not have the address 10.0.1.1 (it has 10.0.0.1): the portal \
+                 waits for it; bring its interface up, or correct the configuration",
             ]
         );
         assert_eq!(seen.pools.len(), 1);
@@ -343,7 +420,7 @@ mod tests {
             let run = rig.sys.path().join("run");
             let text = format!("run_dir = \"{}\"\n[host]", run.display());
             let config = Config::parse(&text, "agent.toml").unwrap();
-            gather(&rig.machine(&[]), &config, AgentId::from_u128(1), "host1")
+            gather_now(&rig.machine(&[]), &config, "host1")
         };
         // No word of LVM and LIO: it serves nothing.
         let said = texts(&gather());

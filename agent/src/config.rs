@@ -3,20 +3,17 @@
 //! What must never happen here: a key that is ignored; a mistake reported without its line; plain text on a network
 //! because of a default; a value that is corrected silently.
 
-use std::collections::BTreeSet;
-use std::fmt::Display;
-use std::hash::Hash;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 use mooring_api::Address;
 use mooring_model::limit::{KERNEL_ANSWER_DEADLINE, KERNEL_ANSWER_DEADLINE_MAX, PORTALS_PER_EXPORT_MAX};
-use mooring_model::{ByteSize, ClusterId, Cure, IqnPrefix, Portal, VgName};
+use mooring_model::{ByteSize, ClusterId, FcPort, IqnPrefix, Portal, VgName, Wwpn};
+pub use mooring_systemd::config::ConfigError;
+use mooring_systemd::config::{self, File, Mistakes};
 use serde::Deserialize;
 use toml::Spanned;
-use tracing_subscriber::EnvFilter;
 
 /// Where the file is unless the command line says otherwise.
 pub const PATH_DEFAULT: &str = "/etc/mooring/agent.toml";
@@ -57,6 +54,8 @@ pub struct Config {
     pub iqn_prefix: IqnPrefix,
     /// Where targets listen unless a spec says otherwise.
     pub portals: Vec<Portal>,
+    /// Volumes are shown over Fibre Channel, too.
+    pub fibre_channel: Option<FibreChannel>,
     /// The volume groups that may be used. No other group is ever touched.
     pub groups: Vec<Group>,
     /// How often everything is looked at again.
@@ -76,6 +75,15 @@ pub struct Config {
 pub struct HostRole {
     /// Seconds that the I/O of a disk waits for its lost session before it fails (the kernel's `recovery_tmo`).
     pub recovery_timeout_seconds: u32,
+}
+
+/// Which Fibre Channel ports serve.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FibreChannel {
+    /// These and no others. Empty: every port of software FCoE that is found.
+    pub ports: Vec<FcPort>,
+    /// But not these.
+    pub exclude: Vec<Wwpn>,
 }
 
 /// PEM files of the API's TLS.
@@ -98,107 +106,80 @@ pub struct Group {
     pub reserve: ByteSize,
 }
 
-/// A configuration that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error(
-        "cannot read the configuration {}: put one there (agent.example.toml explains every key) or name \
-         another with --config", .path.display()
-    )]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A mistake that stands on a line.
-    #[error("{file} line {line}: {why}")]
-    Line {
-        /// The file.
-        file: String,
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong and what to write.
-        why: String,
-    },
-    /// Something that stands nowhere and should.
-    #[error("{file}: {why}")]
-    Missing {
-        /// The file.
-        file: String,
-        /// What to add.
-        why: String,
-    },
-}
-
-impl ConfigError {
-    /// Who can cure it: whoever writes the file.
-    pub const fn cure(&self) -> Cure {
-        Cure::Operator
-    }
-}
-
 impl Config {
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let text = config::read(path, "agent.example.toml")?;
         Self::parse(&text, &path.display().to_string())
     }
 
     /// Checks a text; `name` is what errors call the file.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
-        let file = File { name, text };
-        let raw: RawConfig = toml::from_str(text).map_err(|error| file.of_toml(&error))?;
+        let file = File::new(name, text);
+        let mut wrong = Mistakes::default();
+        let Some(raw) = file.parse::<RawConfig>(&mut wrong) else { return wrong.end(|| None) };
 
-        let state_dir = file.path(raw.state_dir.as_ref(), "state_dir", "/var/lib/mooring")?;
-        let run_dir = file.path(raw.run_dir.as_ref(), "run_dir", "/run/mooring")?;
-        let tls = raw.tls.map(|tls| file.tls(&tls)).transpose()?;
+        let state_dir = wrong.note(file.path_or(raw.state_dir.as_ref(), "state_dir", "/var/lib/mooring"));
+        let run_dir = wrong.note(file.path_or(raw.run_dir.as_ref(), "run_dir", "/run/mooring"));
+        let has_tls = raw.tls.is_some();
+        let tls = wrong.note(raw.tls.map(|raw| tls(&file, &raw)).transpose());
         let listen = match &raw.listen {
-            None => vec![Address::Unix(run_dir.join("agent.sock"))],
-            Some(list) => file.listen(list, raw.insecure, tls.is_some())?,
+            None => run_dir.as_ref().map(|run_dir| vec![Address::Unix(run_dir.join("agent.sock"))]),
+            Some(list) => wrong.note(listen(&file, list, raw.insecure, has_tls)),
         };
-        let cluster = raw.cluster.map(|text| file.value(&text, "cluster")).transpose()?;
-        let iqn_prefix = raw
-            .iqn_prefix
-            .map_or_else(|| Ok(IqnPrefix::default()), |text| file.value(&text, "iqn_prefix"))?;
-        let host = raw.host.map(|host| file.host(&host)).transpose()?;
+        let cluster = wrong.note(raw.cluster.map(|text| file.value(&text, "cluster")).transpose());
+        let iqn_prefix = wrong.note(
+            raw.iqn_prefix.map_or_else(|| Ok(IqnPrefix::default()), |text| file.value(&text, "iqn_prefix")),
+        );
         // A host that only attaches volumes has no group, and serves on no portal.
-        let attaches_only = host.is_some() && raw.groups.is_empty() && raw.portals.is_none();
+        let attaches_only = raw.host.is_some() && raw.groups.is_empty() && raw.portals.is_none();
+        let host = wrong.note(raw.host.map(|raw| host(&file, &raw)).transpose());
         let (portals, groups) = if attaches_only {
-            (Vec::new(), Vec::new())
+            (Some(Vec::new()), Some(Vec::new()))
         } else {
-            (file.portals(raw.portals.as_ref())?, file.groups(&raw.groups)?)
+            let portals = wrong.note(portals(&file, raw.portals.as_ref()));
+            (portals, groups(&file, &raw.groups, &mut wrong))
         };
-        let resync_seconds = file.number(
+        let fibre_channel = match raw.fibre_channel {
+            Some(raw) if attaches_only => {
+                let why = "fibre_channel: a host that only attaches volumes has none to show: say portals and groups, too";
+                wrong.note(Err(file.wrong(&raw.span(), why)))
+            }
+            raw => wrong.note(raw.map(|raw| fibre_channel(&file, &raw)).transpose()),
+        };
+        let resync_seconds = wrong.note(file.number_or(
             raw.resync_seconds.as_ref(),
             "resync_seconds",
             RESYNC_SECONDS_DEFAULT,
             &RESYNC_SECONDS,
-        )?;
-        let answer_deadline_ms = file.number(
+        ));
+        let answer_deadline_ms = wrong.note(file.number_or(
             raw.answer_deadline_ms.as_ref(),
             "answer_deadline_ms",
             millis(KERNEL_ANSWER_DEADLINE),
             &(ANSWER_DEADLINE_MS_MIN..millis(KERNEL_ANSWER_DEADLINE_MAX) + 1),
-        )?;
-        Ok(Self {
-            state_dir,
-            run_dir,
-            listen,
-            tls,
-            insecure: raw.insecure,
-            cluster,
-            iqn_prefix,
-            portals,
-            groups,
-            resync_seconds: u64::from(resync_seconds),
-            answer_deadline_ms,
-            configfs: file.path(raw.configfs.as_ref(), "configfs", "/sys/kernel/config/target")?,
-            host,
-            log: file.log(raw.log)?,
+        ));
+        let configfs =
+            wrong.note(file.path_or(raw.configfs.as_ref(), "configfs", "/sys/kernel/config/target"));
+        let log = wrong.note(file.log(raw.log, "mooring_targets"));
+        wrong.end(|| {
+            Some(Self {
+                state_dir: state_dir?,
+                run_dir: run_dir?,
+                listen: listen?,
+                tls: tls?,
+                insecure: raw.insecure,
+                cluster: cluster?,
+                iqn_prefix: iqn_prefix?,
+                portals: portals?,
+                fibre_channel: fibre_channel?,
+                groups: groups?,
+                resync_seconds: u64::from(resync_seconds?),
+                answer_deadline_ms: answer_deadline_ms?,
+                configfs: configfs?,
+                host: host?,
+                log: log?,
+            })
         })
     }
 
@@ -232,6 +213,16 @@ struct RawConfig {
     configfs: Option<Spanned<String>>,
     log: Option<Spanned<String>>,
     host: Option<Spanned<RawHost>>,
+    fibre_channel: Option<Spanned<RawFibreChannel>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFibreChannel {
+    #[serde(default)]
+    ports: Vec<Spanned<String>>,
+    #[serde(default)]
+    exclude: Vec<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -255,211 +246,138 @@ struct RawGroup {
     reserve: Option<Spanned<String>>,
 }
 
-/// The text that is being checked, and how its errors are said.
-struct File<'a> {
-    name: &'a str,
-    text: &'a str,
+fn tls(file: &File<'_>, tls: &Spanned<RawTls>) -> Result<Tls, ConfigError> {
+    let raw = tls.get_ref();
+    let pem = |value: &Option<Spanned<String>>, key: &str| match value {
+        Some(text) => file.path(text, key),
+        None => Err(file.wrong(
+            &tls.span(),
+            format!("{key} is missing: TLS wants all three of cert, key and client_ca, or no [tls] at all"),
+        )),
+    };
+    Ok(Tls {
+        cert: pem(&raw.cert, "tls.cert")?,
+        key: pem(&raw.key, "tls.key")?,
+        client_ca: pem(&raw.client_ca, "tls.client_ca")?,
+    })
 }
 
-impl File<'_> {
-    fn line(&self, span: &Range<usize>) -> usize {
-        self.text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count() + 1
-    }
+fn host(file: &File<'_>, host: &Spanned<RawHost>) -> Result<HostRole, ConfigError> {
+    let recovery_timeout_seconds = file.number_or(
+        host.get_ref().recovery_timeout_seconds.as_ref(),
+        "host.recovery_timeout_seconds",
+        RECOVERY_TIMEOUT_SECONDS_DEFAULT,
+        &RECOVERY_TIMEOUT_SECONDS,
+    )?;
+    Ok(HostRole { recovery_timeout_seconds })
+}
 
-    fn wrong(&self, span: &Range<usize>, why: impl Into<String>) -> ConfigError {
-        ConfigError::Line { file: self.name.to_owned(), line: self.line(span), why: why.into() }
+fn fibre_channel(file: &File<'_>, fc: &Spanned<RawFibreChannel>) -> Result<FibreChannel, ConfigError> {
+    let raw = fc.get_ref();
+    let mut ports: Vec<FcPort> = Vec::new();
+    for text in &raw.ports {
+        let port: FcPort = file.value(text, "fibre_channel.ports")?;
+        if ports.iter().any(|other| other.wwpn == port.wwpn) {
+            let why = format!("fibre_channel.ports: {} stands there twice", port.wwpn);
+            return Err(file.wrong(&text.span(), why));
+        }
+        ports.push(port);
     }
-
-    fn missing(&self, why: impl Into<String>) -> ConfigError {
-        ConfigError::Missing { file: self.name.to_owned(), why: why.into() }
+    let mut exclude = Vec::new();
+    for text in &raw.exclude {
+        exclude.push(file.value(text, "fibre_channel.exclude")?);
     }
+    Ok(FibreChannel { ports, exclude })
+}
 
-    fn of_toml(&self, error: &toml::de::Error) -> ConfigError {
-        // serde says "unknown field `x`, expected one of `a`, `b`"; in a file they are keys.
-        let why = error.message().trim().replace('\n', "; ");
-        let why = match why.strip_prefix("unknown field ") {
-            Some(rest) => {
-                let known = rest.replacen(", expected one of ", "; known keys: ", 1);
-                format!("unknown key {}", known.replacen(", expected ", "; known keys: ", 1))
+fn listen(
+    file: &File<'_>,
+    list: &Spanned<Vec<Spanned<String>>>,
+    insecure: bool,
+    has_tls: bool,
+) -> Result<Vec<Address>, ConfigError> {
+    if list.get_ref().is_empty() {
+        return Err(file.wrong(&list.span(), "listen: no address: nobody could reach this agent"));
+    }
+    let mut addresses = Vec::new();
+    for text in list.get_ref() {
+        let address: Address = file.value(text, "listen")?;
+        if addresses.contains(&address) {
+            return Err(file.wrong(&text.span(), format!("listen: {address} stands there twice")));
+        }
+        match &address {
+            Address::Unix(path) if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX => {
+                let why = format!("listen: a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes");
+                return Err(file.wrong(&text.span(), why));
             }
-            None => why,
-        };
-        match error.span() {
-            Some(span) => self.wrong(&span, why),
-            None => self.missing(why),
-        }
-    }
-
-    fn value<T: FromStr>(&self, text: &Spanned<String>, key: &str) -> Result<T, ConfigError>
-    where
-        T::Err: Display,
-    {
-        text.get_ref().parse().map_err(|error| self.wrong(&text.span(), format!("{key}: {error}")))
-    }
-
-    fn path(&self, text: Option<&Spanned<String>>, key: &str, default: &str) -> Result<PathBuf, ConfigError> {
-        let Some(text) = text else { return Ok(PathBuf::from(default)) };
-        let path = PathBuf::from(text.get_ref());
-        if path.is_absolute() {
-            return Ok(path);
-        }
-        let found = text.get_ref();
-        Err(self.wrong(&text.span(), format!("{key}: {found:?} is not an absolute path: want /…")))
-    }
-
-    fn number(
-        &self,
-        value: Option<&Spanned<u32>>,
-        key: &str,
-        default: u32,
-        allowed: &Range<u32>,
-    ) -> Result<u32, ConfigError> {
-        let Some(value) = value else { return Ok(default) };
-        let number = *value.get_ref();
-        if allowed.contains(&number) {
-            return Ok(number);
-        }
-        let (low, high) = (allowed.start, allowed.end - 1);
-        Err(self.wrong(&value.span(), format!("{key}: {number} is not allowed: want {low} to {high}")))
-    }
-
-    fn tls(&self, tls: &Spanned<RawTls>) -> Result<Tls, ConfigError> {
-        let raw = tls.get_ref();
-        let file = |value: &Option<Spanned<String>>, key: &str| match value {
-            Some(_) => self.path(value.as_ref(), key, ""),
-            None => Err(self.wrong(
-                &tls.span(),
-                format!(
-                    "{key} is missing: TLS wants all three of cert, key and client_ca, or no [tls] at all"
-                ),
-            )),
-        };
-        Ok(Tls {
-            cert: file(&raw.cert, "tls.cert")?,
-            key: file(&raw.key, "tls.key")?,
-            client_ca: file(&raw.client_ca, "tls.client_ca")?,
-        })
-    }
-
-    fn host(&self, host: &Spanned<RawHost>) -> Result<HostRole, ConfigError> {
-        let recovery_timeout_seconds = self.number(
-            host.get_ref().recovery_timeout_seconds.as_ref(),
-            "host.recovery_timeout_seconds",
-            RECOVERY_TIMEOUT_SECONDS_DEFAULT,
-            &RECOVERY_TIMEOUT_SECONDS,
-        )?;
-        Ok(HostRole { recovery_timeout_seconds })
-    }
-
-    fn listen(
-        &self,
-        list: &Spanned<Vec<Spanned<String>>>,
-        insecure: bool,
-        has_tls: bool,
-    ) -> Result<Vec<Address>, ConfigError> {
-        if list.get_ref().is_empty() {
-            return Err(self.wrong(&list.span(), "listen: no address: nobody could reach this agent"));
-        }
-        let mut addresses = Vec::new();
-        for text in list.get_ref() {
-            let address: Address = self.value(text, "listen")?;
-            if addresses.contains(&address) {
-                return Err(self.wrong(&text.span(), format!("listen: {address} stands there twice")));
-            }
-            match &address {
-                Address::Unix(path) if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX => {
-                    let why = format!("listen: a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes");
-                    return Err(self.wrong(&text.span(), why));
-                }
-                Address::Plain(_) if !insecure => {
-                    let why = format!(
-                        "listen: {address} is plain text, and CHAP secrets would cross the network readable: \
-                         use https://… with [tls], or say insecure = true"
-                    );
-                    return Err(self.wrong(&text.span(), why));
-                }
-                Address::Tls(_) if !has_tls => {
-                    let why =
-                        format!("listen: {address} needs [tls] with cert, key and client_ca; there is none");
-                    return Err(self.wrong(&text.span(), why));
-                }
-                Address::Unix(_) | Address::Plain(_) | Address::Tls(_) => addresses.push(address),
-            }
-        }
-        Ok(addresses)
-    }
-
-    fn portals(&self, list: Option<&Spanned<Vec<Spanned<String>>>>) -> Result<Vec<Portal>, ConfigError> {
-        const WANT: &str = "no portal: say where targets listen, as portals = [\"10.0.0.1:3260\"]";
-        let list = list.ok_or_else(|| self.missing(WANT))?;
-        if list.get_ref().is_empty() {
-            return Err(self.wrong(&list.span(), format!("portals: {WANT}")));
-        }
-        if list.get_ref().len() > PORTALS_PER_EXPORT_MAX {
-            let why = format!("portals: more than {PORTALS_PER_EXPORT_MAX}");
-            return Err(self.wrong(&list.span(), why));
-        }
-        let portals = list
-            .get_ref()
-            .iter()
-            .map(|text| Ok((text.span(), self.value(text, "portals")?)))
-            .collect::<Result<Vec<_>, _>>()?;
-        self.unique(portals, "portals")
-    }
-
-    fn groups(&self, list: &[Spanned<RawGroup>]) -> Result<Vec<Group>, ConfigError> {
-        if list.is_empty() {
-            return Err(self.missing(
-                "no volume group: list those that the agent may use, each as [[groups]] with name = \"vg0\"",
-            ));
-        }
-        let mut names = Vec::new();
-        let mut groups = Vec::new();
-        for group in list {
-            let raw = group.get_ref();
-            let text = raw.name.as_ref().ok_or_else(|| {
-                self.wrong(&group.span(), "groups.name is missing: want the name of a volume group")
-            })?;
-            let name: VgName = self.value(text, "groups.name")?;
-            let reserve = match &raw.reserve {
-                None => ByteSize(0),
-                Some(text) => self.value(text, "groups.reserve")?,
-            };
-            names.push((text.span(), name.clone()));
-            groups.push(Group { name, reserve });
-        }
-        self.unique(names, "groups.name")?;
-        Ok(groups)
-    }
-
-    fn unique<T: Ord + Display + Clone + Hash>(
-        &self,
-        items: Vec<(Range<usize>, T)>,
-        key: &str,
-    ) -> Result<Vec<T>, ConfigError> {
-        let mut seen = BTreeSet::new();
-        for (span, item) in &items {
-            if !seen.insert(item.clone()) {
-                return Err(self.wrong(span, format!("{key}: {item} stands there twice")));
-            }
-        }
-        Ok(items.into_iter().map(|(_, item)| item).collect())
-    }
-
-    fn log(&self, text: Option<Spanned<String>>) -> Result<String, ConfigError> {
-        let Some(text) = text else { return Ok("info".to_owned()) };
-        match EnvFilter::try_new(text.get_ref()) {
-            Ok(_) => Ok(text.into_inner()),
-            Err(error) => {
+            Address::Plain(_) if !insecure => {
                 let why = format!(
-                    "log: {:?} is not a filter ({error}): want error, warn, info, debug or trace, also per \
-                     part as info,mooring_targets=debug",
-                    text.get_ref()
+                    "listen: {address} is plain text, and CHAP secrets would cross the network readable: \
+                     use https://… with [tls], or say insecure = true"
                 );
-                Err(self.wrong(&text.span(), why))
+                return Err(file.wrong(&text.span(), why));
             }
+            Address::Tls(_) if !has_tls => {
+                let why =
+                    format!("listen: {address} needs [tls] with cert, key and client_ca; there is none");
+                return Err(file.wrong(&text.span(), why));
+            }
+            Address::Unix(_) | Address::Plain(_) | Address::Tls(_) => addresses.push(address),
         }
     }
+    Ok(addresses)
+}
+
+fn portals(
+    file: &File<'_>,
+    list: Option<&Spanned<Vec<Spanned<String>>>>,
+) -> Result<Vec<Portal>, ConfigError> {
+    const WANT: &str = "no portal: say where targets listen, as portals = [\"10.0.0.1:3260\"]";
+    let list = list.ok_or_else(|| file.missing(WANT))?;
+    if list.get_ref().is_empty() {
+        return Err(file.wrong(&list.span(), format!("portals: {WANT}")));
+    }
+    if list.get_ref().len() > PORTALS_PER_EXPORT_MAX {
+        let why = format!("portals: more than {PORTALS_PER_EXPORT_MAX}");
+        return Err(file.wrong(&list.span(), why));
+    }
+    let portals = list
+        .get_ref()
+        .iter()
+        .map(|text| Ok((text.span(), file.value(text, "portals")?)))
+        .collect::<Result<Vec<_>, _>>()?;
+    file.unique(portals, "portals")
+}
+
+fn groups(file: &File<'_>, list: &[Spanned<RawGroup>], wrong: &mut Mistakes) -> Option<Vec<Group>> {
+    if list.is_empty() {
+        let why =
+            "no volume group: list those that the agent may use, each as [[groups]] with name = \"vg0\"";
+        return wrong.note(Err(file.missing(why)));
+    }
+    let (mut names, mut groups) = (Vec::new(), Vec::new());
+    for entry in list {
+        if let Some((place, group)) = wrong.note(group(file, entry)) {
+            names.push((place, group.name.clone()));
+            groups.push(group);
+        }
+    }
+    wrong.note(file.unique(names, "groups.name"))?;
+    Some(groups)
+}
+
+/// One of them, with the place of its name.
+fn group(file: &File<'_>, entry: &Spanned<RawGroup>) -> Result<(Range<usize>, Group), ConfigError> {
+    let raw = entry.get_ref();
+    let text = raw.name.as_ref().ok_or_else(|| {
+        file.wrong(&entry.span(), "groups.name is missing: want the name of a volume group")
+    })?;
+    let name: VgName = file.value(text, "groups.name")?;
+    let reserve = match &raw.reserve {
+        None => ByteSize(0),
+        Some(text) => file.value(text, "groups.reserve")?,
+    };
+    Ok((text.span(), Group { name, reserve }))
 }
 
 #[cfg(test)]
@@ -573,7 +491,7 @@ mod tests {
             message("prot = 1"),
             "agent.toml line 2: unknown key `prot`; known keys: `state_dir`, `run_dir`, `listen`, `tls`, \
              `insecure`, `cluster`, `iqn_prefix`, `portals`, `groups`, `resync_seconds`, `answer_deadline_ms`, \
-             `configfs`, `log`, `host`"
+             `configfs`, `log`, `host`, `fibre_channel`"
         );
         let text = format!("{SMALLEST}resrve = \"1GiB\"\n");
         assert_eq!(
@@ -593,7 +511,7 @@ mod tests {
             ),
             (
                 "portals = [\"0.0.0.0\"]",
-                "agent.toml line 1: portals: \"0.0.0.0\" is not an IPv4 portal: want one address of this machine, \
+                "agent.toml line 1: portals: \"0.0.0.0\" is not a portal: want one address of this machine, \
                  not a wildcard or group address",
             ),
             (
@@ -633,7 +551,8 @@ mod tests {
                 "agent.toml line 5: tls.cert: \"c\" is not an absolute path: want /…",
             ),
         ] {
-            assert_eq!(whole(text), want, "{text}");
+            // What a text so short lacks besides comes after it.
+            assert_eq!(whole(text).lines().next(), Some(want), "{text}");
         }
     }
 
@@ -659,9 +578,37 @@ mod tests {
     }
 
     #[test]
+    fn ports_of_fibre_channel() {
+        let parse = |lines: &str| {
+            Config::parse(&format!("{SMALLEST}[fibre_channel]\n{lines}"), "agent.toml")
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(parse("").unwrap().fibre_channel, Some(FibreChannel::default()));
+        let both =
+            parse("ports = [\"qla2xxx/21000024FF000001\"]\nexclude = [\"0x200052540014000a\"]").unwrap();
+        let both = both.fibre_channel.unwrap();
+        assert_eq!(both.ports[0].to_string(), "qla2xxx/21:00:00:24:ff:00:00:01");
+        assert_eq!(both.exclude[0].to_string(), "20:00:52:54:00:14:00:0a");
+        for (lines, want) in [
+            ("ports = [\"21:00:00:24:ff:00:00:01\"]", "fibre_channel.ports: \"21:00:00:24:ff:00:00:01\""),
+            ("ports = [\"lpfc/21:00:00:24:ff:00:00:01\"]", "want fc, qla2xxx or efct"),
+            (
+                "ports = [\"fc/21:00:00:24:ff:00:00:01\", \"efct/21:00:00:24:ff:00:00:01\"]",
+                "fibre_channel.ports: 21:00:00:24:ff:00:00:01 stands there twice",
+            ),
+            ("exclude = [\"eth1\"]", "fibre_channel.exclude: \"eth1\""),
+            ("port = []", "unknown key `port`; known keys: `ports` or `exclude`"),
+        ] {
+            let error = parse(lines).unwrap_err();
+            assert!(error.starts_with("agent.toml line 5: ") && error.contains(want), "{lines}: {error}");
+        }
+        let alone = Config::parse("[host]\n[fibre_channel]", "agent.toml").unwrap_err().to_string();
+        assert!(alone.starts_with("agent.toml line 2: fibre_channel: a host that only attaches"), "{alone}");
+    }
+
+    #[test]
     fn a_file_that_is_not_there() {
         let error = Config::load(Path::new("/nonexistent/agent.toml")).unwrap_err();
-        assert_eq!(error.cure(), Cure::Operator);
         assert!(
             error.to_string().starts_with("cannot read the configuration /nonexistent/agent.toml: put one")
         );

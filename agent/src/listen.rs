@@ -2,15 +2,16 @@
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use mooring_api::v1::agent_server::AgentServer;
 use mooring_api::v1::host_server::HostServer;
 use mooring_api::{Address, MESSAGE_BYTES_MAX};
+use mooring_systemd::certificates::{self, CertificateError};
 use tokio::net::{TcpListener, UnixListener};
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
-use tonic::transport::server::Router;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::server::{Router, TcpIncoming};
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 use crate::config::{Config, Tls};
@@ -66,6 +67,15 @@ fn bind_unix(path: &Path) -> Result<UnixListener> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
         .with_context(|| format!("set the permissions of {}", path.display()))?;
     Ok(listener)
+}
+
+/// Looks at the certificates and keys that the configuration names. Returns what is to be warned of.
+pub fn check_tls(config: &Config) -> Result<Vec<String>, CertificateError> {
+    let Some(tls) = &config.tls else { return Ok(Vec::new()) };
+    let now = SystemTime::now();
+    let mut warnings = certificates::check_identity(&tls.cert, &tls.key, now)?;
+    warnings.extend(certificates::check_authority(&tls.client_ca, now)?);
+    Ok(warnings)
 }
 
 fn tls_config(tls: &Tls) -> Result<ServerTlsConfig> {
@@ -129,7 +139,10 @@ pub async fn serve_with(
                     router.serve_with_incoming_shutdown(UnixListenerStream::new(socket), stopped).await
                 }
                 Socket::Tcp(socket) => {
-                    router.serve_with_incoming_shutdown(TcpListenerStream::new(socket), stopped).await
+                    // An answer is several small writes: without this, the later ones wait for the peer's delayed
+                    // acknowledgement, 40 ms and more.
+                    let incoming = TcpIncoming::from(socket).with_nodelay(Some(true));
+                    router.serve_with_incoming_shutdown(incoming, stopped).await
                 }
             };
             served.with_context(|| format!("serve {address}"))

@@ -1,14 +1,14 @@
 //! The machine that an agent works on: the kernel, or a fake of it.
 
-use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mooring_host::{
-    BlockDevices, Clock, Commands, HostCommands, KernelBlocks, KernelTree, SystemClock, Tree,
+    BlockDevices, Clock, Commands, HostCommands, KernelBlocks, KernelTree, LocalAddress, LocalAddresses,
+    SystemClock, Tree,
 };
 
-/// Lists the IPv4 addresses of this machine.
-pub type Addresses = dyn Fn() -> Vec<Ipv4Addr> + Send + Sync;
+/// Lists the addresses of this machine. Asked often: it costs little while nothing changes.
+pub type Addresses = dyn Fn() -> Vec<LocalAddress> + Send + Sync;
 
 /// Everything outside of the process that the agent touches.
 #[derive(Clone)]
@@ -38,13 +38,23 @@ impl Machine {
             commands: Arc::new(HostCommands),
             blocks: Arc::new(KernelBlocks),
             clock: Arc::new(SystemClock),
-            addresses: Arc::new(|| {
-                mooring_host::local_addresses().unwrap_or_else(|error| {
-                    tracing::warn!(%error, "cannot list the addresses of this host");
-                    Vec::new()
-                })
-            }),
+            addresses: Arc::new(followed()),
             root: "/".into(),
         }
+    }
+}
+
+/// The addresses of this machine, by rtnetlink. Where they cannot be listed, they are as they were: nobody loses an address by
+/// an error.
+fn followed() -> impl Fn() -> Vec<LocalAddress> {
+    let follower = Mutex::new((LocalAddresses::default(), Vec::new()));
+    move || {
+        let mut guard = follower.lock().unwrap_or_else(PoisonError::into_inner);
+        let (addresses, last) = &mut *guard;
+        match addresses.now() {
+            Ok(now) => now.clone_into(last),
+            Err(errno) => tracing::warn!(%errno, "cannot list the addresses of this host"),
+        }
+        last.clone()
     }
 }

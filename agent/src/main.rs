@@ -2,7 +2,6 @@
 //!
 //! Stop is not detach: nothing is torn down when this process ends, however it ends.
 
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,15 +9,17 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::Parser;
 use mooring_agent::config::{Config, HostRole};
-use mooring_agent::connections::Connections;
 use mooring_agent::engine::Engine;
 use mooring_agent::listen;
 use mooring_agent::machine::Machine;
-use mooring_agent::store::Store;
+use mooring_agent::run::{self, HostParts};
 use mooring_connectors::{Arrivals, Parts, RunLinks, Sessiond};
-use mooring_host::{KernelDisks, KernelUevents, LockFile, Uevents};
+use mooring_host::{KernelDisks, KernelUevents, Uevents};
 use mooring_systemd::notify;
-use tokio::signal::unix::{SignalKind, signal};
+
+/// As the controller's: a change is many small pieces of memory that one thread takes and another gives back.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Manages this host's volumes and exports them, and attaches volumes of other hosts
 ///
@@ -35,7 +36,7 @@ struct Args {
     /// The configuration file
     #[arg(long, default_value = "/etc/mooring/agent.toml", env = "MOORING_AGENT_CONFIG")]
     config: PathBuf,
-    /// Read and check the configuration, say what is wrong, and do nothing else
+    /// Read and check the configuration with its certificates and keys, say what is wrong, and do nothing else
     #[arg(long)]
     check: bool,
 }
@@ -53,6 +54,9 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     let config = Config::load(&args.config)?;
     if args.check {
+        for warning in listen::check_tls(&config)? {
+            eprintln!("mooring-agent: {warning}");
+        }
         println!("{}: ok", args.config.display());
         return Ok(());
     }
@@ -75,41 +79,20 @@ fn run(args: &Args) -> Result<()> {
 }
 
 async fn serve(config: Config) -> Result<()> {
-    let store_dir = config.state_dir.clone();
-    // The store holds secrets: nobody else looks into its folder.
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&store_dir)
-        .with_context(|| format!("make the state folder {}", store_dir.display()))?;
-    let _only_one = LockFile::acquire(store_dir.join("agent.lock"))
-        .context("only one agent may work on a state folder")?;
-    let store = Store::open(&store_dir)?;
     let machine = Machine::real(&config.configfs);
-    let bound = listen::bind(&config).await?;
-    let host = config.host.clone().map(|role| parts(&config, &role, &machine));
-    let engine = Engine::new(config, machine, store)?;
-    let connections = host.map(|parts| Connections::new(engine.clone(), parts)).transpose()?;
-    engine.start().await;
-    if let Some(connections) = &connections {
-        connections.start(uevents());
-    }
-    notify::ready();
-    tracing::info!(agent = %engine.agent_id(), "ready");
+    let host = config
+        .host
+        .as_ref()
+        .map(|role| HostParts { parts: parts(&config, role, &machine), uevents: Box::new(uevents) });
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("wait for SIGINT")?;
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        notify::stopping();
-        // Nobody listens any more when serving has failed: then the process ends anyway.
-        let _ = stop.send(true);
-    });
-    drop(notify::spawn_watchdog());
-    listen::serve_with(&engine, connections.as_ref(), bound, stopped).await?;
+    let ready = |engine: &Engine| {
+        notify::ready();
+        tracing::info!(agent = %engine.agent_id(), "ready");
+        notify::on_stop(stop).context("wait for SIGTERM and SIGINT")?;
+        drop(notify::spawn_watchdog());
+        Ok(())
+    };
+    run::run(config, machine, host, ready, stopped).await?;
     tracing::info!("stopped; exports stay as they are, and so do connections");
     Ok(())
 }

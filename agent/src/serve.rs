@@ -1,15 +1,17 @@
 //! The gRPC service: wire to engine and back. No decision is made here.
 //!
-//! What must never happen here: a secret in an answer or a log; an error without who can cure it.
+//! What must never happen here: a secret in a log, or in an answer to somebody who did not ask for it; an error without who
+//! can cure it.
 
 use std::pin::Pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_api::v1;
 use mooring_api::v1::agent_server::Agent;
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
-use mooring_model::{Chain, ClusterId, Cure, SpecError, VolumeId};
+use mooring_model::{AgentId, Chain, ClusterId, Cure, SpecError, VolumeId};
 use tokio::sync::{broadcast, mpsc, watch};
+use tokio::time::Instant;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
@@ -22,6 +24,9 @@ use crate::store::StoreError;
 
 /// Reports that one watcher may lag behind.
 const WATCH_QUEUED_MAX: usize = 256;
+
+/// How long the first report waits for what this host can do.
+const CAPABILITIES_WITHIN: Duration = Duration::from_secs(2);
 
 /// The service.
 pub struct Service {
@@ -40,14 +45,6 @@ impl Service {
     fn deadline(&self, asked_ms: u32) -> Duration {
         let asked = if asked_ms == 0 { self.engine.config().answer_deadline_ms } else { asked_ms };
         Duration::from_millis(u64::from(asked)).min(KERNEL_ANSWER_DEADLINE_MAX)
-    }
-
-    async fn capabilities(&self) -> v1::Capabilities {
-        let (engine, host_name) = (self.engine.clone(), self.host_name.clone());
-        let gathered = self.engine.blocking(move || {
-            capabilities::gather(engine.machine(), engine.config(), engine.agent_id(), &host_name)
-        });
-        gathered.await.unwrap_or_default()
     }
 }
 
@@ -76,9 +73,10 @@ pub(crate) fn refused(refusal: &Refusal) -> Status {
         Refusal::Stale { .. }
         | Refusal::Conflict { .. }
         | Refusal::Store(StoreError::Stale { .. } | StoreError::Conflict { .. }) => Code::Aborted,
-        Refusal::NotAllowed(_) | Refusal::Precondition { .. } | Refusal::LiveSession { .. } => {
-            Code::FailedPrecondition
-        }
+        Refusal::NotAllowed(_)
+        | Refusal::Precondition { .. }
+        | Refusal::LiveSession { .. }
+        | Refusal::Store(StoreError::NotFresh { .. }) => Code::FailedPrecondition,
         Refusal::NaaCollision { .. } | Refusal::Foreign(_) => Code::AlreadyExists,
         Refusal::NoSpace(_) | Refusal::Store(StoreError::Full { .. }) => Code::ResourceExhausted,
         Refusal::Busy { .. } | Refusal::Volumes(_) | Refusal::Target { .. } | Refusal::Store(_) => {
@@ -112,6 +110,21 @@ pub(crate) fn cluster_id(sender: Option<&v1::Sender>) -> Result<ClusterId, Statu
     })
 }
 
+/// Whether secrets leave with an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Secrets {
+    /// They stay here.
+    Left,
+    /// The sender of the specs wants them back.
+    Sent,
+}
+
+impl Secrets {
+    pub(crate) fn asked(with_secrets: bool) -> Self {
+        if with_secrets { Self::Sent } else { Self::Left }
+    }
+}
+
 /// The export's spec without its secrets.
 fn without_secrets(mut spec: v1::ExportSpec) -> v1::ExportSpec {
     for chap in spec.grants.iter_mut().filter_map(|grant| grant.chap.as_mut()) {
@@ -122,9 +135,10 @@ fn without_secrets(mut spec: v1::ExportSpec) -> v1::ExportSpec {
     spec
 }
 
-fn state_to_wire(state: &VolumeState) -> v1::VolumeStatus {
+fn state_to_wire(state: &VolumeState, secrets: Secrets) -> v1::VolumeStatus {
     let (volume_stamp, volume_opaque) = state.volume_spec.clone().unzip();
     let (export_stamp, export_opaque) = state.export_spec.clone().unzip();
+    let export = state.wanted.as_ref().map(mooring_api::export_to_wire);
     v1::VolumeStatus {
         volume_id: state.id.to_string(),
         volume: Some((&state.volume).into()),
@@ -133,8 +147,12 @@ fn state_to_wire(state: &VolumeState) -> v1::VolumeStatus {
         export: state.export.as_ref().map(Into::into),
         export_stamp: export_stamp.as_ref().map(mooring_api::stamp_to_wire),
         export_opaque: export_opaque.unwrap_or_default(),
-        export_spec: state.wanted.as_ref().map(mooring_api::export_to_wire).map(without_secrets),
+        export_spec: match secrets {
+            Secrets::Left => export.map(without_secrets),
+            Secrets::Sent => export,
+        },
         receipts: state.receipts.iter().map(Into::into).collect(),
+        volume_spec: state.wanted_volume.as_ref().map(Into::into),
     }
 }
 
@@ -175,7 +193,23 @@ impl Agent for Service {
                 .as_ref()
                 .map(|_| config.iqn_prefix.initiator(self.engine.agent_id()).to_string())
                 .unwrap_or_default(),
+            fresh: self.engine.store().is_fresh(),
+            newest_epoch: self.engine.store().newest_epoch(),
         }))
+    }
+
+    async fn adopt(&self, request: Request<v1::AdoptRequest>) -> Result<Response<v1::AdoptResponse>, Status> {
+        let adopt = request.into_inner();
+        let cluster = cluster_id(adopt.sender.as_ref())?;
+        let agent: AgentId = adopt.agent_id.parse().map_err(|error: mooring_model::ParseIdError| {
+            invalid(SpecError::new("agent_id", error.to_string()))
+        })?;
+        let was = self.engine.agent_id();
+        self.engine.adopt(cluster, agent).await.map_err(|refusal| refused(&refusal))?;
+        if was != agent {
+            tracing::warn!(%was, %agent, %cluster, "this store is new: its controller gave the host its id back");
+        }
+        Ok(Response::new(v1::AdoptResponse {}))
     }
 
     async fn put_volume(
@@ -259,14 +293,17 @@ impl Agent for Service {
     ) -> Result<Response<v1::VolumeStatus>, Status> {
         let id = volume_id(&request.into_inner().volume_id)?;
         let state = self.engine.status(id).await.ok_or_else(|| unknown(id))?;
-        Ok(Response::new(state_to_wire(&state)))
+        Ok(Response::new(state_to_wire(&state, Secrets::Left)))
     }
 
     async fn list_volumes(
         &self,
-        _: Request<v1::ListVolumesRequest>,
+        request: Request<v1::ListVolumesRequest>,
     ) -> Result<Response<v1::ListVolumesResponse>, Status> {
-        let volumes = self.engine.statuses().await.iter().map(state_to_wire).collect();
+        let asked = request.into_inner();
+        let secrets = Secrets::asked(asked.with_secrets);
+        let states = self.engine.statuses(asked.with_tombstones).await;
+        let volumes = states.iter().map(|state| state_to_wire(state, secrets)).collect();
         Ok(Response::new(v1::ListVolumesResponse { volumes }))
     }
 
@@ -274,7 +311,7 @@ impl Agent for Service {
         &self,
         _: Request<v1::GetCapabilitiesRequest>,
     ) -> Result<Response<v1::Capabilities>, Status> {
-        Ok(Response::new(self.capabilities().await))
+        Ok(Response::new(capabilities::ask(&self.engine, &self.host_name).await))
     }
 
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
@@ -299,13 +336,17 @@ impl Agent for Service {
 
     async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Reports>, Status> {
         // Subscribed before the state is read: nothing that changes in between is lost.
-        let changes = self.engine.changes();
+        let watcher = Watcher {
+            changes: self.engine.changes(),
+            lvm: self.engine.lvm().news(),
+            engine: self.engine.clone(),
+            host_name: self.host_name.clone(),
+        };
         let (send, receive) = mpsc::channel(WATCH_QUEUED_MAX);
-        let capabilities = self.capabilities().await;
-        let (engine, mut stop) = (self.engine.clone(), self.stop.clone());
+        let mut stop = self.stop.clone();
         tokio::spawn(async move {
             tokio::select! {
-                () = report(&engine, capabilities, changes, &send) => {}
+                () = watcher.report(&send) => {}
                 // A stream without an end must not hold up the end of the agent.
                 _ = stop.wait_for(|stop| *stop) => {
                     let text = "the agent stops, and its exports stay: watch again when it is back";
@@ -318,28 +359,56 @@ impl Agent for Service {
     }
 }
 
-/// Reports everything, and then changes, until nobody reads any more or the reader lags too far behind.
-async fn report(
-    engine: &Engine,
-    capabilities: v1::Capabilities,
-    mut changes: broadcast::Receiver<Change>,
-    send: &mpsc::Sender<Result<v1::Report, Status>>,
-) {
-    use v1::report::What;
-    let report = |what| Ok(v1::Report { what: Some(what) });
-    let mut first = vec![What::Capabilities(capabilities)];
-    for state in engine.statuses().await {
-        first.push(What::Volume((&state.volume).into()));
-        first.extend(state.export.as_ref().map(|export| What::Export(export.into())));
-        // Also of what was proven while nobody watched. Oldest first, as they came.
-        first.extend(state.receipts.iter().rev().map(|receipt| What::Receipt(receipt.into())));
-    }
-    first.push(What::Synced(v1::SyncMark {}));
-    for what in first {
-        if send.send(report(what)).await.is_err() {
-            return;
+type Sending = mpsc::Sender<Result<v1::Report, Status>>;
+
+fn one(what: v1::report::What) -> v1::Report {
+    v1::Report { what: Some(what) }
+}
+
+/// One reader of reports.
+struct Watcher {
+    engine: Engine,
+    host_name: String,
+    changes: broadcast::Receiver<Change>,
+    lvm: watch::Receiver<u64>,
+}
+
+impl Watcher {
+    /// Reports everything, and then changes, until nobody reads any more or the reader lags too far behind.
+    async fn report(self, send: &Sending) {
+        use v1::report::What;
+        // Whoever has to know of a revoke does not wait for an LVM that hangs.
+        let told = self.first_capabilities().await;
+        let mut first: Vec<What> = told.iter().cloned().map(What::Capabilities).collect();
+        for state in self.engine.statuses(false).await {
+            first.push(What::Volume((&state.volume).into()));
+            first.extend(state.export.as_ref().map(|export| What::Export(export.into())));
+            // Also of what was proven while nobody watched. Oldest first, as they came.
+            first.extend(state.receipts.iter().rev().map(|receipt| What::Receipt(receipt.into())));
+        }
+        first.push(What::Synced(v1::SyncMark {}));
+        for what in first {
+            if send.send(Ok(one(what))).await.is_err() {
+                return;
+            }
+        }
+        tokio::select! {
+            () = report_changes(self.changes, send) => {}
+            () = report_capabilities(&self.engine, &self.host_name, self.lvm, told, send) => {}
         }
     }
+
+    /// What this host can do; `None` when that is not known within a moment.
+    async fn first_capabilities(&self) -> Option<v1::Capabilities> {
+        let asked = capabilities::ask(&self.engine, &self.host_name);
+        let known = tokio::time::timeout(CAPABILITIES_WITHIN, asked).await.ok()?;
+        (!known.pools_unknown).then_some(known)
+    }
+}
+
+/// Reports changes of volumes, exports and receipts.
+async fn report_changes(mut changes: broadcast::Receiver<Change>, send: &Sending) {
+    use v1::report::What;
     loop {
         let what = match changes.recv().await {
             Ok(Change::Volume(volume)) => What::Volume((&volume).into()),
@@ -351,7 +420,28 @@ async fn report(
                 return drop(send.send(Err(status_of(Code::DataLoss, text, Cure::Retry))).await);
             }
         };
-        if send.send(report(what)).await.is_err() {
+        if send.send(Ok(one(what))).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reports what this host can do when LVM says something else than before. Waits for ever when nobody reads: that is seen by
+/// those who report changes.
+async fn report_capabilities(
+    engine: &Engine,
+    host_name: &str,
+    mut lvm: watch::Receiver<u64>,
+    mut told: Option<v1::Capabilities>,
+    send: &Sending,
+) {
+    while lvm.changed().await.is_ok() {
+        let new = capabilities::now(engine, host_name).await;
+        if new.pools_unknown || told.as_ref() == Some(&new) {
+            continue;
+        }
+        told = Some(new.clone());
+        if send.send(Ok(one(v1::report::What::Capabilities(new)))).await.is_err() {
             return;
         }
     }

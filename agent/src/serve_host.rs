@@ -1,21 +1,23 @@
 //! The gRPC service of a host that attaches volumes: wire to connections and back. No decision is made here.
 //!
-//! What must never happen here: a secret in an answer or a log; an error without who can cure it.
+//! What must never happen here: a secret in a log, or in an answer to somebody who did not ask for it; an error without who
+//! can cure it.
 
 use std::pin::Pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_api::v1;
 use mooring_api::v1::host_server::Host;
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
 use mooring_model::{ConnectionReport, Cure, SpecError, VolumeId};
 use tokio::sync::{broadcast, mpsc, watch};
+use tokio::time::Instant;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
 use crate::connections::{ConnectionWish, Connections, PutConnection, Status as Connection};
-use crate::serve::{cluster_id, invalid, micros, refused, status_of, volume_id};
+use crate::serve::{Secrets, cluster_id, invalid, micros, refused, status_of, volume_id};
 
 /// Reports that one watcher may lag behind.
 const WATCH_QUEUED_MAX: usize = 256;
@@ -49,12 +51,16 @@ fn without_secrets(mut spec: v1::ConnectionSpec) -> v1::ConnectionSpec {
     spec
 }
 
-fn to_wire(status: &Connection) -> v1::ConnectionStatus {
+fn to_wire(status: &Connection, secrets: Secrets) -> v1::ConnectionStatus {
+    let spec = status.wanted.as_ref().map(mooring_api::connection_to_wire);
     let (stamp, opaque) = status.kept.clone().unzip();
     v1::ConnectionStatus {
         volume_id: status.id.to_string(),
         stamp: stamp.as_ref().map(mooring_api::stamp_to_wire),
-        spec: status.wanted.as_ref().map(mooring_api::connection_to_wire).map(without_secrets),
+        spec: match secrets {
+            Secrets::Left => spec.map(without_secrets),
+            Secrets::Sent => spec,
+        },
         opaque: opaque.unwrap_or_default(),
         report: status.report.as_ref().map(Into::into),
     }
@@ -120,14 +126,16 @@ impl Host for HostService {
     ) -> Result<Response<v1::ConnectionStatus>, Status> {
         let id = volume_id(&request.into_inner().volume_id)?;
         let status = self.connections.status(id).ok_or_else(|| unknown(id))?;
-        Ok(Response::new(to_wire(&status)))
+        Ok(Response::new(to_wire(&status, Secrets::Left)))
     }
 
     async fn list_connections(
         &self,
-        _: Request<v1::ListConnectionsRequest>,
+        request: Request<v1::ListConnectionsRequest>,
     ) -> Result<Response<v1::ListConnectionsResponse>, Status> {
-        let connections = self.connections.statuses().iter().map(to_wire).collect();
+        let secrets = Secrets::asked(request.into_inner().with_secrets);
+        let statuses = self.connections.statuses();
+        let connections = statuses.iter().map(|status| to_wire(status, secrets)).collect();
         Ok(Response::new(v1::ListConnectionsResponse { connections }))
     }
 

@@ -5,9 +5,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// How long a failed object waits before it is tried again: this, doubled each time, up to [`RETRY_MAX`] or less.
 const RETRY_FIRST: Duration = Duration::from_millis(500);

@@ -2,7 +2,7 @@
 //!
 //! A configfs call may block for as long as a disk does not answer (`rmdir` of an ACL waits for the backend; kill -9 has
 //! no effect on it: lio.md, m). Such a call must never hold anything but its own volume, so kernel work runs here: a job
-//! that runs longer than [`LOST_AFTER`] no longer counts against the number of jobs at work, and its thread is replaced.
+//! that runs longer than `LOST_AFTER` no longer counts against the number of jobs at work, and its thread is replaced.
 //!
 //! What must never happen here: a job that waits for another job of this pool; a lock held while a job runs.
 
@@ -20,7 +20,8 @@ const THREADS_MAX: usize = 512;
 /// A job at work for longer is given up on for scheduling: it may still end.
 pub(crate) const LOST_AFTER: Duration = Duration::from_secs(2);
 
-type Job = Box<dyn FnOnce() + Send>;
+/// Work for a thread that may block.
+pub type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct State {
@@ -43,11 +44,24 @@ impl State {
 
 /// The pool.
 #[derive(Clone, Default)]
-pub(crate) struct Workers {
+pub struct Workers {
     shared: Arc<(Mutex<State>, Condvar)>,
+    /// Who runs the jobs in the place of this pool's threads.
+    given: Option<Arc<dyn Fn(Job) + Send + Sync>>,
 }
 
 impl Workers {
+    /// No threads of their own: each job is given to this, which runs it, one of a volume after another. For simulations,
+    /// which say themselves what runs when, and for which a call that hangs is not lost time.
+    pub fn given(run: impl Fn(Job) + Send + Sync + 'static) -> Self {
+        Self { given: Some(Arc::new(run)), ..Self::default() }
+    }
+
+    /// Another pool of the same kind: its jobs do not wait for this one's.
+    pub(crate) fn beside(&self) -> Self {
+        Self { given: self.given.clone(), ..Self::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // No job runs under this lock, so a poisoned lock still guards a whole state.
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -55,6 +69,9 @@ impl Workers {
 
     /// Puts a job in the queue; it begins as soon as a place is free.
     pub(crate) fn submit(&self, job: impl FnOnce() + Send + 'static) {
+        if let Some(run) = &self.given {
+            return run(Box::new(job));
+        }
         let mut state = self.lock();
         state.queue.push_back(Box::new(job));
         self.staff(&mut state);

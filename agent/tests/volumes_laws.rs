@@ -2,6 +2,8 @@
 //! while not zeroed, any call may fail.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod volumes_growth;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -100,11 +102,11 @@ impl Commands for Machine {
         if matches!(command.args[0].as_str(), "vgs" | "lvs") {
             return lvm.run(command);
         }
-        let target = command.args.last().unwrap();
-        let named = command.args.iter().any(|arg| arg.starts_with("mooring-0000"))
-            || target.split_once('/').is_some_and(|(_, lv)| lv.starts_with("mooring-0000"));
+        let ours = |lv: &str| lv.starts_with("mooring-0000") || lv.starts_with("mooring-grow-0000");
+        let path = command.args.iter().filter_map(|arg| arg.split_once('/')).find(|(_, lv)| ours(lv));
+        let named = command.args.iter().any(|arg| ours(arg)) || path.is_some();
         self.rule(named, format!("a command without a name of ours: {:?}", command.args));
-        let group = target.split('/').next().unwrap();
+        let group = path.map_or_else(|| command.args.last().unwrap().as_str(), |(group, _)| group);
         self.rule(["vg0", "vg1"].contains(&group), format!("a group that is not listed: {:?}", command.args));
         self.rule(command.timeout >= Duration::from_mins(1), "a short timeout".to_owned());
         match self.fault_now() {
@@ -189,9 +191,19 @@ struct Before {
     active: bool,
 }
 
+/// What stands at first under the name of what it is to grow by.
+#[derive(Debug, Clone)]
+struct Growth {
+    group: &'static str,
+    mib: u64,
+    tagged: bool,
+    zeroed: bool,
+    active: bool,
+}
+
 #[derive(Debug, Clone)]
 struct World {
-    volumes: Vec<(Option<Before>, Wanted)>,
+    volumes: Vec<(Option<Before>, Option<Growth>, Wanted)>,
 }
 
 fn any_before() -> impl Strategy<Value = Option<Before>> {
@@ -200,6 +212,14 @@ fn any_before() -> impl Strategy<Value = Option<Before>> {
     let before = (group, mib, prop::bool::weighted(0.8), any::<bool>(), any::<bool>())
         .prop_map(|(group, mib, tagged, unzeroed, active)| Before { group, mib, tagged, unzeroed, active });
     prop::option::weighted(0.6, before)
+}
+
+fn any_growth() -> impl Strategy<Value = Option<Growth>> {
+    let group = prop_oneof![4 => Just("vg0"), 1 => Just("vg1"), 1 => Just("other")];
+    let mib = prop_oneof![Just(4_u64), Just(8), Just(188)];
+    let growth = (group, mib, prop::bool::weighted(0.8), any::<bool>(), any::<bool>())
+        .prop_map(|(group, mib, tagged, zeroed, active)| Growth { group, mib, tagged, zeroed, active });
+    prop::option::weighted(0.4, growth)
 }
 
 fn any_wanted(n: u128) -> impl Strategy<Value = Wanted> {
@@ -213,8 +233,27 @@ fn any_wanted(n: u128) -> impl Strategy<Value = Wanted> {
 }
 
 fn any_world() -> impl Strategy<Value = World> {
-    ((any_before(), any_wanted(1)), (any_before(), any_wanted(2)), (any_before(), any_wanted(3)))
-        .prop_map(|(a, b, c)| World { volumes: vec![a, b, c] })
+    let one = |n| (any_before(), any_growth(), any_wanted(n));
+    (one(1), one(2), one(3)).prop_map(|(a, b, c)| World { volumes: vec![a, b, c] })
+}
+
+impl Growth {
+    fn build(&self, fake: &FakeMachine, n: u128) {
+        let name = LvName::growth_of(id(n));
+        let tags: &[&str] = match (self.tagged, self.zeroed) {
+            (true, true) => &[LV_TAG],
+            (true, false) => &[LV_TAG, LV_UNZEROED_TAG],
+            (false, _) => &[],
+        };
+        assert!(fake.lvm().add_volume(self.group, name.as_str(), self.mib * MIB, tags));
+        if self.zeroed {
+            let path = volumes::device_path(self.group, name.as_str());
+            fake.blocks().zero(&path, 0, self.mib * MIB).unwrap();
+        }
+        if !self.active {
+            deactivate(fake, self.group, name.as_str());
+        }
+    }
 }
 
 impl World {
@@ -229,7 +268,10 @@ impl World {
         lvm.add_volume("vg0", "theirs", 8 * MIB, &[LV_TAG, LV_UNZEROED_TAG]);
         lvm.add_volume("vg1", "mooring-snap-00000000-0000-0000-0000-000000000001", 8 * MIB, &[LV_TAG]);
         lvm.add_volume("vg0", "mooring-A0000000-0000-0000-0000-00000000000A", 8 * MIB, &[LV_TAG]);
-        for (index, (before, _)) in self.volumes.iter().enumerate() {
+        for (index, (before, growth, _)) in self.volumes.iter().enumerate() {
+            if let Some(growth) = growth {
+                growth.build(&fake, index as u128 + 1);
+            }
             let Some(before) = before else { continue };
             let mut tags = Vec::new();
             if before.tagged {
@@ -248,27 +290,32 @@ impl World {
     }
 
     fn wishes(&self) -> impl Iterator<Item = (VolumeId, &Wanted)> {
-        self.volumes.iter().enumerate().map(|(index, (_, wanted))| (id(index as u128 + 1), wanted))
+        self.volumes.iter().enumerate().map(|(index, (_, _, wanted))| (id(index as u128 + 1), wanted))
     }
 
-    /// Whether this LV may be changed at all, and whether it may go.
-    fn rights(&self, row: &Row) -> (bool, bool) {
+    /// Whether this LV may be changed at all, and whether it must go, must stay (or neither: nobody's data is in it).
+    fn rights(&self, row: &Row) -> (bool, Option<bool>) {
         let listed = row["vg_name"] != "other";
         let tagged = row["lv_tags"].split(',').any(|tag| tag == LV_TAG);
-        let wanted = self
-            .wishes()
-            .find(|(id, _)| LvName::of(*id).as_str() == row["lv_name"])
-            .map(|(_, wanted)| wanted);
+        let wanted_of = |name: fn(VolumeId) -> LvName| {
+            self.wishes().find(|(id, _)| name(*id).as_str() == row["lv_name"]).map(|(_, wanted)| wanted)
+        };
+        if let Some(wanted) = wanted_of(LvName::growth_of) {
+            let gone = matches!(wanted, Wanted::Doomed { export_gone: true });
+            let ours = listed && tagged && (gone || matches!(wanted, Wanted::Volume(_)));
+            return (ours, if gone || !ours { Some(gone && ours) } else { None });
+        }
+        let wanted = wanted_of(LvName::of);
         let ours = listed && tagged && wanted.is_some();
-        (ours, ours && matches!(wanted, Some(Wanted::Doomed { export_gone: true })))
+        (ours, Some(ours && matches!(wanted, Some(Wanted::Doomed { export_gone: true }))))
     }
 }
 
 /// Checks after every step that nothing usable shows old blocks.
 struct Watch<'a> {
     machine: &'a Machine,
-    /// Devices that were usable from the beginning: they hold their owner's data.
-    usable_before: &'a [String],
+    /// Devices that were usable from the beginning, and their sizes: so far they hold their owner's data.
+    usable_before: &'a Usable,
     stop_at: Option<usize>,
     steps: usize,
 }
@@ -278,8 +325,10 @@ impl Watch<'_> {
         let seen = view(&self.machine.fake.lvm(), &groups()).unwrap();
         for lv in seen.ours().filter(|lv| lv.is_ready()) {
             let path = volumes::device_path(&lv.group, &lv.name);
-            let holds_data = self.usable_before.contains(&path.display().to_string());
-            let safe = holds_data || self.machine.fake.blocks().is_zeroed(&path);
+            let from = self.usable_before.get(&path.display().to_string()).copied().unwrap_or(0);
+            let zeroed = self.machine.fake.blocks().zeroed_ranges(&path);
+            let safe =
+                from == lv.size.0 || zeroed.iter().any(|(start, end)| *start <= from && *end >= lv.size.0);
             self.machine.rule(safe, format!("{} is usable and shows old blocks", path.display()));
         }
     }
@@ -301,7 +350,7 @@ impl Observer for Watch<'_> {
 }
 
 /// One pass over every volume. Errors are returned, one per volume at most.
-fn pass(world: &World, machine: &Machine, usable_before: &[String], stop_at: Option<usize>) -> Vec<Error> {
+fn pass(world: &World, machine: &Machine, usable_before: &Usable, stop_at: Option<usize>) -> Vec<Error> {
     let mut errors = Vec::new();
     let mut watch = Watch { machine, usable_before, stop_at, steps: 0 };
     for (id, wanted) in world.wishes() {
@@ -314,14 +363,17 @@ fn pass(world: &World, machine: &Machine, usable_before: &[String], stop_at: Opt
     errors
 }
 
-/// Those of the beginning that hold data: tagged, not marked.
-fn usable(fake: &FakeMachine) -> Vec<String> {
+/// Device paths, and how many bytes of each hold somebody's data.
+type Usable = BTreeMap<String, u64>;
+
+/// Those of the beginning: tagged, not marked.
+fn usable(fake: &FakeMachine) -> Usable {
     let is = |row: &Row, tag: &str| row["lv_tags"].split(',').any(|t| t == tag);
     let usable = lvs(fake).into_iter().filter(|row| is(row, LV_TAG) && !is(row, LV_UNZEROED_TAG));
-    usable.map(|row| row["lv_path"].clone()).collect()
+    usable.map(|row| (row["lv_path"].clone(), row["lv_size"].parse().unwrap())).collect()
 }
 
-fn settle(world: &World, machine: &Machine, usable_before: &[String]) {
+fn settle(world: &World, machine: &Machine, usable_before: &Usable) {
     for _ in 0..3 {
         let errors = pass(world, machine, usable_before, None);
         assert!(errors.is_empty(), "{errors:?}");
@@ -337,6 +389,12 @@ fn check_end(world: &World, machine: &Machine, before: &[Row], untouched: &Snaps
         let report = report(wanted, &seen, id);
         let phase = match wanted {
             Wanted::Volume(_) if plan.blocked.is_empty() => Phase::Ready,
+            // It does not grow, and is served as it is.
+            Wanted::Volume(spec)
+                if seen.lv(&spec.group, id).is_some_and(|lv| lv.is_ready() && lv.size < spec.size) =>
+            {
+                Phase::Ready
+            }
             Wanted::Volume(_) => Phase::Failed,
             Wanted::Doomed { .. } if plan.blocked.is_empty() => Phase::Gone,
             Wanted::Doomed { .. } => Phase::Deleting,
@@ -346,6 +404,9 @@ fn check_end(world: &World, machine: &Machine, before: &[Row], untouched: &Snaps
         assert_eq!(report.phase, phase, "{wanted:?} {report:?}");
         assert_eq!(report.problems.len(), plan.blocked.len());
         assert!(report.phase != Phase::Ready || report.device.is_some());
+        if let (Wanted::Volume(spec), true) = (wanted, plan.blocked.is_empty()) {
+            assert!(report.size >= spec.size && !seen.growth(&spec.group, id).is_some_and(SeenLv::is_tagged));
+        }
     }
     let after = snapshot(&machine.fake);
     let rows = lvs(&machine.fake);
@@ -356,10 +417,12 @@ fn check_end(world: &World, machine: &Machine, before: &[Row], untouched: &Snaps
             assert_eq!(after.get(path), untouched.get(path), "{path} is not ours and was changed");
         }
         let still = rows.iter().any(|now| now["lv_uuid"] == row["lv_uuid"]);
+        let Some(doomed) = doomed else { continue };
         assert_eq!(still, !doomed, "{path}: there {still}, doomed {doomed}");
         let marked = row["lv_tags"].contains(LV_UNZEROED_TAG);
-        if still && !marked {
-            assert!(after[path].1.is_empty(), "{path} held data and was zeroed");
+        if still && !marked && ours {
+            let size: u64 = row["lv_size"].parse().unwrap();
+            assert!(after[path].1.iter().all(|(from, _)| *from >= size), "{path} held data and was zeroed");
         }
     }
     assert_eq!(*machine.broken_rules.lock().unwrap(), Vec::<String>::new());
@@ -426,7 +489,16 @@ proptest! {
             let marks = plan.steps.iter().any(|step| matches!(step.op, VolumeOp::MarkUnzeroed { .. }));
             prop_assert!(!marks || removes, "{:?}", plan);
             for step in &plan.steps {
-                prop_assert_eq!(step.op.lv().name.clone(), LvName::of(id));
+                let name = &step.op.lv().name;
+                let (volume, growth) = (*name == LvName::of(id), *name == LvName::growth_of(id));
+                match &step.op {
+                    VolumeOp::RemoveGrowth { .. } => prop_assert!(growth),
+                    VolumeOp::Append { growth, .. } => {
+                        prop_assert!(volume && growth.name == LvName::growth_of(id));
+                    }
+                    VolumeOp::Remove { .. } | VolumeOp::MarkUnzeroed { .. } => prop_assert!(volume),
+                    _ => prop_assert!(volume || growth),
+                }
             }
         }
     }
@@ -438,6 +510,7 @@ proptest! {
         for (id, wanted) in world.wishes() {
             let one = view_one(&fake.lvm(), &groups(), id).unwrap();
             prop_assert_eq!(one.lvs_of(id), whole.lvs_of(id));
+            prop_assert_eq!(one.growths_of(id), whole.growths_of(id));
             prop_assert_eq!(plan(wanted, &one, id), plan(wanted, &whole, id));
         }
     }
@@ -487,10 +560,18 @@ unzeroed, inactive / wanted: activate zero unmark
 unzeroed, inactive / doomed: activate zero remove
 unzeroed, inactive / exported: Missing
 unzeroed, inactive / nothing: -
-smaller / wanted: Birth
+smaller / wanted: create zero unmark append
 smaller / doomed: mark zero remove
 smaller / exported: Missing
 smaller / nothing: -
+smaller, inactive / wanted: activate
+smaller, inactive / doomed: mark activate zero remove
+smaller, inactive / exported: Missing
+smaller, inactive / nothing: -
+smaller, unzeroed / wanted: zero unmark
+smaller, unzeroed / doomed: zero remove
+smaller, unzeroed / exported: Missing
+smaller, unzeroed / nothing: -
 larger / wanted: Birth
 larger / doomed: mark zero remove
 larger / exported: Missing
@@ -508,6 +589,8 @@ fn word(op: &VolumeOp) -> &'static str {
         VolumeOp::MarkUnzeroed { .. } => "mark",
         VolumeOp::Zero { .. } => "zero",
         VolumeOp::MarkZeroed { .. } => "unmark",
+        VolumeOp::Append { .. } => "append",
+        VolumeOp::RemoveGrowth { .. } => "drop",
         VolumeOp::Remove { .. } => "remove",
     }
 }
@@ -515,13 +598,15 @@ fn word(op: &VolumeOp) -> &'static str {
 #[test]
 fn the_table() {
     let mut table = String::new();
-    let states: [(&str, u64, &[&str], bool); 8] = [
+    let states: [(&str, u64, &[&str], bool); 10] = [
         ("absent", 0, &[], true),
         ("ready", 8, &[LV_TAG], true),
         ("inactive", 8, &[LV_TAG], false),
         ("unzeroed", 8, &[LV_TAG, LV_UNZEROED_TAG], true),
         ("unzeroed, inactive", 8, &[LV_TAG, LV_UNZEROED_TAG], false),
         ("smaller", 4, &[LV_TAG], true),
+        ("smaller, inactive", 4, &[LV_TAG], false),
+        ("smaller, unzeroed", 4, &[LV_TAG, LV_UNZEROED_TAG], true),
         ("larger", 12, &[LV_TAG], true),
         ("not ours", 8, &[LV_UNZEROED_TAG], true),
     ];
@@ -599,8 +684,10 @@ fn obstacles_say_what_was_found_and_what_to_do() {
         kind == BlockedKind::Birth && text.contains("it lies in volume group vg1, and vg0 is wanted"),
         "{text}"
     );
-    let (_, text) = blocked(&fake, &Wanted::Volume(spec(1, "vg1", 12)));
-    assert!(text.contains("it has 8 MiB and 12 MiB are wanted: growing a volume is not built yet"), "{text}");
+    let (kind, text) = blocked(&fake, &Wanted::Volume(spec(1, "vg1", 1032)));
+    assert!(kind == BlockedKind::Full && text.contains("1 GiB more are wanted for volume"), "{text}");
+    let unmet = report(&Wanted::Volume(spec(1, "vg1", 1032)), &look(&fake), id(1));
+    assert_eq!((unmet.phase, unmet.problems.len()), (Phase::Ready, 1), "it is served as it is");
     let (_, text) = blocked(&fake, &Wanted::Volume(spec(1, "vg1", 4)));
     assert!(text.contains("it has 8 MiB and only 4 MiB are wanted: a volume never shrinks"), "{text}");
     fake.lvm().add_volume("vg0", &name(1), 8 * MIB, &[LV_TAG]);
@@ -609,24 +696,6 @@ fn obstacles_say_what_was_found_and_what_to_do() {
         kind == BlockedKind::Foreign && text.contains("volume groups vg0, vg1 each have an LV"),
         "{text}"
     );
-}
-
-#[test]
-fn sizes_are_whole_extents_and_progress_is_told() {
-    struct Progress(Vec<u64>);
-    impl Observer for Progress {
-        fn zeroed(&mut self, bytes: u64) {
-            self.0.push(bytes / MIB);
-        }
-    }
-    let fake = machine();
-    let wanted = Wanted::Volume(spec(1, "vg0", 130));
-    let mut progress = Progress(Vec::new());
-    apply(&plan_of(&fake, &wanted), &fake.lvm(), &fake.blocks(), &mut progress).unwrap();
-    assert_eq!(progress.0, [0, 64, 128, 132]);
-    let report = report(&wanted, &look(&fake), id(1));
-    assert_eq!((report.phase, report.size), (Phase::Ready, ByteSize(132 * MIB)));
-    assert_eq!(report.device.unwrap(), format!("/dev/vg0/{}", name(1)));
 }
 
 #[test]

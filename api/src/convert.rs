@@ -6,8 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use mooring_model as model;
 use mooring_model::{
-    BackstoreName, ByteSize, Chap, ChapSide, Cure, Digest, ExportIdentity, ExportSpec, Generation, Grant,
-    Lun, Mode, Phase, Proof, Provisioning, Revoked, Secret, SpecError, Stamp, VolumeId, VolumeSpec,
+    BackstoreName, ByteSize, Chap, ChapSide, Cure, Digest, ExportIdentity, ExportSpec, FcExportSpec, FcGrant,
+    Generation, Grant, InitiatorSlot, Lun, Mode, Phase, Proof, Provisioning, Revoked, Secret, SpecError,
+    Stamp, VolumeId, VolumeSpec,
 };
 
 use crate::v1;
@@ -81,7 +82,9 @@ pub fn export_from_wire(volume: VolumeId, spec: &v1::ExportSpec) -> Result<Expor
         .enumerate()
         .map(|(i, grant)| grant_from_wire(i, grant))
         .collect::<Result<Vec<_>, _>>()?;
-    let spec = ExportSpec { volume, identity: identity_from_wire(spec.identity.as_ref())?, portals, grants };
+    let identity = identity_from_wire(spec.identity.as_ref())?;
+    let fc = spec.fc.as_ref().map(fc_from_wire).transpose()?.unwrap_or_default();
+    let spec = ExportSpec { volume, identity, portals, grants, fc };
     spec.check()?;
     Ok(spec)
 }
@@ -134,6 +137,42 @@ fn grant_from_wire(index: usize, grant: &v1::Grant) -> Result<Grant, SpecError> 
     })
 }
 
+fn fc_from_wire(fc: &v1::FcExport) -> Result<FcExportSpec, SpecError> {
+    let ports = fc.ports.iter().enumerate().map(|(i, text)| parse(format_args!("fc.ports[{i}]"), text));
+    let grants = fc.grants.iter().enumerate().map(|(i, grant)| fc_grant_from_wire(i, grant));
+    Ok(FcExportSpec { ports: ports.collect::<Result<_, _>>()?, grants: grants.collect::<Result<_, _>>()? })
+}
+
+fn fc_grant_from_wire(index: usize, grant: &v1::FcGrant) -> Result<FcGrant, SpecError> {
+    let at = |field: &str| format!("fc.grants[{index}].{field}");
+    let slot = u16::try_from(grant.slot).ok().and_then(InitiatorSlot::new);
+    let attachments = grant.attachment_ids.iter().enumerate();
+    let attachments =
+        attachments.map(|(i, text)| parse(format_args!("fc.grants[{index}].attachment_ids[{i}]"), text));
+    Ok(FcGrant {
+        initiator: parse(at("initiator"), &grant.initiator)?,
+        slot: slot
+            .ok_or_else(|| SpecError::new(at("slot"), format!("is {}: want 1 to 65535", grant.slot)))?,
+        lun: lun(at("lun"), grant.lun)?,
+        mode: mode_from_wire(at("mode"), grant.mode())?,
+        attachments: attachments.collect::<Result<_, _>>()?,
+    })
+}
+
+fn fc_to_wire(fc: &FcExportSpec) -> v1::FcExport {
+    let grant = |grant: &FcGrant| v1::FcGrant {
+        initiator: grant.initiator.to_string(),
+        slot: u32::from(grant.slot.get()),
+        lun: u32::from(grant.lun.0),
+        mode: v1::Mode::from(grant.mode).into(),
+        attachment_ids: grant.attachments.iter().map(ToString::to_string).collect(),
+    };
+    v1::FcExport {
+        ports: fc.ports.iter().map(ToString::to_string).collect(),
+        grants: fc.grants.iter().map(grant).collect(),
+    }
+}
+
 pub(crate) fn chap_from_wire(field: &str, chap: &v1::Chap) -> Result<Chap, SpecError> {
     let side =
         |side: &v1::ChapSide| ChapSide { user: side.user.clone(), secret: Secret::new(side.secret.clone()) };
@@ -176,6 +215,7 @@ pub fn export_to_wire(spec: &ExportSpec) -> v1::ExportSpec {
         identity: Some(v1::ExportIdentity { kind: Some(kind) }),
         portals: spec.portals.iter().map(ToString::to_string).collect(),
         grants: spec.grants.iter().map(grant).collect(),
+        fc: Some(&spec.fc).filter(|fc| **fc != FcExportSpec::default()).map(fc_to_wire),
     }
 }
 
@@ -254,6 +294,7 @@ impl From<&model::SessionReport> for v1::Session {
             addresses: session.addresses.clone(),
             state: session.state.clone(),
             in_flight: session.in_flight,
+            since_us: session.since.map_or(0, micros),
         }
     }
 }
@@ -269,6 +310,28 @@ impl From<&model::GrantReport> for v1::GrantReport {
             commands: grant.counters.commands,
             read_mib: grant.counters.read_mib,
             written_mib: grant.counters.written_mib,
+            active_us: grant.counters.active.map_or(0, micros),
+        }
+    }
+}
+
+impl From<&model::FcPortReport> for v1::FcPortReport {
+    fn from(report: &model::FcPortReport) -> Self {
+        let grant = |grant: &model::FcGrantReport| v1::FcGrantReport {
+            initiator: grant.initiator.to_string(),
+            lun: u32::from(grant.lun.0),
+            wanted: v1::Mode::from(grant.wanted).into(),
+            seen: grant.seen.map_or(v1::Mode::Unspecified, v1::Mode::from).into(),
+            logged_in: grant.logged_in,
+            commands: grant.counters.commands,
+            read_mib: grant.counters.read_mib,
+            written_mib: grant.counters.written_mib,
+            active_us: grant.counters.active.map_or(0, micros),
+        };
+        Self {
+            port: report.port.to_string(),
+            serves: report.serves,
+            grants: report.grants.iter().map(grant).collect(),
         }
     }
 }
@@ -285,6 +348,8 @@ impl From<&model::ExportReport> for v1::ExportReport {
             grants: report.grants.iter().map(Into::into).collect(),
             problems: report.problems.iter().map(Into::into).collect(),
             stuck: report.stuck.as_ref().map(Into::into),
+            fc: report.fc.iter().map(Into::into).collect(),
+            looked_us: report.looked.map_or(0, micros),
         }
     }
 }
@@ -346,12 +411,26 @@ mod tests {
                 }),
                 attachments: vec![model::AttachmentId::from_u128(9)],
             }],
+            fc: FcExportSpec {
+                ports: vec!["fc/20:00:52:54:00:14:00:0a".parse().unwrap()],
+                grants: vec![FcGrant {
+                    initiator: "20:00:52:54:00:14:00:0b".parse().unwrap(),
+                    slot: InitiatorSlot::new(7).unwrap(),
+                    lun: Lun(255),
+                    mode: Mode::ReadOnly,
+                    attachments: vec![model::AttachmentId::from_u128(10)],
+                }],
+            },
         }
     }
 
     #[test]
     fn an_export_survives_the_wire() {
         assert_eq!(export_from_wire(volume(), &export_to_wire(&export())).unwrap(), export());
+    }
+
+    fn fc(spec: &mut v1::ExportSpec) -> &mut v1::FcExport {
+        spec.fc.as_mut().unwrap()
     }
 
     #[test]
@@ -377,6 +456,14 @@ mod tests {
             "grants[0].chap.mutual.secret",
         );
         check(|s| s.grants.push(s.grants[0].clone()), "grants[1].initiator");
+        check(|s| fc(s).ports[0] = "fc".into(), "fc.ports[0]");
+        check(|s| fc(s).ports.push("qla2xxx/20:00:52:54:00:14:00:0a".into()), "fc.ports");
+        check(|s| fc(s).grants[0].initiator = "iqn.2026-01.lab:host1".into(), "fc.grants[0].initiator");
+        check(|s| fc(s).grants[0].slot = 0, "fc.grants[0].slot");
+        check(|s| fc(s).grants[0].slot = 65_536, "fc.grants[0].slot");
+        check(|s| fc(s).grants[0].lun = 256, "fc.grants[0].lun");
+        check(|s| fc(s).grants[0].mode = 0, "fc.grants[0].mode");
+        check(|s| fc(s).grants[0].attachment_ids[0].clear(), "fc.grants[0].attachment_ids[0]");
         for secret in ["short", "with a newline\n", "NULL"] {
             let mut spec = export_to_wire(&export());
             spec.grants[0].chap.as_mut().unwrap().initiator.as_mut().unwrap().secret = secret.into();

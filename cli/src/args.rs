@@ -18,13 +18,22 @@ use crate::chap::SecretSource;
 use crate::controller::url::ControllerUrl;
 use crate::select::{VolumeName, VolumeRef};
 
+mod sessions;
+mod site;
+
+pub(crate) use sessions::{SessionCommand, SessionListArgs};
+pub(crate) use site::{
+    QuotaCommand, QuotaSetArgs, ResetStatusArgs, RetypeArgs, TypeAccessArgs, TypeCommand, TypeSetArgs,
+    TypeUnsetArgs, VolumeSetArgs,
+};
+
 const AFTER: &str = "\
 Two sides:
-  the controller  knows all hosts and volumes: host, type, volume, attach, detach, attachment.
+  the controller  knows all hosts and volumes: host, type, quota, volume, attach, detach, attachment.
                   http://127.0.0.1:8776 unless --controller or MOORING_CONTROLLER says otherwise;
                   its token comes from MOORING_TOKEN or --token-file
   one agent       serves the volumes of one storage node: export, plan, agent, watch, and, where
-                  --agent or MOORING_AGENT names it, volume
+                  --agent or MOORING_AGENT names it, volume, session
 
 Exit codes:
   0  what was asked for is true
@@ -166,6 +175,9 @@ naming the holders. With --force the target revokes first, whatever the host say
 is printed: `proven` means that the kernel has let go of every command, and nothing of this host
 reaches the volume any more; `unproven` (exit code 5) names how many commands may still land.
 
+The target knows hosts, not attachments: where two attachments of one host share its access, one of
+them is cut off by force only together with the other (--widen).
+
 A volume may be named instead of the attachment where it has only one (on that host). Detaching
 what is gone already succeeds when it is named by its id.
 
@@ -173,17 +185,33 @@ Examples:
   mooring detach data
   mooring detach data --host host2
   mooring detach b0c1d2e3-0001-4002-8003-0000000000aa --timeout 120
-  mooring detach data --host host1 --force --json")]
+  mooring detach data --host host1 --force --json
+  mooring detach b0c1d2e3-0001-4002-8003-0000000000aa --force --widen")]
     Detach(DetachArgs),
     /// Look at attachments: who has what, how, and whether it is really there (controller)
     #[command(subcommand)]
     Attachment(AttachmentCommand),
-    /// Look at the hosts and storage nodes (controller)
+    /// Look at the sessions of attachments, as their targets see them (controller, or one agent)
+    #[command(subcommand)]
+    Session(SessionCommand),
+    /// Look at the records of detaches: what was cut, who asked, and whether it is proven (controller)
+    #[command(subcommand)]
+    Receipt(ReceiptCommand),
+    /// Make every later change newer than all before (controller)
+    #[command(subcommand)]
+    Epoch(EpochCommand),
+    /// Look at the hosts and storage nodes, and say where new volumes may go (controller)
     #[command(subcommand)]
     Host(HostCommand),
-    /// Create and list volume types (controller)
+    /// Look at the pools that volumes are placed on (controller)
+    #[command(subcommand)]
+    Pool(PoolCommand),
+    /// Create, change and list volume types (controller)
     #[command(subcommand)]
     Type(TypeCommand),
+    /// Say how much projects may have (controller)
+    #[command(subcommand)]
+    Quota(QuotaCommand),
     /// Let hosts reach a volume over iSCSI, and stop them (one agent)
     #[command(subcommand)]
     Export(ExportCommand),
@@ -242,6 +270,26 @@ Examples:
   mooring volume show data
   mooring volume show b0c1d2e3-0001-4002-8003-00000000000a --json")]
     Show(VolumeArg),
+    /// Say that what the controller knows of a volume in review is right (controller)
+    #[command(after_help = "\
+A volume is in review when its agents keep something newer than the controller's database, after a
+restore for example: nothing is sent for it. Look at both sides first; confirming makes the
+controller's word the newest, and access that it does not know of ends.
+
+Examples:
+  mooring volume confirm-review data
+  mooring volume confirm-review b0c1d2e3-0001-4002-8003-00000000000a --json")]
+    ConfirmReview(VolumeArg),
+    /// Make a volume larger, also while it is attached
+    #[command(after_help = "\
+What it grows by is zeroed first; then every host that Mooring has attached sees the new size by
+itself. Other clients read the disk's size again themselves; what lies on the disk (a file system)
+is theirs to grow. A volume never shrinks. Asking for the size that it has succeeds.
+
+Examples:
+  mooring volume extend data --size 20GiB
+  mooring volume extend data --size 2TiB --timeout 3600")]
+    Extend(ExtendArgs),
     /// Wipe a volume and delete it; its data is gone
     #[command(after_help = "\
 A volume that is attached, or granted to anybody, is not deleted: detach it (on an agent: revoke
@@ -251,6 +299,28 @@ Examples:
   mooring volume delete data
   mooring volume delete b0c1d2e3-0001-4002-8003-00000000000a --timeout 300")]
     Delete(VolumeArg),
+    /// Give a volume another type, where it is (controller)
+    #[command(after_help = "\
+Whether a volume may be attached to several hosts changes only while it is available. What its
+storage pool cannot serve is refused: volumes are not moved.
+
+Examples:
+  mooring volume retype data shared")]
+    Retype(RetypeArgs),
+    /// Say that a volume is in error, or take that back (controller)
+    #[command(after_help = "\
+Holds until the next event of its attachments. Attachments are never taken away by this: use
+`mooring detach --force`.
+
+Examples:
+  mooring volume reset-status data error")]
+    ResetStatus(ResetStatusArgs),
+    /// Set the flags of a volume (controller)
+    #[command(after_help = "\
+Examples:
+  mooring volume set data --readonly true
+  mooring volume set data --bootable true")]
+    Set(VolumeSetArgs),
 }
 
 /// Exports.
@@ -313,6 +383,52 @@ Examples:
   mooring attachment show b0c1d2e3-0001-4002-8003-0000000000aa
   mooring attachment show b0c1d2e3-0001-4002-8003-0000000000aa --json | jq .steps_ms")]
     Show(AttachmentShowArgs),
+    /// Change an attachment's mode where it is: nobody is detached, other hosts notice nothing
+    #[command(after_help = "\
+The target enforces the mode when the command returns, and the host's disk is as the mode says. When
+it becomes ro, writes that were on their way may still land: for the proof that nothing lands any
+more, detach by force, and attach anew.
+
+A file system that is mounted rw on a disk that becomes ro gets errors: remount it first.
+
+Examples:
+  mooring attachment mode b0c1d2e3-0001-4002-8003-0000000000aa ro
+  mooring attachment mode b0c1d2e3-0001-4002-8003-0000000000aa rw --timeout 60")]
+    Mode(AttachmentModeArgs),
+}
+
+/// Records of detaches.
+#[derive(Debug, Subcommand)]
+pub enum ReceiptCommand {
+    /// List the detaches of one volume, or all; the newest first
+    #[command(after_help = "\
+A volume that is gone is named by its id.
+
+Examples:
+  mooring receipt list
+  mooring receipt list data --json | jq -r '.receipts[] | select(.forced) | .user_id'")]
+    List(ReceiptListArgs),
+    /// Show the record of one detach, with its receipt
+    #[command(after_help = "\
+The exit code is 5 while the receipt is not proven.
+
+Examples:
+  mooring receipt show b0c1d2e3-0001-4002-8003-0000000000aa
+  mooring receipt show b0c1d2e3-0001-4002-8003-0000000000aa --json | jq .receipt.proof")]
+    Show(ReceiptShowArgs),
+}
+
+/// The epoch.
+#[derive(Debug, Subcommand)]
+pub enum EpochCommand {
+    /// Raise it: for a controller's database that was restored by hand
+    #[command(after_help = "\
+A controller that is started with --restored does this by itself.
+
+Examples:
+  mooring epoch raise
+  mooring epoch raise --json | jq .epoch")]
+    Raise,
 }
 
 /// Hosts.
@@ -324,26 +440,106 @@ Examples:
   mooring host list
   mooring host list --json | jq -r '.hosts[] | select(.up | not) | .name'")]
     List,
+    /// Show one host
+    #[command(after_help = "\
+Example:
+  mooring host show storage1")]
+    Show(HostArgs),
+    /// Place no new volumes there; what is there stays as it is
+    #[command(after_help = "\
+Example:
+  mooring host disable storage1 --reason 'a disk is replaced'")]
+    Disable(DisableArgs),
+    /// Place new volumes there again
+    #[command(after_help = "\
+Example:
+  mooring host enable storage1")]
+    Enable(HostArgs),
+    /// Say that a host is to be emptied: no new volumes are placed there. Nothing is moved
+    #[command(after_help = "\
+Example:
+  mooring host drain storage1")]
+    Drain(HostArgs),
+    /// Say that a host is not to be emptied any more
+    #[command(after_help = "\
+Example:
+  mooring host undrain storage1")]
+    Undrain(HostArgs),
+    /// Cut a host off from every volume, at all storage nodes, by force, until `unfence`
+    #[command(after_help = "\
+The storage nodes revoke all that the host has, whatever it does; other hosts notice nothing. One
+receipt answers for all of it: exit status 0 says that nothing of the host lands any more. Until
+then the command can be repeated; it also takes along what came in between. Nothing is granted to
+the host before `mooring host unfence`.
+
+HOST is an enrolled host, the host of other clients' connectors (Nova's), or an initiator's name:
+an iSCSI name, or over Fibre Channel one of the host's ports.
+
+Examples:
+  mooring host fence host7 --reason 'does not answer, fail over'
+  mooring host fence iqn.1993-08.org.debian:01:abc
+  mooring host fence 20:00:52:54:00:14:00:0b
+  mooring host fence host7 --json | jq -r .fence.proof")]
+    Fence(DisableArgs),
+    /// Lift a fence: the host may be given access again. What it had does not come back
+    #[command(after_help = "\
+Refused while a part of the fence is not proven: old writes of the host might still land.
+
+Examples:
+  mooring host unfence host7
+  mooring host unfence host7 --anyway")]
+    Unfence(UnfenceArgs),
+    /// List the hosts that are fenced
+    #[command(after_help = "\
+Examples:
+  mooring host fences
+  mooring host fences --all")]
+    Fences(FencesArgs),
 }
 
-/// Volume types.
-#[derive(Debug, Subcommand)]
-pub enum TypeCommand {
-    /// Create a volume type
-    #[command(after_help = "\
-A type says what its volumes may do and where they lie. Repeated with the same words, it succeeds
-again.
+/// One host.
+#[derive(Debug, Args)]
+pub struct HostArgs {
+    /// Its name, or its agent's id
+    pub host: String,
+}
 
-Examples:
-  mooring type create plain
-  mooring type create shared --multiattach --description 'for clusters'
-  mooring type create fast --spec media=nvme --spec tier=1")]
-    Create(TypeCreateArgs),
-    /// List volume types
+/// `host unfence`.
+#[derive(Debug, Args)]
+pub struct UnfenceArgs {
+    /// As it was said to `host fence`
+    pub host: String,
+    /// Although not every part is proven
+    #[arg(long)]
+    pub anyway: bool,
+}
+
+/// `host fences`.
+#[derive(Debug, Args)]
+pub struct FencesArgs {
+    /// With those that were lifted
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// One host, and why.
+#[derive(Debug, Args)]
+pub struct DisableArgs {
+    /// Its name, or its agent's id
+    pub host: String,
+    /// Why, for others
+    #[arg(long)]
+    pub reason: Option<String>,
+}
+
+/// Pools.
+#[derive(Debug, Subcommand)]
+pub enum PoolCommand {
+    /// List the pools as they were last reported, with what is promised of them
     #[command(after_help = "\
 Examples:
-  mooring type list
-  mooring type list --json | jq -r '.types[] | select(.multiattach) | .name'")]
+  mooring pool list
+  mooring pool list --json | jq -r '.pools[] | select(.capabilities.free_capacity_gb < 10) | .name'")]
     List,
 }
 
@@ -375,6 +571,16 @@ pub struct CreateArgs {
     /// The volume's id; a random one without this
     #[arg(long, value_name = "UUID")]
     pub id: Option<VolumeId>,
+}
+
+/// `volume extend`.
+#[derive(Debug, Args)]
+pub struct ExtendArgs {
+    /// The volume: its id, or its name where that is unique
+    pub volume: VolumeRef,
+    /// The new size, for example 20GiB (units B, KiB, MiB, GiB, TiB)
+    #[arg(long, value_parser = volume_size, allow_hyphen_values = true)]
+    pub size: ByteSize,
 }
 
 /// One volume.
@@ -419,6 +625,24 @@ pub struct DetachArgs {
     /// Cut the host off at the target first, whatever it does
     #[arg(long)]
     pub force: bool,
+    /// With --force: every attachment of that host to this volume goes, not only this one
+    #[arg(long, requires = "force")]
+    pub widen: bool,
+}
+
+/// `receipt list`.
+#[derive(Debug, Args)]
+pub struct ReceiptListArgs {
+    /// Of one volume only: its id, or its name where that is unique
+    pub volume: Option<VolumeRef>,
+}
+
+/// `receipt show`.
+#[derive(Debug, Args)]
+pub struct ReceiptShowArgs {
+    /// The attachment's id
+    #[arg(value_name = "ATTACHMENT")]
+    pub id: AttachmentId,
 }
 
 /// `attachment list`.
@@ -436,6 +660,17 @@ pub struct AttachmentShowArgs {
     pub id: AttachmentId,
 }
 
+/// `attachment mode`.
+#[derive(Debug, Args)]
+pub struct AttachmentModeArgs {
+    /// The attachment's id
+    #[arg(value_name = "ATTACHMENT")]
+    pub id: AttachmentId,
+    /// rw: reads and writes; ro: reads only, enforced by the target
+    #[arg(value_name = "rw|ro")]
+    pub mode: Mode,
+}
+
 /// `type create`.
 #[derive(Debug, Args)]
 pub struct TypeCreateArgs {
@@ -445,6 +680,9 @@ pub struct TypeCreateArgs {
     /// Its volumes may be attached to several hosts at once
     #[arg(long)]
     pub multiattach: bool,
+    /// Only projects with access see it (`mooring type access`)
+    #[arg(long)]
+    pub private: bool,
     /// An extra spec; may be given several times
     #[arg(long = "spec", value_name = "KEY=VALUE")]
     pub specs: Vec<ExtraSpec>,

@@ -108,6 +108,7 @@ fn check(args: &GrantArgs, chap: &Chap) -> Result<(), Failure> {
         identity: ExportIdentity::Derived,
         portals: Vec::new(),
         grants: vec![grant],
+        fc: mooring_model::FcExportSpec::default(),
     };
     alone.check().map_err(|error| {
         let option = match error.field.strip_prefix("grants[0].chap").unwrap_or_default() {

@@ -8,8 +8,8 @@ use comfy_table::{Table, presets};
 use mooring_model::ByteSize;
 
 use crate::output::{
-    AgentShown, Capabilities, Created, Deleted, Event, EventLine, Export, ExportShown, Grant, Granted,
-    Planned, Pool, Problem, Receipt, Revoked, Session, Stuck, Timing, Volume, VolumeState, Volumes,
+    AgentShown, Capabilities, Created, Deleted, Event, EventLine, Export, ExportShown, FcGrant, Grant,
+    Granted, Planned, Pool, Problem, Receipt, Revoked, Session, Stuck, Timing, Volume, VolumeState, Volumes,
 };
 
 pub(crate) const NONE: &str = "-";
@@ -212,9 +212,10 @@ impl Display for Export {
             ("PORTALS", joined(&self.portals)),
             ("STATE", format!("{state} (generation {})", or_none(self.generation.as_deref()))),
         ]))?;
-        if self.grants.is_empty() {
+        if self.grants.is_empty() && self.fibre_channel.is_empty() {
             f.write_str("\n\ngranted to nobody")?;
-        } else {
+        }
+        if !self.grants.is_empty() {
             let row = |grant: &Grant| {
                 [
                     grant.initiator.clone(),
@@ -240,6 +241,33 @@ impl Display for Export {
                 "WRITTEN MiB",
             ];
             write!(f, "\n\n{}", table(heads, self.grants.iter().map(row)))?;
+        }
+        if !self.fibre_channel.is_empty() {
+            let row = |grant: &FcGrant| {
+                [
+                    grant.initiator.clone(),
+                    grant.port.clone(),
+                    grant.lun.to_string(),
+                    or_none(grant.wanted),
+                    or_none(grant.seen),
+                    if grant.logged_in { "yes" } else { "no" }.to_owned(),
+                    grant.commands.to_string(),
+                    grant.read_mib.to_string(),
+                    grant.written_mib.to_string(),
+                ]
+            };
+            let heads = [
+                "INITIATOR",
+                "PORT",
+                "LUN",
+                "WANTED",
+                "SEEN",
+                "LOGIN",
+                "COMMANDS",
+                "READ MiB",
+                "WRITTEN MiB",
+            ];
+            write!(f, "\n\n{}", table(heads, self.fibre_channel.iter().map(row)))?;
         }
         let mut sessions = self.grants.iter().flat_map(|grant| &grant.sessions).peekable();
         if sessions.peek().is_some() {

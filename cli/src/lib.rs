@@ -18,6 +18,7 @@ mod export;
 mod output;
 mod select;
 mod session;
+mod sessions;
 mod side;
 mod volume;
 
@@ -27,7 +28,10 @@ use std::ops::ControlFlow;
 pub use args::{Cli, Command, Global};
 pub use error::{Exit, Failure};
 
-use args::{AgentCommand, AttachmentCommand, ExportCommand, HostCommand, TypeCommand, VolumeCommand};
+use args::{
+    AgentCommand, AttachmentCommand, EpochCommand, ExportCommand, HostCommand, PoolCommand, QuotaCommand,
+    ReceiptCommand, SessionCommand, TypeCommand, VolumeCommand,
+};
 use controller::Client;
 use session::Session;
 use side::Side;
@@ -56,18 +60,13 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     let json = global.json;
     match command {
         Command::Volume(command) => run_volume(&global, &command).await,
-        Command::Host(HostCommand::List) => {
-            let client = Client::open(&global, side::controller(&global, "host list")?)?;
-            print(json, &controller::host::list(&client).await?)
+        Command::Host(command) => run_host(&global, &command).await,
+        Command::Pool(PoolCommand::List) => {
+            let client = Client::open(&global, side::controller(&global, "pool list")?)?;
+            print(json, &controller::host::pools(&client).await?)
         }
-        Command::Type(TypeCommand::Create(args)) => {
-            let client = Client::open(&global, side::controller(&global, "type create")?)?;
-            print(json, &controller::kind::create(&client, &args).await?)
-        }
-        Command::Type(TypeCommand::List) => {
-            let client = Client::open(&global, side::controller(&global, "type list")?)?;
-            print(json, &controller::kind::list(&client).await?)
-        }
+        Command::Type(command) => run_type(&global, &command).await,
+        Command::Quota(command) => run_quota(&global, &command).await,
         Command::Attach(args) => {
             let client = Client::open(&global, side::controller(&global, "attach")?)?;
             print(json, &controller::attach::attach(&client, &args, json).await?)
@@ -83,6 +82,25 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Attachment(AttachmentCommand::Show(args)) => {
             let client = Client::open(&global, side::controller(&global, "attachment show")?)?;
             print(json, &controller::attachment::show(&client, args.id).await?)
+        }
+        Command::Attachment(AttachmentCommand::Mode(args)) => {
+            let client = Client::open(&global, side::controller(&global, "attachment mode")?)?;
+            print(json, &controller::attachment::set_mode(&client, args.id, args.mode).await?)
+        }
+        Command::Session(SessionCommand::List(args)) => match side::either(&global)? {
+            Side::Agent(address) => {
+                let session = Session::open(&global, &address).await?;
+                print(json, &sessions::of_agent(&session, &args).await?)
+            }
+            Side::Controller(url) => {
+                let client = Client::open(&global, url)?;
+                print(json, &sessions::of_controller(&client, &args).await?)
+            }
+        },
+        Command::Receipt(command) => run_receipt(&global, &command).await,
+        Command::Epoch(EpochCommand::Raise) => {
+            let client = Client::open(&global, side::controller(&global, "epoch raise")?)?;
+            print(json, &controller::epoch::raise(&client).await?)
         }
         Command::Export(command) => run_export(&global, command).await,
         Command::Plan(args) => {
@@ -100,12 +118,93 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     }
 }
 
-/// Volumes are on both sides.
+/// Hosts.
+async fn run_host(global: &Global, command: &HostCommand) -> Result<Exit, Failure> {
+    use controller::{fence, host};
+    let json = global.json;
+    let open = |words| Client::open(global, side::controller(global, words)?);
+    match command {
+        HostCommand::List => print(json, &host::list(&open("host list")?).await?),
+        HostCommand::Show(args) => print(json, &host::show(&open("host show")?, &args.host).await?),
+        HostCommand::Disable(args) => {
+            let reason = args.reason.as_deref();
+            print(json, &host::change(&open("host disable")?, &args.host, "disable", reason).await?)
+        }
+        HostCommand::Enable(args) => {
+            print(json, &host::change(&open("host enable")?, &args.host, "enable", None).await?)
+        }
+        HostCommand::Drain(args) => {
+            print(json, &host::change(&open("host drain")?, &args.host, "drain", None).await?)
+        }
+        HostCommand::Undrain(args) => {
+            print(json, &host::change(&open("host undrain")?, &args.host, "undrain", None).await?)
+        }
+        HostCommand::Fence(args) => {
+            let reason = args.reason.as_deref();
+            print(json, &fence::fence(&open("host fence")?, &args.host, reason).await?)
+        }
+        HostCommand::Unfence(args) => {
+            print(json, &fence::unfence(&open("host unfence")?, &args.host, args.anyway).await?)
+        }
+        HostCommand::Fences(args) => print(json, &fence::list(&open("host fences")?, args.all).await?),
+    }
+}
+
+async fn run_receipt(global: &Global, command: &ReceiptCommand) -> Result<Exit, Failure> {
+    let json = global.json;
+    match command {
+        ReceiptCommand::List(args) => {
+            let client = Client::open(global, side::controller(global, "receipt list")?)?;
+            print(json, &controller::receipt::list(&client, args.volume.as_ref()).await?)
+        }
+        ReceiptCommand::Show(args) => {
+            let client = Client::open(global, side::controller(global, "receipt show")?)?;
+            print(json, &controller::receipt::show(&client, args.id).await?)
+        }
+    }
+}
+
+async fn run_type(global: &Global, command: &TypeCommand) -> Result<Exit, Failure> {
+    use controller::kind;
+    let json = global.json;
+    let client = Client::open(global, side::controller(global, "type")?)?;
+    match command {
+        TypeCommand::Create(args) => print(json, &kind::create(&client, args).await?),
+        TypeCommand::List => print(json, &kind::list(&client).await?),
+        TypeCommand::Show(args) => print(json, &kind::show(&client, &args.kind).await?),
+        TypeCommand::Set(args) => print(json, &kind::set(&client, args).await?),
+        TypeCommand::Unset(args) => print(json, &kind::unset(&client, args).await?),
+        TypeCommand::Access(args) => print(json, &kind::access(&client, args).await?),
+        TypeCommand::Delete(args) => print(json, &kind::delete(&client, &args.kind).await?),
+    }
+}
+
+async fn run_quota(global: &Global, command: &QuotaCommand) -> Result<Exit, Failure> {
+    use controller::quota;
+    let client = Client::open(global, side::controller(global, "quota")?)?;
+    let reply = match command {
+        QuotaCommand::Show(args) => quota::show(&client, &args.project).await?,
+        QuotaCommand::Set(args) => quota::set(&client, args).await?,
+        QuotaCommand::Reset(args) => quota::reset(&client, &args.project).await?,
+    };
+    print(global.json, &reply)
+}
+
+/// Volumes are on both sides; their review is the controller's.
 async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Failure> {
     let json = global.json;
     let side = match command {
         VolumeCommand::Create(args) => side::either_for(global, args)?,
-        VolumeCommand::List | VolumeCommand::Show(_) | VolumeCommand::Delete(_) => side::either(global)?,
+        VolumeCommand::ConfirmReview(_) => {
+            Side::Controller(side::controller(global, "volume confirm-review")?)
+        }
+        VolumeCommand::Retype(_) => Side::Controller(side::controller(global, "volume retype")?),
+        VolumeCommand::ResetStatus(_) => Side::Controller(side::controller(global, "volume reset-status")?),
+        VolumeCommand::Set(_) => Side::Controller(side::controller(global, "volume set")?),
+        VolumeCommand::List
+        | VolumeCommand::Show(_)
+        | VolumeCommand::Extend(_)
+        | VolumeCommand::Delete(_) => side::either(global)?,
     };
     match side {
         Side::Agent(address) => {
@@ -114,7 +213,14 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Create(args) => print(json, &volume::create(&session, args).await?),
                 VolumeCommand::List => print(json, &volume::list(&session).await?),
                 VolumeCommand::Show(args) => print(json, &volume::show(&session, &args.volume).await?),
+                VolumeCommand::Extend(args) => print(json, &volume::extend(&session, args).await?),
                 VolumeCommand::Delete(args) => print(json, &volume::delete(&session, &args.volume).await?),
+                VolumeCommand::ConfirmReview(_)
+                | VolumeCommand::Retype(_)
+                | VolumeCommand::ResetStatus(_)
+                | VolumeCommand::Set(_) => Err(Failure::Usage(
+                    "an agent does not have this: say --controller instead of --agent".to_owned(),
+                )),
             }
         }
         Side::Controller(url) => {
@@ -124,7 +230,18 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Create(args) => print(json, &volume::create(&client, args).await?),
                 VolumeCommand::List => print(json, &volume::list(&client).await?),
                 VolumeCommand::Show(args) => print(json, &volume::show(&client, &args.volume).await?),
+                VolumeCommand::Extend(args) => print(json, &volume::extend(&client, args).await?),
                 VolumeCommand::Delete(args) => print(json, &volume::delete(&client, &args.volume).await?),
+                VolumeCommand::Retype(args) => {
+                    print(json, &controller::operate::retype(&client, args).await?)
+                }
+                VolumeCommand::ResetStatus(args) => {
+                    print(json, &controller::operate::reset_status(&client, args).await?)
+                }
+                VolumeCommand::Set(args) => print(json, &controller::operate::set(&client, args).await?),
+                VolumeCommand::ConfirmReview(args) => {
+                    print(json, &volume::confirm_review(&client, &args.volume).await?)
+                }
             }
         }
     }

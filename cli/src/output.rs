@@ -36,7 +36,7 @@ fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-fn time(micros: i64) -> Option<String> {
+pub(crate) fn time(micros: i64) -> Option<String> {
     Timestamp::from_microsecond(micros).ok().filter(|_| micros != 0).map(rfc3339)
 }
 
@@ -290,6 +290,39 @@ pub(crate) struct Stuck {
     pub since_ms: u64,
 }
 
+/// A grant over one Fibre Channel port.
+#[derive(Debug, Serialize)]
+pub(crate) struct FcGrant {
+    /// `fc/20:00:…`
+    pub port: String,
+    pub initiator: String,
+    pub lun: u32,
+    pub wanted: Option<&'static str>,
+    /// What the kernel enforces; `null` while the nexus is not complete.
+    pub seen: Option<&'static str>,
+    /// The target holds a login of the initiator, for this volume or another.
+    pub logged_in: bool,
+    pub commands: u64,
+    pub read_mib: u64,
+    pub written_mib: u64,
+}
+
+impl FcGrant {
+    fn new(port: &str, report: &v1::FcGrantReport) -> Self {
+        Self {
+            port: port.to_owned(),
+            initiator: report.initiator.clone(),
+            lun: report.lun,
+            wanted: mode(report.wanted()),
+            seen: mode(report.seen()),
+            logged_in: report.logged_in,
+            commands: report.commands,
+            read_mib: report.read_mib,
+            written_mib: report.written_mib,
+        }
+    }
+}
+
 /// An export as the agent sees it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Export {
@@ -302,6 +335,8 @@ pub(crate) struct Export {
     /// Everything wanted is seen in the kernel.
     pub in_force: bool,
     pub grants: Vec<Grant>,
+    /// Over Fibre Channel, one for each port and initiator.
+    pub fibre_channel: Vec<FcGrant>,
     pub problems: Vec<Problem>,
     pub stuck: Option<Stuck>,
 }
@@ -331,6 +366,11 @@ impl Export {
             portals: report.portals.clone(),
             in_force: report.in_force,
             grants,
+            fibre_channel: report
+                .fc
+                .iter()
+                .flat_map(|port| port.grants.iter().map(|grant| FcGrant::new(&port.port, grant)))
+                .collect(),
             problems: list(&report.problems, Problem::of_wire),
             stuck: report
                 .stuck
@@ -561,7 +601,12 @@ impl Capabilities {
         };
         let transport = |transport: &v1::Transport| Transport {
             protocol: transport.protocol.clone(),
-            portals: transport.portals.clone(),
+            portals: transport
+                .portals
+                .iter()
+                .chain(transport.ports.iter().map(|it| &it.port))
+                .cloned()
+                .collect(),
             ready: transport.ready,
         };
         Self {

@@ -122,7 +122,7 @@ impl Session {
     /// All volumes.
     pub(crate) async fn list(&self) -> Result<Vec<v1::VolumeStatus>, Failure> {
         let mut client = self.client.clone();
-        Ok(self.within("ListVolumes", client.list_volumes(v1::ListVolumesRequest {})).await?.volumes)
+        Ok(self.within("ListVolumes", client.list_volumes(v1::ListVolumesRequest::default())).await?.volumes)
     }
 
     /// What the host can do.

@@ -1,13 +1,13 @@
-//! `mooring volume`: create, list, show, delete.
+//! `mooring volume`: create, list, show, extend, delete.
 //!
 //! What must never happen here: data deleted that somebody is still granted; one name for two volumes; a create that
 //! succeeds although the volume of that id was asked for with other words.
 
 use mooring_api::v1::{self, put_export_request, put_volume_request};
-use mooring_model::{Provisioning, VgName, VolumeId, VolumeSpec};
+use mooring_model::{ByteSize, Provisioning, VgName, VolumeId, VolumeSpec};
 
 use crate::Reply;
-use crate::args::CreateArgs;
+use crate::args::{CreateArgs, ExtendArgs};
 use crate::error::Failure;
 use crate::output::{Created, Deleted, Volume, Volumes};
 use crate::select::{VolumeRef, find, name_of, named, opaque_of};
@@ -44,6 +44,41 @@ pub(crate) async fn create(session: &Session, args: &CreateArgs) -> Result<Reply
     .await?;
     let report = response.report.unwrap_or_default();
     Ok(Reply::when(response.done, Created::new(response.done, id, &args.name.to_string(), &report)))
+}
+
+/// `volume extend`. Everything else of the volume stays what it is.
+pub(crate) async fn extend(session: &Session, args: &ExtendArgs) -> Result<Reply<Created>, Failure> {
+    let sender = session.sender()?;
+    let (response, id, name) = twice(async || {
+        let (id, status) = find(session, &args.volume).await?;
+        let name = name_of(&status.volume_opaque).unwrap_or_default();
+        let Some(kept) = status.volume_spec else {
+            return Err(Failure::Refused(format!(
+                "nobody asked this agent for volume {id} (any more): there is nothing that could grow"
+            )));
+        };
+        if kept.size_bytes > args.size.0 {
+            return Err(Failure::Refused(format!(
+                "volume {id} has {}, more than {}: a volume never shrinks",
+                ByteSize(kept.size_bytes),
+                args.size
+            )));
+        }
+        let spec = v1::VolumeSpec { size_bytes: args.size.0, ..kept };
+        let digest = mooring_api::digest(&spec, &status.volume_opaque);
+        let put = v1::PutVolumeRequest {
+            sender: Some(sender.clone()),
+            volume_id: id.to_string(),
+            stamp: Some(stamp_for(status.volume_stamp.as_ref(), digest)?),
+            wish: Some(put_volume_request::Wish::Spec(spec)),
+            opaque: status.volume_opaque,
+            deadline_ms: session.deadline_ms(),
+        };
+        Ok((session.put_volume(put).await?, id, name))
+    })
+    .await?;
+    let report = response.report.unwrap_or_default();
+    Ok(Reply::when(response.done, Created::new(response.done, id, &name, &report)))
 }
 
 /// The group: the one that is named, or the only one that there is.

@@ -96,6 +96,60 @@ fn attachments_are_listed_and_shown_as_they_are() {
 }
 
 #[test]
+fn sessions_are_listed_and_a_missing_one_is_seen_at_once() {
+    let rig = Rig::new();
+    let volume = rig.volume("data");
+    assert_eq!(rig.run(&["session", "list"]).out, "no sessions\n");
+    let (one, two) = (rig.attach("data", "host1"), rig.attach("data", "host2"));
+    let all = rig.json(&["session", "list"])["sessions"].clone();
+    assert_eq!(all.as_array().unwrap().len(), 2);
+    assert_eq!(
+        all[0],
+        json!({
+            "volume_id": volume, "volume_name": "data", "host": "host1", "storage_host": "storage1",
+            "initiator": "iqn.2026-11.dev.mooring:host.id-of-host1", "attachments": [one], "missing": false,
+            "session": {
+                "id": 4, "isid": "801234567890", "addresses": ["10.10.0.11"], "state": "LOGGED_IN", "in_flight": 2,
+                "since": "2026-11-21T10:00:00.500000Z"
+            },
+            "commands": 77, "read_mib": 5, "written_mib": 6, "last_activity": "2026-11-21T10:00:07.000000Z",
+            "looked_at": "2026-11-21T10:00:08.000000Z"
+        })
+    );
+    rig.fake.change(|state| {
+        let live = state.attachments.get_mut(&two).unwrap();
+        (live["session"], live["session_missing"]) = (false.into(), true.into());
+        (live["sessions"], live["session_addresses"]) = (json!([]), json!([]));
+    });
+    let missing = rig.json(&["session", "list", "--host", "host2"])["sessions"].clone();
+    assert_eq!((missing.as_array().unwrap().len(), &missing[0]["missing"]), (1, &json!(true)));
+    assert_eq!(missing[0]["session"], json!(null));
+    let table = rig.run(&["session", "list", "--volume", "data"]).out;
+    for words in ["STORAGE", "LAST ACTIVITY", "host1", "LOGGED_IN", "10.10.0.11", "6 MiB", "MISSING"] {
+        assert!(table.contains(words), "{words:?} is not in {table}");
+    }
+    let shown = rig.run(&["attachment", "show", &two]).out;
+    assert!(shown.contains("SESSION    MISSING  at storage1"), "{shown}");
+    let shown = rig.run(&["attachment", "show", &one]).out;
+    let says =
+        "SESSION    logged in  10.10.0.11 (ISID 801234567890 since 2026-11-21T10:00:00.500000Z)  at storage1";
+    assert!(shown.contains(says), "{shown}");
+    assert!(shown.contains("DONE       77 commands, 5 MiB read, 6 MiB written, last 2026-11-21"), "{shown}");
+    assert!(rig.run(&["attachment", "list"]).out.contains("MISSING"));
+    // Two attachments on one host share one session.
+    rig.fake.change(|state| {
+        let mut twin = state.attachments[&one].clone();
+        twin["id"] = ID.into();
+        state.attachments.insert(ID.to_owned(), twin);
+    });
+    let shared = rig.json(&["session", "list", "--host", "host1"])["sessions"].clone();
+    assert_eq!(shared.as_array().unwrap().len(), 1);
+    assert_eq!(shared[0]["attachments"].as_array().unwrap().len(), 2);
+    rig.run(&["session", "list", "--volume", "nothing"]).refused(3, &["nothing"]);
+    rig.run(&["session", "list", "--host", ""]).refused(2, &["--host"]);
+}
+
+#[test]
 fn what_is_refused_leaves_nothing() {
     let rig = Rig::new();
     rig.json(&["volume", "create", "plain", "--size", "1GiB"]);
@@ -461,4 +515,42 @@ fn ctrl_c_before_anything_was_asked() {
     rig.fake.await_that(|state| state.count("GET /v3/volumes/detail?name=data") > 0);
     interrupt(&child);
     end(child).refused(130, &["interrupted: nothing was asked of the controller yet"]);
+}
+
+#[test]
+fn the_records_of_detaches() {
+    let rig = Rig::new();
+    rig.volume("data");
+    assert_eq!(rig.run(&["receipt", "list"]).out, "no detaches are recorded\n");
+    let one = rig.attach("data", "host1");
+    rig.run(&["receipt", "show", &one]).refused(3, &["no record of a detach", &one]);
+    assert_eq!(rig.run(&["detach", &one, "--force", "--widen"]).code, 0);
+    assert_eq!(
+        rig.fake.state().count(&format!("DELETE /mooring/v1/attachments/{one}?force=true&widen=host")),
+        1
+    );
+    let list = rig.run(&["receipt", "list", "data"]);
+    for words in [one.as_str(), "proven", "alice (req-1)", "host1"] {
+        assert!(list.out.contains(words), "{words:?} is not in {}", list.out);
+    }
+    let shown = rig.run(&["receipt", "show", &one]);
+    assert!(shown.code == 0 && shown.out.contains("FORCED") && shown.out.contains("proven"), "{shown:?}");
+    assert_eq!(rig.json(&["receipt", "show", &one])["request_id"], "req-1");
+    rig.run(&["detach", &one, "--widen"]).refused(2, &["--force"]);
+}
+
+#[test]
+fn a_record_is_not_done_before_its_proof() {
+    let rig = Rig::new();
+    rig.volume("data");
+    let one = rig.attach("data", "host1");
+    rig.fake.change(|state| state.knobs.unproven = Some(3));
+    rig.run(&["detach", &one, "--force"]);
+    let shown = rig.run(&["receipt", "show", &one]);
+    assert_eq!(shown.code, 5, "{shown:?}");
+    assert!(rig.run(&["receipt", "list"]).out.contains("NOT PROVEN"));
+    rig.fake.change(|state| {
+        state.receipts.values_mut().for_each(|receipt| receipt["proof"] = "blessed".into());
+    });
+    rig.run(&["receipt", "list"]).refused(1, &["blessed"]);
 }

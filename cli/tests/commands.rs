@@ -184,6 +184,23 @@ fn a_revoke_takes_one_grant_and_prints_its_receipt() {
 }
 
 #[test]
+fn one_agent_lists_its_sessions() {
+    let rig = Rig::new();
+    let id = rig.volume("data");
+    rig.json(&grant("data", HOST1, "rw"));
+    rig.json(&grant("data", HOST2, "ro"));
+    let list = |more: &[&str]| rig.json(&[&["session", "list"], more].concat());
+    assert_eq!(list(&[])["sessions"], serde_json::json!([]));
+    rig.fake.state().knobs.live = vec![HOST1.into()];
+    let all = list(&["--volume", "data"])["sessions"].clone();
+    assert_eq!(all.as_array().unwrap().len(), 1);
+    assert_eq!((&all[0]["volume_id"], &all[0]["initiator"]), (&id.as_str().into(), &HOST1.into()));
+    assert_eq!((&all[0]["session"]["in_flight"], &all[0]["host"]), (&8.into(), &serde_json::Value::Null));
+    assert!(rig.run(&["session", "list"]).out.contains("10.10.0.11:45678"));
+    rig.run(&["session", "list", "--host", "host1"]).refused(2, &["knows initiators and no hosts"]);
+}
+
+#[test]
 fn an_unproven_receipt_is_not_a_success() {
     let rig = Rig::new();
     rig.volume("data");

@@ -34,6 +34,166 @@ fn hosts_are_listed() {
 }
 
 #[test]
+fn operators_say_where_new_volumes_go() {
+    let rig = Rig::new();
+    for (words, shown) in [
+        (&["host", "show", "storage"][..], "yes"),
+        (&["host", "disable", "storage", "--reason", "a disk"], "DISABLED"),
+        (&["host", "drain", "storage"], "DRAINED"),
+        (&["host", "undrain", "storage"], "yes"),
+        (&["host", "enable", "storage"], "yes"),
+    ] {
+        let ran = rig.run(words);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(ran.out.contains(&format!("NEW VOLUMES  {shown}")), "{words:?}: {}", ran.out);
+    }
+    assert!(rig.run(&["host", "disable", "storage", "--reason", "a disk"]).out.contains("a disk"));
+    rig.run(&["host", "show", "nosuch"]).refused(3, &["nosuch"]);
+}
+
+#[test]
+fn a_fence_succeeds_only_when_all_of_it_is_proven() {
+    let rig = Rig::new();
+    let ran = rig.run(&["host", "fence", "proven", "--reason", "it hangs"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    for words in ["nothing of it reaches any volume", "it hangs", "cut: proven", "iqn.2026-01.lab:h"] {
+        assert!(ran.out.contains(words), "{words:?} is not in {}", ran.out);
+    }
+    assert_eq!(rig.json(&["host", "fence", "proven"])["fence"]["parts"][0]["receipt"]["proof"], "proven");
+    for (host, words) in [
+        ("unproven", "UNPROVEN: 3 commands may still land"),
+        ("away", "NOT CUT yet: agent storage is down"),
+        ("strange", "not understood"),
+    ] {
+        let ran = rig.run(&["host", "fence", host]);
+        assert!(
+            ran.code == 5 && ran.out.contains("NOT PROVEN") && ran.out.contains(words),
+            "{host}: {ran:?}"
+        );
+    }
+    rig.run(&["host", "fence", "nosuch"]).refused(3, &["nosuch"]);
+    assert!(rig.run(&["host", "fences"]).out.contains("proven"));
+    let ran = rig.run(&["host", "unfence", "proven"]);
+    assert!(ran.code == 0 && ran.out.contains("does not come back"), "{ran:?}");
+    assert_ne!(rig.run(&["host", "unfence", "away"]).code, 0);
+    assert_eq!(rig.run(&["host", "unfence", "away", "--anyway"]).code, 0);
+}
+
+#[test]
+fn pools_are_listed() {
+    let rig = Rig::new();
+    let ran = rig.run(&["pool", "list"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    for words in ["FREE GIB", "storage@lvm#vg0", "6.0"] {
+        assert!(ran.out.contains(words), "{words:?} is not in {}", ran.out);
+    }
+    assert_eq!(rig.json(&["pool", "list"])["pools"][0]["capabilities"]["total_volumes"], 2);
+}
+
+#[test]
+fn types_are_shown_changed_and_deleted() {
+    let rig = Rig::new();
+    rig.json(&["type", "create", "fast", "--private", "--spec", "tier=1"]);
+    assert_eq!(rig.json(&["type", "show", "fast"])["type"]["is_public"], false);
+    rig.run(&["type", "show", "nosuch"]).refused(3, &["no volume type is named \"nosuch\""]);
+    let set =
+        rig.json(&["type", "set", "type-fast", "--spec", "media=nvme", "--description", "d", "--public"]);
+    assert_eq!(set["type"]["extra_specs"], json!({ "media": "nvme", "tier": "1" }));
+    assert_eq!((&set["type"]["description"], &set["type"]["is_public"]), (&json!("d"), &json!(true)));
+    let unset = rig.json(&["type", "unset", "fast", "tier", "nosuch"]);
+    assert_eq!(unset["type"]["extra_specs"], json!({ "media": "nvme" }));
+    rig.run(&["type", "set", "fast"]).refused(2, &["--name"]);
+    rig.run(&["type", "set", "fast", "--public", "--private"]).refused(2, &["--private"]);
+    rig.run(&["type", "set", "fast", "--spec", "a=1", "--spec", "a=2"]).refused(2, &["given twice"]);
+
+    for _ in 0..2 {
+        let access = rig.json(&["type", "access", "fast", "--add", "p", "--add", "q"]);
+        assert_eq!(access["projects"], json!(["p", "q"]));
+    }
+    for _ in 0..2 {
+        assert_eq!(rig.json(&["type", "access", "fast", "--remove", "p"])["projects"], json!(["q"]));
+    }
+    assert!(rig.run(&["type", "access", "fast"]).out.contains("PROJECT"));
+    assert_eq!(rig.json(&["type", "delete", "fast"])["done"], true);
+    rig.run(&["type", "delete", "fast"]).refused(3, &["no volume type"]);
+}
+
+#[test]
+fn quotas_are_shown_with_what_is_used() {
+    let rig = Rig::new();
+    let shown = rig.json(&["quota", "show", "acme"]);
+    let wanted = json!([{ "key": "gigabytes", "limit": 1000, "in_use": 3 }, { "key": "volumes", "limit": 10, "in_use": 3 }]);
+    assert_eq!((&shown["project"], &shown["quotas"]), (&json!("acme"), &wanted));
+    let set = rig.json(&["quota", "set", "acme", "volumes=50", "gigabytes=-1"]);
+    assert_eq!((&set["quotas"][0]["limit"], &set["quotas"][1]["limit"]), (&json!(-1), &json!(50)));
+    let text = rig.run(&["quota", "show", "acme"]).out;
+    assert!(text.contains("IN USE") && text.contains("none"), "{text}");
+    rig.run(&["quota", "set", "acme", "nosuch=1"]).refused(4, &["Bad key(s)"]);
+    assert_eq!(rig.json(&["quota", "reset", "acme"])["quotas"], wanted);
+    for bad in ["volumes", "=1", "volumes=", "volumes=x", "volumes=-2", "volumes=2147483648"] {
+        rig.run(&["quota", "set", "acme", bad]).refused(2, &["KEY=LIMIT"]);
+    }
+    rig.run(&["quota", "set", "acme", "volumes=1", "volumes=2"]).refused(2, &["given twice"]);
+}
+
+#[test]
+fn volumes_grow_once_however_often_they_are_asked() {
+    let rig = Rig::new();
+    rig.json(&["volume", "create", "data", "--size", "1GiB"]);
+    // The answer is lost, and the repetition finds it under way.
+    rig.fake.state().knobs.lost = 1;
+    let grown = rig.json(&["volume", "extend", "data", "--size", "3GiB"]);
+    assert_eq!(
+        (&grown["done"], &grown["size_gib"], &grown["status"]),
+        (&json!(true), &json!(3), &json!("available"))
+    );
+    let asked = || {
+        let bodies = rig.fake.state().bodies.clone();
+        bodies.iter().filter(|body| body.get("os-extend").is_some()).count()
+    };
+    let before = asked();
+    assert_eq!(rig.json(&["volume", "extend", "data", "--size", "3GiB"])["done"], true);
+    assert_eq!(asked(), before, "it has that size");
+    rig.run(&["volume", "extend", "data", "--size", "2GiB"]).refused(4, &["a volume never shrinks"]);
+    rig.run(&["volume", "extend", "data", "--size", "3584MiB"]).refused(2, &["whole GiB"]);
+    rig.run(&["volume", "extend", "nosuch", "--size", "4GiB"]).refused(3, &["no volume is named"]);
+    rig.fake.state().knobs.looks = u32::MAX;
+    let ran = rig.run(&["volume", "extend", "data", "--size", "4GiB", "--timeout", "1"]);
+    assert!(ran.code == 5 && ran.out.contains("grows still"), "{ran:?}");
+    rig.fake.state().knobs.looks = 0;
+    assert_eq!(rig.json(&["volume", "extend", "data", "--size", "4GiB"])["size_gib"], 4);
+    rig.fake.state().knobs.volume_ends = Some("error".to_owned());
+    let failed = rig.run(&["volume", "extend", "data", "--size", "5GiB"]);
+    assert!(failed.code == 1 && failed.err.contains("error_extending"), "{failed:?}");
+}
+
+#[test]
+fn volumes_are_retyped_and_marked() {
+    let rig = Rig::new();
+    rig.json(&["type", "create", "shared", "--multiattach"]);
+    rig.json(&["volume", "create", "data", "--size", "1GiB"]);
+    for _ in 0..2 {
+        assert_eq!(rig.json(&["volume", "retype", "data", "shared"])["type"], "shared");
+    }
+    // The answer is lost, and the repetition finds it done.
+    rig.fake.state().knobs.lost = 1;
+    assert_eq!(rig.json(&["volume", "retype", "data", "__DEFAULT__"])["type"], "__DEFAULT__");
+    assert_eq!(rig.json(&["volume", "reset-status", "data", "error"])["status"], "error");
+    rig.run(&["volume", "reset-status", "data", "deleting"]).refused(2, &["possible values"]);
+    rig.json(&["volume", "set", "data", "--readonly", "true", "--bootable", "false"]);
+    let bodies = rig.fake.state().bodies.clone();
+    assert_eq!(
+        bodies[bodies.len() - 2..],
+        [
+            json!({ "os-update_readonly_flag": { "readonly": true } }),
+            json!({ "os-set_bootable": { "bootable": false } })
+        ]
+    );
+    rig.run(&["volume", "set", "data"]).refused(2, &["--readonly"]);
+    rig.run(&["volume", "retype", "nosuch", "shared"]).refused(3, &["no volume is named"]);
+}
+
+#[test]
 fn types_are_made_once_and_listed() {
     let rig = Rig::new();
     let words = [
@@ -103,6 +263,11 @@ fn a_volume_is_created_listed_shown_and_deleted() {
     assert_eq!(gone, json!({ "done": true, "volume_id": id, "name": "data", "status": "gone" }));
     rig.run(&["volume", "show", "data"]).refused(3, &["named \"data\""]);
     rig.run(&["volume", "show", id]).refused(3, &[id]);
+    // Something of it is on a node, of which the controller knows nothing.
+    let orphan = format!("volume {id} is there with 0 grant(s), and no volume here: it is left alone");
+    rig.fake.change(|state| state.knobs.orphan = Some(orphan.clone()));
+    rig.run(&["volume", "delete", id]).refused(3, &[&orphan, "host storage", "volume delete", "--cluster"]);
+    rig.fake.change(|state| state.knobs.orphan = None);
     // Gone is what was asked for.
     assert_eq!(rig.json(&["volume", "delete", id])["done"], true);
     assert_eq!(rig.run(&["volume", "list"]).out, "no volumes\n");
@@ -218,6 +383,31 @@ fn an_attached_volume_is_not_deleted() {
     rig.run(&["volume", "delete", "data"]).refused(4, &["it is attached"]);
     let shown = rig.run(&["volume", "show", "data"]);
     assert!(shown.out.contains("host1") && shown.out.contains("logged in"), "{}", shown.out);
+}
+
+#[test]
+fn a_volume_says_what_is_wrong_with_it() {
+    let rig = Rig::new();
+    rig.volume("data");
+    let shown = rig.json(&["volume", "show", "data"]);
+    assert_eq!((&shown["fault"], &shown["in_review"]), (&json!(null), &json!(false)));
+    rig.fake.change(|state| {
+        state.knobs.fault = Some("agent storage keeps generation 9".to_owned());
+        state.knobs.in_review = true;
+    });
+    let shown = rig.run(&["volume", "show", "data"]);
+    assert!(shown.out.contains("fault: agent storage keeps generation 9"), "{}", shown.out);
+    assert!(shown.out.contains("mooring volume confirm-review"), "{}", shown.out);
+    assert_eq!(rig.json(&["volume", "confirm-review", "data"])["done"], true);
+    assert!(!rig.run(&["volume", "show", "data"]).out.contains("in review"));
+    rig.run(&["volume", "confirm-review", "nosuch"]).refused(3, &["no volume is named"]);
+}
+
+#[test]
+fn the_epoch_is_raised_once() {
+    let rig = Rig::new();
+    assert_eq!(rig.json(&["epoch", "raise"]), json!({ "epoch": 7 }));
+    assert_eq!(rig.fake.state().count("POST /mooring/v1/epoch"), 1);
 }
 
 #[test]

@@ -60,9 +60,8 @@ fn initiators_modes_and_portals() {
     for mode in ["RW", "w", "", "read-only"] {
         grant(HOST, mode, &[], "is not a mode: want rw or ro");
     }
-    for portal in ["0.0.0.0:3260", "10.0.0.1:0", "10.0.0.1:99999", "storage1:3260", "[::1]:3260", "224.0.0.1"]
-    {
-        grant(HOST, "rw", &["--portal", portal], "is not an IPv4 portal");
+    for portal in ["0.0.0.0:3260", "10.0.0.1:0", "10.0.0.1:99999", "storage1:3260", "fd00::1", "224.0.0.1"] {
+        grant(HOST, "rw", &["--portal", portal], "is not a portal");
     }
     grant(HOST, "rw", &["--attachment", "1"], "is not a UUID");
 }

@@ -224,7 +224,7 @@ impl Client {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionEvent {
     /// A session as it is now.
-    Session(SessionStatus),
+    Session(Box<SessionStatus>),
     /// There is no session of this volume any more.
     Gone(VolumeId),
     /// All that there are were sent; what follows are changes.
@@ -244,7 +244,7 @@ impl Watch {
     pub fn next(&mut self, wait: Duration) -> Result<Option<SessionEvent>, ClientError> {
         match receive(&self.path, &mut self.lines, wait)? {
             None => Ok(None),
-            Some(Answer::Session { session }) => Ok(Some(SessionEvent::Session(session))),
+            Some(Answer::Session { session }) => Ok(Some(SessionEvent::Session(Box::new(session)))),
             Some(Answer::Gone { volume }) => Ok(Some(SessionEvent::Gone(volume))),
             Some(Answer::Synced) => Ok(Some(SessionEvent::Synced)),
             Some(Answer::Error { kind, text }) => Err(ClientError::Refused { kind, text }),

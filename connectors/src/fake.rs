@@ -173,6 +173,11 @@ impl World {
         self.change(|state| state.hang = hang);
     }
 
+    /// How large this host takes a volume's disk for.
+    pub fn size_of(&self, volume: VolumeId) -> Option<u64> {
+        self.lock().sdevs_of(volume).next().map(|sdev| sdev.size)
+    }
+
     /// Somebody opens a volume's disk, or everybody closes it.
     pub fn hold_open(&self, volume: VolumeId, holders: &[Holder]) {
         self.change(|state| {
@@ -280,7 +285,8 @@ impl State {
     }
 
     pub(crate) fn tell(&mut self, volume: VolumeId) {
-        let event = self.sessions.get(&volume).map(|(_, status)| SessionEvent::Session(status.clone()));
+        let event =
+            self.sessions.get(&volume).map(|(_, status)| SessionEvent::Session(Box::new(status.clone())));
         self.events.push(event.unwrap_or(SessionEvent::Gone(volume)));
     }
 

@@ -213,6 +213,7 @@ impl Present<'_> {
         match &disk.block {
             Ok(block) => match &block.identity {
                 Identity::Right(_) => self.right(disk, block),
+                Identity::Small(how) => self.small(disk, block, how),
                 Identity::Wrong(how) => self.wrong(disk, block, how),
                 Identity::Unreadable(why) => {
                     let why = format!("does not say who it is ({why}); it is not handed over, tried again");
@@ -278,6 +279,18 @@ impl Present<'_> {
         let why =
             format!("wrong disk: {how}; it is not handed over. See what the target exports as LUN {}", lun.0);
         self.plan.block(BlockedKind::Foreign, node, why);
+    }
+
+    /// The kernel keeps the size that it read, whatever becomes of the volume. Who has the path keeps it: it is the right disk.
+    fn small(&mut self, disk: &SeenDisk, block: &SeenBlock, how: &str) {
+        if !self.view.tried.rescan {
+            let op = Op::Rescan { unit: disk.unit };
+            return self.plan.step(op, format!("{how}: it may have grown"));
+        }
+        let why = format!(
+            "{how}, and the target shows no more of it: see how large the volume is there; tried again"
+        );
+        self.plan.block(BlockedKind::Missing, block.path.display().to_string(), why);
     }
 
     fn right(&mut self, disk: &SeenDisk, block: &SeenBlock) {

@@ -25,6 +25,8 @@ use crate::wire::{SessionState, SessionStatus};
 pub enum Identity {
     /// A fresh INQUIRY has shown what the spec says, and it is large enough.
     Right(Naa),
+    /// It is the right one, and too small: the volume has grown, and this host has not seen that yet. How it differs.
+    Small(String),
     /// It is another disk; how it differs.
     Wrong(String),
     /// It does not say who it is; what went wrong.
@@ -86,7 +88,7 @@ pub struct Tried {
     pub scan: bool,
     /// The removal of a wrong disk.
     pub delete: bool,
-    /// Reading the write protection from the target again.
+    /// Reading size and write protection from the target again.
     pub rescan: bool,
 }
 
@@ -284,7 +286,7 @@ fn identity(spec: &ConnectionSpec, naa: Option<Naa>, serial: Option<&str>, size:
         return Identity::Wrong(format!("its serial is {found:?}, and {:?} is wanted", spec.serial));
     }
     if size < spec.size {
-        return Identity::Wrong(format!("it has {size}, and at least {} is wanted", spec.size));
+        return Identity::Small(format!("it has {size}, and at least {} is wanted", spec.size));
     }
     Identity::Right(naa)
 }

@@ -406,11 +406,48 @@ fn the_wrong_disk_is_deleted_once_and_never_linked() {
 }
 
 #[test]
-fn a_disk_too_small_is_wrong() {
+fn a_disk_too_small_is_read_again_and_not_handed_over() {
     let site = Site::new();
     site.world.target(volume(), |target| target.unit = Some(Unit::of(volume(), SIZE - 512)));
-    let left = site.make(&present(1, &[(1, Mode::ReadWrite)])).left.unwrap();
+    let door = site.world.door(None);
+    let want = present(1, &[(1, Mode::ReadWrite)]);
+    let left = make(&door.parts(), &want, &mut Memory::default(), &mut ()).left.unwrap();
     assert!(left.blocked[0].why.contains("at least"), "{left:?}");
+    assert_eq!(door.log().iter().filter(|line| line.contains("/rescan")).count(), 1, "{:?}", door.log());
+    assert!(!door.log().iter().any(|line| line.starts_with("link") || line.contains("/delete")));
+    assert_eq!(site.report(&want).phase, ConnectionPhase::Connecting);
+    site.world.target(volume(), |target| target.unit = Some(Unit::of(volume(), SIZE)));
+    assert!(site.make(&want).left.unwrap().is_quiet());
+}
+
+#[test]
+fn a_volume_that_grew_is_read_again_under_its_paths() {
+    let site = Site::new();
+    let attachments = [(1, Mode::ReadWrite), (2, Mode::ReadOnly)];
+    assert!(site.make(&present(1, &attachments)).left.unwrap().is_quiet());
+    site.world.hold_open(volume(), &held());
+    let (words, logins) = (site.words(), site.world.logins());
+    let larger = |counter| {
+        let spec = ConnectionSpec { size: ByteSize(2 * SIZE), ..spec(&attachments) };
+        let generation = Generation { epoch: 1, counter };
+        Wanted::Present { spec: Box::new(spec), generation, anew: false, recovery_timeout_s: 120 }
+    };
+    // Told before the target shows it: who has the paths keeps them, and it is said.
+    let left = site.make(&larger(2)).left.unwrap();
+    assert!(left.blocked[0].why.contains("the target shows no more of it"), "{left:?}");
+    assert_eq!(site.words(), words);
+    site.world.target(volume(), |target| target.unit = Some(Unit::of(volume(), 2 * SIZE)));
+    let door = site.world.door(None);
+    let made = make(&door.parts(), &larger(2), &mut Memory::default(), &mut ());
+    assert!(made.left.unwrap().is_quiet());
+    let changes: Vec<_> = door.log().into_iter().filter(|line| line.starts_with("write")).collect();
+    assert!(changes.len() == 1 && changes[0].contains("/rescan = 1"), "{:?}", door.log());
+    assert_eq!((site.words(), site.world.logins()), (words, logins), "neither a path nor a session moved");
+    let report = site.report(&larger(2));
+    assert_eq!((report.phase, report.disk.unwrap().size), (ConnectionPhase::Ready, ByteSize(2 * SIZE)));
+    // Larger than is wanted is right: the host told last reads it when it is told.
+    assert!(site.make(&present(3, &attachments)).left.unwrap().is_quiet());
+    assert_eq!(site.world.violations(), Vec::<String>::new());
 }
 
 #[test]

@@ -41,7 +41,7 @@ impl Deed {
             return None;
         }
         let status = rig.attach();
-        rig.scan(&status);
+        rig.link(&rig.scan(&status));
         Some(status)
     }
 
@@ -97,6 +97,7 @@ impl Deed {
                 let status = rig.until_state(SessionState::LoggedIn);
                 assert_eq!(status.sid, before.unwrap().sid, "{at}: the kernel session is the same");
                 assert_eq!(rig.host.disks().len(), 1, "{at}: its disk never went");
+                assert_eq!(rig.links().len(), 3, "{at}: and its paths stay");
                 one_session(rig, &status, at);
             }
             Self::LogOut | Self::Cut => {
@@ -133,6 +134,7 @@ fn one_session(rig: &Rig, status: &SessionStatus, at: &str) {
 fn nothing(rig: &Rig, at: &str) {
     assert!(rig.host.wait_for(|host| host.sessions().is_empty() && host.disks().is_empty()), "{at}");
     assert!(rig.target.wait_for(|target| target.sessions().is_empty()), "{at}");
+    assert_eq!(rig.links(), [], "{at}: no path leads to it");
 }
 
 /// Dies at each fault point of a deed in turn, until none is left. How many there were, and which.
@@ -225,6 +227,43 @@ fn a_wrong_disk_is_off_before_its_session_goes() {
     wait("dead", || daemon.death.happened());
     rig.host.uncrash();
     assert_eq!(rig.host.read_text(&state_path(&rig)).unwrap(), "offline");
+    assert_eq!(rig.links().len(), 3, "its paths go with the session, and that has not begun");
+}
+
+/// The agent makes these paths, and it is down: sessiond ends the session by itself, and takes its paths away.
+#[test]
+fn no_path_is_left_of_a_session_that_is_given_up_while_the_agent_is_down() {
+    for deed in [Deed::Forbid, Deed::WrongDisk] {
+        let rig = Rig::new();
+        let other = mooring_model::VolumeId::random();
+        let stays = mooring_connectors::LinkName::Volume(other);
+        let links = mooring_connectors::RunLinks::new(rig.dir.path(), "/dev");
+        mooring_connectors::Links::make(&links, other, stays, std::path::Path::new("/dev/sdz")).unwrap();
+        let _daemon = rig.start();
+        let before = deed.prepare(&rig);
+        assert_eq!(rig.links().len(), 3);
+        deed.begin(&rig);
+        let mut client = rig.client();
+        wait("given up", || deed.is_done(&rig, &mut client));
+        deed.check(&rig, before.as_ref(), "given up");
+        let there = mooring_connectors::Links::look(&links, stays).unwrap();
+        assert_eq!(there, mooring_connectors::LinkSeen::To("/dev/sdz".into()), "another volume's");
+    }
+}
+
+/// Whoever gave it up has died before the last path was gone.
+#[test]
+fn the_paths_of_a_session_that_was_given_up_go_with_the_next_start() {
+    let rig = Rig::new();
+    let daemon = rig.start();
+    let status = rig.attach();
+    rig.link(&rig.scan(&status));
+    rig.target.revoke(INITIATOR);
+    rig.until_state(SessionState::Forbidden);
+    daemon.kill();
+    rig.link(std::path::Path::new("/dev/sda"));
+    let _daemon = rig.restart();
+    wait("no path is left", || rig.links().is_empty());
 }
 
 #[test]

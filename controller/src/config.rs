@@ -3,19 +3,28 @@
 //! What must never happen here: a key that is ignored; a mistake reported without its line; plain text or an API without
 //! authentication on a network because of a default; a value that is corrected silently.
 
-use std::fmt::Display;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::time::SystemTime;
 
 use mooring_api::{Address, TlsFiles};
-use mooring_model::{ClusterId, Cure, IqnPrefix};
+use mooring_model::{ClusterId, IqnPrefix};
+use mooring_systemd::certificates::{self, CertificateError};
+pub use mooring_systemd::config::ConfigError;
+use mooring_systemd::config::{self, File, Mistakes};
 use serde::Deserialize;
 use toml::Spanned;
-use tracing_subscriber::EnvFilter;
 
-use crate::service::AgentEntry;
+use crate::quota::{Key, LIMIT_MAX, Limit};
+use crate::service::{AgentEntry, PostgresOptions, Scheduler, SecretsOnGet};
+
+mod callers;
+mod scheduler;
+
+use callers::RawKeystone;
+pub use callers::{Asked, Callers};
+use scheduler::RawScheduler;
 
 /// Where the file is unless the command line says otherwise.
 pub const PATH_DEFAULT: &str = "/etc/mooring/controller.toml";
@@ -36,14 +45,28 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// The API's certificate; without it the API is plain HTTP.
     pub tls: Option<Tls>,
-    /// The tokens of those who may call. `None` only where nobody is asked.
-    pub tokens: Option<PathBuf>,
+    /// Who may call.
+    pub callers: Callers,
+    /// The operator's policies, over the defaults.
+    pub policies: Option<PathBuf>,
+    /// The defaults of policies without the old ones, for which no role was needed.
+    pub enforce_new_defaults: bool,
+    /// Who reads CHAP secrets again, after the answer that gave them.
+    pub secrets_on_get: SecretsOnGet,
+    /// How volumes are placed.
+    pub scheduler: Scheduler,
+    /// What projects may have for which nothing else is said.
+    pub quotas: BTreeMap<Key, Limit>,
+    /// A server's own user does not take its disk away while a session is live.
+    pub protect_instances: bool,
     /// What stands before `:<volume uuid>` in target names.
     pub iqn_prefix: IqnPrefix,
     /// The cluster's id, if it is not the database's own.
     pub cluster: Option<ClusterId>,
     /// The enrolled agents.
     pub agents: Vec<AgentEntry>,
+    /// The database that several controllers share; `None`: the embedded one, in `state_dir`.
+    pub database: Option<PostgresOptions>,
     /// How clients call us, where a proxy hides it.
     pub public_url: Option<String>,
     /// What is logged, as `tracing-subscriber` filters are written.
@@ -59,88 +82,81 @@ pub struct Tls {
     pub key: PathBuf,
 }
 
-/// A configuration that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error(
-        "cannot read the configuration {}: put one there (controller.example.toml explains every key) or name \
-         another with --config", .path.display()
-    )]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A mistake that stands on a line.
-    #[error("{file} line {line}: {why}")]
-    Line {
-        /// The file.
-        file: String,
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong and what to write.
-        why: String,
-    },
-    /// Something that stands nowhere and should.
-    #[error("{file}: {why}")]
-    Missing {
-        /// The file.
-        file: String,
-        /// What to add.
-        why: String,
-    },
-}
+impl Config {
+    /// Reads and checks a file. `asked`: whether the command line lets anybody in.
+    pub fn load(path: &Path, asked: Asked) -> Result<Self, ConfigError> {
+        let text = config::read(path, "controller.example.toml")?;
+        Self::parse(&text, &path.display().to_string(), asked)
+    }
 
-impl ConfigError {
-    /// Who can cure it: whoever writes the file.
-    pub const fn cure(&self) -> Cure {
-        Cure::Operator
+    /// Checks a text; `name` is what errors call the file.
+    pub fn parse(text: &str, name: &str, asked: Asked) -> Result<Self, ConfigError> {
+        let file = File::new(name, text);
+        let mut wrong = Mistakes::default();
+        let Some(raw) = file.parse::<RawConfig>(&mut wrong) else { return wrong.end(|| None) };
+        let state_dir = file.path_or(raw.state_dir.as_ref(), "state_dir", "/var/lib/mooring-controller");
+        let state_dir = wrong.note(state_dir);
+        let guarded = raw.insecure || raw.tls.is_some();
+        let tls = wrong.note(raw.tls.as_ref().map(|raw| tls(&file, raw)).transpose());
+        let listen = wrong.note(listen(&file, raw.listen.as_ref(), guarded, asked));
+        let callers = wrong.note(callers::callers(&file, raw.tokens.as_ref(), raw.keystone.as_ref(), asked));
+        let policies = wrong.note(file.optional_path(raw.policies.as_ref(), "policies"));
+        let secrets_on_get = wrong.note(callers::secrets_on_get(&file, raw.show_secrets_on_get.as_ref()));
+        let quotas = wrong.note(quotas(&file, &raw.quota));
+        let iqn_prefix = wrong.note(match &raw.iqn_prefix {
+            None => Ok(IqnPrefix::default()),
+            Some(text) => file.value(text, "iqn_prefix"),
+        });
+        let cluster = wrong.note(raw.cluster.map(|text| file.value(&text, "cluster")).transpose());
+        let agents = agents(&file, &raw.agents, &mut wrong);
+        // A zone of an agent that is wrong is not a zone that nobody has.
+        let scheduler = (agents.len() == raw.agents.len())
+            .then(|| wrong.note(scheduler::scheduler(&file, raw.scheduler.as_ref(), &agents)))
+            .flatten();
+        let database = wrong.note(raw.database.as_ref().map(|raw| database(&file, raw)).transpose());
+        let public_url = wrong.note(raw.public_url.map(|text| public_url(&file, &text)).transpose());
+        let log = wrong.note(file.log(raw.log, "mooring_controller"));
+        wrong.end(|| {
+            Some(Self {
+                state_dir: state_dir?,
+                listen: listen?,
+                tls: tls?,
+                callers: callers?,
+                policies: policies?,
+                enforce_new_defaults: raw.enforce_new_defaults,
+                secrets_on_get: secrets_on_get?,
+                scheduler: scheduler?,
+                quotas: quotas?,
+                protect_instances: raw.attach.protect_instances,
+                iqn_prefix: iqn_prefix?,
+                cluster: cluster?,
+                agents,
+                database: database?,
+                public_url: public_url?,
+                log: log?,
+            })
+        })
     }
 }
 
 impl Config {
-    /// Reads and checks a file. `no_auth`: the command line says that nobody is asked who they are.
-    pub fn load(path: &Path, no_auth: bool) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        Self::parse(&text, &path.display().to_string(), no_auth)
-    }
-
-    /// Checks a text; `name` is what errors call the file.
-    pub fn parse(text: &str, name: &str, no_auth: bool) -> Result<Self, ConfigError> {
-        let file = File { name, text };
-        let raw: RawConfig = toml::from_str(text).map_err(|error| file.of_toml(&error))?;
-        let state_dir = file.path(raw.state_dir.as_ref(), "state_dir", "/var/lib/mooring-controller")?;
-        let tls = raw.tls.as_ref().map(|tls| file.tls(tls)).transpose()?;
-        let listen = file.listen(raw.listen.as_ref(), raw.insecure || tls.is_some(), no_auth)?;
-        let tokens = match &raw.tokens {
-            Some(_) => Some(file.path(raw.tokens.as_ref(), "tokens", "")?),
-            None if no_auth => None,
-            None => {
-                return Err(file.missing(
-                    "tokens is missing: name the file with the tokens of those who may call (`mooring-controller \
-                     token` makes them), or start with --no-auth on loopback",
-                ));
+    /// Looks at the certificates and keys that the configuration names, of the API and of the agents. Returns what is to be
+    /// warned of.
+    pub fn check_tls(&self) -> Result<Vec<String>, CertificateError> {
+        let now = SystemTime::now();
+        let mut warnings = BTreeSet::new();
+        if let Some(tls) = &self.tls {
+            warnings.extend(certificates::check_identity(&tls.cert, &tls.key, now)?);
+        }
+        for TlsFiles { ca, cert, key } in self.agents.iter().map(|agent| &agent.tls) {
+            if let Some(ca) = ca {
+                warnings.extend(certificates::check_authority(ca, now)?);
             }
-        };
-        let iqn_prefix = match &raw.iqn_prefix {
-            None => IqnPrefix::default(),
-            Some(text) => file.value(text, "iqn_prefix")?,
-        };
-        Ok(Self {
-            state_dir,
-            listen,
-            tls,
-            tokens: tokens.filter(|_| !no_auth),
-            iqn_prefix,
-            cluster: raw.cluster.map(|text| file.value(&text, "cluster")).transpose()?,
-            agents: file.agents(&raw.agents)?,
-            public_url: raw.public_url.map(|text| file.public_url(&text)).transpose()?,
-            log: file.log(raw.log)?,
-        })
+            if let (Some(cert), Some(key)) = (cert, key) {
+                warnings.extend(certificates::check_identity(cert, key, now)?);
+            }
+        }
+        Ok(warnings.into_iter().collect())
     }
 }
 
@@ -154,12 +170,35 @@ struct RawConfig {
     #[serde(default)]
     insecure: bool,
     tokens: Option<Spanned<String>>,
+    keystone: Option<Spanned<RawKeystone>>,
+    policies: Option<Spanned<String>>,
+    #[serde(default)]
+    enforce_new_defaults: bool,
+    show_secrets_on_get: Option<Spanned<String>>,
+    #[serde(default)]
+    attach: RawAttach,
+    #[serde(default)]
+    quota: BTreeMap<String, Spanned<i64>>,
     iqn_prefix: Option<Spanned<String>>,
     cluster: Option<Spanned<String>>,
+    scheduler: Option<Spanned<RawScheduler>>,
     #[serde(default)]
     agents: Vec<Spanned<RawAgent>>,
+    database: Option<Spanned<RawDatabase>>,
     public_url: Option<Spanned<String>>,
     log: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RawAttach {
+    protect_instances: bool,
+}
+
+impl Default for RawAttach {
+    fn default() -> Self {
+        Self { protect_instances: true }
+    }
 }
 
 #[derive(Deserialize)]
@@ -167,6 +206,16 @@ struct RawConfig {
 struct RawTls {
     cert: Option<Spanned<String>>,
     key: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawDatabase {
+    url: Option<Spanned<String>>,
+    password_file: Option<Spanned<String>>,
+    ca: Option<Spanned<String>>,
+    #[serde(default)]
+    insecure: bool,
 }
 
 #[derive(Deserialize)]
@@ -179,210 +228,183 @@ struct RawAgent {
     key: Option<Spanned<String>>,
     #[serde(default)]
     insecure: bool,
+    zone: Option<Spanned<String>>,
 }
 
-/// The text that is being checked, and how its errors are said.
-pub(crate) struct File<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) text: &'a str,
-}
-
-impl File<'_> {
-    fn line(&self, span: &Range<usize>) -> usize {
-        self.text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count() + 1
-    }
-
-    pub(crate) fn wrong(&self, span: &Range<usize>, why: impl Into<String>) -> ConfigError {
-        ConfigError::Line { file: self.name.to_owned(), line: self.line(span), why: why.into() }
-    }
-
-    pub(crate) fn missing(&self, why: impl Into<String>) -> ConfigError {
-        ConfigError::Missing { file: self.name.to_owned(), why: why.into() }
-    }
-
-    pub(crate) fn of_toml(&self, error: &toml::de::Error) -> ConfigError {
-        // serde says "unknown field `x`, expected one of `a`, `b`"; in a file they are keys.
-        let why = error.message().trim().replace('\n', "; ");
-        let why = match why.strip_prefix("unknown field ") {
-            Some(rest) => {
-                let known = rest.replacen(", expected one of ", "; known keys: ", 1);
-                format!("unknown key {}", known.replacen(", expected ", "; known keys: ", 1))
-            }
-            None => why,
-        };
-        match error.span() {
-            Some(span) => self.wrong(&span, why),
-            None => self.missing(why),
-        }
-    }
-
-    fn value<T: FromStr>(&self, text: &Spanned<String>, key: &str) -> Result<T, ConfigError>
-    where
-        T::Err: Display,
-    {
-        text.get_ref().parse().map_err(|error| self.wrong(&text.span(), format!("{key}: {error}")))
-    }
-
-    fn path(&self, text: Option<&Spanned<String>>, key: &str, default: &str) -> Result<PathBuf, ConfigError> {
-        let Some(text) = text else { return Ok(PathBuf::from(default)) };
-        let path = PathBuf::from(text.get_ref());
-        if path.is_absolute() {
-            return Ok(path);
-        }
-        let found = text.get_ref();
-        Err(self.wrong(&text.span(), format!("{key}: {found:?} is not an absolute path: want /…")))
-    }
-
-    fn tls(&self, tls: &Spanned<RawTls>) -> Result<Tls, ConfigError> {
-        let raw = tls.get_ref();
-        let file = |value: &Option<Spanned<String>>, key: &str| {
-            if value.is_some() {
-                return self.path(value.as_ref(), key, "");
-            }
+fn tls(file: &File<'_>, tls: &Spanned<RawTls>) -> Result<Tls, ConfigError> {
+    let raw = tls.get_ref();
+    let pem = |value: &Option<Spanned<String>>, key: &str| {
+        let Some(text) = value else {
             let why = format!("{key} is missing: TLS wants both cert and key, or no [tls] at all");
-            Err(self.wrong(&tls.span(), why))
+            return Err(file.wrong(&tls.span(), why));
         };
-        Ok(Tls { cert: file(&raw.cert, "tls.cert")?, key: file(&raw.key, "tls.key")? })
-    }
+        file.path(text, key)
+    };
+    Ok(Tls { cert: pem(&raw.cert, "tls.cert")?, key: pem(&raw.key, "tls.key")? })
+}
 
-    fn listen(
-        &self,
-        list: Option<&Spanned<Vec<Spanned<String>>>>,
-        guarded: bool,
-        no_auth: bool,
-    ) -> Result<Vec<SocketAddr>, ConfigError> {
-        let Some(list) = list else { return Ok(vec![LISTEN_DEFAULT]) };
-        if list.get_ref().is_empty() {
-            return Err(self.wrong(&list.span(), "listen: no address: nobody could reach this controller"));
-        }
-        let mut addresses = Vec::new();
-        for text in list.get_ref() {
-            let span = text.span();
-            let address: SocketAddr = text.get_ref().parse().map_err(|_| {
-                let found = text.get_ref();
-                let why = format!("listen: {found:?} is not IP:PORT: want 127.0.0.1:8776 or [::1]:8776");
-                self.wrong(&span, why)
-            })?;
-            if addresses.contains(&address) {
-                return Err(self.wrong(&span, format!("listen: {address} stands there twice")));
-            }
-            if !address.ip().is_loopback() && no_auth {
-                let why = format!(
-                    "listen: {address} is not loopback: with --no-auth everybody who reaches it could delete every \
-                     volume; name loopback addresses only, or give tokens"
-                );
-                return Err(self.wrong(&span, why));
-            }
-            if !address.ip().is_loopback() && !guarded {
-                let why = format!(
-                    "listen: {address} is plain text, and tokens and CHAP secrets would cross the network readable: \
-                     give [tls], or say insecure = true"
-                );
-                return Err(self.wrong(&span, why));
-            }
-            addresses.push(address);
-        }
-        Ok(addresses)
-    }
+fn database(file: &File<'_>, database: &Spanned<RawDatabase>) -> Result<PostgresOptions, ConfigError> {
+    let raw = database.get_ref();
+    let Some(url) = &raw.url else {
+        let why =
+            "database.url is missing: want postgres://USER@HOST[:PORT]/DATABASE, or no [database] at all";
+        return Err(file.wrong(&database.span(), why));
+    };
+    let password_file = file.optional_path(raw.password_file.as_ref(), "database.password_file")?;
+    let ca = file.optional_path(raw.ca.as_ref(), "database.ca")?;
+    // Its text is not repeated: who puts a password there does not want it in a log.
+    PostgresOptions::new(url.get_ref(), password_file, ca, raw.insecure)
+        .map_err(|why| file.wrong(&url.span(), format!("database.url: {why}")))
+}
 
-    fn agents(&self, list: &[Spanned<RawAgent>]) -> Result<Vec<AgentEntry>, ConfigError> {
-        let mut agents: Vec<AgentEntry> = Vec::new();
-        for entry in list {
-            let raw = entry.get_ref();
-            let need = |value: &Option<Spanned<String>>, why: &str| match value {
-                Some(text) => Ok(text.clone()),
-                None => Err(self.wrong(&entry.span(), why)),
-            };
-            let name = need(&raw.name, "agents.name is missing: want what people call this host")?;
-            let text = need(&raw.address, "agents.address is missing: want unix:/PATH or https://HOST:PORT")?;
-            // It becomes part of `host@lvm#pool`, and of command lines.
-            let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-            let ok = !name.get_ref().is_empty() && name.get_ref().len() <= 255;
-            if !ok || !name.get_ref().bytes().all(known) {
-                let why = "agents.name: want 1 to 255 letters, digits, -, _ and .";
-                return Err(self.wrong(&name.span(), why));
-            }
-            if agents.iter().any(|agent| &agent.name == name.get_ref()) {
-                let why = format!("agents.name: {} stands there twice", name.get_ref());
-                return Err(self.wrong(&name.span(), why));
-            }
-            let address: Address = self.value(&text, "agents.address")?;
-            if agents.iter().any(|agent| agent.address == address) {
-                return Err(self.wrong(&text.span(), format!("agents.address: {address} stands there twice")));
-            }
-            let tls = self.agent_tls(entry, &address)?;
-            if matches!(address, Address::Plain(_)) && !raw.insecure {
-                let why = format!(
-                    "agents.address: {address} is plain text, and CHAP secrets would cross the network readable: \
-                     use https://… with ca, cert and key, or say insecure = true for this agent"
-                );
-                return Err(self.wrong(&text.span(), why));
-            }
-            let name = name.into_inner();
-            agents.push(AgentEntry { name, address, tls, insecure: raw.insecure });
-        }
-        Ok(agents)
+fn listen(
+    file: &File<'_>,
+    list: Option<&Spanned<Vec<Spanned<String>>>>,
+    guarded: bool,
+    asked: Asked,
+) -> Result<Vec<SocketAddr>, ConfigError> {
+    let Some(list) = list else { return Ok(vec![LISTEN_DEFAULT]) };
+    if list.get_ref().is_empty() {
+        return Err(file.wrong(&list.span(), "listen: no address: nobody could reach this controller"));
     }
-
-    fn agent_tls(&self, entry: &Spanned<RawAgent>, address: &Address) -> Result<TlsFiles, ConfigError> {
-        let raw = entry.get_ref();
-        let file = |value: &Option<Spanned<String>>, key: &str| match value {
-            Some(_) => self.path(value.as_ref(), key, "").map(Some),
-            None => Ok(None),
-        };
-        let files = TlsFiles {
-            ca: file(&raw.ca, "agents.ca")?,
-            cert: file(&raw.cert, "agents.cert")?,
-            key: file(&raw.key, "agents.key")?,
-        };
-        let all = files.ca.is_some() && files.cert.is_some() && files.key.is_some();
-        let any = files.ca.is_some() || files.cert.is_some() || files.key.is_some();
-        match address {
-            Address::Tls(_) if !all => Err(self.wrong(
-                &entry.span(),
-                format!(
-                    "agents: {address} wants all three of ca, cert and key: both sides show certificates"
-                ),
-            )),
-            Address::Unix(_) | Address::Plain(_) if any => Err(self.wrong(
-                &entry.span(),
-                format!("agents: ca, cert and key are for https addresses, and {address} is none"),
-            )),
-            Address::Tls(_) | Address::Unix(_) | Address::Plain(_) => Ok(files),
-        }
-    }
-
-    /// The beginning of links: scheme, host, and perhaps a path.
-    fn public_url(&self, text: &Spanned<String>) -> Result<String, ConfigError> {
-        let url = text.get_ref().trim_end_matches('/');
-        let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
-        let ok = rest.is_some_and(|rest| {
-            !rest.is_empty() && !rest.starts_with('/') && rest.bytes().all(|byte| byte.is_ascii_graphic())
-        });
-        if !ok || url.contains(['?', '#', '@', '"', '<', '>']) || url.ends_with("/v3") {
+    let mut addresses = Vec::new();
+    for text in list.get_ref() {
+        let span = text.span();
+        let address: SocketAddr = text.get_ref().parse().map_err(|_| {
             let found = text.get_ref();
+            let why = format!("listen: {found:?} is not IP:PORT: want 127.0.0.1:8776 or [::1]:8776");
+            file.wrong(&span, why)
+        })?;
+        if addresses.contains(&address) {
+            return Err(file.wrong(&span, format!("listen: {address} stands there twice")));
+        }
+        if !address.ip().is_loopback() && asked == Asked::NobodyOnLoopback {
             let why = format!(
-                "public_url: {found:?} is not the address of this API: want https://HOST[:PORT][/PATH], without /v3"
+                "listen: {address} is not loopback: with --no-auth everybody who reaches it could delete every \
+                 volume; name loopback addresses only, or give tokens or [keystone]"
             );
-            return Err(self.wrong(&text.span(), why));
+            return Err(file.wrong(&span, why));
         }
-        Ok(url.to_owned())
+        if !address.ip().is_loopback() && !guarded {
+            let why = format!(
+                "listen: {address} is plain text, and tokens and CHAP secrets would cross the network readable: \
+                 give [tls], or say insecure = true"
+            );
+            return Err(file.wrong(&span, why));
+        }
+        addresses.push(address);
     }
+    Ok(addresses)
+}
 
-    fn log(&self, text: Option<Spanned<String>>) -> Result<String, ConfigError> {
-        let Some(text) = text else { return Ok("info".to_owned()) };
-        match EnvFilter::try_new(text.get_ref()) {
-            Ok(_) => Ok(text.into_inner()),
-            Err(error) => {
-                let why = format!(
-                    "log: {:?} is not a filter ({error}): want error, warn, info, debug or trace, also per part as \
-                     info,mooring_controller=debug",
-                    text.get_ref()
-                );
-                Err(self.wrong(&text.span(), why))
-            }
-        }
+/// Limits of single types are set through the API, which knows the types.
+fn quotas(
+    file: &File<'_>,
+    table: &BTreeMap<String, Spanned<i64>>,
+) -> Result<BTreeMap<Key, Limit>, ConfigError> {
+    let mut quotas = BTreeMap::new();
+    for (name, number) in table {
+        let Some(key) = Key::PLAIN.into_iter().find(|key| key.to_string() == *name) else {
+            let known: Vec<_> = Key::PLAIN.iter().map(ToString::to_string).collect();
+            let why = format!("quota.{name} is not known; known keys: {}", known.join(", "));
+            return Err(file.wrong(&number.span(), why));
+        };
+        let limit = Limit::from_number(*number.get_ref()).ok_or_else(|| {
+            let why = format!("quota.{name}: {} is not -1 (no limit) to {LIMIT_MAX}", number.get_ref());
+            file.wrong(&number.span(), why)
+        })?;
+        quotas.insert(key, limit);
     }
+    Ok(quotas)
+}
+
+fn agents(file: &File<'_>, list: &[Spanned<RawAgent>], wrong: &mut Mistakes) -> Vec<AgentEntry> {
+    let mut agents: Vec<AgentEntry> = Vec::new();
+    for entry in list {
+        let found = wrong.note(agent(file, entry, &agents));
+        agents.extend(found);
+    }
+    agents
+}
+
+/// One of them, beside those `before` it.
+fn agent(
+    file: &File<'_>,
+    entry: &Spanned<RawAgent>,
+    before: &[AgentEntry],
+) -> Result<AgentEntry, ConfigError> {
+    let raw = entry.get_ref();
+    let need = |value: &Option<Spanned<String>>, why: &str| match value {
+        Some(text) => Ok(text.clone()),
+        None => Err(file.wrong(&entry.span(), why)),
+    };
+    let name = need(&raw.name, "agents.name is missing: want what people call this host")?;
+    let text = need(&raw.address, "agents.address is missing: want unix:/PATH or https://HOST:PORT")?;
+    // It becomes part of `host@lvm#pool`, and of command lines.
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let ok = !name.get_ref().is_empty() && name.get_ref().len() <= 255;
+    if !ok || !name.get_ref().bytes().all(known) {
+        let why = "agents.name: want 1 to 255 letters, digits, -, _ and .";
+        return Err(file.wrong(&name.span(), why));
+    }
+    if before.iter().any(|agent| &agent.name == name.get_ref()) {
+        let why = format!("agents.name: {} stands there twice", name.get_ref());
+        return Err(file.wrong(&name.span(), why));
+    }
+    let address: Address = file.value(&text, "agents.address")?;
+    if before.iter().any(|agent| agent.address == address) {
+        return Err(file.wrong(&text.span(), format!("agents.address: {address} stands there twice")));
+    }
+    let tls = agent_tls(file, entry, &address)?;
+    if matches!(address, Address::Plain(_)) && !raw.insecure {
+        let why = format!(
+            "agents.address: {address} is plain text, and CHAP secrets would cross the network readable: \
+             use https://… with ca, cert and key, or say insecure = true for this agent"
+        );
+        return Err(file.wrong(&text.span(), why));
+    }
+    let name = name.into_inner();
+    let zone = raw.zone.as_ref().map(|zone| scheduler::zone(file, zone, "agents.zone")).transpose()?;
+    Ok(AgentEntry { name, address, tls, insecure: raw.insecure, zone })
+}
+
+fn agent_tls(file: &File<'_>, entry: &Spanned<RawAgent>, address: &Address) -> Result<TlsFiles, ConfigError> {
+    let raw = entry.get_ref();
+    let files = TlsFiles {
+        ca: file.optional_path(raw.ca.as_ref(), "agents.ca")?,
+        cert: file.optional_path(raw.cert.as_ref(), "agents.cert")?,
+        key: file.optional_path(raw.key.as_ref(), "agents.key")?,
+    };
+    let all = files.ca.is_some() && files.cert.is_some() && files.key.is_some();
+    let any = files.ca.is_some() || files.cert.is_some() || files.key.is_some();
+    match address {
+        Address::Tls(_) if !all => Err(file.wrong(
+            &entry.span(),
+            format!("agents: {address} wants all three of ca, cert and key: both sides show certificates"),
+        )),
+        Address::Unix(_) | Address::Plain(_) if any => Err(file.wrong(
+            &entry.span(),
+            format!("agents: ca, cert and key are for https addresses, and {address} is none"),
+        )),
+        Address::Tls(_) | Address::Unix(_) | Address::Plain(_) => Ok(files),
+    }
+}
+
+/// The beginning of links: scheme, host, and perhaps a path.
+fn public_url(file: &File<'_>, text: &Spanned<String>) -> Result<String, ConfigError> {
+    let url = text.get_ref().trim_end_matches('/');
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    let ok = rest.is_some_and(|rest| {
+        !rest.is_empty() && !rest.starts_with('/') && rest.bytes().all(|byte| byte.is_ascii_graphic())
+    });
+    if !ok || url.contains(['?', '#', '@', '"', '<', '>']) || url.ends_with("/v3") {
+        let found = text.get_ref();
+        let why = format!(
+            "public_url: {found:?} is not the address of this API: want https://HOST[:PORT][/PATH], without /v3"
+        );
+        return Err(file.wrong(&text.span(), why));
+    }
+    Ok(url.to_owned())
 }
 
 #[cfg(test)]
@@ -393,21 +415,39 @@ mod tests {
 
     #[test]
     fn the_example_is_a_configuration_and_shows_every_key() {
-        let config = Config::parse(EXAMPLE, "example", false).unwrap();
+        let config = Config::parse(EXAMPLE, "example", Asked::Everybody).unwrap();
         assert_eq!(config.listen, [LISTEN_DEFAULT]);
         let all = [
             "state_dir",
             "listen",
             "insecure",
             "tokens",
+            "policies",
+            "enforce_new_defaults",
+            "show_secrets_on_get",
+            "[keystone]",
+            "[attach]",
+            "protect_instances",
             "iqn_prefix",
             "cluster",
             "public_url",
             "log",
             "[tls]",
+            "[database]",
+            "url",
+            "password_file",
             "cert",
             "key",
+            "[scheduler]",
+            "reserved_percentage",
+            "max_over_subscription_ratio",
+            "free_capacity_multiplier",
+            "volumes_multiplier",
+            "default_zone",
+            "fast_fail",
+            "max_attempts",
             "[[agents]]",
+            "zone",
             "name",
             "address",
             "ca",
@@ -426,16 +466,28 @@ mod tests {
                 _ => line,
             })
             .collect();
-        Config::parse(&lines.join("\n"), "example", false).unwrap();
+        // Who may call is said in one of two ways.
+        let tokens: Vec<_> = lines.into_iter().filter(|line| !line.starts_with("tokens")).collect();
+        let config = Config::parse(&tokens.join("\n"), "example", Asked::Everybody).unwrap();
+        assert!(matches!(config.callers, Callers::Keystone(_)));
     }
 
     #[test]
     fn little_is_enough() {
-        let config = Config::parse(GOOD, "x", false).unwrap();
+        let config = Config::parse(GOOD, "x", Asked::Everybody).unwrap();
         assert_eq!(config.state_dir, Path::new("/var/lib/mooring-controller"));
-        assert!(Config::parse("", "x", false).unwrap_err().to_string().contains("tokens"));
-        assert_eq!(Config::parse("", "x", true).unwrap().tokens, None);
-        assert_eq!(Config::parse(GOOD, "x", true).unwrap().tokens, None);
+        assert!(Config::parse("", "x", Asked::Everybody).unwrap_err().to_string().contains("tokens"));
+        assert_eq!(config.callers, Callers::Tokens("/etc/mooring/tokens.toml".into()));
+        assert_eq!((config.policies, config.enforce_new_defaults), (None, false));
+        assert_eq!(config.secrets_on_get, SecretsOnGet::Service);
+        assert!(config.protect_instances);
+        let open = format!("{GOOD}[attach]\nprotect_instances = false\n");
+        assert!(!Config::parse(&open, "x", Asked::Everybody).unwrap().protect_instances);
+        for text in ["", GOOD] {
+            assert_eq!(Config::parse(text, "x", Asked::NobodyOnLoopback).unwrap().callers, Callers::Anybody);
+            let anywhere = Config::parse(text, "x", Asked::Nobody).unwrap().callers;
+            assert_eq!(anywhere, Callers::AnybodyAnywhere);
+        }
     }
 
     #[test]
@@ -452,7 +504,22 @@ mod tests {
             ("public_url = \"storage\"", "public_url"),
             ("public_url = \"https://a/v3\"", "public_url"),
             ("log = \"=,=\"", "log"),
+            ("policies = \"p.yaml\"", "absolute"),
+            ("show_secrets_on_get = \"some\"", "service"),
+            ("[keystone]\nauth_url = \"https://k\"", "either"),
             ("[tls]\ncert = \"/c\"", "tls.key"),
+            ("[scheduler]\nreserved_percentage = 101", "reserved_percentage"),
+            ("[scheduler]\nreserved_percentage = -1", "reserved_percentage"),
+            ("[scheduler]\nmax_over_subscription_ratio = 0.9", "max_over_subscription_ratio"),
+            ("[scheduler]\nmax_over_subscription_ratio = nan", "max_over_subscription_ratio"),
+            ("[scheduler]\nfree_capacity_multiplier = inf", "free_capacity_multiplier"),
+            ("[scheduler]\nmax_attempts = 0", "max_attempts"),
+            (
+                "[scheduler]\ndefault_zone = \"b\"\n[[agents]]\nname = \"a\"\naddress = \"unix:/a\"",
+                "zones: nova",
+            ),
+            ("[[agents]]\nname = \"a\"\naddress = \"unix:/a\"\nzone = \"\"", "agents.zone"),
+            ("[[agents]]\nname = \"a\"\naddress = \"unix:/a\"\nzone = \"a,b\"", "agents.zone"),
             ("[[agents]]\nname = \"a\"", "agents.address"),
             ("[[agents]]\naddress = \"unix:/a\"", "agents.name"),
             ("[[agents]]\nname = \"a b\"\naddress = \"unix:/a\"", "agents.name"),
@@ -461,12 +528,13 @@ mod tests {
             ("[[agents]]\nname = \"a\"\naddress = \"https://a:1\"", "all three"),
             ("[[agents]]\nname = \"a\"\naddress = \"unix:/a\"\nca = \"/c\"", "https"),
         ] {
-            let error = Config::parse(&format!("{GOOD}{text}"), "x", false).unwrap_err().to_string();
+            let error =
+                Config::parse(&format!("{GOOD}{text}"), "x", Asked::Everybody).unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");
             assert!(error.starts_with("x line "), "{text}: {error}");
         }
         let twice = "[[agents]]\nname = \"a\"\naddress = \"unix:/a\"\n[[agents]]\nname = \"a\"\naddress = \"unix:/b\"";
-        let error = Config::parse(&format!("{GOOD}{twice}"), "x", false).unwrap_err().to_string();
+        let error = Config::parse(&format!("{GOOD}{twice}"), "x", Asked::Everybody).unwrap_err().to_string();
         assert!(error.starts_with("x line 6:") && error.contains("twice"), "{error}");
     }
 
@@ -474,10 +542,14 @@ mod tests {
     fn nobody_is_let_in_from_a_network_without_a_token() {
         for listen in ["0.0.0.0:8776", "[::]:8776", "10.0.0.1:8776"] {
             let text = format!("insecure = true\nlisten = [\"127.0.0.1:1\", \"{listen}\"]");
-            let error = Config::parse(&text, "x", true).unwrap_err().to_string();
+            let error = Config::parse(&text, "x", Asked::NobodyOnLoopback).unwrap_err().to_string();
             assert!(error.contains("--no-auth"), "{error}");
-            assert!(Config::parse(&format!("{GOOD}{text}"), "x", false).is_ok());
+            // Said with another flag, it is what the operator wants.
+            assert!(Config::parse(&text, "x", Asked::Nobody).is_ok());
+            assert!(Config::parse(&format!("{GOOD}{text}"), "x", Asked::Everybody).is_ok());
         }
-        assert!(Config::parse("listen = [\"127.0.0.2:1\", \"[::1]:1\"]", "x", true).is_ok());
+        assert!(
+            Config::parse("listen = [\"127.0.0.2:1\", \"[::1]:1\"]", "x", Asked::NobodyOnLoopback).is_ok()
+        );
     }
 }

@@ -1,11 +1,15 @@
 //! The records of the control plane, and who is asking. Plain data: the rules are in `rules`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use mooring_model::{AgentId, AttachmentId, Iqn, Mode, Naa, Receipt, VolumeId};
+use mooring_model::{
+    AgentId, AttachmentId, Counters, Initiator, Iqn, Mode, Naa, Receipt, SessionReport, VolumeId,
+};
 use serde_json::{Map, Value};
 use uuid::Uuid;
+
+use crate::initiators::Initiators;
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,8 +18,12 @@ pub struct Caller {
     pub project: String,
     /// The user, for the records.
     pub user: String,
-    /// May see and change everything, and types.
+    /// In lower case, sorted. What they allow is said by [`crate::policy::Policies`].
+    pub roles: Vec<String>,
+    /// The rule `context_is_admin` holds: sees all projects' objects.
     pub admin: bool,
+    /// A valid service token came along: another service (Nova) acts for the user.
+    pub service: bool,
     /// `req-<uuid>`, for logs and for the answer's header.
     pub request: String,
 }
@@ -45,8 +53,10 @@ pub enum VolumeStatus {
     Attaching,
     InUse,
     Detaching,
+    Extending,
     Deleting,
     Error,
+    ErrorExtending,
     ErrorDeleting,
 }
 
@@ -100,6 +110,8 @@ pub struct Volume {
     pub metadata: BTreeMap<String, String>,
     /// The storage agent and pool, as `host@lvm#pool`, once it is placed.
     pub host: Option<String>,
+    /// Its availability zone.
+    pub zone: String,
     /// UTC.
     pub created_at: SystemTime,
     /// UTC.
@@ -107,7 +119,32 @@ pub struct Volume {
     /// Why its status is an error.
     pub fault: Option<String>,
     /// Those that exist, oldest first.
-    pub attachments: Vec<Attachment>,
+    pub attachments: Vec<Attached>,
+    /// A server may boot from it.
+    pub bootable: bool,
+    /// The readonly flag; `None`: never said.
+    pub readonly: Option<bool>,
+    /// The storage agent that serves it.
+    pub agent: AgentId,
+}
+
+/// An attachment as its volume shows it. How its client connects is not in it, so that no secret is read for a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    /// Its id.
+    pub id: AttachmentId,
+    /// The server, when there is one.
+    pub instance: Option<Uuid>,
+    /// What it may do.
+    pub mode: Mode,
+    /// Where it stands.
+    pub status: AttachmentStatus,
+    /// The host's name.
+    pub attached_host: Option<String>,
+    /// Where the server sees it.
+    pub mountpoint: Option<String>,
+    /// When it became `attached`.
+    pub attached_at: Option<SystemTime>,
 }
 
 /// An attachment. Its `Debug` leaves out how a client connects: the CHAP secret is in that.
@@ -126,14 +163,14 @@ pub struct Attachment {
     /// As the client gave it; `None` while it is only reserved. Its `initiator`, `host` and `mountpoint` are read from here.
     pub connector: Option<Map<String, Value>>,
     /// The nexus, once there is a connector.
-    pub initiator: Option<Iqn>,
+    pub initiator: Option<Initiators>,
     /// The host's name, as the connector says, or of the native host.
     pub attached_host: Option<String>,
     /// Where the server sees it.
     pub mountpoint: Option<String>,
     /// The enrolled agent that attaches it; `None` for a client that logs in by itself.
     pub native: Option<AgentId>,
-    /// How a client connects, flat (`driver_volume_type`, `target_iqn`, `target_portal`, `access_mode`, …, with the CHAP secret);
+    /// How a client connects, flat (`driver_volume_type`, `target_iqn` or `target_wwn`, `access_mode`, …, with the CHAP secret);
     /// `None` until the grant is seen in the kernel.
     pub connection_info: Option<Map<String, Value>>,
     /// UTC.
@@ -172,8 +209,8 @@ pub struct AttachmentLive {
     pub effective_mode: Option<Mode>,
     /// A session of its initiator is really logged in at the target. `None`: the storage agent's report is missing.
     pub session: Option<bool>,
-    /// The sessions' addresses, as the target sees them.
-    pub session_addresses: Vec<String>,
+    /// What the target sees of its nexus; `None`: its storage agent's report is missing, or grants it nothing.
+    pub nexus: Option<NexusLive>,
     /// Native: where its host stands with it (`connecting`, `ready`, …).
     pub host_phase: Option<String>,
     /// Native: the stable path on its host.
@@ -186,6 +223,21 @@ pub struct AttachmentLive {
     pub steps_ms: Vec<(String, u64)>,
     /// Changes whenever anything above may have changed: for long polls.
     pub revision: u64,
+}
+
+/// What a target sees of one nexus. Attachments of one volume on one host share it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NexusLive {
+    /// The storage node, as the configuration calls it.
+    pub storage: String,
+    /// Its sessions, with addresses: for those who may see them.
+    pub sessions: Vec<SessionReport>,
+    /// What it has done since it was granted.
+    pub counters: Counters,
+    /// When the storage agent looked. `None`: not since it was started, or it does not say.
+    pub looked: Option<SystemTime>,
+    /// It should be logged in and is not.
+    pub missing: bool,
 }
 
 /// An enrolled agent.
@@ -201,6 +253,14 @@ pub struct Host {
     pub initiator: Option<Iqn>,
     /// Its pools: it serves volumes.
     pub pools: Vec<HostPool>,
+    /// Its availability zone.
+    pub zone: String,
+    /// No new volumes are placed there: an operator said so.
+    pub disabled: bool,
+    /// Why.
+    pub disabled_reason: Option<String>,
+    /// It is being emptied: no new volumes are placed there.
+    pub drained: bool,
     /// It answers, and its reports come.
     pub up: bool,
     /// Why it is not up.
@@ -237,6 +297,93 @@ pub struct NewVolume {
     pub volume_type: Option<String>,
     /// The users' own keys.
     pub metadata: BTreeMap<String, String>,
+    /// Where it is to be.
+    pub hints: Hints,
+}
+
+/// What a volume's creator asks of its place.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hints {
+    /// In this availability zone.
+    pub zone: Option<String>,
+    /// Where one of these volumes is. Empty: it does not matter.
+    pub same_host: Vec<VolumeId>,
+    /// Where none of these volumes is.
+    pub different_host: Vec<VolumeId>,
+}
+
+/// How a volume came to its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its pool, as `host@lvm#pool`; `None`: no pool could take it.
+    pub pool: Option<String>,
+    /// Its availability zone.
+    pub zone: String,
+    /// What its creator asked for.
+    pub hints: Hints,
+    /// The pools that could not make it, in order, and why not.
+    pub tried: Vec<(String, String)>,
+}
+
+/// A pool as it was last reported.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PoolState {
+    /// `host@lvm#pool`.
+    pub name: String,
+    /// Its capabilities, by their keys in the API.
+    pub capabilities: Map<String, Value>,
+}
+
+/// Which pools are asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PoolFilter {
+    /// Those that could have volumes of this type, by name or id.
+    pub volume_type: Option<String>,
+    /// Those with this name, or with a capability of this value.
+    pub equal: Vec<(String, String)>,
+}
+
+/// An availability zone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Zone {
+    /// Its name.
+    pub name: String,
+    /// New volumes may be placed there.
+    pub available: bool,
+}
+
+/// A service as the Block Storage API shows it: a storage agent, or what places volumes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceState {
+    /// What does its work in Cinder: `cinder-volume` or `cinder-scheduler`.
+    pub binary: &'static str,
+    /// `host@lvm`, or the controller.
+    pub host: String,
+    /// Its availability zone.
+    pub zone: String,
+    /// It answers.
+    pub up: bool,
+    /// New volumes may not be placed there.
+    pub disabled: bool,
+    /// Why.
+    pub disabled_reason: Option<String>,
+    /// When it was heard last.
+    pub heard_at: Option<SystemTime>,
+}
+
+/// What an operator says of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostChange {
+    /// New volumes may be placed there again.
+    Enable,
+    /// No new volumes are placed there, and perhaps why.
+    Disable(Option<String>),
+    /// Its volumes are to go: no new ones are placed there.
+    Drain,
+    /// They may stay.
+    Undrain,
 }
 
 /// `POST /attachments`, checked for form only.
@@ -265,13 +412,263 @@ pub enum NewConnector {
     Native(String),
 }
 
+/// A volume in a list that shows no more of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeName {
+    /// Its id.
+    pub id: VolumeId,
+    /// For people.
+    pub name: Option<String>,
+}
+
+/// Volumes in numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VolumesSummary {
+    /// How many.
+    pub count: u64,
+    /// Of all together.
+    pub size_gib: u64,
+    /// Every key of their metadata, with its values.
+    pub metadata: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// A change of a volume's metadata.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetadataChange {
+    /// These keys are set, others stay.
+    Merge(BTreeMap<String, String>),
+    /// These are all.
+    Replace(BTreeMap<String, String>),
+    /// This key goes.
+    Remove(String),
+}
+
+/// Why something that was accepted did not come true.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its id.
+    pub id: Uuid,
+    /// Whose it is.
+    pub project: String,
+    /// `req-<uuid>`: under this the log says more.
+    pub request: String,
+    /// `VOLUME`.
+    pub resource_kind: String,
+    /// Of which object.
+    pub resource_id: Option<String>,
+    /// What happened, as a code that never changes.
+    pub event: String,
+    /// `ERROR`.
+    pub level: String,
+    /// For people.
+    pub text: String,
+    /// UTC.
+    pub created_at: SystemTime,
+    /// It is kept until then.
+    pub expires_at: SystemTime,
+}
+
+/// A storage agent as `os-hosts` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StorageHost {
+    /// `host@lvm`.
+    pub name: String,
+    /// Its availability zone.
+    pub zone: String,
+    /// It answers.
+    pub up: bool,
+    /// New volumes may be placed there.
+    pub enabled: bool,
+    /// When it was heard last.
+    pub heard_at: Option<SystemTime>,
+}
+
+/// What one project has on a storage agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostUsage {
+    /// The project.
+    pub project: String,
+    /// Its volumes there.
+    pub volumes: u64,
+    /// Their size.
+    pub size_gib: u64,
+}
+
 /// A receipt with its attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachmentReceipt {
     /// The attachment.
     pub attachment: AttachmentId,
-    /// What the storage agent says. `None`: nothing had ever been granted.
+    /// What the storage agent says. `None`: nothing had ever been granted. Of a host that had it at several Fibre Channel ports
+    /// there is one for each: this is the one that says least, and of proven ones the last.
     pub receipt: Option<Receipt>,
+}
+
+/// A host that is cut off from every volume: what was taken away with one word, and its receipt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostFence {
+    /// Its id.
+    pub id: Uuid,
+    /// As it was asked for: an enrolled host, the host of connectors, or an initiator's own name.
+    pub name: String,
+    /// Under which names it logs in: none of them is granted anything while the fence holds.
+    pub initiators: Vec<Initiator>,
+    /// Why, for people.
+    pub reason: Option<String>,
+    /// Who wanted it.
+    pub user: String,
+    /// With which request.
+    pub request: String,
+    /// Since when it holds.
+    pub fenced_at: SystemTime,
+    /// Since when it does not hold any more.
+    pub lifted_at: Option<SystemTime>,
+    /// What it took away, or is taking away.
+    pub parts: Vec<FencePart>,
+}
+
+/// One attachment of a fenced host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FencePart {
+    /// The attachment.
+    pub attachment: AttachmentId,
+    /// Its volume.
+    pub volume: VolumeId,
+    /// How far it is.
+    pub state: FenceState,
+}
+
+/// How far an attachment of a fenced host is cut off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FenceState {
+    /// It is gone. The receipt is proven; `None`: nothing was ever granted.
+    Cut(Option<Receipt>),
+    /// Its grant is gone, and commands may still land.
+    Unproven(Receipt),
+    /// Nothing is known to be gone yet, and why.
+    Waits(String),
+}
+
+impl HostFence {
+    /// Nothing of this host lands any more, anywhere.
+    pub fn is_proven(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part.state, FenceState::Cut(_)))
+    }
+
+    /// Something may still have its grant.
+    pub fn waits(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.state, FenceState::Waits(_)))
+    }
+}
+
+/// The record of one detach: what it was, who asked for its end, and what the storage agent says of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DetachRecord {
+    /// The attachment.
+    pub attachment: AttachmentId,
+    /// Its volume.
+    pub volume: VolumeId,
+    /// Whose it was.
+    pub project: String,
+    /// Its nexus; `None`: it never had a connector.
+    pub initiator: Option<Initiators>,
+    /// Its server.
+    pub instance: Option<Uuid>,
+    /// Its host.
+    pub host: Option<String>,
+    /// What it might do. `None` in records of earlier releases, as who asked.
+    pub mode: Option<Mode>,
+    /// The target revoked first, whatever the host did.
+    pub forced: bool,
+    /// Who asked for its end; `None`: nobody, it ended by itself.
+    pub user: Option<String>,
+    /// With which request.
+    pub request: Option<String>,
+    /// When.
+    pub asked_at: Option<SystemTime>,
+    /// When it was gone; `None`: it is going still.
+    pub detached_at: Option<SystemTime>,
+    /// What the storage agent says. `None`: nothing had ever been granted, or another attachment kept the access.
+    pub receipt: Option<Receipt>,
+}
+
+/// A volume with what only Mooring's own API says of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeState {
+    /// The volume.
+    pub volume: Volume,
+    /// Attachments that `os-reserve` promised.
+    pub reserved: u32,
+    /// Detaches that `os-begin_detaching` announced, and that are in force.
+    pub holds: u32,
+    /// Why nothing is sent for it, if it is in review.
+    pub review: Option<String>,
+}
+
+/// The older calls for attachments, as actions on a volume. They act on the same attachments as `/attachments`.
+#[derive(Clone, PartialEq, Eq)]
+pub enum AttachAction {
+    /// An attachment is to come.
+    Reserve,
+    /// It is not to come.
+    Unreserve,
+    /// A detach is to come.
+    BeginDetaching,
+    /// It is not to come.
+    RollDetaching,
+    /// Who has the volume now: a server, or a host.
+    Attach {
+        /// The server.
+        instance: Option<Uuid>,
+        /// The host.
+        host: Option<String>,
+        /// Where it sees the volume.
+        mountpoint: String,
+        /// What it may do.
+        mode: Option<Mode>,
+    },
+    /// Takes one away; without an id, the only one.
+    Detach {
+        /// Which one.
+        attachment: Option<AttachmentId>,
+        /// The target revokes first.
+        force: bool,
+    },
+    /// Grants access to a connector, and says how it logs in.
+    InitializeConnection {
+        /// How the host reaches it.
+        connector: Map<String, Value>,
+    },
+    /// Takes that access away.
+    TerminateConnection {
+        /// Whose. `None`: of the only one.
+        connector: Option<Map<String, Value>>,
+    },
+}
+
+/// What operators, and users for themselves, do to a volume beside attaching it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeAction {
+    /// Whether servers may start from it.
+    SetBootable(bool),
+    /// The mode of attachments that name none.
+    SetReadonly(bool),
+    /// An operator says what it is.
+    ResetStatus {
+        /// Its status.
+        status: Option<VolumeStatus>,
+        /// Whether it is attached.
+        attached: Option<bool>,
+    },
+    /// Deletes it whatever its status.
+    ForceDelete,
+    /// Makes it larger.
+    Extend {
+        /// GiB.
+        size_gib: u32,
+        /// Also while it is in use.
+        online: bool,
+    },
 }
 
 /// What makes a disk the right one, for connection info.
@@ -320,10 +717,19 @@ words!(VolumeStatus {
     Attaching => "attaching",
     InUse => "in-use",
     Detaching => "detaching",
+    Extending => "extending",
     Deleting => "deleting",
     Error => "error",
+    ErrorExtending => "error_extending",
     ErrorDeleting => "error_deleting",
 });
+
+impl VolumeStatus {
+    /// Something is wrong with it.
+    pub fn is_error(self) -> bool {
+        self.as_str().starts_with("error")
+    }
+}
 
 words!(AttachStatus {
     Attached => "attached",

@@ -9,12 +9,20 @@
 
 mod agents;
 pub mod auth;
+pub mod clock;
 pub mod config;
 pub mod domain;
 mod flow;
 pub mod http;
+pub mod initiators;
+mod kept;
+pub mod list;
+pub mod policy;
+pub mod quota;
+pub mod rebuild;
 pub mod rules;
+pub mod schedule;
 pub mod service;
 mod store;
 
-pub use store::StoreError;
+pub use store::{SqlError, StoreError};

@@ -2,25 +2,49 @@
 //!
 //! What must never happen here: see the crate's own words.
 
+mod actions;
 mod attach;
 mod detach;
+mod fence;
+mod lists;
 mod live;
+mod mode;
+mod operator;
+mod pools;
+mod quotas;
+mod receipts;
+mod retype;
+mod services;
+mod sessions;
 mod types;
 mod view;
 mod volumes;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mooring_api::{Address, TlsFiles};
-use mooring_model::{ClusterId, Generation, IqnPrefix, Mode, VolumeId};
+use mooring_model::{ClusterId, ExportReport, Generation, Initiator, IqnPrefix, Mode, Problem, VolumeId};
 
-use crate::agents::task;
+pub use crate::agents::dial::{Dial, Dialled};
+
+use crate::agents::{heard, lease, task};
+use crate::clock::Clock;
 use crate::domain::Caller;
 use crate::flow::{Inner, review, wishes};
-use crate::store::{Abort, Db, Kind, Store, StoreError, VolumeRow};
+use crate::initiators::Initiators;
+use crate::policy::{Policies, Target};
+use crate::quota;
+use crate::store::{Abort, AttachmentRow, Db, Kind, ReviewKind, Store, StoreError, VolumeRow};
+pub use crate::store::{Database, PostgresOptions};
+
+pub use crate::flow::place::{DOWN_MAX, Scheduler, ZONE_DEFAULT};
+pub use detach::Way;
+pub use fence::REASON_MAX;
+pub use receipts::RECORDS_MAX;
+pub use services::DISABLED_REASON_MAX;
 
 /// Why something is not done. Each kind is one status code of the API.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +66,15 @@ pub enum Refusal {
     /// 409.
     #[error("{0}")]
     Conflict(String),
+    /// 413: the project has as much as it may have.
+    #[error("{0}")]
+    Exceeded(String),
+    /// 501: a part of the API that is not there yet.
+    #[error("{0}")]
+    Unimplemented(String),
+    /// 412: it is not as the caller says that it is.
+    #[error("{0}")]
+    Changed(String),
     /// 504: durable, going on, not true yet at the deadline; asking again is safe and right.
     #[error("{0}")]
     Pending(String),
@@ -64,6 +97,8 @@ pub struct AgentEntry {
     pub tls: TlsFiles,
     /// Plain text on a network (`http`) is allowed.
     pub insecure: bool,
+    /// The availability zone of its pools. `None`: [`ZONE_DEFAULT`].
+    pub zone: Option<String>,
 }
 
 /// What a control plane is opened with.
@@ -79,6 +114,50 @@ pub struct ServiceOptions {
     pub iqn_prefix: IqnPrefix,
     /// The database was restored from a backup: raises the epoch and puts every volume in review until its agents agree.
     pub restored: bool,
+    /// The wall clock.
+    pub clock: Clock,
+    /// How agents are dialled.
+    pub dial: Dial,
+    /// How volumes are placed.
+    pub scheduler: Scheduler,
+    /// Who may do what.
+    pub policies: Arc<Policies>,
+    /// Who reads CHAP secrets again, after the answer that gave them.
+    pub secrets_on_get: SecretsOnGet,
+    /// What projects may have for which nothing else is said.
+    pub quotas: BTreeMap<quota::Key, quota::Limit>,
+    /// A server's own user does not take its disk away while a session is live: only the compute service does.
+    pub protect_instances: bool,
+}
+
+/// Who reads CHAP secrets again. In the answers that make or connect an attachment they are always: for whoever may do that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SecretsOnGet {
+    /// Other services and admins.
+    #[default]
+    Service,
+    /// Whoever sees the attachment.
+    All,
+}
+
+impl ServiceOptions {
+    /// A control plane with its database in this folder and nothing else said: no agents, everything at its default.
+    pub fn new(state_dir: PathBuf) -> Self {
+        Self {
+            state_dir,
+            agents: Vec::new(),
+            cluster: None,
+            iqn_prefix: IqnPrefix::default(),
+            restored: false,
+            clock: Clock::system(),
+            dial: Dial::Network,
+            scheduler: Scheduler::default(),
+            policies: Arc::default(),
+            secrets_on_get: SecretsOnGet::default(),
+            quotas: BTreeMap::new(),
+            protect_instances: true,
+        }
+    }
 }
 
 /// Why the control plane does not open.
@@ -91,8 +170,8 @@ pub enum OpenError {
     #[error("cannot open the controller's database")]
     Store(#[source] StoreError),
     /// The database did not take what a start writes.
-    #[error("cannot prepare the controller's database: {0}")]
-    Prepare(Refusal),
+    #[error("cannot prepare the controller's database")]
+    Prepare(#[source] StoreError),
 }
 
 /// The control plane. Cheap to clone. Its tasks end when the last clone is dropped.
@@ -132,12 +211,10 @@ fn text_limit(what: &str, text: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Only admins pass.
-fn allowed(caller: &Caller, policy: &str) -> Result<(), Refusal> {
-    if caller.admin {
-        Ok(())
-    } else {
-        Err(Refusal::Forbidden(format!("Policy doesn't allow {policy} to be performed.")))
+impl Inner {
+    /// Who may do what.
+    pub(crate) fn policies(&self) -> &Policies {
+        &self.options.policies
     }
 }
 
@@ -145,7 +222,9 @@ fn allowed(caller: &Caller, policy: &str) -> Result<(), Refusal> {
 fn not_in_review(volume: &VolumeRow) -> Result<(), Refusal> {
     match &volume.review {
         None => Ok(()),
-        Some(why) => Err(Refusal::Unavailable(format!("volume {} is in review: {why}", volume.id))),
+        Some(review) => {
+            Err(Refusal::Unavailable(format!("volume {} is in review: {}", volume.id, review.why)))
+        }
     }
 }
 
@@ -165,13 +244,25 @@ fn check(options: &ServiceOptions) -> Result<(), OpenError> {
 impl Service {
     /// Opens the database (blocks). Nothing is dialled before [`Service::start`].
     pub fn open(options: ServiceOptions) -> Result<Self, OpenError> {
+        let database = Database::Embedded(options.state_dir.clone());
+        Self::open_on(options, database)
+    }
+
+    /// The same, on this database.
+    pub fn open_on(options: ServiceOptions, database: Database) -> Result<Self, OpenError> {
         check(&options)?;
-        let store = Store::open(&options.state_dir, options.cluster).map_err(OpenError::Store)?;
+        let store =
+            Store::open(database, options.cluster, options.clock.clone()).map_err(OpenError::Store)?;
         let restored = options.restored;
-        let prepare = |db: &Db<'_>| {
+        let shared = store.dialer().is_some();
+        let prepare = move |db: &Db<'_>| {
             if restored {
+                if shared {
+                    db.forget_controllers()?;
+                }
                 let epoch = db.raise_epoch(0)?;
-                let volumes = db.review_all(review::RESTORED)?;
+                db.forget_compared()?;
+                let volumes = db.review_all(ReviewKind::Restored, review::RESTORED)?;
                 tracing::warn!(
                     epoch,
                     volumes,
@@ -180,15 +271,15 @@ impl Service {
             }
             Ok(db.agents()?)
         };
-        let known = store.write_blocking("prepare the store", prepare).map_err(OpenError::Prepare)?;
+        let known = store.prepare("prepare the store", prepare).map_err(OpenError::Prepare)?;
         let inner = Arc::new(Inner::new(options, store));
         for row in known {
             // What an agent said last still decides, until it says otherwise.
-            if let Some(agent) = inner.agents.all().iter().find(|agent| agent.entry.name == row.name) {
+            if let Some(agent) = inner.agents.named(&row.name) {
                 let mut state = agent.state();
-                state.id = Some(row.id);
-                state.initiator = row.initiator;
+                agent.is_known_as(&mut state, row.id, row.initiator);
                 state.capabilities = row.capabilities;
+                state.pools_seen = row.reported_at;
                 state.last_report = row.reported_at;
             }
         }
@@ -198,6 +289,12 @@ impl Service {
 
     /// Starts to dial the agents and to go on with everything that was going on. Needs a tokio runtime.
     pub fn start(&self) {
+        self.inner.spawn(heard::run(Arc::clone(&self.inner)));
+        if let Some(dialer) = self.inner.store.dialer() {
+            // Who gets an agent's lease goes on with everything that is on its way there.
+            self.inner.spawn(lease::run(Arc::clone(&self.inner), dialer));
+            return;
+        }
         for agent in self.inner.agents.all() {
             self.inner.spawn(task::run(Arc::clone(&self.inner), Arc::clone(agent)));
         }
@@ -214,6 +311,9 @@ impl Service {
         if let Some(mut tasks) = self.inner.take_tasks() {
             tasks.shutdown().await;
         }
+        if let Some(dialer) = self.inner.store.dialer() {
+            lease::leave(&self.inner.notes, &dialer).await;
+        }
     }
 
     /// The cluster's id, which agents are pinned to.
@@ -221,17 +321,25 @@ impl Service {
         self.inner.store.cluster()
     }
 
-    /// Raises the epoch: every later change of a spec is newer than all before. Returns the new one. Admins only.
+    /// How many transactions of the store have changed something since the start: what a request costs, in syncs.
+    pub fn commits(&self) -> Option<u64> {
+        self.inner.store.commits()
+    }
+
+    /// Raises the epoch: every later change of a spec is newer than all before. Returns the new one..
     pub async fn raise_epoch(&self, caller: &Caller) -> Result<u64, Refusal> {
-        allowed(caller, "mooring:raise_epoch")?;
+        self.inner.policies().check("mooring:raise_epoch", caller, &Target::default())?;
         self.inner.store.write("raise the epoch", |db| Ok(db.raise_epoch(0)?)).await
     }
 
     /// An operator says that what this database wishes of a volume in review is right: it is sent, newer than what the
-    /// agents have. Its agents must be up, so that it is known what that is. Admins only.
+    /// agents have. Its agents must be up, so that it is known what that is.
     pub async fn confirm_review(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
-        allowed(caller, "mooring:confirm_review")?;
+        self.inner.policies().check("mooring:confirm_review", caller, &Target::default())?;
         let inner = Arc::clone(&self.inner);
+        inner.ask(id).await;
+        // Who is logged in is not reported as it comes.
+        self.refresh(id).await;
         let write = move |db: &Db<'_>| confirm(&inner, db, id);
         let hosts = self.inner.store.write("confirm a volume", write).await?;
         self.inner.go(id, &hosts);
@@ -241,24 +349,26 @@ impl Service {
     /// What a request about this volume waits for.
     async fn why_waits(&self, id: VolumeId) -> String {
         let read = move |db: &Db<'_>| Ok(db.volume(id)?);
-        let Ok(Some(volume)) = self.inner.store.read("read a volume", read).await else {
+        let Ok(Some(volume)) = self.inner.store.read_one("read a volume", read).await else {
             return "its volume is not there".to_owned();
         };
-        if let Some(why) = volume.review {
-            return format!("volume {id} is in review: {why}");
+        if let Some(review) = volume.review {
+            return format!("volume {id} is in review: {}", review.why);
         }
         match self.inner.agents.up(volume.agent) {
             Err(why) => why,
             Ok(agent) => {
-                let report = agent.volume(id).export;
-                let problem = report.as_ref().and_then(|report| report.problems.first());
-                problem.map_or_else(
-                    || format!("agent {} is at it", agent.entry.name),
-                    |problem| format!("{}: {}: {}", agent.entry.name, problem.object, problem.text),
-                )
+                let (name, report) = (&agent.entry.name, agent.export(id));
+                let why = report.and_then(|report| obstacle(name, &report.problems));
+                why.unwrap_or_else(|| format!("agent {name} is at it"))
             }
         }
     }
+}
+
+/// What an agent says first of what is in its way.
+fn obstacle(agent: &str, problems: &[Problem]) -> Option<String> {
+    problems.first().map(|problem| format!("{agent}: {problem}"))
 }
 
 fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_model::AgentId>, Abort> {
@@ -267,11 +377,13 @@ fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_
     if volume.review.is_none() {
         return Ok(BTreeSet::new());
     }
-    let storage = inner.agents.up(volume.agent).map_err(Refusal::Unavailable)?.volume(id);
+    let storage = inner.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
+    let mut rows = db.attachments_of(id)?;
+    refuse_unknown_sessions(id, &rows, storage.export(id).as_ref())?;
     let hosts: BTreeSet<_> = db.connections_of(id)?.into_iter().collect();
     let mut kept = vec![
-        (Kind::Volume, storage.volume_stamp.map(|stamp| stamp.generation)),
-        (Kind::Export, storage.export_stamp.map(|stamp| stamp.generation)),
+        (Kind::Volume, storage.volume_stamp(id).map(|stamp| stamp.generation)),
+        (Kind::Export, storage.export_stamp(id).map(|stamp| stamp.generation)),
     ];
     for host in &hosts {
         let seen = inner.agents.up(*host).map_err(Refusal::Unavailable)?.connection(id);
@@ -285,12 +397,40 @@ fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_
     for (kind, generation) in kept {
         db.renew(id, kind, generation.unwrap_or(Generation::ZERO))?;
     }
-    db.set_review(id, None)?;
+    db.end_review(id)?;
     // Whatever has the old generations in its row waits for the new ones.
-    let mut rows: Vec<_> = db.attachments_of(id)?.into_iter().filter(|row| row.held).collect();
+    rows.retain(|row| row.held);
     for row in &mut rows {
         row.wished_at = Generation::ZERO;
     }
     wishes::apply(db, id, &mut rows, &BTreeSet::new())?;
     Ok(hosts)
+}
+
+/// A host that this database does not know and that is logged in would keep its grant (an agent cuts nobody whom it was not
+/// told to cut), and the volume would be in review again without a word to whoever confirmed.
+fn refuse_unknown_sessions(
+    id: VolumeId,
+    rows: &[AttachmentRow],
+    report: Option<&ExportReport>,
+) -> Result<(), Refusal> {
+    let known: BTreeSet<_> =
+        rows.iter().filter_map(|row| row.initiator.as_ref()).flat_map(Initiators::each).collect();
+    let grants = report.map(|report| report.grants.as_slice()).unwrap_or_default();
+    let iscsi = grants.iter().filter(|grant| !grant.sessions.is_empty());
+    let ports = report.map(|report| report.fc.as_slice()).unwrap_or_default();
+    let fc = ports.iter().flat_map(|port| &port.grants).filter(|grant| grant.logged_in);
+    let live: BTreeSet<Initiator> = iscsi
+        .map(|grant| grant.initiator.clone().into())
+        .chain(fc.map(|grant| grant.initiator.into()))
+        .collect();
+    let unknown: Vec<_> = live.difference(&known).map(ToString::to_string).collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::Conflict(format!(
+        "volume {id}: logged in, and without an attachment here: {}. Log it out, or cut it off at its storage agent \
+         (mooring --agent … --cluster … export revoke {id} --initiator … --force), then confirm again",
+        unknown.join(", ")
+    )))
 }

@@ -7,6 +7,7 @@ mod support;
 use std::time::Duration;
 
 use mooring_controller::domain::{AttachmentStatus, NewVolume, VolumeStatus};
+use mooring_controller::list::ListQuery;
 use mooring_controller::service::{Refusal, Wait};
 use mooring_model::{AttachmentId, Mode, Proof, Revoked, VolumeId};
 use support::{
@@ -185,7 +186,7 @@ async fn a_clients_secret_is_its_own_and_new_each_time() {
     // Nothing that can be printed of the service has it.
     let text = first.as_str().unwrap();
     assert!(!format!("{:?}", rig.service).contains(text));
-    let shared = rig.service.attachments(&admin(), true, Some(volume)).await.unwrap();
+    let shared = rig.service.attachments(&admin(), ListQuery::attachments_of(volume)).await.unwrap().items;
     assert_eq!(shared.len(), 2);
 }
 
@@ -241,6 +242,26 @@ async fn force_cuts_at_the_target_first_and_tells_the_host_afterwards() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn force_takes_a_sibling_along_that_is_leaving_anyway() {
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(true).await;
+    let leaving = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
+    let forced = rig.attach(volume, "host1", Mode::ReadOnly).await.attachment.id;
+    rig.hosts[0].set_down(true);
+    rig.until_host("host1", |host| !host.up).await;
+    let waits = rig.service.delete_attachment(&admin(), leaving, false, SHORT).await.unwrap_err();
+    assert!(matches!(waits, Refusal::Pending(_)), "{waits}");
+    // It still holds the grant, and would have kept the nexus alive.
+    assert_eq!(rig.storage.granted(volume).len(), 1);
+    let (receipt, _) = rig.service.delete_attachment(&admin(), forced, true, LONG).await.unwrap();
+    assert_eq!(receipt.receipt.unwrap().proof, Proof::Proven);
+    assert!(rig.storage.granted(volume).is_empty());
+    rig.until_gone(leaving).await;
+    assert_eq!(rig.service.receipt(&admin(), leaving).await.unwrap().receipt.unwrap().proof, Proof::Proven);
+    rig.until_volume(volume, VolumeStatus::Available).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_unproven_receipt_is_said_as_such_and_the_attachment_stays() {
     let rig = Rig::new(1).await;
     let volume = rig.volume(false).await;
@@ -248,8 +269,7 @@ async fn an_unproven_receipt_is_said_as_such_and_the_attachment_stays() {
     let id = live.attachment.id;
     rig.storage.state().knobs.unproven = true;
     for _ in 0..2 {
-        let (receipt, _) = rig.service.delete_attachment(&admin(), id, true, SHORT).await.unwrap();
-        assert_eq!(receipt.receipt.unwrap().proof, Proof::Unproven { in_flight: 3 });
+        assert_eq!(rig.force(id).await.proof, Proof::Unproven { in_flight: 3 });
         let seen = rig.service.attachment(&admin(), id).await.unwrap();
         assert_eq!(seen.status, AttachmentStatus::Detaching);
     }
@@ -362,7 +382,13 @@ async fn a_refused_grant_ends_its_attachment_and_no_other() {
     rig.storage.state().knobs.refuse_export =
         Some(cured(Code::FailedPrecondition, "the volume is quarantined", "retry"));
     let refused = rig.service.create_attachment(&admin(), client(volume, 1), LONG).await.unwrap_err();
-    assert!(matches!(&refused, Refusal::Conflict(text) if text.contains("quarantined")), "{refused}");
+    assert!(matches!(&refused, Refusal::Invalid(text) if text.contains("quarantined")), "{refused}");
+    // Its client never learned its id: nothing of it stays.
+    until("the end of what could not be", async || {
+        let left = rig.service.attachments(&admin(), ListQuery::attachments_of(volume)).await.unwrap().items;
+        if left.len() == 1 { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .await;
     assert_eq!(rig.storage.granted(volume).len(), 1);
     rig.service.delete_attachment(&admin(), stays.attachment.id, false, LONG).await.unwrap();
 }
@@ -406,8 +432,11 @@ async fn what_another_project_has_is_not_there() {
     gone(rig.service.delete_attachment(&mine, made.id, true, SHORT).await.unwrap_err());
     gone(rig.service.live(&mine, made.id, None, SHORT).await.unwrap_err());
     gone(rig.service.receipt(&mine, made.id).await.unwrap_err());
-    assert!(rig.service.volumes(&mine, true).await.unwrap().is_empty());
-    assert!(rig.service.attachments(&mine, true, Some(volume)).await.unwrap().is_empty());
+    let everything = ListQuery { all_projects: true, ..ListQuery::default() };
+    assert!(rig.service.volumes(&mine, everything).await.unwrap().items.is_empty());
+    assert!(
+        rig.service.attachments(&mine, ListQuery::attachments_of(volume)).await.unwrap().items.is_empty()
+    );
     assert!(rig.service.live_all(&mine).await.unwrap().is_empty());
     assert!(matches!(rig.service.hosts(&mine).await, Err(Refusal::Forbidden(_))));
     rig.service.delete_attachment(&theirs, made.id, false, LONG).await.unwrap();
@@ -432,4 +461,44 @@ async fn a_long_poll_ends_with_the_change_or_at_its_time() {
     let quiet =
         rig.service.live(&admin(), made.id, Some(live.revision), Wait(Duration::from_millis(1))).await;
     assert_eq!(quiet.unwrap().attachment.id, made.id);
+}
+
+/// Who is attached and has no session is seen at once: in the attachment, in the list, and as a problem of the storage node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_missing_is_seen_at_once() {
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(false).await;
+    let id = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
+    let now = async || rig.service.live(&admin(), id, None, SHORT).await.unwrap();
+    let of_node = async || {
+        let hosts = rig.service.hosts(&admin()).await.unwrap();
+        hosts.into_iter().find(|host| host.name == "storage").unwrap().problems
+    };
+    let live = now().await;
+    let nexus = live.nexus.unwrap();
+    assert_eq!((live.session, nexus.missing, nexus.storage.as_str()), (Some(true), false, "storage"));
+    assert_eq!((nexus.sessions.len(), nexus.sessions[0].addresses[0].as_str()), (1, "10.10.0.11:45678"));
+    assert!(nexus.looked.is_some() && nexus.sessions[0].since.is_some());
+    assert!(live.problems.is_empty() && of_node().await.is_empty());
+    // Its addresses are not for everybody.
+    let seen = rig.service.live(&member("p"), id, None, SHORT).await.unwrap();
+    assert_eq!((seen.session, seen.nexus.unwrap().sessions), (Some(true), Vec::new()));
+
+    rig.world.sessions.lock().unwrap().clear();
+    let live = now().await;
+    assert_eq!((live.session, live.nexus.unwrap().missing), (Some(false), true));
+    assert!(
+        live.problems.iter().any(|text| text.contains("should be logged in and is not")),
+        "{:?}",
+        live.problems
+    );
+    assert!(rig.service.live_all(&admin()).await.unwrap()[0].nexus.as_ref().unwrap().missing);
+    let problems = of_node().await;
+    assert!(problems.len() == 1 && problems[0].contains(&id.to_string()), "{problems:?}");
+
+    // What an agent does not say when it saw is no alarm.
+    rig.storage.state().knobs.blind = true;
+    let live = now().await;
+    assert_eq!((live.session, live.nexus.unwrap().missing), (Some(false), false));
+    assert!(live.problems.is_empty() && of_node().await.is_empty());
 }

@@ -4,25 +4,8 @@
 
 mod support;
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
-
 use mooring_model::Mode;
-use support::{LONG, Rig, SHORT, admin, client, connection_info};
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
+use support::{LONG, Log, Rig, SHORT, admin, client, connection_info};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_secret_is_printed() {

@@ -5,9 +5,11 @@
 
 mod support;
 
-use mooring_controller::domain::{AttachmentStatus, Volume, VolumeStatus};
+use mooring_controller::domain::{
+    AttachAction, AttachStatus, AttachmentStatus, Caller, VolumeState, VolumeStatus,
+};
 use mooring_controller::rules;
-use mooring_controller::service::{Refusal, Wait};
+use mooring_controller::service::{Refusal, Wait, Way};
 use mooring_model::{AttachmentId, Mode, VolumeId};
 use proptest::prelude::*;
 use support::{LONG, Rig, admin, client, native, reserve, until};
@@ -25,6 +27,13 @@ enum Event {
     Holders(usize, bool),
     Unproven(bool),
     Restart,
+    Promise(bool),
+    Announce(bool),
+    Open(u32),
+    Say(u128),
+    Close(u32),
+    Widen(usize),
+    Part,
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -41,16 +50,30 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0_usize..2, any::<bool>()).prop_map(|(host, held)| Event::Holders(host, held)),
         1 => any::<bool>().prop_map(Event::Unproven),
         1 => Just(Event::Restart),
+        2 => any::<bool>().prop_map(Event::Promise),
+        2 => any::<bool>().prop_map(Event::Announce),
+        2 => (1_u32..4).prop_map(Event::Open),
+        2 => (1_u128..3).prop_map(Event::Say),
+        1 => (1_u32..4).prop_map(Event::Close),
+        1 => any::<usize>().prop_map(Event::Widen),
+        1 => Just(Event::Part),
     ]
 }
 
-fn check(volume: &Volume) {
-    let statuses: Vec<_> = volume.attachments.iter().map(|attachment| attachment.status).collect();
-    assert_eq!(
-        (volume.status, volume.attach_status),
-        rules::derive(None, statuses.iter().copied()),
-        "{statuses:?}"
-    );
+fn check(state: &VolumeState) {
+    let volume = &state.volume;
+    let mut statuses: Vec<_> = volume.attachments.iter().map(|attachment| attachment.status).collect();
+    let live = statuses.iter().filter(|status| {
+        !matches!(status, AttachmentStatus::ErrorAttaching | AttachmentStatus::ErrorDetaching)
+    });
+    let announced = state.holds > 0 && state.reserved == 0 && live.count() == 1;
+    // A promise counts as one that is attaching.
+    statuses.extend((state.reserved > 0).then_some(AttachmentStatus::Attaching));
+    let mut expected = rules::derive(None, statuses.iter().copied());
+    if announced && expected.0 == VolumeStatus::InUse {
+        expected = (VolumeStatus::Detaching, AttachStatus::Attached);
+    }
+    assert_eq!((volume.status, volume.attach_status), expected, "{statuses:?} {state:?}");
 }
 
 /// Not more than a test can wait for, not less than an answer takes when all is well.
@@ -77,16 +100,20 @@ impl Run {
         answer.map(drop)
     }
 
+    /// One of the older calls, as the compute service makes it.
+    async fn act(&self, action: AttachAction) {
+        let caller = Caller { service: true, ..admin() };
+        let _ = self.rig.service.attach_action(&caller, self.volume, action, BRIEF).await;
+    }
+
     async fn step(&mut self, event: Event) {
         let pick = |n: usize| (!self.ids.is_empty()).then(|| self.ids[n % self.ids.len()]);
-        let service = self.rig.service.clone();
-        let volume = self.volume;
+        let (service, volume) = (self.rig.service.clone(), self.volume);
         // Refusals are answers, too.
         match event {
             Event::Reserve => {
-                self.ids.extend(
-                    service.create_attachment(&admin(), reserve(volume), BRIEF).await.map(|made| made.id),
-                );
+                let made = service.create_attachment(&admin(), reserve(volume), BRIEF).await;
+                self.ids.extend(made.map(|made| made.id));
             }
             Event::Client(n) => {
                 let id = AttachmentId::random();
@@ -117,8 +144,8 @@ impl Run {
             Event::StorageDown(down) => self.rig.storage.set_down(down),
             Event::HostDown(host, down) => self.rig.hosts[host].set_down(down),
             Event::Holders(host, held) => {
-                let holders = if held { vec!["dd (pid 1)".to_owned()] } else { Vec::new() };
-                self.rig.hosts[host].state().knobs.holders = holders;
+                let holder = held.then(|| "dd (pid 1)".to_owned());
+                self.rig.hosts[host].state().knobs.holders = holder.into_iter().collect();
             }
             Event::Unproven(yes) if yes => self.rig.storage.state().knobs.unproven = true,
             Event::Unproven(_) => self.rig.storage.prove(),
@@ -126,6 +153,27 @@ impl Run {
                 drop(service);
                 self.rig.restart_on("state", false).await;
             }
+            Event::Promise(true) => self.act(AttachAction::Reserve).await,
+            Event::Promise(false) => self.act(AttachAction::Unreserve).await,
+            Event::Announce(true) => self.act(AttachAction::BeginDetaching).await,
+            Event::Announce(false) => self.act(AttachAction::RollDetaching).await,
+            Event::Open(c) => {
+                self.act(AttachAction::InitializeConnection { connector: support::connector(c) }).await;
+            }
+            Event::Say(server) => {
+                let instance = Some(uuid::Uuid::from_u128(server));
+                let mountpoint = "/dev/vdb".to_owned();
+                self.act(AttachAction::Attach { instance, host: None, mountpoint, mode: None }).await;
+            }
+            Event::Close(c) => {
+                self.act(AttachAction::TerminateConnection { connector: Some(support::connector(c)) }).await;
+            }
+            Event::Widen(n) => {
+                if let Some(id) = pick(n) {
+                    let _ = service.detach(&admin(), id, Way::Widened, BRIEF).await;
+                }
+            }
+            Event::Part => self.act(AttachAction::Detach { attachment: None, force: false }).await,
         }
     }
 
@@ -150,6 +198,14 @@ impl Run {
                 Err(refusal) => panic!("{refusal}: {first:?} {:?}", self.rig.storage.state().calls),
             }
         }
+        loop {
+            let state = self.rig.service.volume_state(&admin(), self.volume).await.unwrap();
+            match (state.reserved, state.holds) {
+                (0, 0) => break,
+                (0, _) => self.act(AttachAction::RollDetaching).await,
+                _ => self.act(AttachAction::Unreserve).await,
+            }
+        }
         self.rig.until_volume(self.volume, VolumeStatus::Available).await;
         until("the end of all grants", async || {
             let left = self.rig.storage.granted(self.volume);
@@ -170,9 +226,10 @@ async fn run(shared: bool, events: Vec<Event>) {
     let mut run = Run { rig, volume, ids: Vec::new() };
     for event in events {
         run.step(event).await;
-        let seen = run.rig.service.volume(&admin(), volume).await.unwrap();
-        check(&seen);
-        let live = seen.attachments.iter().filter(|one| one.status != AttachmentStatus::ErrorAttaching);
+        let state = run.rig.service.volume_state(&admin(), volume).await.unwrap();
+        check(&state);
+        let live =
+            state.volume.attachments.iter().filter(|one| one.status != AttachmentStatus::ErrorAttaching);
         assert!(shared || live.count() <= 1, "a plain volume with two attachments");
     }
     run.end().await;

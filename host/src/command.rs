@@ -87,6 +87,21 @@ pub enum CommandError {
 pub trait Commands: Send + Sync {
     /// Runs one command to its end. An exit status other than 0 is no error here.
     fn run(&self, command: &Command) -> Result<CommandOutput, CommandError>;
+
+    /// Runs commands one after the other, up to the first that fails: the outputs of those that ran. Whoever can keep others
+    /// from coming in between does.
+    fn run_in_a_row(&self, commands: &[Command]) -> Result<Vec<CommandOutput>, CommandError> {
+        let mut outputs = Vec::new();
+        for command in commands {
+            let output = self.run(command)?;
+            let failed = output.status != 0;
+            outputs.push(output);
+            if failed {
+                break;
+            }
+        }
+        Ok(outputs)
+    }
 }
 
 /// Runs commands of this machine.

@@ -37,7 +37,7 @@ pub use iscsi::{
     iscsi_modules, parse_event,
 };
 pub use lock::{LockError, LockFile};
-pub use net::{DialError, dial, drop_connection, local_addresses};
+pub use net::{DialError, LocalAddress, LocalAddresses, dial, drop_connection, local_addresses};
 pub use tree::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath, tree_operations};
 pub use uevent::{KernelUevents, Uevent, UeventItem, Uevents, parse_uevent};
 

@@ -5,19 +5,101 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::socket::{SockaddrIn, setsockopt, sockopt};
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::{SockProtocol, setsockopt, sockopt};
 
-/// The IPv4 addresses of this machine's interfaces, loopback included, in order.
-pub fn local_addresses() -> Result<Vec<Ipv4Addr>, Errno> {
+use crate::netlink::{MESSAGE_BYTES_MAX, Netlink};
+
+/// An address of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LocalAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// The interface that has it.
+    pub interface: String,
+    /// The interface is up, and its link, too.
+    pub up: bool,
+}
+
+impl From<IpAddr> for LocalAddress {
+    /// Of an interface without a name that is up, as fakes have it.
+    fn from(ip: IpAddr) -> Self {
+        Self { ip, interface: String::new(), up: true }
+    }
+}
+
+/// The addresses of this machine's interfaces, loopback included, in order.
+pub fn local_addresses() -> Result<Vec<LocalAddress>, Errno> {
     let interfaces = nix::ifaddrs::getifaddrs()?;
-    let addresses: BTreeSet<_> =
-        interfaces.filter_map(|interface| interface.address?.as_sockaddr_in().map(SockaddrIn::ip)).collect();
+    let address = |interface: nix::ifaddrs::InterfaceAddress| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        let ip = v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))?;
+        let up = interface.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
+        Some(LocalAddress { ip, interface: interface.interface_name, up })
+    };
+    let addresses: BTreeSet<_> = interfaces.filter_map(address).collect();
     Ok(addresses.into_iter().collect())
+}
+
+/// The groups of rtnetlink that say that a link or an address has come, gone or changed: `RTMGRP_LINK`,
+/// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` of linux/rtnetlink.h.
+const ADDRESS_GROUPS: u32 = 0x1 | 0x10 | 0x100;
+
+/// The addresses of this machine, followed by rtnetlink. What the kernel tells is taken as "look again" and nothing else, so
+/// that a message that is lost or not understood costs a look and no truth.
+#[derive(Debug)]
+pub struct LocalAddresses {
+    /// `None`: it cannot be had, and every question is a look.
+    events: Option<Netlink>,
+    known: Option<Vec<LocalAddress>>,
+    buffer: Vec<u8>,
+}
+
+impl Default for LocalAddresses {
+    fn default() -> Self {
+        let events = Netlink::open(SockProtocol::NetlinkRoute, 0, ADDRESS_GROUPS)
+            .inspect_err(|errno| tracing::warn!(%errno, "cannot follow addresses: they are listed each time"))
+            .ok();
+        Self { events, known: None, buffer: vec![0; MESSAGE_BYTES_MAX] }
+    }
+}
+
+impl LocalAddresses {
+    /// The addresses as they are now. Costs one system call while nothing has changed.
+    pub fn now(&mut self) -> Result<&[LocalAddress], Errno> {
+        if self.has_changed() {
+            self.known = None;
+        }
+        let known = match self.known.take() {
+            Some(known) => known,
+            None => local_addresses()?,
+        };
+        Ok(self.known.insert(known))
+    }
+
+    /// Takes all that the kernel has said meanwhile.
+    fn has_changed(&mut self) -> bool {
+        let Some(events) = &self.events else { return true };
+        let mut changed = false;
+        loop {
+            match events.receive(&mut self.buffer, Duration::ZERO) {
+                Ok(None) => return changed,
+                // What was lost was a change, too.
+                Ok(Some(_)) | Err(Errno::ENOBUFS) => changed = true,
+                Err(errno) => {
+                    tracing::warn!(%errno, "cannot follow addresses any more: they are listed each time");
+                    self.events = None;
+                    return true;
+                }
+            }
+        }
+    }
 }
 
 /// A portal that could not be connected to. Worth another try, or another portal.
@@ -25,7 +107,7 @@ pub fn local_addresses() -> Result<Vec<Ipv4Addr>, Errno> {
 #[error("cannot connect to portal {portal} (tried for {:.1}s)", .took.as_secs_f64())]
 pub struct DialError {
     /// The portal.
-    pub portal: SocketAddrV4,
+    pub portal: SocketAddr,
     /// How long it was tried.
     pub took: Duration,
     /// Why; `TimedOut` when the deadline passed without an answer.
@@ -35,16 +117,16 @@ pub struct DialError {
 
 /// Connects to a portal within `deadline`. Small segments are sent at once (TCP_NODELAY): a SCSI command that waits for the
 /// acknowledgement of the one before costs tens of milliseconds.
-pub fn dial(portal: SocketAddrV4, deadline: Duration) -> Result<TcpStream, DialError> {
+pub fn dial(portal: SocketAddr, deadline: Duration) -> Result<TcpStream, DialError> {
     let begun = Instant::now();
     let dial = || -> io::Result<TcpStream> {
         if deadline.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let stream = TcpStream::connect_timeout(&SocketAddr::V4(portal), deadline)?;
+        let stream = TcpStream::connect_timeout(&portal, deadline)?;
         // On this machine a connection to a port that nobody listens on may get the very same number as its own and so meet
         // itself.
-        if stream.local_addr()? == SocketAddr::V4(portal) {
+        if stream.local_addr()? == portal {
             return Err(Errno::ECONNREFUSED.into());
         }
         stream.set_nodelay(true)?;
@@ -66,16 +148,20 @@ pub fn drop_connection(stream: TcpStream) {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::TcpListener;
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 
     use super::*;
 
     const WAIT: Duration = Duration::from_secs(10);
 
-    fn listen() -> (TcpListener, SocketAddrV4) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let SocketAddr::V4(portal) = listener.local_addr().unwrap() else { panic!("not IPv4") };
-        (listener, portal)
+    fn listen_at(ip: impl Into<IpAddr>) -> io::Result<(TcpListener, SocketAddr)> {
+        let listener = TcpListener::bind((ip.into(), 0))?;
+        let portal = listener.local_addr()?;
+        Ok((listener, portal))
+    }
+
+    fn listen() -> (TcpListener, SocketAddr) {
+        listen_at(Ipv4Addr::LOCALHOST).unwrap()
     }
 
     #[test]
@@ -109,7 +195,24 @@ mod tests {
     }
 
     #[test]
+    fn a_portal_of_ipv6_is_dialled() {
+        // A machine without IPv6 has nothing to show here.
+        let Ok((listener, portal)) = listen_at(Ipv6Addr::LOCALHOST) else { return };
+        let ours = dial(portal, WAIT).unwrap();
+        assert_eq!(listener.accept().unwrap().1, ours.local_addr().unwrap());
+        drop(listener);
+        let error = dial(portal, WAIT).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("cannot connect to portal [::1]:{} (", portal.port())), "{error}");
+    }
+
+    #[test]
     fn loopback_is_an_address_of_this_machine() {
-        assert!(local_addresses().unwrap().contains(&Ipv4Addr::LOCALHOST));
+        let is_loopback = |address: &LocalAddress| address.ip == IpAddr::from(Ipv4Addr::LOCALHOST);
+        let all = local_addresses().unwrap();
+        let found = all.iter().find(|address| is_loopback(address)).unwrap();
+        assert_eq!((found.interface.as_str(), found.up), ("lo", true));
+        let mut followed = LocalAddresses::default();
+        assert!(followed.now().unwrap().iter().any(is_loopback));
+        assert!(followed.now().unwrap().iter().any(is_loopback), "and while nothing has changed");
     }
 }

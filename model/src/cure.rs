@@ -21,18 +21,20 @@ pub enum Cure {
 
 /// Prints an error and its sources on one line, `outer: inner: innermost`. Our `Display`s never print their source,
 /// so that each message of the chain stands there exactly once; of others' errors, which do print it, what only repeats
-/// the message before it is left out.
+/// a message before it is left out.
 pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut last = self.0.to_string();
+        let mut said = last.clone();
         f.write_str(&last)?;
         let mut source = self.0.source();
         while let Some(inner) = source {
             let text = inner.to_string();
-            if !last.contains(&text) && !text.contains(&last) {
+            if !said.contains(&text) && !text.contains(&last) {
                 write!(f, ": {text}")?;
+                said.push_str(&text);
                 last = text;
             }
             source = inner.source();
@@ -66,6 +68,10 @@ mod tests {
                 "cannot reach x: transport: no such file",
             ),
             (&["cannot keep y", "disk full", "code 13: disk full"][..], "cannot keep y: disk full"),
+            (
+                &["cannot reach z: connection refused", "error sending", "connection refused"][..],
+                "cannot reach z: connection refused: error sending",
+            ),
             (&["one"][..], "one"),
         ] {
             assert_eq!(Chain(&chain(texts)).to_string(), want);

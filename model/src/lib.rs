@@ -7,8 +7,10 @@
 
 mod connection;
 mod cure;
+mod fc;
 mod generation;
 mod id;
+mod initiator;
 pub mod limit;
 mod name;
 mod plan;
@@ -21,8 +23,13 @@ pub use connection::{
     AttachmentPath, AttachmentWish, ConnectionPhase, ConnectionReport, ConnectionSpec, HostDisk, HostSession,
 };
 pub use cure::{Chain, Cure};
+pub use fc::{
+    FcExportSpec, FcFabric, FcGrant, FcGrantReport, FcNames, FcPort, FcPortReport, InitiatorSlot, PortLun,
+    Wwpn,
+};
 pub use generation::{Digest, Fence, Generation, Stamp};
 pub use id::{AgentId, AttachmentId, ClusterId, ParseIdError, VolumeId};
+pub use initiator::Initiator;
 pub use name::{
     BackstoreName, Iqn, IqnPrefix, LUN_DEFAULT, LV_TAG, LV_UNZEROED_TAG, Lun, LvName, Naa, NameError, Portal,
     TPG_DEFAULT, VgName,

@@ -20,6 +20,13 @@ pub const PORTALS_PER_EXPORT_MAX: usize = 16;
 /// Grants of one export. LIO itself has no such limit; a message and a plan must have one.
 pub const GRANTS_PER_EXPORT_MAX: usize = 512;
 
+/// Largest LUN number of a Fibre Channel grant: up to here the peripheral device addressing of SAM reaches of SAM reaches, which
+/// every initiator scans.
+pub const FC_LUN_MAX: u16 = 255;
+
+/// Fibre Channel ports of one host: more than any has, and a message must have a limit.
+pub const FC_PORTS_PER_HOST_MAX: usize = 32;
+
 /// Attachments that share one connection. One host has no use for more of one volume; a message must have a limit.
 pub const ATTACHMENTS_PER_CONNECTION_MAX: usize = 64;
 

@@ -1,7 +1,7 @@
 //! Names that end up on disks and wires. They are functions of ids and cannot change later (ARCHITECTURE, invariants 4 and 5).
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ pub struct NameError {
     why: &'static str,
 }
 
-fn wrong(text: &str, want: &'static str, why: &'static str) -> NameError {
+pub(crate) fn wrong(text: &str, want: &'static str, why: &'static str) -> NameError {
     // Names come from requests: keep what an error repeats short.
     NameError { text: text.chars().take(80).collect(), want, why }
 }
@@ -196,6 +196,13 @@ impl IqnPrefix {
     pub fn target(&self, volume: VolumeId) -> Iqn {
         Iqn(format!("{}:{volume}", self.0))
     }
+
+    /// The volume whose target has this name, if it is a name of ours.
+    pub fn volume(&self, target: &str) -> Option<VolumeId> {
+        let id = target.strip_prefix(&self.0)?.strip_prefix(':')?;
+        // Only as we write it: another spelling of an id is another target.
+        id.parse().ok().filter(|volume: &VolumeId| volume.to_string() == id)
+    }
 }
 
 impl Default for IqnPrefix {
@@ -210,15 +217,26 @@ pub struct LvName(String);
 
 impl LvName {
     const PREFIX: &'static str = "mooring-";
+    const GROWTH_PREFIX: &'static str = "mooring-grow-";
 
     /// `mooring-<volume uuid>`.
     pub fn of(volume: VolumeId) -> Self {
         Self(format!("{}{volume}", Self::PREFIX))
     }
 
+    /// `mooring-grow-<volume uuid>`: the extents by which a volume is to grow, until they are zeroed.
+    pub fn growth_of(volume: VolumeId) -> Self {
+        Self(format!("{}{volume}", Self::GROWTH_PREFIX))
+    }
+
     /// The volume whose LV has this name, if it is a name of ours.
     pub fn volume(name: &str) -> Option<VolumeId> {
         name.strip_prefix(Self::PREFIX)?.parse().ok()
+    }
+
+    /// The volume that is to grow by the LV of this name, if it is a name of ours.
+    pub fn growing(name: &str) -> Option<VolumeId> {
+        name.strip_prefix(Self::GROWTH_PREFIX)?.parse().ok()
     }
 
     /// The name as text.
@@ -299,48 +317,74 @@ impl fmt::Display for Naa {
     }
 }
 
-/// An IPv4 address and TCP port where a target listens. The wildcard address is refused: it would take the port from
+/// An IP address and TCP port where a target listens; of IPv6 the address stands in brackets. The wildcard address is refused: it would take the port from
 /// every other target of the machine (lio.md, b).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Portal(SocketAddrV4);
+pub struct Portal(SocketAddr);
 
 impl Portal {
     /// The registered iSCSI port.
     pub const PORT_DEFAULT: u16 = 3260;
 
     /// The address.
-    pub fn address(&self) -> Ipv4Addr {
-        *self.0.ip()
+    pub fn address(&self) -> IpAddr {
+        self.0.ip()
     }
 
     /// The TCP port.
     pub fn port(&self) -> u16 {
         self.0.port()
     }
+
+    /// Both.
+    pub fn socket(&self) -> SocketAddr {
+        self.0
+    }
+}
+
+/// `ADDRESS`, or `[ADDRESS]` of IPv6.
+fn bare_address(text: &str) -> Option<IpAddr> {
+    match text.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+        None => text.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
+    }
+}
+
+/// Why an address is not one of one machine that every host reaches by this name.
+fn not_one_address(socket: SocketAddr) -> Option<&'static str> {
+    let ip = socket.ip();
+    let group = ip.is_multicast() || matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    if ip.is_unspecified() || group {
+        return Some("want one address of this machine, not a wildcard or group address");
+    }
+    let IpAddr::V6(ip) = ip else { return None };
+    if ip.to_ipv4_mapped().is_some() {
+        return Some("write an IPv4 address as such");
+    }
+    let scoped = matches!(socket, SocketAddr::V6(socket) if socket.scope_id() != 0);
+    (ip.is_unicast_link_local() || scoped).then_some(
+        "a link-local address is another machine's on every link: take a unique local or global one",
+    )
 }
 
 impl FromStr for Portal {
     type Err = NameError;
 
-    /// Parses `ADDRESS` (port 3260) or `ADDRESS:PORT`.
+    /// Parses `ADDRESS` (port 3260) or `ADDRESS:PORT`; of IPv6 `[ADDRESS]` or `[ADDRESS]:PORT`.
     fn from_str(text: &str) -> Result<Self, NameError> {
-        const WANT: &str = "an IPv4 portal";
-        let socket = text
-            .parse::<SocketAddrV4>()
-            .or_else(|_| text.parse::<Ipv4Addr>().map(|ip| SocketAddrV4::new(ip, Self::PORT_DEFAULT)))
-            .map_err(|_| wrong(text, WANT, "want ADDRESS or ADDRESS:PORT, for example 10.10.0.10:3260"))?;
+        const WANT: &str = "a portal";
+        let bare = || bare_address(text).map(|ip| SocketAddr::new(ip, Self::PORT_DEFAULT));
+        let socket = text.parse::<SocketAddr>().ok().or_else(bare).ok_or_else(|| {
+            wrong(text, WANT, "want ADDRESS or ADDRESS:PORT, for example 10.10.0.10:3260 or [fd00::10]:3260")
+        })?;
         if socket.port() == 0 {
             return Err(wrong(text, WANT, "port 0 is not allowed"));
         }
-        if socket.ip().is_unspecified() || socket.ip().is_multicast() || socket.ip().is_broadcast() {
-            return Err(wrong(
-                text,
-                WANT,
-                "want one address of this machine, not a wildcard or group address",
-            ));
+        match not_one_address(socket) {
+            Some(why) => Err(wrong(text, WANT, why)),
+            None => Ok(Self(socket)),
         }
-        Ok(Self(socket))
     }
 }
 
@@ -381,6 +425,10 @@ mod tests {
         assert_eq!(LvName::of(id()).as_str(), "mooring-a0000000-1111-4222-8333-444444444444");
         assert_eq!(LvName::volume(LvName::of(id()).as_str()), Some(id()));
         assert_eq!(LvName::volume("mooring-snap-a0000000-1111-4222-8333-444444444444"), None);
+        let growth = LvName::growth_of(id());
+        assert_eq!(growth.as_str(), "mooring-grow-a0000000-1111-4222-8333-444444444444");
+        assert_eq!((LvName::volume(growth.as_str()), LvName::growing(growth.as_str())), (None, Some(id())));
+        assert_eq!(LvName::growing(LvName::of(id()).as_str()), None);
         let backstore = BackstoreName::of(id());
         assert_eq!((backstore.hba.as_str(), backstore.name), ("iblock_1160", id().to_string()));
     }
@@ -428,18 +476,42 @@ mod tests {
 
     #[test]
     fn portals() {
-        assert_eq!("10.10.0.10".parse::<Portal>().unwrap().to_string(), "10.10.0.10:3260");
-        for bad in [
-            "",
-            ":3260",
-            "10.10.0.10:0",
-            "0.0.0.0:3260",
-            "[::1]:3260",
-            "10.10.0.10:99999",
-            "host:3260",
-            "224.0.0.1",
+        for (text, want) in [
+            ("10.10.0.10", "10.10.0.10:3260"),
+            ("10.10.0.10:3261", "10.10.0.10:3261"),
+            ("[fd00::10]", "[fd00::10]:3260"),
+            ("[FD00:0:0:0:0::0010]:3261", "[fd00::10]:3261"),
+            ("[2001:db8::1]:3260", "[2001:db8::1]:3260"),
         ] {
-            assert!(bad.parse::<Portal>().is_err(), "{bad:?}");
+            let portal: Portal = text.parse().unwrap();
+            assert_eq!(portal.to_string(), want, "{text}");
+            assert_eq!(portal.to_string().parse::<Portal>().unwrap(), portal);
+            assert_eq!(portal.socket().to_string(), want);
+        }
+        for (bad, says) in [
+            ("", "want ADDRESS"),
+            (":3260", "want ADDRESS"),
+            ("10.10.0.10:0", "port 0"),
+            ("0.0.0.0:3260", "wildcard"),
+            ("10.10.0.10:99999", "want ADDRESS"),
+            ("host:3260", "want ADDRESS"),
+            ("224.0.0.1", "wildcard or group"),
+            ("255.255.255.255", "wildcard or group"),
+            // Without brackets nobody knows where the address ends.
+            ("fd00::10", "want ADDRESS"),
+            ("fd00::10:3260", "want ADDRESS"),
+            ("[fd00::10", "want ADDRESS"),
+            ("[fd00::10]:", "want ADDRESS"),
+            ("[10.0.0.1]:3260", "want ADDRESS"),
+            ("[::]:3260", "wildcard"),
+            ("[ff02::1]", "wildcard or group"),
+            ("[fe80::1]:3260", "link-local"),
+            ("[fe80::1%2]:3260", "link-local"),
+            ("[fd00::10%2]:3260", "link-local"),
+            ("[::ffff:10.0.0.1]:3260", "IPv4 address as such"),
+        ] {
+            let error = bad.parse::<Portal>().unwrap_err().to_string();
+            assert!(error.contains("is not a portal") && error.contains(says), "{bad:?}: {error}");
         }
     }
 

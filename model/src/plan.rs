@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::Cure;
+use crate::{Cure, Problem};
 
 /// One step of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +48,12 @@ impl BlockedKind {
             Self::Foreign | Self::Birth | Self::Missing | Self::Full | Self::Held => Cure::Operator,
             Self::Collision => Cure::FixSpec,
         }
+    }
+}
+
+impl From<&Blocked> for Problem {
+    fn from(blocked: &Blocked) -> Self {
+        Self { object: blocked.object.clone(), text: blocked.why.clone(), cure: blocked.kind.cure() }
     }
 }
 

@@ -4,7 +4,9 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use crate::{AttachmentId, ByteSize, Cure, Generation, Iqn, Lun, Mode, Naa, Portal, VolumeId};
+use crate::{
+    AttachmentId, ByteSize, Cure, FcPortReport, Generation, Initiator, Iqn, Lun, Mode, Naa, Portal, VolumeId,
+};
 
 /// Something that is not as wanted, for people and for the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +17,12 @@ pub struct Problem {
     pub text: String,
     /// Who can cure it.
     pub cure: Cure,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.object, self.text)
+    }
 }
 
 /// A kernel call that has not returned.
@@ -90,6 +98,8 @@ pub struct SessionReport {
     pub state: String,
     /// Commands that the target has taken and not answered yet.
     pub in_flight: u32,
+    /// When the agent saw it first; the kernel does not say when it began. `None`: nobody has followed it.
+    pub since: Option<SystemTime>,
 }
 
 /// What a nexus has done since it was granted (the kernel starts anew when the mapped LUN is made anew).
@@ -101,6 +111,8 @@ pub struct Counters {
     pub read_mib: u64,
     /// MiB written, rounded down.
     pub written_mib: u64,
+    /// When the agent saw the number of commands move last. `None`: not since it began to look.
+    pub active: Option<SystemTime>,
 }
 
 /// One grant as it is seen.
@@ -137,10 +149,15 @@ pub struct ExportReport {
     pub in_force: bool,
     /// Its grants.
     pub grants: Vec<GrantReport>,
+    /// Its Fibre Channel ports, each with its grants; empty for an export over iSCSI alone.
+    pub fc: Vec<FcPortReport>,
     /// What is not as wanted.
     pub problems: Vec<Problem>,
     /// A kernel call of this volume that has not returned.
     pub stuck: Option<StuckStep>,
+    /// When its sessions and counters were read. `None`: not since the agent was started, and that it shows none says
+    /// nothing.
+    pub looked: Option<SystemTime>,
 }
 
 /// Whether anything of a revoked nexus may still reach the disk.
@@ -150,7 +167,7 @@ pub enum Proof {
     Proven,
     /// The kernel's call has not returned: this many commands may still land.
     Unproven {
-        /// Commands in flight when the revoke began.
+        /// Commands in flight when the revoke began. Over Fibre Channel they cannot be counted: 1 stands for any number.
         in_flight: u32,
     },
 }
@@ -170,7 +187,7 @@ pub struct Receipt {
     /// The volume.
     pub volume: VolumeId,
     /// The initiator: with the volume, the nexus.
-    pub initiator: Iqn,
+    pub initiator: Initiator,
     /// The attachments that shared it.
     pub attachments: Vec<AttachmentId>,
     /// The generation of the export's spec that took it away.

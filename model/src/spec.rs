@@ -11,8 +11,8 @@ use crate::limit::{
     VOLUME_BYTES_MAX, VOLUME_BYTES_MIN,
 };
 use crate::{
-    AttachmentId, BackstoreName, ByteSize, Iqn, IqnPrefix, LUN_DEFAULT, Lun, LvName, Naa, Portal, Secret,
-    TPG_DEFAULT, VgName, VolumeId,
+    AttachmentId, BackstoreName, ByteSize, FcExportSpec, Iqn, IqnPrefix, LUN_DEFAULT, Lun, LvName, Naa,
+    Portal, Secret, TPG_DEFAULT, VgName, VolumeId,
 };
 
 /// A spec that can never be made true. The text says which field, what is wrong, and what is allowed.
@@ -264,8 +264,10 @@ pub struct ExportSpec {
     pub identity: ExportIdentity,
     /// Where the target listens. Empty: on the portals of the agent's configuration.
     pub portals: Vec<Portal>,
-    /// Who reaches it.
+    /// Who reaches it over iSCSI.
     pub grants: Vec<Grant>,
+    /// Who reaches it over Fibre Channel.
+    pub fc: FcExportSpec,
 }
 
 impl ExportSpec {
@@ -302,6 +304,7 @@ impl ExportSpec {
                 chap.check(&format!("grants[{index}].chap"))?;
             }
         }
+        self.fc.check()?;
         if let ExportIdentity::Recorded { serial, backstore, tpg, lv, .. } = &self.identity {
             let plain = |text: &str| {
                 !text.is_empty()

@@ -1,7 +1,11 @@
-//! How Mooring's daemons live under systemd: `sd_notify`, and the folders, groups and units that they are installed with.
+//! How Mooring's daemons live under systemd: their configuration and state files, `sd_notify`, and the folders, groups and
+//! units that they are installed with.
 //!
 //! What must never happen here: an error because there is no systemd (containers, tests, a shell: everything is a no-op
 //! then); a unit whose stop is a detach.
 
+pub mod certificates;
+pub mod config;
+pub mod folder;
 pub mod notify;
 pub mod paths;

@@ -6,6 +6,8 @@
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -48,6 +50,23 @@ pub fn spawn_watchdog() -> Option<JoinHandle<()>> {
             alive();
         }
     }))
+}
+
+/// Says [`stopping`] and sends `true` when systemd or a terminal asks this daemon to end. To be called inside a tokio
+/// runtime; the signals count from here on.
+pub fn on_stop(stop: watch::Sender<bool>) -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        stopping();
+        // Nobody listens any more when serving has failed: then the process ends anyway.
+        let _ = stop.send(true);
+    });
+    Ok(())
 }
 
 fn send(states: &[NotifyState<'_>]) {

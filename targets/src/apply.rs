@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use mooring_host::{Errno, Tree, TreeError};
+use mooring_host::{Errno, Tree, TreeError, TreePath};
 use mooring_model::{Plan, Step};
 
 use crate::Error;
@@ -35,14 +35,19 @@ pub fn apply(plan: &Plan<Op>, tree: &dyn Tree, observer: &mut dyn Observer) -> R
             return Err(Error::Stopped { index, total });
         }
         tracing::debug!(op = %step.op, why = %step.why, "step");
-        run(&step.op, tree).map_err(|source| Error::step(index, total, step, source))?;
+        let found = run(&step.op, tree).map_err(|source| Error::step(index, total, step, source))?;
+        if let Some(found) = found {
+            return Err(Error::Unexpected { index, total, step: step.op.to_string(), found });
+        }
         observer.after(index, step);
     }
     Ok(())
 }
 
-fn run(op: &Op, tree: &dyn Tree) -> Result<(), TreeError> {
-    match op {
+/// Does one step. `Some`: what an expectation found in the place of what it expected.
+fn run(op: &Op, tree: &dyn Tree) -> Result<Option<String>, TreeError> {
+    let done = match op {
+        Op::Expect { path, value } => return Ok(Some(tree.read_text(path)?).filter(|found| found != value)),
         Op::Mkdir { path } => unless(&[Errno::EEXIST], tree.mkdir(path)),
         Op::Rmdir { path } => unless(&[Errno::ENOENT], tree.rmdir(path)),
         Op::Prune { path } => unless(&[Errno::ENOENT, Errno::ENOTEMPTY], tree.rmdir(path)),
@@ -57,7 +62,8 @@ fn run(op: &Op, tree: &dyn Tree) -> Result<(), TreeError> {
             unless(done, tree.write(path, value.expose()))
         }
         Op::Advise { path, value } => unless(&[Errno::EINVAL], tree.write(path, value.expose())),
-    }
+    };
+    done.map(|()| None)
 }
 
 fn unless(done: &[Errno], result: Result<(), TreeError>) -> Result<(), TreeError> {
@@ -73,6 +79,6 @@ pub fn prepare(tree: &dyn Tree) -> Result<(), Error> {
 /// The folder where the kernel keeps persistent reservations. It has to exist before a volume is exported, else every
 /// change of a registration answers "not ready" (lio.md, f). It is outside of the tree: the caller makes it.
 pub fn pr_folder(tree: &dyn Tree) -> Result<PathBuf, Error> {
-    let root = tree.read_text(&mooring_host::TreePath::new("dbroot")).map_err(Error::no_fabric)?;
+    let root = tree.read_text(&TreePath::new("dbroot")).map_err(Error::no_fabric)?;
     Ok(PathBuf::from(root.trim()).join("pr"))
 }

@@ -31,6 +31,18 @@ pub enum Error {
         /// What the kernel answered.
         source: TreeError,
     },
+    /// An expectation of a plan was not met; the steps before it are done, those after it were not begun.
+    #[error("step {} of {total} found {found:?} ({step}): the next plan begins anew", .index + 1)]
+    Unexpected {
+        /// Which one, from 0.
+        index: usize,
+        /// Of how many.
+        total: usize,
+        /// The step.
+        step: String,
+        /// What was read.
+        found: String,
+    },
     /// The observer asked to stop before this step.
     #[error("stopped before step {} of {total}", .index + 1)]
     Stopped {
@@ -54,7 +66,7 @@ impl Error {
     pub fn cure(&self) -> Cure {
         match self {
             Self::View { source } if matches!(source.errno, Errno::EACCES | Errno::EPERM) => Cure::Operator,
-            Self::View { .. } | Self::Stopped { .. } => Cure::Retry,
+            Self::View { .. } | Self::Stopped { .. } | Self::Unexpected { .. } => Cure::Retry,
             Self::Step { cure, .. } => *cure,
             Self::NoFabric { .. } => Cure::Operator,
         }
@@ -90,6 +102,15 @@ fn explain(op: &Op, errno: Errno) -> (&'static str, Cure) {
     use Errno::{EACCES, EBUSY, EINVAL, ENODEV, ENOENT, ENOMEM, ENOTBLK, ENOTEMPTY, ENXIO, EPERM};
     match (op, Place::of(op.path()), errno) {
         (Op::Mkdir { .. }, Place::Fabric, errno) => fabric_hint(errno),
+        (Op::Mkdir { .. }, Place::FcFabric, EINVAL) => {
+            ("the kernel has no such target driver: modprobe tcm_fc, tcm_qla2xxx or efct", Cure::Operator)
+        }
+        (Op::Mkdir { .. }, Place::FcPort, EINVAL) => {
+            ("no adapter of this machine has this port, or it is in initiator mode only", Cure::Operator)
+        }
+        (Op::Mkdir { .. }, Place::MappedLun, ENOENT) => {
+            ("the ACL went with another volume's removal; the next plan makes it again", Cure::Retry)
+        }
         (Op::Mkdir { .. }, Place::Hba, ENOENT) => (NO_CORE, Cure::Operator),
         (Op::Mkdir { .. }, Place::Hba, EINVAL) => {
             ("the kernel knows no iblock backstores: modprobe target_core_iblock", Cure::Operator)

@@ -46,6 +46,7 @@ impl SessionInfo {
             addresses: self.addresses.clone(),
             state: self.state.clone(),
             in_flight: self.in_flight(),
+            since: None,
         })
     }
 }

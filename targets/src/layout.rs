@@ -4,7 +4,7 @@
 //! `iscsi` folder, which are shared with other exports.
 
 use mooring_host::TreePath;
-use mooring_model::{ExportNames, Lun, Portal};
+use mooring_model::{ExportNames, FcFabric, Lun, Portal};
 
 /// The name of every link that we make. A LUN and a mapped LUN take one link each, under any name; this one tells an
 /// operator who made it.
@@ -84,26 +84,41 @@ pub fn acl(names: &ExportNames, initiator: &str) -> TreePath {
     acls(names).join(initiator)
 }
 
+/// `iscsi/IQN/fabric_statistics/iscsi_instance/sessions`
+pub fn session_count(names: &ExportNames) -> TreePath {
+    target(names).join("fabric_statistics").join("iscsi_instance").join("sessions")
+}
+
+fn is_fc(folder: &str) -> bool {
+    folder.parse::<FcFabric>().is_ok()
+}
+
 /// What stands at `path`, as far as an error's explanation needs to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place<'a> {
     /// `iscsi`
     Fabric,
+    /// `fc`, `qla2xxx`, `efct`
+    FcFabric,
+    /// `fc/WWPN`
+    FcPort,
     /// `core/HBA`
     Hba,
     /// `core/HBA/NAME`
     Backstore,
     /// `core/HBA/NAME/…/ATTRIBUTE`
     BackstoreAttribute(&'a str),
-    /// `iscsi/IQN/TPG/lun/LUN`
+    /// `…/TPG/lun/LUN`
     Lun,
-    /// `iscsi/IQN/TPG/lun/LUN/LINK`
+    /// `…/TPG/lun/LUN/LINK`
     LunLink,
     /// `iscsi/IQN/TPG/np/PORTAL`
     Portal(&'a str),
-    /// `iscsi/IQN/TPG/acls/INITIATOR`
+    /// `…/TPG/acls/INITIATOR`
     Acl(&'a str),
-    /// `iscsi/IQN/TPG/acls/INITIATOR/LUN/LINK`
+    /// `…/TPG/acls/INITIATOR/LUN`
+    MappedLun,
+    /// `…/TPG/acls/INITIATOR/LUN/LINK`
     MappedLink,
     /// Anything else.
     Other,
@@ -115,14 +130,20 @@ impl<'a> Place<'a> {
         let parts: Vec<&str> = path.as_str().split('/').collect();
         match parts.as_slice() {
             ["iscsi"] => Self::Fabric,
+            [fabric] if is_fc(fabric) => Self::FcFabric,
+            [fabric, _] if is_fc(fabric) => Self::FcPort,
             [CORE, _] => Self::Hba,
             [CORE, _, _] => Self::Backstore,
             [CORE, _, _, .., attribute] => Self::BackstoreAttribute(attribute),
-            ["iscsi", _, _, "lun", _] => Self::Lun,
-            ["iscsi", _, _, "lun", _, _] => Self::LunLink,
             ["iscsi", _, _, "np", portal] => Self::Portal(portal),
-            ["iscsi", _, _, "acls", initiator] => Self::Acl(initiator),
-            ["iscsi", _, _, "acls", _, lun, _] if lun.starts_with("lun_") => Self::MappedLink,
+            [fabric, _, _, rest @ ..] if *fabric == "iscsi" || is_fc(fabric) => match rest {
+                ["lun", _] => Self::Lun,
+                ["lun", _, _] => Self::LunLink,
+                ["acls", initiator] => Self::Acl(initiator),
+                ["acls", _, lun] if lun.starts_with("lun_") => Self::MappedLun,
+                ["acls", _, lun, _] if lun.starts_with("lun_") => Self::MappedLink,
+                _ => Self::Other,
+            },
             _ => Self::Other,
         }
     }

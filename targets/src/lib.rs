@@ -1,19 +1,27 @@
-//! Makes exports true in the kernel: LIO iSCSI targets, natively through configfs. Sync; every blocking call blocks here.
+//! Makes exports true in the kernel: LIO targets over iSCSI and Fibre Channel, natively through configfs. Sync; every blocking
+//! call blocks here.
 //!
 //! The four verbs, one module each: [`view`](ExportView::read) looks at one export, [`plan()`] compares it with what is
 //! wanted (pure), [`apply()`] does the steps one by one, [`report()`] says what is true. One export is one backstore, one
 //! target, one portal group, one LUN, and one ACL with one mapped LUN per initiator.
 //!
+//! That is iSCSI. [`fc`] has the same verbs for one volume over one Fibre Channel port, which all volumes share, and
+//! [`plan_exports`] plans a volume over several fabrics at once, with one backstore.
+//!
 //! What must never happen here:
 //! - a step after which an initiator reaches a LUN that neither the old nor the new wish gives it ([`plan()`] has the order);
-//! - a step on an object that is not below this export's names (the HBA folder is shared, see [`Op::Prune`]);
+//! - a step on an object that is not below this export's names (the HBA folder and the ACLs of a Fibre Channel
+//!   port are shared, see [`Op::Prune`]);
 //! - a look at another export: the cost of one does not depend on the others;
 //! - a secret in a plan's text, an error, a `Debug` or a log.
 
 mod apply;
 mod error;
+mod exports;
+pub mod fc;
 mod info;
 pub mod layout;
+mod live;
 mod narrow;
 mod op;
 mod plan;
@@ -22,12 +30,14 @@ mod view;
 
 pub use apply::{Observer, apply, pr_folder, prepare};
 pub use error::Error;
+pub use exports::{Exports, plan_exports};
 pub use info::{BackstoreInfo, SessionInfo, parse_backstore, parse_sessions};
+pub use live::{Live, count_sessions, read_live, read_sessions_of, read_window};
 pub use narrow::{Known, Narrow};
 pub use op::{Op, Value, drains};
 pub use plan::{Wanted, plan};
-pub use report::{ExportFacts, report};
+pub use report::{ExportFacts, report, report_planned};
 pub use view::{
-    AclAuth, AclView, BackstoreView, Credentials, ExportView, HbaFolder, Link, Live, LunView, MappedLun,
-    TargetView, TpgView, read_initiators, read_sessions, read_sessions_of,
+    AclAuth, AclView, BackstoreView, Credentials, ExportView, HbaFolder, Link, LunView, MappedLun,
+    TargetView, TpgView, read_initiators,
 };

@@ -7,10 +7,10 @@
 //!
 //! What must never happen here: a narrow plan where anything but grants has changed; a `Known` that a plan would change.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mooring_host::Tree;
-use mooring_model::Plan;
+use mooring_model::{Grant, Plan};
 
 use crate::Error;
 use crate::op::Op;
@@ -22,6 +22,11 @@ use crate::view::ExportView;
 pub struct Known {
     wanted: Wanted,
     view: ExportView,
+}
+
+/// An export has one grant of an initiator.
+fn by_initiator(grants: &[Grant]) -> BTreeMap<&str, &Grant> {
+    grants.iter().map(|grant| (grant.initiator.as_str(), grant)).collect()
 }
 
 /// What is left to look at: the part of a wish, and of what is known, that differs.
@@ -62,9 +67,12 @@ impl Known {
         if (names, device, portals) != (old_names, old_device, old_portals) {
             return None;
         }
-        let same = |grant: &&mooring_model::Grant, others: &[mooring_model::Grant]| others.contains(*grant);
-        let changed: Vec<_> = grants.iter().filter(|grant| !same(grant, old_grants)).cloned().collect();
-        let gone = old_grants.iter().filter(|grant| !same(grant, grants));
+        let (new_by, old_by) = (by_initiator(grants), by_initiator(old_grants));
+        let same = |grant: &Grant, others: &BTreeMap<&str, &Grant>| {
+            others.get(grant.initiator.as_str()).is_some_and(|other| *other == grant)
+        };
+        let changed: Vec<_> = grants.iter().filter(|grant| !same(grant, &old_by)).cloned().collect();
+        let gone = old_grants.iter().filter(|grant| !same(grant, &new_by));
         let initiators = changed
             .iter()
             .chain(gone)

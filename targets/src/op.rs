@@ -80,6 +80,13 @@ pub enum Op {
         /// The bytes.
         value: Value,
     },
+    /// Reads an attribute; the plan goes on only if it reads exactly this.
+    Expect {
+        /// The attribute.
+        path: TreePath,
+        /// The text, without its final newline.
+        value: String,
+    },
     /// Writes a hint that the kernel may find out of range for this device; then its own value stands.
     Advise {
         /// The attribute.
@@ -98,6 +105,7 @@ impl Op {
             | Self::Prune { path }
             | Self::Unlink { path }
             | Self::Write { path, .. }
+            | Self::Expect { path, .. }
             | Self::Advise { path, .. } => path,
             Self::Link { link, .. } => link,
         }
@@ -113,13 +121,15 @@ impl fmt::Display for Op {
             Self::Link { target, link } => write!(f, "link {link} -> {target}"),
             Self::Unlink { path } => write!(f, "unlink {path}"),
             Self::Write { path, value } => write!(f, "write {path} = {value}"),
+            Self::Expect { path, value } => write!(f, "expect {path} = {value}"),
             Self::Advise { path, value } => write!(f, "write {path} = {value} (may be refused)"),
         }
     }
 }
 
 /// The initiator whose nexus is proven cut once this step has returned: the step removes its ACL, and that call returns
-/// when the commands of its sessions have drained. No other step proves anything (lio.md, d).
+/// when the commands of its sessions have drained. No other step proves anything over iSCSI (lio.md, d); over Fibre Channel:
+/// [`fc::drains`](crate::fc::drains).
 pub fn drains(step: &Step<Op>) -> Option<&str> {
     match &step.op {
         Op::Rmdir { path } => match Place::of(path) {

@@ -1,4 +1,5 @@
-//! Compares what is wanted with what is seen. Pure: no clock, no I/O, no error.
+//! Compares what is wanted over iSCSI with what is seen. Pure: no clock, no I/O, no error. The backstore, which other fabrics
+//! may share, is planned in `backstore`; where its steps stand among those of the fabrics: [`plan_exports`].
 //!
 //! The order, and what breaks without it (errors of the kernel from lio.md, b):
 //! 1. *Take away first.* Modes shrink (`write_protect=1`), every ACL that goes is unmapped, then attributes and portals are
@@ -23,17 +24,19 @@
 
 mod absent;
 mod acl;
+pub(crate) mod backstore;
 mod obstacles;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use mooring_host::TreePath;
 use mooring_model::{BlockedKind, ExportNames, Grant, Mode, Plan, Portal};
 
+use crate::exports::{Exports, plan_exports};
 use crate::layout::{self, TPG_ATTRIBS};
 use crate::op::{Op, Value};
-use crate::view::{AclView, BackstoreView, ExportView, HbaFolder, TpgView};
+use crate::view::{AclView, ExportView, TpgView};
 
 /// One export as it is wanted, with every name filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,25 +76,42 @@ impl Wanted {
     }
 }
 
-/// Blocks of 1 MiB of a 512-byte device. dm devices report about 2 TiB, which initiators log and ignore (lio.md, a).
-const OPTIMAL_SECTORS: &str = "2048";
-
-/// `SE_UDEV_PATH_LEN`, with its terminator: the kernel cuts what is longer, silently.
-const DEVICE_BYTES_MAX: usize = 511;
-
-/// What to do so that what is seen becomes what is wanted.
+/// What to do so that what is seen becomes what is wanted, of a volume that is exported over iSCSI alone. Over several fabrics:
+/// [`plan_exports`](crate::plan_exports).
 pub fn plan(wanted: &Wanted, view: &ExportView) -> Plan<Op> {
+    plan_exports(&Exports { iscsi: Some((wanted, view)), fc: Vec::new() })
+}
+
+/// The part of a plan that is one fabric's; the backstore is planned for all of them together.
+#[derive(Default)]
+pub(crate) struct Part {
+    pub(crate) plan: Plan<Op>,
+    /// The steps before this index take away; those from it on give.
+    pub(crate) gives_at: usize,
+}
+
+/// The part of iSCSI. `open`: nothing of the backstore is in the way.
+pub(crate) fn part(wanted: &Wanted, view: &ExportView, open: bool) -> Part {
     match wanted {
-        Wanted::Present { names, device, portals, grants } => {
-            Present { names, device, portals, grants, view, plan: Plan::default() }.plan()
+        Wanted::Present { names, device: _, portals, grants } => {
+            Present { names, portals, grants, view, plan: Plan::default() }.part(open)
         }
-        Wanted::Absent { names } => absent::plan(names, view),
+        Wanted::Absent { names } => {
+            let plan = absent::plan(names, view);
+            Part { gives_at: plan.steps.len(), plan }
+        }
     }
+}
+
+/// How many initiators are mapped to our LUN, if it shows the backstore under our name.
+pub(crate) fn linked(names: &ExportNames, view: &ExportView) -> Option<usize> {
+    let tpg = view.tpg()?;
+    let link = tpg.lun.as_ref()?.link.as_ref()?;
+    (link.target == layout::backstore(names)).then_some(tpg.acls.len())
 }
 
 struct Present<'a> {
     names: &'a ExportNames,
-    device: &'a Path,
     portals: &'a [Portal],
     grants: &'a [Grant],
     view: &'a ExportView,
@@ -99,20 +119,20 @@ struct Present<'a> {
 }
 
 impl Present<'_> {
-    fn plan(mut self) -> Plan<Op> {
+    fn part(mut self, open: bool) -> Part {
         self.obstacles();
         // With an obstacle in the way only access is taken away: revokes and shrunken modes.
-        let open = self.plan.blocked.is_empty();
+        let open = open && self.plan.blocked.is_empty();
         self.take_away(open);
+        let gives_at = self.plan.steps.len();
         if open {
-            self.backstore();
             self.target();
             self.lun();
             self.admit();
             self.add_portals();
             self.enable();
         }
-        self.plan
+        Part { plan: self.plan, gives_at }
     }
 
     fn write(&mut self, path: TreePath, value: &str, why: &'static str) {
@@ -186,62 +206,6 @@ impl Present<'_> {
         }
     }
 
-    fn backstore(&mut self) {
-        let dir = layout::backstore(self.names);
-        let view = self.view;
-        match &view.backstore {
-            Some(seen) if seen.enabled => {
-                if seen.serial != self.names.serial {
-                    // Not exported, else it is an obstacle: a crash of ours cannot leave this, but it can be put right.
-                    self.plan.step(self.serial(), "its identity; cannot change once exported");
-                }
-                if !self.is_linked() {
-                    self.advise();
-                }
-                return;
-            }
-            Some(half) if self.is_other(half) || half.readonly => {
-                let why = "made halfway for another device; nothing can be linked to it yet";
-                self.plan.step(Op::Rmdir { path: dir.clone() }, why);
-                self.plan.step(Op::Mkdir { path: dir.clone() }, "the backstore");
-            }
-            Some(_) => {}
-            None => {
-                // Always, also when it was seen: another export's removal may take an empty one away at any time.
-                self.plan
-                    .step(Op::Mkdir { path: layout::hba(self.names) }, "the HBA, shared with other exports");
-                self.plan.step(Op::Mkdir { path: dir.clone() }, "the backstore");
-            }
-        }
-        let device = self.device.display().to_string();
-        self.plan.step(write_plain(dir.join("control"), &format!("udev_path={device}")), "its device");
-        self.plan.step(write_plain(dir.join("udev_path"), &device), "the same for people and targetcli");
-        self.plan.step(self.serial(), "its identity; cannot change once exported");
-        self.write(dir.join("enable"), "1", "opens the device");
-        self.advise();
-    }
-
-    fn serial(&self) -> Op {
-        let path = layout::backstore(self.names).join("wwn").join("vpd_unit_serial");
-        write_plain(path, &self.names.serial)
-    }
-
-    /// Whether our own LUN shows the backstore under our name: then the whole export was wired by us.
-    fn is_linked(&self) -> bool {
-        let link = self.view.tpg().and_then(|tpg| tpg.lun.as_ref()?.link.as_ref());
-        link.is_some_and(|link| link.target == layout::backstore(self.names))
-    }
-
-    fn is_other(&self, seen: &BackstoreView) -> bool {
-        seen.device.as_deref().is_some_and(|device| Path::new(device) != self.device)
-    }
-
-    fn advise(&mut self) {
-        let path = layout::backstore(self.names).join("attrib").join("optimal_sectors");
-        let why = "device-mapper claims a transfer size that initiators reject; cannot change once exported";
-        self.plan.step(Op::Advise { path, value: OPTIMAL_SECTORS.into() }, why);
-    }
-
     fn target(&mut self) {
         if self.view.target.is_none() {
             if !self.view.fabric {
@@ -287,7 +251,7 @@ impl Present<'_> {
     }
 }
 
-fn write_plain(path: TreePath, value: &str) -> Op {
+pub(crate) fn write_plain(path: TreePath, value: &str) -> Op {
     Op::Write { path, value: Value::Plain(value.to_owned()) }
 }
 
@@ -313,18 +277,13 @@ fn remove_acl(plan: &mut Plan<Op>, names: &ExportNames, initiator: &str, acl: &A
     );
 }
 
-fn write_protect(mode: Mode) -> &'static str {
+pub(crate) fn write_protect(mode: Mode) -> &'static str {
     match mode {
         Mode::ReadOnly => "1",
         Mode::ReadWrite => "0",
     }
 }
 
-/// Whether only an empty HBA folder is left.
-fn is_empty_hba(view: &ExportView) -> bool {
-    view.backstore.is_none() && view.hba == HbaFolder::Empty
-}
-
-fn foreign(plan: &mut Plan<Op>, object: &TreePath, why: String) {
+pub(crate) fn foreign(plan: &mut Plan<Op>, object: &TreePath, why: String) {
     plan.block(BlockedKind::Foreign, object.as_str(), why);
 }

@@ -2,13 +2,15 @@
 //!
 //! What must never happen here: `in_force` while a plan would still do something; a mode that the kernel does not enforce.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use mooring_model::{Cure, Grant, GrantReport, Iqn, Mode, Naa, Portal, Problem};
+use mooring_model::{Cure, Grant, GrantReport, Iqn, Mode, Naa, Plan, Portal, Problem};
 
 use crate::layout;
+use crate::live::Live;
+use crate::op::Op;
 use crate::plan::{Wanted, plan};
-use crate::view::{ExportView, Live, TpgView};
+use crate::view::{ExportView, TpgView};
 
 /// The part of an export's report that the kernel's tree decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,21 +29,23 @@ pub struct ExportFacts {
     pub problems: Vec<Problem>,
 }
 
-/// What is true of one export. `live` is what [`read_sessions`](crate::read_sessions) saw, or empty.
+/// What is true of one export. `live` is what [`read_live`](crate::read_live) saw, or empty.
 pub fn report(wanted: &Wanted, view: &ExportView, live: &BTreeMap<String, Live>) -> ExportFacts {
-    let plan = plan(wanted, view);
+    report_planned(wanted, view, live, &plan(wanted, view))
+}
+
+/// The same for whoever has the plan of this wish and this view at hand.
+pub fn report_planned(
+    wanted: &Wanted,
+    view: &ExportView,
+    live: &BTreeMap<String, Live>,
+    plan: &Plan<Op>,
+) -> ExportFacts {
     let names = wanted.names();
-    let mut problems: Vec<Problem> = plan
-        .blocked
-        .iter()
-        .map(|blocked| Problem {
-            object: blocked.object.clone(),
-            text: blocked.why.clone(),
-            cure: blocked.kind.cure(),
-        })
-        .collect();
-    let granted = |initiator: &str| wanted.grants().iter().any(|grant| grant.initiator.as_str() == initiator);
-    for initiator in view.tpg().into_iter().flat_map(|tpg| tpg.acls.keys()).filter(|name| !granted(name)) {
+    let mut problems: Vec<_> = plan.blocked.iter().map(Problem::from).collect();
+    let granted: BTreeSet<&str> = wanted.grants().iter().map(|grant| grant.initiator.as_str()).collect();
+    let there = view.tpg().into_iter().flat_map(|tpg| tpg.acls.keys());
+    for initiator in there.filter(|name| !granted.contains(name.as_str())) {
         problems.push(Problem {
             object: initiator.clone(),
             text: "still has an ACL and no grant: it is being revoked".to_owned(),

@@ -3,7 +3,7 @@
 //! The cost, in operations (an attribute is open, read, close; a folder or a link is one): 15 for an export that is complete
 //! and has no grants (3 for the backstore, 1 for the target, 11 for the portal group and its LUN), and 8 for each ACL with
 //! CHAP (4 for one without). It does not depend on other exports. Whether sessions are live is a separate question
-//! ([`read_sessions`], 4 more for each ACL), because no plan depends on it.
+//! ([`read_live`](crate::read_live)), because no plan depends on it.
 //!
 //! What must never happen here: a judgement, a write, a walk into another export. `ls` of `acls` blocks while an `rmdir`
 //! of an ACL drains (lio.md, d): a view runs on a thread that can be lost, like any step.
@@ -11,10 +11,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooring_host::{Entry, EntryKind, Errno, Tree, TreeError, TreePath};
-use mooring_model::{Counters, ExportNames, Secret, SessionReport};
+use mooring_model::{ExportNames, Secret};
 
 use crate::Error;
-use crate::info::{parse_backstore, parse_sessions};
+use crate::info::parse_backstore;
 use crate::layout::{self, TPG_ATTRIBS};
 
 /// One export as the kernel has it.
@@ -178,17 +178,8 @@ pub struct MappedLun {
     pub write_protect: Option<bool>,
 }
 
-/// What a nexus does at this moment.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Live {
-    /// Its sessions.
-    pub sessions: Vec<SessionReport>,
-    /// What it has done since its LUN was mapped.
-    pub counters: Counters,
-}
-
 /// A missing object is `None`, not an error.
-fn maybe<T>(result: Result<T, TreeError>) -> Result<Option<T>, TreeError> {
+pub(crate) fn maybe<T>(result: Result<T, TreeError>) -> Result<Option<T>, TreeError> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.errno == Errno::ENOENT => Ok(None),
@@ -240,6 +231,50 @@ impl ExportView {
     }
 }
 
+/// The backstore of these names.
+pub(crate) fn read_backstore(
+    tree: &dyn Tree,
+    names: &ExportNames,
+) -> Result<Option<BackstoreView>, TreeError> {
+    let dir = layout::backstore(names);
+    let Some(info) = maybe(tree.read_text(&dir.join("info")))? else { return Ok(None) };
+    let info = parse_backstore(&info);
+    let serial = tree.read_text(&dir.join("wwn").join("vpd_unit_serial"))?;
+    // "T10 VPD Unit Serial Number: XXX"; without the label, the whole text.
+    let serial = serial.split_once(':').map_or(serial.as_str(), |(_, serial)| serial).trim();
+    Ok(Some(BackstoreView {
+        enabled: tree.read_text(&dir.join("enable"))? == "1",
+        exported: info.exported,
+        device: info.device,
+        number: info.number,
+        readonly: info.readonly,
+        serial: serial.to_owned(),
+    }))
+}
+
+/// The HBA folder of these names.
+pub(crate) fn read_hba(tree: &dyn Tree, names: &ExportNames) -> Result<HbaFolder, TreeError> {
+    Ok(match maybe(tree.list(&layout::hba(names)))? {
+        None => HbaFolder::Missing,
+        Some(entries) if entries.iter().all(|entry| entry.kind != EntryKind::Dir) => HbaFolder::Empty,
+        Some(_) => HbaFolder::InUse,
+    })
+}
+
+/// The link of a LUN or mapped LUN. Ours is found by its name in one operation; any other needs a look at the folder, which
+/// fails if there is none.
+pub(crate) fn read_link(tree: &dyn Tree, dir: &TreePath) -> Result<Option<Link>, TreeError> {
+    if let Some(target) = maybe(tree.read_link(&dir.join(layout::LINK)))? {
+        return Ok(Some(Link { name: layout::LINK.to_owned(), target }));
+    }
+    let entries = tree.list(dir)?;
+    let Some(entry) = entries.into_iter().find(|entry| entry.kind == EntryKind::Link) else {
+        return Ok(None);
+    };
+    let target = tree.read_link(&dir.join(&entry.name))?;
+    Ok(Some(Link { name: entry.name, target }))
+}
+
 struct Looker<'a> {
     tree: &'a dyn Tree,
     names: &'a ExportNames,
@@ -247,34 +282,14 @@ struct Looker<'a> {
 
 impl Looker<'_> {
     fn export(&self) -> Result<ExportView, TreeError> {
-        let mut view = ExportView { backstore: self.backstore()?, ..ExportView::default() };
+        let mut view =
+            ExportView { backstore: read_backstore(self.tree, self.names)?, ..ExportView::default() };
         if view.backstore.is_none() {
-            view.hba = match maybe(self.tree.list(&layout::hba(self.names)))? {
-                None => HbaFolder::Missing,
-                Some(entries) if entries.iter().all(|entry| entry.kind != EntryKind::Dir) => HbaFolder::Empty,
-                Some(_) => HbaFolder::InUse,
-            };
+            view.hba = read_hba(self.tree, self.names)?;
         }
         view.target = self.target()?;
         view.fabric = view.target.is_some() || self.tree.is_dir(&layout::fabric())?;
         Ok(view)
-    }
-
-    fn backstore(&self) -> Result<Option<BackstoreView>, TreeError> {
-        let dir = layout::backstore(self.names);
-        let Some(info) = maybe(self.tree.read_text(&dir.join("info")))? else { return Ok(None) };
-        let info = parse_backstore(&info);
-        let serial = self.tree.read_text(&dir.join("wwn").join("vpd_unit_serial"))?;
-        // "T10 VPD Unit Serial Number: XXX"; without the label, the whole text.
-        let serial = serial.split_once(':').map_or(serial.as_str(), |(_, serial)| serial).trim();
-        Ok(Some(BackstoreView {
-            enabled: self.tree.read_text(&dir.join("enable"))? == "1",
-            exported: info.exported,
-            device: info.device,
-            number: info.number,
-            readonly: info.readonly,
-            serial: serial.to_owned(),
-        }))
     }
 
     fn target(&self) -> Result<Option<TargetView>, TreeError> {
@@ -296,7 +311,7 @@ impl Looker<'_> {
         let ours = layout::lun_name(self.names.lun);
         for name in dirs(self.tree.list(&dir.join("lun"))?) {
             if name == ours {
-                view.lun = Some(LunView { link: self.link(&layout::lun(self.names))? });
+                view.lun = Some(LunView { link: read_link(self.tree, &layout::lun(self.names))? });
             } else {
                 view.other_luns.push(name);
             }
@@ -307,19 +322,6 @@ impl Looker<'_> {
             view.acls.insert(initiator, acl);
         }
         Ok(view)
-    }
-
-    /// The link of a LUN or mapped LUN. Ours is found by its name in one operation; any other needs a look at the folder.
-    fn link(&self, dir: &TreePath) -> Result<Option<Link>, TreeError> {
-        if let Some(target) = maybe(self.tree.read_link(&dir.join(layout::LINK)))? {
-            return Ok(Some(Link { name: layout::LINK.to_owned(), target }));
-        }
-        let entries = self.tree.list(dir)?;
-        let Some(entry) = entries.into_iter().find(|entry| entry.kind == EntryKind::Link) else {
-            return Ok(None);
-        };
-        let target = self.tree.read_link(&dir.join(&entry.name))?;
-        Ok(Some(Link { name: entry.name, target }))
     }
 
     fn acl(&self, dir: &TreePath) -> Result<AclView, TreeError> {
@@ -341,7 +343,7 @@ impl Looker<'_> {
     }
 
     fn mapped(&self, dir: &TreePath) -> Result<MappedLun, TreeError> {
-        let Some(link) = self.link(dir)? else { return Ok(MappedLun::default()) };
+        let Some(link) = read_link(self.tree, dir)? else { return Ok(MappedLun::default()) };
         let write_protect = match self.tree.read_text(&dir.join("write_protect"))?.as_str() {
             "0" => Some(false),
             "1" => Some(true),
@@ -369,55 +371,8 @@ impl Looker<'_> {
     }
 }
 
-/// The live sessions and the counters of every ACL of the view, by initiator. A dead initiator's session stays listed for up
-/// to 45 s (lio.md, m). The kernel shows one session of an ACL, the newest, whatever their number.
-pub fn read_sessions(
-    tree: &dyn Tree,
-    names: &ExportNames,
-    view: &ExportView,
-) -> Result<BTreeMap<String, Live>, Error> {
-    let mut all = BTreeMap::new();
-    let Some(tpg) = view.tpg() else { return Ok(all) };
-    for (initiator, acl) in &tpg.acls {
-        let live =
-            live(tree, &layout::acl(names, initiator), acl).map_err(|source| Error::View { source })?;
-        all.insert(initiator.clone(), live);
-    }
-    Ok(all)
-}
-
-/// The live sessions of one initiator, in one operation, whatever the number of others; `None`: it has no ACL.
-pub fn read_sessions_of(
-    tree: &dyn Tree,
-    names: &ExportNames,
-    initiator: &str,
-) -> Result<Option<Vec<SessionReport>>, Error> {
-    let info = maybe(tree.read_text(&layout::acl(names, initiator).join("info")))
-        .map_err(|source| Error::View { source })?;
-    Ok(info.map(|info| parse_sessions(&info).iter().filter_map(crate::SessionInfo::report).collect()))
-}
-
 /// The initiators that have an ACL of this export, wanted or not, in one operation.
 pub fn read_initiators(tree: &dyn Tree, names: &ExportNames) -> Result<Vec<String>, Error> {
     let entries = maybe(tree.list(&layout::acls(names))).map_err(|source| Error::View { source })?;
     Ok(dirs(entries.unwrap_or_default()).collect())
-}
-
-fn live(tree: &dyn Tree, dir: &TreePath, acl: &AclView) -> Result<Live, TreeError> {
-    let info = maybe(tree.read_text(&dir.join("info")))?.unwrap_or_default();
-    let mut live = Live {
-        sessions: parse_sessions(&info).iter().filter_map(crate::SessionInfo::report).collect(),
-        ..Live::default()
-    };
-    for (name, _) in acl.luns.iter().filter(|(_, mapped)| mapped.write_protect.is_some()) {
-        let statistics = dir.join(name).join("statistics").join("scsi_auth_intr");
-        let number = |file: &str| -> Result<u64, TreeError> {
-            let text = maybe(tree.read_text(&statistics.join(file)))?.unwrap_or_default();
-            Ok(text.trim().parse().unwrap_or(0))
-        };
-        live.counters.commands += number("num_cmds")?;
-        live.counters.read_mib += number("read_mbytes")?;
-        live.counters.written_mib += number("write_mbytes")?;
-    }
-    Ok(live)
 }

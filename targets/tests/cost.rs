@@ -5,10 +5,12 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+
 use common::*;
 use mooring_host::fake::{Counted, FakeLio, FakeMachine};
-use mooring_model::{Mode, VolumeId};
-use mooring_targets::{Known, Wanted, apply, plan, read_sessions};
+use mooring_model::{FcFabric, Mode, VolumeId};
+use mooring_targets::{Known, Wanted, apply, plan, read_live};
 
 const PORTALS: [&str; 1] = ["10.10.0.10:3260"];
 
@@ -59,10 +61,17 @@ fn costs(machine: &FakeMachine) -> Vec<(&'static str, u64, u64)> {
     }
     let wanted = present(&PORTALS, both_rw);
     cost(&tree, &wanted);
-    let view = look(&tree, &wanted);
     tree.reset();
-    read_sessions(&tree, &names(), &view).unwrap();
+    let live = read_live(&tree, &wanted, &BTreeMap::new()).unwrap();
     costs.push(("sessions and counters, two grants", tree.total(), 0));
+    tree.reset();
+    assert_eq!(read_live(&tree, &wanted, &live).unwrap(), live);
+    costs.push(("the same again, both idle", tree.total(), 0));
+    let session = machine.login(PORTALS[0], names().iqn.as_str(), &host(1), Some(("user", "secret-1234567")));
+    machine.write(session.unwrap(), 1).unwrap();
+    tree.reset();
+    read_live(&tree, &wanted, &live).unwrap();
+    costs.push(("the same again, one at work", tree.total(), 0));
     let (looked, done) = cost(&tree, &absent());
     costs.push(("tombstone, two grants", looked, done));
     costs
@@ -81,6 +90,8 @@ fn cost_does_not_depend_on_other_exports() {
             ("mode change", 31, 1),
             ("revoke of one of two", 31, 3),
             ("sessions and counters, two grants", 8, 0),
+            ("the same again, both idle", 4, 0),
+            ("the same again, one at work", 6, 0),
             ("tombstone, two grants", 31, 14),
         ]
     );
@@ -120,4 +131,73 @@ fn a_narrow_change_does_not_depend_on_other_attachments() {
     };
     assert_eq!(costs(1), [15, 17, 12]);
     assert_eq!(costs(100), costs(1));
+}
+
+/// A port with this many other volumes on it, each granted to the same initiators as ours.
+fn port_beside(others: u16) -> FakeMachine {
+    let machine = fc::bare(FcFabric::TcmFc);
+    for number in 0..others {
+        let volume =
+            VolumeId::from_u128((u128::from(number % 3) * 0x20 + 0x80) << 120 | u128::from(number + 1));
+        let device = format!("/dev/vg0/fc{number}");
+        machine.add_device(&device, 1 << 30);
+        let grants =
+            vec![fc::grant(1, 2 + number, Mode::ReadWrite), fc::grant(2, 2 + number, Mode::ReadOnly)];
+        let names = fc::names(FcFabric::TcmFc, volume);
+        let wanted = fc::Wanted::Present { names, device: device.into(), grants };
+        fc::Node::new(&machine).pass(&machine.lio(), &wanted).unwrap();
+    }
+    machine
+}
+
+/// Operations of a look over Fibre Channel, and of doing the plan that follows from it.
+fn fc_cost(tree: &Counted<FakeLio>, node: &fc::Node<'_>, wanted: &fc::Wanted) -> (u64, u64) {
+    tree.reset();
+    let view = node.look(tree, wanted);
+    let looked = tree.total();
+    let steps = mooring_targets::fc::plan(wanted, &view);
+    tree.reset();
+    apply(&steps, tree, &mut ()).unwrap();
+    assert_eq!(tree.total(), steps.steps.len() as u64, "one step is one operation");
+    node.settle(wanted);
+    (looked, steps.steps.len() as u64)
+}
+
+/// Law 8 on a port that all volumes share: what a look and a change cost does not depend on how many there are.
+#[test]
+fn cost_does_not_depend_on_other_volumes_of_the_port() {
+    let costs = |others| {
+        let machine = port_beside(others);
+        let (tree, node) = (Counted::new(machine.lio()), fc::Node::new(&machine));
+        let (rw, ro) = (fc::grant(1, 1, Mode::ReadWrite), fc::grant(2, 1, Mode::ReadOnly));
+        let present = |grants| fc::present(FcFabric::TcmFc, grants);
+        let wishes = [
+            ("first grant", present(vec![rw.clone()])),
+            ("further grant, read-only", present(vec![rw.clone(), ro.clone()])),
+            ("nothing to do, two grants", present(vec![rw.clone(), ro])),
+            ("mode change", present(vec![rw.clone(), fc::grant(2, 1, Mode::ReadWrite)])),
+            ("revoke of one of two", present(vec![rw])),
+            ("tombstone, one grant", fc::absent(FcFabric::TcmFc)),
+        ];
+        wishes
+            .into_iter()
+            .map(|(name, wanted)| {
+                let (looked, done) = fc_cost(&tree, &node, &wanted);
+                (name, looked, done)
+            })
+            .collect::<Vec<_>>()
+    };
+    let alone = costs(1);
+    assert_eq!(
+        alone,
+        [
+            ("first grant", 8, 13),
+            ("further grant, read-only", 13, 9),
+            ("nothing to do, two grants", 12, 0),
+            ("mode change", 12, 1),
+            ("revoke of one of two", 12, 5),
+            ("tombstone, one grant", 8, 7),
+        ]
+    );
+    assert_eq!(alone, costs(200));
 }

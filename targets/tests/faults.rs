@@ -9,9 +9,11 @@ use std::collections::BTreeMap;
 
 use common::*;
 use mooring_host::Tree;
-use mooring_host::fake::FakeMachine;
+use mooring_host::fake::{FakeMachine, IO_BYTES};
 use mooring_model::{BlockedKind, Chain, Cure, Mode, Portal};
-use mooring_targets::{Error, Wanted, layout, plan, pr_folder, prepare, read_sessions, report};
+use mooring_targets::{
+    Error, Wanted, count_sessions, layout, plan, pr_folder, prepare, read_live, read_sessions_of, report,
+};
 
 const PORTALS: [&str; 1] = ["10.10.0.10:3260"];
 const DROP: &str = "secret-1234567";
@@ -184,7 +186,7 @@ fn a_report_says_what_the_kernel_enforces() {
     );
     let now = |wish: &Wanted| {
         let view = look(&tree, wish);
-        report(wish, &view, &read_sessions(&tree, wish.names(), &view).unwrap())
+        report(wish, &view, &read_live(&tree, wish, &BTreeMap::new()).unwrap())
     };
     assert!(!now(&wish).in_force);
     settle(&machine, &wish);
@@ -231,11 +233,51 @@ fn commands_in_flight_are_counted() {
     for _ in 0..8 {
         machine.start_write(session, 1).unwrap();
     }
-    let view = look(&tree, &wish());
-    let live = read_sessions(&tree, &names(), &view).unwrap();
-    assert_eq!(live[&host(1)].sessions[0].in_flight, 8);
+    let now = || read_live(&tree, &wish(), &BTreeMap::new()).unwrap();
+    assert_eq!(now()[&host(1)].sessions[0].in_flight, 8);
     machine.release(DEVICE);
-    assert_eq!(read_sessions(&tree, &names(), &view).unwrap()[&host(1)].sessions[0].in_flight, 0);
+    assert_eq!(now()[&host(1)].sessions[0].in_flight, 0);
+}
+
+/// Of several sessions of one initiator its ACL shows the newest; the target counts them all.
+#[test]
+fn the_target_counts_the_sessions_that_no_acl_shows() {
+    let machine = machine();
+    let tree = machine.lio();
+    let portals = [PORTALS[0], "10.20.0.10:3260"];
+    settle(&machine, &present(&portals, wish().grants().to_vec()));
+    let count = || count_sessions(&tree, &names()).unwrap();
+    assert_eq!(count(), Some(0));
+    let login = |portal| machine.login(portal, names().iqn.as_str(), &host(1), Some(("user", DROP))).unwrap();
+    let (older, newer) = (login(portals[0]), login(portals[1]));
+    let shown = || read_sessions_of(&tree, &names(), &host(1)).unwrap().unwrap().len();
+    assert_eq!((count(), shown()), (Some(2), 1));
+    machine.logout(newer);
+    assert_eq!((count(), shown()), (Some(1), 1));
+    machine.logout(older);
+    assert_eq!((count(), shown()), (Some(0), 0));
+    assert_eq!(count_sessions(&tree, &names_of(mooring_model::VolumeId::from_u128(1))).unwrap(), None);
+}
+
+/// What was counted before stands while no command has come; a nexus that is not there has done nothing.
+#[test]
+fn counters_move_with_the_commands() {
+    let machine = machine();
+    let tree = machine.lio();
+    settle(&machine, &wish());
+    let session = machine.login(PORTALS[0], names().iqn.as_str(), &host(1), Some(("user", DROP))).unwrap();
+    for _ in 0..(1 << 20) / IO_BYTES {
+        machine.write(session, 1).unwrap();
+    }
+    let first = read_live(&tree, &wish(), &BTreeMap::new()).unwrap();
+    let counters = first[&host(1)].counters;
+    assert_eq!((counters.commands, counters.read_mib, counters.written_mib), ((1 << 20) / IO_BYTES, 0, 1));
+    assert_eq!(read_live(&tree, &wish(), &first).unwrap(), first);
+    machine.read(session, 1).unwrap();
+    let next = read_live(&tree, &wish(), &first).unwrap()[&host(1)].counters;
+    assert_eq!((next.commands, next.written_mib), (counters.commands + 1, 1));
+    settle(&machine, &absent());
+    assert_eq!(read_live(&tree, &wish(), &first).unwrap(), BTreeMap::new());
 }
 
 /// A blocked export is a problem in the report, with the operator's cure, and is never in force.

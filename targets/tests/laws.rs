@@ -399,7 +399,7 @@ fn is_so_already(op: &Op, errno: Errno) -> bool {
             path.name() == "enable" && path.as_str().starts_with("core/") && errno == Errno::EEXIST
         }
         Op::Advise { .. } => errno == Errno::EINVAL,
-        Op::Link { .. } => false,
+        Op::Link { .. } | Op::Expect { .. } => false,
     }
 }
 

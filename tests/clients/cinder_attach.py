@@ -1,6 +1,8 @@
 """One call of python-cinderclient against a controller, for the tests: prints its answer as JSON.
 
     cinder_attach.py URL TOKEN create VOLUME INITIATOR HOST MODE   reserve, connect, complete: as Nova does
+    cinder_attach.py URL TOKEN connect VOLUME CONNECTOR MODE       the same with a whole connector, as JSON
+    cinder_attach.py URL TOKEN retype VOLUME TYPE
     cinder_attach.py URL TOKEN delete ATTACHMENT
     cinder_attach.py URL TOKEN show VOLUME
 """
@@ -16,12 +18,16 @@ MICROVERSION = "3.54"
 
 
 def create(cinder, volume, initiator, host, mode):
+    connector = {"initiator": initiator, "host": host, "ip": "10.10.0.12", "multipath": False,
+                 "os_type": "linux", "platform": "x86_64", "mountpoint": "/dev/vdb"}
+    return connect(cinder, volume, json.dumps(connector), mode)
+
+
+def connect(cinder, volume, connector, mode):
     """Reserves, gives the connector, completes; the connection info is what a host logs in with."""
     made = cinder.attachments.create(volume, None, mode=mode)
     made = made["id"] if isinstance(made, dict) else made.id
-    connector = {"initiator": initiator, "host": host, "ip": "10.10.0.12", "multipath": False,
-                 "os_type": "linux", "platform": "x86_64", "mountpoint": "/dev/vdb"}
-    cinder.attachments.update(made, connector)
+    cinder.attachments.update(made, json.loads(connector))
     cinder.attachments.complete(made)
     return cinder.attachments.show(made).to_dict()
 
@@ -32,6 +38,11 @@ def main():
     cinder = client.Client(MICROVERSION, session=session.Session(auth=auth), endpoint_override=url)
     if what == "create":
         answer = create(cinder, *rest)
+    elif what == "connect":
+        answer = connect(cinder, *rest)
+    elif what == "retype":
+        cinder.volumes.retype(rest[0], rest[1], "never")
+        answer = {}
     elif what == "delete":
         cinder.attachments.delete(rest[0])
         answer = {}

@@ -1,18 +1,25 @@
-//! Clients that we did not write: python-cinderclient, from PyPI, in an environment of its own below `target/`.
+//! Clients that we did not write: python-cinderclient, openstacksdk and python-openstackclient, from PyPI, in an environment of
+//! their own below `target/`.
 //!
-//! What must never happen here: a version that depends on the day (all are pinned); anything installed outside of `target/`.
+//! What must never happen here: a version that depends on the day (all are pinned); a client installed outside of `target/`; a
+//! script that ends without a word about its tests and counts as passed.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdin, Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use mooring_rig::options::workspace_root;
+use mooring_rig::packages;
 use serde_json::Value;
 
 const REQUIREMENTS: &str = include_str!("../clients/requirements.txt");
 const SCRIPT: &str = "tests/clients/cinder_attach.py";
 
-/// The environment's Python, made first if it is not there. As root, Debian's `python3-venv` is installed where it is missing.
+/// Each has tests, and says how each ended.
+const SCRIPTS: [&str; 4] = ["cinder.py", "nova.py", "sdk.py", "osc.py"];
+
+/// The environment's Python, made first if it is not there.
 fn python() -> Result<PathBuf> {
     let folder = workspace_root().join("target/clients");
     let (python, done) = (folder.join("bin/python"), folder.join("requirements.txt"));
@@ -31,27 +38,13 @@ fn python() -> Result<PathBuf> {
     Ok(python)
 }
 
+/// As root, Debian's package is installed where Python has no `venv`.
 fn ensure_venv() -> Result<()> {
-    let works = || {
+    packages::install("Python's venv", || {
         let probe = Command::new("python3").args(["-c", "import venv, ensurepip"]).output();
-        probe.is_ok_and(|output| output.status.success())
-    };
-    if works() {
-        return Ok(());
-    }
-    let hint = "run: sudo apt-get install -y --no-install-recommends python3-venv";
-    if !nix::unistd::geteuid().is_root() || !Path::new("/usr/bin/apt-get").exists() {
-        bail!("the tests need Python's venv: {hint}");
-    }
-    eprintln!("installing python3-venv");
-    let mut install = Command::new("apt-get");
-    install.args(["install", "-y", "--no-install-recommends", "python3-venv"]);
-    if run(install.env("DEBIAN_FRONTEND", "noninteractive")).is_err() {
-        // The lists of a fresh machine may be missing or old.
-        run(Command::new("apt-get").arg("update")).context("update the package lists")?;
-        run(install.env("DEBIAN_FRONTEND", "noninteractive")).context("install python3-venv")?;
-    }
-    if works() { Ok(()) } else { bail!("python3-venv is installed and Python's venv does not work; {hint}") }
+        let works = probe.is_ok_and(|output| output.status.success());
+        if works { Vec::new() } else { vec!["python3-venv"] }
+    })
 }
 
 fn run(command: &mut Command) -> Result<String> {
@@ -82,4 +75,90 @@ impl Cinder {
         let out = run(&mut command).context("python-cinderclient")?;
         serde_json::from_str(out.trim()).with_context(|| format!("python-cinderclient printed {out}"))
     }
+}
+
+/// How the tests of the scripts ended.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Tally {
+    /// Those that held.
+    pub passed: usize,
+    /// Those that did not, as the script named them.
+    pub failures: Vec<String>,
+    /// Those that need what is not there yet.
+    pub skipped: usize,
+}
+
+impl Tally {
+    /// Counts one line of a script.
+    fn take(&mut self, line: &str) {
+        match line.split_once(' ') {
+            Some(("ok", _)) => self.passed += 1,
+            Some(("FAILED", what)) => self.failures.push(what.to_owned()),
+            Some(("skipped", _)) => self.skipped += 1,
+            _ => {}
+        }
+    }
+}
+
+/// A control plane with fake hosts, for as long as this lives.
+struct Fleet {
+    process: Child,
+    // Its end is the process's.
+    input: Option<ChildStdin>,
+    /// How it is reached.
+    how: Value,
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.input = None;
+        // One that is gone already has said why.
+        let _ = self.process.wait();
+    }
+}
+
+impl Fleet {
+    fn start(program: &Path, args: &[&str]) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().with_context(|| format!("start {}", program.display()))?;
+        let input = process.stdin.take();
+        let output = process.stdout.take().context("the fleet's output")?;
+        let mut fleet = Self { process, input, how: Value::Null };
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).context("read how the fleet is reached")?;
+        fleet.how = serde_json::from_str(&line).context("the fleet did not start")?;
+        Ok(fleet)
+    }
+}
+
+/// Runs the scripts of all clients against `mooring-fleet-serve`, and passes on what they print.
+pub fn run_all(serve: &Path) -> Result<Tally> {
+    let python = python()?;
+    let (tokens, noauth) = (Fleet::start(serve, &[])?, Fleet::start(serve, &["--no-auth"])?);
+    let fleets = serde_json::json!({ "tokens": tokens.how, "noauth": noauth.how }).to_string();
+    let mut all = Tally::default();
+    for script in SCRIPTS {
+        let mut command = Command::new(&python);
+        command.arg(workspace_root().join("tests/clients").join(script)).env("MOORING_FLEETS", &fleets);
+        // Modules beside the script are not to leave compiled ones there.
+        command.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut process = command.spawn().with_context(|| format!("start {script}"))?;
+        let mut own = Tally::default();
+        let output = process.stdout.take().context("a script's output")?;
+        for line in BufReader::new(output).lines() {
+            let line = line.with_context(|| format!("read what {script} says"))?;
+            println!("{line}");
+            own.take(&line);
+        }
+        let status = process.wait().with_context(|| format!("wait for {script}"))?;
+        ensure!(
+            own.passed > 0 && (status.success() || !own.failures.is_empty()),
+            "{script} ended with {status}: see above"
+        );
+        all.passed += own.passed;
+        all.failures.extend(own.failures);
+        all.skipped += own.skipped;
+    }
+    Ok(all)
 }

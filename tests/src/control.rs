@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use mooring_rig::{Output, Running};
 use serde_json::Value;
 
-use crate::evidence::wait_for;
+use crate::evidence::{check, wait_for};
 use crate::native::{AGENT_PORT, NativeHost};
 use crate::pki::{Authority, Signed};
 use crate::site::{AGENT, BIN, Site};
@@ -15,7 +15,13 @@ use crate::site::{AGENT, BIN, Site};
 /// The controller's port.
 pub const PORT: u16 = 8776;
 /// The token of the tests: an admin's.
-pub const TOKEN: &str = "test-token-of-this-site-only-0123456789";
+pub const TOKEN: &str =
+    "mooring_95451c08a4e6511a_de7e0d5169bb9d3519d696913eca5303d8ab728b199895c89879bc3f728fe22c";
+/// The part of it that says which entry of the token file is meant.
+const TOKEN_ID: &str = "95451c08a4e6511a";
+/// Its hash, as `mooring-controller token` wrote it.
+const TOKEN_HASH: &str =
+    "$argon2id$v=19$m=19456,t=2,p=1$6in3zwpeA+v/uuTE9k0rIQ$g91O0FRxv2rjl0rd4nL5dVqRpHAdiGCyddfKiP8iPSk";
 
 /// A site with a controller on it, and native hosts.
 pub struct Control<'a> {
@@ -24,7 +30,7 @@ pub struct Control<'a> {
     /// Its native hosts, host1 first.
     pub hosts: Vec<NativeHost<'a>>,
     controller: Option<Running>,
-    authority: String,
+    authority: Authority,
     ours: Signed,
 }
 
@@ -41,7 +47,7 @@ impl<'a> Control<'a> {
             site.install(vm, &["mooring-agent", "mooring-sessiond"])?;
             hosts.push(host);
         }
-        let control = Self { site, hosts, controller: None, authority: authority.pem, ours };
+        let control = Self { site, hosts, controller: None, authority, ours };
         control.configure()?;
         Ok(control)
     }
@@ -49,20 +55,19 @@ impl<'a> Control<'a> {
     /// Writes the controller's files: its certificates, its configuration and its tokens. A power cut takes them with the VM's root.
     pub fn configure(&self) -> Result<()> {
         let storage = self.site.storage()?;
-        storage.write("/etc/mooring/ca.crt", self.authority.as_bytes(), 0o644)?;
+        storage.write("/etc/mooring/ca.crt", self.authority.pem.as_bytes(), 0o644)?;
         storage.write("/etc/mooring/controller.crt", self.ours.cert.as_bytes(), 0o644)?;
         storage.write("/etc/mooring/controller.key", self.ours.key.as_bytes(), 0o600)?;
-        let hash = storage.sh(&format!("printf %s {TOKEN} | sha256sum | cut -d ' ' -f 1"))?.ok()?;
         let tokens = format!(
-            "[[tokens]]\nname = \"test\"\nproject = \"0123456789abcdef0123456789abcdef\"\nuser = \"test\"\nadmin = true\n\
-             sha256 = \"{}\"\n",
-            hash.line()
+            "[[tokens]]\nname = \"test\"\nid = \"{TOKEN_ID}\"\nproject = \"0123456789abcdef0123456789abcdef\"\n\
+             user = \"test\"\nroles = [\"admin\", \"service\"]\nargon2 = \"{TOKEN_HASH}\"\n"
         );
         storage.write("/etc/mooring/tokens.toml", tokens.as_bytes(), 0o600)?;
         storage.write("/etc/mooring/token", TOKEN.as_bytes(), 0o600)?;
         let mut config = format!(
             "state_dir = \"/srv/mooring/controller\"\nlisten = [\"127.0.0.1:{PORT}\", \"10.30.0.10:{PORT}\"]\n\
              insecure = true\ntokens = \"/etc/mooring/tokens.toml\"\nlog = \"info\"\n\
+             [quota]\nvolumes = -1\ngigabytes = -1\n\
              [[agents]]\nname = \"storage\"\naddress = \"{AGENT}\"\n"
         );
         for host in &self.hosts {
@@ -84,19 +89,31 @@ impl<'a> Control<'a> {
             .command([format!("{BIN}/mooring-controller")])
             .timeout(Duration::from_hours(1))
             .spawn()?;
-        let agents = self.hosts.len() + 1;
         wait_for("the controller and its agents", Duration::from_mins(1), || {
             if !controller.is_running() {
                 bail!("the controller has ended: {}", controller.stderr_so_far());
             }
-            let out = self.mooring(&["--json", "host", "list"])?.ok()?;
-            let hosts: Value = serde_json::from_str(&out.stdout).with_context(|| out.stdout.clone())?;
-            let up =
-                hosts["hosts"].as_array().map_or(0, |all| all.iter().filter(|h| h["up"] == true).count());
-            if up == agents { Ok(Some(())) } else { bail!("{up} of {agents} agents are up: {hosts}") }
+            self.all_up().map(Some)
         })?;
         self.controller = Some(controller);
         Ok(())
+    }
+
+    /// Demands that the controller reaches all its agents.
+    pub fn all_up(&self) -> Result<()> {
+        let agents = self.hosts.len() + 1;
+        let hosts = self.json(&["host", "list"])?;
+        let up = hosts["hosts"].as_array().map_or(0, |all| all.iter().filter(|h| h["up"] == true).count());
+        check(up == agents, || format!("{up} of {agents} agents are up: {hosts}"))
+    }
+
+    /// Puts a host in place again that a power cut has emptied, and starts it.
+    pub fn host_again(&mut self, name: &str) -> Result<()> {
+        let host = self.hosts.iter_mut().find(|host| host.vm.name() == name);
+        let host = host.with_context(|| format!("no host is named {name}"))?;
+        *host = NativeHost::prepare(host.vm, &self.authority)?;
+        self.site.install(host.vm, &["mooring-agent", "mooring-sessiond", "mooring-stamp"])?;
+        host.start()
     }
 
     /// Kills the controller with -9; its log.

@@ -6,6 +6,7 @@
 
 mod crash;
 mod force;
+pub mod trials;
 
 use std::time::{Duration, Instant};
 
@@ -131,6 +132,7 @@ impl<'a> Demo<'a> {
         self.plain_is_not_shared()?;
         self.share()?;
         self.read_only_is_real()?;
+        self.mode_changes()?;
         self.host_processes_killed()?;
         self.force_detach()?;
         self.control_only_unmaps()?;
@@ -260,6 +262,40 @@ impl<'a> Demo<'a> {
         Ok(())
     }
 
+    /// Host1 reads only, and writes again, in one session: past its own kernel the target says no meanwhile.
+    fn mode_changes(&mut self) -> Result<()> {
+        let session = |demo: &Self| demo.control.hosts[0].session(&demo.target);
+        let (before, generic) = (session(self)?, self.disk1.generic()?);
+        let vm = self.disk1.vm;
+        // READ what stands there, and WRITE the same: nothing changes whatever the target says.
+        let raw = format!(
+            "dd if={} of=/run/block bs=512 count=1 skip=2048 iflag=direct 2>/dev/null && \
+             sg_raw -s 512 -i /run/block {generic} 2a 00 00 00 08 00 00 00 01 00 2>&1",
+            self.disk1.path
+        );
+        let mut took = Vec::new();
+        for (mode, refused) in [("ro", true), ("rw", false)] {
+            let began = Instant::now();
+            let set = self.control.json(&["attachment", "mode", &self.attachment1, mode])?;
+            took.push(began.elapsed().as_millis());
+            check(set["attachment"]["effective_mode"] == mode && set["barrier"] == false, || {
+                format!("{set}")
+            })?;
+            let said = vm.sh(&raw)?;
+            check(
+                said.stdout.contains("Data Protect") == refused && said.status.success() != refused,
+                || format!("a raw WRITE(10) of host1 in mode {mode}: {}{}", said.stdout, said.stderr),
+            )?;
+        }
+        check(session(self)? == before, || "host1 has logged in anew".to_owned())?;
+        self.evidence.shows(format!(
+            "`mooring attachment mode` makes host1 ro and rw again in its session ({} and {} ms with the command line): a raw \
+             WRITE is refused by the target meanwhile, and not afterwards",
+            took[0], took[1]
+        ));
+        Ok(())
+    }
+
     /// A client that we did not write attaches and detaches: python-cinderclient, and stock open-iscsi on host2.
     fn cinderclient(&mut self) -> Result<()> {
         let storage = self.site.storage()?;
@@ -316,31 +352,6 @@ impl<'a> Demo<'a> {
 fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines.iter().skip(lines.len().saturating_sub(40)).copied().collect::<Vec<_>>().join("\n")
-}
-
-/// Force-detaches many times with writes in flight, each time with the proof that nothing lands afterwards.
-pub fn soak(programs: &Programs, trials: u32) -> Result<()> {
-    let site = Site::up(RigOptions::standard(2).named("soak").forward(PORT), programs)?;
-    let agent = site.start_agent()?;
-    let mut control = Control::prepare(&site)?;
-    control.start()?;
-    let mut demo = Demo::new(&site, control, Evidence::default())?;
-    demo.create()?;
-    demo.attach_both()?;
-    for trial in 1..=trials {
-        if trial > 1 {
-            demo.reattach_host1()?;
-        }
-        demo.force_detach().with_context(|| format!("trial {trial} of {trials}"))?;
-        println!(
-            "trial {trial} of {trials}: proven, nothing landed, survivor's longest gap {} ms",
-            demo.proved.longest_gap_ms
-        );
-    }
-    demo.control_only_unmaps()?;
-    demo.remove_everything()?;
-    agent.kill()?;
-    site.rig.check_consoles()
 }
 
 /// How long hosts may take to go on after the storage node was away.

@@ -54,6 +54,13 @@ impl<'a> Disk<'a> {
         sequences(&out.stdout)
     }
 
+    /// Writes zeros over the first block past the block layer (SG_IO), and says what the target answered.
+    pub fn write_raw(&self) -> Result<String> {
+        let generic = self.generic()?;
+        let write = format!("sg_raw -s 512 -i /dev/zero {generic} 2a 00 00 00 00 00 00 00 01 00 2>&1");
+        Ok(self.vm.sh(&write)?.stdout)
+    }
+
     /// The generic device, for commands past the block layer.
     pub fn generic(&self) -> Result<String> {
         let name = self.name()?;

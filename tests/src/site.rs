@@ -170,6 +170,21 @@ impl Site {
             .with_context(|| format!("`mooring {}` answered: {}", args.join(" "), out.stdout))
     }
 
+    /// Puts so many milliseconds before every write of an LV, or takes them away. The LV's own table is swapped: its export
+    /// goes on.
+    pub fn delay_writes(&self, device: &str, ms: Option<u64>) -> Result<()> {
+        let table = match ms {
+            Some(ms) => format!("awk '{{print $1, $2, \"delay\", $4, $5, 0, $4, $5, {ms}}}'"),
+            None => "awk '{print $1, $2, \"linear\", $4, $5}'".to_owned(),
+        };
+        let script = format!(
+            "modprobe dm-delay; name=$(dmsetup info -c --noheadings -o name {device}); \
+             dmsetup table $name | {table} > /run/table; dmsetup reload $name /run/table; dmsetup resume $name"
+        );
+        self.storage()?.sh(&script)?.ok().context("swap the LV's table")?;
+        Ok(())
+    }
+
     /// Reads the stamps of the volume on the storage node, from the LV itself.
     pub fn stamps_on_storage(&self, device: &str) -> Result<Vec<u64>> {
         let out = self.storage()?.run(&[&format!("{BIN}/mooring-stamp"), "read", device])?.ok()?;
@@ -200,11 +215,24 @@ pub fn sequences(json: &str) -> Result<Vec<u64>> {
     stamps.iter().map(|stamp| stamp["sequence"].as_u64().context("a stamp without a sequence")).collect()
 }
 
-/// The last progress line of `mooring-stamp write` or `watch`.
+/// The last progress line of `mooring-stamp write` or `watch`; waits for the first one.
 pub fn progress(running: &Running) -> Result<Value> {
-    let text = running.stdout_so_far();
-    let line = text.lines().rev().find(|line| line.ends_with('}')).context("no progress was printed yet")?;
-    serde_json::from_str(line).with_context(|| format!("progress: {line}"))
+    wait_for("the first line of progress", Duration::from_secs(30), || {
+        let text = running.stdout_so_far();
+        let Some(line) = text.lines().rev().find(|line| line.ends_with('}')) else {
+            check(running.is_running(), || format!("the program has ended: {}", running.stderr_so_far()))?;
+            return Ok(None);
+        };
+        serde_json::from_str(line).map(Some).with_context(|| format!("progress: {line}"))
+    })
+}
+
+/// The same, once it has done anything.
+pub fn going(running: &Running) -> Result<Value> {
+    wait_for("the first I/O to be done", Duration::from_secs(30), || {
+        let seen = progress(running)?;
+        Ok((number(&seen, "done")? > 0).then_some(seen))
+    })
 }
 
 /// One number of a progress line.

@@ -2,8 +2,10 @@
 //!
 //! Nothing here is part of the product. Every chore that CI runs is a chore that a developer runs by the same words.
 
+mod bench_api;
 mod demo;
 mod proto;
+mod sim;
 mod stages;
 mod test;
 mod vm;
@@ -34,6 +36,8 @@ enum Chore {
     Bench(BenchArgs),
     /// Run the proofs many times
     Soak(SoakArgs),
+    /// Simulate the control plane: real controller and agents on fake hosts, from seeds, in virtual time
+    Sim(sim::SimArgs),
     /// Check the arrows between crates and the house's other rules
     Arch,
     /// Make the code and the descriptor of the wire from api/proto
@@ -66,13 +70,15 @@ enum Bench {
         #[arg(long, default_value_t = 100)]
         rounds: u32,
     },
+    /// The control plane: cycles of attachments per second, reads of a large world, syncs, memory
+    Api(bench_api::ApiArgs),
 }
 
 /// How often.
 #[derive(Debug, Args)]
 struct SoakArgs {
-    /// Force detaches with writes in flight, each with its proof
-    #[arg(long, default_value_t = 50)]
+    /// Force detaches and fences of a writing host, for each of its states: alive, network cut, power cut
+    #[arg(long, default_value_t = 200)]
     trials: u32,
 }
 
@@ -99,9 +105,13 @@ fn main() -> ExitCode {
         Chore::Bench(BenchArgs { what: Bench::Attach { rounds } }) => test::build_programs(&root())
             .and_then(|programs| mooring_tests::bench_attach::run(&programs, rounds))
             .map(|()| ExitCode::SUCCESS),
+        Chore::Bench(BenchArgs { what: Bench::Api(args) }) => {
+            bench_api::run(&args, &root()).map(|()| ExitCode::SUCCESS)
+        }
         Chore::Soak(args) => test::build_programs(&root())
-            .and_then(|programs| mooring_tests::demo::soak(&programs, args.trials))
+            .and_then(|programs| mooring_tests::demo::trials::run(&programs, args.trials))
             .map(|()| ExitCode::SUCCESS),
+        Chore::Sim(args) => sim::run(&args, &root()).map(|count| code(count.failed == 0)),
         Chore::Arch => {
             let test =
                 stages::cargo(&root(), &["test", "--quiet", "--package", "mooring-tests", "--test", "arch"]);

@@ -7,21 +7,32 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 /// What a stage has counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
     pub(crate) skipped: usize,
+    /// What has failed, a line each: said once more at the end, where a reader of a long output looks first.
+    pub(crate) failures: Vec<String>,
 }
 
 impl Count {
-    pub(crate) const PASSED: Self = Self { passed: 1, failed: 0, skipped: 0 };
-    pub(crate) const FAILED: Self = Self { passed: 0, failed: 1, skipped: 0 };
+    pub(crate) const PASSED: Self = Self { passed: 1, failed: 0, skipped: 0, failures: Vec::new() };
+
+    fn failed(why: String) -> Self {
+        Self { failed: 1, failures: vec![why], ..Self::default() }
+    }
 
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.failures.extend(other.failures);
+    }
+
+    /// Whether nothing was run.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.passed + self.failed + self.skipped == 0
     }
 }
 
@@ -38,7 +49,7 @@ impl Stages {
         let began = Instant::now();
         let count = stage().unwrap_or_else(|error| {
             println!("FAILED {name}: {error:#}");
-            Count::FAILED
+            Count::failed(format!("{error:#}"))
         });
         println!(
             "== {name}: {:.1} s, {} passed, {} failed, {} skipped",
@@ -47,11 +58,12 @@ impl Stages {
             count.failed,
             count.skipped
         );
+        let good = count.failed == 0;
         self.done.push((name.to_owned(), began.elapsed(), count));
-        count.failed == 0
+        good
     }
 
-    /// Prints what each stage took, and as the last line the sum. Says whether nothing has failed.
+    /// Prints what each stage took, what has failed, and as the last line the sum. Says whether nothing has failed.
     pub(crate) fn finish(self) -> bool {
         let mut sum = Count::default();
         println!("\n{:<28} {:>9}  {:>7} {:>7} {:>7}", "stage", "seconds", "passed", "failed", "skipped");
@@ -63,7 +75,12 @@ impl Stages {
                 count.failed,
                 count.skipped
             );
-            sum.add(*count);
+            sum.add(count.clone());
+        }
+        for (name, _, count) in &self.done {
+            for why in &count.failures {
+                println!("FAILED {name}: {why}");
+            }
         }
         println!("{} passed, {} failed, {} skipped", sum.passed, sum.failed, sum.skipped);
         sum.failed == 0
@@ -74,6 +91,14 @@ impl Stages {
 pub(crate) fn cargo(root: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root).stdin(Stdio::null());
+    // What `cargo run` says of this package is nothing to a build of others; some of their build scripts look at it, and all
+    // that is above them would be built again, there and back.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 
@@ -124,7 +149,18 @@ pub(crate) fn count_nextest(text: &str) -> Option<Count> {
     let line = text.lines().rev().find(|line| line.trim_start().starts_with("Summary ["))?;
     let passed = before(line, " passed")?;
     let failed = before(line, " failed").unwrap_or(0) + before(line, " timed out").unwrap_or(0);
-    Some(Count { passed, failed, skipped: before(line, " skipped").unwrap_or(0) })
+    // "FAIL [   0.123s] package test_name", and its kin for signals and time-outs; each is said at once and again at the end.
+    let ended_badly = |line: &&str| {
+        ["FAIL", "TIMEOUT", "SIG", "ABORT"].iter().any(|word| line.starts_with(word)) && line.contains("s] ")
+    };
+    let mut failures: Vec<String> = Vec::new();
+    for line in text.lines().map(str::trim).filter(ended_badly) {
+        let name = line.split_once("s] ").map_or(line, |(_, name)| name).trim();
+        if !failures.iter().any(|known| known == name) {
+            failures.push(name.to_owned());
+        }
+    }
+    Some(Count { passed, failed, skipped: before(line, " skipped").unwrap_or(0), failures })
 }
 
 /// Counts what `cargo test` says in its result lines.
@@ -135,22 +171,38 @@ pub(crate) fn count_libtest(text: &str) -> Option<Count> {
             passed: before(line, " passed").unwrap_or(0),
             failed: before(line, " failed").unwrap_or(0),
             skipped: before(line, " ignored").unwrap_or(0),
+            failures: Vec::new(),
         };
         sum.get_or_insert_with(Count::default).add(count);
     }
-    sum
+    let failed = text.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+    let failures = failed.map(str::to_owned).collect();
+    sum.map(|count| Count { failures, ..count })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn count(passed: usize, failed: usize, skipped: usize, failures: &[&str]) -> Count {
+        let failures = failures.iter().map(|&name| name.to_owned()).collect();
+        Count { passed, failed, skipped, failures }
+    }
+
     #[test]
-    fn summaries_are_counted() {
-        let nextest = "x\n     Summary [   1.234s] 12 tests run: 10 passed (1 slow), 1 failed, 1 timed out, 3 skipped\n";
-        assert_eq!(count_nextest(nextest), Some(Count { passed: 10, failed: 2, skipped: 3 }));
-        let libtest = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\ntest result: FAILED. 1 passed; 2 failed; 0 ignored;\n";
-        assert_eq!(count_libtest(libtest), Some(Count { passed: 4, failed: 2, skipped: 1 }));
+    fn summaries_are_counted_and_failures_named_once() {
+        let nextest = "x
+        FAIL [   0.010s] ( 3/12) mooring-agent::rebuild comes_back
+     Summary [   1.234s] 12 tests run: 10 passed (1 slow), 1 failed, 1 timed out, 3 skipped
+        FAIL [   0.010s] ( 3/12) mooring-agent::rebuild comes_back
+     TIMEOUT [  90.001s] ( 9/12) mooring-agent::rebuild waits\n";
+        let failures = ["( 3/12) mooring-agent::rebuild comes_back", "( 9/12) mooring-agent::rebuild waits"];
+        assert_eq!(count_nextest(nextest), Some(count(10, 2, 3, &failures)));
+        let libtest = "test a::b ... ok
+test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured
+test a::c ... FAILED
+test result: FAILED. 1 passed; 2 failed; 0 ignored;\n";
+        assert_eq!(count_libtest(libtest), Some(count(4, 2, 1, &["a::c"])));
         assert_eq!((count_nextest("nothing"), count_libtest("nothing")), (None, None));
     }
 }

@@ -5,11 +5,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use mooring_rig::Kernel;
+use mooring_rig::{Kernel, packages};
+use mooring_tests::clients;
 use mooring_tests::scenarios::{self, Verdict};
 use mooring_tests::site::Programs;
 
 use crate::proto;
+use crate::sim::{self, SimArgs};
 use crate::stages::{self, Count, Stages, cargo, one, tee};
 
 /// What to run.
@@ -18,6 +20,9 @@ pub(crate) struct TestArgs {
     /// Leave out the virtual machines
     #[arg(long)]
     no_vm: bool,
+    /// Only the clients that we did not write, on fake hosts
+    #[arg(long, conflicts_with_all = ["no_vm", "vm_only"])]
+    clients_only: bool,
     /// Only VM scenarios whose name contains this
     #[arg(long, value_name = "TEXT")]
     vm_only: Option<String>,
@@ -57,6 +62,7 @@ fn has_nextest() -> bool {
 }
 
 fn unit(root: &Path) -> Result<Count> {
+    packages::ensure_postgresql()?;
     // nextest where it is installed, else cargo's own runner: the same tests.
     let (command, nextest) = if has_nextest() {
         (
@@ -106,21 +112,39 @@ fn docs(root: &Path) -> Result<Count> {
     one(command)
 }
 
+/// The clients that we did not write, against a control plane with fake hosts.
+fn clients(root: &Path) -> Result<Count> {
+    let program = "mooring-fleet-serve";
+    one(cargo(root, &["build", "--quiet", "-p", "mooring-fleet", "--bin", program]))?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder));
+    let clients::Tally { passed, failures, skipped } = clients::run_all(&target.join("debug").join(program))?;
+    Ok(Count { passed, failed: failures.len(), skipped, failures })
+}
+
 fn vm_scenarios(root: &Path, only: Option<&str>) -> Result<Count> {
     let programs = programs(root);
     let mut count = Count::default();
     for scenario in
         scenarios::ALL.iter().filter(|scenario| only.is_none_or(|text| scenario.name.contains(text)))
     {
-        match scenarios::run(scenario, &programs) {
-            Verdict::Passed => count.passed += 1,
-            Verdict::Failed => count.failed += 1,
+        let (failed, why) = match scenarios::run(scenario, &programs) {
+            Verdict::Passed => {
+                count.passed += 1;
+                continue;
+            }
+            Verdict::Failed(why) => (true, why),
             // In CI everything that a scenario needs can be installed: a scenario that cannot run is a failure there.
-            Verdict::Skipped if std::env::var_os("CI").is_some() => count.failed += 1,
-            Verdict::Skipped => count.skipped += 1,
+            Verdict::Skipped(why) => (std::env::var_os("CI").is_some(), why),
+        };
+        if failed {
+            count.failed += 1;
+            count.failures.push(format!("{}: {why}", scenario.name));
+        } else {
+            count.skipped += 1;
         }
     }
-    if count == Count::default() {
+    if count.is_empty() {
         bail!("no scenario has {:?} in its name; there are: {}", only.unwrap_or_default(), names());
     }
     Ok(count)
@@ -133,6 +157,10 @@ fn names() -> String {
 /// Runs all stages; whether nothing has failed.
 pub(crate) fn run(args: &TestArgs, root: &Path) -> bool {
     let mut stages = Stages::default();
+    if args.clients_only {
+        stages.run("clients", || clients(root));
+        return stages.finish();
+    }
     if args.vm_only.is_none() {
         stages.run("fmt", || one(cargo(root, &["fmt", "--all", "--check"])));
         stages.run("proto", || proto::run(&proto::ProtoArgs { check: true }, root).map(|()| Count::PASSED));
@@ -152,6 +180,8 @@ pub(crate) fn run(args: &TestArgs, root: &Path) -> bool {
             ))
         });
         stages.run("unit, laws, contract on fakes", || unit(root));
+        stages.run("simulation", || sim::run(&SimArgs::default(), root));
+        stages.run("clients", || clients(root));
         stages.run("doc tests", || doc_tests(root));
         stages.run("docs", || docs(root));
     }

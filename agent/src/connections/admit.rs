@@ -4,13 +4,14 @@
 //! kept secret in an answer.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_api::v1;
 use mooring_host::Holder;
 use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{Chain, ClusterId, ConnectionSpec, Cure, Fence, VolumeId};
 use prost::Message;
+use tokio::time::Instant;
 
 use super::cell::{Cell, Wish, WishKind};
 use super::{Admitted, ConnectionWish, Connections, PutConnection};
@@ -114,10 +115,11 @@ impl Connections {
 
     fn check(&self, spec: &ConnectionSpec, kept: Option<&ConnectionSpec>) -> Result<(), Refusal> {
         let refuse = |why| Err(Refusal::precondition(why, Cure::FixSpec));
-        if spec.initiator != self.shared.initiator {
+        let own = self.initiator();
+        if spec.initiator != own {
             return refuse(format!(
-                "this host logs in as {}, and the spec says {}: see Hello",
-                self.shared.initiator, spec.initiator
+                "this host logs in as {own}, and the spec says {}: see Hello",
+                spec.initiator
             ));
         }
         if let Some(what) = kept.and_then(|kept| changed(kept, spec)) {

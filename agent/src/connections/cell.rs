@@ -1,12 +1,12 @@
 //! What the agent knows of one connection. Derived from the store and from looking; nothing here is durable.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use mooring_connectors::wire::SessionStatus;
 use mooring_connectors::{Memory, same};
 use mooring_model::{ConnectionReport, ConnectionSpec, Generation, Stamp, StuckStep, VolumeId};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::turn::Turns;
 use crate::workers::LOST_AFTER;

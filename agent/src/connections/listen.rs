@@ -73,9 +73,9 @@ fn listen(weak: &Weak<Shared>, changes: &mut dyn SessionChanges) -> Result<(), C
             match event {
                 SessionEvent::Session(status) => {
                     if let Some(first) = &mut first {
-                        first.insert(status.volume, status.clone());
+                        first.insert(status.volume, (*status).clone());
                     }
-                    told.insert(status.volume, Some(status));
+                    told.insert(status.volume, Some(*status));
                 }
                 SessionEvent::Gone(volume) => {
                     if let Some(first) = &mut first {

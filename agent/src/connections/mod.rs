@@ -15,7 +15,7 @@ mod status;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_connectors::wire::SessionStatus;
 use mooring_connectors::{Names, Parts};
@@ -24,6 +24,7 @@ use mooring_model::{
     AttachmentId, Chain, ClusterId, ConnectionPhase, ConnectionReport, ConnectionSpec, Iqn, Stamp, VolumeId,
 };
 use tokio::sync::{broadcast, oneshot};
+use tokio::time::Instant;
 
 pub use status::Status;
 
@@ -90,7 +91,6 @@ struct Shared {
     /// For the store, the configuration and the cluster that the agent belongs to.
     engine: Engine,
     parts: Parts,
-    initiator: Iqn,
     workers: Workers,
     cells: Mutex<HashMap<VolumeId, Arc<Cell>>>,
     /// Whose each attachment is: its path has room for one.
@@ -110,12 +110,10 @@ pub struct Connections {
 impl Connections {
     /// Reads the store and gets ready; nothing is done before [`Connections::start`]. Must be called inside a tokio runtime.
     pub fn new(engine: Engine, parts: Parts) -> Result<Self, StoreError> {
-        let initiator = engine.config().iqn_prefix.initiator(engine.agent_id());
         let shared = Shared {
-            engine,
             parts,
-            initiator,
-            workers: Workers::default(),
+            workers: engine.workers().beside(),
+            engine,
             cells: Mutex::default(),
             attachments: Mutex::default(),
             sessions: Mutex::default(),
@@ -135,8 +133,9 @@ impl Connections {
     }
 
     /// Under which name this host logs in.
-    pub fn initiator(&self) -> &Iqn {
-        &self.shared.initiator
+    pub fn initiator(&self) -> Iqn {
+        let engine = &self.shared.engine;
+        engine.config().iqn_prefix.initiator(engine.agent_id())
     }
 
     /// The engine of the same agent.
@@ -201,7 +200,7 @@ impl Connections {
 
     fn names(&self, volume: VolumeId) -> Names {
         let target = self.shared.engine.config().iqn_prefix.target(volume);
-        Names { initiator: self.shared.initiator.clone(), target }
+        Names { initiator: self.initiator(), target }
     }
 
     /// Whose the paths of a volume's attachments are from now on.

@@ -198,14 +198,7 @@ impl Connections {
 
 fn problems(volume: VolumeId, left: &Result<Plan<Op>, Error>) -> Vec<Problem> {
     match left {
-        Ok(plan) => {
-            let of = |blocked: &mooring_model::Blocked| Problem {
-                object: blocked.object.clone(),
-                text: blocked.why.clone(),
-                cure: blocked.kind.cure(),
-            };
-            plan.blocked.iter().map(of).collect()
-        }
+        Ok(plan) => plan.blocked.iter().map(Problem::from).collect(),
         // The next pass has begun when somebody reads this.
         Err(Error::Stopped { .. }) => Vec::new(),
         Err(error) => vec![Problem {

@@ -3,21 +3,21 @@
 //! What must never happen here: a change that is written before every check has passed; an answer before it is written; a
 //! kept secret in an answer.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
-use std::net::Ipv4Addr;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mooring_api::v1;
 use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{
-    BlockedKind, ClusterId, Cure, ExportIdentity, ExportSpec, Fence, Grant, Iqn, Mode, Naa, Proof, Receipt,
-    Revoked, SessionReport, Stamp, VolumeSpec,
+    AttachmentId, BlockedKind, ClusterId, Cure, ExportIdentity, ExportNames, ExportSpec, FcExportSpec, Fence,
+    Initiator, Iqn, Mode, Naa, Portal, Proof, Receipt, Revoked, SessionReport, Stamp, VolumeSpec,
 };
 use mooring_targets::ExportView;
 use prost::Message;
 
+use super::addresses::listed;
 use super::cell::{Cell, OpenReceipt, Wish, WishKind};
 use super::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock};
 use crate::store::{Kind, NewReceipt, StoreError, StoredSpec, StoredWish};
@@ -48,7 +48,7 @@ pub(super) struct Admitted {
 
 /// What the kernel has of the grants that go.
 enum Going {
-    Seen(BTreeMap<Iqn, Nexus>),
+    Seen(BTreeMap<Initiator, Nexus>),
     /// A call of this volume is at work that whoever looks would wait for.
     Unknown,
 }
@@ -57,6 +57,13 @@ enum Going {
 struct Nexus {
     there: bool,
     sessions: Vec<SessionReport>,
+    in_flight: u32,
+}
+
+/// A grant that goes.
+struct Removed {
+    initiator: Initiator,
+    attachments: Vec<AttachmentId>,
 }
 
 /// A volume's wish as the store has it.
@@ -88,9 +95,14 @@ pub(super) fn stored_export(stored: &StoredSpec) -> Result<Wish<ExportSpec>, Sto
 /// Fills in the secrets that the sender left out because it does not know them: an empty secret with the kept user's name
 /// stands for the secret that is kept for this initiator.
 fn keep_secrets(spec: &mut v1::ExportSpec, kept: Option<&ExportSpec>) -> Result<(), Refusal> {
+    let is_empty = |side: &v1::ChapSide| side.secret.is_empty();
     for (index, grant) in spec.grants.iter_mut().enumerate() {
-        let initiator = grant.initiator.clone();
+        let initiator = &grant.initiator;
         let Some(chap) = grant.chap.as_mut() else { continue };
+        // As a rule the sender knows them all.
+        if !chap.initiator.iter().chain(&chap.mutual).any(is_empty) {
+            continue;
+        }
         let kept = kept
             .and_then(|spec| spec.grants.iter().find(|kept| kept.initiator.as_str() == initiator))
             .and_then(|kept| kept.chap.as_ref());
@@ -113,7 +125,7 @@ fn keep_secrets(spec: &mut v1::ExportSpec, kept: Option<&ExportSpec>) -> Result<
 }
 
 impl Engine {
-    fn check_sender(&self, sender: ClusterId) -> Result<(), Refusal> {
+    pub(super) fn check_sender(&self, sender: ClusterId) -> Result<(), Refusal> {
         match self.shared.store.cluster().map_err(Refusal::Store)? {
             Some(pinned) if pinned != sender => Err(Refusal::OtherCluster { pinned, sender }),
             Some(_) | None => Ok(()),
@@ -237,9 +249,10 @@ impl Engine {
         let refuse = |why| Err(Refusal::precondition(why, Cure::FixSpec));
         let Some(wish) = export else {
             let names = ExportIdentity::Derived.names(cell.id, &self.shared.config.iqn_prefix);
-            let view = ExportView::read(&*self.shared.machine.target, &names)
-                .map_err(|source| Refusal::Target { volume: cell.id, source: Box::new(source) })?;
-            return match view.tpg().map_or(0, |tpg| tpg.acls.len()) {
+            let target = |source| Refusal::Target { volume: cell.id, source: Box::new(source) };
+            let view = ExportView::read(&*self.shared.machine.target, &names).map_err(target)?;
+            let over_fc = self.fc_initiators(cell, &names).map_err(target)?.len();
+            return match view.tpg().map_or(0, |tpg| tpg.acls.len()) + over_fc {
                 0 => Ok(()),
                 acls => refuse(format!(
                     "volume {} is exported to {acls} initiator(s) in the kernel and no spec of that is kept here: send \
@@ -248,7 +261,7 @@ impl Engine {
                 )),
             };
         };
-        match wish.spec().map_or(0, |spec| spec.grants.len()) {
+        match wish.spec().map_or(0, |spec| spec.grants.len() + spec.fc.grants.len()) {
             0 => Ok(()),
             grants => refuse(format!(
                 "volume {0} is granted to {grants} initiator(s): revoke them first (see `mooring export show {0}`)",
@@ -279,15 +292,17 @@ impl Engine {
                 let why = format!("volume {} lies in group {}; it cannot be moved", cell.id, old.group);
                 return Err(Refusal::precondition(why, Cure::FixSpec));
             }
-            Some(WishKind::Spec(old)) if old.size != spec.size => {
-                let why =
-                    format!("volume {} has {}; this agent cannot change a volume's size", cell.id, old.size);
+            Some(WishKind::Spec(old)) if old.size > spec.size => {
+                let why = format!(
+                    "volume {} has {}, and {} are wanted: a volume never shrinks",
+                    cell.id, old.size, spec.size
+                );
                 return Err(Refusal::precondition(why, Cure::FixSpec));
             }
-            Some(WishKind::Spec(_)) => return Ok(None),
-            Some(WishKind::Tombstone { .. }) | None => {}
+            Some(WishKind::Spec(old)) if old.size == spec.size => return Ok(None),
+            Some(WishKind::Spec(_) | WishKind::Tombstone { .. }) | None => {}
         }
-        // A new volume: what cannot be made is refused now, and nothing is kept of it.
+        // A new volume, or a larger one: what cannot be made is refused now, and nothing is kept of it.
         let view =
             volumes::view_one(&*self.shared.machine.commands, groups, cell.id).map_err(Refusal::Volumes)?;
         let dying = matches!(kept.map(|kept| &kept.kind), Some(WishKind::Tombstone { destroy: true }));
@@ -331,6 +346,7 @@ impl Engine {
             state.known = None;
             return Ok(Admitted { durable: put.decoded.elapsed(), receipts: true, after: state.passes });
         }
+        let said_gone = kept.as_ref().is_some_and(|kept| kept.spec().is_none());
         let kept = kept.as_ref().and_then(Wish::spec);
         let (kind, stored, naa) = match put.spec {
             None => {
@@ -349,15 +365,20 @@ impl Engine {
             }
         };
         let wish = Wish { stamp: put.stamp, kind, opaque: put.opaque };
+        // A tombstone takes away what has the names that follow from the id.
+        let identity = kept.or(wish.spec()).map_or(&ExportIdentity::Derived, |spec| &spec.identity);
         let removed = match kept {
             Some(kept) => removed_grants(kept, wish.spec()),
-            None => self.unknown_grants(cell, wish.spec())?,
+            // What the tombstone before this one took away has its receipts.
+            None if said_gone && wish.spec().is_none() => Vec::new(),
+            None => self.unknown_grants(cell, identity, wish.spec())?,
         };
-        let going = self.look_at(cell, kept.or(wish.spec()), &removed)?;
+        let going = self.look_at(cell, identity, &removed)?;
         if put.live_sessions == LiveSessions::Refuse && !removed.is_empty() {
             refuse_live(cell, &going)?;
         }
         let receipts = self.begin_receipts(&wish.stamp, cell, &removed, &going);
+        self.remember_places(cell, wish.spec())?;
         let keep = Keep {
             sender: put.cluster,
             kind: Kind::Export,
@@ -370,7 +391,8 @@ impl Engine {
         let rows = self.keep(cell, &keep, claim)?;
         let durable = put.decoded.elapsed();
         let mut state = cell.state();
-        state.export = Some(wish);
+        state.receipts = Some((wish.stamp.generation, receipts.iter().rev().cloned().collect()));
+        state.set_export(wish);
         let any = !receipts.is_empty();
         for (row, receipt) in rows.into_iter().zip(receipts) {
             self.publish(Change::Receipt(receipt.clone()));
@@ -409,18 +431,40 @@ impl Engine {
         }
         if !new.is_empty() {
             let here = (self.shared.machine.addresses)();
-            if let Some(portal) = new.iter().find(|portal| !here.contains(&portal.address())) {
-                let list: Vec<_> =
-                    here.iter().filter(|ip| !ip.is_loopback()).map(Ipv4Addr::to_string).collect();
+            let is_here = |portal: &Portal| here.iter().any(|address| address.ip == portal.address());
+            if let Some(portal) = new.iter().find(|portal| !is_here(portal)) {
                 let why = format!(
                     "portal {portal}: this host does not have the address {} (it has {})",
                     portal.address(),
-                    list.join(", ")
+                    listed(&here)
                 );
                 return Err(Refusal::precondition(why, Cure::FixSpec));
             }
         }
+        self.check_ports(&spec.fc)?;
         self.check_quarantine(cell, spec, kept)
+    }
+
+    /// A grant over Fibre Channel needs a port, and a port that is named must be one that serves.
+    fn check_ports(&self, fc: &FcExportSpec) -> Result<(), Refusal> {
+        if fc.grants.is_empty() {
+            return Ok(());
+        }
+        let ports = lock(&self.shared.ports);
+        let served: Vec<_> = ports.served().map(|(port, _)| port).collect();
+        if let Some(port) = fc.ports.iter().find(|port| !served.contains(port)) {
+            let list: Vec<_> = served.iter().map(ToString::to_string).collect();
+            let why = format!(
+                "port {port} does not serve here (those that do: {}): see [fibre_channel] in the configuration",
+                if list.is_empty() { "none".to_owned() } else { list.join(", ") }
+            );
+            return Err(Refusal::precondition(why, Cure::FixSpec));
+        }
+        if served.is_empty() {
+            let why = "this agent serves no Fibre Channel port: see [fibre_channel] in its configuration";
+            return Err(Refusal::precondition(why.to_owned(), Cure::Operator));
+        }
+        Ok(())
     }
 
     /// While a receipt of this volume stays unproven, nobody new may write: commands of the revoked nexus may still land.
@@ -430,11 +474,12 @@ impl Engine {
         spec: &ExportSpec,
         kept: Option<&ExportSpec>,
     ) -> Result<(), Refusal> {
-        let writes = |grant: &Grant| grant.mode == Mode::ReadWrite;
-        let new_writer = spec.grants.iter().find(|grant| {
-            writes(grant) && !kept.and_then(|kept| kept.grant(&grant.initiator)).is_some_and(writes)
-        });
-        let Some(writer) = new_writer else { return Ok(()) };
+        // Almost always there is none, and nothing to look for.
+        if cell.state().open_receipts.is_empty() {
+            return Ok(());
+        }
+        let before: HashSet<Initiator> = kept.into_iter().flat_map(writers).collect();
+        let Some(writer) = writers(spec).find(|writer| !before.contains(writer)) else { return Ok(()) };
         let now = self.shared.machine.clock.now();
         let limit = Duration::from_millis(u64::from(self.shared.config.answer_deadline_ms));
         let state = cell.state();
@@ -446,17 +491,17 @@ impl Engine {
         let why = format!(
             "volume {} is quarantined: commands of {} may still land since its force detach; {} gets no write access until \
              the kernel's call returns",
-            cell.id, open.receipt.initiator, writer.initiator
+            cell.id, open.receipt.initiator, writer
         );
         Err(Refusal::precondition(why, Cure::Retry))
     }
 
     /// What the kernel has of the grants that go. Nothing is read while a call of this volume does not return: a revoke
     /// must not wait for another one.
-    fn look_at(&self, cell: &Cell, kept: Option<&ExportSpec>, removed: &[Grant]) -> Result<Going, Refusal> {
-        let Some(kept) = kept.filter(|_| !removed.is_empty()) else {
+    fn look_at(&self, cell: &Cell, identity: &ExportIdentity, removed: &[Removed]) -> Result<Going, Refusal> {
+        if removed.is_empty() {
             return Ok(Going::Seen(BTreeMap::new()));
-        };
+        }
         let running = {
             let state = cell.state();
             if state.is_blocked() {
@@ -464,46 +509,92 @@ impl Engine {
             }
             state.running
         };
-        let names = kept.identity.names(cell.id, &self.shared.config.iqn_prefix);
+        let names = identity.names(cell.id, &self.shared.config.iqn_prefix);
         let tree = &*self.shared.machine.target;
         let target = |source| Refusal::Target { volume: cell.id, source: Box::new(source) };
         let mut nexuses = BTreeMap::new();
-        for initiator in removed.iter().map(|grant| &grant.initiator) {
+        for iqn in removed.iter().filter_map(|grant| grant.initiator.iqn()) {
             // Only those that go are looked at: a revoke does not cost more with more attachments.
-            let live = mooring_targets::read_sessions_of(tree, &names, initiator.as_str()).map_err(target)?;
+            let live = mooring_targets::read_sessions_of(tree, &names, iqn.as_str()).map_err(target)?;
             // A pass at work may be making it.
-            let nexus = Nexus { there: running || live.is_some(), sessions: live.unwrap_or_default() };
-            nexuses.insert(initiator.clone(), nexus);
+            let there = running || live.is_some();
+            let sessions = live.unwrap_or_default();
+            let in_flight = sessions.iter().map(|session| session.in_flight).sum();
+            nexuses.insert(iqn.clone().into(), Nexus { there, sessions, in_flight });
+        }
+        self.count_unseen(cell, &names, &mut nexuses).map_err(target)?;
+        if removed.iter().any(|grant| grant.initiator.wwpn().is_some()) {
+            let linked = self.fc_initiators(cell, &names).map_err(target)?;
+            for initiator in removed.iter().map(|grant| &grant.initiator).filter(|it| it.wwpn().is_some()) {
+                let there = running || linked.contains(initiator);
+                // A port stays logged in for its other volumes, and its commands are not counted.
+                let nexus = Nexus { there, sessions: Vec::new(), in_flight: u32::from(there) };
+                nexuses.insert(initiator.clone(), nexus);
+            }
         }
         Ok(Going::Seen(nexuses))
     }
 
-    /// Without a kept spec (the store was lost) the kernel says who is there: whoever the new spec leaves out is revoked like
-    /// any other, with its receipt, and not when it is logged in and must not be cut.
-    fn unknown_grants(&self, cell: &Cell, new: Option<&ExportSpec>) -> Result<Vec<Grant>, Refusal> {
-        let Some(new) = new else { return Ok(Vec::new()) };
-        let names = new.identity.names(cell.id, &self.shared.config.iqn_prefix);
-        let there = mooring_targets::read_initiators(&*self.shared.machine.target, &names);
-        let there = there.map_err(|source| Refusal::Target { volume: cell.id, source: Box::new(source) })?;
-        let left_out =
-            there.iter().filter_map(|name| name.parse::<Iqn>().ok()).filter(|name| new.grant(name).is_none());
-        let grant = |initiator| Grant {
-            initiator,
-            lun: names.lun,
-            mode: Mode::ReadOnly,
-            chap: None,
-            attachments: Vec::new(),
-        };
-        Ok(left_out.map(grant).collect())
+    /// Of several sessions of one initiator the kernel shows the newest, and counts them all. What those that nobody sees may
+    /// have in flight is as much as their windows hold: of a revoke it is said that at most so many commands may still land.
+    /// Whose they are is not known; those of initiators that stay are as the pulse saw them last.
+    fn count_unseen(
+        &self,
+        cell: &Cell,
+        names: &ExportNames,
+        going: &mut BTreeMap<Initiator, Nexus>,
+    ) -> Result<(), mooring_targets::Error> {
+        let tree = &*self.shared.machine.target;
+        let shown: usize = going.values().map(|nexus| nexus.sessions.len()).sum();
+        if shown == 0 {
+            return Ok(());
+        }
+        let stay = cell
+            .state()
+            .lives
+            .as_ref()
+            .map(|lives| lives.count_without(|initiator| going.contains_key(initiator)));
+        let total = mooring_targets::count_sessions(tree, names)?;
+        let (Some(stay), Some(total)) = (stay, total) else { return Ok(()) };
+        let unseen = total.saturating_sub(u32::try_from(shown + stay).unwrap_or(u32::MAX));
+        if unseen == 0 {
+            return Ok(());
+        }
+        for (initiator, nexus) in going.iter_mut().filter(|(_, nexus)| !nexus.sessions.is_empty()) {
+            let Some(iqn) = initiator.iqn() else { continue };
+            let window = mooring_targets::read_window(tree, names, iqn.as_str())?.unwrap_or_default();
+            nexus.in_flight = nexus.in_flight.saturating_add(unseen.saturating_mul(window));
+        }
+        Ok(())
     }
 
-    fn begin_receipts(&self, stamp: &Stamp, cell: &Cell, removed: &[Grant], going: &Going) -> Vec<Receipt> {
+    /// Without a kept spec (the store was lost) the kernel says who is there: whoever the new spec leaves out, and everybody for
+    /// a tombstone, is revoked like any other, with its receipt, and not when it is logged in and must not be cut.
+    fn unknown_grants(
+        &self,
+        cell: &Cell,
+        identity: &ExportIdentity,
+        new: Option<&ExportSpec>,
+    ) -> Result<Vec<Removed>, Refusal> {
+        let names = identity.names(cell.id, &self.shared.config.iqn_prefix);
+        let there = mooring_targets::read_initiators(&*self.shared.machine.target, &names);
+        let target = |source| Refusal::Target { volume: cell.id, source: Box::new(source) };
+        let there = there.map_err(target)?;
+        let over_iscsi = there.iter().filter_map(|name| name.parse::<Iqn>().ok()).map(Initiator::from);
+        let over_fc = self.fc_initiators(cell, &names).map_err(target)?;
+        let stay: HashSet<Initiator> =
+            new.into_iter().flat_map(grants).map(|grant| grant.initiator).collect();
+        let left_out = over_iscsi.chain(over_fc).filter(|initiator| !stay.contains(initiator));
+        Ok(left_out.map(|initiator| Removed { initiator, attachments: Vec::new() }).collect())
+    }
+
+    fn begin_receipts(&self, stamp: &Stamp, cell: &Cell, removed: &[Removed], going: &Going) -> Vec<Receipt> {
         let began = self.shared.machine.clock.now();
-        let receipt = |grant: &Grant| {
+        let receipt = |grant: &Removed| {
             let nexus = going.nexus(&grant.initiator);
             let sessions = nexus.map(|nexus| nexus.sessions.clone()).unwrap_or_default();
             let there = nexus.is_none_or(|nexus| nexus.there);
-            let in_flight = sessions.iter().map(|session| session.in_flight).sum();
+            let in_flight = nexus.map(|nexus| nexus.in_flight).unwrap_or_default();
             Receipt {
                 volume: cell.id,
                 initiator: grant.initiator.clone(),
@@ -520,14 +611,28 @@ impl Engine {
     }
 }
 
+/// The grants of a spec, over all fabrics.
+fn grants(spec: &ExportSpec) -> impl Iterator<Item = Removed> {
+    let iscsi = spec.grants.iter().map(|grant| (grant.initiator.clone().into(), &grant.attachments));
+    let fc = spec.fc.grants.iter().map(|grant| (grant.initiator.into(), &grant.attachments));
+    iscsi.chain(fc).map(|(initiator, attachments)| Removed { initiator, attachments: attachments.clone() })
+}
+
 /// The grants of `kept` that `new` no longer has.
-fn removed_grants(kept: &ExportSpec, new: Option<&ExportSpec>) -> Vec<Grant> {
-    let goes = |grant: &&Grant| new.is_none_or(|new| new.grant(&grant.initiator).is_none());
-    kept.grants.iter().filter(goes).cloned().collect()
+fn removed_grants(kept: &ExportSpec, new: Option<&ExportSpec>) -> Vec<Removed> {
+    let stay: HashSet<Initiator> = new.into_iter().flat_map(grants).map(|grant| grant.initiator).collect();
+    grants(kept).filter(|grant| !stay.contains(&grant.initiator)).collect()
+}
+
+/// Who may write, over all fabrics.
+fn writers(spec: &ExportSpec) -> impl Iterator<Item = Initiator> {
+    let iscsi = spec.grants.iter().map(|grant| (grant.mode, grant.initiator.clone().into()));
+    let fc = spec.fc.grants.iter().map(|grant| (grant.mode, grant.initiator.into()));
+    iscsi.chain(fc).filter(|(mode, _)| *mode == Mode::ReadWrite).map(|(_, initiator)| initiator)
 }
 
 impl Going {
-    fn nexus(&self, initiator: &Iqn) -> Option<&Nexus> {
+    fn nexus(&self, initiator: &Initiator) -> Option<&Nexus> {
         match self {
             Self::Seen(nexuses) => nexuses.get(initiator),
             Self::Unknown => None,

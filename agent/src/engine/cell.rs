@@ -1,16 +1,19 @@
 //! What the agent knows of one volume. Derived from the store and from looking; nothing here is durable.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_model::{
-    ExportReport, ExportSpec, Generation, Iqn, Proof, Receipt, Stamp, StuckStep, VolumeId, VolumeReport,
-    VolumeSpec,
+    ExportReport, ExportSpec, FcPort, Generation, Problem, Proof, Receipt, Stamp, StuckStep, VolumeId,
+    VolumeReport, VolumeSpec,
 };
 use mooring_targets::Known;
-use mooring_targets::{ExportView, Wanted};
+use mooring_targets::fc::Place;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use super::pulse::Lives;
 use crate::turn::Turns;
 use crate::volumes::VolumesView;
 
@@ -106,6 +109,12 @@ pub(crate) struct State {
     pub(crate) looked: Option<VolumesView>,
     /// The export as it was seen in force since the last tick or failure: a change of grants need not look at all of it.
     pub(crate) known: Option<Known>,
+    /// Where the volume may be shown over Fibre Channel: the places of every spec since the last that was seen in force.
+    pub(crate) former: BTreeSet<Place>,
+    /// The places that the store has.
+    pub(crate) kept_places: BTreeSet<Place>,
+    /// The places that the last look saw showing the volume, less those that have drained since.
+    pub(crate) linked: BTreeSet<(FcPort, Place)>,
     /// An orphan: an LV of ours that no spec names.
     pub(crate) orphan: Option<VolumeReport>,
     pub(crate) running: bool,
@@ -115,11 +124,22 @@ pub(crate) struct State {
     pub(crate) at_work: Option<AtWork>,
     /// When the looks beside a pass began that have not ended.
     pub(crate) looks: Vec<Instant>,
+    /// When the pulse's look began, if it has not ended.
+    pub(crate) felt: Option<Instant>,
+    /// What was live at the last look.
+    pub(super) lives: Option<Lives>,
+    /// Bytes that the zeroing at work has zeroed.
     pub(crate) zeroed: Option<u64>,
+    /// How far a zeroing got that was stopped for something newer, and LVM's identity of its LV.
+    pub(crate) zeroed_before: Option<(String, u64)>,
     pub(crate) volume_end: End<VolumeReport>,
     pub(crate) export_end: End<ExportReport>,
     pub(crate) open_receipts: Vec<OpenReceipt>,
+    /// The receipts of the export's newest generation, as the store has them, newest first: an answer need not read them.
+    pub(crate) receipts: Option<(Generation, Vec<Receipt>)>,
     pub(crate) failures: u32,
+    /// Why the store did not take the last change.
+    pub(crate) store_failed: Option<Problem>,
     /// The newest retry that was planned.
     pub(crate) retry: u64,
 }
@@ -132,9 +152,22 @@ impl State {
         (since >= crate::workers::LOST_AFTER).then(|| StuckStep { step: step.to_owned(), since })
     }
 
-    /// Whether a look at the target now may not come back.
+    /// Whether a look at the target now may not come back. A zeroing is no call on the target.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.oldest_call().is_some_and(|(_, began)| began.elapsed() >= BLOCKED_AFTER)
+        let step = self.at_work.as_ref().filter(|_| self.zeroed.is_none()).map(|at_work| at_work.began);
+        let began = step.into_iter().chain(self.looks.first().copied()).min();
+        began.is_some_and(|began| began.elapsed() >= BLOCKED_AFTER)
+    }
+
+    /// A receipt has been written down as proven.
+    pub(crate) fn receipt_is_proven(&mut self, row: i64, receipt: &Receipt) {
+        self.open_receipts.retain(|open| open.row != row);
+        if let Some((generation, receipts)) = &mut self.receipts
+            && *generation == receipt.generation
+            && let Some(kept) = receipts.iter_mut().find(|kept| kept.initiator == receipt.initiator)
+        {
+            kept.clone_from(receipt);
+        }
     }
 
     /// Whether the last pass worked on the export's wish of now: of one that came since, nothing is known.
@@ -181,27 +214,6 @@ impl Cell {
     /// Says which step is at work from now on.
     pub(crate) fn begin(&self, step: String) {
         self.state().at_work = Some(AtWork { step, began: Instant::now() });
-    }
-
-    /// `wanted` without the grants that were revoked, granted again since, and never cut: `None` when there are none.
-    pub(crate) fn without_revoked(
-        &self,
-        wanted: &Wanted,
-        view: &ExportView,
-        generation: Generation,
-    ) -> Option<Wanted> {
-        let state = self.state();
-        let revoked = |initiator: &Iqn| {
-            let open =
-                |open: &OpenReceipt| open.is_unproven(generation) && open.receipt.initiator == *initiator;
-            state.open_receipts.iter().any(open)
-                && view.tpg().is_some_and(|tpg| tpg.acls.contains_key(initiator.as_str()))
-        };
-        let mut without = wanted.clone();
-        let Wanted::Present { grants, .. } = &mut without else { return None };
-        let count = grants.len();
-        grants.retain(|grant| !revoked(&grant.initiator));
-        (grants.len() < count).then_some(without)
     }
 
     /// Tells those who wait that something has changed.

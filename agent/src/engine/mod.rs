@@ -10,28 +10,39 @@
 //! was told that it was not; a lock of one volume held while another waits for it; a plan that is stored; a decision from
 //! a missing spec.
 
+pub(crate) mod addresses;
 mod admit;
 mod cell;
+mod fabrics;
 mod narrow;
 mod pass;
+mod pulse;
 mod refusal;
 mod status;
+mod strays;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_api::v1;
+use mooring_host::LocalAddress;
 use mooring_model::{
-    AgentId, Chain, ClusterId, Cure, ExportReport, Generation, LvName, Naa, Phase, Receipt, Stamp, VolumeId,
-    VolumeReport, VolumeSpec,
+    AgentId, Chain, ClusterId, Cure, ExportReport, Generation, LvName, Naa, Phase, Problem, Receipt, Stamp,
+    VolumeId, VolumeReport, VolumeSpec,
 };
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{broadcast, oneshot, watch};
+use tokio::time::Instant;
 
 pub use refusal::Refusal;
 pub use status::{Planned, PlannedStep, Status};
 
+use crate::capabilities::Lvm;
 use crate::config::Config;
+use crate::fibre_channel::Ports;
+use crate::lvm_gate::Gated;
 use crate::machine::Machine;
 use crate::store::{Kind, Store, StoreError};
 use crate::turn::{self, Claim, RETRY_MAX};
@@ -41,6 +52,9 @@ use cell::{Cell, OpenReceipt, Wish, WishKind};
 
 /// Reports that a watcher may lag behind before it is cut off.
 const REPORTS_QUEUED_MAX: usize = 4096;
+
+/// How long the start waits for the first look at the machine.
+const START_WITHIN: Duration = Duration::from_secs(2);
 
 /// Something that has changed.
 #[derive(Debug, Clone)]
@@ -139,9 +153,18 @@ struct Shared {
     machine: Machine,
     store: Store,
     workers: Workers,
+    /// What LVM said of the groups.
+    lvm: Lvm,
     cells: Mutex<HashMap<VolumeId, Arc<Cell>>>,
     naas: Mutex<HashMap<Naa, VolumeId>>,
+    /// Fibre Channel.
+    ports: Mutex<Ports>,
     changes: broadcast::Sender<Change>,
+    /// Targets of ours that no wish explains.
+    strays: Mutex<Vec<strays::Stray>>,
+    pulse: Mutex<pulse::Pulse>,
+    /// The addresses of this host, as they were seen last.
+    addresses: Mutex<Vec<LocalAddress>>,
     runtime: tokio::runtime::Handle,
 }
 
@@ -160,23 +183,45 @@ impl Engine {
     /// Reads the store and gets ready; nothing is done to the machine before [`Engine::start`]. Must be called inside a
     /// tokio runtime.
     pub fn new(config: Config, machine: Machine, store: Store) -> Result<Self, StoreError> {
+        Self::with_workers(config, machine, store, Workers::default())
+    }
+
+    /// The same, with these workers.
+    pub fn with_workers(
+        config: Config,
+        machine: Machine,
+        store: Store,
+        workers: Workers,
+    ) -> Result<Self, StoreError> {
+        let machine = Machine { commands: Arc::new(Gated::new(machine.commands)), ..machine };
         if let Some(cluster) = config.cluster {
             store.pin_by_operator(cluster)?;
         }
         store.keep_prefix(&config.iqn_prefix)?;
+        let ports = Mutex::new(Ports::kept(store.fc_ports()?));
+        let addresses = Mutex::new((machine.addresses)());
         let shared = Shared {
             config,
             machine,
             store,
-            workers: Workers::default(),
+            workers,
+            lvm: Lvm::default(),
             cells: Mutex::default(),
             naas: Mutex::default(),
+            ports,
             changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
+            strays: Mutex::default(),
+            pulse: Mutex::default(),
+            addresses,
             runtime: tokio::runtime::Handle::current(),
         };
         let engine = Self { shared: Arc::new(shared) };
         engine.load()?;
         Ok(engine)
+    }
+
+    pub(crate) fn workers(&self) -> &Workers {
+        &self.shared.workers
     }
 
     /// The configuration.
@@ -192,6 +237,19 @@ impl Engine {
     /// This agent's id.
     pub fn agent_id(&self) -> AgentId {
         self.shared.store.agent_id()
+    }
+
+    /// Takes the id back under which a cluster knows this host, if nothing is kept under the one that it has.
+    pub async fn adopt(&self, cluster: ClusterId, agent: AgentId) -> Result<(), Refusal> {
+        let engine = self.clone();
+        let done = self.blocking(move || {
+            engine.check_sender(cluster)?;
+            engine.store().adopt(cluster, agent).map_err(Refusal::Store)
+        });
+        done.await.unwrap_or_else(|| {
+            let why = format!("this agent could not take the id {agent}: try again");
+            Err(Refusal::precondition(why, Cure::Retry))
+        })
     }
 
     /// The cluster that this agent is pinned to.
@@ -210,6 +268,11 @@ impl Engine {
     /// The machine.
     pub fn machine(&self) -> &Machine {
         &self.shared.machine
+    }
+
+    /// What LVM says of the groups, for whoever asks what this host can do.
+    pub(crate) fn lvm(&self) -> &Lvm {
+        &self.shared.lvm
     }
 
     fn load(&self) -> Result<(), StoreError> {
@@ -236,6 +299,12 @@ impl Engine {
                 .entry(Naa::of_serial(&stored.volume.to_string()))
                 .or_insert(stored.volume);
         }
+        for (volume, place) in self.shared.store.fc_places()? {
+            let cell = self.cell(volume);
+            let mut state = cell.state();
+            state.former.insert(place);
+            state.kept_places.insert(place);
+        }
         for (row, receipt) in self.shared.store.unproven_receipts()? {
             self.cell(receipt.volume).state().open_receipts.push(OpenReceipt { row, receipt });
         }
@@ -243,17 +312,31 @@ impl Engine {
     }
 
     /// Looks at the machine, adopts what is ours, and begins to work. Returns when every volume's first pass was handed to
-    /// the workers; passes go on by themselves.
+    /// the workers; passes go on by themselves. With an LVM that hangs it returns before that: what the kernel serves can be
+    /// granted and revoked all the same.
     pub async fn start(&self) {
         let engine = self.clone();
-        self.blocking(move || engine.sweep()).await;
+        let swept = self.blocking(move || engine.sweep());
+        if tokio::time::timeout(START_WITHIN, swept).await.is_err() {
+            tracing::error!(
+                "the first look at the volume groups does not come to an end; going on without it"
+            );
+        }
         let engine = self.clone();
         tokio::spawn(async move {
             let mut tick = tokio::time::interval(Duration::from_secs(1));
             let mut until_sweep = engine.shared.config.resync_seconds;
+            let mut in_place = true;
             loop {
                 tick.tick().await;
                 engine.shared.workers.tend();
+                engine.watch_place(&mut in_place);
+                engine.watch_addresses();
+                engine.beat();
+                if engine.shared.store.has_unwritten() {
+                    let flusher = engine.clone();
+                    engine.shared.workers.submit(move || flusher.flush());
+                }
                 until_sweep = until_sweep.saturating_sub(1);
                 if until_sweep == 0 {
                     until_sweep = engine.shared.config.resync_seconds;
@@ -267,8 +350,30 @@ impl Engine {
         });
     }
 
+    /// Says when the store's file goes, and when it is back. `in_place`: as it was at the look before.
+    fn watch_place(&self, in_place: &mut bool) {
+        let found = self.shared.store.check_place();
+        if found.is_ok() == *in_place {
+            return;
+        }
+        *in_place = found.is_ok();
+        self.lvm().tell();
+        match found {
+            Ok(()) => tracing::warn!("the store is back in its place: changes are taken again"),
+            Err(error) => tracing::error!(error = %Chain(&error), "no change is taken any more"),
+        }
+    }
+
+    /// Writes down the proofs that no change has taken along.
+    fn flush(&self) {
+        if let Err(error) = self.shared.store.flush() {
+            tracing::error!(error = %Chain(&error), "cannot write receipts down; tried again at the next tick");
+        }
+    }
+
     /// Forgets what is old, and moves the store's log into its file.
     fn housekeep(&self) {
+        self.forget_places();
         let now = self.shared.machine.clock.now();
         if let Err(error) = self
             .shared
@@ -303,8 +408,13 @@ impl Engine {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let (done, result) = oneshot::channel();
-        self.shared.workers.submit(move || drop(done.send(work())));
+        self.submit(move || drop(done.send(work())));
         result.await.ok()
+    }
+
+    /// Runs `work` on a thread that can be lost.
+    pub(crate) fn submit(&self, work: impl FnOnce() + Send + 'static) {
+        self.shared.workers.submit(work);
     }
 
     /// Looks at all LVs at once, takes note of what they are, and wakes every volume.
@@ -318,6 +428,8 @@ impl Engine {
         if let Err(error) = pass::prepare(self) {
             tracing::error!(error = %Chain(&error), "the target is not ready; exports wait for it");
         }
+        self.prepare_ports();
+        self.note_strays();
         let cells = self.cells();
         // Before the look: what a change makes of a volume meanwhile, the look may not have seen.
         let stamps: Vec<_> =
@@ -440,7 +552,9 @@ impl Engine {
         let cell = self.cell(put.volume);
         let mut version = cell.watch();
         let after = self
-            .admitted(&cell, deadline, move |engine, cell, claim| engine.admit_volume(cell, put, claim))
+            .admitted(&cell, &mut version, deadline, move |engine, cell, claim| {
+                engine.admit_volume(cell, put, claim)
+            })
             .await?;
         loop {
             let settled = {
@@ -468,7 +582,9 @@ impl Engine {
         let cell = self.cell(put.volume);
         let mut version = cell.watch();
         let admitted = self
-            .admitted(&cell, deadline, move |engine, cell, claim| engine.admit_export(cell, put, claim))
+            .admitted(&cell, &mut version, deadline, move |engine, cell, claim| {
+                engine.admit_export(cell, put, claim)
+            })
             .await?;
         let mut answer = ExportAnswer {
             report: None,
@@ -479,10 +595,10 @@ impl Engine {
             operations: 0,
         };
         loop {
-            let settled = {
+            let left = deadline.saturating_sub(began.elapsed());
+            {
                 let state = cell.state();
                 let end = &state.export_end;
-                answer.report = state.export_report();
                 let settled = end.is_settled(generation, admitted.after);
                 if settled && end.done {
                     let at = end.at.unwrap_or_else(Instant::now);
@@ -490,34 +606,65 @@ impl Engine {
                     answer.operations = end.operations;
                     answer.done = true;
                 }
-                settled
-            };
-            let left = deadline.saturating_sub(began.elapsed());
-            if settled || left.is_zero() || tokio::time::timeout(left, version.changed()).await.is_err() {
-                break;
+                if settled || left.is_zero() {
+                    answer.report = state.export_report();
+                    break;
+                }
             }
+            // At the deadline it is looked at once more.
+            let _ = tokio::time::timeout(left, version.changed()).await;
         }
         if admitted.receipts {
-            let (engine, volume) = (self.clone(), cell.id);
-            let read = self.blocking(move || engine.receipts_of(volume, generation)).await;
-            answer.receipts = read.transpose().map_err(Refusal::Store)?.unwrap_or_default();
+            answer.receipts = self.receipts_of(&cell, generation).await?;
         }
         Ok(answer)
     }
 
-    fn receipts_of(&self, volume: VolumeId, generation: Generation) -> Result<Vec<Receipt>, StoreError> {
-        let mut receipts = self.shared.store.receipts(volume, usize::MAX)?;
-        receipts.retain(|receipt| receipt.generation == generation);
-        Ok(receipts)
+    async fn receipts_of(&self, cell: &Cell, generation: Generation) -> Result<Vec<Receipt>, Refusal> {
+        let known = cell.state().receipts.clone();
+        if let Some((_, receipts)) = known.filter(|(of, _)| *of == generation) {
+            return Ok(receipts);
+        }
+        // Of a generation before, or before the agent was started.
+        let (engine, volume) = (self.clone(), cell.id);
+        let read = self.blocking(move || engine.shared.store.receipts_of(volume, generation)).await;
+        Ok(read.transpose().map_err(Refusal::Store)?.unwrap_or_default())
+    }
+
+    /// Whoever asks why a change waits is told when it was the store: its sender may be gone by then, or be another one.
+    fn note_store(&self, cell: &Cell, refusal: Option<&Refusal>) {
+        let failed = match refusal {
+            None => None,
+            Some(Refusal::Store(error)) if error.cure() != Cure::FixSpec => Some(Problem {
+                object: format!("the agent's store, for volume {}", cell.id),
+                text: Chain(error).to_string(),
+                cure: error.cure(),
+            }),
+            // Nothing new is known of the store.
+            Some(_) => return,
+        };
+        let report = {
+            let mut state = cell.state();
+            if state.store_failed == failed {
+                return;
+            }
+            state.store_failed = failed;
+            state.export_report()
+        };
+        if let Some(report) = report {
+            self.publish(Change::Export(report));
+        }
     }
 
     /// Runs admission on a worker, and a pass behind it on the same thread.
     async fn admitted<T: Send + 'static>(
         &self,
         cell: &Arc<Cell>,
+        version: &mut watch::Receiver<u64>,
         deadline: Duration,
         admit: impl FnOnce(&Self, &Arc<Cell>, &Claim) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
+        let began = Instant::now();
         let claim = Arc::new(Claim::default());
         let (done, result) = oneshot::channel();
         let (engine, at, ours) = (self.clone(), Arc::clone(cell), Arc::clone(&claim));
@@ -527,13 +674,19 @@ impl Engine {
             let admitted = admit(&engine, &at, &ours);
             drop(turn);
             let go_on = admitted.is_ok();
+            engine.note_store(&at, admitted.as_ref().err());
+            engine.explain_stray(at.id);
             drop(done.send(admitted));
             if go_on {
                 at.state().dirty = true;
                 engine.run(&at);
+            } else {
+                at.changed();
             }
         });
-        let answer = turn::answer(result, &claim, deadline).await;
+        // As a rule the pass behind it ends a moment later: the caller is woken once, for both.
+        let _ = tokio::time::timeout(deadline, version.changed()).await;
+        let answer = turn::answer(result, &claim, deadline.saturating_sub(began.elapsed())).await;
         answer.unwrap_or_else(|| Err(Refusal::busy(cell.id, cell.state().stuck())))
     }
 }
@@ -544,8 +697,12 @@ fn note_lv(cell: &Cell, stamp: Option<&Stamp>, view: &volumes::VolumesView) {
     let Some(wish) = state.volume.as_ref().filter(|wish| Some(&wish.stamp) == stamp) else { return };
     let wanted = pass::wanted_volume(wish, false);
     let report = volumes::report(&wanted, view, cell.id);
-    let ready = report.phase == Phase::Ready && volumes::plan(&wanted, view, cell.id).is_quiet();
-    state.ready = ready.then_some(report);
+    state.ready = (report.phase == Phase::Ready).then_some(report);
+}
+
+/// For those who only ask whether an object is to go.
+fn is_tombstone<S>(wish: Option<&Wish<S>>) -> bool {
+    wish.is_some_and(|wish| wish.spec().is_none())
 }
 
 /// What is wanted, for those who only ask whether there is a spec.

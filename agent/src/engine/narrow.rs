@@ -7,33 +7,37 @@
 use std::sync::Arc;
 
 use mooring_model::{Generation, Plan};
-use mooring_targets::{Known, Narrow, Wanted};
+use mooring_targets::{Known, Narrow};
 
 use super::Engine;
 use super::cell::Cell;
+use super::fabrics::{Seen, Wanteds};
 use super::pass::{Made, Watch};
 
 impl Cell {
     /// What differs between the wish and what is known to be in force; `None` asks for a whole look. Whatever is known is
     /// taken away here: only success puts it back.
-    pub(super) fn narrow(&self, wanted: &Wanted) -> Option<Narrow> {
+    pub(super) fn narrow(&self, wanted: &Wanteds) -> Option<Narrow> {
         let mut state = self.state();
-        let known = state.known.take()?;
+        // Over Fibre Channel a look is at the volume's own places, all of them.
+        let known = state.known.take().filter(|_| !wanted.is_over_fc())?;
+        let wanted = &wanted.iscsi;
         // A grant that came back before its revoke was carried out needs the old nexus cut first: that is the whole way.
         let came_back = state
             .open_receipts
             .iter()
-            .any(|open| wanted.grants().iter().any(|grant| grant.initiator == open.receipt.initiator));
+            .any(|open| wanted.grants().iter().any(|grant| open.receipt.initiator == grant.initiator));
         drop(state);
         if came_back { None } else { known.narrow(wanted) }
     }
 
     /// Keeps what a whole look has seen, if nothing is left to do.
-    pub(super) fn keep_known(&self, wanted: &Wanted, made: &Made) {
+    pub(super) fn keep_known(&self, wanted: &Wanteds, made: &Made) {
         if let Made { view: Some(view), left: Ok(left) } = made
             && left.is_quiet()
+            && !wanted.is_over_fc()
         {
-            self.state().known = Known::new(wanted, view.clone());
+            self.state().known = Known::new(&wanted.iscsi, view.iscsi.clone());
         }
     }
 }
@@ -43,7 +47,7 @@ impl Engine {
     pub(super) fn make_narrow(
         &self,
         cell: &Arc<Cell>,
-        wanted: &Wanted,
+        wanted: &Wanteds,
         narrow: Narrow,
         generation: Generation,
     ) -> Made {
@@ -71,15 +75,16 @@ impl Engine {
             }
         };
         // An ACL that changed and is not there has drained: its lookup waits for an `rmdir` as a listing does.
-        let there = |initiator: &str| seen.tpg().is_some_and(|tpg| tpg.acls.contains_key(initiator));
-        let looked_at = |initiator: &str| narrow.concerns(initiator);
-        self.prove(cell, generation, |initiator| looked_at(initiator) && !there(initiator));
-        match narrow.widen(wanted, &seen) {
+        let gone = |initiator: &str| {
+            narrow.concerns(initiator) && !seen.tpg().is_some_and(|tpg| tpg.acls.contains_key(initiator))
+        };
+        self.prove(cell, generation, |initiator| initiator.iqn().is_some_and(|iqn| gone(iqn.as_str())));
+        match narrow.widen(&wanted.iscsi, &seen) {
             Err(left) => Made { view: None, left: Ok(left) },
             Ok(known) => {
                 let view = known.view().clone();
                 cell.state().known = Some(known);
-                Made { view: Some(view), left: Ok(Plan::default()) }
+                Made { view: Some(Seen::iscsi(view)), left: Ok(Plan::default()) }
             }
         }
     }

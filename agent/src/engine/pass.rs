@@ -3,18 +3,18 @@
 //! What must never happen here: an LV removed while its export is in the kernel; an export of an LV that is not zeroed; a
 //! receipt proven before the kernel's draining call has returned; a pass of one volume beside another pass of it.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Instant;
 
 use mooring_model::{
-    Blocked, Chain, Cure, ExportReport, ExportSpec, Generation, Phase, Plan, Problem, Proof, Step, VolumeId,
-    VolumeReport, VolumeSpec,
+    Chain, Cure, ExportReport, ExportSpec, FcPortReport, Generation, Initiator, Phase, Plan, Problem, Proof,
+    Step, VolumeId, VolumeReport, VolumeSpec,
 };
-use mooring_targets::{ExportFacts, ExportView, Live, Op, Wanted};
+use mooring_targets::{ExportFacts, ExportView, Op, Wanted, fc};
+use tokio::time::Instant;
 
 use super::cell::{Cell, End, Wish, WishKind};
+use super::fabrics::{Seen, Wanteds};
 use super::{Change, Engine};
 use crate::volumes::{self, VolumeOp, VolumesView};
 
@@ -103,7 +103,7 @@ impl Engine {
             let end = self.export_half(cell, wishes, false);
             let gone = end.gone;
             self.end_export(cell, wishes, end);
-            return self.volume_half(cell, wishes, gone, false);
+            return self.volume_half(cell, wishes, gone, false, Grow::Now);
         }
         // What the kernel serves comes first, and needs no LVM: a revoke does not wait for a disk that hangs. What it does not
         // serve yet waits for the volume.
@@ -111,12 +111,16 @@ impl Engine {
         if !end.waits {
             let look_again = !end.problems.is_empty();
             self.end_export(cell, wishes, end);
-            return self.volume_half(cell, wishes, false, look_again);
+            return self.volume_half(cell, wishes, false, look_again, Grow::Now);
         }
-        self.volume_half(cell, wishes, false, true);
+        self.volume_half(cell, wishes, false, true, Grow::Later);
         let usable = cell.state().ready.is_some();
         let end = if usable { self.export_half(cell, wishes, true) } else { end };
         self.end_export(cell, wishes, end);
+        let grows = usable && !cell.state().volume_end.done;
+        if grows {
+            self.volume_half(cell, wishes, false, true, Grow::Now);
+        }
     }
 
     /// Takes note of where the export half has ended, and tells those who wait for it.
@@ -127,18 +131,17 @@ impl Engine {
             state.ready = None;
         }
         if end.report != state.export_end.report
-            && let Some(report) = &end.report
+            && let Some(mut report) = end.report.clone()
         {
-            self.publish(Change::Export(report.clone()));
+            state.fill_lives(&mut report);
+            self.publish(Change::Export(report));
         }
-        // A receipt that the store did not take is written at the next try.
-        let unwritten = state.open_receipts.iter().any(|open| open.receipt.proof == Proof::Proven);
         state.export_end = End {
             pass: wishes.pass,
             generation: wishes.export.as_ref().map(|wish| wish.stamp.generation),
             report: end.report,
             done: end.done,
-            retry: end.retry || unwritten,
+            retry: end.retry,
             at: Some(Instant::now()),
             operations: end.operations,
         };
@@ -147,26 +150,36 @@ impl Engine {
     }
 
     /// Makes the volume true. What was seen to be ready is not looked at again, unless `look` says so.
-    fn volume_half(&self, cell: &Arc<Cell>, wishes: &Wishes, export_gone: bool, look: bool) {
+    fn volume_half(&self, cell: &Arc<Cell>, wishes: &Wishes, export_gone: bool, look: bool, grow: Grow) {
         let (done, retry, report) = match (&wishes.volume, &wishes.ready) {
             (None, _) => (true, false, None),
-            (Some(_), Some(report)) if !look => (true, false, Some(report.clone())),
+            (Some(wish), Some(report)) if !look && is_whole(wish, report) => {
+                (true, false, Some(report.clone()))
+            }
             (Some(wish), _) => {
                 let wanted = wanted_volume(wish, export_gone);
-                match self.make_volume(cell, &wanted) {
-                    Ok((view, plan)) => {
-                        let report = volumes::report(&wanted, &view, cell.id);
-                        (plan.is_quiet(), !plan.steps.is_empty(), Some(report))
-                    }
-                    Err(error) => {
+                let MadeVolume { view, left } = self.make_volume(cell, wishes, &wanted, grow);
+                let seen = view.map(|view| volumes::report(&wanted, &view, cell.id));
+                match (left, seen) {
+                    (Ok(plan), seen) => (plan.is_quiet(), !plan.steps.is_empty(), seen),
+                    // For something newer: it goes on afterwards.
+                    (Err(volumes::Error::Stopped { .. }), seen) => (false, true, seen),
+                    (Err(error), seen) => {
                         let retry = error.cure() == Cure::Retry;
-                        (false, retry, Some(failed_volume(cell, wish, &error)))
+                        (false, retry, Some(failed_volume(cell, wish, seen, &error)))
                     }
                 }
             }
         };
+        self.note_volume(cell, wishes, VolumeEnd { done, retry, report });
+    }
+
+    /// Takes note of where the volume half stands, and tells those who wait for it.
+    fn note_volume(&self, cell: &Cell, wishes: &Wishes, end: VolumeEnd) {
+        let VolumeEnd { done, retry, report } = end;
         let mut state = cell.state();
-        let ready = report.as_ref().filter(|report| done && report.phase == Phase::Ready);
+        // What is only too small may be exported while it grows.
+        let ready = report.as_ref().filter(|report| report.phase == Phase::Ready);
         // A wish that came meanwhile has not been looked at.
         let same =
             state.volume.as_ref().map(|wish| &wish.stamp) == wishes.volume.as_ref().map(|wish| &wish.stamp);
@@ -190,12 +203,15 @@ impl Engine {
         cell.changed();
     }
 
-    /// Looks, plans, applies; what is there then, and the plan that is left.
+    /// Looks, plans, applies; what is there then, and the plan that is left. A volume that is to grow is whole first, and
+    /// said to be; only then, and if it is to be now, it grows.
     fn make_volume(
         &self,
         cell: &Arc<Cell>,
+        wishes: &Wishes,
         wanted: &volumes::Wanted,
-    ) -> Result<(VolumesView, Plan<VolumeOp>), volumes::Error> {
+        grow: Grow,
+    ) -> MadeVolume {
         let machine = &self.shared.machine;
         let look = || {
             cell.begin("ask LVM".to_owned());
@@ -204,20 +220,50 @@ impl Engine {
             view
         };
         let looked = cell.state().looked.take();
-        let view = looked.map_or_else(look, Ok)?;
-        let plan = volumes::plan(wanted, &view, cell.id);
-        if plan.steps.is_empty() {
-            return Ok((view, plan));
+        let mut view = match looked.map_or_else(look, Ok) {
+            Ok(view) => view,
+            Err(error) => return MadeVolume { view: None, left: Err(error) },
+        };
+        loop {
+            let plan = volumes::plan(wanted, &view, cell.id);
+            let report = volumes::report(wanted, &view, cell.id);
+            let whole = report.phase == Phase::Ready;
+            if plan.steps.is_empty() || (whole && grow == Grow::Later) {
+                return MadeVolume { view: Some(view), left: Ok(plan) };
+            }
+            if whole {
+                self.note_volume(cell, wishes, VolumeEnd { done: false, retry: true, report: Some(report) });
+            }
+            let mut watch = Watch { engine: self, cell, generation: Generation::ZERO };
+            let applied = volumes::apply(&plan, &*machine.commands, &*machine.blocks, &mut watch);
+            if let Err(error) = applied {
+                return MadeVolume { view: Some(view), left: Err(error) };
+            }
+            view = match look() {
+                Ok(view) => view,
+                Err(error) => return MadeVolume { view: Some(view), left: Err(error) },
+            };
+            // It was made whole by this plan, and what it grows by is the next one's.
+            let left = volumes::plan(wanted, &view, cell.id);
+            if whole || left.steps.is_empty() || volumes::report(wanted, &view, cell.id).phase != Phase::Ready
+            {
+                return MadeVolume { view: Some(view), left: Ok(left) };
+            }
         }
-        let mut watch = Watch { engine: self, cell, generation: Generation::ZERO };
-        volumes::apply(&plan, &*machine.commands, &*machine.blocks, &mut watch)?;
-        let view = look()?;
-        let left = volumes::plan(wanted, &view, cell.id);
-        Ok((view, left))
     }
 
     /// What is wanted in the kernel; `None` when there is no wish.
     pub(super) fn wanted_export(
+        &self,
+        cell: &Cell,
+        volume: Option<&Wish<VolumeSpec>>,
+        export: Option<&Wish<ExportSpec>>,
+    ) -> Option<Wanteds> {
+        let iscsi = self.wanted_over_iscsi(cell, volume, export)?;
+        Some(self.wanted_over(cell, iscsi, export.and_then(Wish::spec).map(|spec| &spec.fc)))
+    }
+
+    fn wanted_over_iscsi(
         &self,
         cell: &Cell,
         volume: Option<&Wish<VolumeSpec>>,
@@ -235,11 +281,7 @@ impl Engine {
             Some(WishKind::Spec(spec)) => {
                 let group = volume.and_then(Wish::spec)?.group.clone();
                 let names = spec.identity.names(cell.id, prefix);
-                let portals = if spec.portals.is_empty() {
-                    self.shared.config.portals.clone()
-                } else {
-                    spec.portals.clone()
-                };
+                let portals = self.portals_of(spec).to_vec();
                 let device = volumes::device_path(group.as_str(), &names.lv);
                 Some(Wanted::Present { names, device, portals, grants: spec.grants.clone() })
             }
@@ -268,31 +310,38 @@ impl Engine {
         let Made { view, left } = self.make_export(cell, &wanted, generation, usable);
         let operations = mooring_host::tree_operations() - before;
         let (left, mut problems) = match left {
-            Ok(plan) => (plan.steps.len(), blocked(&plan.blocked)),
+            Ok(plan) => (Some(plan), Vec::new()),
             Err(error) => {
                 let object = format!("the export of volume {}", cell.id);
-                (0, vec![problem(object, &error, error.cure())])
+                (None, vec![problem(object, &error, error.cure())])
             }
         };
-        let waits = !usable && view.as_ref().is_some_and(|view| !is_served(&wanted, view));
+        problems.extend(left.iter().flat_map(|plan| &plan.blocked).map(Problem::from));
+        let waits = !usable && view.as_ref().is_some_and(|seen| !is_served(&wanted.iscsi, &seen.iscsi));
         if waits {
             problems = vec![waits_for_volume(cell)];
         }
-        let retry = left > 0 || problems.iter().any(|problem| problem.cure == Cure::Retry);
+        let unfinished = left.as_ref().is_some_and(|plan| !plan.steps.is_empty());
+        let retry = unfinished || problems.iter().any(|problem| problem.cure == Cure::Retry);
         let Some(view) = view else {
-            let report = cell.export_report().map(|last| ExportReport { problems: problems.clone(), ..last });
+            let last = cell.state().last_report();
+            let report = last.map(|last| ExportReport { problems: problems.clone(), ..last });
             return ExportEnd { report, done: false, retry, gone: false, waits, problems, operations };
         };
-        let facts = mooring_targets::report(&wanted, &view, &BTreeMap::<String, Live>::new());
-        let gone = view.target.is_none() && view.backstore.is_none();
+        // It was planned for this very view.
+        let plan = left.filter(|_| !waits).unwrap_or_else(|| wanted.plan(&view));
+        let (mut facts, ports) = wanted.facts(&view, &plan);
+        facts.problems.extend(self.portal_problems(&wanted.iscsi));
+        let gone = view.iscsi.target.is_none() && view.iscsi.backstore.is_none();
         let done = problems.is_empty() && facts.in_force;
         let shown = super::is_spec(export) || !gone;
-        let report = export.filter(|_| shown).map(|_| export_report(cell.id, generation, facts, &problems));
+        let report =
+            export.filter(|_| shown).map(|_| export_report(cell.id, generation, facts, ports, &problems));
         ExportEnd { report, done, retry, gone, waits, problems, operations }
     }
 
     /// Looks, plans, applies, looks again. Without `usable`, nothing is applied to an export that the kernel does not serve.
-    fn make_export(&self, cell: &Arc<Cell>, wanted: &Wanted, generation: Generation, usable: bool) -> Made {
+    fn make_export(&self, cell: &Arc<Cell>, wanted: &Wanteds, generation: Generation, usable: bool) -> Made {
         if let Some(narrow) = cell.narrow(wanted).filter(|_| usable) {
             return self.make_narrow(cell, wanted, narrow, generation);
         }
@@ -300,29 +349,27 @@ impl Engine {
             Ok(view) => view,
             Err(error) => return Made { view: None, left: Err(error) },
         };
-        if !usable && !is_served(wanted, &view) {
+        if !usable && !is_served(&wanted.iscsi, &view.iscsi) {
             return Made { view: Some(view), left: Ok(Plan::default()) };
         }
         // A grant that came back before its revoke was carried out: the old nexus is cut all the same.
-        if let Some(without) = cell.without_revoked(wanted, &view, generation) {
+        let without = cell.without_revoked(wanted, cell.nexuses(wanted, &view), generation);
+        if let Some(without) = without {
             match self.apply_export(cell, &without, view, generation) {
                 Made { view: Some(seen), left: Ok(_) } => view = seen,
                 failed => return failed,
             }
         }
         let made = self.apply_export(cell, wanted, view, generation);
+        if made.left.as_ref().is_ok_and(Plan::is_quiet) {
+            cell.settle_places(wanted);
+        }
         cell.keep_known(wanted, &made);
         made
     }
 
-    fn apply_export(
-        &self,
-        cell: &Arc<Cell>,
-        wanted: &Wanted,
-        view: ExportView,
-        generation: Generation,
-    ) -> Made {
-        let plan = mooring_targets::plan(wanted, &view);
+    fn apply_export(&self, cell: &Arc<Cell>, wanted: &Wanteds, view: Seen, generation: Generation) -> Made {
+        let plan = wanted.plan(&view);
         if plan.steps.is_empty() {
             return Made { view: Some(view), left: Ok(plan) };
         }
@@ -330,7 +377,7 @@ impl Engine {
         let applied = mooring_targets::apply(&plan, &*self.shared.machine.target, &mut watch);
         match (self.look_for(cell, wanted, generation), applied) {
             (Ok(view), Ok(())) => {
-                let left = mooring_targets::plan(wanted, &view);
+                let left = wanted.plan(&view);
                 Made { view: Some(view), left: Ok(left) }
             }
             (Ok(view), Err(error)) => Made { view: Some(view), left: Err(error) },
@@ -339,54 +386,81 @@ impl Engine {
     }
 
     /// Looks at the export, and proves receipts whose nexus is not there: a listing of `acls` waits for an `rmdir` in it, so an
-    /// ACL that is not listed has drained (lio.md, d), whoever removed it.
+    /// ACL that is not listed has drained (lio.md, d), whoever removed it; a TPG LUN that shows no backstore has, too.
     fn look_for(
         &self,
         cell: &Cell,
-        wanted: &Wanted,
+        wanted: &Wanteds,
         generation: Generation,
-    ) -> Result<ExportView, mooring_targets::Error> {
-        let names = wanted.names();
-        cell.begin(format!("look at {}", names.iqn));
-        let view = ExportView::read(&*self.shared.machine.target, names);
+    ) -> Result<Seen, mooring_targets::Error> {
+        cell.begin(format!("look at {}", wanted.names().iqn));
+        let seen = wanted.look(&*self.shared.machine.target);
         cell.state().at_work = None;
-        let view = view?;
-        let there = |initiator: &str| view.tpg().is_some_and(|tpg| tpg.acls.contains_key(initiator));
-        self.prove(cell, generation, |initiator| !there(initiator));
-        Ok(view)
+        let seen = seen?;
+        let has_nexus = cell.nexuses(wanted, &seen);
+        self.prove(cell, generation, |initiator| !has_nexus(initiator));
+        drop(has_nexus);
+        Ok(seen)
     }
 
     /// Proves the open receipts of nexuses that have `drained`. Only those up to the generation that the pass works on: of a
     /// nexus that was revoked later, this pass's plan may still make the ACL.
-    pub(super) fn prove(&self, cell: &Cell, generation: Generation, drained: impl Fn(&str) -> bool) {
+    pub(super) fn prove(&self, cell: &Cell, generation: Generation, drained: impl Fn(&Initiator) -> bool) {
         let ended = self.shared.machine.clock.now();
         let proven: Vec<_> = {
-            let mut state = cell.state();
+            let mut guard = cell.state();
+            let state = &mut *guard;
             for open in &mut state.open_receipts {
-                if open.is_unproven(generation) && drained(open.receipt.initiator.as_str()) {
+                if open.is_unproven(generation) && drained(&open.receipt.initiator) {
                     open.receipt.proof = Proof::Proven;
                     open.receipt.ended = Some(ended);
+                    if let Some(lives) = &mut state.lives {
+                        lives.forget(&open.receipt.initiator);
+                    }
                 }
             }
             state.open_receipts.iter().filter(|open| open.receipt.proof == Proof::Proven).cloned().collect()
         };
         for open in proven {
-            if let Err(error) = self.shared.store.prove_receipt(open.row, &open.receipt) {
-                // It stays unproven in the store, which is the safe side, and is written at the next try.
-                tracing::error!(error = %Chain(&error), volume = %cell.id, "cannot write a receipt down");
-                continue;
-            }
-            cell.state().open_receipts.retain(|other| other.row != open.row);
+            self.shared.store.prove_receipt(open.row, &open.receipt);
+            cell.state().receipt_is_proven(open.row, &open.receipt);
             tracing::info!(volume = %cell.id, initiator = %open.receipt.initiator, "nexus revoked, proven");
             self.publish(Change::Receipt(open.receipt));
         }
     }
 }
 
+/// Whether a volume that is to grow does so now, or when its export is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Grow {
+    Now,
+    Later,
+}
+
+/// Where the volume half of a pass stands.
+struct VolumeEnd {
+    done: bool,
+    retry: bool,
+    report: Option<VolumeReport>,
+}
+
+/// How far a volume was made true.
+struct MadeVolume {
+    /// What was seen last, if LVM answered.
+    view: Option<VolumesView>,
+    /// What is left to do, or what went wrong.
+    left: Result<Plan<VolumeOp>, volumes::Error>,
+}
+
+/// Whether the volume that was seen is as large as it is wanted.
+fn is_whole(wish: &Wish<VolumeSpec>, report: &VolumeReport) -> bool {
+    wish.spec().is_none_or(|spec| report.size >= spec.size)
+}
+
 /// How far an export was made true.
 pub(super) struct Made {
     /// What was seen last, if the kernel answered.
-    pub(super) view: Option<ExportView>,
+    pub(super) view: Option<Seen>,
     /// What is left to do, or what went wrong.
     pub(super) left: Result<Plan<Op>, mooring_targets::Error>,
 }
@@ -402,9 +476,17 @@ fn is_served(wanted: &Wanted, view: &ExportView) -> bool {
     }
 }
 
-fn failed_volume(cell: &Cell, wish: &Wish<VolumeSpec>, error: &volumes::Error) -> VolumeReport {
-    let mut report = cell.volume_report();
+/// What is said of a volume whose pass failed. One that was seen whole, and only does not grow, is still whole.
+fn failed_volume(
+    cell: &Cell,
+    wish: &Wish<VolumeSpec>,
+    seen: Option<VolumeReport>,
+    error: &volumes::Error,
+) -> VolumeReport {
+    let whole = seen.filter(|seen| seen.phase == Phase::Ready);
+    let mut report = whole.clone().unwrap_or_else(|| cell.volume_report());
     report.phase = match (&wish.kind, error.cure()) {
+        _ if whole.is_some() => Phase::Ready,
         (WishKind::Tombstone { .. }, _) => Phase::Deleting,
         (WishKind::Spec(_), Cure::Retry) => Phase::Creating,
         (WishKind::Spec(_), _) => Phase::Failed,
@@ -427,11 +509,24 @@ pub(super) fn export_report(
     volume: VolumeId,
     generation: Generation,
     facts: ExportFacts,
+    fc: Vec<FcPortReport>,
     problems: &[Problem],
 ) -> ExportReport {
     let ExportFacts { target, naa, portals, in_force, grants, problems: mut all } = facts;
     all.extend(problems.iter().filter(|problem| !all.contains(problem)).cloned().collect::<Vec<_>>());
-    ExportReport { volume, generation, target, naa, portals, in_force, grants, problems: all, stuck: None }
+    ExportReport {
+        volume,
+        generation,
+        target,
+        naa,
+        portals,
+        in_force,
+        grants,
+        fc,
+        problems: all,
+        stuck: None,
+        looked: None,
+    }
 }
 
 /// What is wanted of a volume, for its planner.
@@ -449,15 +544,6 @@ fn is_doomed(volume: Option<&Wish<VolumeSpec>>) -> bool {
 
 fn problem(object: String, error: &(dyn std::error::Error + 'static), cure: Cure) -> Problem {
     Problem { object, text: Chain(error).to_string(), cure }
-}
-
-pub(super) fn blocked(blocked: &[Blocked]) -> Vec<Problem> {
-    let one = |blocked: &Blocked| Problem {
-        object: blocked.object.clone(),
-        text: blocked.why.clone(),
-        cure: blocked.kind.cure(),
-    };
-    blocked.iter().map(one).collect()
 }
 
 /// Clears "running" however the pass ends.
@@ -498,8 +584,11 @@ impl mooring_targets::Observer for Watch<'_> {
     fn after(&mut self, _index: usize, step: &Step<Op>) {
         self.cell.state().at_work = None;
         if let Some(initiator) = mooring_targets::drains(step) {
-            self.engine.prove(self.cell, self.generation, |drained| drained == initiator);
-            self.cell.changed();
+            let is = |drained: &Initiator| drained.iqn().is_some_and(|iqn| iqn.as_str() == initiator);
+            self.engine.prove(self.cell, self.generation, is);
+        }
+        if let Some(wwpn) = fc::drains(step).and_then(|drained| self.cell.drained(drained)) {
+            self.engine.prove(self.cell, self.generation, |drained| drained.wwpn() == Some(wwpn));
         }
     }
 }
@@ -515,7 +604,22 @@ impl volumes::Observer for Watch<'_> {
         state.zeroed = None;
     }
 
-    fn zeroed(&mut self, bytes: u64) {
-        self.cell.state().zeroed = Some(bytes);
+    fn resume(&mut self, uuid: &str) -> u64 {
+        let before = self.cell.state().zeroed_before.take();
+        before.filter(|(of, _)| of == uuid).map_or(0, |(_, bytes)| bytes)
+    }
+
+    /// Each call begins the step's time anew: what goes on is not stuck. Something newer is not kept waiting.
+    fn zeroed(&mut self, uuid: &str, bytes: u64) -> ControlFlow<()> {
+        let mut state = self.cell.state();
+        state.zeroed = Some(bytes);
+        if let Some(at_work) = &mut state.at_work {
+            at_work.began = Instant::now();
+        }
+        if state.dirty {
+            state.zeroed_before = Some((uuid.to_owned(), bytes));
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
     }
 }

@@ -1,6 +1,6 @@
 //! Why the agent does not take a change: nothing was written, nothing was done.
 
-use mooring_model::{ClusterId, Cure, Generation, Iqn, Naa, SpecError, StuckStep, VolumeId};
+use mooring_model::{ClusterId, Cure, Generation, Initiator, Naa, SpecError, StuckStep, VolumeId};
 
 use crate::store::StoreError;
 
@@ -62,7 +62,7 @@ pub enum Refusal {
     )]
     LiveSession {
         /// The initiator.
-        initiator: Iqn,
+        initiator: Initiator,
         /// The volume.
         volume: VolumeId,
         /// Where it is logged in from.

@@ -5,13 +5,13 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_model::{
     Chain, Cure, ExportReport, ExportSpec, Generation, Phase, Plan, Problem, Receipt, Stamp, Step, VolumeId,
-    VolumeReport,
+    VolumeReport, VolumeSpec,
 };
-use mooring_targets::ExportView;
+use tokio::time::Instant;
 
 use super::cell::{Cell, State, Wish, WishKind};
 use super::{Engine, Refusal, pass};
@@ -36,8 +36,11 @@ pub struct Status {
     pub export: Option<ExportReport>,
     /// Its spec's fence and opaque data.
     pub export_spec: Option<(Stamp, Vec<u8>)>,
-    /// What is wanted of the export. Its secrets are in it: take them out before it leaves the process.
+    /// What is wanted of the export. Its secrets are in it: take them out before it leaves the process for
+    /// anybody who did not ask for them.
     pub wanted: Option<ExportSpec>,
+    /// What is wanted of the volume; `None` for a tombstone.
+    pub wanted_volume: Option<VolumeSpec>,
     /// Receipts, newest first.
     pub receipts: Vec<Receipt>,
 }
@@ -75,8 +78,10 @@ impl State {
             None => (None, false),
         };
         let current = self.volume_end.generation == self.volume.as_ref().map(|wish| wish.stamp.generation);
+        // What is there stays there while a newer spec of it waits for its pass.
+        let stands = |report: &VolumeReport| current || (spec.is_some() && report.phase == Phase::Ready);
         let mut report =
-            self.volume_end.report.clone().filter(|_| current).or_else(|| self.orphan.clone()).unwrap_or(
+            self.volume_end.report.clone().filter(stands).or_else(|| self.orphan.clone()).unwrap_or(
                 VolumeReport {
                     id,
                     phase: if doomed { Phase::Deleting } else { Phase::Creating },
@@ -96,12 +101,27 @@ impl State {
         report
     }
 
-    /// The export as the last pass left it, with the call that is stuck now.
+    /// What the last look at them said of sessions and counters.
+    pub(super) fn fill_lives(&self, report: &mut ExportReport) {
+        if let Some(lives) = &self.lives {
+            lives.fill(report);
+        }
+    }
+
+    /// The export as the last pass left it, with what was live at the last look, and the call that is stuck now.
     pub(super) fn export_report(&self) -> Option<ExportReport> {
+        let mut report = self.last_report()?;
+        self.fill_lives(&mut report);
+        Some(report)
+    }
+
+    /// The same without what is live: that is no pass's.
+    pub(super) fn last_report(&self) -> Option<ExportReport> {
         let mut report = self.export_end.report.clone();
         if let Some(report) = report.as_mut() {
             report.stuck = self.stuck();
             report.in_force &= self.is_export_current();
+            report.problems.extend(self.store_failed.clone());
         }
         report
     }
@@ -136,13 +156,16 @@ impl Engine {
         let _look = Look::begin(cell);
         let wanted = self.wanted_export(cell, volume.as_ref(), export.as_ref())?;
         let tree = &*self.shared.machine.target;
-        let view = ExportView::read(tree, wanted.names()).ok()?;
-        let live = mooring_targets::read_sessions(tree, wanted.names(), &view).ok()?;
+        let seen = wanted.look(tree).ok()?;
+        let lives = self.read_lives(cell, &wanted).ok()?;
         let last = cell.export_report();
         let generation = export.as_ref().map_or(Generation::ZERO, |wish| wish.stamp.generation);
         let problems = last.map(|last| last.problems).unwrap_or_default();
-        let facts = mooring_targets::report(&wanted, &view, &live);
-        Some(pass::export_report(cell.id, generation, facts, &problems))
+        let (mut facts, ports) = wanted.facts(&seen, &wanted.plan(&seen));
+        facts.problems.extend(self.portal_problems(&wanted.iscsi));
+        let mut report = pass::export_report(cell.id, generation, facts, ports, &problems);
+        lives.fill(&mut report);
+        Some(report)
     }
 
     /// One volume as it is now; `None` when nothing is known of it.
@@ -173,16 +196,17 @@ impl Engine {
             export: export.filter(|_| state.export.is_some() && shown),
             export_spec: state.export.as_ref().map(stamp_of),
             wanted: state.export.as_ref().and_then(Wish::spec).cloned(),
+            wanted_volume: state.volume.as_ref().and_then(Wish::spec).cloned(),
             receipts,
         })
     }
 
-    /// All volumes with a spec, and orphans, by id. Volumes that are deleted and gone are left out.
-    pub async fn statuses(&self) -> Vec<Status> {
+    /// All volumes with a spec, and orphans, by id. Volumes that are deleted and gone are there only with `tombstones`.
+    pub async fn statuses(&self, tombstones: bool) -> Vec<Status> {
         let mut all = Vec::new();
         for cell in self.cells() {
             let Some(status) = self.status(cell.id).await else { continue };
-            if status.volume.phase != Phase::Gone {
+            if tombstones || status.volume.phase != Phase::Gone {
                 all.push(status);
             }
         }
@@ -224,16 +248,16 @@ impl Engine {
         let looked = if blocked {
             None
         } else {
-            let (engine, at, names) = (self.clone(), Arc::clone(cell), wanted.names().clone());
+            let (engine, at, wanted) = (self.clone(), Arc::clone(cell), wanted.clone());
             let look = self.blocking(move || {
                 let _look = Look::begin(&at);
-                ExportView::read(&*engine.shared.machine.target, &names)
+                wanted.look(&*engine.shared.machine.target)
             });
             tokio::time::timeout(LOOK_DEADLINE, look).await.ok().flatten()
         };
         match looked {
             Some(Ok(view)) => {
-                let plan = mooring_targets::plan(&wanted, &view);
+                let plan = wanted.plan(&view);
                 planned.add(cell, &plan);
             }
             Some(Err(error)) => {
@@ -263,7 +287,7 @@ impl Planned {
             why: step.why.to_string(),
         };
         self.steps.extend(plan.steps.iter().map(step));
-        self.blocked.extend(pass::blocked(&plan.blocked));
+        self.blocked.extend(plan.blocked.iter().map(Problem::from));
     }
 }
 

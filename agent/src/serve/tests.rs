@@ -1,14 +1,8 @@
 //! What needs a hand inside of the store: a file system that is full. Everything else is tested from outside.
 
-use std::sync::Arc;
-
 use mooring_host::fake::FakeMachine;
-use mooring_host::{KernelTree, SystemClock};
 
 use super::*;
-use crate::config::Config;
-use crate::machine::Machine;
-use crate::store::Store;
 
 const VOLUME: &str = "01a0b1c2-d3e4-4f50-8a61-72830194a5b6";
 
@@ -44,6 +38,7 @@ fn put_export(counter: u64, hosts: &[&str]) -> Request<v1::PutExportRequest> {
         identity: Some(v1::ExportIdentity { kind: Some(derived) }),
         portals: Vec::new(),
         grants: hosts.iter().map(grant).collect(),
+        fc: None,
     };
     Request::new(v1::PutExportRequest {
         sender: Some(sender()),
@@ -56,21 +51,7 @@ fn put_export(counter: u64, hosts: &[&str]) -> Request<v1::PutExportRequest> {
 }
 
 fn service(dir: &std::path::Path, fake: &FakeMachine) -> (Service, watch::Sender<bool>) {
-    let text = format!(
-        "state_dir = \"{0}\"\nrun_dir = \"{0}\"\nportals = [\"10.0.0.1\"]\n[[groups]]\nname = \"vg0\"\n",
-        dir.display()
-    );
-    let machine = Machine {
-        target: Arc::new(fake.lio()),
-        sys: Arc::new(KernelTree::new(dir)),
-        commands: Arc::new(fake.lvm()),
-        blocks: Arc::new(fake.blocks()),
-        clock: Arc::new(SystemClock),
-        addresses: Arc::new(|| vec![std::net::Ipv4Addr::new(10, 0, 0, 1)]),
-        root: dir.to_owned(),
-    };
-    let engine =
-        Engine::new(Config::parse(&text, "agent.toml").unwrap(), machine, Store::open(dir).unwrap()).unwrap();
+    let engine = crate::engine::testing::engine(dir, fake);
     let (stop, stopped) = watch::channel(false);
     (Service::new(engine, stopped), stop)
 }

@@ -1,8 +1,10 @@
 //! Why the store could not do something. Nothing that an error names was written.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use mooring_model::{ClusterId, Cure, Generation, VolumeId};
+use mooring_model::{AgentId, ClusterId, Cure, Generation, VolumeId};
+use mooring_systemd::folder::FolderError;
 use rusqlite::ErrorCode;
 
 use super::Kind;
@@ -10,23 +12,9 @@ use super::Kind;
 /// A failure of the store. The transaction was rolled back: what was kept before is kept now.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The state folder cannot be made or used.
-    #[error("cannot use the state folder {}: it must be a folder that the agent's user may write to", .path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// Others could put another database in the place of ours.
-    #[error("others may write to the state folder {} (mode {mode:04o}): run chmod go-w on it", .path.display())]
-    Exposed {
-        /// The folder.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
+    /// The state folder cannot hold it.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// The database cannot be opened.
     #[error("cannot open the store {}: check its owner and permissions, and its file system", .path.display())]
     Open {
@@ -35,6 +23,25 @@ pub enum StoreError {
         /// Why.
         #[source]
         source: rusqlite::Error,
+    },
+    /// The database is open, and cannot be looked at.
+    #[error("cannot look at the store {}: check its folder and its file system", .path.display())]
+    Look {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file was deleted, moved or replaced while the agent works with it.
+    #[error(
+        "the store {} is not there any more, or is another file: its folder was deleted or replaced while the agent runs. \
+         Nothing more can be kept. If it was moved, move it back; else restart the agent: it begins with an empty store, and \
+         its controller tells it everything anew", .path.display()
+    )]
+    Gone {
+        /// Where it was.
+        path: PathBuf,
     },
     /// The database is damaged.
     #[error(
@@ -113,6 +120,14 @@ pub enum StoreError {
         #[source]
         source: rusqlite::Error,
     },
+    /// An agent with specs has a name that others know.
+    #[error("this agent keeps specs under its id {kept}: it cannot become {arrived}")]
+    NotFresh {
+        /// Its id.
+        kept: AgentId,
+        /// What it was to become.
+        arrived: AgentId,
+    },
     /// Another cluster owns this agent.
     #[error("this agent belongs to cluster {kept}: cluster {arrived} cannot have it")]
     Pinned {
@@ -178,15 +193,17 @@ impl StoreError {
     /// Who can cure it.
     pub const fn cure(&self) -> Cure {
         match self {
-            Self::Folder { .. }
-            | Self::Exposed { .. }
+            Self::Folder(_)
             | Self::Open { .. }
+            | Self::Look { .. }
+            | Self::Gone { .. }
             | Self::Corrupt { .. }
             | Self::Row { .. }
             | Self::Newer { .. }
             | Self::Full { .. }
             | Self::ReadOnly { .. }
             | Self::Disk { .. }
+            | Self::NotFresh { .. }
             | Self::Pinned { .. }
             | Self::Prefix { .. } => Cure::Operator,
             Self::Busy { .. } => Cure::Retry,

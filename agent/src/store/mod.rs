@@ -1,29 +1,33 @@
 //! The agent's durable part: the specs it has acknowledged, and the records of what it has revoked. One SQLite file.
 //!
-//! A change is one transaction, synced once, before it is acknowledged. Checkpoints, which sync more than once, run from
+//! A change is in one transaction, synced once, before it is acknowledged; changes that come at the same time share it
+//! (`commit`). What the kernel shows again after a crash, the proof of a receipt, waits for the next one. Checkpoints, which sync more than once, run from
 //! the idle tick on a connection of their own. Losing the file loses nothing that the volumes' tags and the controller do
 //! not know.
 //!
 //! What must never happen here: an answer before the sync; a generation that goes back; a plan or a view that is stored;
 //! a spec's body (it holds CHAP secrets) in a `Debug`, an error, or a file that others can read.
 
+mod commit;
 mod error;
+mod places;
 mod receipt;
 mod spec;
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mooring_model::{AgentId, ClusterId, IqnPrefix};
-use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
+use mooring_model::{AgentId, ClusterId, IqnPrefix, VolumeId};
+use mooring_systemd::folder::{self, Anchor};
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use rusqlite_migration::{M, Migrations};
 
+use commit::Queue;
 pub use error::StoreError;
+use receipt::Proofs;
 pub use receipt::{NewReceipt, RECEIPTS_PER_VOLUME_KEPT};
 pub use spec::{Kind, StoredSpec, StoredWish};
 
@@ -31,7 +35,8 @@ pub use spec::{Kind, StoredSpec, StoredWish};
 pub const FILE_NAME: &str = "mooring-agent.db";
 
 /// Every schema ever released, oldest first. Only ever appended to.
-const SCHEMAS: [&str; 2] = [include_str!("schema/1.sql"), include_str!("schema/2.sql")];
+const SCHEMAS: [&str; 3] =
+    [include_str!("schema/1.sql"), include_str!("schema/2.sql"), include_str!("schema/3.sql")];
 
 /// The write-ahead log is checkpointed by the idle tick. Should that not come for this many pages (16 MiB, some thousand
 /// changes), SQLite does it inside of a change: one slow change is better than a log without end.
@@ -47,14 +52,26 @@ const STATEMENTS_CACHED: usize = 32;
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
+    /// Its file, as it was opened.
+    anchor: Anchor,
     /// Every change and every read.
     main: Mutex<Connection>,
     /// Checkpoints, beside the changes that go on.
     keeper: Mutex<Connection>,
     /// Something was written since the last checkpoint.
     written: AtomicBool,
-    agent: AgentId,
+    commits: AtomicU64,
+    /// Changes that wait for the connection.
+    queue: Queue,
+    /// Receipts of each volume that were begun since its old ones were dropped.
+    begun: Mutex<HashMap<VolumeId, usize>>,
+    proofs: Proofs,
+    agent: Mutex<AgentId>,
     cluster: Mutex<Option<ClusterId>>,
+    /// No spec was ever kept in this file.
+    fresh: AtomicBool,
+    /// The newest epoch of all that is kept, tombstones included.
+    epoch: AtomicU64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -66,15 +83,20 @@ impl Store {
     /// Opens the store in this folder; makes both when they are not there. The caller holds the folder's lock: two agents
     /// on one store would each think the other's writes impossible.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let path = dir.join(FILE_NAME);
-        make_private(dir, &path)?;
+        // SQLite gives its -wal and -shm files the permissions of the database.
+        let path = folder::private_file(dir, FILE_NAME)?;
         let mut main = connect(&path)?;
+        let anchor = Anchor::of(&path).map_err(|source| StoreError::Look { path: path.clone(), source })?;
         check(&path, &main)?;
         let set_up = |source| StoreError::of(&path, "set up the store", source);
         configure(&main).map_err(set_up)?;
         migrate(&path, &mut main)?;
         let keeper = connect(&path)?;
         let agent = agent_id(&path, &main)?;
+        let fresh = is_empty(&main)
+            .map_err(|source| StoreError::of(&path, "see whether anything is kept", source))?;
+        let epoch = newest_epoch(&main)
+            .map_err(|source| StoreError::of(&path, "see what is newest of all that is kept", source))?;
         let cluster = meta(&main, "cluster_id")
             .map_err(|source| StoreError::of(&path, "read the pinned cluster", source))?
             .map(|text| text.parse())
@@ -84,15 +106,70 @@ impl Store {
             main: Mutex::new(main),
             keeper: Mutex::new(keeper),
             written: AtomicBool::new(true),
-            agent,
+            commits: AtomicU64::new(0),
+            queue: Queue::default(),
+            begun: Mutex::default(),
+            proofs: Proofs::default(),
+            agent: Mutex::new(agent),
             cluster: Mutex::new(cluster),
+            fresh: AtomicBool::new(fresh),
+            epoch: AtomicU64::new(epoch),
+            anchor,
             path,
         })
     }
 
-    /// This state folder's identity, made with the folder.
-    pub const fn agent_id(&self) -> AgentId {
-        self.agent
+    /// This state folder's identity: made with the folder, or given back by a controller that knew the one before it.
+    pub fn agent_id(&self) -> AgentId {
+        *lock(&self.agent)
+    }
+
+    /// Whether nothing was ever kept here: the folder is new, or its store was lost.
+    pub fn is_fresh(&self) -> bool {
+        self.fresh.load(Ordering::Acquire)
+    }
+
+    /// The newest epoch of all specs and tombstones that are, or were since the start, kept here. 0: none.
+    pub fn newest_epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Whether the file is still where it was opened. When its folder was deleted under the running agent, or another file is in
+    /// its place, whatever is written is gone with this process.
+    pub fn check_place(&self) -> Result<(), StoreError> {
+        if self.anchor.holds() { Ok(()) } else { Err(StoreError::Gone { path: self.path.clone() }) }
+    }
+
+    /// Gives a fresh store to a cluster, under the id that the cluster knows its host by. The same again changes nothing.
+    pub fn adopt(&self, cluster: ClusterId, agent: AgentId) -> Result<(), StoreError> {
+        let mut owner = lock(&self.cluster);
+        let mut id = lock(&self.agent);
+        match *owner {
+            Some(kept) if kept != cluster => return Err(StoreError::Pinned { kept, arrived: cluster }),
+            Some(_) if *id == agent => return Ok(()),
+            Some(_) | None => {}
+        }
+        let op = || format!("take the id {agent} in cluster {cluster}");
+        let taken = self.write(op, move |conn| {
+            // In the transaction: a spec that is on its way is kept before this, or after.
+            if !is_empty(conn)? {
+                return Ok(false);
+            }
+            set_meta(conn, "cluster_id", &cluster.to_string())?;
+            set_meta(conn, "agent_id", &agent.to_string())?;
+            Ok(true)
+        })?;
+        if !taken {
+            return Err(StoreError::NotFresh { kept: *id, arrived: agent });
+        }
+        *owner = Some(cluster);
+        *id = agent;
+        Ok(())
+    }
+
+    /// Commits of changes since the start, each of them one sync of the log.
+    pub fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
     }
 
     /// The cluster that owns this agent; `None` while nobody does.
@@ -131,17 +208,20 @@ impl Store {
         match read {
             Some(kept) if kept == prefix.as_str() => Ok(()),
             Some(kept) => Err(StoreError::Prefix { kept, arrived: prefix.to_string() }),
-            None => self.write(
-                || format!("keep the prefix of target names, {prefix}"),
-                |conn| set_meta(conn, "iqn_prefix", prefix.as_str()),
-            ),
+            None => {
+                let kept = prefix.clone();
+                self.write(
+                    || format!("keep the prefix of target names, {prefix}"),
+                    move |conn| set_meta(conn, "iqn_prefix", kept.as_str()),
+                )
+            }
         }
     }
 
     fn write_cluster(&self, cluster: ClusterId) -> Result<(), StoreError> {
         self.write(
             || format!("pin the agent to cluster {cluster}"),
-            |conn| set_meta(conn, "cluster_id", &cluster.to_string()),
+            move |conn| set_meta(conn, "cluster_id", &cluster.to_string()),
         )
     }
 
@@ -170,21 +250,18 @@ impl Store {
         set_meta(&lock(&self.main), "checkpointed_us", &micros(SystemTime::now()).to_string()).map_err(failed)
     }
 
-    /// Runs one transaction. An error rolls it back.
-    fn write<T>(
+    /// Makes one change, durable when this returns. An error rolls it back. `work` may run more than once.
+    fn write<T: Send + 'static>(
         &self,
         op: impl FnOnce() -> String,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+        work: impl Fn(&Connection) -> rusqlite::Result<T> + Send + Sync + 'static,
     ) -> Result<T, StoreError> {
-        let mut conn = lock(&self.main);
-        let run = || {
-            // Immediate: the lock is taken before the first look, so that no look is stale when the write comes.
-            let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let value = work(&transaction)?;
-            transaction.commit()?;
-            Ok(value)
-        };
-        let value = run().map_err(|source| StoreError::of(&self.path, op(), source))?;
+        self.check_place()?;
+        let (made, commits) = self.queue.write(&self.main, work);
+        self.commits.fetch_add(commits, Ordering::Relaxed);
+        let value = made.map_err(|source| StoreError::of(&self.path, op(), source))?;
+        // Once more after the sync: what was written into a file without a name is not kept.
+        self.check_place()?;
         self.written.store(true, Ordering::Release);
         Ok(value)
     }
@@ -196,28 +273,6 @@ impl Store {
     ) -> Result<T, StoreError> {
         work(&lock(&self.main)).map_err(|source| StoreError::of(&self.path, op(), source))
     }
-}
-
-/// Makes folder and file so that nobody else can read them, and makes their names durable.
-fn make_private(dir: &Path, path: &Path) -> Result<(), StoreError> {
-    let folder = |source: io::Error| StoreError::Folder { path: dir.to_owned(), source };
-    if !dir.is_dir() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(folder)?;
-        if let Some(parent) = dir.parent() {
-            fs::File::open(parent).and_then(|parent| parent.sync_all()).map_err(folder)?;
-        }
-    }
-    // A folder that an operator made is not changed: it may be shared on purpose, and the files protect themselves. But
-    // whoever may write to it may put another file in the place of ours.
-    let mode = fs::metadata(dir).map_err(folder)?.permissions().mode() & 0o7777;
-    if mode & 0o022 != 0 {
-        return Err(StoreError::Exposed { path: dir.to_owned(), mode });
-    }
-    // SQLite gives its -wal and -shm files the permissions of the database.
-    let file =
-        fs::OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path).map_err(folder)?;
-    file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(folder)?;
-    fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(folder)
 }
 
 fn connect(path: &Path) -> Result<Connection, StoreError> {
@@ -275,6 +330,18 @@ fn agent_id(path: &Path, conn: &Connection) -> Result<AgentId, StoreError> {
     set_meta(conn, "created_us", &micros(SystemTime::now()).to_string()).map_err(make)?;
     set_meta(conn, "agent_id", &id.to_string()).map_err(make)?;
     Ok(id)
+}
+
+/// Whether nothing is kept but who we are.
+fn is_empty(conn: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT NOT EXISTS (SELECT 1 FROM specs) AND NOT EXISTS (SELECT 1 FROM receipts)";
+    conn.prepare_cached(sql)?.query_row([], |row| row.get(0))
+}
+
+/// The newest epoch of all that is kept.
+fn newest_epoch(conn: &Connection) -> rusqlite::Result<u64> {
+    let newest: Option<i64> = conn.query_row("SELECT MAX(epoch) FROM specs", [], |row| row.get(0))?;
+    Ok(newest.map_or(0, i64::cast_unsigned))
 }
 
 fn meta(conn: &Connection, key: &str) -> rusqlite::Result<Option<String>> {

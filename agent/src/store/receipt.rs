@@ -1,18 +1,25 @@
 //! Receipts: the record of a revoke begins in the transaction that takes the grant away, and is completed when the
 //! kernel's draining call has returned.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::UNIX_EPOCH;
 
 use mooring_api::v1;
-use mooring_model::{Generation, Proof, Receipt, Revoked, SessionReport, VolumeId};
+use mooring_model::{Chain, Generation, Proof, Receipt, Revoked, SessionReport, VolumeId};
 use prost::Message;
 use rusqlite::{Connection, Row, params};
 
-use super::{Store, StoreError, micros, time_of};
+use super::commit::Change;
+use super::{Store, StoreError, lock, micros, time_of};
 
 /// Receipts that are kept of one volume, newest first; unproven ones are kept beyond that. One change can take away 512
 /// grants (`GRANTS_PER_EXPORT_MAX`), and its retry must find them all.
 pub const RECEIPTS_PER_VOLUME_KEPT: u32 = 1024;
+
+/// Older ones are dropped with every so many new ones, because looking for them costs as much as all that are kept.
+const RECEIPTS_BETWEEN_DROPS: usize = 64;
 
 /// The beginning of a revoke, to be written down.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +42,7 @@ impl NewReceipt {
     }
 }
 
-/// Inserts receipts and drops the oldest proven ones beyond the limit. Runs in the caller's transaction.
+/// Inserts receipts. Runs in the caller's transaction.
 pub(super) fn begin(
     conn: &Connection,
     volume: VolumeId,
@@ -62,12 +69,16 @@ pub(super) fn begin(
             receipt.began_us,
         ])?);
     }
+    Ok(rows)
+}
+
+/// Drops the oldest proven receipts of a volume beyond the limit.
+pub(super) fn drop_old(conn: &Connection, volume: VolumeId) -> rusqlite::Result<usize> {
     conn.prepare_cached(
         "DELETE FROM receipts WHERE volume_id = ?1 AND proven = 1 AND id <= \
          (SELECT id FROM receipts WHERE volume_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
     )?
-    .execute(params![volume, RECEIPTS_PER_VOLUME_KEPT])?;
-    Ok(rows)
+    .execute(params![volume.to_string(), RECEIPTS_PER_VOLUME_KEPT])
 }
 
 /// Drops the old proven receipts of a volume of which no spec and no tombstone is kept.
@@ -80,16 +91,66 @@ pub(super) fn forget_old(conn: &Connection, volume: VolumeId, before_us: i64) ->
 }
 
 impl Store {
-    /// Completes a receipt. `false`: there is no such row.
-    pub fn prove_receipt(&self, row: i64, receipt: &Receipt) -> Result<bool, StoreError> {
+    /// Notes that so many receipts of a volume begin. Whether its old ones are due to be dropped.
+    pub(super) fn begins(&self, volume: VolumeId, count: usize) -> bool {
+        if count == 0 {
+            return false;
+        }
+        let mut begun = lock(&self.begun);
+        let total = begun.entry(volume).or_default();
+        *total += count;
+        let due = *total >= RECEIPTS_BETWEEN_DROPS;
+        if due {
+            begun.remove(&volume);
+        }
+        due
+    }
+
+    /// Completes a receipt. It is durable with the next change, or by [`Store::flush`]: after a crash before that, the
+    /// receipt is unproven again, and the kernel proves it again, in which the nexus is not. Reads say at once that it is
+    /// proven.
+    pub fn prove_receipt(&self, row: i64, receipt: &Receipt) {
         let new = NewReceipt::of(receipt);
+        lock(&self.proofs).insert(row, new.clone());
+        self.queue.add(Arc::new(Completion {
+            row,
+            new,
+            proofs: Arc::clone(&self.proofs),
+            failed: false.into(),
+        }));
+    }
+
+    /// Whether there are proofs that are not known to be durable.
+    pub fn has_unwritten(&self) -> bool {
+        !lock(&self.proofs).is_empty()
+    }
+
+    /// Makes durable what no change has taken along, also what a change could not.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        let proofs: Vec<_> = lock(&self.proofs).iter().map(|(row, new)| (*row, new.clone())).collect();
+        if proofs.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<_> = proofs.iter().map(|(row, _)| *row).collect();
         self.write(
-            || format!("complete the receipt of {} for {}", receipt.initiator, receipt.volume),
-            |conn| {
-                let sql = "UPDATE receipts SET body = ?2, proven = ?3 WHERE id = ?1";
-                Ok(conn.prepare_cached(sql)?.execute(params![row, new.body, new.proven])? > 0)
-            },
-        )
+            || "complete receipts".to_owned(),
+            move |conn| proofs.iter().try_for_each(|(row, new)| complete(conn, *row, new)),
+        )?;
+        let mut proofs = lock(&self.proofs);
+        for row in rows {
+            proofs.remove(&row);
+        }
+        Ok(())
+    }
+
+    /// What is read, with the proofs that are not written yet.
+    fn with_proofs(&self, rows: Vec<RawReceipt>) -> Vec<RawReceipt> {
+        let proofs = lock(&self.proofs);
+        let known = |row: RawReceipt| match proofs.get(&row.id) {
+            Some(new) => RawReceipt { body: new.body.clone(), proven: new.proven, ..row },
+            None => row,
+        };
+        rows.into_iter().map(known).collect()
     }
 
     /// The receipts of a volume, newest first, at most so many.
@@ -104,7 +165,24 @@ impl Store {
                 rows.collect::<Result<Vec<_>, _>>()
             },
         )?;
-        rows.iter().map(|row| Ok(row.parse()?.1)).collect()
+        self.with_proofs(rows).iter().map(|row| Ok(row.parse()?.1)).collect()
+    }
+
+    /// The receipts of a volume that began with one generation of its spec, newest first.
+    pub fn receipts_of(&self, volume: VolumeId, generation: Generation) -> Result<Vec<Receipt>, StoreError> {
+        let rows = self.read(
+            || format!("read the receipts of {volume}, generation {generation}"),
+            |conn| {
+                let sql = "SELECT id, body, proven, began_us FROM receipts \
+                           WHERE volume_id = ?1 AND epoch = ?2 AND counter = ?3 ORDER BY id DESC";
+                let mut statement = conn.prepare_cached(sql)?;
+                let (epoch, counter) = (generation.epoch.cast_signed(), generation.counter.cast_signed());
+                let rows =
+                    statement.query_map(params![volume.to_string(), epoch, counter], RawReceipt::read)?;
+                rows.collect::<Result<Vec<_>, _>>()
+            },
+        )?;
+        self.with_proofs(rows).iter().map(|row| Ok(row.parse()?.1)).collect()
     }
 
     /// The receipts whose draining call had not returned when they were written, with their rows, oldest first.
@@ -118,7 +196,46 @@ impl Store {
                 rows.collect::<Result<Vec<_>, _>>()
             },
         )?;
-        rows.iter().map(RawReceipt::parse).collect()
+        let open = self.with_proofs(rows).into_iter().filter(|row| !row.proven);
+        open.map(|row| row.parse()).collect()
+    }
+}
+
+fn complete(conn: &Connection, row: i64, new: &NewReceipt) -> rusqlite::Result<()> {
+    let sql = "UPDATE receipts SET body = ?2, proven = ?3 WHERE id = ?1";
+    conn.prepare_cached(sql)?.execute(params![row, new.body, new.proven]).map(drop)
+}
+
+/// Proofs that are not known to be durable.
+pub(super) type Proofs = Arc<Mutex<BTreeMap<i64, NewReceipt>>>;
+
+/// One of them, on its way into the next change's transaction.
+struct Completion {
+    row: i64,
+    new: NewReceipt,
+    proofs: Proofs,
+    failed: AtomicBool,
+}
+
+impl Change for Completion {
+    fn make(&self, conn: &Connection) -> rusqlite::Result<()> {
+        complete(conn, self.row, &self.new)
+    }
+
+    fn fail(&self, error: rusqlite::Error) {
+        // It stays unproven in the store, which is the safe side, and is written at the next tick.
+        tracing::error!(error = %Chain(&error), row = self.row, "cannot write a receipt down");
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    fn end(&self) {
+        if !self.failed.load(Ordering::Relaxed) {
+            lock(&self.proofs).remove(&self.row);
+        }
     }
 }
 
@@ -173,5 +290,6 @@ fn session_of_wire(session: v1::Session) -> Option<SessionReport> {
         addresses: session.addresses,
         state: session.state,
         in_flight: session.in_flight,
+        since: (session.since_us > 0).then(|| time_of(session.since_us)),
     })
 }

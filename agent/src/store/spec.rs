@@ -1,6 +1,7 @@
 //! Specs: one row for a volume, one for its export, one for this host's connection to it.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use mooring_model::limit::TOMBSTONE_KEEP;
@@ -111,7 +112,11 @@ impl Store {
         receipts: &[NewReceipt],
     ) -> Result<Vec<i64>, StoreError> {
         let op = || format!("keep {}", describe(kind, volume));
-        let fenced = self.write(op, |conn| {
+        let arrived = stamp.generation;
+        let drop_old = self.begins(volume, receipts.len());
+        let (stamp, wish, opaque, receipts) =
+            (stamp.clone(), wish.clone(), opaque.to_vec(), receipts.to_vec());
+        let fenced = self.write(op, move |conn| {
             let kept = match kept_stamp(conn, kind, volume)? {
                 None => None,
                 Some(Some(kept)) => Some(kept),
@@ -125,12 +130,19 @@ impl Store {
                     return Ok(Fenced::Refused { fence, kept });
                 }
             }
-            write_spec(conn, kind, volume, stamp, wish, opaque)?;
-            receipt::begin(conn, volume, stamp.generation, receipts).map(Fenced::Written)
+            write_spec(conn, kind, volume, &stamp, &wish, &opaque)?;
+            let rows = receipt::begin(conn, volume, stamp.generation, &receipts)?;
+            if drop_old {
+                receipt::drop_old(conn, volume)?;
+            }
+            Ok(Fenced::Written(rows))
         })?;
-        let arrived = stamp.generation;
         match fenced {
-            Fenced::Written(rows) => Ok(rows),
+            Fenced::Written(rows) => {
+                self.fresh.store(false, Ordering::Release);
+                self.epoch.fetch_max(arrived.epoch, Ordering::AcqRel);
+                Ok(rows)
+            }
             Fenced::Same => Ok(Vec::new()),
             Fenced::Refused { fence: Fence::Conflict, kept } => {
                 Err(StoreError::Conflict { kind, volume, arrived, kept })
@@ -195,7 +207,7 @@ impl Store {
         }
         self.write(
             || "forget old tombstones".to_owned(),
-            |conn| {
+            move |conn| {
                 let mut forget = conn.prepare_cached(
                     "DELETE FROM specs WHERE volume_id = ?1 AND kind = ?2 AND tombstone = 1 AND updated_us < ?3",
                 )?;

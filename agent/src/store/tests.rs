@@ -1,12 +1,16 @@
 //! Laws of the store: what is acknowledged is there after any crash, and nothing is written that was refused.
 
-use std::os::unix::fs::MetadataExt;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::atomic::AtomicU64;
 
 use mooring_model::limit::TOMBSTONE_KEEP;
 use mooring_model::{
-    AttachmentId, Cure, Digest, Generation, Iqn, Proof, Receipt, Revoked, SessionReport, Stamp, VolumeId,
+    AttachmentId, Cure, Digest, FcPort, Generation, InitiatorSlot, Iqn, Lun, Proof, Receipt, Revoked,
+    SessionReport, Stamp, VolumeId, Wwpn,
 };
+use mooring_targets::fc::Place;
 use proptest::prelude::*;
 use rusqlite::ffi;
 
@@ -29,7 +33,7 @@ fn receipt(n: u128, counter: u64, proof: Proof) -> Receipt {
     let began = UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_001);
     Receipt {
         volume: volume(n),
-        initiator: initiator.clone(),
+        initiator: initiator.clone().into(),
         attachments: vec![AttachmentId::from_u128(5)],
         generation: Generation { epoch: 1, counter },
         revoked: Revoked::Nexus,
@@ -40,6 +44,7 @@ fn receipt(n: u128, counter: u64, proof: Proof) -> Receipt {
             addresses: vec!["10.0.0.7".into()],
             state: "LOGGED_IN".into(),
             in_flight: 8,
+            since: Some(UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_001)),
         }],
         proof,
         began,
@@ -159,10 +164,36 @@ fn receipts_begin_with_their_spec_and_are_completed() {
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(store.unproven_receipts().unwrap(), [(rows[0], open.clone()), (rows[1], open.clone())]);
     let proven = receipt(7, 1, Proof::Proven);
-    assert!(store.prove_receipt(rows[0], &proven).unwrap());
-    assert!(!store.prove_receipt(999, &proven).unwrap());
+    let commits = store.commits();
+    store.prove_receipt(rows[0], &proven);
+    // Known at once, and not durable: after a crash it is for the kernel to say again.
+    assert_eq!(store.commits(), commits);
     assert_eq!(store.unproven_receipts().unwrap(), [(rows[1], open.clone())]);
-    assert_eq!(store.receipts(volume(7), usize::MAX).unwrap(), [open, proven]);
+    assert_eq!(store.receipts(volume(7), usize::MAX).unwrap(), [open.clone(), proven.clone()]);
+    assert_eq!(
+        store.receipts_of(volume(7), proven.generation).unwrap(),
+        store.receipts(volume(7), 9).unwrap()
+    );
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.unproven_receipts().unwrap().len(), 2);
+    // The next change takes it along, in its own transaction; without one, a tick does.
+    for by_change in [true, false] {
+        let row = rows[usize::from(!by_change)];
+        let commits = store.commits();
+        store.prove_receipt(row, &proven);
+        assert!(store.has_unwritten());
+        if by_change {
+            put(&store, 8, 1, "b").unwrap();
+        } else {
+            store.flush().unwrap();
+        }
+        assert!(!store.has_unwritten());
+        assert_eq!(store.commits(), commits + 1);
+        let other = Store::open(dir.path()).unwrap();
+        assert!(other.unproven_receipts().unwrap().iter().all(|(unproven, _)| *unproven != row));
+    }
+    store.flush().unwrap();
     assert_eq!(store.receipts(volume(7), 1).unwrap().len(), 1);
     assert!(store.receipts(volume(8), 9).unwrap().is_empty());
 }
@@ -344,7 +375,7 @@ fn a_store_of_a_newer_agent_is_left_alone() {
     Connection::open(&file).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let before = fs::read(&file).unwrap();
     let error = Store::open(dir.path()).unwrap_err();
-    assert!(error.to_string().contains("has schema 99, and this agent knows schemas up to 2"), "{error}");
+    assert!(error.to_string().contains("has schema 99, and this agent knows schemas up to 3"), "{error}");
     assert_eq!(fs::read(&file).unwrap(), before);
 }
 
@@ -474,7 +505,10 @@ fn a_store_of_schema_1_is_taken_over() {
         ]
     );
     let open = store.unproven_receipts().unwrap();
-    assert_eq!((open.len(), open[0].0, open[0].1.initiator.as_str()), (1, 2, "iqn.2026-01.lab:host2"));
+    assert_eq!(
+        (open.len(), open[0].0, open[0].1.initiator.to_string()),
+        (1, 2, "iqn.2026-01.lab:host2".to_owned())
+    );
     assert_eq!(store.receipts(open[0].1.volume, 9).unwrap().len(), 2);
     put(&store, 7, 1, "new").unwrap();
 }
@@ -497,6 +531,31 @@ fn a_store_of_schema_2_is_taken_over() {
             (Kind::Connection, StoredWish::Spec(vec![0x0a, 0x01, b'x'])),
         ]
     );
+}
+
+#[test]
+fn places_and_ports_are_kept() {
+    let (dir, store) = store();
+    assert_eq!((store.fc_ports().unwrap().len(), store.fc_places().unwrap()), (0, vec![]));
+    let ports: BTreeSet<FcPort> = ["fc/20:00:52:54:00:14:00:0a", "qla2xxx/21:00:00:24:ff:00:00:01"]
+        .map(|text| text.parse().unwrap())
+        .into();
+    store.keep_fc_ports(&ports).unwrap();
+    let place = |number: u16, lun| Place {
+        initiator: Wwpn::from_u64(u64::from(number)).unwrap(),
+        slot: InitiatorSlot::new(number).unwrap(),
+        lun: Lun(lun),
+    };
+    store.keep_fc_places(volume(1), &BTreeSet::from([place(1, 1), place(65535, 255)])).unwrap();
+    store.keep_fc_places(volume(2), &BTreeSet::from([place(1, 2)])).unwrap();
+    store.keep_fc_places(volume(1), &BTreeSet::from([place(65535, 255), place(2, 1)])).unwrap();
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.fc_ports().unwrap(), ports);
+    let kept = [(volume(1), place(2, 1)), (volume(1), place(65535, 255)), (volume(2), place(1, 2))];
+    assert_eq!(store.fc_places().unwrap(), kept);
+    store.keep_fc_places(volume(1), &BTreeSet::new()).unwrap();
+    assert_eq!(store.fc_places().unwrap(), kept[2..]);
 }
 
 #[test]

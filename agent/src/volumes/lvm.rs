@@ -1,11 +1,13 @@
 //! Runs `lvm`: every command line that this agent gives to LVM is made here, and every answer is read here.
 //!
-//! What must never happen here: an argument that is neither a constant nor a name or number made by the model.
+//! What must never happen here: an argument that is neither a constant nor a name or number made by the model, nor extents
+//! that LVM itself has just named.
 
+use std::fmt;
 use std::time::Duration;
 
-use mooring_host::{Command, CommandError, Commands};
-use mooring_model::{ByteSize, VgName};
+use mooring_host::{Command, CommandError, CommandOutput, Commands};
+use mooring_model::{ByteSize, LvName, VgName};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer};
 
@@ -23,6 +25,9 @@ const SAID_CHARS_MAX: usize = 400;
 
 const VG_COLUMNS: &str = "vg_name,vg_uuid,vg_size,vg_free,vg_extent_size,vg_attr";
 const LV_COLUMNS: &str = "lv_name,lv_uuid,vg_name,lv_size,lv_tags,lv_attr,lv_active,lv_path,lv_device_open";
+
+/// How LVM begins to say that an LV is not there.
+const NOT_FOUND: &str = "Failed to find logical volume";
 
 /// LVM on this machine.
 pub(super) struct Lvm<'a>(pub(super) &'a dyn Commands);
@@ -99,42 +104,102 @@ struct Lvs {
     lv: Vec<RawLv>,
 }
 
+#[derive(Deserialize)]
+struct Segments {
+    #[serde(default)]
+    seg: Vec<RawSegment>,
+}
+
+#[derive(Deserialize)]
+struct RawSegment {
+    #[serde(rename = "seg_pe_ranges")]
+    ranges: String,
+}
+
+/// Extents of one disk, from the first to the last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Extents {
+    disk: String,
+    first: u64,
+    last: u64,
+}
+
+impl Extents {
+    /// As LVM writes them: `/dev/sdb:0-99`.
+    fn parse(text: &str) -> Option<Self> {
+        let (disk, range) = text.rsplit_once(':')?;
+        let (first, last) = range.split_once('-')?;
+        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        let plain = disk.starts_with("/dev/") && disk.bytes().all(|byte| byte.is_ascii_graphic());
+        (plain && first <= last).then(|| Self { disk: disk.to_owned(), first, last })
+    }
+
+    fn count(&self) -> u64 {
+        self.last - self.first + 1
+    }
+}
+
+impl fmt::Display for Extents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}-{}", self.disk, self.first, self.last)
+    }
+}
+
 impl Lvm<'_> {
     /// All groups of the machine.
     pub(super) fn groups(&self) -> Result<Vec<RawVg>, Error> {
         let op = || "list the volume groups".to_owned();
-        let out = self.run(
-            op,
-            "",
-            &["vgs", "--reportformat", "json", "--units", "b", "--nosuffix", "-o", VG_COLUMNS],
-        )?;
+        let out = self.run(op, "", &report("vgs", &["-o", VG_COLUMNS]))?;
         Ok(parse::<Report<Vgs>>(op, &out)?.report.into_iter().flat_map(|part| part.vg).collect())
     }
 
     /// All LVs of the machine that `lvs` shows.
     pub(super) fn lvs(&self) -> Result<Vec<RawLv>, Error> {
         let op = || "list the logical volumes".to_owned();
-        let out = self.run(
-            op,
-            "",
-            &["lvs", "--reportformat", "json", "--units", "b", "--nosuffix", "-o", LV_COLUMNS],
-        )?;
+        let out = self.run(op, "", &report("lvs", &["-o", LV_COLUMNS]))?;
         Ok(parse::<Report<Lvs>>(op, &out)?.report.into_iter().flat_map(|part| part.lv).collect())
     }
 
-    /// One LV, if it is there.
-    pub(super) fn lv(&self, lv: &LvId) -> Result<Option<RawLv>, Error> {
-        let op = || format!("look at {lv}");
-        let path = lv.to_string();
-        let args = ["lvs", "--reportformat", "json", "--units", "b", "--nosuffix", "-o", LV_COLUMNS, &path];
-        match self.run(op, lv.group.as_str(), &args) {
-            Ok(out) => {
-                let lvs = parse::<Report<Lvs>>(op, &out)?.report.into_iter().flat_map(|part| part.lv);
-                Ok(lvs.into_iter().find(|raw| raw.name == lv.name.as_str()))
+    /// Those of these LVs that are there.
+    pub(super) fn lvs_named(&self, group: &VgName, names: &[LvName]) -> Result<Vec<RawLv>, Error> {
+        let op = || {
+            let names: Vec<_> = names.iter().map(|name| format!("{group}/{name}")).collect();
+            format!("look at {}", names.join(" and "))
+        };
+        let mut args = report("lvs", &["-o", LV_COLUMNS]);
+        let paths: Vec<_> = names.iter().map(|name| format!("{group}/{name}")).collect();
+        args.extend(paths.iter().map(String::as_str));
+        let out = self.output(op, &args)?;
+        // It lists what is there, and its status speaks of what is not.
+        let stdout = if out.status == 0 || only_missing(&out.stderr) {
+            out.stdout
+        } else {
+            match meaning(op(), group.as_str(), out.status, &out.stderr) {
+                Error::Changed { .. } | Error::NoGroup { .. } => return Ok(Vec::new()),
+                error => return Err(error),
             }
-            Err(Error::Changed { .. } | Error::NoGroup { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        };
+        Ok(parse::<Report<Lvs>>(op, &stdout)?.report.into_iter().flat_map(|part| part.lv).collect())
+    }
+
+    /// LVM's identity of an LV.
+    pub(super) fn uuid(&self, lv: &LvId) -> Result<Option<String>, Error> {
+        let found = self.lvs_named(&lv.group, std::slice::from_ref(&lv.name))?;
+        Ok(found.into_iter().next().map(|raw| raw.uuid))
+    }
+
+    /// Where the extents of an LV lie.
+    fn ranges(&self, lv: &LvId) -> Result<Vec<Extents>, Error> {
+        let op = || format!("look where {lv} lies");
+        let path = lv.to_string();
+        let args = report("lvs", &["--segments", "-o", "seg_pe_ranges", &path]);
+        let out = self.run(op, lv.group.as_str(), &args)?;
+        let segments = parse::<Report<Segments>>(op, &out)?.report.into_iter().flat_map(|part| part.seg);
+        let texts: Vec<_> = segments.map(|segment| segment.ranges).collect();
+        let ranges: Option<Vec<_>> =
+            texts.iter().flat_map(|text| text.split_whitespace()).map(Extents::parse).collect();
+        let none = || Error::Report { op: op(), why: format!("{} names no extents", texts.join(" ")) };
+        ranges.filter(|ranges| !ranges.is_empty()).ok_or_else(none)
     }
 
     /// Makes a thick LV. `--zero n`: not only its first blocks are zeroed, but all of them, by a step of their own.
@@ -161,6 +226,29 @@ impl Lvm<'_> {
         self.on(lv, "untag", &["lvchange", "--deltag", tag])
     }
 
+    /// Gives the extents of `growth` to `lv`: they are the same blocks afterwards, zeroed as they are. LVM has no command for
+    /// that: `growth` goes, and `lv` is extended onto exactly its extents. If somebody takes one of them in between, LVM
+    /// refuses, and `lv` is what it was.
+    pub(super) fn append(&self, lv: &LvId, growth: &LvId) -> Result<(), Error> {
+        let ranges = self.ranges(growth)?;
+        let (path, from) = (lv.to_string(), growth.to_string());
+        // What is discarded may read as anything.
+        let remove = ["lvremove", "--yes", "--force", "--config", "devices/issue_discards=0", &from];
+        let extents = format!("+{}", ranges.iter().map(Extents::count).sum::<u64>());
+        let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
+        let mut extend = vec!["lvextend", "--yes", "--alloc", "normal", "--extents", &extents, &path];
+        extend.extend(ranges.iter().map(String::as_str));
+        let ops = [format!("remove {growth}"), format!("extend {lv}")];
+        let op = || format!("append {growth} to {lv}");
+        let outputs = self.0.run_in_a_row(&[command(&remove), command(&extend)]);
+        for (op, out) in ops.into_iter().zip(ended(op, outputs)?) {
+            if out.status != 0 {
+                return Err(meaning(op, lv.group.as_str(), out.status, &out.stderr));
+            }
+        }
+        Ok(())
+    }
+
     /// `--force`: an active LV too. LVM itself refuses one that is open.
     pub(super) fn remove(&self, lv: &LvId) -> Result<(), Error> {
         self.on(lv, "remove", &["lvremove", "--yes", "--force"])
@@ -173,17 +261,48 @@ impl Lvm<'_> {
     }
 
     fn run(&self, op: impl Fn() -> String, group: &str, args: &[&str]) -> Result<Vec<u8>, Error> {
-        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let command = Command { program: PROGRAM, args, timeout: TIMEOUT };
-        match self.0.run(&command) {
-            Ok(out) if out.status == 0 => Ok(out.stdout),
-            Ok(out) => Err(meaning(op(), group, out.status, &out.stderr)),
-            Err(source @ CommandError::Start { .. }) => Err(Error::NoLvm { op: op(), source }),
-            Err(source @ (CommandError::Timeout { .. } | CommandError::Output { .. })) => {
-                Err(Error::Hung { op: op(), source })
-            }
+        let out = self.output(&op, args)?;
+        match out.status {
+            0 => Ok(out.stdout),
+            status => Err(meaning(op(), group, status, &out.stderr)),
         }
     }
+
+    fn output(&self, op: impl Fn() -> String, args: &[&str]) -> Result<CommandOutput, Error> {
+        ended(op, self.0.run(&command(args)))
+    }
+}
+
+/// The arguments of a report whose answer [`parse`] reads: JSON, with sizes in bytes.
+fn report<'a>(verb: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
+    let format = [verb, "--reportformat", "json", "--units", "b", "--nosuffix"];
+    [&format, rest].concat()
+}
+
+fn command(args: &[&str]) -> Command {
+    let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+    Command { program: PROGRAM, args, timeout: TIMEOUT }
+}
+
+/// What ran to its end, whatever its status.
+fn ended<T>(op: impl Fn() -> String, result: Result<T, CommandError>) -> Result<T, Error> {
+    match result {
+        Ok(out) => Ok(out),
+        Err(source @ CommandError::Start { .. }) => Err(Error::NoLvm { op: op(), source }),
+        Err(source @ (CommandError::Timeout { .. } | CommandError::Output { .. })) => {
+            Err(Error::Hung { op: op(), source })
+        }
+    }
+}
+
+/// Whether nothing is wrong but that an LV is not there.
+fn only_missing(stderr: &str) -> bool {
+    let mut errors = lines(stderr).filter(|line| !line.starts_with("WARNING")).peekable();
+    errors.peek().is_some() && errors.all(|line| line.starts_with(NOT_FOUND))
+}
+
+fn lines(stderr: &str) -> impl Iterator<Item = &str> {
+    stderr.lines().map(str::trim).filter(|line| !line.is_empty())
 }
 
 /// LVM has one exit status, 5, for almost everything: its words are all there is.
@@ -202,7 +321,12 @@ fn meaning(op: String, group: &str, status: i32, stderr: &str) -> Error {
     } else if has(" in use") || has("is used by another device") || has("Device or resource busy") {
         let object = op.split_once(' ').map_or_else(|| op.clone(), |(_, object)| object.to_owned());
         Error::InUse { op, object }
-    } else if has("Failed to find logical volume") || has("already exists in volume group") {
+    } else if has(NOT_FOUND)
+        || has("already exists in volume group")
+        || has("not found in volume group")
+        // Not the group: the extents that were named are somebody's by now.
+        || has("extents needed, but only")
+    {
         Error::Changed { op, said }
     } else {
         Error::Lvm { op, status, said }
@@ -211,10 +335,9 @@ fn meaning(op: String, group: &str, status: i32, stderr: &str) -> Error {
 
 /// LVM's errors on one line; its warnings only when there is nothing else.
 fn shorten(stderr: &str) -> String {
-    let lines = || stderr.lines().map(str::trim).filter(|line| !line.is_empty());
-    let mut said: Vec<_> = lines().filter(|line| !line.starts_with("WARNING")).collect();
+    let mut said: Vec<_> = lines(stderr).filter(|line| !line.starts_with("WARNING")).collect();
     if said.is_empty() {
-        said = lines().collect();
+        said = lines(stderr).collect();
     }
     if said.is_empty() {
         return "nothing".to_owned();
@@ -307,10 +430,58 @@ mod tests {
                 "  WARNING: noise\n  Cannot change VG vg0 while PVs are missing.\n",
                 "cannot create vg0/x: LVM says (status 5): Cannot change VG vg0 while PVs are missing.",
             ),
+            (
+                "  Insufficient free space: 3 extents needed, but only 2 available\n",
+                "cannot create vg0/x: it has changed since it was looked at: Insufficient free space: 3 extents needed, \
+                 but only 2 available",
+            ),
+            (
+                "  Logical volume x not found in volume group vg0.\n",
+                "cannot create vg0/x: it has changed since it was looked at: Logical volume x not found in volume group \
+                 vg0.",
+            ),
             ("  WARNING: noise\n", "cannot create vg0/x: LVM says (status 5): WARNING: noise"),
             ("", "cannot create vg0/x: LVM says (status 5): nothing"),
         ] {
             assert_eq!(text(stderr), want);
+        }
+    }
+
+    #[test]
+    fn extents_are_read_and_written_as_lvm_does() {
+        for (text, count) in
+            [("/dev/sdb:0-99", 100), ("/dev/mapper/a-b:7-7", 1), ("/dev/disk/by-path/x:1:2-5", 4)]
+        {
+            let extents = Extents::parse(text).unwrap();
+            assert_eq!((extents.to_string().as_str(), extents.count()), (text, count));
+        }
+        for bad in [
+            "",
+            "/dev/sdb",
+            "/dev/sdb:0",
+            "/dev/sdb:5-4",
+            "sdb:0-9",
+            "--yes:0-9",
+            "/dev/s\u{e9}:0-1",
+            "/dev/sdb:-1-4",
+        ] {
+            assert_eq!(Extents::parse(bad), None, "{bad}");
+        }
+        let out = br#"{"report":[{"seg":[{"seg_pe_ranges":"/dev/loop0:0-1"},{"seg_pe_ranges":"/dev/loop0:4-6"}]}]}"#;
+        assert_eq!(parse::<Report<Segments>>(op, out).unwrap().report[0].seg[1].ranges, "/dev/loop0:4-6");
+    }
+
+    #[test]
+    fn what_is_only_not_there_is_told_from_errors() {
+        let missing = "  Failed to find logical volume \"vg0/a\"\n";
+        assert!(only_missing(missing) && only_missing(&format!("  WARNING: noise\n{missing}{missing}")));
+        for other in [
+            "",
+            "  WARNING: noise\n",
+            "  Volume group \"vg0\" not found\n",
+            &format!("{missing}  I/O error\n"),
+        ] {
+            assert!(!only_missing(other), "{other}");
         }
     }
 }

@@ -3,10 +3,10 @@
 //! An LV is ours when it has a name of ours *and* our tag; nothing else is ever changed. A new LV carries the tag
 //! `mooring-unzeroed` from the command that makes it until its blocks are zeroed, and a doomed one carries it from the
 //! moment its wipe begins: only an LV with that tag is ever zeroed, and an LV with that tag is never usable. So a crash at
-//! any step needs no memory: look again, plan again.
+//! any step needs no memory: look again, plan again. What a volume grows by is such an LV, too, until it is zeroed.
 //!
 //! What must never happen here: an LV removed that was not doomed; an LV zeroed that does not carry the tag; a usable LV
-//! that still shows somebody's old blocks; a name on a command line that the model has not made.
+//! that still shows somebody's old blocks, or is extended by such; a name on a command line that the model has not made.
 
 mod apply;
 mod error;

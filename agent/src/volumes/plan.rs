@@ -1,7 +1,11 @@
 //! What to do about one volume. Pure.
 //!
+//! A volume grows by extents that are zeroed before they are its own: they are taken as an LV beside it, the *growth*,
+//! which nobody is ever given, zeroed like a new volume, and only then appended. A volume that is to grow is whole and
+//! served all the while.
+//!
 //! What must never happen here: a removal of an LV that is not doomed; a zeroing of an LV that is not tagged for it; a step
-//! on an LV without our tag or outside of the listed groups.
+//! on an LV without our tag or outside of the listed groups; extents appended that may hold somebody's old data.
 
 use std::fmt;
 
@@ -74,6 +78,20 @@ pub enum VolumeOp {
         /// The LV.
         lv: LvId,
     },
+    /// Make the zeroed growth the end of the volume.
+    Append {
+        /// The volume's LV.
+        lv: LvId,
+        /// The growth. It is no LV any more afterwards.
+        growth: LvId,
+        /// Its size.
+        size: ByteSize,
+    },
+    /// Remove a growth: nobody ever wrote to it.
+    RemoveGrowth {
+        /// The growth.
+        lv: LvId,
+    },
     /// Remove it.
     Remove {
         /// The LV.
@@ -90,6 +108,8 @@ impl VolumeOp {
             | Self::MarkUnzeroed { lv }
             | Self::Zero { lv, .. }
             | Self::MarkZeroed { lv }
+            | Self::Append { lv, .. }
+            | Self::RemoveGrowth { lv }
             | Self::Remove { lv } => lv,
         }
     }
@@ -103,7 +123,8 @@ impl fmt::Display for VolumeOp {
             Self::MarkUnzeroed { lv } => write!(f, "tag {lv} {LV_UNZEROED_TAG}"),
             Self::Zero { lv, size } => write!(f, "zero {size} of {lv}"),
             Self::MarkZeroed { lv } => write!(f, "untag {lv} {LV_UNZEROED_TAG}"),
-            Self::Remove { lv } => write!(f, "remove {lv}"),
+            Self::Append { lv, growth, size } => write!(f, "append {size} of {growth} to {lv}"),
+            Self::RemoveGrowth { lv } | Self::Remove { lv } => write!(f, "remove {lv}"),
         }
     }
 }
@@ -152,7 +173,7 @@ fn plan_volume(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, seen: &VolumesView,
     }
     match seen.lv(&spec.group, volume) {
         None => plan_new(plan, lv, spec, group),
-        Some(there) => plan_there(plan, lv, spec, group, there),
+        Some(there) => plan_there(plan, lv, spec, seen, group, there),
     }
 }
 
@@ -161,43 +182,109 @@ fn plan_new(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &Seen
     if let Some(trouble) = &group.trouble {
         return plan.block(BlockedKind::Missing, object, trouble.clone());
     }
-    let available = group.available();
-    let Some(size) = group.rounded(spec.size).filter(|size| *size <= available) else {
-        let reserve = match group.reserve.0 {
-            0 => String::new(),
-            _ => format!(" (beside a reserve of {})", group.reserve),
-        };
-        let why = format!(
-            "{} are wanted for volume {} and {available} of {} are free{reserve}: free some space, or extend the group",
-            spec.size, spec.id, group.size
-        );
-        return plan.block(BlockedKind::Full, object, why);
+    let Some(size) = group.rounded(spec.size).filter(|size| *size <= group.available()) else {
+        return block_full(plan, spec, spec.size, group);
     };
     plan.step(VolumeOp::Create { lv: lv.clone(), size }, "it is not there");
     plan_zero(plan, lv, size);
 }
 
-fn plan_there(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &SeenGroup, there: &SeenLv) {
+/// What is missing, in bytes, of whatever is there for it.
+struct Growing<'a> {
+    lv: LvId,
+    growth: LvId,
+    missing: ByteSize,
+    seen: Option<&'a SeenLv>,
+}
+
+fn plan_there(
+    plan: &mut Plan<VolumeOp>,
+    lv: LvId,
+    spec: &VolumeSpec,
+    seen: &VolumesView,
+    group: &SeenGroup,
+    there: &SeenLv,
+) {
     if !there.is_tagged() {
         return block_foreign(plan, &lv);
     }
-    if group.rounded(spec.size) != Some(there.size) {
-        let why = if spec.size > there.size {
-            format!("it has {} and {} are wanted: growing a volume is not built yet", there.size, spec.size)
-        } else {
-            format!(
-                "it has {} and only {} are wanted: a volume never shrinks; correct the spec",
-                there.size, spec.size
-            )
-        };
+    let growth = seen.growth(&spec.group, spec.id);
+    let missing = group.rounded(spec.size).and_then(|size| size.0.checked_sub(there.size.0));
+    let Some(missing) = missing.map(ByteSize) else {
+        let why = format!(
+            "it has {} and only {} are wanted: a volume never shrinks; correct the spec",
+            there.size, spec.size
+        );
         return plan.block(BlockedKind::Birth, format!("volume {}", spec.id), why);
-    }
+    };
     if !there.active {
         plan.step(VolumeOp::Activate { lv: lv.clone() }, "it has no device");
     }
     if there.is_unzeroed() {
-        plan_zero(plan, lv, there.size);
+        return plan_zero(plan, lv, there.size);
     }
+    if !there.active {
+        // It is served as it is before it grows.
+        return;
+    }
+    let name = LvName::growth_of(spec.id);
+    let growing = Growing { growth: LvId { group: spec.group.clone(), name }, lv, missing, seen: growth };
+    plan_growth(plan, growing, spec, group);
+}
+
+fn plan_growth(plan: &mut Plan<VolumeOp>, growing: Growing<'_>, spec: &VolumeSpec, group: &SeenGroup) {
+    let Growing { lv, growth, missing, seen } = growing;
+    let mut available = group.available();
+    match seen {
+        Some(seen) if !seen.is_tagged() => {
+            if missing.0 > 0 {
+                block_foreign(plan, &growth);
+            }
+            return;
+        }
+        Some(seen) if seen.size == missing && missing.0 > 0 => {
+            if !seen.active && seen.is_unzeroed() {
+                plan.step(VolumeOp::Activate { lv: growth.clone() }, "it is zeroed through its device");
+            }
+            if seen.is_unzeroed() {
+                plan_zero(plan, growth.clone(), missing);
+            }
+            let op = VolumeOp::Append { lv, growth, size: missing };
+            return plan.step(op, "what it grows by is zeroed");
+        }
+        Some(seen) => {
+            plan.step(VolumeOp::RemoveGrowth { lv: growth.clone() }, "it is not what is missing");
+            available = ByteSize(available.0.saturating_add(seen.size.0));
+        }
+        None => {}
+    }
+    if missing.0 == 0 {
+        return;
+    }
+    if let Some(trouble) = &group.trouble {
+        return plan.block(BlockedKind::Missing, format!("volume group {}", group.name), trouble.clone());
+    }
+    if missing > available {
+        return block_full(plan, spec, missing, group);
+    }
+    plan.step(VolumeOp::Create { lv: growth.clone(), size: missing }, "what the volume grows by");
+    plan_zero(plan, growth.clone(), missing);
+    plan.step(VolumeOp::Append { lv, growth, size: missing }, "what it grows by is zeroed");
+}
+
+fn block_full(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, wanted: ByteSize, group: &SeenGroup) {
+    let reserve = match group.reserve.0 {
+        0 => String::new(),
+        _ => format!(" (beside a reserve of {})", group.reserve),
+    };
+    let more = if wanted == spec.size { "" } else { "more " };
+    let why = format!(
+        "{wanted} {more}are wanted for volume {} and {} of {} are free{reserve}: free some space, or extend the group",
+        spec.id,
+        group.available(),
+        group.size
+    );
+    plan.block(BlockedKind::Full, format!("volume group {}", group.name), why);
 }
 
 fn plan_zero(plan: &mut Plan<VolumeOp>, lv: LvId, size: ByteSize) {
@@ -213,6 +300,13 @@ fn plan_doomed(plan: &mut Plan<VolumeOp>, export_gone: bool, seen: &VolumesView,
             object(),
             "its export is still in the kernel: that goes first",
         );
+    }
+    for growth in seen.growths_of(volume).iter().filter(|lv| lv.is_tagged()) {
+        let group = seen.groups().iter().find(|group| group.name.as_str() == growth.group);
+        if let Some(group) = group {
+            let lv = LvId { group: group.name.clone(), name: LvName::growth_of(volume) };
+            plan.step(VolumeOp::RemoveGrowth { lv }, "its volume is doomed");
+        }
     }
     // An LV under our name without our tag is somebody else's: nothing of ours is there.
     let ours: Vec<_> = seen.lvs_of(volume).iter().filter(|lv| lv.is_tagged()).collect();
@@ -285,6 +379,8 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
     }
     .filter(|lv| lv.is_tagged());
     let phase = match (wanted, lv) {
+        // What is only too small is whole, whatever is in the way of its growth.
+        (Wanted::Volume(spec), Some(lv)) if lv.is_ready() && lv.size < spec.size => Phase::Ready,
         (Wanted::Volume(_), _) if !plan.blocked.is_empty() => Phase::Failed,
         (Wanted::Volume(_), Some(lv)) if lv.is_ready() => Phase::Ready,
         (Wanted::Volume(_), _) => Phase::Creating,
@@ -298,11 +394,6 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
         (None, Wanted::Volume(spec)) => spec.group.to_string(),
         (None, _) => String::new(),
     };
-    let problem = |blocked: &mooring_model::Blocked| Problem {
-        object: blocked.object.clone(),
-        text: blocked.why.clone(),
-        cure: blocked.kind.cure(),
-    };
     VolumeReport {
         id: volume,
         phase,
@@ -310,6 +401,6 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
         size: lv.map_or(ByteSize(0), |lv| lv.size),
         device: lv.filter(|lv| lv.active).map(|lv| device_path(&lv.group, &lv.name).display().to_string()),
         zeroed: None,
-        problems: plan.blocked.iter().map(problem).collect(),
+        problems: plan.blocked.iter().map(Problem::from).collect(),
     }
 }

@@ -7,7 +7,6 @@ use mooring_model::{ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, VgName, VolumeId}
 
 use super::error::Error;
 use super::lvm::{Lvm, RawLv, RawVg, group_name};
-use super::plan::LvId;
 use crate::config;
 
 /// A listed group that is there.
@@ -86,6 +85,8 @@ pub struct VolumesView {
     unlisted: Vec<String>,
     /// LVs of the listed groups that have a name of ours, tagged or not.
     lvs: BTreeMap<VolumeId, Vec<SeenLv>>,
+    /// The same of what volumes are to grow by.
+    growths: BTreeMap<VolumeId, Vec<SeenLv>>,
 }
 
 impl VolumesView {
@@ -124,7 +125,17 @@ impl VolumesView {
         self.lvs.get(&volume).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// All LVs of ours, by volume.
+    /// What this volume is to grow by, in this group: ours, or somebody else's under our name.
+    pub fn growth(&self, group: &VgName, volume: VolumeId) -> Option<&SeenLv> {
+        self.growths_of(volume).iter().find(|lv| lv.group == group.as_str())
+    }
+
+    /// What this volume is to grow by, in all listed groups.
+    pub fn growths_of(&self, volume: VolumeId) -> &[SeenLv] {
+        self.growths.get(&volume).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// All LVs of ours that hold volumes, by volume.
     pub fn ours(&self) -> impl Iterator<Item = &SeenLv> {
         self.lvs.values().flatten().filter(|lv| lv.is_tagged())
     }
@@ -132,6 +143,11 @@ impl VolumesView {
     /// The volumes of ours in a group.
     pub fn count_in(&self, group: &VgName) -> usize {
         self.ours().filter(|lv| lv.group == group.as_str()).count()
+    }
+
+    /// What the volumes of ours in a group take.
+    pub fn bytes_in(&self, group: &VgName) -> ByteSize {
+        ByteSize(self.ours().filter(|lv| lv.group == group.as_str()).map(|lv| lv.size.0).sum())
     }
 }
 
@@ -157,7 +173,7 @@ pub fn view_one(
     let mut view = groups_of(&lvm, groups)?;
     let names: Vec<_> = view.groups.iter().map(|group| group.name.clone()).collect();
     for group in names {
-        if let Some(raw) = lvm.lv(&LvId { group, name: LvName::of(volume) })? {
+        for raw in lvm.lvs_named(&group, &[LvName::of(volume), LvName::growth_of(volume)])? {
             view.take(raw);
         }
     }
@@ -212,16 +228,18 @@ fn seen_group(listed: &config::Group, raw: &RawVg, others: &[&RawVg]) -> SeenGro
 impl VolumesView {
     /// Keeps an LV of a listed group that has a name of ours.
     fn take(&mut self, raw: RawLv) {
-        let Some(volume) = LvName::volume(&raw.name) else { return };
-        // The canonical name only: an id in upper case parses, and is another LV.
-        if LvName::of(volume).as_str() != raw.name {
-            return;
-        }
+        let (volume, growth) = match (LvName::volume(&raw.name), LvName::growing(&raw.name)) {
+            // The canonical name only: an id in upper case parses, and is another LV.
+            (Some(volume), _) if LvName::of(volume).as_str() == raw.name => (volume, false),
+            (_, Some(volume)) if LvName::growth_of(volume).as_str() == raw.name => (volume, true),
+            _ => return,
+        };
         if !self.groups.iter().any(|group| group.name.as_str() == raw.group) {
             return;
         }
         let tags = raw.tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
-        self.lvs.entry(volume).or_default().push(SeenLv {
+        let lvs = if growth { &mut self.growths } else { &mut self.lvs };
+        lvs.entry(volume).or_default().push(SeenLv {
             name: raw.name,
             group: raw.group,
             uuid: raw.uuid,

@@ -35,6 +35,11 @@ fn an_agent_without_its_database_touches_nothing_and_reports_orphans() {
         assert!(status.volume_stamp.is_none() && status.export_stamp.is_none());
     }
     assert_eq!(agent.plan(""), v1::PlanResponse::default());
+    let told = agent.capabilities().problems;
+    let of = |id: &String| told.iter().filter(|told| told.object.contains(id)).collect::<Vec<_>>();
+    for id in &volumes {
+        assert!(of(id).len() == 1 && of(id)[0].text.contains("2 initiator(s)"), "{told:?}");
+    }
     assert_eq!(node.tree(), tree, "byte for byte");
     assert!(sessions.iter().all(|session| node.fake.is_live(*session)));
 }
@@ -49,6 +54,7 @@ fn the_same_specs_again_adopt_without_a_write() {
         agent.make(put_export(id, 1, &[("host1", RW), ("host2", RO)]));
     }
     assert_eq!((node.tree(), agent.switch.changes()), (tree, changes));
+    assert_eq!(agent.capabilities().problems, [], "what a spec names is no orphan any more");
     assert!(
         sessions.iter().all(|session| node.fake.write(*session, 1).is_ok() || node.fake.is_live(*session))
     );
@@ -56,6 +62,44 @@ fn the_same_specs_again_adopt_without_a_write() {
     assert_eq!(status.volume.unwrap().phase(), v1::Phase::Ready);
     let export = status.export.unwrap();
     assert!(export.in_force && export.grants.iter().all(|grant| grant.sessions.len() == 1));
+}
+
+#[test]
+fn an_agent_without_its_database_takes_its_id_back_and_keeps_it() {
+    let (node, v) = (Node::new(), volume(1));
+    let agent = node.start();
+    let first = agent.hello();
+    assert!(first.fresh && first.cluster_id.is_empty());
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    let session = node.login(&v, "host1").unwrap();
+    // One that keeps anything is somebody.
+    let somebody = "00000000-0000-4000-8000-00000000beef";
+    let texts = [first.agent_id.as_str(), somebody];
+    assert!(!agent.hello().fresh);
+    assert_refused(agent.adopt(CLUSTER, somebody), Code::FailedPrecondition, "operator", &texts);
+    agent.crash();
+    let agent = node.start();
+    assert!(!agent.hello().fresh && agent.hello().agent_id == first.agent_id);
+    agent.crash();
+    std::fs::remove_dir_all(&node.config.state_dir).unwrap();
+
+    let agent = node.start();
+    let (lost, tree) = (agent.hello(), node.tree());
+    assert!(lost.fresh && lost.agent_id != first.agent_id);
+    assert_refused(agent.adopt(CLUSTER, "nonsense"), Code::InvalidArgument, "fix_spec", &["agent_id"]);
+    agent.adopt(CLUSTER, &first.agent_id).unwrap();
+    // The same again, because the answer was lost; and nobody else takes it from here.
+    agent.adopt(CLUSTER, &first.agent_id).unwrap();
+    let other = "00000000-0000-4000-8000-0000000000ff";
+    assert_refused(agent.adopt(other, somebody), Code::PermissionDenied, "operator", &[CLUSTER]);
+    for agent in [agent, node.start()] {
+        let known = agent.hello();
+        assert_eq!((&known.agent_id, known.cluster_id.as_str()), (&first.agent_id, CLUSTER));
+        assert_eq!(agent.capabilities().agent_id, first.agent_id);
+        agent.crash();
+    }
+    assert!(node.tree() == tree && node.fake.is_live(session));
 }
 
 #[test]
@@ -67,8 +111,22 @@ fn a_volume_that_only_the_kernel_knows_to_be_granted_is_not_deleted() {
     assert_refused(refused, Code::FailedPrecondition, "fix_spec", &[&v, "2 initiator(s)", "tombstone"]);
     assert_eq!(node.tree(), tree);
     assert!(sessions.iter().all(|session| node.fake.is_live(*session)));
-    // Said in so many words, it goes.
-    agent.make(delete_export(&v, 2));
+    // Its tombstone cuts nobody who is logged in, unless it says so, and leaves a receipt of everybody.
+    let spare =
+        v1::PutExportRequest { live_sessions: v1::LiveSessions::Refuse.into(), ..delete_export(&v, 2) };
+    let refused = agent.put_export(spare);
+    assert_refused(refused, Code::FailedPrecondition, "fix_spec", &["is logged in", "host1"]);
+    assert_eq!(node.tree(), tree);
+    assert!(sessions.iter().all(|session| node.fake.is_live(*session)));
+    let receipts = agent.make(delete_export(&v, 2));
+    let mut cut: Vec<_> = receipts.iter().map(|receipt| receipt.initiator.clone()).collect();
+    cut.sort();
+    assert_eq!(cut, [iqn("host1"), iqn("host2")]);
+    for receipt in &receipts {
+        assert!(receipt.proven && receipt.sessions_cut.len() == 1, "{receipt:?}");
+    }
+    // The tombstone once more, newer: there is nothing left to take away.
+    assert_eq!(agent.make(delete_export(&v, 3)), []);
     agent.make(delete_volume(&v, 2));
     node.assert_nothing_left(&v);
     assert_eq!(node.fake.reachable().len(), 2, "the other volume's");
@@ -97,6 +155,13 @@ fn what_is_not_ours_is_never_touched() {
     let before = (node.tree(), node.lvs());
 
     let agent = node.start();
+    // What is under our names and nobody's wish is told; what is not is nobody's business.
+    let told = agent.capabilities().problems;
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].object.ends_with(&target(&volume(7))) && told[0].text.contains("0 initiator(s)"),
+        "{told:?}"
+    );
     let v = volume(1);
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RW)]));

@@ -184,17 +184,32 @@ fn after_a_reboot_exports_are_restored_from_the_store_at_a_cost_that_is_linear()
         eventually("each was looked at again", || {
             looks(&agent.switch.log()).values().filter(|looks| **looks >= 2).count() == usize::from(count)
         });
+        // A look ends with the mapped LUN of the last ACL.
+        let last = format!("/{}/lun_1/write_protect", iqn("host2"));
+        let is_over = |log: &[String], id: &str| {
+            let of = log.iter().rfind(|call| call.contains(id) && !is_pulse(call));
+            of.is_some_and(|call| call.ends_with(&last))
+        };
+        eventually("each look is over", || {
+            let log = agent.switch.log();
+            (1..=count).map(volume).all(|id| is_over(&log, &id))
+        });
         let log = agent.switch.log();
         let looks = looks(&log);
         assert!(looks.values().all(|looks| *looks == 2), "{looks:?}");
         let lvm = log.iter().filter(|call| call.starts_with("lvm")).count();
         assert_eq!(lvm, 2, "one look at all groups and volumes");
-        let of = |id: &str| log.iter().filter(|call| call.contains(id)).count();
+        let of = |id: &str| log.iter().filter(|call| call.contains(id) && !is_pulse(call)).count();
         let each: Vec<_> = (1..=count).map(volume).map(|id| of(&id)).collect();
         assert!(each.iter().all(|calls| *calls == each[0]), "{each:?}");
         each[0]
     };
     assert_eq!(cost(3), cost(50), "calls for each volume");
+}
+
+/// A look at sessions and counters, which comes by in its own time.
+fn is_pulse(call: &str) -> bool {
+    call.contains("/statistics/") || (call.contains("/acls/") && call.ends_with("/info"))
 }
 
 /// How often each target was looked at.
@@ -259,4 +274,39 @@ fn a_grant_costs_the_same_with_one_attachment_and_with_many() {
         (granted, agent.switch.log().len())
     };
     assert_eq!(cost(1, 0), cost(30, 10), "calls for a grant and for a revoke");
+}
+
+#[test]
+fn a_state_folder_that_goes_under_the_agent_is_noticed_and_nothing_more_is_taken() {
+    let (node, v) = (Node::new(), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    let session = node.login(&v, "host1").unwrap();
+    let (folder, aside) = (&node.config.state_dir, node.config.state_dir.with_extension("aside"));
+    std::fs::rename(folder, &aside).unwrap();
+    let texts = ["is not there any more", "restart the agent", folder.to_str().unwrap()];
+    let refused = || {
+        assert_refused(agent.put_export(put_export(&v, 2, &[])), Code::Unavailable, "operator", &texts);
+        assert_refused(agent.put_volume(put_volume(&volume(2), 1)), Code::Unavailable, "operator", &texts);
+        assert!(node.fake.is_live(session));
+    };
+    refused();
+    // Whoever asks what the export waits for is told, and so is whoever asks how the host is.
+    let export = agent.get(&v).unwrap().export.unwrap();
+    assert!(export.problems.iter().any(|problem| problem.text.contains(texts[0])), "{export:?}");
+    let told = agent.capabilities().problems;
+    assert!(told.iter().any(|problem| problem.text.contains(texts[0])), "{told:?}");
+    eventually("the log says so", || logs().contains("no change is taken any more"));
+    // Another one in its place is not it.
+    std::fs::create_dir(folder).unwrap();
+    std::fs::write(folder.join("mooring-agent.db"), "").unwrap();
+    refused();
+    // It is put back: nothing of what was refused was kept, and all goes on.
+    std::fs::remove_dir_all(folder).unwrap();
+    std::fs::rename(&aside, folder).unwrap();
+    let receipts = agent.make(put_export(&v, 2, &[]));
+    assert!(receipts[0].proven && receipts[0].sessions_cut.len() == 1, "{receipts:?}");
+    assert_eq!(agent.get(&v).unwrap().export.unwrap().problems, []);
+    assert_eq!(agent.capabilities().problems, []);
 }

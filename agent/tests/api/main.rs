@@ -6,15 +6,20 @@
 
 mod absence;
 mod attach;
+mod capabilities;
 mod concurrency;
 mod crash;
 mod fencing;
+mod fibre_channel;
+mod grow;
 mod input;
 mod machine_faults;
+mod portals;
 mod process;
 mod receipts;
 mod rig;
 mod secrets;
+mod sessions;
 mod stuck;
 mod switch;
 mod tls;

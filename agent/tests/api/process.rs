@@ -139,12 +139,39 @@ fn mistakes_in_the_configuration_end_it_with_their_line() {
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains("agent.toml line 1: unknown key `prot`"), "{said}");
     }
+    // All of them at once.
+    site.write(&format!("prot = 1\nresync_seconds = 0\nlog = \"loud\"\n{good}"));
+    let said = site.run(&["--check"]).1;
+    for mistake in ["line 1: unknown key `prot`", "line 2: resync_seconds: 0", "line 3: log: \"loud\""] {
+        assert!(said.contains(mistake), "{mistake} is not in {said}");
+    }
     site.write(&format!("listen = [\"http://127.0.0.1:1\"]\n{good}"));
     assert!(site.run(&[]).1.contains("plain text"));
     std::fs::remove_file(site.path("agent.toml")).unwrap();
     let (code, said) = site.run(&[]);
     assert!(code == Some(1) && said.contains("cannot read the configuration"), "{said}");
     assert!(!site.path("state").exists(), "nothing was made");
+}
+
+#[test]
+fn a_check_looks_at_certificates_and_keys() {
+    let site = Site::new();
+    let good = std::fs::read_to_string(site.path("agent.toml")).unwrap();
+    let (crt, key) = (site.path("agent.crt"), site.path("agent.key"));
+    let tls = format!("[tls]\ncert = {crt:?}\nkey = {key:?}\nclient_ca = {crt:?}\n");
+    site.write(&format!("{good}\n{tls}"));
+    let pair = || rcgen::generate_simple_self_signed(vec!["storage1".to_owned()]).unwrap();
+    let (own, other) = (pair(), pair());
+    let refused = |words: &str| {
+        let (code, said) = site.run(&["--check"]);
+        assert!(code == Some(1) && said.contains(words), "{said}");
+    };
+    refused("agent.crt");
+    std::fs::write(&crt, own.cert.pem()).unwrap();
+    std::fs::write(&key, other.signing_key.serialize_pem()).unwrap();
+    refused("is not that of the certificate");
+    std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
+    assert_eq!(site.run(&["--check"]), (Some(0), String::new()));
 }
 
 #[test]

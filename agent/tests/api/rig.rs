@@ -1,7 +1,6 @@
 //! A storage node that stays, agents on it that come and go, and the requests of a controller.
 
 use std::io::Write;
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,6 +23,8 @@ use crate::switch::{Kill, Switch};
 
 pub(crate) const CLUSTER: &str = "6a1f1dbe-2f5c-4a8e-9d57-0f3c1a7b9e11";
 pub(crate) const PORTAL: &str = "10.0.0.1:3260";
+/// The Fibre Channel port of [`Node::with_fc`].
+pub(crate) const FC_PORT: &str = "20:00:52:54:00:14:01:0a";
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const SIZE: u64 = 8 * MIB;
 /// Every secret of these tests holds this word, and nothing else does.
@@ -63,8 +64,35 @@ impl Node {
         );
         let fake = FakeMachine::new();
         fake.add_vg("vg0", 1024 * MIB);
-        fake.set_addresses(["10.0.0.1".parse().unwrap()]);
+        fake.set_addresses(["127.0.0.1", "10.0.0.1"].map(|ip| ip.parse().unwrap()));
         Self { fake, config: Config::parse(&text, "agent.toml").unwrap(), dir }
+    }
+
+    /// With a Fibre Channel port, found in sysfs.
+    pub(crate) fn with_fc() -> Self {
+        let node = Self::with("[fibre_channel]");
+        node.add_fc_port(0, FC_PORT);
+        node
+    }
+
+    /// Puts an adapter with a port into the machine.
+    pub(crate) fn add_fc_port(&self, host: u8, port: &str) {
+        let folder = self.dir.path().join(format!("sys/class/fc_host/host{host}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        let name = format!("0x{}\n", port.replace(':', ""));
+        for (file, text) in [
+            ("port_name", name.as_str()),
+            ("symbolic_name", "fcoe v0.1 over eth1\n"),
+            ("port_state", "Online\n"),
+        ] {
+            std::fs::write(folder.join(file), text).unwrap();
+        }
+        assert!(self.fake.add_fc_port(&format!("fc/{port}")));
+    }
+
+    /// Logs one of the initiators of [`over_fc`] in at the port.
+    pub(crate) fn plogi(&self, number: u16) -> Result<SessionId, LoginRefusal> {
+        self.fake.plogi(&format!("fc/{FC_PORT}"), &wwpn(number))
     }
 
     pub(crate) fn start(&self) -> Agent {
@@ -72,14 +100,19 @@ impl Node {
     }
 
     pub(crate) fn start_with(&self, kill: Option<Kill>) -> Agent {
-        let switch = Switch::new(&self.fake, kill);
+        self.start_on(Switch::new(&self.fake, kill))
+    }
+
+    /// On a machine as this switch lets it be.
+    pub(crate) fn start_on(&self, switch: Switch) -> Agent {
+        let fake = self.fake.clone();
         let machine = Machine {
             target: Arc::new(switch.clone()),
             sys: Arc::new(KernelTree::new(self.dir.path().join("sys"))),
             commands: Arc::new(switch.clone()),
             blocks: Arc::new(switch.clone()),
             clock: Arc::new(SystemClock),
-            addresses: Arc::new(|| vec![Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 0, 1)]),
+            addresses: Arc::new(move || fake.local_addresses()),
             root: self.dir.path().join("root"),
         };
         let runtime =
@@ -123,10 +156,16 @@ impl Node {
                 mooring_host::fake::Access::ReadOnly => "ro",
                 mooring_host::fake::Access::ReadWrite => "rw",
             };
+            if let Some(number) = reach.initiator.strip_prefix(WWPNS) {
+                return format!("fc{} {mode}", number.trim_start_matches('0'));
+            }
             let open = if reach.authenticated { "" } else { " without CHAP" };
             format!("{host} {mode}{open}")
         };
-        self.fake.reachable().iter().filter(|reach| reach.target == target(id)).map(short).collect()
+        let here = |reach: &&Reach| reach.device == device(id);
+        let mut all: Vec<_> = self.fake.reachable().iter().filter(here).map(short).collect();
+        all.sort();
+        all
     }
 
     /// The LVs, as LVM lists them.
@@ -148,6 +187,28 @@ impl Node {
         assert!(!self.lvs().contains(id), "{}", self.lvs());
         assert!(!self.tree().contains(id), "{}", self.tree());
     }
+}
+
+/// An initiator by its number, which is its slot, too; its LUN; its mode.
+pub(crate) type FcGrant = (u16, u32, v1::Mode);
+
+const WWPNS: &str = "20:00:52:54:00:14:00:";
+
+pub(crate) fn wwpn(number: u16) -> String {
+    format!("{WWPNS}{number:02}")
+}
+
+/// The same export with grants over Fibre Channel.
+pub(crate) fn over_fc(spec: v1::ExportSpec, grants: &[FcGrant]) -> v1::ExportSpec {
+    let grant = |(number, lun, mode): &FcGrant| v1::FcGrant {
+        initiator: wwpn(*number),
+        slot: u32::from(*number),
+        lun: *lun,
+        mode: (*mode).into(),
+        attachment_ids: Vec::new(),
+    };
+    let fc = v1::FcExport { ports: Vec::new(), grants: grants.iter().map(grant).collect() };
+    v1::ExportSpec { fc: (!grants.is_empty()).then_some(fc), ..spec }
 }
 
 /// A folder in memory where there is one: what a busy disk does to a sync is no matter of these tests.
@@ -249,10 +310,33 @@ impl Agent {
         self.wait(async move { client.get_volume(request).await }).map(tonic::Response::into_inner)
     }
 
-    pub(crate) fn list(&self) -> Vec<v1::VolumeStatus> {
+    pub(crate) fn hello(&self) -> v1::HelloResponse {
         let mut client = self.client();
-        let listed = self.wait(async move { client.list_volumes(v1::ListVolumesRequest {}).await });
-        listed.unwrap().into_inner().volumes
+        let hello = v1::HelloRequest { protocol_min: 1, protocol_max: 1, software: "test".to_owned() };
+        self.wait(async move { client.hello(hello).await }).unwrap().into_inner()
+    }
+
+    pub(crate) fn adopt(&self, cluster: &str, id: &str) -> Result<v1::AdoptResponse, Status> {
+        let mut client = self.client();
+        let sender = Some(v1::Sender { cluster_id: cluster.to_owned() });
+        let adopt = v1::AdoptRequest { sender, agent_id: id.to_owned() };
+        self.wait(async move { client.adopt(adopt).await }).map(tonic::Response::into_inner)
+    }
+
+    pub(crate) fn list(&self) -> Vec<v1::VolumeStatus> {
+        self.list_asking(false)
+    }
+
+    pub(crate) fn list_asking(&self, with_secrets: bool) -> Vec<v1::VolumeStatus> {
+        let mut client = self.client();
+        let list = v1::ListVolumesRequest { with_secrets, with_tombstones: false };
+        self.wait(async move { client.list_volumes(list).await }).unwrap().into_inner().volumes
+    }
+
+    pub(crate) fn capabilities(&self) -> v1::Capabilities {
+        let mut client = self.client();
+        let asked = self.wait(async move { client.get_capabilities(v1::GetCapabilitiesRequest {}).await });
+        asked.unwrap().into_inner()
     }
 
     pub(crate) fn plan(&self, id: &str) -> v1::PlanResponse {
@@ -375,6 +459,7 @@ pub(crate) fn export_spec(grants: &[(&str, v1::Mode)]) -> v1::ExportSpec {
         identity: Some(v1::ExportIdentity { kind: Some(derived) }),
         portals: Vec::new(),
         grants: grants.iter().map(|(host, mode)| grant(host, *mode)).collect(),
+        fc: None,
     }
 }
 

@@ -74,6 +74,23 @@ fn no_answer_no_error_no_debug_and_no_log_holds_a_secret() {
 }
 
 #[test]
+fn whoever_sends_specs_may_ask_for_them_with_their_secrets() {
+    let (node, v) = (Node::new(), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    let spec = with_mutual(export_spec(&[("host1", RW), ("host2", RO)]));
+    agent.make(put_export_spec(&v, 1, spec.clone()));
+    let status = agent.list_asking(true).remove(0);
+    assert_eq!(status.export_spec, Some(spec));
+    let volume = status.volume_spec.clone().unwrap();
+    assert_eq!((volume.group.as_str(), volume.size_bytes), ("vg0", SIZE));
+    assert!(!format!("{status:?}").contains(SECRET_WORD));
+    let without = agent.list_asking(false).remove(0);
+    assert!(!without.encode_to_vec().windows(SECRET_WORD.len()).any(|it| it == SECRET_WORD.as_bytes()));
+    assert_eq!(without.volume_spec, Some(volume));
+}
+
+#[test]
 fn an_empty_secret_keeps_the_kept_one() {
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();

@@ -50,7 +50,7 @@ fn however_often_a_stuck_volume_is_asked_for_others_are_served() {
             match n % 3 {
                 0 => client.get_volume(v1::GetVolumeRequest { volume_id: v }).await.map(drop),
                 1 => client.plan(v1::PlanRequest { volume_id: v }).await.map(drop),
-                _ => client.list_volumes(v1::ListVolumesRequest {}).await.map(drop),
+                _ => client.list_volumes(v1::ListVolumesRequest::default()).await.map(drop),
             }
         }));
     }

@@ -24,6 +24,33 @@ fn a_restart_changes_nothing() {
 }
 
 #[test]
+fn a_host_without_its_database_goes_on_under_its_old_name_without_a_login() {
+    let site = Site::exporting(&[1]);
+    let agent = site.start();
+    let put = agent.put(1, 1, &[(1, RW)]);
+    agent.make(put.clone());
+    let (initiator, sid) = (agent.initiator(), agent.report(1).session.unwrap().sid);
+    let id = initiator.rsplit('.').next().unwrap().to_owned();
+    agent.crash();
+    std::fs::remove_dir_all(&site.config.state_dir).unwrap();
+    let agent = site.start();
+    assert_ne!(agent.initiator(), initiator);
+    let refused = agent.try_put(put.clone()).unwrap_err();
+    assert!(refused.message().contains(&agent.initiator()), "{refused}");
+    let mut client = agent.agent_client();
+    let adopt = v1::AdoptRequest { sender: put.sender.clone(), agent_id: id };
+    agent.wait(async move { client.adopt(adopt).await }).unwrap();
+    assert_eq!(agent.initiator(), initiator);
+    let report = agent.make(put.clone());
+    assert_eq!((report.session.unwrap().sid, site.world.logins()), (sid, 1));
+    site.assert_attached(1, 1);
+    // Its secrets come back to who asks for them.
+    let Some(v1::put_connection_request::Wish::Spec(spec)) = put.wish else { panic!("a spec") };
+    assert_eq!(agent.list_asking(true)[0].spec.as_ref(), Some(&spec));
+    assert!(agent.list()[0].spec.clone().unwrap().chap.unwrap().initiator.unwrap().secret.is_empty());
+}
+
+#[test]
 fn after_a_reboot_the_store_attaches_again() {
     let site = Site::exporting(&[1, 2, 3]);
     let agent = site.start();

@@ -267,9 +267,13 @@ impl Agent {
     }
 
     pub(crate) fn list(&self) -> Vec<v1::ConnectionStatus> {
+        self.list_asking(false)
+    }
+
+    pub(crate) fn list_asking(&self, with_secrets: bool) -> Vec<v1::ConnectionStatus> {
         let mut client = self.client();
-        let listed = self.wait(async move { client.list_connections(v1::ListConnectionsRequest {}).await });
-        listed.unwrap().into_inner().connections
+        let list = v1::ListConnectionsRequest { with_secrets };
+        self.wait(async move { client.list_connections(list).await }).unwrap().into_inner().connections
     }
 
     pub(crate) fn watch(&self) -> tonic::Streaming<v1::ConnectionEvent> {

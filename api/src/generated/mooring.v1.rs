@@ -33,7 +33,23 @@ pub struct HelloResponse {
     /// The name under which this host logs in as an initiator; empty where it does not attach volumes.
     #[prost(string, tag = "8")]
     pub initiator: ::prost::alloc::string::String,
+    /// Its store is new: it keeps no spec of anybody, and never did.
+    #[prost(bool, tag = "9")]
+    pub fresh: bool,
+    /// The newest epoch of all specs and tombstones that it keeps; 0: it keeps none, or is of a release that does not say.
+    #[prost(uint64, tag = "10")]
+    pub newest_epoch: u64,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AdoptRequest {
+    #[prost(message, optional, tag = "1")]
+    pub sender: ::core::option::Option<Sender>,
+    /// What the agent is called from now on.
+    #[prost(string, tag = "2")]
+    pub agent_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AdoptResponse {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Generation {
     /// Raised by every restore of the controller's database.
@@ -183,6 +199,34 @@ pub struct ExportSpec {
     pub portals: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(message, repeated, tag = "3")]
     pub grants: ::prost::alloc::vec::Vec<Grant>,
+    #[prost(message, optional, tag = "4")]
+    pub fc: ::core::option::Option<FcExport>,
+}
+/// One initiator port reaches the volume over Fibre Channel.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FcGrant {
+    /// Its name, as 20:00:52:54:00:14:00:0b.
+    #[prost(string, tag = "1")]
+    pub initiator: ::prost::alloc::string::String,
+    /// The initiator's number on this storage node, 1 to 65535: nobody else's while it has a grant there.
+    #[prost(uint32, tag = "2")]
+    pub slot: u32,
+    /// The LUN that the initiator sees, 1 to 255: of all its volumes on this node another.
+    #[prost(uint32, tag = "3")]
+    pub lun: u32,
+    #[prost(enumeration = "Mode", tag = "4")]
+    pub mode: i32,
+    /// Attachments that share this nexus.
+    #[prost(string, repeated, tag = "5")]
+    pub attachment_ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FcExport {
+    /// DRIVER/NAME, as fc/20:00:52:54:00:14:00:0a. Empty: all that the agent serves.
+    #[prost(string, repeated, tag = "1")]
+    pub ports: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "2")]
+    pub grants: ::prost::alloc::vec::Vec<FcGrant>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PutExportRequest {
@@ -243,7 +287,14 @@ pub struct GetVolumeRequest {
     pub volume_id: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ListVolumesRequest {}
+pub struct ListVolumesRequest {
+    /// Answer with the secrets of specs: for a controller whose database is lost. Whoever may change specs may ask for that.
+    #[prost(bool, tag = "1")]
+    pub with_secrets: bool,
+    /// List the tombstones of volumes that are gone, too: they say that a database is older than its agents.
+    #[prost(bool, tag = "2")]
+    pub with_tombstones: bool,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListVolumesResponse {
     #[prost(message, repeated, tag = "1")]
@@ -267,12 +318,15 @@ pub struct VolumeStatus {
     pub export_stamp: ::core::option::Option<Stamp>,
     #[prost(bytes = "vec", tag = "7")]
     pub export_opaque: ::prost::alloc::vec::Vec<u8>,
-    /// The grants that are wanted, without their secrets.
+    /// The grants that are wanted; without their secrets, unless they were asked for.
     #[prost(message, optional, tag = "8")]
     pub export_spec: ::core::option::Option<ExportSpec>,
     /// Receipts of this volume, newest first.
     #[prost(message, repeated, tag = "9")]
     pub receipts: ::prost::alloc::vec::Vec<Receipt>,
+    /// What is wanted of the volume; absent for a tombstone.
+    #[prost(message, optional, tag = "10")]
+    pub volume_spec: ::core::option::Option<VolumeSpec>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Problem {
@@ -315,6 +369,9 @@ pub struct Session {
     pub state: ::prost::alloc::string::String,
     #[prost(uint32, tag = "6")]
     pub in_flight: u32,
+    /// When the agent saw it first, microseconds since 1970; 0: not known. The kernel does not say when it began.
+    #[prost(int64, tag = "7")]
+    pub since_us: i64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GrantReport {
@@ -335,6 +392,44 @@ pub struct GrantReport {
     pub read_mib: u64,
     #[prost(uint64, tag = "8")]
     pub written_mib: u64,
+    /// When the agent saw the number of commands move last, microseconds since 1970; 0: not since it began to look.
+    #[prost(int64, tag = "9")]
+    pub active_us: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FcGrantReport {
+    #[prost(string, tag = "1")]
+    pub initiator: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub lun: u32,
+    #[prost(enumeration = "Mode", tag = "3")]
+    pub wanted: i32,
+    /// What the kernel enforces; unspecified while the nexus is not complete.
+    #[prost(enumeration = "Mode", tag = "4")]
+    pub seen: i32,
+    /// The target holds a login of this port, for this volume or another.
+    #[prost(bool, tag = "5")]
+    pub logged_in: bool,
+    #[prost(uint64, tag = "6")]
+    pub commands: u64,
+    #[prost(uint64, tag = "7")]
+    pub read_mib: u64,
+    #[prost(uint64, tag = "8")]
+    pub written_mib: u64,
+    /// When the agent saw the number of commands move last, microseconds since 1970; 0: not since it began to look.
+    #[prost(int64, tag = "9")]
+    pub active_us: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FcPortReport {
+    /// DRIVER/NAME.
+    #[prost(string, tag = "1")]
+    pub port: ::prost::alloc::string::String,
+    /// Its portal group is there and answers logins.
+    #[prost(bool, tag = "2")]
+    pub serves: bool,
+    #[prost(message, repeated, tag = "3")]
+    pub grants: ::prost::alloc::vec::Vec<FcGrantReport>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StuckStep {
@@ -363,11 +458,19 @@ pub struct ExportReport {
     pub problems: ::prost::alloc::vec::Vec<Problem>,
     #[prost(message, optional, tag = "9")]
     pub stuck: ::core::option::Option<StuckStep>,
+    /// Fibre Channel ports that show the volume.
+    #[prost(message, repeated, tag = "10")]
+    pub fc: ::prost::alloc::vec::Vec<FcPortReport>,
+    /// When sessions and counters were read, microseconds since 1970. 0: not since the agent was started, or it is of a release
+    /// that does not say.
+    #[prost(int64, tag = "11")]
+    pub looked_us: i64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Receipt {
     #[prost(string, tag = "1")]
     pub volume_id: ::prost::alloc::string::String,
+    /// An iSCSI name, or a Fibre Channel port as 20:00:52:54:00:14:00:0b.
     #[prost(string, tag = "2")]
     pub initiator: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "3")]
@@ -382,7 +485,7 @@ pub struct Receipt {
     /// The kernel's draining call has returned: nothing of this nexus lands any more.
     #[prost(bool, tag = "7")]
     pub proven: bool,
-    /// While unproven: commands that may still land.
+    /// While unproven: commands that may still land. Over Fibre Channel they are not counted: 1 stands for any number.
     #[prost(uint32, tag = "8")]
     pub may_still_land: u32,
     /// Microseconds since 1970.
@@ -412,6 +515,15 @@ pub struct Capabilities {
     /// Missing modules, groups, addresses, with what to do.
     #[prost(message, repeated, tag = "7")]
     pub problems: ::prost::alloc::vec::Vec<Problem>,
+    /// How old `pools` is: zero while LVM answers. With an LVM that hangs, the pools are those that were seen last.
+    #[prost(uint64, tag = "8")]
+    pub pools_age_ms: u64,
+    /// LVM has not answered since this agent was started: that `pools` is empty says nothing.
+    #[prost(bool, tag = "9")]
+    pub pools_unknown: bool,
+    /// How a volume can be granted.
+    #[prost(enumeration = "Mode", repeated, tag = "10")]
+    pub access_modes: ::prost::alloc::vec::Vec<i32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Pool {
@@ -427,16 +539,32 @@ pub struct Pool {
     pub thick: bool,
     #[prost(uint32, tag = "6")]
     pub volumes: u32,
+    /// What the volumes take in the pool, the agent's own only.
+    #[prost(uint64, tag = "7")]
+    pub provisioned_bytes: u64,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Transport {
-    /// "iscsi".
+    /// "iscsi" or "fc".
     #[prost(string, tag = "1")]
     pub protocol: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "2")]
     pub portals: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(bool, tag = "3")]
     pub ready: bool,
+    /// Over Fibre Channel.
+    #[prost(message, repeated, tag = "4")]
+    pub ports: ::prost::alloc::vec::Vec<FcPort>,
+}
+/// A Fibre Channel port that serves.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FcPort {
+    /// DRIVER/NAME.
+    #[prost(string, tag = "1")]
+    pub port: ::prost::alloc::string::String,
+    /// As its adapter says: "Online", "Linkdown"; empty when there is no such adapter.
+    #[prost(string, tag = "2")]
+    pub state: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PlanRequest {
@@ -547,7 +675,8 @@ impl Mode {
 pub enum LiveSessions {
     /// As CUT: the sender has decided.
     Unspecified = 0,
-    /// Refuse the whole change with FAILED_PRECONDITION, naming the sessions.
+    /// Refuse the whole change with FAILED_PRECONDITION, naming the sessions. Over Fibre Channel a login says nothing of one
+    /// volume, and refuses nothing.
     Refuse = 1,
     /// Cut them (force detach).
     Cut = 2,
@@ -760,6 +889,26 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("mooring.v1.Agent", "Hello"));
             self.inner.unary(req, path, codec).await
         }
+        /// Gives an agent that has lost its store the id back under which the sender knows it. Refused with FAILED_PRECONDITION by
+        /// an agent that keeps any spec, with PERMISSION_DENIED by one of another cluster.
+        pub async fn adopt(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AdoptRequest>,
+        ) -> std::result::Result<tonic::Response<super::AdoptResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/mooring.v1.Agent/Adopt");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("mooring.v1.Agent", "Adopt"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Makes a volume's spec durable and answers when it is true, or at the deadline with what is known.
         pub async fn put_volume(
             &mut self,
@@ -940,6 +1089,12 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::HelloRequest>,
         ) -> std::result::Result<tonic::Response<super::HelloResponse>, tonic::Status>;
+        /// Gives an agent that has lost its store the id back under which the sender knows it. Refused with FAILED_PRECONDITION by
+        /// an agent that keeps any spec, with PERMISSION_DENIED by one of another cluster.
+        async fn adopt(
+            &self,
+            request: tonic::Request<super::AdoptRequest>,
+        ) -> std::result::Result<tonic::Response<super::AdoptResponse>, tonic::Status>;
         /// Makes a volume's spec durable and answers when it is true, or at the deadline with what is known.
         async fn put_volume(
             &self,
@@ -1095,6 +1250,49 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = HelloSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooring.v1.Agent/Adopt" => {
+                    #[allow(non_camel_case_types)]
+                    struct AdoptSvc<T: Agent>(pub Arc<T>);
+                    impl<T: Agent> tonic::server::UnaryService<super::AdoptRequest>
+                    for AdoptSvc<T> {
+                        type Response = super::AdoptResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AdoptRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::adopt(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AdoptSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -1556,7 +1754,11 @@ pub struct GetConnectionRequest {
     pub volume_id: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ListConnectionsRequest {}
+pub struct ListConnectionsRequest {
+    /// Answer with the secrets of specs: for a controller whose database is lost.
+    #[prost(bool, tag = "1")]
+    pub with_secrets: bool,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListConnectionsResponse {
     #[prost(message, repeated, tag = "1")]
@@ -1569,7 +1771,7 @@ pub struct ConnectionStatus {
     /// Absent for a session of ours that no spec names.
     #[prost(message, optional, tag = "2")]
     pub stamp: ::core::option::Option<Stamp>,
-    /// The wish without its secrets; absent for a tombstone.
+    /// The wish; absent for a tombstone. Without its secrets, unless they were asked for.
     #[prost(message, optional, tag = "3")]
     pub spec: ::core::option::Option<ConnectionSpec>,
     #[prost(bytes = "vec", tag = "4")]

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::controller::fault::Fault;
-use crate::controller::records::{Kept, Live, ReceiptRecord, TypeRecord, VolumeRecord};
+use crate::controller::records::{DetachRecord, Kept, Live, ReceiptRecord, TypeRecord, VolumeRecord};
 use crate::output::{Receipt, Session, rfc3339};
 
 /// A volume type.
@@ -53,6 +53,42 @@ pub(crate) struct KindCreated {
     pub done: bool,
     #[serde(rename = "type")]
     pub kind: Kind,
+}
+
+/// `type show`, `type set` and `type unset`.
+#[derive(Debug, Serialize)]
+pub(crate) struct KindShown {
+    #[serde(rename = "type")]
+    pub kind: Kind,
+}
+
+/// `type access`.
+#[derive(Debug, Serialize)]
+pub(crate) struct KindAccess {
+    pub type_id: String,
+    pub name: String,
+    pub projects: Vec<String>,
+}
+
+/// `type delete`.
+#[derive(Debug, Serialize)]
+pub(crate) struct KindDeleted {
+    pub done: bool,
+    pub type_id: String,
+    pub name: String,
+}
+
+/// `volume retype`, `volume reset-status` and `volume set`.
+#[derive(Debug, Serialize)]
+pub(crate) struct VolumeChanged {
+    #[serde(flatten)]
+    pub volume: Volume,
+}
+
+impl VolumeChanged {
+    pub(crate) fn of_record(record: VolumeRecord) -> Self {
+        Self { volume: Volume::of_record(record) }
+    }
 }
 
 /// A volume.
@@ -105,7 +141,25 @@ pub(crate) struct Volumes {
 pub(crate) struct VolumeShown {
     #[serde(flatten)]
     pub volume: Volume,
+    /// Why its status is an error, or why nothing is sent for it.
+    pub fault: Option<String>,
+    /// Nothing is sent for it until an operator confirms what the controller knows.
+    pub in_review: bool,
     pub attachments: Vec<Kept<Live>>,
+}
+
+/// `volume confirm-review`.
+#[derive(Debug, Serialize)]
+pub(crate) struct ReviewConfirmed {
+    pub done: bool,
+    pub volume_id: String,
+}
+
+/// `epoch raise`.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct EpochRaised {
+    /// The new one.
+    pub epoch: u64,
 }
 
 /// `volume create`.
@@ -114,6 +168,15 @@ pub(crate) struct VolumeCreated {
     /// It is there and can be attached.
     pub done: bool,
     pub name: String,
+    pub volume: Volume,
+}
+
+/// `volume extend`.
+#[derive(Debug, Serialize)]
+pub(crate) struct VolumeExtended {
+    /// It has the new size.
+    pub done: bool,
+    #[serde(flatten)]
     pub volume: Volume,
 }
 
@@ -157,6 +220,15 @@ pub(crate) enum AttachmentShown {
     },
 }
 
+/// `attachment mode`.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct AttachmentMode {
+    /// As the controller gives it.
+    pub attachment: Kept<Live>,
+    /// Whether nothing that was in flight lands any more.
+    pub barrier: bool,
+}
+
 /// `detach`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Detached {
@@ -197,6 +269,44 @@ impl Proof {
                 why: format!("it says proof {:?}, revoked {:?}", raw.proof, raw.revoked),
             }),
         }
+    }
+}
+
+/// `receipt list`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Records {
+    pub receipts: Vec<Record>,
+}
+
+/// The record of a detach: as the controller gives it, and its receipt in our words.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub raw: Kept<DetachRecord>,
+    pub receipt: Option<Receipt>,
+}
+
+impl Serialize for Record {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.raw.serialize(serializer)
+    }
+}
+
+impl Record {
+    /// Nothing is claimed of a receipt that we do not understand.
+    pub(crate) fn of_record(raw: Kept<DetachRecord>) -> Result<Self, Fault> {
+        let Some(record) = &raw.receipt else { return Ok(Self { raw, receipt: None }) };
+        match Receipt::of_record(record) {
+            Some(receipt) => Ok(Self { receipt: Some(receipt), raw }),
+            None => Err(Fault::Nonsense {
+                call: "the receipt",
+                why: format!("it says proof {:?}, revoked {:?}", record.proof, record.revoked),
+            }),
+        }
+    }
+
+    /// When it was gone.
+    pub(crate) fn detached_at(&self) -> Option<&str> {
+        self.raw.detached_at.as_deref()
     }
 }
 

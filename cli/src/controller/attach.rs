@@ -217,7 +217,7 @@ async fn take_back(
     ));
     let answer = tokio::select! {
         biased;
-        answer = client.read::<OneReceipt>(detach::call(id, false)) => answer,
+        answer = client.read::<OneReceipt>(detach::call(id, false, false)) => answer,
         _ = interrupts.recv() => return left_alone(id),
     };
     match answer {

@@ -1,9 +1,10 @@
-//! `mooring attachment`: looking, never changing.
+//! `mooring attachment`: looking, and changing the mode of what is there.
 
-use mooring_model::AttachmentId;
+use mooring_model::{AttachmentId, Mode};
+use serde_json::json;
 
 use crate::controller::Client;
-use crate::controller::answers::{AttachmentShown, Proof};
+use crate::controller::answers::{AttachmentMode, AttachmentShown, Proof};
 use crate::controller::client::Call;
 use crate::controller::fault::Fault;
 use crate::controller::records::{Attachments, Kept, Live, OneAttachment, OneReceipt};
@@ -63,6 +64,18 @@ pub(crate) async fn show(client: &Client, id: AttachmentId) -> Result<Reply<Atta
         Err(fault) => return Err(fault.into()),
     };
     Ok(Reply::ok(answer))
+}
+
+/// `attachment mode`.
+pub(crate) async fn set_mode(
+    client: &Client,
+    id: AttachmentId,
+    mode: Mode,
+) -> Result<Reply<AttachmentMode>, Failure> {
+    let (id, body) = (id.to_string(), json!({ "mode": mode.to_string() }));
+    let [a, b, c] = PATH;
+    let call = Call::put("the attachment's mode", &[a, b, c, &id, "mode"], body).waiting();
+    Ok(Reply::ok(client.read(call).await?))
 }
 
 /// The receipt of a detach, if there is one.

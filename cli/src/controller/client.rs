@@ -48,12 +48,14 @@ pub(crate) struct Call<'a> {
     waits: bool,
     /// Asked twice, it is done once.
     repeatable: bool,
+    /// The microversion that the call needs, if it is not the first.
+    version: Option<&'static str>,
 }
 
 impl<'a> Call<'a> {
     fn new(name: &'static str, method: Method, path: &[&'a str]) -> Self {
         let (path, repeatable) = (path.to_vec(), method != Method::POST);
-        Self { name, method, path, query: Vec::new(), body: None, waits: false, repeatable }
+        Self { name, method, path, query: Vec::new(), body: None, waits: false, repeatable, version: None }
     }
 
     /// Reads.
@@ -64,6 +66,11 @@ impl<'a> Call<'a> {
     /// Takes away.
     pub(crate) fn delete(name: &'static str, path: &[&'a str]) -> Self {
         Self::new(name, Method::DELETE, path)
+    }
+
+    /// Sets something to what it is to be.
+    pub(crate) fn put(name: &'static str, path: &[&'a str], body: Value) -> Self {
+        Self { body: Some(body), ..Self::new(name, Method::PUT, path) }
     }
 
     /// Makes something that, asked for twice, is there twice.
@@ -80,6 +87,11 @@ impl<'a> Call<'a> {
     pub(crate) fn query(mut self, key: &'a str, value: &impl ToString) -> Self {
         self.query.push((key, value.to_string()));
         self
+    }
+
+    /// As this microversion of the Block Storage API has it.
+    pub(crate) fn at(self, version: &'static str) -> Self {
+        Self { version: Some(version), ..self }
     }
 
     /// The answer may take until the deadline.
@@ -215,10 +227,13 @@ impl Client {
         if let Some(body) = &call.body {
             request = request.json(body);
         }
+        if let Some(version) = call.version {
+            request = request.header("OpenStack-API-Version", format!("volume {version}"));
+        }
         let after = wait + SLACK;
         let broken = |error: reqwest::Error| {
             let doubt = !error.is_connect();
-            Fault::Down { url: self.url.to_string(), source: error.without_url(), doubt }
+            Fault::Down { url: self.url.to_string(), cause: error.without_url(), doubt }
         };
         let answer = async {
             let mut response = request.send().await.map_err(broken)?;

@@ -16,10 +16,14 @@ use crate::error::Failure;
 use crate::select::VolumeRef;
 
 /// The call that takes an attachment away. It is repeated while it is not done.
-pub(crate) fn call(id: &str, force: bool) -> Call<'_> {
+pub(crate) fn call(id: &str, force: bool, widen: bool) -> Call<'_> {
     let [a, b, c] = PATH;
     let call = Call::delete("the detach", &[a, b, c, id]).waiting();
-    if force { call.query("force", &true) } else { call }
+    match (force, widen) {
+        (false, _) => call,
+        (true, false) => call.query("force", &true),
+        (true, true) => call.query("force", &true).query("widen", &"host"),
+    }
 }
 
 /// `detach`.
@@ -30,7 +34,7 @@ pub(crate) async fn detach(client: &Client, args: &DetachArgs) -> Result<Reply<D
         let attachment_id = id.clone();
         Reply::when(done, Detached { done, attachment_id, known, receipt, waits_for, full: args.force })
     };
-    match client.read::<OneReceipt>(call(&id, args.force)).await {
+    match client.read::<OneReceipt>(call(&id, args.force, args.widen)).await {
         Ok(OneReceipt { receipt: None }) => Ok(answer(true, None, None)),
         Ok(OneReceipt { receipt: Some(record) }) => Ok(answer(true, Some(Proof::of_record(record)?), None)),
         // Ids are used once: what the controller does not know is gone.

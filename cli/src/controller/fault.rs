@@ -28,12 +28,12 @@ pub enum Fault {
         with_token: bool,
     },
     /// No connection, or it broke.
-    #[error("cannot reach the controller at {url}: {}", root(.source))]
+    #[error("cannot reach the controller at {url}: {}", root(.cause))]
     Down {
         /// Where it was looked for.
         url: String,
-        /// The client's reason.
-        source: reqwest::Error,
+        /// The client's reason. Not its source: of that chain only the end, which is said, is of use to anybody.
+        cause: reqwest::Error,
         /// An attempt may have reached the controller.
         doubt: bool,
     },
@@ -75,8 +75,10 @@ impl Fault {
     /// The same request may succeed in a moment.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
+            // Only an operator ends a review.
+            Self::Said { .. } if self.reviewed().is_some() => false,
             Self::Said { status, .. } => matches!(status, 503 | 504),
-            Self::Down { source, .. } => !is_tls(source),
+            Self::Down { cause, .. } => !is_tls(cause),
             Self::Silent { .. } => true,
             Self::Nonsense { .. } => false,
         }
@@ -86,15 +88,22 @@ impl Fault {
     pub(crate) fn was_refused(&self) -> bool {
         match self {
             Self::Said { status, .. } => (400..500).contains(status),
-            Self::Down { source, doubt, .. } => source.is_connect() && !doubt,
+            Self::Down { cause, doubt, .. } => cause.is_connect() && !doubt,
             Self::Silent { .. } | Self::Nonsense { .. } => false,
         }
+    }
+
+    /// The volume that is in review, when it is that for which the controller refuses.
+    fn reviewed(&self) -> Option<&str> {
+        let Self::Said { status: 503, message, .. } = self else { return None };
+        let (volume, _) = message.strip_prefix("volume ")?.split_once(" is in review: ")?;
+        (!volume.contains(' ')).then_some(volume)
     }
 
     /// With what earlier attempts leave open.
     pub(crate) fn after(self, earlier: bool) -> Self {
         match self {
-            Self::Down { url, source, doubt } => Self::Down { url, source, doubt: doubt || earlier },
+            Self::Down { url, cause, doubt } => Self::Down { url, cause, doubt: doubt || earlier },
             other => other,
         }
     }
@@ -109,6 +118,7 @@ impl Fault {
                 // apart.
                 400 if message.starts_with("Invalid input") => Exit::Usage,
                 404 => Exit::NotFound,
+                _ if self.reviewed().is_some() => Exit::Refused,
                 400..500 => Exit::Refused,
                 502 | 503 => Exit::Unreachable,
                 504 => Exit::Pending,
@@ -119,6 +129,12 @@ impl Fault {
 
     /// What can be done.
     pub(crate) fn advice(&self) -> Option<String> {
+        if let Some(volume) = self.reviewed() {
+            return Some(format!(
+                "Nothing is sent for it until an operator has said what holds: where the controller is right, by `mooring volume \
+                 confirm-review {volume}`."
+            ));
+        }
         let text = match self {
             Self::Said { status: 401, with_token: false, .. } => {
                 "The controller wants a token: set MOORING_TOKEN, or name a file with --token-file."
@@ -134,10 +150,10 @@ impl Fault {
                 return Some(format!("The controller refuses it ({status})."));
             }
             Self::Said { .. } => return None,
-            Self::Down { source, .. } if is_tls(source) => {
+            Self::Down { cause, .. } if is_tls(cause) => {
                 "Name the authority that signed the controller's certificate with --ca FILE."
             }
-            Self::Down { source, doubt: false, .. } if is_refused(source) => {
+            Self::Down { cause, doubt: false, .. } if is_refused(cause) => {
                 "Nobody listens there: is the controller running (systemctl status mooring-controller)? Another one is \
                  named with --controller; one storage agent alone, with --agent unix:/run/mooring/agent.sock."
             }
@@ -223,6 +239,16 @@ mod tests {
         ] {
             assert_eq!(said(status, body).exit(), exit, "{status}");
         }
+    }
+
+    #[test]
+    fn a_review_is_not_waited_for() {
+        let body = |why: &str| format!(r#"{{"serviceUnavailable":{{"code":503,"message":"{why}"}}}}"#);
+        let review = said(503, &body("volume b0c1 is in review: agent storage keeps generation 9"));
+        assert!(!review.may_pass() && review.exit() == Exit::Refused);
+        assert!(review.advice().unwrap().contains("mooring volume confirm-review b0c1"));
+        let down = said(503, &body("agent storage is down: its volume data is in review: who knows"));
+        assert!(down.may_pass() && down.exit() == Exit::Unreachable);
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! `mooring host`.
+//! `mooring host` and `mooring pool`.
+
+use serde_json::{Map, Value, json};
 
 use crate::Reply;
 use crate::controller::Client;
 use crate::controller::client::Call;
-use crate::controller::records::Hosts;
+use crate::controller::records::{Hosts, OneHost, Pools};
 use crate::error::Failure;
 
 /// `host list`.
@@ -11,4 +13,32 @@ pub(crate) async fn list(client: &Client) -> Result<Reply<Hosts>, Failure> {
     let mut hosts: Hosts = client.read(Call::get("the list of hosts", &["mooring", "v1", "hosts"])).await?;
     hosts.hosts.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(Reply::ok(hosts))
+}
+
+/// `host show`.
+pub(crate) async fn show(client: &Client, host: &str) -> Result<Reply<OneHost>, Failure> {
+    Ok(Reply::ok(client.read(Call::get("a host", &["mooring", "v1", "hosts", host])).await?))
+}
+
+/// `host enable`, `disable`, `drain`, `undrain`: each may be said again.
+pub(crate) async fn change(
+    client: &Client,
+    host: &str,
+    word: &'static str,
+    reason: Option<&str>,
+) -> Result<Reply<OneHost>, Failure> {
+    let mut body = Map::new();
+    if let Some(reason) = reason {
+        body.insert("reason".to_owned(), json!(reason));
+    }
+    let path = ["mooring", "v1", "hosts", host, word];
+    Ok(Reply::ok(client.read(Call::make("the change of a host", &path, Value::Object(body))).await?))
+}
+
+/// `pool list`.
+pub(crate) async fn pools(client: &Client) -> Result<Reply<Pools>, Failure> {
+    let call = Call::get("the list of pools", &["v3", "scheduler-stats", "get_pools"]).query("detail", &true);
+    let mut pools: Pools = client.read(call).await?;
+    pools.pools.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(Reply::ok(pools))
 }

@@ -49,7 +49,7 @@ pub(crate) struct Live {
     pub host: Option<String>,
     #[serde(default)]
     pub mode: Option<String>,
-    /// What the target enforces for the host; `null`: nothing is granted.
+    /// What the target enforces for the host; `null`: nothing is granted, or, with no `session` either, nobody knows.
     #[serde(default)]
     pub effective_mode: Option<String>,
     pub status: String,
@@ -61,8 +61,23 @@ pub(crate) struct Live {
     /// `null`: the storage agent has not reported.
     #[serde(default)]
     pub session: Option<bool>,
+    /// It should be logged in and is not.
+    #[serde(default)]
+    pub session_missing: bool,
     #[serde(default)]
     pub session_addresses: Vec<String>,
+    /// Only for those who may see addresses.
+    #[serde(default)]
+    pub sessions: Vec<SessionRecord>,
+    #[serde(default)]
+    pub storage_host: Option<String>,
+    /// `null`: nothing is granted, or nobody knows.
+    #[serde(default)]
+    pub counters: Option<CountersRecord>,
+    #[serde(default)]
+    pub last_activity: Option<String>,
+    #[serde(default)]
+    pub looked_at: Option<String>,
     #[serde(default)]
     pub host_phase: Option<String>,
     #[serde(default)]
@@ -80,6 +95,34 @@ pub(crate) struct Live {
     #[serde(default)]
     pub attached_at: Option<String>,
     pub revision: u64,
+}
+
+/// A session as the target sees it.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct SessionRecord {
+    #[serde(default)]
+    pub id: u64,
+    #[serde(default)]
+    pub isid: String,
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    #[serde(default)]
+    pub state: String,
+    #[serde(default)]
+    pub in_flight: u32,
+    #[serde(default)]
+    pub since: Option<String>,
+}
+
+/// What was done over a nexus.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+pub(crate) struct CountersRecord {
+    #[serde(default)]
+    pub commands: u64,
+    #[serde(default)]
+    pub read_mib: u64,
+    #[serde(default)]
+    pub written_mib: u64,
 }
 
 /// The steps of an attach, in their order: the controller's word, ours, and what is waited for before it.
@@ -136,6 +179,48 @@ pub(crate) struct ReceiptRecord {
     pub ended: Option<String>,
 }
 
+/// The record of a detach.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct DetachRecord {
+    pub attachment_id: String,
+    #[serde(default)]
+    pub volume_id: String,
+    #[serde(default)]
+    pub host: Option<String>,
+    #[serde(default)]
+    pub instance: Option<String>,
+    #[serde(default)]
+    pub initiator: Option<String>,
+    #[serde(default)]
+    pub mode: Option<String>,
+    /// The target revoked first.
+    #[serde(default)]
+    pub forced: bool,
+    /// Who asked, and with which request.
+    #[serde(default)]
+    pub user_id: Option<String>,
+    #[serde(default)]
+    pub request_id: Option<String>,
+    #[serde(default)]
+    pub asked_at: Option<String>,
+    /// `null`: it is going still.
+    #[serde(default)]
+    pub detached_at: Option<String>,
+    /// `null`: nothing was ever granted, or another attachment kept the access.
+    #[serde(default)]
+    pub receipt: Option<ReceiptRecord>,
+}
+
+/// What only Mooring's own API says of a volume.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct StateRecord {
+    /// Why its status is an error, or why nothing is sent for it.
+    #[serde(default)]
+    pub fault: Option<String>,
+    #[serde(default)]
+    pub in_review: bool,
+}
+
 /// A host, or a storage node, or both.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct HostRecord {
@@ -146,6 +231,16 @@ pub(crate) struct HostRecord {
     pub agent_id: Option<String>,
     #[serde(default)]
     pub initiator: Option<String>,
+    #[serde(default)]
+    pub zone: Option<String>,
+    /// No new volumes are placed there.
+    #[serde(default)]
+    pub disabled: bool,
+    #[serde(default)]
+    pub disabled_reason: Option<String>,
+    /// It is being emptied.
+    #[serde(default)]
+    pub drained: bool,
     pub up: bool,
     #[serde(default)]
     pub why_down: Option<String>,
@@ -220,6 +315,26 @@ pub(crate) struct Hosts {
     pub hosts: Vec<Kept<HostRecord>>,
 }
 
+/// `{"host":…}`
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct OneHost {
+    pub host: Kept<HostRecord>,
+}
+
+/// A pool as the scheduler sees it.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct PlacePool {
+    pub name: String,
+    #[serde(default)]
+    pub capabilities: BTreeMap<String, Value>,
+}
+
+/// `{"pools":[…]}`
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Pools {
+    pub pools: Vec<Kept<PlacePool>>,
+}
+
 /// `{"attachments":[…]}`
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Attachments {
@@ -236,6 +351,18 @@ pub(crate) struct OneAttachment {
 #[derive(Debug, Deserialize)]
 pub(crate) struct OneReceipt {
     pub receipt: Option<Kept<ReceiptRecord>>,
+}
+
+/// `{"receipts":[…]}`
+#[derive(Debug, Deserialize)]
+pub(crate) struct ManyReceipts {
+    pub receipts: Vec<Kept<DetachRecord>>,
+}
+
+/// `{"volume":…}` of Mooring's own API.
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneState {
+    pub volume: StateRecord,
 }
 
 /// `{"volume":…}`
@@ -268,6 +395,20 @@ pub(crate) struct OneType {
 #[derive(Debug, Deserialize)]
 pub(crate) struct ManyTypes {
     pub volume_types: Vec<TypeRecord>,
+    #[serde(default)]
+    pub volume_type_links: Vec<Link>,
+}
+
+/// `{"volume_type_access":[…]}`
+#[derive(Debug, Deserialize)]
+pub(crate) struct AccessList {
+    pub volume_type_access: Vec<AccessRecord>,
+}
+
+/// A project that may use a private type.
+#[derive(Debug, Deserialize)]
+pub(crate) struct AccessRecord {
+    pub project_id: String,
 }
 
 #[cfg(test)]

@@ -2,13 +2,17 @@
 //!
 //! What must never happen here: anything that is not in the JSON; an "unproven" or a "not yet" that looks like success.
 
-use std::fmt::{self, Display, Formatter};
+use std::fmt::{self, Display, Formatter, Write as _};
 
 use crate::controller::answers::{
-    Attached, AttachmentShown, Detached, Kind, KindCreated, Kinds, Volume, VolumeCreated, VolumeDeleted,
-    VolumeShown, Volumes,
+    Attached, AttachmentMode, AttachmentShown, Detached, EpochRaised, Kind, KindAccess, KindCreated,
+    KindDeleted, KindShown, Kinds, Record, Records, ReviewConfirmed, Volume, VolumeChanged, VolumeCreated,
+    VolumeDeleted, VolumeExtended, VolumeShown, Volumes,
 };
-use crate::controller::records::{Attachments, HostRecord, Hosts, Kept, Live};
+use crate::controller::quota::{Quota, Quotas};
+use crate::controller::records::{
+    Attachments, HostRecord, Hosts, Kept, Live, OneHost, PlacePool, PoolRecord, Pools,
+};
 use crate::display::{NONE, facts, joined, named, or_none, size, table};
 
 fn yes_no(yes: bool) -> String {
@@ -25,28 +29,93 @@ impl Display for Hosts {
             return f.write_str("no hosts: enrol one in the controller's configuration");
         }
         let row = |host: &Kept<HostRecord>| {
-            let pool = |pool: &crate::controller::records::PoolRecord| {
-                format!("{} ({} of {} free)", pool.name, size(pool.free_bytes), size(pool.total_bytes))
-            };
-            let pools: Vec<_> = host.pools.iter().map(pool).collect();
             [
                 host.name.clone(),
                 if host.up { "yes" } else { "NO" }.to_owned(),
+                host.placing().to_owned(),
+                or_none(host.zone.as_deref()),
                 or_none(host.address.as_deref()),
                 or_none(host.agent_id.as_deref()),
                 or_none(host.initiator.as_deref()),
-                if pools.is_empty() { NONE.to_owned() } else { pools.join(", ") },
+                host.pools_text(),
                 or_none(host.last_report.as_deref()),
             ]
         };
-        let heads = ["HOST", "UP", "ADDRESS", "AGENT", "INITIATOR", "POOLS", "LAST REPORT"];
+        let heads =
+            ["HOST", "UP", "NEW VOLUMES", "ZONE", "ADDRESS", "AGENT", "INITIATOR", "POOLS", "LAST REPORT"];
         f.write_str(&table(heads, self.hosts.iter().map(row)))?;
-        for host in &self.hosts {
-            let problems = host.why_down.iter().chain(&host.problems);
-            let problems: Vec<_> = problems.map(|problem| format!("{}: {problem}", host.name)).collect();
-            write_lines(f, "problem", &problems)?;
+        self.hosts.iter().try_for_each(|host| host.write_problems(f))
+    }
+}
+
+impl HostRecord {
+    /// Whether new volumes are placed there.
+    fn placing(&self) -> &'static str {
+        match (self.pools.is_empty(), self.disabled, self.drained) {
+            (_, true, _) => "DISABLED",
+            (_, false, true) => "DRAINED",
+            (true, false, false) => NONE,
+            (false, false, false) => "yes",
         }
-        Ok(())
+    }
+
+    fn pools_text(&self) -> String {
+        let pool = |pool: &PoolRecord| {
+            format!("{} ({} of {} free)", pool.name, size(pool.free_bytes), size(pool.total_bytes))
+        };
+        let pools: Vec<_> = self.pools.iter().map(pool).collect();
+        if pools.is_empty() { NONE.to_owned() } else { pools.join(", ") }
+    }
+
+    fn write_problems(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let problems = self.why_down.iter().chain(&self.problems);
+        let problems: Vec<_> = problems.map(|problem| format!("{}: {problem}", self.name)).collect();
+        write_lines(f, "problem", &problems)
+    }
+}
+
+impl Display for OneHost {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let host = &self.host;
+        f.write_str(&facts([
+            ("HOST", host.name.clone()),
+            ("UP", if host.up { "yes" } else { "NO" }.to_owned()),
+            ("NEW VOLUMES", host.placing().to_owned()),
+            ("REASON", or_none(host.disabled_reason.as_deref())),
+            ("ZONE", or_none(host.zone.as_deref())),
+            ("ADDRESS", or_none(host.address.as_deref())),
+            ("AGENT", or_none(host.agent_id.as_deref())),
+            ("INITIATOR", or_none(host.initiator.as_deref())),
+            ("POOLS", host.pools_text()),
+            ("LAST REPORT", or_none(host.last_report.as_deref())),
+        ]))?;
+        host.write_problems(f)
+    }
+}
+
+impl Display for Pools {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.pools.is_empty() {
+            return f.write_str("no pools: no storage agent has reported one yet (see `mooring host list`)");
+        }
+        let row = |pool: &Kept<PlacePool>| {
+            let text = |key: &str| match pool.capabilities.get(key) {
+                None | Some(serde_json::Value::Null) => NONE.to_owned(),
+                Some(serde_json::Value::String(text)) => text.clone(),
+                Some(other) => other.to_string(),
+            };
+            [
+                pool.name.clone(),
+                text("backend_state"),
+                text("total_capacity_gb"),
+                text("free_capacity_gb"),
+                text("allocated_capacity_gb"),
+                text("total_volumes"),
+                text("mooring_report_age_seconds"),
+            ]
+        };
+        let heads = ["POOL", "STATE", "TOTAL GIB", "FREE GIB", "OURS GIB", "VOLUMES", "REPORT AGE S"];
+        f.write_str(&table(heads, self.pools.iter().map(row)))
     }
 }
 
@@ -78,15 +147,57 @@ impl Display for Kinds {
     }
 }
 
-impl Display for KindCreated {
+impl Display for Kind {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(&facts([
-            ("ID", self.kind.id.clone()),
-            ("NAME", self.kind.name.clone()),
-            ("MULTIATTACH", yes_no(self.kind.multiattach)),
-            ("SPECS", self.kind.specs_text()),
-            ("DESCRIPTION", or_none(self.kind.description.as_deref())),
+            ("ID", self.id.clone()),
+            ("NAME", self.name.clone()),
+            ("PUBLIC", yes_no(self.is_public)),
+            ("MULTIATTACH", yes_no(self.multiattach)),
+            ("SPECS", self.specs_text()),
+            ("DESCRIPTION", or_none(self.description.as_deref())),
         ]))
+    }
+}
+
+impl Display for KindCreated {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}
+
+impl Display for KindShown {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}
+
+impl Display for KindAccess {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.projects.is_empty() {
+            return write!(f, "no project has access to the type {}", self.name);
+        }
+        f.write_str(&table(["PROJECT"], self.projects.iter().map(|project| [project.clone()])))
+    }
+}
+
+impl Display for KindDeleted {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "type {} ({}) is gone", self.name, self.type_id)
+    }
+}
+
+impl Display for VolumeChanged {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.volume.fmt(f)
+    }
+}
+
+impl Display for Quotas {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let limit = |limit: i64| if limit < 0 { "none".to_owned() } else { limit.to_string() };
+        let row = |quota: &Quota| [quota.key.clone(), quota.in_use.to_string(), limit(quota.limit)];
+        f.write_str(&table(["KEY", "IN USE", "LIMIT"], self.quotas.iter().map(row)))
     }
 }
 
@@ -110,6 +221,16 @@ impl Display for VolumeCreated {
         write!(f, "{}", self.volume)?;
         if !self.done {
             write!(f, "\naccepted, not there yet; look with `mooring volume show {}`", self.volume.id)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for VolumeExtended {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.volume)?;
+        if !self.done {
+            write!(f, "\naccepted, and grows still; look with `mooring volume show {}`", self.volume.id)?;
         }
         Ok(())
     }
@@ -152,11 +273,94 @@ impl Display for Volumes {
 
 impl Display for VolumeShown {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n\n", self.volume)?;
+        write!(f, "{}", self.volume)?;
+        if let Some(fault) = &self.fault {
+            write!(f, "\nfault: {fault}")?;
+        }
+        if self.in_review {
+            write!(
+                f,
+                "\nin review: nothing is sent for it. Where the controller is right, say so with `mooring volume \
+                 confirm-review {}`",
+                self.volume.id
+            )?;
+        }
+        f.write_str("\n\n")?;
         if self.attachments.is_empty() {
             return f.write_str("not attached");
         }
         write_attachments(f, &self.attachments)
+    }
+}
+
+impl Display for ReviewConfirmed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "volume {}: what the controller wishes of it is sent now", self.volume_id)
+    }
+}
+
+impl Display for EpochRaised {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "the epoch is {} now: every later change is newer than all before", self.epoch)
+    }
+}
+
+impl Record {
+    fn proof_text(&self) -> String {
+        match (&self.receipt, self.detached_at()) {
+            (Some(receipt), _) if receipt.proven => "proven".to_owned(),
+            (Some(_), _) => "NOT PROVEN".to_owned(),
+            (None, Some(_)) => "nothing was granted".to_owned(),
+            (None, None) => "not there yet".to_owned(),
+        }
+    }
+
+    fn by_text(&self) -> String {
+        let user = or_none(self.raw.user_id.as_deref());
+        self.raw.request_id.as_deref().map_or(user.clone(), |request| format!("{user} ({request})"))
+    }
+}
+
+impl Display for Records {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.receipts.is_empty() {
+            return f.write_str("no detaches are recorded");
+        }
+        let row = |record: &Record| {
+            [
+                record.raw.attachment_id.clone(),
+                record.raw.volume_id.clone(),
+                or_none(record.raw.host.as_deref()),
+                yes_no(record.raw.forced),
+                record.proof_text(),
+                or_none(record.detached_at()),
+                record.by_text(),
+            ]
+        };
+        let heads = ["ATTACHMENT", "VOLUME", "HOST", "FORCED", "PROOF", "DETACHED", "ASKED BY"];
+        f.write_str(&table(heads, self.receipts.iter().map(row)))
+    }
+}
+
+impl Display for Record {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let raw = &self.raw;
+        f.write_str(&facts([
+            ("ATTACHMENT", raw.attachment_id.clone()),
+            ("VOLUME", raw.volume_id.clone()),
+            ("HOST", or_none(raw.host.as_deref())),
+            ("INSTANCE", or_none(raw.instance.as_deref())),
+            ("INITIATOR", or_none(raw.initiator.as_deref())),
+            ("MODE", or_none(raw.mode.as_deref())),
+            ("FORCED", yes_no(raw.forced)),
+            ("ASKED BY", self.by_text()),
+            ("ASKED", or_none(raw.asked_at.as_deref())),
+            ("DETACHED", or_none(self.detached_at())),
+        ]))?;
+        match &self.receipt {
+            Some(receipt) => write!(f, "\n\n{receipt}"),
+            None => write!(f, "\n\nreceipt: {}", self.proof_text()),
+        }
     }
 }
 
@@ -165,10 +369,36 @@ impl Live {
     fn session_text(&self) -> String {
         match self.session {
             Some(true) => "logged in",
+            Some(false) if self.session_missing => "MISSING",
             Some(false) => "NOT logged in",
             None => "unknown",
         }
         .to_owned()
+    }
+
+    /// The same, with the sessions for those who may see them.
+    fn sessions_text(&self) -> String {
+        let mut text = self.session_text();
+        if self.sessions.is_empty() && !self.session_addresses.is_empty() {
+            let _ = write!(text, "  {}", joined(&self.session_addresses));
+        }
+        for session in &self.sessions {
+            let since = session.since.as_ref().map(|since| format!(" since {since}")).unwrap_or_default();
+            let _ = write!(text, "  {} (ISID {}{since})", joined(&session.addresses), session.isid);
+        }
+        if let Some(storage) = &self.storage_host {
+            let _ = write!(text, "  at {storage}");
+        }
+        text
+    }
+
+    fn counters_text(&self) -> String {
+        let Some(done) = self.counters else { return NONE.to_owned() };
+        let last = self.last_activity.as_ref().map(|last| format!(", last {last}")).unwrap_or_default();
+        format!(
+            "{} commands, {} MiB read, {} MiB written{last}",
+            done.commands, done.read_mib, done.written_mib
+        )
     }
 
     fn volume_text(&self) -> String {
@@ -191,7 +421,8 @@ impl Live {
             ("DEVICE", or_none(self.device_path.as_deref())),
             ("DISK", or_none(self.disk.as_deref())),
             ("ON HOST", or_none(self.host_phase.as_deref())),
-            ("SESSION", format!("{}  {}", self.session_text(), joined(&self.session_addresses))),
+            ("SESSION", self.sessions_text()),
+            ("DONE", self.counters_text()),
             ("INITIATOR", or_none(self.initiator.as_deref())),
             ("STEPS", self.steps_text()),
             ("CREATED", or_none(self.created_at.as_deref())),
@@ -204,6 +435,8 @@ impl Live {
         let mode = or_none(self.mode.as_deref());
         match self.effective_mode.as_deref() {
             Some(effective) => format!("{mode} (effective: {effective})"),
+            // Its storage agent does not say: the grant may well be there.
+            None if self.session.is_none() => format!("{mode} (not known whether it is granted)"),
             None => format!("{mode} (nothing is granted)"),
         }
     }
@@ -254,6 +487,25 @@ impl Display for AttachmentShown {
             }
             Self::Gone { id, receipt, .. } => write!(f, "attachment {id} is gone\n\n{}", receipt.receipt),
         }
+    }
+}
+
+impl Display for AttachmentMode {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let live = &self.attachment;
+        let host = or_none(live.host.as_deref());
+        writeln!(
+            f,
+            "attachment {} of volume {} to {host}: {}",
+            live.id,
+            live.volume_text(),
+            live.mode_text()
+        )?;
+        if live.mode.as_deref() == Some("ro") && !self.barrier {
+            writeln!(f, "writes that were on their way may still land")?;
+        }
+        f.write_str(&facts([("SESSION", live.session_text())]))?;
+        live.write_trouble(f)
     }
 }
 

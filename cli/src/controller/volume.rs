@@ -1,20 +1,22 @@
-//! `mooring volume` against the controller: create, list, show, delete.
+//! `mooring volume` against the controller: create, list, show, extend, delete.
 //!
 //! What must never happen here: an ambiguous name that picks one of several volumes; a create that succeeds although the
 //! volume was asked for with other words; a second volume made by a repetition.
 
 use std::time::Duration;
 
-use mooring_model::VolumeId;
+use mooring_model::{ByteSize, VolumeId};
 use serde_json::json;
 
-use crate::args::CreateArgs;
+use crate::args::{CreateArgs, ExtendArgs};
 use crate::controller::Client;
-use crate::controller::answers::{Volume, VolumeCreated, VolumeDeleted, VolumeShown, Volumes};
+use crate::controller::answers::{
+    ReviewConfirmed, Volume, VolumeCreated, VolumeDeleted, VolumeExtended, VolumeShown, Volumes,
+};
 use crate::controller::attachment::of_volume;
 use crate::controller::client::{Call, PAUSE, wrapped};
 use crate::controller::fault::Fault;
-use crate::controller::records::{ManyVolumes, OneVolume, VolumeRecord};
+use crate::controller::records::{Hosts, ManyVolumes, OneState, OneVolume, StateRecord, VolumeRecord};
 use crate::error::Failure;
 use crate::select::{VolumeName, VolumeRef};
 use crate::{Exit, Reply};
@@ -26,7 +28,7 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 
 /// `volume create`.
 pub(crate) async fn create(client: &Client, args: &CreateArgs) -> Result<Reply<VolumeCreated>, Failure> {
-    let gib = whole_gib(args)?;
+    let gib = whole_gib(args.size)?;
     let volume = make(client, args, gib).await?;
     same_words(&volume, args, gib)?;
     let volume = settled(client, volume, "creating").await?;
@@ -45,16 +47,15 @@ pub(crate) async fn create(client: &Client, args: &CreateArgs) -> Result<Reply<V
     Ok(Reply::when(done, VolumeCreated { done, name, volume: Volume::of_record(volume) }))
 }
 
-fn whole_gib(args: &CreateArgs) -> Result<u64, Failure> {
-    if !args.size.0.is_multiple_of(GIB) {
+fn whole_gib(size: ByteSize) -> Result<u64, Failure> {
+    if !size.0.is_multiple_of(GIB) {
         return Err(Failure::Usage(format!(
-            "--size {}: the controller's volumes are whole GiB ({} B is not); say {}GiB, for example",
-            args.size,
-            args.size.0,
-            args.size.0.div_ceil(GIB)
+            "--size {size}: the controller's volumes are whole GiB ({} B is not); say {}GiB, for example",
+            size.0,
+            size.0.div_ceil(GIB)
         )));
     }
-    Ok(args.size.0 / GIB)
+    Ok(size.0 / GIB)
 }
 
 /// The volume that an earlier run of the same command made.
@@ -205,10 +206,85 @@ pub(crate) async fn list(client: &Client) -> Result<Reply<Volumes>, Failure> {
 pub(crate) async fn show(client: &Client, volume: &VolumeRef) -> Result<Reply<VolumeShown>, Failure> {
     let volume = find(client, volume).await?;
     let attachments = of_volume(client, Some(&volume.id)).await?;
-    Ok(Reply::ok(VolumeShown { volume: Volume::of_record(volume), attachments }))
+    let call = Call::get("the volume's state", &["mooring", "v1", "volumes", &volume.id]);
+    let StateRecord { fault, in_review } = client.read::<OneState>(call).await?.volume;
+    Ok(Reply::ok(VolumeShown { volume: Volume::of_record(volume), fault, in_review, attachments }))
 }
 
-/// `volume delete`. An id is used once: one that the controller does not know is gone.
+/// `volume confirm-review`. Of a volume that is not in review it changes nothing.
+pub(crate) async fn confirm_review(
+    client: &Client,
+    volume: &VolumeRef,
+) -> Result<Reply<ReviewConfirmed>, Failure> {
+    let id = find(client, volume).await?.id;
+    let path = ["mooring", "v1", "volumes", &id, "confirm-review"];
+    client.done(Call::make("the confirmation", &path, json!({}))).await?;
+    Ok(Reply::ok(ReviewConfirmed { done: true, volume_id: id }))
+}
+
+/// `volume extend`. A volume of that size is what was asked for, whoever made it so.
+pub(crate) async fn extend(client: &Client, args: &ExtendArgs) -> Result<Reply<VolumeExtended>, Failure> {
+    let gib = whole_gib(args.size)?;
+    let mut volume = find(client, &args.volume).await?;
+    let id = volume.id.clone();
+    let mut asked = false;
+    loop {
+        // One that grows already has the old size until it has the new one.
+        let Some(now) = settled(client, volume, "extending").await? else {
+            return Err(Failure::Refused("the volume was deleted meanwhile".to_owned()));
+        };
+        let grows = now.status == "extending";
+        if now.size == gib || grows {
+            let done = !grows;
+            return Ok(Reply::when(done, VolumeExtended { done, volume: Volume::of_record(now) }));
+        }
+        if now.size > gib {
+            return Err(Failure::Refused(format!(
+                "volume {id} has {} GiB, more than {gib}: a volume never shrinks",
+                now.size
+            )));
+        }
+        if asked {
+            return Err(Failure::Broken(format!(
+                "volume {id} has not grown: its status is {}. `mooring volume show {id}` says why",
+                now.status
+            )));
+        }
+        let wish = wrapped("os-extend", json!({ "new_size": gib }));
+        // Before 3.42 what is attached did not grow.
+        let call = Call::make("the new size", &["v3", "volumes", &id, "action"], wish).at("3.42");
+        let sent = client.done(call).await;
+        volume = get(client, &id).await?;
+        // The answer to the first attempt may be lost: then the second finds it under way, or done.
+        if let Err(fault) = sent
+            && volume.status != "extending"
+            && volume.size != gib
+        {
+            return Err(fault.into());
+        }
+        asked = true;
+    }
+}
+
+/// The controller does not know a volume, and a storage node has something of it: that is not gone. Only who may list hosts
+/// is told.
+async fn refuse_orphan(client: &Client, id: &str) -> Result<(), Failure> {
+    let call = Call::get("the list of hosts", &["mooring", "v1", "hosts"]);
+    let Ok(Hosts { hosts }) = client.read::<Hosts>(call).await else { return Ok(()) };
+    for host in &hosts {
+        if let Some(orphan) = host.problems.iter().find(|problem| problem.contains(id)) {
+            return Err(Failure::NotFound(format!(
+                "the controller has no volume {id}, but host {} has something of it: {orphan}. To destroy it: mooring --agent {} \
+                 --cluster CLUSTER volume delete {id} (`mooring --agent … agent show` tells the cluster)",
+                host.name,
+                host.address.as_deref().unwrap_or("ADDRESS")
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// `volume delete`. An id is used once: one that the controller does not know is gone, unless a storage node has it still.
 pub(crate) async fn delete(client: &Client, volume: &VolumeRef) -> Result<Reply<VolumeDeleted>, Failure> {
     let gone = |id: &str, name: Option<String>| {
         Reply::ok(VolumeDeleted { done: true, volume_id: id.to_owned(), name, status: "gone".to_owned() })
@@ -216,6 +292,7 @@ pub(crate) async fn delete(client: &Client, volume: &VolumeRef) -> Result<Reply<
     let volume = match (find(client, volume).await, volume) {
         (Ok(volume), _) => volume,
         (Err(failure), VolumeRef::Id(id)) if failure.exit() == Exit::NotFound => {
+            refuse_orphan(client, &id.to_string()).await?;
             return Ok(gone(&id.to_string(), None));
         }
         (Err(failure), _) => return Err(failure),

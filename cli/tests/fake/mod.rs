@@ -117,6 +117,7 @@ impl State {
             addresses: vec!["10.10.0.11:45678".to_owned()],
             state: "LOGGED_IN".to_owned(),
             in_flight: 8,
+            since_us: 1_790_000_000_000_000,
         }
     }
 
@@ -141,6 +142,7 @@ impl State {
             commands: 12,
             read_mib: 3,
             written_mib: 4,
+            active_us: 1_790_000_001_000_000,
         };
         let portals =
             if spec.portals.is_empty() { vec!["10.10.0.10:3260".to_owned()] } else { spec.portals.clone() };
@@ -154,6 +156,8 @@ impl State {
             grants: spec.grants.iter().map(grant).collect(),
             problems: Vec::new(),
             stuck: None,
+            fc: Vec::new(),
+            looked_us: 1_790_000_002_000_000,
         })
     }
 
@@ -178,6 +182,7 @@ impl State {
             export_opaque: export.opaque,
             export_spec,
             receipts: self.receipts.iter().filter(|receipt| receipt.volume_id == id).cloned().collect(),
+            volume_spec: volume.spec.clone(),
         }
     }
 
@@ -316,17 +321,20 @@ impl Fake {
                 extent_bytes: 4 << 20,
                 thick: true,
                 volumes: 2,
+                provisioned_bytes: 2 << 30,
             }],
             transports: vec![v1::Transport {
                 protocol: "iscsi".to_owned(),
                 portals: vec!["10.10.0.10:3260".to_owned()],
                 ready: true,
+                ports: Vec::new(),
             }],
             problems: vec![v1::Problem {
                 object: "vg1".to_owned(),
                 text: "there is no such volume group".to_owned(),
                 cure: v1::Cure::Operator.into(),
             }],
+            ..v1::Capabilities::default()
         }
     }
 }
@@ -345,7 +353,13 @@ impl Agent for Fake {
             portals: vec!["10.10.0.10:3260".to_owned()],
             groups: state.knobs.groups.clone(),
             initiator: String::new(),
+            fresh: false,
+            newest_epoch: 0,
         }))
+    }
+
+    async fn adopt(&self, _: Request<v1::AdoptRequest>) -> Result<Response<v1::AdoptResponse>, Status> {
+        Err(Status::unimplemented("the command line adopts nobody"))
     }
 
     async fn put_volume(

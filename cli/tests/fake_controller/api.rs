@@ -103,7 +103,26 @@ fn quick(
     body: &Value,
 ) -> Answer {
     match (method, path) {
-        ("GET", ["mooring", "v1", "hosts"]) => (200, hosts()),
+        ("GET", ["mooring", "v1", "hosts"]) => (200, hosts(state.knobs.orphan.as_deref())),
+        ("GET", ["mooring", "v1", "hosts", "storage"]) => (200, json!({ "host": hosts(None)["hosts"][0] })),
+        ("POST", ["mooring", "v1", "hosts", "storage", word]) => {
+            let mut host = hosts(None)["hosts"][0].clone();
+            host["disabled"] = json!(*word == "disable");
+            host["disabled_reason"] = body["reason"].clone();
+            host["drained"] = json!(*word == "drain");
+            (200, json!({ "host": host }))
+        }
+        ("POST", ["mooring", "v1", "hosts", name, word @ ("fence" | "unfence")]) => fenced(name, word, body),
+        ("GET", ["mooring", "v1", "fences"]) => {
+            let (_, of) = fenced("proven", "fence", &json!({}));
+            (200, json!({ "fences": [of["fence"]] }))
+        }
+        ("GET", ["mooring", "v1", "hosts", name]) => not_found("Host", name),
+        ("GET", ["v3", "scheduler-stats", "get_pools"]) if query.get("detail").is_some() => {
+            let capabilities = json!({ "backend_state": "up", "total_capacity_gb": 8.0, "free_capacity_gb": 6.0,
+                                       "allocated_capacity_gb": 2.0, "total_volumes": 2 });
+            (200, json!({ "pools": [{ "name": "storage@lvm#vg0", "capabilities": capabilities }] }))
+        }
         ("GET", ["mooring", "v1", "attachments"]) => {
             let of =
                 |live: &&Value| query.get("volume").is_none_or(|volume| live["volume_id"] == volume.as_str());
@@ -113,10 +132,23 @@ fn quick(
             .receipts
             .get(*id)
             .map_or_else(|| not_found("Receipt", id), |receipt| (200, json!({ "receipt": receipt }))),
+        ("GET", ["mooring", "v1", "receipts"]) => (200, json!({ "receipts": records(state, query) })),
+        ("GET", ["mooring", "v1", "volumes", id]) => {
+            let (fault, review) = (&state.knobs.fault, state.knobs.in_review);
+            (200, json!({ "volume": { "id": id, "fault": fault, "in_review": review } }))
+        }
+        ("POST", ["mooring", "v1", "volumes", _, "confirm-review"]) => {
+            state.knobs.in_review = false;
+            (200, json!({}))
+        }
+        ("POST", ["mooring", "v1", "epoch"]) => (200, json!({ "epoch": 7 })),
         ("GET", ["v3", "types"]) => {
             (200, json!({ "volume_types": state.types.values().collect::<Vec<_>>() }))
         }
         ("POST", ["v3", "types"]) => post_type(state, &body["volume_type"]),
+        (method, ["v3", "types", id, rest @ ..]) => one_type(state, method, id, rest, body),
+        (method, ["v3", "os-quota-sets", _]) => quotas(state, method, body),
+        ("POST", ["v3", "volumes", id, "action"]) => act(state, id, body),
         ("GET", ["v3", "volumes", "detail"]) => list_volumes(state, query),
         ("POST", ["v3", "volumes"]) => post_volume(state, &body["volume"]),
         ("GET", ["v3", "volumes", id]) => {
@@ -131,13 +163,13 @@ fn quick(
     }
 }
 
-fn hosts() -> Value {
+fn hosts(orphan: Option<&str>) -> Value {
     let host = |name: &str, up: bool, pools: Value| {
         json!({ "name": name, "address": format!("https://{name}:7710"), "agent_id": "0a0a0a0a-0001-4002-8003-00000000000a",
                 "initiator": format!("iqn.2026-11.dev.mooring:host.{name}"), "up": up,
                 "why_down": if up { Value::Null } else { "connection refused".into() },
                 "last_report": "2026-11-21T10:00:00Z", "pools": pools,
-                "problems": if name == "storage" { json!(["volume x is in review"]) } else { json!([]) } })
+                "problems": if name == "storage" { json!(["volume x is in review"].into_iter().chain(orphan).collect::<Vec<_>>()) } else { json!([]) } })
     };
     let pool = json!([{ "name": "vg0", "total_bytes": 8_u64 << 30, "free_bytes": 6_u64 << 30 }]);
     json!({ "hosts": [host("storage", true, pool), host("host1", true, json!([])), host("host2", false, json!([]))] })
@@ -148,10 +180,104 @@ fn post_type(state: &mut State, body: &Value) -> Answer {
     if state.types.contains_key(&name) {
         return fault(409, "conflictingRequest", format!("Volume Type {name} already exists."));
     }
-    let kind = json!({ "id": format!("type-{name}"), "name": name, "is_public": true, "description": body["description"],
+    let kind = json!({ "id": format!("type-{name}"), "name": name, "is_public": body["os-volume-type-access:is_public"] != false, "description": body["description"],
                        "extra_specs": body["extra_specs"], "qos_specs_id": null });
     state.types.insert(name, kind.clone());
     (200, json!({ "volume_type": kind }))
+}
+
+fn one_type(state: &mut State, method: &str, id: &str, rest: &[&str], body: &Value) -> Answer {
+    let Some(kind) = state.types.values_mut().find(|kind| kind["id"] == id) else {
+        return not_found("Volume type", id);
+    };
+    match (method, rest) {
+        ("GET", []) => (200, json!({ "volume_type": kind })),
+        ("PUT", []) => {
+            for (key, value) in body["volume_type"].as_object().unwrap() {
+                kind[key] = value.clone();
+            }
+            (200, json!({ "volume_type": kind }))
+        }
+        ("DELETE", []) => {
+            state.types.retain(|_, kind| kind["id"] != id);
+            (202, Value::Null)
+        }
+        ("POST", ["extra_specs"]) => {
+            for (key, value) in body["extra_specs"].as_object().unwrap() {
+                kind["extra_specs"][key] = value.clone();
+            }
+            (200, body.clone())
+        }
+        ("DELETE", ["extra_specs", key]) => match kind["extra_specs"].as_object_mut().unwrap().remove(*key) {
+            Some(_) => (202, Value::Null),
+            None => not_found("Extra spec", key),
+        },
+        ("POST", ["action"]) => {
+            let (action, value) = body.as_object().unwrap().iter().next().unwrap();
+            let project = value["project"].as_str().unwrap().to_owned();
+            match (action.as_str(), state.access.contains(&project)) {
+                ("addProjectAccess", true) => fault(409, "conflictingRequest", "already exists"),
+                ("addProjectAccess", false) => {
+                    state.access.insert(project);
+                    (202, Value::Null)
+                }
+                (_, true) => {
+                    state.access.remove(&project);
+                    (202, Value::Null)
+                }
+                (_, false) => not_found("Volume type access", &project),
+            }
+        }
+        ("GET", ["os-volume-type-access"]) => {
+            let entry = |project: &String| json!({ "volume_type_id": id, "project_id": project });
+            (200, json!({ "volume_type_access": state.access.iter().map(entry).collect::<Vec<_>>() }))
+        }
+        _ => fault(404, "itemNotFound", "The resource could not be found."),
+    }
+}
+
+fn quotas(state: &mut State, method: &str, body: &Value) -> Answer {
+    match method {
+        "PUT" => {
+            for (key, limit) in body["quota_set"].as_object().unwrap() {
+                if key == "nosuch" {
+                    return fault(400, "badRequest", "Bad key(s) in quota set: nosuch");
+                }
+                state.quotas.insert(key.clone(), limit.as_i64().unwrap());
+            }
+        }
+        "DELETE" => state.quotas.clear(),
+        _ => {}
+    }
+    let mut set = json!({ "id": "acme" });
+    for (key, default) in [("gigabytes", 1000), ("volumes", 10)] {
+        let limit = state.quotas.get(key).copied().unwrap_or(default);
+        set[key] = json!({ "limit": limit, "in_use": 3, "reserved": 0, "allocated": 0 });
+    }
+    (200, json!({ "quota_set": set }))
+}
+
+fn act(state: &mut State, id: &str, body: &Value) -> Answer {
+    let Some(volume) = state.volumes.get_mut(id) else { return not_found("Volume", id) };
+    let (action, value) = body.as_object().unwrap().iter().next().unwrap();
+    match action.as_str() {
+        "os-retype" if volume["volume_type"] == value["new_type"] => {
+            return fault(400, "badRequest", "requested type has to be different");
+        }
+        "os-retype" => volume["volume_type"] = value["new_type"].clone(),
+        "os-reset_status" => volume["status"] = value["status"].clone(),
+        "os-extend"
+            if volume["status"] == "extending" || volume["size"].as_u64() >= value["new_size"].as_u64() =>
+        {
+            return fault(400, "badRequest", "New size for extend must be greater than current size.");
+        }
+        "os-extend" => {
+            (volume["status"], volume["looks"]) = ("extending".into(), 0.into());
+            volume["wanted"] = value["new_size"].clone();
+        }
+        _ => {}
+    }
+    (202, Value::Null)
 }
 
 fn post_volume(state: &mut State, body: &Value) -> Answer {
@@ -180,6 +306,10 @@ fn look(state: &mut State, id: &str) {
     }
     match volume["status"].as_str().unwrap() {
         "creating" => volume["status"] = ends.as_deref().unwrap_or("available").into(),
+        "extending" if ends.is_some() => volume["status"] = "error_extending".into(),
+        "extending" => {
+            (volume["status"], volume["size"]) = ("available".into(), volume["wanted"].clone());
+        }
         "deleting" if ends.is_some() => volume["status"] = "error_deleting".into(),
         "deleting" => drop(state.volumes.remove(id)),
         _ => {}
@@ -281,6 +411,14 @@ fn step(state: &mut State, id: &str) -> bool {
         "logged_in" => {
             (live["session"], live["host_phase"]) = (true.into(), "connecting".into());
             live["session_addresses"] = json!(["10.10.0.11"]);
+            live["sessions"] = json!([{
+                "id": 4, "isid": "801234567890", "addresses": ["10.10.0.11"], "state": "LOGGED_IN", "in_flight": 2,
+                "since": "2026-11-21T10:00:00.500000Z"
+            }]);
+            live["storage_host"] = "storage1".into();
+            live["counters"] = json!({ "commands": 77, "read_mib": 5, "written_mib": 6 });
+            live["last_activity"] = "2026-11-21T10:00:07.000000Z".into();
+            live["looked_at"] = "2026-11-21T10:00:08.000000Z".into();
         }
         "device_ready" => {
             (live["host_phase"], live["disk"]) = ("ready".into(), "/dev/sda".into());
@@ -331,6 +469,19 @@ async fn delete_attachment(fake: &FakeController, id: &str, query: &HashMap<Stri
     fault(504, "gatewayTimeout", "host1 has not let go yet")
 }
 
+/// The records of detaches that have a receipt.
+fn records(state: &State, query: &HashMap<String, String>) -> Vec<Value> {
+    let of = |key: &str, value: &Value| query.get(key).is_none_or(|asked| value == asked.as_str());
+    let meant =
+        |receipt: &&Value| of("volume", &receipt["volume_id"]) && of("attachment", &receipt["attachment_id"]);
+    let record = |receipt: &Value| {
+        let gone = if receipt["ended"].is_null() { Value::Null } else { "2026-11-21T10:00:01Z".into() };
+        json!({ "attachment_id": receipt["attachment_id"], "volume_id": receipt["volume_id"], "host": "host1",
+                "forced": true, "user_id": "alice", "request_id": "req-1", "detached_at": gone, "receipt": receipt })
+    };
+    state.receipts.values().filter(meant).map(record).collect()
+}
+
 fn receipt(state: &mut State, id: &str, force: bool) -> Value {
     let unproven = state.knobs.unproven;
     let live = state.attachments[id].clone();
@@ -349,4 +500,37 @@ fn receipt(state: &mut State, id: &str, force: bool) -> Value {
             "ended": if unproven.is_some() { Value::Null } else { "2026-11-21T10:00:00.012345Z".into() } });
     state.receipts.insert(id.to_owned(), receipt.clone());
     receipt
+}
+
+/// A fence that is as the host is called.
+fn fenced(name: &str, word: &str, body: &Value) -> Answer {
+    let id = "b0c1d2e3-0001-4002-8003-00000000000a";
+    let receipt = |proof: &str, landing: u32| {
+        json!({ "initiator": "iqn.2026-01.lab:h", "revoked": "nexus", "proof": proof, "may_still_land": landing,
+                "sessions_cut": [], "attachment_ids": [id], "volume_id": id })
+    };
+    let (state, receipt, waits_for) = match name {
+        "proven" => ("cut", receipt("proven", 0), Value::Null),
+        "unproven" => ("unproven", receipt("unproven", 3), Value::Null),
+        "away" => ("waiting", Value::Null, json!("agent storage is down")),
+        // What a later controller may say, and what we must not take for more than it is.
+        "strange" => ("cut", receipt("nearly", 0), Value::Null),
+        _ => return not_found("Host", name),
+    };
+    if word == "unfence" && name != "proven" && body["anyway"] != true {
+        return (
+            409,
+            json!({ "conflictingRequest": { "code": 409, "message": "1 of 1 attachments is not proven" } }),
+        );
+    }
+    let part = json!({ "attachment_id": id, "volume_id": id, "state": state, "receipt": receipt, "waits_for": waits_for });
+    let lifted = if word == "unfence" { json!("2026-11-21T10:00:00.000000Z") } else { Value::Null };
+    let proof = if name == "proven" || name == "strange" { "proven" } else { "unproven" };
+    (
+        200,
+        json!({ "fence": {
+        "id": id, "host": name, "initiators": ["iqn.2026-01.lab:h"], "reason": body["reason"], "user_id": "op",
+        "fenced_at": "2026-11-21T09:00:00.000000Z", "lifted_at": lifted, "proof": proof, "parts": [part],
+    } }),
+    )
 }

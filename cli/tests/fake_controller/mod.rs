@@ -56,6 +56,12 @@ pub(crate) struct Knobs {
     pub(crate) looks: u32,
     /// Volumes end in this status.
     pub(crate) volume_ends: Option<String>,
+    /// What is wrong with volumes.
+    pub(crate) fault: Option<String>,
+    /// Volumes are in review.
+    pub(crate) in_review: bool,
+    /// What an operator should look at on the storage node.
+    pub(crate) orphan: Option<String>,
     /// Volumes per page of a list.
     pub(crate) page: Option<usize>,
 }
@@ -65,6 +71,10 @@ pub(crate) struct State {
     pub(crate) knobs: Knobs,
     pub(crate) volumes: BTreeMap<String, Value>,
     pub(crate) types: BTreeMap<String, Value>,
+    /// Projects that may use the private type.
+    pub(crate) access: std::collections::BTreeSet<String>,
+    /// Limits that were set.
+    pub(crate) quotas: BTreeMap<String, i64>,
     pub(crate) attachments: BTreeMap<String, Value>,
     /// Of attachments that are gone.
     pub(crate) receipts: BTreeMap<String, Value>,

@@ -167,7 +167,7 @@ impl Sessions for Door {
     }
 
     fn watch(&self) -> Result<Box<dyn SessionChanges>, ClientError> {
-        let mut first: Vec<_> = self.list()?.into_iter().map(SessionEvent::Session).collect();
+        let mut first: Vec<_> = self.list()?.into_iter().map(Box::new).map(SessionEvent::Session).collect();
         first.push(SessionEvent::Synced);
         first.reverse();
         let state = self.world().lock();

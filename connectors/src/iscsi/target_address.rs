@@ -9,7 +9,7 @@ use mooring_model::Portal;
 
 use super::text::short;
 
-/// An address that a target names. A numerical IPv4 address can be used as it is, see [`portal`](Self::portal).
+/// An address that a target names. A numerical address can be used as it is, see [`portal`](Self::portal).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TargetAddress {
     /// A DNS name, an IPv4 address, or an IPv6 address without its brackets.
@@ -26,9 +26,9 @@ pub struct TargetAddress {
 pub struct ParseTargetAddressError(String);
 
 impl TargetAddress {
-    /// The portal, if it is an IPv4 address: the only kind that sessions are made with so far.
+    /// The portal, if it is an address and no name: names are not looked up.
     pub fn portal(&self) -> Option<Portal> {
-        format!("{}:{}", self.host, self.port).parse().ok()
+        self.to_string().parse().ok()
     }
 }
 
@@ -84,8 +84,9 @@ mod tests {
             ("10.10.0.10:3261,1", "10.10.0.10:3261", true),
             ("10.10.0.10,65535", "10.10.0.10:3260", true),
             ("storage.example:860", "storage.example:860", false),
-            ("[2001:db8::1]", "[2001:db8::1]:3260", false),
-            ("[2001:db8::1]:3261,2", "[2001:db8::1]:3261", false),
+            ("[2001:db8::1]", "[2001:db8::1]:3260", true),
+            ("[2001:db8::1]:3261,2", "[2001:db8::1]:3261", true),
+            ("[fe80::1]:3260", "[fe80::1]:3260", false),
             ("0.0.0.0:3260", "0.0.0.0:3260", false),
         ] {
             let address: TargetAddress = text.parse().unwrap();

@@ -3,7 +3,7 @@
 //! What must never happen here: a kernel session that a failed first login leaves behind; a byte read or written on a
 //! socket that is the kernel's; a login without a bound.
 
-use std::net::{SocketAddrV4, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use mooring_host::{
@@ -156,8 +156,7 @@ impl Session {
     }
 
     fn dial(&self, portal: Portal) -> Result<TcpStream, Out> {
-        let address = SocketAddrV4::new(portal.address(), portal.port());
-        dial(address, self.context.timing.connect_within).map_err(|error| {
+        dial(portal.socket(), self.context.timing.connect_within).map_err(|error| {
             let took = error.took.as_secs_f64();
             Fail::out(FailKind::Unreachable, format!("no connection after {took:.1} s: {}", error.source))
         })
@@ -232,10 +231,7 @@ impl Session {
                 LoginStep::Done(negotiated) => return Ok(Came::Through(negotiated)),
                 LoginStep::Redirect { address, .. } => {
                     return address.portal().map(Came::Elsewhere).ok_or_else(|| {
-                        Fail::out(
-                            FailKind::Unable,
-                            format!("it redirects to {address}, which is no IPv4 portal"),
-                        )
+                        Fail::out(FailKind::Unable, format!("it redirects to {address}, which is no portal"))
                     });
                 }
             }

@@ -13,6 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use mooring_model::{Portal, VolumeId};
+use mooring_systemd::folder::Anchor;
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +96,8 @@ fn failed<'a>(op: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Jou
 #[derive(Debug, Clone)]
 pub struct Journal {
     dir: PathBuf,
+    /// The folder, as it was opened.
+    anchor: Anchor,
     steps: Steps,
 }
 
@@ -112,7 +115,19 @@ impl Journal {
         }
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
             .map_err(failed("set the mode of the folder", dir))?;
-        Ok(Self { dir: dir.to_owned(), steps })
+        let anchor = Anchor::of(dir).map_err(failed("look at the folder", dir))?;
+        Ok(Self { dir: dir.to_owned(), anchor, steps })
+    }
+
+    /// Whether the folder is where it was opened. With it the lock and the socket went: what is written into another one in its
+    /// place is that one's daemon's.
+    pub fn check_place(&self) -> Result<(), JournalError> {
+        if self.anchor.holds() {
+            return Ok(());
+        }
+        let why = "it was deleted or replaced while mooring-sessiond runs: restart mooring-sessiond, which takes over all \
+                   sessions as they are";
+        Err(failed("go on with the folder", &self.dir)(io::Error::other(why)))
     }
 
     fn path(&self, volume: VolumeId) -> PathBuf {
@@ -146,6 +161,7 @@ impl Journal {
     /// Writes a session's file. When this returns, it is there whatever happens.
     pub fn write(&self, entry: &Entry) -> Result<(), JournalError> {
         self.steps.step(Step::JournalWrite, || {
+            self.check_place()?;
             let path = self.path(entry.wish.volume);
             let fresh = path.with_extension("tmp");
             let write = || -> io::Result<()> {
@@ -221,5 +237,50 @@ fn set_aside(path: &Path, why: &str) {
         Err(error) => {
             tracing::error!(file = %path.display(), why, %error, "a journal file is not taken, and cannot be moved");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_model::{Generation, Lun, Naa};
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_goes_under_the_daemon_takes_nothing_more() {
+        let top = tempfile::tempdir().unwrap();
+        let (dir, aside) = (top.path().join("sessiond"), top.path().join("aside"));
+        let journal = Journal::open(&dir, Steps::silent()).unwrap();
+        let volume = VolumeId::from_u128(7);
+        let portal: Portal = "192.0.2.1:3260".parse().unwrap();
+        let wish = SessionWish {
+            volume,
+            generation: Generation { epoch: 1, counter: 1 },
+            initiator: "iqn.2026-01.lab:host1".parse().unwrap(),
+            target: "iqn.2026-11.dev.mooring:x".parse().unwrap(),
+            tpg: 1,
+            portals: vec![portal],
+            lun: Lun(1),
+            naa: Naa::of_serial("00000000-0000-0000-0000-000000000007"),
+            chap: None,
+            recovery_timeout_s: 120,
+        };
+        let isid = Isid::of(&wish.initiator, &wish.target, portal);
+        let entry = Entry::wanted("boot", wish, isid, portal);
+        journal.write(&entry).unwrap();
+        fs::rename(&dir, &aside).unwrap();
+        // Also when another daemon's folder stands there by now.
+        for again in [false, true] {
+            if again {
+                Journal::open(&dir, Steps::silent()).unwrap();
+            }
+            let refused = mooring_model::Chain(&journal.write(&entry).unwrap_err()).to_string();
+            assert!(refused.contains(dir.to_str().unwrap()) && refused.contains("restart"), "{refused}");
+        }
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        fs::remove_dir(&dir).unwrap();
+        fs::rename(&aside, &dir).unwrap();
+        journal.write(&entry).unwrap();
+        assert_eq!(journal.load("boot").unwrap(), [entry]);
     }
 }

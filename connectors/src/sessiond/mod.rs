@@ -10,7 +10,8 @@
 //! meanwhile, because they live in the kernel. For the same reason there is nothing to do at a stop.
 //!
 //! What must never happen here: a session dropped because this process ends or begins; a kernel session without a journal
-//! file; a session of somebody else touched; a step without a bound.
+//! file; a session of somebody else touched; a step without a bound; a path for users that outlives the session of its disk
+//! (the agent, who makes them, may be down).
 
 pub mod adopt;
 mod attempt;
@@ -49,6 +50,7 @@ use self::retry::RetryTimes;
 use self::session::{Begin, Session, first_status, portal_of, sid_of};
 use self::steps::{SteppedKernel, Steps};
 use self::sysfs::{ConnectionAttr, KernelView, SessionAttr};
+use crate::links::RunLinks;
 use crate::wire::{SOCKET, SessionState, SessionWish};
 
 /// Most connections of clients at a time; one more is refused with a reason.
@@ -221,6 +223,7 @@ pub(crate) struct Context {
     identity: Arc<dyn Identity>,
     clock: Arc<dyn Clock>,
     journal: Journal,
+    links: RunLinks,
     board: Board,
     timing: Timing,
     steps: Steps,
@@ -350,6 +353,7 @@ impl Daemon {
             started: machine.clock.now(),
             clock: machine.clock,
             journal,
+            links: RunLinks::new(&config.run_dir, "/dev"),
             board: Board::default(),
             timing: config.timing,
             steps: config.steps,
@@ -444,9 +448,14 @@ fn read_events(context: &Context, mut events: Box<dyn IscsiEvents>) {
 
 /// Looks at sysfs for what no event told; and tells that everything goes round.
 fn look_around(context: &Context, alive: &dyn Fn(Pulse)) {
-    let (mut beat, mut still) = (0, 0);
+    let (mut beat, mut still, mut in_place) = (0, 0, true);
     while !context.is_stopping() {
         thread::sleep(context.timing.look_every);
+        let place = context.journal.check_place();
+        if let (Err(error), true) = (&place, in_place) {
+            tracing::error!(error = %Chain(error), "no session is taken any more");
+        }
+        in_place = place.is_ok();
         let all = context.board.list();
         let up = all.iter().filter(|session| session.state == SessionState::LoggedIn);
         let mut logged_in = 0;

@@ -17,7 +17,7 @@ use mooring_host::{
     IscsiOpenError, KernelDisks, KernelIscsi, KernelIscsiEvents, KernelTree, LockError, LockFile, PortId,
     SystemClock, harden, iscsi_modules,
 };
-use mooring_systemd::notify;
+use mooring_systemd::{config, notify};
 use tracing_subscriber::EnvFilter;
 
 use super::identity::FreshInquiry;
@@ -71,7 +71,8 @@ fn run(args: &Args) -> Result<()> {
         }
         return Ok(());
     }
-    let filter = EnvFilter::try_new(&args.log).context("--log")?;
+    let filter =
+        config::log_filter(&args.log, "mooring_connectors").map_err(anyhow::Error::msg).context("--log")?;
     if args.check {
         check(&args.run_dir)?;
         println!("ok");

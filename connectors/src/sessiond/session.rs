@@ -235,7 +235,11 @@ impl Session {
                 // Written before anything else, and again and again if it cannot be: without it no kernel session is made.
                 return Phase::Connect;
             }
-            Begin::Keep => return Phase::Parked,
+            Begin::Keep => {
+                // Who gave it up may have died before the last of its paths was gone.
+                self.remove_links();
+                return Phase::Parked;
+            }
             Begin::Adopt(kernel) => (Phase::Check, kernel),
             Begin::Recover(kernel) => (Phase::Recover(Duration::ZERO), kernel),
             Begin::Remake(kernel) => (Phase::Remake, kernel),

@@ -214,6 +214,8 @@ pub(crate) fn view(sys: &dyn Tree, sid: u32) -> Result<Option<KernelView>, TreeE
         attribute(sys, &connected, "persistent_address")?,
         attribute(sys, &connected, "persistent_port")?,
     ) {
+        // An IPv6 address stands there without brackets.
+        (Some(address), Some(port)) if address.contains(':') => format!("[{address}]:{port}").parse().ok(),
         (Some(address), Some(port)) => format!("{address}:{port}").parse().ok(),
         _ => None,
     };

@@ -1,16 +1,21 @@
 //! How a kernel session ends: with a logout, or at once. Each step may have been done already, by us before a crash or by
 //! somebody else.
 //!
+//! The paths for users go first: the agent, who makes them, may be down, and the kernel gives the name of a disk that is gone to
+//! another one.
+//!
 //! What must never happen here: a flush or a wait for I/O (the disk may be blocked); "gone" said while the kernel still has
-//! the session.
+//! the session; a path for users to a disk that is gone.
 
 use std::time::Duration;
 
 use mooring_host::{Errno, IscsiError, IscsiEvent, KernelSession, StopMode, drop_connection};
+use mooring_model::Chain;
 
 use super::session::{Out, Session, Wake};
 use super::{Context, sysfs};
 use crate::iscsi::{Opcode, logout_request, opcode};
+use crate::links::{LinkName, Links};
 use crate::wire::End;
 
 /// How long between two looks whether the session has gone, where no event says it.
@@ -49,6 +54,7 @@ impl Session {
     /// Ends the kernel session, if there is one. Returns when it is gone, or on an order to stop. An order to
     /// cut ends the logout at once; an order to end that comes later is returned when the session is gone.
     pub(crate) fn teardown(&mut self, how: End) -> Result<(), Out> {
+        self.remove_links();
         let Some(kernel) = self.live.as_ref().map(|live| live.kernel) else { return Ok(()) };
         if how == End::Logout && self.started {
             self.log_out(kernel)?;
@@ -88,6 +94,23 @@ impl Session {
         self.started = false;
         self.status.sid = None;
         self.status.host = None;
+        // Again: an agent that had looked before may have made one since.
+        self.remove_links();
+    }
+
+    /// Takes the paths for users away. One that cannot be removed holds up nothing: a revoked session must go.
+    pub(super) fn remove_links(&self) {
+        let (links, volume) = (&self.context.links, self.volume());
+        let attachments = links.recorded(volume).unwrap_or_else(|error| {
+            tracing::error!(%volume, error = %Chain(&error), "the paths of a session's disk cannot be listed");
+            std::collections::BTreeSet::new()
+        });
+        let names = attachments.into_iter().map(LinkName::Attachment).chain([LinkName::Volume(volume)]);
+        for name in names {
+            if let Err(error) = links.remove(volume, name) {
+                tracing::error!(%volume, path = %name, error = %Chain(&error), "the path of a disk that goes stays");
+            }
+        }
     }
 
     /// Takes the devices from the session and says goodbye to the target; both bounded.

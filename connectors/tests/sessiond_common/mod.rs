@@ -14,9 +14,10 @@ use mooring_connectors::sessiond::identity::FreshInquiry;
 use mooring_connectors::sessiond::steps::{FaultPoint, Steps};
 use mooring_connectors::sessiond::{Config, Daemon, Machine, StartError, Timing};
 use mooring_connectors::wire::{SessionState, SessionStatus, SessionWish, WireChap};
+use mooring_connectors::{LinkName, LinkSeen, Links, RunLinks};
 use mooring_host::SystemClock;
 use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk, FakeHost, FakeTarget};
-use mooring_model::{Generation, Iqn, Lun, Naa, Portal, VolumeId};
+use mooring_model::{AttachmentId, Generation, Iqn, Lun, Naa, Portal, VolumeId};
 
 /// Longer than anything here takes; what is awaited comes or the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -24,6 +25,9 @@ pub const BOOT: &str = "3d1f5f6e-0000-4000-8000-000000000001";
 pub const INITIATOR: &str = "iqn.2026-11.dev.mooring:host.b0000000-1111-4222-8333-444444444444";
 pub const USER: &str = "mooring-user";
 pub const SECRET: &str = "correct-horse-battery";
+
+/// The attachments of the volume.
+const LINKS: [AttachmentId; 2] = [AttachmentId::from_u128(0xa1), AttachmentId::from_u128(0xa2)];
 
 /// The daemon's times, short enough for tests; the rules between them are the same.
 pub fn timing() -> Timing {
@@ -275,6 +279,22 @@ impl Rig {
         PathBuf::from("/dev").join(&self.host.disks()[0])
     }
 
+    /// Makes the paths for users, as an agent does when it has verified the disk.
+    pub fn link(&self, device: &std::path::Path) {
+        let links = RunLinks::new(self.dir.path(), "/dev");
+        for name in LINKS.map(LinkName::Attachment).into_iter().chain([LinkName::Volume(self.volume)]) {
+            links.make(self.volume, name, device).unwrap();
+        }
+    }
+
+    /// The paths for users that there are.
+    pub fn links(&self) -> Vec<LinkName> {
+        let links = RunLinks::new(self.dir.path(), "/dev");
+        assert!(links.recorded(self.volume).unwrap().iter().all(|id| LINKS.contains(id)));
+        let names = LINKS.map(LinkName::Attachment).into_iter().chain([LinkName::Volume(self.volume)]);
+        names.filter(|name| links.look(*name).unwrap() != LinkSeen::Absent).collect()
+    }
+
     /// Waits until the session's status is like this.
     pub fn until(&self, what: &str, holds: impl Fn(&SessionStatus) -> bool) -> SessionStatus {
         let mut watch = self.client().watch().unwrap();
@@ -283,7 +303,7 @@ impl Rig {
         while Instant::now() < until {
             if let Some(SessionEvent::Session(status)) = watch.next(Duration::from_millis(100)).unwrap() {
                 if status.volume == self.volume && holds(&status) {
-                    return status;
+                    return *status;
                 }
                 last = Some(status);
             }

@@ -8,13 +8,18 @@ use std::time::Duration;
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_api::v1::host_client::HostClient;
 use mooring_api::{CURE_KEY, Channel, MESSAGE_BYTES_MAX, v1};
-use mooring_model::Cure;
+use mooring_model::{Chain, Cure};
+use tokio::time::Instant;
 use tonic::{Code, Response, Status};
 
 use super::Agent;
+use super::lease::Hold;
 
 /// Over what the agent was asked to wait: the wire, and its disk.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// Another agent may answer at an address from one day to the next.
+const BORROWED_FOR: Duration = Duration::from_secs(10);
 
 /// Why a call did not do what it asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -92,10 +97,44 @@ pub(crate) async fn within<T>(
     }
 }
 
+/// How an agent that another controller drives is asked.
+#[derive(Debug)]
+pub(super) struct Borrowed {
+    channel: Channel,
+    checked: Instant,
+}
+
 impl Agent {
+    /// For what changes something: only while we drive it.
     fn channel(&self) -> Result<Channel, CallError> {
-        let channel = self.state().channel.clone();
+        let channel = self.state().channel.clone().filter(|_| self.hold().is_ours());
         channel.ok_or_else(|| CallError::Lost(self.why_down()))
+    }
+
+    /// For questions: also while another controller drives it.
+    async fn any_channel(&self) -> Result<Channel, CallError> {
+        if !matches!(self.hold(), Hold::Theirs(_)) {
+            return self.channel();
+        }
+        let mut borrowed = self.borrowed.lock().await;
+        if let Some(kept) = borrowed.as_ref().filter(|kept| kept.checked.elapsed() < BORROWED_FOR) {
+            return Ok(kept.channel.clone());
+        }
+        *borrowed = None;
+        let lost = |why: String| CallError::Lost(format!("{}: {why}", self.entry.name));
+        let known = self.id().ok_or_else(|| lost("it was never reached".to_owned()))?;
+        let dialled = tokio::time::timeout(GRACE, mooring_api::connect(&self.entry.address, &self.entry.tls));
+        let channel = match dialled.await {
+            Ok(Ok(channel)) => channel,
+            Ok(Err(error)) => return Err(lost(Chain(&error).to_string())),
+            Err(_) => return Err(lost("no answer to the dial".to_owned())),
+        };
+        let hello = super::task::say_hello(&self.entry.name, channel.clone()).await.map_err(lost)?;
+        if hello.agent_id != known.to_string() {
+            return Err(lost(format!("another agent answers there, {}", hello.agent_id)));
+        }
+        *borrowed = Some(Borrowed { channel: channel.clone(), checked: Instant::now() });
+        Ok(channel)
     }
 
     /// Sends a volume's wish.
@@ -123,7 +162,17 @@ impl Agent {
         limit: Duration,
     ) -> Result<v1::VolumeStatus, CallError> {
         let get = v1::GetVolumeRequest { volume_id };
-        within(&self.entry.name, limit, agent_client(self.channel()?).get_volume(get)).await
+        within(&self.entry.name, limit, agent_client(self.any_channel().await?).get_volume(get)).await
+    }
+
+    /// Asks for one connection as it is now.
+    pub(crate) async fn get_connection(
+        &self,
+        volume_id: String,
+        limit: Duration,
+    ) -> Result<v1::ConnectionStatus, CallError> {
+        let get = v1::GetConnectionRequest { volume_id };
+        within(&self.entry.name, limit, host_client(self.any_channel().await?).get_connection(get)).await
     }
 
     /// Sends a connection's wish.

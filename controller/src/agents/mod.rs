@@ -1,36 +1,40 @@
 //! The enrolled agents: how they are reached, and what they said last.
 //!
-//! What an agent said is kept in memory only (who it is and what it can do apart): it is asked again after every connect.
+//! What an agent said is kept in memory only (who it is, what it can do and when it was heard apart): it is asked again after every connect.
 //! An agent that is down holds up nothing but its own volumes.
 //!
 //! What must never happen here: a decision; a report of one agent taken for another's; a call without a deadline.
 
 pub(crate) mod calls;
+pub(crate) mod dial;
+pub(crate) mod heard;
+pub(crate) mod lease;
+mod roll;
+mod seen;
 pub(crate) mod task;
 pub(crate) mod wire;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use mooring_api::{Channel, v1};
-use mooring_model::{AgentId, ConnectionReport, ExportReport, Iqn, Stamp, VolumeId, VolumeReport};
+use mooring_model::{
+    AgentId, ConnectionReport, ExportReport, Generation, Initiator, Iqn, Receipt, Stamp, VolumeId,
+    VolumeReport,
+};
+use tokio::time::Instant;
 
+use crate::rules::transport::{Served, Transport};
 use crate::service::AgentEntry;
+use crate::store::AgentRow;
+use crate::store::leases::Said;
+use lease::Hold;
+use roll::Roll;
+pub(crate) use seen::{Kept, SeenVolume, logged_in};
 
-/// What a storage agent said of one volume.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct SeenVolume {
-    /// What it keeps of the volume's wish.
-    pub(crate) volume_stamp: Option<Stamp>,
-    /// What it keeps of the export's wish.
-    pub(crate) export_stamp: Option<Stamp>,
-    /// The volume as it is.
-    pub(crate) volume: Option<VolumeReport>,
-    /// The export as it is.
-    pub(crate) export: Option<ExportReport>,
-    /// When the export's wish was sent last.
-    pub(crate) put_at: Option<Instant>,
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a host's agent said of one connection.
@@ -48,11 +52,17 @@ pub(crate) struct SeenConnection {
 #[derive(Debug, Default)]
 pub(crate) struct AgentState {
     /// Its id, once it said hello; from the store before.
-    pub(crate) id: Option<AgentId>,
+    id: Option<AgentId>,
     /// Under which name it logs in.
-    pub(crate) initiator: Option<Iqn>,
+    initiator: Option<Iqn>,
     /// What it can do.
     pub(crate) capabilities: Option<v1::Capabilities>,
+    /// When it was asked for that, and answered.
+    pub(crate) asked_at: Option<SystemTime>,
+    /// When its pools were seen as they are in there.
+    pub(crate) pools_seen: Option<SystemTime>,
+    /// Since when it does not say what it can do, although it is up.
+    pub(crate) capabilities_silent: Option<SystemTime>,
     /// How it is called, while it is up.
     pub(crate) channel: Option<Channel>,
     /// Why it is not up.
@@ -60,7 +70,7 @@ pub(crate) struct AgentState {
     /// When its last report came.
     pub(crate) last_report: Option<SystemTime>,
     /// Its volumes.
-    pub(crate) volumes: HashMap<VolumeId, SeenVolume>,
+    volumes: HashMap<VolumeId, Arc<Kept>>,
     /// Its connections.
     pub(crate) connections: HashMap<VolumeId, SeenConnection>,
     /// What it has and nobody here knows.
@@ -72,13 +82,20 @@ pub(crate) struct AgentState {
 pub(crate) struct Agent {
     /// As the configuration says.
     pub(crate) entry: AgentEntry,
+    /// Among all of them.
+    place: usize,
+    roll: Arc<Mutex<Roll>>,
     state: Mutex<AgentState>,
+    /// Who drives it.
+    hold: Mutex<Hold>,
+    /// How it is asked while another controller drives it.
+    borrowed: tokio::sync::Mutex<Option<calls::Borrowed>>,
 }
 
 impl Agent {
     /// What is known of it.
     pub(crate) fn state(&self) -> MutexGuard<'_, AgentState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Its id, if it ever said hello.
@@ -86,9 +103,85 @@ impl Agent {
         self.state().id
     }
 
-    /// It answers, and its reports come.
+    /// Under which name it logs in, if it attaches volumes.
+    pub(crate) fn initiator(&self) -> Option<Iqn> {
+        self.state().initiator.clone()
+    }
+
+    /// Who it says that it is.
+    pub(crate) fn is_known_as(&self, state: &mut AgentState, id: AgentId, initiator: Option<Iqn>) {
+        let mut roll = lock(&self.roll);
+        roll.ids.changed(self.place, state.id.as_ref(), Some(&id));
+        roll.initiators.changed(self.place, state.initiator.as_ref(), initiator.as_ref());
+        drop(roll);
+        state.id = Some(id);
+        state.initiator = initiator;
+    }
+
+    /// What it says of its transports; `None` while it has not named one.
+    pub(crate) fn served(&self) -> Option<Served> {
+        let state = self.state();
+        let transports = &state.capabilities.as_ref()?.transports;
+        if transports.is_empty() {
+            return None;
+        }
+        let of = |ready: bool| {
+            let wanted = transports.iter().filter(|one| one.ready || !ready);
+            wanted.filter_map(|one| Transport::from_word(&one.protocol)).collect()
+        };
+        Some(Served { has: of(false), ready: of(true) })
+    }
+
+    /// Who drives it.
+    pub(crate) fn hold(&self) -> Hold {
+        lock(&self.hold).clone()
+    }
+
+    /// Another drives it from now on.
+    pub(crate) fn set_hold(&self, hold: Hold) {
+        *lock(&self.hold) = hold;
+    }
+
+    /// How it is, for other controllers.
+    pub(crate) fn says(&self) -> Said {
+        let state = self.state();
+        let up = state.channel.is_some();
+        Said { up, why: state.why_down.clone().filter(|_| !up), orphans: state.orphans.clone() }
+    }
+
+    /// How it is, in another controller's words. Whether that is news.
+    pub(crate) fn learn(&self, said: Said) -> bool {
+        let news = match self.hold() {
+            Hold::Theirs(known) => known != said,
+            Hold::Always | Hold::Ours(..) => true,
+        };
+        {
+            let mut state = self.state();
+            state.why_down.clone_from(&said.why);
+            state.orphans.clone_from(&said.orphans);
+        }
+        self.set_hold(Hold::Theirs(said));
+        news
+    }
+
+    /// What it said to another controller, as that has kept it. Whether that is news: when it said so is not.
+    pub(crate) fn take_row(&self, row: AgentRow) -> bool {
+        let mut state = self.state();
+        state.last_report = row.heard_at.max(row.reported_at);
+        state.pools_seen = row.reported_at;
+        let known = (state.id, &state.initiator, &state.capabilities);
+        let news = known != (Some(row.id), &row.initiator, &row.capabilities);
+        self.is_known_as(&mut state, row.id, row.initiator);
+        state.capabilities = row.capabilities;
+        news
+    }
+
+    /// It answers, and its reports come: to us, or to the controller that drives it.
     pub(crate) fn is_up(&self) -> bool {
-        self.state().channel.is_some()
+        match self.hold() {
+            Hold::Theirs(said) => said.up,
+            hold => hold.is_ours() && self.state().channel.is_some(),
+        }
     }
 
     /// Why it is not up, with its name.
@@ -97,9 +190,60 @@ impl Agent {
         format!("agent {} is down: {}", self.entry.name, why.as_deref().unwrap_or("it was not reached yet"))
     }
 
-    /// What it said of a volume.
-    pub(crate) fn volume(&self, id: VolumeId) -> SeenVolume {
-        self.state().volumes.get(&id).cloned().unwrap_or_default()
+    fn of_volume<T>(&self, id: VolumeId, get: impl FnOnce(&Kept) -> Option<T>) -> Option<T> {
+        self.state().volumes.get(&id).and_then(|kept| get(kept))
+    }
+
+    /// What it keeps of a volume's wish.
+    pub(crate) fn volume_stamp(&self, id: VolumeId) -> Option<Stamp> {
+        self.of_volume(id, |kept| kept.volume_stamp.clone())
+    }
+
+    /// What it keeps of an export's wish.
+    pub(crate) fn export_stamp(&self, id: VolumeId) -> Option<Stamp> {
+        self.of_volume(id, |kept| kept.export_stamp.clone())
+    }
+
+    /// A volume as it said last that it is.
+    pub(crate) fn volume(&self, id: VolumeId) -> Option<VolumeReport> {
+        self.of_volume(id, |kept| kept.volume(id))
+    }
+
+    /// An export as it said last that it is.
+    pub(crate) fn export(&self, id: VolumeId) -> Option<ExportReport> {
+        self.of_volume(id, |kept| kept.export(id))
+    }
+
+    /// When an export's wish was sent last.
+    pub(crate) fn put_at(&self, id: VolumeId) -> Option<Instant> {
+        self.of_volume(id, Kept::put_at)
+    }
+
+    /// It keeps this wish of a volume now.
+    pub(crate) fn took_volume(&self, id: VolumeId, stamp: Stamp) {
+        Arc::make_mut(self.state().volumes.entry(id).or_default()).volume_stamp = Some(stamp);
+    }
+
+    /// It keeps this wish of an export now. `proven`: all its receipts came with the answer, proven.
+    pub(crate) fn took_export(&self, id: VolumeId, stamp: Stamp, proven: bool) {
+        let mut state = self.state();
+        Arc::make_mut(state.volumes.entry(id).or_default()).took_export(stamp, proven);
+    }
+
+    /// What it says of a volume, in the place of all that it said before; `None`: nothing is known any more.
+    pub(crate) fn set_volume(&self, id: VolumeId, seen: Option<SeenVolume>) {
+        let mut state = self.state();
+        match seen {
+            Some(seen) => drop(state.volumes.insert(id, Arc::new(Kept::new(seen)))),
+            None => drop(state.volumes.remove(&id)),
+        }
+    }
+
+    /// The same of all its volumes, with what it has and nobody here knows.
+    pub(crate) fn set_volumes(&self, seen: BTreeMap<VolumeId, Arc<Kept>>, orphans: BTreeMap<String, String>) {
+        let mut state = self.state();
+        state.volumes = seen.into_iter().collect();
+        state.orphans = orphans;
     }
 
     /// What it said of a connection.
@@ -107,13 +251,48 @@ impl Agent {
         self.state().connections.get(&id).cloned().unwrap_or_default()
     }
 
-    /// Takes a report of an export. Answers and the stream of reports race: an older generation does not replace a newer.
-    pub(crate) fn saw_export(&self, report: ExportReport) {
-        let mut state = self.state();
-        let seen = state.volumes.entry(report.volume).or_default();
-        if seen.export.as_ref().is_none_or(|kept| kept.generation <= report.generation) {
-            seen.export = Some(report);
+    /// Takes a report of an export. Whether it says anything new.
+    pub(crate) fn saw_export(&self, report: &ExportReport) -> bool {
+        Arc::make_mut(self.state().volumes.entry(report.volume).or_default()).see_export(report)
+    }
+
+    /// Volumes of which the last report shows somebody who could be logged in and is not.
+    pub(crate) fn quiet_volumes(&self) -> Vec<VolumeId> {
+        self.state().volumes.iter().filter(|(_, kept)| kept.quiet).map(|(id, _)| *id).collect()
+    }
+
+    /// When an export was reported last.
+    pub(crate) fn export_at(&self, id: VolumeId) -> Option<Instant> {
+        self.of_volume(id, |kept| kept.export_at)
+    }
+
+    /// What was reported of an export is not taken for new any more.
+    pub(crate) fn outdate_export(&self, id: VolumeId) {
+        if let Some(seen) = self.state().volumes.get_mut(&id) {
+            Arc::make_mut(seen).export_at = None;
         }
+    }
+
+    /// Takes a receipt that came by itself. Its volume's job keeps it, with what follows from it. `false`: that came with an
+    /// answer.
+    pub(crate) fn saw_receipt(&self, receipt: Receipt) -> bool {
+        Arc::make_mut(self.state().volumes.entry(receipt.volume).or_default()).see_receipt(receipt)
+    }
+
+    /// A receipt of a nexus that is not kept yet, and not older than the wish to revoke it.
+    pub(crate) fn receipt_since(
+        &self,
+        id: VolumeId,
+        initiator: &Initiator,
+        since: Generation,
+    ) -> Option<Receipt> {
+        self.of_volume(id, |kept| kept.receipt_since(initiator, since).cloned())
+    }
+
+    /// The receipts of a volume that are not kept yet; they are the caller's from now on.
+    pub(crate) fn take_receipts(&self, id: VolumeId) -> Vec<Receipt> {
+        let mut state = self.state();
+        state.volumes.get_mut(&id).map(|kept| Arc::make_mut(kept).take_receipts()).unwrap_or_default()
     }
 
     /// Takes a report of a connection, likewise.
@@ -126,9 +305,8 @@ impl Agent {
     }
 
     /// Takes a report of a volume.
-    pub(crate) fn saw_volume(&self, report: VolumeReport) {
-        let id = report.id;
-        self.state().volumes.entry(id).or_default().volume = Some(report);
+    pub(crate) fn saw_volume(&self, report: &VolumeReport) {
+        Arc::make_mut(self.state().volumes.entry(report.id).or_default()).see_volume(report);
     }
 
     /// Everything that it can be asked is unknown from now on.
@@ -136,6 +314,7 @@ impl Agent {
         let mut state = self.state();
         state.channel = None;
         state.why_down = Some(why);
+        state.capabilities_silent = None;
         state.volumes.clear();
         state.connections.clear();
         state.orphans.clear();
@@ -144,36 +323,73 @@ impl Agent {
 
 /// All of them, in the configuration's order.
 #[derive(Debug)]
-pub(crate) struct Agents(Vec<Arc<Agent>>);
+pub(crate) struct Agents {
+    all: Vec<Arc<Agent>>,
+    names: HashMap<String, usize>,
+    roll: Arc<Mutex<Roll>>,
+}
 
 impl Agents {
-    /// None was reached yet.
-    pub(crate) fn new(entries: Vec<AgentEntry>) -> Self {
-        let agent = |entry| Arc::new(Agent { entry, state: Mutex::new(AgentState::default()) });
-        Self(entries.into_iter().map(agent).collect())
+    /// None was reached yet. `shared`: other controllers may drive them.
+    pub(crate) fn new(entries: Vec<AgentEntry>, shared: bool) -> Self {
+        let hold = || if shared { Hold::Theirs(Said::default()) } else { Hold::Always };
+        let roll = Arc::<Mutex<Roll>>::default();
+        let names = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
+        let agent = |(place, entry)| {
+            Arc::new(Agent {
+                entry,
+                place,
+                roll: Arc::clone(&roll),
+                state: Mutex::new(AgentState::default()),
+                hold: Mutex::new(hold()),
+                borrowed: tokio::sync::Mutex::default(),
+            })
+        };
+        Self { all: entries.into_iter().enumerate().map(agent).collect(), names, roll }
     }
 
     /// All.
     pub(crate) fn all(&self) -> &[Arc<Agent>] {
-        &self.0
+        &self.all
     }
 
     /// By its id.
     pub(crate) fn by_id(&self, id: AgentId) -> Option<&Arc<Agent>> {
-        self.0.iter().find(|agent| agent.id() == Some(id))
+        let place = lock(&self.roll).ids.first(&id)?;
+        self.all.get(place)
+    }
+
+    /// By the name that it logs in under.
+    pub(crate) fn by_initiator(&self, initiator: &Iqn) -> Option<&Arc<Agent>> {
+        let place = lock(&self.roll).initiators.first(initiator)?;
+        self.all.get(place)
+    }
+
+    /// By its name.
+    pub(crate) fn named(&self, name: &str) -> Option<&Arc<Agent>> {
+        self.all.get(*self.names.get(name)?)
     }
 
     /// By its name, or by the text of its id.
     pub(crate) fn by_name(&self, text: &str) -> Option<&Arc<Agent>> {
-        self.0
-            .iter()
-            .find(|agent| agent.entry.name == text)
-            .or_else(|| text.parse().ok().and_then(|id| self.by_id(id)))
+        self.named(text).or_else(|| text.parse().ok().and_then(|id| self.by_id(id)))
     }
 
     /// Its name, or its id when no name has it.
     pub(crate) fn name_of(&self, id: AgentId) -> String {
         self.by_id(id).map_or_else(|| id.to_string(), |agent| agent.entry.name.clone())
+    }
+
+    /// It, if it is up and we drive it: only then may anything be changed there. The work of this task relies on that from
+    /// now on.
+    pub(crate) fn held(&self, id: AgentId) -> Result<Arc<Agent>, String> {
+        let agent = self.up(id)?;
+        let hold = agent.hold();
+        if !hold.is_ours() {
+            return Err(format!("another controller drives agent {}", agent.entry.name));
+        }
+        lease::rely_on(&agent, &hold);
+        Ok(agent)
     }
 
     /// It, if it is up.

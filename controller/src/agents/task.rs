@@ -4,29 +4,33 @@
 //! What must never happen here: an agent that is used before its identity is checked and its stamps are compared; one
 //! agent's trouble that reaches another's task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mooring_api::{Address, Channel, v1};
-use mooring_model::{AgentId, Chain, Iqn, VolumeId};
+use mooring_api::{Channel, v1};
+use mooring_model::{AgentId, Iqn, Phase, VolumeId};
+use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tonic::{Code, Streaming};
 
 use super::calls::{agent_client, error_of, host_client, within};
-use super::{Agent, SeenConnection, SeenVolume, wire};
+use super::{Agent, Kept, SeenConnection, SeenVolume, wire};
 use crate::flow::{Inner, Job, review};
-use crate::store::Db;
+use crate::store::{AgentRow, Db};
 
-const CALL_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// All volumes of an agent, each of which it looks at.
-const LIST_LIMIT: Duration = Duration::from_mins(1);
+pub(crate) const LIST_LIMIT: Duration = Duration::from_mins(1);
 /// A peer that vanished without a word is noticed within two of these.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// How long an agent that answers is not used yet because it has not said what it can do.
+const CAPABILITIES_GRACE: Duration = Duration::from_secs(1);
 /// A list has no pages: of a thousand volumes it is some megabytes.
-const LIST_BYTES_MAX: usize = 256 * 1024 * 1024;
+pub(crate) const LIST_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Who answered.
 struct Who {
@@ -48,61 +52,70 @@ pub(crate) async fn run(inner: Arc<Inner>, agent: Arc<Agent>) {
             tracing::warn!(agent = agent.entry.name, why, "an agent is down");
         }
         agent.down(why);
+        inner.notes.said();
         inner.touch_all();
         if began.elapsed() > BACKOFF_MAX {
             pause = BACKOFF_MIN;
         }
-        tokio::time::sleep(jittered(pause)).await;
+        tokio::time::sleep(jittered(pause, &agent.entry.name, inner.options.clock.now())).await;
         pause = (pause * 2).min(BACKOFF_MAX);
     }
 }
 
-/// Between half and all of it: agents that went down together are not dialled together.
-fn jittered(pause: Duration) -> Duration {
-    let mut byte = [0_u8; 1];
-    // Without random numbers the pause is just the same for all.
-    let _ = getrandom::fill(&mut byte);
-    pause / 2 + pause / 2 * u32::from(byte[0]) / 255
+/// Between half and all of it: agents that went down together are not dialled together. The name and the moment decide, so
+/// that a simulation with its own clock sees the same pauses again.
+fn jittered(pause: Duration, name: &str, now: SystemTime) -> Duration {
+    let mut hasher = DefaultHasher::new();
+    (name, now.duration_since(UNIX_EPOCH).unwrap_or_default()).hash(&mut hasher);
+    let [byte, ..] = hasher.finish().to_le_bytes();
+    pause / 2 + pause / 2 * u32::from(byte) / 255
 }
 
 enum Never {}
 
 async fn session(inner: &Arc<Inner>, agent: &Arc<Agent>) -> Result<Never, String> {
     let entry = &agent.entry;
-    if matches!(entry.address, Address::Plain(_)) && !entry.insecure {
-        return Err(
-            "plain text on a network is not allowed: use https, or say `insecure` in its entry".to_owned()
-        );
-    }
-    let channel =
-        mooring_api::connect(&entry.address, &entry.tls).await.map_err(|error| Chain(&error).to_string())?;
+    let channel = inner.options.dial.dial(entry).await?;
     let who = hello(inner, agent, channel.clone()).await?;
     // Followed before the lists are read: nothing that changes in between is lost.
     let mut client = agent_client(channel.clone()).max_decoding_message_size(LIST_BYTES_MAX);
     let watch = within(&entry.name, CALL_LIMIT, client.watch(v1::WatchRequest {})).await;
     let mut storage = watch.map_err(|error| error.to_string())?;
     let mut host = watch_host(agent, channel.clone(), who.initiator.is_some()).await?;
-    list_storage(inner, agent, channel.clone(), who.id).await?;
+    let released = list_storage(inner, agent, channel.clone(), who.id).await?;
     if host.is_some() {
         list_host(inner, agent, channel.clone(), who.id).await?;
     }
-    ask_capabilities(inner, agent, channel.clone()).await?;
+    // Beside everything else, one question at a time: an LVM that hangs keeps no volume of the agent from anything.
+    let mut questions = JoinSet::new();
+    questions.spawn(ask_capabilities(Arc::clone(inner), Arc::clone(agent), channel.clone()));
+    // As a rule the answer is here before the first volume is to be placed.
+    let _ = tokio::time::timeout(CAPABILITIES_GRACE, questions.join_next()).await;
     up(inner, agent, &who, channel.clone()).await;
+    // Hosts that were up before this agent waited for the end of these reviews.
+    for (volume, hosts) in &released {
+        inner.wake(*volume, hosts);
+    }
 
     let mut ping = tokio::time::interval(PING_EVERY);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            report = storage.message() => take_report(inner, agent, ended(report)?).await,
-            event = next_event(&mut host) => take_event(inner, agent, who.id, ended(event)?),
+            // In order, so that chance has no part in it. The ping comes first: it is rare, and no stream of reports holds it up.
+            biased;
             _ = ping.tick() => {
                 let hello = say_hello(&entry.name, channel.clone()).await?;
                 if hello.agent_id != who.id.to_string() {
                     return Err(format!("another agent answers there now, {}", hello.agent_id));
                 }
                 // Free space changes with every volume; nobody reports it as it goes.
-                ask_capabilities(inner, agent, channel.clone()).await?;
+                if questions.is_empty() {
+                    questions.spawn(ask_capabilities(Arc::clone(inner), Arc::clone(agent), channel.clone()));
+                }
             }
+            Some(_) = questions.join_next() => {}
+            event = next_event(&mut host) => take_event(inner, agent, who.id, ended(event)?),
+            report = storage.message() => take_report(inner, agent, ended(report)?).await,
         }
     }
 }
@@ -124,7 +137,7 @@ async fn next_event(
     }
 }
 
-async fn say_hello(name: &str, channel: Channel) -> Result<v1::HelloResponse, String> {
+pub(crate) async fn say_hello(name: &str, channel: Channel) -> Result<v1::HelloResponse, String> {
     let hello = v1::HelloRequest {
         protocol_min: mooring_api::PROTOCOL_MIN,
         protocol_max: mooring_api::PROTOCOL_MAX,
@@ -133,9 +146,8 @@ async fn say_hello(name: &str, channel: Channel) -> Result<v1::HelloResponse, St
     within(name, CALL_LIMIT, agent_client(channel).hello(hello)).await.map_err(|error| error.to_string())
 }
 
-/// Checks who answers, and keeps it.
-async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Result<Who, String> {
-    let hello = say_hello(&agent.entry.name, channel).await?;
+/// Whether we understand each other.
+pub(crate) fn check_protocol(hello: &v1::HelloResponse) -> Result<(), String> {
     if !(mooring_api::PROTOCOL_MIN..=mooring_api::PROTOCOL_MAX).contains(&hello.protocol) {
         return Err(format!(
             "it speaks protocol {}, and this controller {} to {}",
@@ -144,23 +156,87 @@ async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Resu
             mooring_api::PROTOCOL_MAX
         ));
     }
+    Ok(())
+}
+
+/// Who answers may be used by this controller at all.
+fn check_hello(inner: &Inner, hello: &v1::HelloResponse) -> Result<AgentId, String> {
+    check_protocol(hello)?;
     let cluster = inner.store.cluster().to_string();
     if !hello.cluster_id.is_empty() && hello.cluster_id != cluster {
         return Err(format!("it belongs to cluster {}, not to this one, {cluster}", hello.cluster_id));
     }
-    let id: AgentId = hello.agent_id.parse().map_err(|error| format!("it says a wrong id: {error}"))?;
+    hello.agent_id.parse().map_err(|error| format!("it says a wrong id: {error}"))
+}
+
+/// Another id answers under a name that is known. An agent whose store is new has lost the one before it, and is given its
+/// id back: what it is told next makes it what it was. Any other agent is not the one that is known.
+async fn take_back(
+    inner: &Arc<Inner>,
+    agent: &Arc<Agent>,
+    channel: Channel,
+    known: AgentRow,
+    hello: v1::HelloResponse,
+) -> Result<v1::HelloResponse, String> {
+    let (name, id) = (&agent.entry.name, known.id);
+    if !hello.fresh {
+        let read = move |db: &Db<'_>| Ok((db.volumes_on(id)?.len(), db.connections_on(id)?.len()));
+        let has = inner.store.read("see what an agent has", read).await;
+        return match has.map_err(|refusal| refusal.to_string())? {
+            (0, 0) => Ok(hello),
+            (volumes, connections) => Err(format!(
+                "another agent answers, {}, with specs of its own; under this name {id} is known, with {volumes} volume(s) and \
+                 {connections} connection(s): dial that one, or enrol this one under another name",
+                hello.agent_id
+            )),
+        };
+    }
+    let machine = known.capabilities.map(|known| known.host_name).filter(|machine| !machine.is_empty());
+    if let Some(machine) = machine.filter(|machine| *machine != hello.host_name) {
+        return Err(format!(
+            "a new agent answers on the machine {}; under this name {id} is known, on the machine {machine}: it is not given \
+             that one's id. Dial the old machine, or enrol the new one under another name",
+            hello.host_name
+        ));
+    }
+    let adopt = v1::AdoptRequest {
+        sender: Some(v1::Sender { cluster_id: inner.store.cluster().to_string() }),
+        agent_id: id.to_string(),
+    };
+    let adopted = within(name, CALL_LIMIT, agent_client(channel.clone()).adopt(adopt)).await;
+    adopted.map_err(|error| format!("it has lost its store, and does not take its id back: {error}"))?;
+    let hello = say_hello(name, channel).await?;
+    if hello.agent_id != id.to_string() {
+        return Err(format!(
+            "it has lost its store and was given its id back, {id}; now it says {}",
+            hello.agent_id
+        ));
+    }
+    tracing::warn!(agent = name, %id, "an agent had lost its store: it has its id again, and is told everything anew");
+    Ok(hello)
+}
+
+/// Checks who answers, and keeps it.
+async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Result<Who, String> {
+    let name = agent.entry.name.clone();
+    let mut hello = say_hello(&name, channel.clone()).await?;
+    let mut id = check_hello(inner, &hello)?;
+    let read = move |db: &Db<'_>| Ok(db.agent_named(&name)?);
+    let known = inner.store.read("read who an agent was", read).await;
+    let known = known.map_err(|refusal| refusal.to_string())?;
+    if let Some(known) = known.filter(|known| known.id != id) {
+        hello = take_back(inner, agent, channel, known, hello).await?;
+        id = check_hello(inner, &hello)?;
+    }
     let initiator = Some(hello.initiator.as_str()).filter(|text| !text.is_empty()).map(str::parse::<Iqn>);
     let initiator =
         initiator.transpose().map_err(|error| format!("it says a wrong initiator name: {error}"))?;
     let (name, own) = (agent.entry.name.clone(), initiator.clone());
-    let enrolled: Vec<String> = inner.agents.all().iter().map(|agent| agent.entry.name.clone()).collect();
+    let enrolls = Arc::clone(inner);
     let write = move |db: &Db<'_>| {
-        for other in db.agents()?.into_iter().filter(|other| other.name != name) {
+        for other in db.agents_like(id, own.as_ref())?.into_iter().filter(|other| other.name != name) {
             let same_id = other.id == id;
-            if !same_id && (own.is_none() || other.initiator != own) {
-                continue;
-            }
-            if !enrolled.contains(&other.name) {
+            if enrolls.agents.named(&other.name).is_none() {
                 db.forget_agent(&other.name)?;
             } else if same_id {
                 return Ok(Err(format!(
@@ -174,11 +250,14 @@ async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Resu
                 )));
             }
         }
-        db.put_agent(&name, id, own.as_ref(), &hello.portals)?;
-        Ok(Ok(()))
+        db.put_agent(&name, id, own.as_ref(), &hello.portals, &hello.software)?;
+        Ok(Ok(db.rise_above(&name, hello.newest_epoch)?))
     };
     let kept = inner.store.write("keep who an agent is", write).await;
-    kept.map_err(|refusal| refusal.to_string())??;
+    if let Some(epoch) = kept.map_err(|refusal| refusal.to_string())?? {
+        let agent = agent.entry.name.as_str();
+        tracing::warn!(agent, epoch, "an agent is ahead of this database: the epoch is raised");
+    }
     Ok(Who { id, initiator })
 }
 
@@ -205,40 +284,38 @@ async fn list_storage(
     agent: &Arc<Agent>,
     channel: Channel,
     id: AgentId,
-) -> Result<(), String> {
+) -> Result<BTreeMap<VolumeId, BTreeSet<AgentId>>, String> {
     let name = agent.entry.name.clone();
     let mut client = agent_client(channel).max_decoding_message_size(LIST_BYTES_MAX);
-    let list = within(&name, LIST_LIMIT, client.list_volumes(v1::ListVolumesRequest {})).await;
+    let asked = v1::ListVolumesRequest { with_secrets: false, with_tombstones: true };
+    let list = within(&name, LIST_LIMIT, client.list_volumes(asked)).await;
     let list = list.map_err(|error| error.to_string())?;
     let mut seen = BTreeMap::new();
     let mut receipts = Vec::new();
     for status in &list.volumes {
         let Ok(volume) = status.volume_id.parse::<VolumeId>() else { continue };
-        receipts.extend(status.receipts.iter().filter_map(wire::receipt));
-        seen.insert(
-            volume,
-            SeenVolume {
-                volume_stamp: wire::stamp(status.volume_stamp.as_ref()),
-                export_stamp: wire::stamp(status.export_stamp.as_ref()),
-                volume: status.volume.as_ref().and_then(wire::volume),
-                export: status.export.as_ref().and_then(wire::export),
-                put_at: None,
-            },
-        );
+        let mut one = SeenVolume::of(status);
+        receipts.append(&mut one.receipts);
+        seen.insert(volume, Arc::new(Kept::new(one)));
     }
+    // At a start a thousand agents wait for their comparison: what came over the wire is many times what is kept.
+    drop(list);
     let given = seen.clone();
     let write = move |db: &Db<'_>| {
         for receipt in &receipts {
             db.keep_receipt(receipt)?;
         }
-        review::compare_storage(db, &name, id, &given)
+        let compared = review::compare_storage(db, &name, id, &given)?;
+        // What is sent from now on is of this history.
+        db.note_compared(&name)?;
+        Ok(compared)
     };
     let compared = inner.store.write("compare an agent's volumes", write).await;
     let compared = compared.map_err(|refusal| refusal.to_string())?;
-    let mut state = agent.state();
-    state.volumes = seen.into_iter().collect();
-    state.orphans = compared.orphans;
-    Ok(())
+    // They have said what they know.
+    seen.retain(|id, kept| kept.volume(*id).is_none_or(|report| report.phase != Phase::Gone));
+    agent.set_volumes(seen, compared.orphans);
+    Ok(compared.released)
 }
 
 async fn list_host(
@@ -249,7 +326,8 @@ async fn list_host(
 ) -> Result<(), String> {
     let name = agent.entry.name.clone();
     let mut client = host_client(channel).max_decoding_message_size(LIST_BYTES_MAX);
-    let list = within(&name, LIST_LIMIT, client.list_connections(v1::ListConnectionsRequest {})).await;
+    let list =
+        within(&name, LIST_LIMIT, client.list_connections(v1::ListConnectionsRequest::default())).await;
     let list = list.map_err(|error| error.to_string())?;
     let mut seen = BTreeMap::new();
     for status in &list.connections {
@@ -274,16 +352,17 @@ async fn list_host(
 async fn up(inner: &Arc<Inner>, agent: &Arc<Agent>, who: &Who, channel: Channel) {
     {
         let mut state = agent.state();
-        state.id = Some(who.id);
-        state.initiator.clone_from(&who.initiator);
+        agent.is_known_as(&mut state, who.id, who.initiator.clone());
         state.channel = Some(channel);
         state.why_down = None;
-        state.last_report = Some(SystemTime::now());
+        state.last_report = Some(inner.options.clock.now());
     }
     tracing::info!(agent = agent.entry.name, id = %who.id, "an agent is up");
     let id = who.id;
     let read = move |db: &Db<'_>| {
-        let volumes: Vec<_> = db.volumes_on(id)?.into_iter().map(|volume| volume.id).collect();
+        let mut volumes: Vec<_> = db.volumes_on(id)?.into_iter().map(|volume| volume.id).collect();
+        // What waits for an agent that stays down may come here.
+        volumes.extend(db.unsent()?);
         Ok((volumes, db.connections_on(id)?))
     };
     match inner.store.read("list an agent's part", read).await {
@@ -299,65 +378,101 @@ async fn up(inner: &Arc<Inner>, agent: &Arc<Agent>, who: &Who, channel: Channel)
             tracing::error!(agent = agent.entry.name, error = %refusal, "cannot go on with an agent");
         }
     }
+    inner.notes.said();
     inner.touch_all();
 }
 
 async fn take_report(inner: &Arc<Inner>, agent: &Arc<Agent>, report: v1::Report) {
     use v1::report::What;
-    agent.state().last_report = Some(SystemTime::now());
+    agent.state().last_report = Some(inner.options.clock.now());
     match report.what {
         Some(What::Volume(report)) => {
             if let Some(report) = wire::volume(&report) {
                 let id = report.id;
-                agent.saw_volume(report);
+                agent.saw_volume(&report);
                 inner.storage_news(id);
             }
         }
         Some(What::Export(report)) => {
             if let Some(report) = wire::export(&report) {
                 let id = report.volume;
-                agent.saw_export(report);
-                inner.storage_news(id);
+                if agent.saw_export(&report) {
+                    inner.export_news(id, true);
+                }
             }
         }
         Some(What::Receipt(receipt)) => {
             let Some(receipt) = wire::receipt(&receipt) else { return };
             let id = receipt.volume;
-            let write = move |db: &Db<'_>| Ok(db.keep_receipt(&receipt)?);
-            match inner.store.write("keep a receipt", write).await {
-                Ok(_) => inner.storage_news(id),
-                // It comes again with the next connect, and whoever waits for it asks.
-                Err(refusal) => tracing::error!(volume = %id, error = %refusal, "cannot keep a receipt"),
+            if agent.saw_receipt(receipt) {
+                inner.export_news(id, false);
             }
         }
-        Some(What::Capabilities(capabilities)) => take_capabilities(inner, agent, capabilities).await,
+        Some(What::Capabilities(capabilities)) => take_capabilities(inner, agent, capabilities, None).await,
         Some(What::Synced(_)) | None => {}
     }
 }
 
-async fn ask_capabilities(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Result<(), String> {
+/// Asks what the agent can do. No answer is no reason to do without the agent: what it said last stands, with its age.
+async fn ask_capabilities(inner: Arc<Inner>, agent: Arc<Agent>, channel: Channel) {
     let mut client = agent_client(channel);
+    // What happens from here on may be missing in the answer.
+    let asked_at = inner.options.clock.now();
     let ask = client.get_capabilities(v1::GetCapabilitiesRequest {});
-    let seen = within(&agent.entry.name, LIST_LIMIT, ask).await.map_err(|error| error.to_string())?;
-    agent.state().last_report = Some(SystemTime::now());
-    take_capabilities(inner, agent, seen).await;
-    Ok(())
+    match within(&agent.entry.name, CALL_LIMIT, ask).await {
+        Ok(seen) => {
+            agent.state().last_report = Some(inner.options.clock.now());
+            take_capabilities(&inner, &agent, seen, Some(asked_at)).await;
+        }
+        Err(error) => {
+            let mut state = agent.state();
+            if state.capabilities_silent.is_none() {
+                tracing::warn!(agent = agent.entry.name, %error, "an agent does not say what it can do");
+            }
+            state.capabilities_silent.get_or_insert_with(|| inner.options.clock.now());
+        }
+    }
 }
 
-async fn take_capabilities(inner: &Arc<Inner>, agent: &Arc<Agent>, new: v1::Capabilities) {
-    if agent.state().capabilities.as_ref() == Some(&new) {
-        return;
+/// `asked_at`: when it was asked for that; without, it says so by itself.
+async fn take_capabilities(
+    inner: &Arc<Inner>,
+    agent: &Arc<Agent>,
+    mut new: v1::Capabilities,
+    asked_at: Option<SystemTime>,
+) {
+    // What is said of the pools is as old as it says, and holds nothing of later.
+    let age = Duration::from_millis(new.pools_age_ms);
+    let asked_at = asked_at.filter(|_| !new.pools_unknown).and_then(|at| at.checked_sub(age));
+    {
+        let mut state = agent.state();
+        state.capabilities_silent = None;
+        if new.pools_unknown {
+            // That it cannot say what its pools are does not take them away.
+            new.pools = state.capabilities.as_ref().map(|known| known.pools.clone()).unwrap_or_default();
+        } else {
+            state.pools_seen = inner.options.clock.now().checked_sub(age);
+        }
+        // The age grows with each answer, and is no news.
+        new.pools_age_ms = 0;
+        // That nothing changed is kept with when it was heard; but not for the first time: until then, what was made since the
+        // report that is kept counts beside it.
+        let first = state.asked_at.is_none() && asked_at.is_some();
+        state.asked_at = asked_at.or(state.asked_at);
+        if state.capabilities.as_ref() == Some(&new) && !first {
+            return;
+        }
+        state.capabilities = Some(new.clone());
     }
-    agent.state().capabilities = Some(new.clone());
     let name = agent.entry.name.clone();
-    let write = move |db: &Db<'_>| Ok(db.put_capabilities(&name, &new)?);
+    let write = move |db: &Db<'_>| Ok(db.put_capabilities(&name, &new, asked_at)?);
     if let Err(refusal) = inner.store.write("keep what an agent can do", write).await {
         tracing::error!(agent = agent.entry.name, error = %refusal, "cannot keep what an agent can do");
     }
 }
 
 fn take_event(inner: &Arc<Inner>, agent: &Arc<Agent>, host: AgentId, event: v1::ConnectionEvent) {
-    agent.state().last_report = Some(SystemTime::now());
+    agent.state().last_report = Some(inner.options.clock.now());
     if let Some(v1::connection_event::What::Report(report)) = event.what
         && let Some(report) = wire::connection(&report)
     {

@@ -2,13 +2,13 @@
 //!
 //! What must never happen here: a guess in the place of something that does not parse.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use mooring_api::v1;
 use mooring_model::{
-    AttachmentPath, ByteSize, ConnectionPhase, ConnectionReport, Counters, Cure, ExportReport, Generation,
-    GrantReport, HostDisk, HostSession, Lun, Mode, Naa, Phase, Problem, Proof, Receipt, Revoked,
-    SessionReport, Stamp, StuckStep, VolumeReport,
+    AttachmentPath, ByteSize, ConnectionPhase, ConnectionReport, Counters, Cure, ExportReport, FcGrantReport,
+    FcPortReport, Generation, GrantReport, HostDisk, HostSession, Lun, Mode, Naa, Phase, Problem, Proof,
+    Receipt, Revoked, SessionReport, Stamp, StuckStep, VolumeReport,
 };
 
 use crate::store::time_of;
@@ -44,6 +44,11 @@ fn stuck(wire: &v1::StuckStep) -> StuckStep {
     StuckStep { step: wire.step.clone(), since: Duration::from_millis(wire.since_ms) }
 }
 
+/// A time that may not be said.
+fn moment(micros: i64) -> Option<SystemTime> {
+    (micros > 0).then(|| time_of(micros))
+}
+
 fn session(wire: &v1::Session) -> Option<SessionReport> {
     Some(SessionReport {
         initiator: wire.initiator.parse().ok()?,
@@ -52,6 +57,7 @@ fn session(wire: &v1::Session) -> Option<SessionReport> {
         addresses: wire.addresses.clone(),
         state: wire.state.clone(),
         in_flight: wire.in_flight,
+        since: moment(wire.since_us),
     })
 }
 
@@ -66,7 +72,32 @@ fn grant(wire: &v1::GrantReport) -> Option<GrantReport> {
             commands: wire.commands,
             read_mib: wire.read_mib,
             written_mib: wire.written_mib,
+            active: moment(wire.active_us),
         },
+    })
+}
+
+fn fc_grant(wire: &v1::FcGrantReport) -> Option<FcGrantReport> {
+    Some(FcGrantReport {
+        initiator: wire.initiator.parse().ok()?,
+        lun: Lun(u16::try_from(wire.lun).ok()?),
+        wanted: mode(wire.wanted())?,
+        seen: mode(wire.seen()),
+        logged_in: wire.logged_in,
+        counters: Counters {
+            commands: wire.commands,
+            read_mib: wire.read_mib,
+            written_mib: wire.written_mib,
+            active: moment(wire.active_us),
+        },
+    })
+}
+
+fn fc_port(wire: &v1::FcPortReport) -> Option<FcPortReport> {
+    Some(FcPortReport {
+        port: wire.port.parse().ok()?,
+        serves: wire.serves,
+        grants: wire.grants.iter().filter_map(fc_grant).collect(),
     })
 }
 
@@ -104,6 +135,8 @@ pub(crate) fn export(wire: &v1::ExportReport) -> Option<ExportReport> {
         grants: wire.grants.iter().filter_map(grant).collect(),
         problems: wire.problems.iter().map(problem).collect(),
         stuck: wire.stuck.as_ref().map(stuck),
+        fc: wire.fc.iter().filter_map(fc_port).collect(),
+        looked: moment(wire.looked_us),
     })
 }
 
@@ -119,7 +152,7 @@ pub(crate) fn receipt(wire: &v1::Receipt) -> Option<Receipt> {
         sessions: wire.sessions_cut.iter().filter_map(session).collect(),
         proof,
         began: time_of(wire.began_us),
-        ended: (wire.ended_us > 0).then(|| time_of(wire.ended_us)),
+        ended: moment(wire.ended_us),
     })
 }
 
@@ -129,7 +162,7 @@ fn host_session(wire: &v1::HostSession) -> Option<HostSession> {
         sid: wire.sid,
         isid: wire.isid.clone(),
         logged_in: wire.logged_in,
-        since: (wire.since_us > 0).then(|| time_of(wire.since_us)),
+        since: moment(wire.since_us),
         relogins: wire.relogins,
     })
 }

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use mooring_api::{Message, v1};
 use mooring_model::{AgentId, AttachmentId, ConnectionPhase, ConnectionReport, Cure, Generation, VolumeId};
+use tokio::time::Instant;
 
 use super::wishes::{self, Rewished};
 use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Inner, Next};
@@ -49,7 +50,7 @@ fn enters(row: &AttachmentRow) -> bool {
 }
 
 fn text_of(name: &str, report: &ConnectionReport) -> String {
-    let problems = report.problems.iter().map(|problem| format!("{}: {}", problem.object, problem.text));
+    let problems = report.problems.iter().map(ToString::to_string);
     let problems = problems.collect::<Vec<_>>().join("; ");
     let why = if problems.is_empty() { "the agent gives no reason" } else { problems.as_str() };
     format!("{name}: connection {}: {why}", report.phase)
@@ -58,13 +59,13 @@ fn text_of(name: &str, report: &ConnectionReport) -> String {
 impl Inner {
     pub(super) async fn host_pass(self: &Arc<Self>, id: VolumeId, host: AgentId) -> Result<Next, Refusal> {
         let read = move |db: &Db<'_>| read_work(db, id, host);
-        let Some(work) = self.store.read("read a connection", read).await? else { return Ok(Next::Idle) };
+        let Some(work) = self.store.read_one("read a connection", read).await? else { return Ok(Next::Idle) };
         if work.review
             || (work.spec.wish.body.is_none() && work.spec.settled && !work.rows.iter().any(leaves))
         {
             return Ok(Next::Idle);
         }
-        let Ok(agent) = self.agents.up(host) else { return Ok(Next::Idle) };
+        let Ok(agent) = self.agents.held(host) else { return Ok(Next::Idle) };
         let seen = agent.connection(id);
         let moving = work.spec.wish.body.is_none() || work.rows.iter().any(|row| leaves(row) || enters(row));
         let due = seen.put_at.is_none_or(|at| at.elapsed() >= AGAIN);
@@ -153,7 +154,7 @@ impl Inner {
         let inner = Arc::clone(self);
         self.spawn(async move {
             let read = move |db: &Db<'_>| Ok(db.volume(id)?);
-            let Ok(Some(volume)) = inner.store.read("read a volume", read).await else { return };
+            let Ok(Some(volume)) = inner.store.read_one("read a volume", read).await else { return };
             if let Ok(agent) = inner.agents.up(volume.agent)
                 && let Err(error) = inner.look(&agent, id).await
             {
@@ -184,7 +185,7 @@ impl Inner {
                         row.connect_wanted = true;
                     }
                 } else if !leaving && enters(&row) {
-                    fail(&mut row, &text);
+                    fail(db, &mut row, &text)?;
                 } else {
                     continue;
                 }
@@ -200,10 +201,11 @@ impl Inner {
 }
 
 /// An attach that is given up: its host lets go, then its grant goes, and its row says why.
-fn fail(row: &mut AttachmentRow, text: &str) {
+fn fail(db: &Db<'_>, row: &mut AttachmentRow, text: &str) -> Result<(), Abort> {
     row.status = AttachmentStatus::ErrorAttaching;
     row.connect_wanted = false;
     row.fault = Some(text.to_owned());
+    Ok(db.keep_attach_failed(row)?)
 }
 
 /// What is known of a connection.
@@ -250,9 +252,9 @@ fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
                 }
                 report => {
                     settled.waits = true;
-                    if let Some(text) = failure(&row, report, seen) {
+                    if let Some(text) = failure(&row, report, seen, db.now) {
                         let mut row = row;
-                        fail(&mut row, &text);
+                        fail(db, &mut row, &text)?;
                         changed.push(row);
                     }
                 }
@@ -266,21 +268,28 @@ fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
     Ok(settled)
 }
 
-/// Why an attach is given up, if it is: what nobody but a person can cure, or what did not get better for too long.
-fn failure(row: &AttachmentRow, report: Option<&ConnectionReport>, seen: &Seen) -> Option<String> {
+/// Why an attach is given up, if it is: what nobody but a person can cure, or what did not get better for too long, also a
+/// portal that never answers.
+fn failure(
+    row: &AttachmentRow,
+    report: Option<&ConnectionReport>,
+    seen: &Seen,
+    now: SystemTime,
+) -> Option<String> {
     let report = report?;
     let text = || text_of(&seen.name, report);
     match report.phase {
-        ConnectionPhase::Forbidden => Some(text()),
+        ConnectionPhase::Forbidden => return Some(text()),
         ConnectionPhase::Failed if report.problems.iter().any(|problem| problem.cure != Cure::Retry) => {
-            Some(text())
+            return Some(text());
         }
-        ConnectionPhase::Failed => {
-            let tried = SystemTime::now().duration_since(row.created_at).unwrap_or_default();
-            (tried >= ATTACH_GIVE_UP).then(|| format!("given up after {} s: {}", tried.as_secs(), text()))
-        }
-        _ => None,
+        _ => {}
     }
+    // Since the host was told: what the storage agent took is not the host's.
+    let granted = row.steps.iter().find(|(step, _)| step == "granted").map_or(0, |(_, ms)| *ms);
+    let told = row.created_at + Duration::from_millis(granted);
+    let tried = now.duration_since(told).unwrap_or_default();
+    (tried >= ATTACH_GIVE_UP).then(|| format!("given up after {} s: {}", tried.as_secs(), text()))
 }
 
 /// The host has its verified device and its path.

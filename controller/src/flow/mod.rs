@@ -7,24 +7,34 @@
 //! What must never happen here: a plan that is kept; a call for an object that the store does not know; a job that waits for
 //! another volume's agent.
 
+mod growth;
 mod host;
+pub(crate) mod numbers;
+pub(crate) mod place;
+mod pulse;
 pub(crate) mod review;
+pub(crate) mod seen;
+mod status;
 mod storage;
 pub(crate) mod wishes;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use mooring_model::{AgentId, AttachmentId, VolumeId};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use crate::agents::Agents;
+use crate::agents::{Agents, lease};
 use crate::service::{Refusal, ServiceOptions};
-use crate::store::{Store, micros};
+use crate::store::{Db, Store, micros};
+pub(crate) use pulse::Follower;
+use pulse::Pulse;
+pub(crate) use status::{Promised, derived};
 
 /// How long an agent is asked to wait for the kernel.
 pub(crate) const AGENT_WAIT_MS: u32 = 5_000;
@@ -59,6 +69,43 @@ pub(crate) enum Next {
 struct Flight {
     dirty: AtomicBool,
     wake: Notify,
+    /// It waits for an answer that says all that reports say meanwhile.
+    asking: AtomicBool,
+    /// One of those came.
+    heard: AtomicBool,
+}
+
+/// A job waits for its agent's answer. What the agent reports until then is looked at with the answer, and asks for no look of
+/// its own; unless there is no answer.
+struct Asking(Option<Arc<Flight>>);
+
+impl Asking {
+    /// It came. What is looked at after this is no older than any report that asked for no look.
+    fn answered(mut self) {
+        if let Some(flight) = self.0.take() {
+            flight.asking.store(false, Ordering::SeqCst);
+            flight.heard.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if let Some(flight) = &self.0 {
+            flight.asking.store(false, Ordering::SeqCst);
+            if flight.heard.swap(false, Ordering::SeqCst) {
+                flight.kick();
+            }
+        }
+    }
+}
+
+impl Flight {
+    /// Sees that its job looks again.
+    fn kick(&self) {
+        self.dirty.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
 }
 
 /// The control plane's inside: what every task holds.
@@ -67,9 +114,12 @@ pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) agents: Agents,
     flights: Mutex<HashMap<Job, Arc<Flight>>>,
-    pulses: Mutex<HashMap<VolumeId, watch::Sender<u64>>>,
+    /// In order, so that all are told in the same order each time.
+    pulses: Mutex<BTreeMap<VolumeId, Pulse>>,
     clocks: Mutex<HashMap<AttachmentId, Instant>>,
     tasks: Mutex<Option<JoinSet<()>>>,
+    /// For other controllers on the same database.
+    pub(crate) notes: lease::Notes,
     born: u64,
 }
 
@@ -85,8 +135,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Inner {
     pub(crate) fn new(options: ServiceOptions, store: Store) -> Self {
-        let agents = Agents::new(options.agents.clone());
+        let agents = Agents::new(options.agents.clone(), store.dialer().is_some());
+        let now = options.clock.now();
         Self {
+            notes: lease::Notes::new(store.dialer().is_some()),
             options,
             store,
             agents,
@@ -95,7 +147,7 @@ impl Inner {
             clocks: Mutex::default(),
             tasks: Mutex::new(Some(JoinSet::new())),
             // Revisions of an earlier run must not look like ours.
-            born: u64::try_from(micros(SystemTime::now())).unwrap_or(0),
+            born: u64::try_from(micros(now)).unwrap_or(0),
         }
     }
 
@@ -112,22 +164,34 @@ impl Inner {
         lock(&self.tasks).take()
     }
 
-    /// Says that something of a volume may have changed.
-    pub(crate) fn touch(&self, volume: VolumeId) {
+    /// Says that something of a volume may have changed. Returns its new revision.
+    pub(crate) fn touch(&self, volume: VolumeId) -> u64 {
+        self.notes.touch(volume);
+        self.touch_here(volume)
+    }
+
+    /// The same, to those who follow it on this controller.
+    pub(crate) fn touch_here(&self, volume: VolumeId) -> u64 {
         let mut pulses = lock(&self.pulses);
-        let pulse = pulses.entry(volume).or_insert_with(|| watch::Sender::new(self.born));
-        pulse.send_modify(|revision| *revision += 1);
+        pulses.entry(volume).or_insert_with(|| Pulse::new(self.born)).beat()
+    }
+
+    /// Follows what changes of a volume after a revision; also, whether something has already.
+    pub(crate) fn follow_from(&self, volume: VolumeId, known: u64) -> (Follower, bool) {
+        let changes = self.follow(volume);
+        let news = changes.seen() != known;
+        (changes, news)
     }
 
     /// Follows what changes of a volume.
-    pub(crate) fn follow(&self, volume: VolumeId) -> watch::Receiver<u64> {
+    pub(crate) fn follow(&self, volume: VolumeId) -> Follower {
         let mut pulses = lock(&self.pulses);
-        pulses.entry(volume).or_insert_with(|| watch::Sender::new(self.born)).subscribe()
+        pulses.entry(volume).or_insert_with(|| Pulse::new(self.born)).follow()
     }
 
     /// The revision of a volume.
     pub(crate) fn revision(&self, volume: VolumeId) -> u64 {
-        lock(&self.pulses).get(&volume).map_or(self.born, |pulse| *pulse.borrow())
+        lock(&self.pulses).get(&volume).map_or(self.born, Pulse::revision)
     }
 
     /// A request came for this attachment: its steps are measured from now.
@@ -141,27 +205,51 @@ impl Inner {
 
     /// Milliseconds since the request; after a restart, by the wall clock.
     pub(crate) fn elapsed_ms(&self, id: AttachmentId, created: SystemTime) -> u64 {
-        let took = lock(&self.clocks)
-            .get(&id)
-            .map_or_else(|| SystemTime::now().duration_since(created).unwrap_or_default(), Instant::elapsed);
+        let took = lock(&self.clocks).get(&id).map_or_else(
+            || self.options.clock.now().duration_since(created).unwrap_or_default(),
+            Instant::elapsed,
+        );
         u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Wakes everything that a change of wishes concerns.
+    /// Wakes everything that a change of wishes concerns, and says that there was one.
     pub(crate) fn go(self: &Arc<Self>, volume: VolumeId, hosts: &BTreeSet<AgentId>) {
+        self.wake(volume, hosts);
+        self.touch(volume);
+    }
+
+    /// Wakes everything that a change of wishes concerns.
+    pub(crate) fn wake(self: &Arc<Self>, volume: VolumeId, hosts: &BTreeSet<AgentId>) {
         self.kick(Job::Storage(volume));
         for host in hosts {
             self.kick(Job::Host(volume, *host));
         }
-        self.touch(volume);
+        self.notes.wish(volume);
+    }
+
+    /// Ends announced detaches when their time is over.
+    pub(crate) fn expire_holds(self: &Arc<Self>, volume: VolumeId, after: Duration) {
+        let inner = Arc::clone(self);
+        self.spawn(async move {
+            tokio::time::sleep(after).await;
+            let write = move |db: &Db<'_>| Ok(db.expire_holds(volume)?);
+            match inner.store.write("end an announced detach", write).await {
+                Ok(false) => {}
+                Ok(true) => {
+                    inner.touch(volume);
+                }
+                Err(refusal) => {
+                    tracing::warn!(%volume, error = %refusal, "cannot end an announced detach");
+                }
+            }
+        });
     }
 
     /// Sees that a job looks again, now or when its pass has ended.
     pub(crate) fn kick(self: &Arc<Self>, job: Job) {
         let mut flights = lock(&self.flights);
         if let Some(flight) = flights.get(&job) {
-            flight.dirty.store(true, Ordering::Release);
-            flight.wake.notify_one();
+            flight.kick();
             return;
         }
         let flight = Arc::new(Flight::default());
@@ -174,10 +262,14 @@ impl Inner {
     async fn fly(self: &Arc<Self>, job: Job, flight: &Flight) {
         loop {
             flight.dirty.store(false, Ordering::Release);
-            let next = match job {
-                Job::Storage(volume) => self.storage_pass(volume).await,
-                Job::Host(volume, host) => self.host_pass(volume, host).await,
+            let pass = async {
+                match job {
+                    Job::Storage(volume) => self.storage_pass(volume).await,
+                    Job::Host(volume, host) => self.host_pass(volume, host).await,
+                }
             };
+            // Who drives the agent from now on does it all again.
+            let next = lease::guarded(pass).await.unwrap_or(Ok(Next::Idle));
             let next = next.unwrap_or_else(|refusal| {
                 tracing::warn!(?job, error = %refusal, "a pass failed");
                 Next::After(AGAIN)
@@ -208,6 +300,31 @@ impl Inner {
         self.touch(volume);
     }
 
+    /// From now on the job of a volume waits for its storage agent's answer.
+    fn ask_storage(&self, volume: VolumeId) -> Asking {
+        let flight = lock(&self.flights).get(&Job::Storage(volume)).cloned();
+        if let Some(flight) = &flight {
+            flight.asking.store(true, Ordering::SeqCst);
+        }
+        Asking(flight)
+    }
+
+    /// A storage agent's report of an export came, and is kept already. `shown`: those who follow the volume see it, too.
+    pub(crate) fn export_news(self: &Arc<Self>, volume: VolumeId, shown: bool) {
+        let flight = lock(&self.flights).get(&Job::Storage(volume)).cloned();
+        let Some(flight) = flight.filter(|flight| flight.asking.load(Ordering::SeqCst)) else {
+            return self.storage_news(volume);
+        };
+        flight.heard.store(true, Ordering::SeqCst);
+        // It may have ended meanwhile without an answer.
+        if !flight.asking.load(Ordering::SeqCst) && flight.heard.swap(false, Ordering::SeqCst) {
+            return self.storage_news(volume);
+        }
+        if shown {
+            self.touch(volume);
+        }
+    }
+
     /// A host's report came.
     pub(crate) fn host_news(self: &Arc<Self>, volume: VolumeId, host: AgentId) {
         self.kick(Job::Host(volume, host));
@@ -216,17 +333,56 @@ impl Inner {
 
     /// Says to all who follow anything that it may have changed.
     pub(crate) fn touch_all(&self) {
+        self.touch_all_here();
+    }
+
+    /// The same, on this controller.
+    pub(crate) fn touch_all_here(&self) {
         for pulse in lock(&self.pulses).values() {
-            pulse.send_modify(|revision| *revision += 1);
+            pulse.beat();
         }
     }
 
     /// After a start: goes on with everything that was on its way.
     pub(crate) async fn resume(self: &Arc<Self>) -> Result<(), Refusal> {
-        let moving = self.store.read("list what was on its way", |db| Ok(db.volumes_in_motion()?)).await?;
+        let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, db.volumes_held()?, db.now));
+        let (moving, held, now) = self.store.read("list what was on its way", read).await?;
         for volume in moving {
             self.kick(Job::Storage(volume));
         }
+        for (volume, until) in held {
+            let left = until.and_then(|until| until.duration_since(now).ok());
+            self.expire_holds(volume, left.unwrap_or_default());
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asking() -> (Arc<Flight>, Asking) {
+        let flight = Arc::new(Flight { asking: true.into(), ..Flight::default() });
+        (Arc::clone(&flight), Asking(Some(flight)))
+    }
+
+    #[test]
+    fn what_is_heard_before_an_answer_needs_no_look_of_its_own() {
+        let (flight, asking) = asking();
+        flight.heard.store(true, Ordering::SeqCst);
+        asking.answered();
+        assert!(!flight.dirty.load(Ordering::SeqCst) && !flight.asking.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn without_an_answer_it_is_looked_at() {
+        for heard in [true, false] {
+            let (flight, asking) = asking();
+            flight.heard.store(heard, Ordering::SeqCst);
+            drop(asking);
+            assert_eq!(flight.dirty.load(Ordering::SeqCst), heard);
+            assert!(!flight.asking.load(Ordering::SeqCst));
+        }
     }
 }

@@ -5,26 +5,27 @@
 //!
 //! What must never happen here: a newer wish at an agent overwritten; anything inferred from what we do not know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mooring_model::{AgentId, Fence, Generation, Phase, Stamp, VolumeId};
 
 use super::{Inner, Next};
-use crate::agents::{SeenConnection, SeenVolume};
+use crate::agents::{Kept, SeenConnection};
 use crate::service::Refusal;
-use crate::store::{Abort, Db, Kind};
+use crate::store::{Abort, Db, Kind, ReviewKind};
 
 /// Why a volume is in review right after a restore.
 pub(crate) const RESTORED: &str =
-    "the controller's database was restored, and this volume's storage agent was not heard yet";
+    "the controller's database was restored or rebuilt, and this volume's storage agent was not heard yet";
 
-/// What an agent keeps is newer than what we wish, or another history of the same generation.
+/// What an agent keeps is newer than what we wish, or another history of the same generation. What we never wished and
+/// it keeps is of another history, too: of a backup from before the first wish.
 fn is_ahead(ours: Option<&Stamp>, theirs: Option<&Stamp>) -> Option<Generation> {
-    let (ours, theirs) = (ours?, theirs?);
-    match ours.fence(Some(theirs)) {
-        Fence::Stale | Fence::Conflict => Some(theirs.generation),
-        Fence::Newer | Fence::Same => None,
+    let theirs = theirs?;
+    match ours.map(|ours| ours.fence(Some(theirs))) {
+        None | Some(Fence::Stale | Fence::Conflict) => Some(theirs.generation),
+        Some(Fence::Newer | Fence::Same) => None,
     }
 }
 
@@ -36,28 +37,93 @@ fn text(name: &str, what: &str, ours: Option<&Stamp>, theirs: Generation) -> Str
     )
 }
 
+fn deleted(name: &str, ours: Option<&Stamp>, theirs: Generation) -> String {
+    let ours = ours.map_or(Generation::ZERO, |stamp| stamp.generation);
+    format!(
+        "agent {name} keeps that this volume was deleted, as generation {theirs}, and this database has {ours}: the database is \
+         older than its agents. If it was restored and nobody said so, stop the controller and start it once with --restored. \
+         The data is gone: confirm to make the volume again, empty; if nobody wants it, delete that one then"
+    )
+}
+
+/// The agent keeps no wish of a volume that it had once, and finds nothing of it.
+fn is_lost(theirs: &Kept, id: VolumeId) -> bool {
+    let phase = theirs.volume(id).map(|report| report.phase);
+    theirs.volume_stamp.is_none() && phase != Some(Phase::Orphan)
+}
+
 /// What a comparison found.
 #[derive(Debug, Default)]
 pub(crate) struct Compared {
     /// Volumes and connections that nobody here knows.
     pub(crate) orphans: BTreeMap<String, String>,
-    /// To look at now.
-    pub(crate) volumes: Vec<VolumeId>,
+    /// Volumes whose review has ended, with the hosts whose connections waited for that.
+    pub(crate) released: BTreeMap<VolumeId, BTreeSet<AgentId>>,
+}
+
+impl Compared {
+    fn release(&mut self, db: &Db<'_>, id: VolumeId) -> Result<(), Abort> {
+        db.end_review(id)?;
+        self.released.insert(id, db.connections_of(id)?.into_iter().collect());
+        Ok(())
+    }
 }
 
 fn stamp_of(db: &Db<'_>, volume: VolumeId, kind: Kind) -> Result<Option<Stamp>, Abort> {
     Ok(db.spec(volume, kind)?.map(|spec| spec.stamp))
 }
 
-fn put_in_review(db: &Db<'_>, volume: VolumeId, theirs: Generation, why: &str) -> Result<(), Abort> {
+/// Whatever is wished from now on is newer than all that an agent keeps of other histories.
+fn rise_above<'a>(db: &Db<'_>, name: &str, stamps: impl Iterator<Item = &'a Stamp>) -> Result<(), Abort> {
+    let newest = stamps.map(|stamp| stamp.generation.epoch).max().unwrap_or(0);
+    if let Some(epoch) = db.rise_above(name, newest)? {
+        tracing::warn!(agent = name, epoch, "an agent is ahead of this database: the epoch is raised");
+    }
+    Ok(())
+}
+
+fn put_in_review(
+    db: &Db<'_>,
+    volume: VolumeId,
+    theirs: Generation,
+    kind: ReviewKind,
+    why: &str,
+) -> Result<(), Abort> {
     let epoch = db.epoch()?;
     // One restore, one epoch: raised when the first agent shows that there was another history.
     if epoch <= theirs.epoch {
         let raised = db.raise_epoch(theirs.epoch.saturating_add(1))?;
         tracing::warn!(epoch = raised, "an agent is ahead of this database: the epoch is raised");
     }
-    tracing::warn!(%volume, why, "a volume is in review");
-    Ok(db.set_review(volume, Some(why))?)
+    tracing::warn!(%volume, kind = kind.as_str(), why, "a volume is in review");
+    Ok(db.put_in_review(volume, kind, why)?)
+}
+
+/// Generations, and the text about them.
+struct Ahead {
+    kind: ReviewKind,
+    newest: Generation,
+    why: String,
+}
+
+/// Whether a storage agent keeps anything of a volume that is newer than this database.
+fn ahead_of(db: &Db<'_>, name: &str, id: VolumeId, theirs: &Kept) -> Result<Option<Ahead>, Abort> {
+    let mut ahead = None;
+    for (kind, what, stamp) in
+        [(Kind::Export, "export", &theirs.export_stamp), (Kind::Volume, "volume", &theirs.volume_stamp)]
+    {
+        let ours = stamp_of(db, id, kind)?;
+        let Some(newest) = is_ahead(ours.as_ref(), stamp.as_ref()) else { continue };
+        let phase = theirs.volume(id).map(|report| report.phase);
+        let (kind, why) = match (kind, phase) {
+            (Kind::Volume, Some(Phase::Gone | Phase::Deleting)) => {
+                (ReviewKind::Deleted, deleted(name, ours.as_ref(), newest))
+            }
+            _ => (ReviewKind::Ahead, text(name, what, ours.as_ref(), newest)),
+        };
+        ahead = Some(Ahead { kind, newest, why });
+    }
+    Ok(ahead)
 }
 
 /// Compares a storage agent's volumes with the store.
@@ -65,36 +131,59 @@ pub(crate) fn compare_storage(
     db: &Db<'_>,
     name: &str,
     agent: AgentId,
-    seen: &BTreeMap<VolumeId, SeenVolume>,
+    seen: &BTreeMap<VolumeId, Arc<Kept>>,
 ) -> Result<Compared, Abort> {
     let mut compared = Compared::default();
+    // One of an older release does not say it at hello.
+    let stamps = seen.values().flat_map(|kept| [&kept.volume_stamp, &kept.export_stamp]).flatten();
+    rise_above(db, name, stamps)?;
+    let nothing = Arc::new(Kept::default());
     for volume in db.volumes_on(agent)? {
-        let nothing = SeenVolume::default();
         let theirs = seen.get(&volume.id).unwrap_or(&nothing);
-        let mut ahead = None;
-        for (kind, what, stamp) in
-            [(Kind::Volume, "volume", &theirs.volume_stamp), (Kind::Export, "export", &theirs.export_stamp)]
-        {
-            let ours = stamp_of(db, volume.id, kind)?;
-            if let Some(generation) = is_ahead(ours.as_ref(), stamp.as_ref()) {
-                ahead = Some((generation, text(name, what, ours.as_ref(), generation)));
+        let kind = volume.review.as_ref().map(|review| review.kind);
+        match ahead_of(db, name, volume.id, theirs)? {
+            Some(ahead) => put_in_review(db, volume.id, ahead.newest, ahead.kind, &ahead.why)?,
+            // An agent that has lost its store still has the data. Without it, an empty volume would stand in its place.
+            None if kind.is_none() && volume.is_served() && is_lost(theirs, volume.id) => {
+                let why = format!(
+                    "agent {name} has lost its store and has no data of this volume in its pools: bring the disks of pool {} \
+                     back and restart that agent, or confirm to make the volume again, empty",
+                    volume.pool
+                );
+                tracing::warn!(volume = %volume.id, why, "a volume is in review");
+                db.put_in_review(volume.id, ReviewKind::Lost, &why)?;
             }
+            // Its disks are back, or its store is.
+            None if kind == Some(ReviewKind::Lost) && !is_lost(theirs, volume.id) => {
+                compared.release(db, volume.id)?;
+            }
+            None if kind != Some(ReviewKind::Restored) => {}
+            // Lost, or deleted after the backup was made, and that is forgotten: to wish it again would make an empty one in its
+            // place.
+            None if volume.is_served() && theirs.volume_stamp.is_none() => {
+                let why = format!(
+                    "agent {name} has nothing of this volume: it was deleted after this database was backed up (restored), or \
+                     its agent has lost it; confirm to make it again, empty"
+                );
+                db.put_in_review(volume.id, ReviewKind::Missing, &why)?;
+            }
+            None => compared.release(db, volume.id)?,
         }
-        match ahead {
-            Some((generation, why)) => put_in_review(db, volume.id, generation, &why)?,
-            None if volume.review.as_deref() == Some(RESTORED) => db.set_review(volume.id, None)?,
-            None => {}
-        }
-        compared.volumes.push(volume.id);
     }
     for (id, theirs) in seen {
-        let phase = theirs.volume.as_ref().map(|report| report.phase);
-        if phase != Some(Phase::Gone) && db.volume(*id)?.is_none() && db.spec(*id, Kind::Volume)?.is_none() {
-            let grants = theirs.export.as_ref().map_or(0, |export| export.grants.len());
-            let text =
-                format!("volume {id} is there with {grants} grant(s), and no volume here: it is left alone");
-            compared.orphans.insert(format!("volume {id}"), text);
+        let phase = theirs.volume(*id).map(|report| report.phase);
+        if phase == Some(Phase::Gone) {
+            continue;
         }
+        let here = match db.volume(*id)? {
+            // A volume that another agent has by now is nobody's here.
+            Some(volume) if volume.agent != agent => "the volume is at another agent",
+            None if db.spec(*id, Kind::Volume)?.is_none() => "no volume here",
+            Some(_) | None => continue,
+        };
+        let grants = theirs.export(*id).map_or(0, |export| export.grants.len());
+        let text = format!("volume {id} is there with {grants} grant(s), and {here}: it is left alone");
+        compared.orphans.insert(format!("volume {id}"), text);
     }
     Ok(compared)
 }
@@ -107,16 +196,17 @@ pub(crate) fn compare_host(
     seen: &BTreeMap<VolumeId, SeenConnection>,
 ) -> Result<Compared, Abort> {
     let mut compared = Compared::default();
+    rise_above(db, name, seen.values().filter_map(|theirs| theirs.stamp.as_ref()))?;
     for (id, theirs) in seen {
         let ours = stamp_of(db, *id, Kind::Connection(agent))?;
         if ours.is_none() {
             let text = format!("a connection to volume {id} is there, and none here: it is left alone");
             compared.orphans.insert(format!("connection {id}"), text);
         } else if let Some(generation) = is_ahead(ours.as_ref(), theirs.stamp.as_ref()) {
-            put_in_review(db, *id, generation, &text(name, "connection", ours.as_ref(), generation))?;
+            let why = text(name, "connection", ours.as_ref(), generation);
+            put_in_review(db, *id, generation, ReviewKind::Ahead, &why)?;
         }
     }
-    compared.volumes = db.connections_on(agent)?;
     Ok(compared)
 }
 
@@ -127,7 +217,7 @@ impl Inner {
             format!("{why}: this database may be an older state; nothing is sent until an operator confirms");
         let write = move |db: &Db<'_>| {
             let generation = Generation { epoch: db.epoch()?.saturating_sub(1), counter: 0 };
-            put_in_review(db, id, generation, &why)
+            put_in_review(db, id, generation, ReviewKind::Refused, &why)
         };
         self.store.write("put a volume in review", write).await?;
         self.touch(id);

@@ -5,17 +5,19 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_api::{Message, v1};
-use mooring_model::{AgentId, Cure, ExportReport, Generation, Iqn, Phase, Proof, Receipt, VolumeId};
+use mooring_model::{AgentId, AttachmentId, Cure, ExportReport, Generation, Phase, Proof, Receipt, VolumeId};
 
+use super::seen::{fc_ports, is_same_place, is_seen, seen_mode, wanted_mode};
 use super::wishes::{self, Rewished};
-use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, Next};
+use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, Next, growth};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, wire};
 use crate::domain::AttachmentStatus;
-use crate::rules::{self, Operation};
+use crate::initiators::Initiators;
+use crate::rules::Operation;
 use crate::service::Refusal;
 use crate::store::{Abort, AttachmentRow, Db, Kind, SpecRow, VolumeRow};
 
@@ -23,11 +25,14 @@ use crate::store::{Abort, AttachmentRow, Db, Kind, SpecRow, VolumeRow};
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a pass works on.
-struct Work {
-    volume: VolumeRow,
+pub(super) struct Work {
+    pub(super) volume: VolumeRow,
     rows: Vec<AttachmentRow>,
-    volume_spec: Option<SpecRow>,
+    pub(super) volume_spec: Option<SpecRow>,
     export_spec: Option<SpecRow>,
+    /// While it is being made: its wish may have reached its agent; its agent was seen to have it.
+    sent: bool,
+    taken: bool,
 }
 
 /// What has become true.
@@ -39,12 +44,15 @@ struct Settled {
     /// Something is on its way still.
     waits: bool,
     rewished: Rewished,
-    attached: Vec<mooring_model::AttachmentId>,
+    attached: Vec<AttachmentId>,
 }
 
 fn read_work(db: &Db<'_>, id: VolumeId) -> Result<Option<Work>, Abort> {
     let Some(volume) = db.volume(id)? else { return Ok(None) };
+    let creating = volume.operation == Some(Operation::Creating);
     Ok(Some(Work {
+        sent: !creating || db.may_be_sent(id)?,
+        taken: !creating || db.is_taken(id)?,
         rows: db.attachments_of(id)?,
         volume_spec: db.spec(id, Kind::Volume)?,
         export_spec: db.spec(id, Kind::Export)?,
@@ -62,37 +70,58 @@ impl Inner {
     }
 
     pub(super) async fn storage_pass(self: &Arc<Self>, id: VolumeId) -> Result<Next, Refusal> {
-        let Some(work) = self.store.read("read a volume", move |db| read_work(db, id)).await? else {
+        let Some(work) = self.store.read_one("read a volume", move |db| read_work(db, id)).await? else {
             return Ok(Next::Idle);
         };
         if work.volume.review.is_some() {
             return Ok(Next::Idle);
         }
         // When it is up again, all of its volumes look again.
-        let Ok(agent) = self.agents.up(work.volume.agent) else { return Ok(Next::Idle) };
+        let at = work.volume.agent;
+        let Ok(agent) = self.agents.held(at) else {
+            // One that another controller drives is that one's business.
+            let up = self.agents.up(at).is_ok();
+            return if up { Ok(Next::Idle) } else { self.unreachable_pass(&work.volume).await };
+        };
         if matches!(work.volume.operation, Some(Operation::Deleting | Operation::ErrorDeleting)) {
             return self.delete_pass(&agent, &work).await;
         }
         if let Some(next) = self.volume_pass(&agent, &work).await? {
             return Ok(next);
         }
-        self.export_pass(&agent, work).await
+        let extending = work.volume.operation == Some(Operation::Extending);
+        let next = self.export_pass(&agent, work).await?;
+        Ok(if extending && matches!(next, Next::Idle) { Next::After(growth::LOOK_EVERY) } else { next })
     }
 
     /// The volume itself. `None`: it is there, and the export is next.
     async fn volume_pass(self: &Arc<Self>, agent: &Arc<Agent>, work: &Work) -> Result<Option<Next>, Refusal> {
         let id = work.volume.id;
         let Some(spec) = &work.volume_spec else { return Ok(Some(Next::Idle)) };
+        if work.volume.is_leaving() {
+            return self.leave_pass(agent, &work.volume, spec).await.map(Some);
+        }
+        if !work.sent && !self.mark_sent(&work.volume).await? {
+            return Ok(Some(Next::Again));
+        }
         let mut lost = None;
-        if agent.volume(id).volume_stamp.as_ref() != Some(&spec.stamp) {
-            match self.put_volume(agent, id, spec).await {
+        if agent.volume_stamp(id).as_ref() != Some(&spec.stamp) {
+            // Who reaches it does not wait until it has grown.
+            let extending = work.volume.operation == Some(Operation::Extending);
+            let wait_ms = if extending { growth::WAIT_MS } else { AGENT_WAIT_MS };
+            match self.put_volume(agent, id, spec, wait_ms).await {
                 Ok(_) => {}
                 Err(CallError::Lost(text)) => lost = Some(text),
                 Err(CallError::Stale(text)) => return self.review(id, &text).await.map(Some),
-                Err(CallError::Refused { text, .. }) => {
+                Err(CallError::Refused { text, cure, .. }) => {
                     if matches!(work.volume.operation, Some(Operation::Creating | Operation::Error)) {
-                        self.set_operation(id, Some(Operation::Error), Some(text)).await?;
-                        return Ok(Some(Next::Idle));
+                        if cure == Cure::Retry {
+                            return Ok(Some(Next::After(AGAIN)));
+                        }
+                        return self.creation_failed(agent, &work.volume, text).await.map(Some);
+                    }
+                    if work.volume.operation == Some(Operation::Extending) && cure != Cure::Retry {
+                        return self.extension_refused(agent, work, &text).await.map(Some);
                     }
                     // What it is called, for a rebuild: who reaches it does not wait for that.
                     tracing::warn!(volume = %id, error = text, "the agent does not take the volume's wish");
@@ -103,10 +132,13 @@ impl Inner {
             tracing::warn!(volume = %id, error = text, "a call was lost");
             return Ok(Some(Next::After(AGAIN)));
         }
-        let Some(report) = agent.volume(id).volume else { return Ok(Some(Next::After(AGAIN))) };
+        // One of another pool is of the time before the volume came to this one.
+        let of_now = |pool: &str| work.volume.is_served() || pool == work.volume.pool;
+        let report = agent.volume(id).filter(|report| of_now(&report.group));
+        let Some(report) = report else { return Ok(Some(Next::After(AGAIN))) };
         match (work.volume.operation, report.phase) {
             (Some(Operation::Creating | Operation::Error), Phase::Ready) => {
-                self.set_operation(id, None, None).await?;
+                self.set_operation(work, None, None).await?;
                 Ok(Some(Next::Again))
             }
             (Some(Operation::Creating), Phase::Failed)
@@ -114,8 +146,18 @@ impl Inner {
             {
                 let text = report.problems.iter().map(|p| format!("{}: {}", p.object, p.text));
                 let text = format!("{}: {}", agent.entry.name, text.collect::<Vec<_>>().join("; "));
-                self.set_operation(id, Some(Operation::Error), Some(text)).await?;
+                self.creation_failed(agent, &work.volume, text).await.map(Some)
+            }
+            (Some(Operation::Creating), Phase::Creating)
+                if !work.taken && (report.device.is_some() || report.zeroed.is_some()) =>
+            {
+                let write = move |db: &Db<'_>| Ok(db.note_taken(id)?);
+                self.store.write("keep that a volume has its space", write).await?;
                 Ok(Some(Next::Idle))
+            }
+            (Some(Operation::Extending | Operation::ErrorExtending), _) => {
+                let moved = self.growth_pass(agent, work, report).await?;
+                Ok(moved.then_some(Next::Again))
             }
             // Reports come as it goes on.
             (Some(_), _) => Ok(Some(Next::Idle)),
@@ -124,7 +166,14 @@ impl Inner {
         }
     }
 
-    async fn put_volume(&self, agent: &Arc<Agent>, id: VolumeId, spec: &SpecRow) -> Result<bool, CallError> {
+    /// Sends a volume's wish, and waits so long for it to become true.
+    pub(super) async fn put_volume(
+        &self,
+        agent: &Arc<Agent>,
+        id: VolumeId,
+        spec: &SpecRow,
+        wait_ms: u32,
+    ) -> Result<bool, CallError> {
         use v1::put_volume_request::Wish;
         let corrupt = |_| CallError::Lost("the kept wish of the volume does not decode".to_owned());
         let wish = match &spec.wish.body {
@@ -137,26 +186,32 @@ impl Inner {
             stamp: Some(stamp(spec)),
             wish: Some(wish),
             opaque: spec.wish.opaque.clone(),
-            deadline_ms: AGENT_WAIT_MS,
+            deadline_ms: wait_ms,
         };
         let answer = agent.put_volume(put).await?;
-        agent.state().volumes.entry(id).or_default().volume_stamp = Some(spec.stamp.clone());
+        agent.took_volume(id, spec.stamp.clone());
         let report = answer.report.as_ref().and_then(wire::volume);
         let gone = report.as_ref().is_some_and(|report| report.phase == Phase::Gone);
         if let Some(report) = report {
-            agent.saw_volume(report);
+            agent.saw_volume(&report);
         }
         self.touch(id);
         Ok(answer.done || gone)
     }
 
+    /// Moves a volume from the operation that this pass saw. One that stands elsewhere by now (somebody deletes it) is left
+    /// there.
     async fn set_operation(
         self: &Arc<Self>,
-        id: VolumeId,
+        work: &Work,
         operation: Option<Operation>,
         fault: Option<String>,
     ) -> Result<(), Refusal> {
+        let (id, was) = (work.volume.id, work.volume.operation);
         let write = move |db: &Db<'_>| {
+            if db.volume(id)?.is_none_or(|volume| volume.operation != was) {
+                return Ok(wishes::Rewished::default());
+            }
             db.set_operation(id, operation, fault.as_deref())?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
@@ -168,18 +223,17 @@ impl Inner {
     /// The export first, then the volume with its data, then our row.
     async fn delete_pass(self: &Arc<Self>, agent: &Arc<Agent>, work: &Work) -> Result<Next, Refusal> {
         let id = work.volume.id;
-        let seen = agent.volume(id);
         if let Some(spec) = &work.export_spec
-            && seen.export_stamp.as_ref() != Some(&spec.stamp)
+            && agent.export_stamp(id).as_ref() != Some(&spec.stamp)
         {
             match self.put_export(agent, id, spec, v1::LiveSessions::Refuse).await {
                 Ok((true, _)) => {}
                 Ok((false, _)) => return Ok(Next::After(AGAIN)),
-                Err(error) => return self.delete_failed(id, error).await,
+                Err(error) => return self.delete_failed(work, error).await,
             }
         }
         let Some(spec) = &work.volume_spec else { return Ok(Next::Idle) };
-        match self.put_volume(agent, id, spec).await {
+        match self.put_volume(agent, id, spec, AGENT_WAIT_MS).await {
             Ok(true) => {
                 let delete = move |db: &Db<'_>| Ok(db.delete_volume(id)?);
                 self.store.write("take a deleted volume away", delete).await?;
@@ -187,23 +241,19 @@ impl Inner {
                 Ok(Next::Idle)
             }
             Ok(false) => Ok(Next::After(AGAIN)),
-            Err(error) => self.delete_failed(id, error).await,
+            Err(error) => self.delete_failed(work, error).await,
         }
     }
 
-    async fn delete_failed(self: &Arc<Self>, id: VolumeId, error: CallError) -> Result<Next, Refusal> {
+    async fn delete_failed(self: &Arc<Self>, work: &Work, error: CallError) -> Result<Next, Refusal> {
         match error {
-            CallError::Stale(text) => self.review(id, &text).await,
+            CallError::Stale(text) => self.review(work.volume.id, &text).await,
             CallError::Refused { text, cure, .. } if cure != Cure::Retry => {
-                let write = move |db: &Db<'_>| {
-                    Ok(db.set_operation(id, Some(Operation::ErrorDeleting), Some(&text))?)
-                };
-                self.store.write("say why a volume is not deleted", write).await?;
-                self.touch(id);
+                self.set_operation(work, Some(Operation::ErrorDeleting), Some(text)).await?;
                 Ok(Next::Idle)
             }
             CallError::Lost(text) | CallError::Refused { text, .. } => {
-                tracing::warn!(volume = %id, error = text, "a volume is not deleted yet");
+                tracing::warn!(volume = %work.volume.id, error = text, "a volume is not deleted yet");
                 Ok(Next::After(AGAIN))
             }
         }
@@ -232,18 +282,18 @@ impl Inner {
             deadline_ms: AGENT_WAIT_MS,
             live_sessions: live.into(),
         };
+        let asking = self.ask_storage(id);
         let answer = agent.put_export(put).await?;
-        {
-            let mut state = agent.state();
-            let seen = state.volumes.entry(id).or_default();
-            seen.export_stamp = Some(spec.stamp.clone());
-            seen.put_at = Some(Instant::now());
+        asking.answered();
+        let receipts: Vec<_> = answer.receipts.iter().filter_map(wire::receipt).collect();
+        let all = answer.done && receipts.iter().all(|receipt| receipt.proof == Proof::Proven);
+        agent.took_export(id, spec.stamp.clone(), all && !receipts.is_empty());
+        // As a rule it was reported, too, and whoever came second says nothing new.
+        let report = answer.report.as_ref().and_then(wire::export);
+        if report.is_none_or(|report| agent.saw_export(&report)) {
+            self.touch(id);
         }
-        if let Some(report) = answer.report.as_ref().and_then(wire::export) {
-            agent.saw_export(report);
-        }
-        self.touch(id);
-        Ok((answer.done, answer.receipts.iter().filter_map(wire::receipt).collect()))
+        Ok((answer.done, receipts))
     }
 
     async fn export_pass(self: &Arc<Self>, agent: &Arc<Agent>, work: Work) -> Result<Next, Refusal> {
@@ -254,15 +304,13 @@ impl Inner {
             self.store.write("wish an export", wish).await?;
             return Ok(Next::Again);
         };
-        let seen = agent.volume(id);
-        let moving = work.rows.iter().any(|row| {
-            (row.grant_wanted && !row.granted && row.status == AttachmentStatus::Attaching)
-                || (row.held && !row.grant_wanted)
-        });
-        let due = seen.put_at.is_none_or(|at| at.elapsed() >= AGAIN);
+        let kept = agent.export_stamp(id);
+        let moving = work.rows.iter().any(|row| row.is_coming() || row.is_revoking());
+        let due = agent.put_at(id).is_none_or(|at| at.elapsed() >= AGAIN);
         let mut receipts = Vec::new();
-        if seen.export_stamp.as_ref() != Some(&spec.stamp) || (moving && due) {
-            let live = live_sessions(&work.rows);
+        if kept.as_ref() != Some(&spec.stamp) || (moving && due) {
+            let taken = kept.as_ref().map_or(Generation::ZERO, |stamp| stamp.generation);
+            let live = live_sessions(&work.rows, taken);
             match self.put_export(agent, id, spec, live).await {
                 Ok((_, taken)) => receipts = taken,
                 Err(CallError::Lost(text)) => {
@@ -275,29 +323,40 @@ impl Inner {
                 }
             }
         }
-        self.settle_export(agent, id, receipts).await
+        self.settle_export(agent, &work, receipts).await
     }
 
     async fn settle_export(
         self: &Arc<Self>,
         agent: &Arc<Agent>,
-        id: VolumeId,
+        work: &Work,
         mut receipts: Vec<Receipt>,
     ) -> Result<Next, Refusal> {
+        let id = work.volume.id;
         let mut looked = false;
         loop {
-            let report = agent.volume(id).export;
+            receipts.extend(agent.take_receipts(id));
+            let said = once(std::mem::take(&mut receipts));
+            let report = agent.export(id);
+            match arrived(self, work, report.as_ref(), &said) {
+                Arrived::Nothing(next) if !looked => return Ok(next),
+                Arrived::Grants(noted) if !looked => return self.note_grants(id, noted).await,
+                _ => {}
+            }
             let inner = Arc::clone(self);
-            let write = move |db: &Db<'_>| settle(&inner, db, id, report.as_ref(), &receipts, looked);
+            let write = move |db: &Db<'_>| settle(&inner, db, id, report.as_ref(), &said, looked);
             let settled = self.store.write("settle an export", write).await?;
             for done in settled.attached {
                 self.stop_clock(done);
             }
             if settled.changed {
-                self.go(id, &settled.rewished.hosts);
+                for host in &settled.rewished.hosts {
+                    self.kick(Job::Host(id, *host));
+                }
+                self.touch(id);
             }
             if !settled.look || looked {
-                return Ok(match (settled.changed, settled.waits) {
+                return Ok(match (settled.rewished.storage, settled.waits) {
                     (true, _) => Next::Again,
                     (false, true) => Next::After(AGAIN),
                     (false, false) => Next::Idle,
@@ -314,14 +373,61 @@ impl Inner {
         }
     }
 
+    /// Grants of clients are in the kernel. Those who wait for them read the report themselves ([`Inner::sees_grant`]): that
+    /// they were seen can be kept with the next change.
+    async fn note_grants(self: &Arc<Self>, id: VolumeId, noted: Vec<Noted>) -> Result<Next, Refusal> {
+        // It must not hold this: a change that waits is dropped only with the store.
+        let write = move |db: &Db<'_>| {
+            let mut rows = Vec::new();
+            for mut row in db.attachments_of(id)?.into_iter().filter(AttachmentRow::is_coming) {
+                if let Some(noted) = noted.iter().find(|noted| noted.is_of(&row)) {
+                    row.see_grant(noted.ms);
+                    rows.push(row);
+                }
+            }
+            if rows.is_empty() {
+                Ok(Rewished::default())
+            } else {
+                wishes::apply(db, id, &mut rows, &BTreeSet::new())
+            }
+        };
+        let rewished = self.store.write_soon("note a grant", write).await?;
+        self.touch(id);
+        Ok(if rewished.storage { Next::Again } else { Next::Idle })
+    }
+
+    /// The storage agent's last report shows the grant that this attachment waits for. Of a client's attachment, this is what
+    /// "granted" means.
+    pub(crate) fn sees_grant(&self, db: &Db<'_>, agent: AgentId, row: &AttachmentRow) -> Result<bool, Abort> {
+        if row.initiator.is_some() && !row.is_coming() {
+            return Ok(row.granted);
+        }
+        self.shows_grant(db, agent, row)
+    }
+
+    /// The storage agent's last report shows the access of this attachment's nexus as it is wanted now: its mode, too.
+    pub(crate) fn shows_grant(
+        &self,
+        db: &Db<'_>,
+        agent: AgentId,
+        row: &AttachmentRow,
+    ) -> Result<bool, Abort> {
+        if row.initiator.is_none() {
+            return Ok(false);
+        }
+        let Ok(agent) = self.agents.up(agent) else { return Ok(false) };
+        let Some(report) = agent.export(row.volume) else { return Ok(false) };
+        Ok(is_seen(&report, row, &db.attachments_of(row.volume)?))
+    }
+
     /// Looks at a volume now. Returns its receipts.
     pub(crate) async fn look(&self, agent: &Arc<Agent>, id: VolumeId) -> Result<Vec<Receipt>, CallError> {
         let status = agent.get_volume(id.to_string(), LOOK_LIMIT).await?;
         if let Some(report) = status.export.as_ref().and_then(wire::export) {
-            agent.saw_export(report);
+            agent.saw_export(&report);
         }
         if let Some(report) = status.volume.as_ref().and_then(wire::volume) {
-            agent.saw_volume(report);
+            agent.saw_volume(&report);
         }
         self.touch(id);
         Ok(status.receipts.iter().filter_map(wire::receipt).collect())
@@ -336,11 +442,8 @@ impl Inner {
     ) -> Result<Next, Refusal> {
         let id = work.volume.id;
         tracing::warn!(volume = %id, error = text, "the agent does not take the export's wish");
-        let back =
-            |row: &&AttachmentRow| row.held && !row.grant_wanted && !row.forced && row.native.is_some();
-        let new = |row: &&AttachmentRow| {
-            row.grant_wanted && !row.granted && row.status == AttachmentStatus::Attaching
-        };
+        let back = |row: &&AttachmentRow| row.is_revoking() && !row.forced && row.native.is_some();
+        let new = |row: &&AttachmentRow| row.is_coming();
         let stays: Vec<_> = work.rows.iter().filter(back).map(|row| row.id).collect();
         let fails: Vec<_> = work.rows.iter().filter(new).map(|row| row.id).collect();
         let by_removal = cure == Cure::FixSpec && !stays.is_empty();
@@ -365,6 +468,7 @@ impl Inner {
                 row.wished_at = Generation::ZERO;
                 if !keep && row.status == AttachmentStatus::Attaching {
                     row.status = AttachmentStatus::ErrorAttaching;
+                    db.keep_attach_failed(&row)?;
                 }
                 rows.push(row);
             }
@@ -388,14 +492,85 @@ impl Inner {
 }
 
 /// What may be cut: whose detach is a client's (its DELETE is the end of its session, as with every target) or forced. A host
-/// of ours has logged out before: a session that is there is somebody else's, and is not cut for it.
-fn live_sessions(rows: &[AttachmentRow]) -> v1::LiveSessions {
-    let cuts = |row: &AttachmentRow| row.held && !row.grant_wanted && (row.forced || row.native.is_none());
+/// of ours has logged out before: a session that is there is somebody else's, and is not cut for it. What the agent has
+/// taken already (an unproven end waits for its proof) cuts nobody any more.
+fn live_sessions(rows: &[AttachmentRow], taken: Generation) -> v1::LiveSessions {
+    let cuts = |row: &AttachmentRow| {
+        row.is_revoking() && row.wished_at > taken && (row.forced || row.native.is_none())
+    };
     if rows.iter().any(cuts) { v1::LiveSessions::Cut } else { v1::LiveSessions::Refuse }
 }
 
-fn seen_mode(report: &ExportReport, initiator: &Iqn) -> Option<mooring_model::Mode> {
-    report.grants.iter().find(|grant| &grant.initiator == initiator).and_then(|grant| grant.seen)
+/// A grant that a report shows.
+struct Noted {
+    id: AttachmentId,
+    wished_at: Generation,
+    ms: u64,
+}
+
+impl Noted {
+    fn is_of(&self, row: &AttachmentRow) -> bool {
+        row.id == self.id && row.wished_at == self.wished_at
+    }
+}
+
+/// What a look at the report says, before anything is written.
+enum Arrived {
+    /// Nothing that would have to be written.
+    Nothing(Next),
+    /// Only grants of clients.
+    Grants(Vec<Noted>),
+    /// Anything.
+    More,
+}
+
+fn arrived(inner: &Inner, work: &Work, report: Option<&ExportReport>, receipts: &[Receipt]) -> Arrived {
+    let Some(report) = report else { return Arrived::Nothing(Next::After(AGAIN)) };
+    if !receipts.is_empty() || !is_same_place(&work.volume, report) {
+        return Arrived::More;
+    }
+    let (mut noted, mut waits) = (Vec::new(), false);
+    for row in &work.rows {
+        if row.is_coming() {
+            if !is_seen(report, row, &work.rows) {
+                waits = true;
+            } else if row.native.is_some() {
+                return Arrived::More;
+            } else {
+                let ms = inner.elapsed_ms(row.id, row.created_at);
+                noted.push(Noted { id: row.id, wished_at: row.wished_at, ms });
+            }
+        } else if row.is_revoking() {
+            if report.generation >= row.wished_at {
+                return Arrived::More;
+            }
+            waits = true;
+        }
+    }
+    match (noted.is_empty(), waits) {
+        (false, false) => Arrived::Grants(noted),
+        (false, true) => Arrived::More,
+        (true, true) => Arrived::Nothing(Next::After(AGAIN)),
+        (true, false) => Arrived::Nothing(Next::Idle),
+    }
+}
+
+/// Each receipt once, as it was said last: reports and answers bring the same ones, and on the way to its proof one comes
+/// more than once.
+fn once(receipts: Vec<Receipt>) -> Vec<Receipt> {
+    let mut kept: Vec<Receipt> = Vec::with_capacity(receipts.len());
+    for receipt in receipts {
+        let same = |other: &&mut Receipt| {
+            (other.generation, &other.initiator) == (receipt.generation, &receipt.initiator)
+        };
+        match kept.iter_mut().find(same) {
+            None => kept.push(receipt),
+            // A proven one never becomes unproven again.
+            Some(other) if other.proof != Proof::Proven => *other = receipt,
+            Some(_) => {}
+        }
+    }
+    kept
 }
 
 /// Compares the rows with what the agent has said, and moves those that have arrived.
@@ -415,29 +590,23 @@ fn settle(
         settled.waits = true;
         return Ok(settled);
     };
-    let same_place = volume.target.as_ref() == Some(&report.target)
-        && volume.naa.as_ref() == Some(&report.naa)
-        && volume.portals == report.portals;
-    if !same_place {
+    let moved = !is_same_place(&volume, report);
+    if moved {
         db.set_target(id, &report.target, &report.naa, &report.portals)?;
+        db.set_fc_ports(id, &fc_ports(&volume, report))?;
         settled.changed = true;
     }
-    let rows = db.attachments_of(id)?;
+    let mut rows = db.attachments_of(id)?;
     let (mut changed, mut revoked) = (Vec::new(), BTreeSet::new());
     for row in &rows {
-        let Some(initiator) = &row.initiator else { continue };
-        let sharing =
-            |other: &&AttachmentRow| other.grant_wanted && other.initiator.as_ref() == Some(initiator);
-        let wanted = rules::effective_mode(rows.iter().filter(sharing).map(|other| other.mode));
-        let reached = report.generation >= row.wished_at;
-        if row.status == AttachmentStatus::Attaching && row.grant_wanted && !row.granted {
-            if reached && wanted.is_some() && seen_mode(report, initiator) == wanted {
+        if row.is_coming() {
+            if is_seen(report, row, &rows) {
                 changed.push(granted(inner, row));
             } else {
                 settled.waits = true;
             }
-        } else if row.held && !row.grant_wanted {
-            match revoked_now(db, row, report, reached, wanted, looked)? {
+        } else if row.is_revoking() {
+            match revoked_now(db, row, &rows, report, looked)? {
                 Revoking::Waits => settled.waits = true,
                 Revoking::Look => settled.look = true,
                 Revoking::Done(receipt) => {
@@ -449,7 +618,14 @@ fn settle(
     }
     if settled.changed || !changed.is_empty() {
         settled.changed = true;
-        settled.rewished = wishes::apply(db, id, &mut changed, &revoked)?;
+        rows.retain(|row| !settled.attached.contains(&row.id));
+        if moved {
+            settled.rewished = wishes::apply(db, id, &mut changed, &revoked)?;
+        } else if !changed.is_empty() || !revoked.is_empty() {
+            settled.rewished = wishes::apply_to(db, &volume, rows, &mut changed, &revoked)?;
+        } else {
+            wishes::left(db, &volume, &rows)?;
+        }
     }
     Ok(settled)
 }
@@ -457,9 +633,7 @@ fn settle(
 /// The grant of an attachment is in the kernel.
 fn granted(inner: &Inner, row: &AttachmentRow) -> AttachmentRow {
     let mut row = row.clone();
-    row.granted = true;
-    row.fault = None;
-    row.steps.push(("granted".to_owned(), inner.elapsed_ms(row.id, row.created_at)));
+    row.see_grant(inner.elapsed_ms(row.id, row.created_at));
     if row.native.is_some() {
         row.connect_wanted = true;
         row.connect_ever = true;
@@ -473,31 +647,42 @@ enum Revoking {
     Done(Option<i64>),
 }
 
-/// Whether a grant is gone, by the word of the agent.
+/// Whether the grant of an attachment is gone for every one of its initiators, by the word of the agent.
 fn revoked_now(
     db: &Db<'_>,
     row: &AttachmentRow,
+    rows: &[AttachmentRow],
     report: &ExportReport,
-    reached: bool,
-    wanted: Option<mooring_model::Mode>,
     looked: bool,
 ) -> Result<Revoking, Abort> {
-    let Some(initiator) = &row.initiator else { return Ok(Revoking::Done(None)) };
-    if !reached {
+    if report.generation < row.wished_at {
         return Ok(Revoking::Waits);
     }
-    if wanted.is_some() {
-        // Another attachment keeps the nexus: what goes with this one is at most its mode.
-        let narrowed = seen_mode(report, initiator) == wanted;
-        return Ok(if narrowed { Revoking::Done(None) } else { Revoking::Waits });
+    let mut last: Option<(i64, Receipt)> = None;
+    let mut look = false;
+    for initiator in row.initiator.iter().flat_map(Initiators::each) {
+        let wanted = wanted_mode(rows, &initiator);
+        if wanted.is_some() {
+            // Another attachment keeps the nexus: what goes with this one is at most its mode.
+            if seen_mode(report, &initiator) != wanted {
+                return Ok(Revoking::Waits);
+            }
+            continue;
+        }
+        match db.receipt_since(row.volume, &initiator, row.wished_at)? {
+            Some(found) if found.1.proof == Proof::Proven => {
+                last = Some(match last.take() {
+                    Some(other) if other.1.ended >= found.1.ended => other,
+                    _ => found,
+                });
+            }
+            Some(_) => return Ok(Revoking::Waits),
+            None if looked && report.in_force => {}
+            None if looked => return Ok(Revoking::Waits),
+            None => look = true,
+        }
     }
-    match db.receipt_since(row.volume, initiator, row.wished_at)? {
-        Some((id, receipt)) if receipt.proof == Proof::Proven => Ok(Revoking::Done(Some(id))),
-        Some(_) => Ok(Revoking::Waits),
-        None if looked && report.in_force => Ok(Revoking::Done(None)),
-        None if looked => Ok(Revoking::Waits),
-        None => Ok(Revoking::Look),
-    }
+    Ok(if look { Revoking::Look } else { Revoking::Done(last.map(|(id, _)| id)) })
 }
 
 /// An attachment whose grant is gone: away with it, or, when it could not be attached, kept with its reason.
@@ -523,4 +708,44 @@ fn finish(
     row.connect_wanted = false;
     changed.push(row);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use mooring_model::Revoked;
+
+    use super::*;
+
+    fn receipt(host: u8, counter: u64, proof: Proof) -> Receipt {
+        Receipt {
+            volume: VolumeId::from_u128(1),
+            initiator: format!("iqn.2026-01.lab:host{host}").parse().unwrap(),
+            attachments: Vec::new(),
+            generation: Generation { epoch: 1, counter },
+            revoked: Revoked::Nexus,
+            sessions: Vec::new(),
+            proof,
+            began: SystemTime::UNIX_EPOCH,
+            ended: None,
+        }
+    }
+
+    #[test]
+    fn a_receipt_that_was_said_more_than_once_is_kept_once_and_proven() {
+        let open = Proof::Unproven { in_flight: 3 };
+        let said = [
+            (1, 2, open),
+            (2, 2, open),
+            (1, 2, Proof::Proven),
+            (1, 2, open),
+            (1, 3, open),
+            (1, 2, Proof::Proven),
+        ];
+        let said = said.map(|(host, counter, proof)| receipt(host, counter, proof));
+        let kept = [(1, 2, Proof::Proven), (2, 2, open), (1, 3, open)];
+        let kept = kept.map(|(host, counter, proof)| receipt(host, counter, proof));
+        assert_eq!(once(said.to_vec()), kept);
+    }
 }

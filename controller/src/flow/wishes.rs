@@ -3,19 +3,22 @@
 //! What must never happen here: a grant without an attachment that wants it; a mode wider than the widest of a nexus; a
 //! wish that differs from the last one by chance (maps are ordered, and nothing of a moment is in it).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooring_api::v1;
-use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{
     AgentId, AttachmentWish, ByteSize, Chap, ChapSide, ConnectionSpec, ExportIdentity, ExportSpec,
-    Generation, Grant, Iqn, LUN_DEFAULT, Provisioning, Secret, TPG_DEFAULT, VolumeId, VolumeSpec,
+    FcExportSpec, FcGrant, Generation, Grant, Initiator, InitiatorSlot, Iqn, LUN_DEFAULT, Provisioning,
+    Secret, TPG_DEFAULT, VolumeId, VolumeSpec, Wwpn,
 };
 use serde_json::json;
 
+use crate::initiators::Initiators;
+use crate::kept::{KeptExport, KeptVolume};
 use crate::rules::{self, Operation};
 use crate::service::Refusal;
-use crate::store::{Abort, AttachmentRow, Db, Kind, Nexus, VolumeRow, Wish};
+use crate::store::{Abort, AttachmentRow, Db, Kind, Nexus, VolumeRow, Wish, micros};
 
 /// Bytes of a CHAP secret before they become text: 192 random bits.
 const SECRET_BYTES: usize = 24;
@@ -29,6 +32,8 @@ pub(crate) const GIB: u64 = 1 << 30;
 pub(crate) struct Rewished {
     /// Hosts whose connection is another one now.
     pub(crate) hosts: BTreeSet<AgentId>,
+    /// The storage agent is wished something else now.
+    pub(crate) storage: bool,
 }
 
 fn corrupt(what: &str, volume: VolumeId) -> Abort {
@@ -76,63 +81,62 @@ fn volume_wish(db: &Db<'_>, volume: &VolumeRow) -> Result<Wish, Abort> {
         size: ByteSize(u64::from(volume.size_gib) * GIB),
         provisioning: Provisioning::Thick,
     };
-    let type_name = db.type_by_id(volume.type_id)?.map(|volume_type| volume_type.name);
-    let opaque = json!({
-        "name": volume.name, "description": volume.description, "project": volume.project, "user": volume.user,
-        "type": type_name, "type_id": volume.type_id, "size_gib": volume.size_gib,
-        "multiattach": volume.multiattach, "metadata": volume.metadata,
-    });
-    Ok(Wish::spec(&v1::VolumeSpec::from(&spec), opaque.to_string().into_bytes()))
+    let volume_type = db.type_by_id(volume.type_id)?;
+    let projects = match &volume_type {
+        Some(of) if !of.is_public => db.type_projects(of.id)?,
+        _ => Vec::new(),
+    };
+    let opaque = KeptVolume::of(volume, volume_type, projects).to_bytes();
+    Ok(Wish::spec(&v1::VolumeSpec::from(&spec), opaque))
 }
 
-/// What a rebuild needs of the attachments that have a grant. Agents take a limited size: of very many attachments only what
-/// cannot be known otherwise is written, and in the end nothing but that something is missing.
-fn export_opaque(rows: &[AttachmentRow]) -> Vec<u8> {
-    let granted = || rows.iter().filter(|row| row.grant_wanted);
-    let all = granted().map(|row| {
-        json!({
-            "id": row.id, "instance": row.instance, "host": row.host, "mode": row.mode, "project": row.project,
-            "native": row.native,
-        })
-    });
-    let all = json!({ "attachments": all.collect::<Vec<_>>() }).to_string().into_bytes();
-    if all.len() <= OPAQUE_BYTES_MAX {
-        return all;
-    }
-    let few = granted().map(|row| json!({ "id": row.id, "instance": row.instance, "mode": row.mode }));
-    let few = json!({ "attachments": few.collect::<Vec<_>>() }).to_string().into_bytes();
-    if few.len() <= OPAQUE_BYTES_MAX {
-        return few;
-    }
-    json!({ "attachments": [], "truncated": true }).to_string().into_bytes()
-}
-
-fn export_wish(db: &Db<'_>, volume: VolumeId, rows: &[AttachmentRow]) -> Result<Wish, Abort> {
-    let mut nexuses: BTreeMap<&Iqn, Vec<&AttachmentRow>> = BTreeMap::new();
+/// The export that these rows want, with these credentials and slots; without them for a nexus, there is none of it.
+pub(crate) fn export_spec(
+    volume: VolumeId,
+    rows: &[AttachmentRow],
+    mut chap_of: impl FnMut(&Iqn) -> Result<Chap, Abort>,
+    mut slot_of: impl FnMut(Wwpn) -> Result<InitiatorSlot, Abort>,
+) -> Result<ExportSpec, Abort> {
+    let mut nexuses: BTreeMap<Initiator, Vec<&AttachmentRow>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.grant_wanted) {
-        if let Some(initiator) = &row.initiator {
+        for initiator in row.initiator.iter().flat_map(Initiators::each) {
             nexuses.entry(initiator).or_default().push(row);
         }
     }
-    let mut grants = Vec::new();
+    let (mut grants, mut fc) = (Vec::new(), FcExportSpec::default());
     for (initiator, rows) in nexuses {
         let Some(mode) = rules::effective_mode(rows.iter().map(|row| row.mode)) else { continue };
-        let chap = db.nexus(volume, initiator)?.ok_or_else(|| corrupt("the credentials", volume))?.0;
         let attachments = rows.iter().map(|row| row.id).collect();
-        grants.push(Grant {
-            initiator: initiator.clone(),
-            lun: LUN_DEFAULT,
-            mode,
-            chap: Some(chap),
-            attachments,
-        });
+        match initiator {
+            Initiator::Iscsi(initiator) => {
+                let chap = Some(chap_of(&initiator)?);
+                grants.push(Grant { initiator, lun: LUN_DEFAULT, mode, chap, attachments });
+            }
+            Initiator::Fc(initiator) => {
+                // Of one port all have the same number.
+                let lun = rows.iter().find_map(|row| row.lun).ok_or_else(|| corrupt("the LUN", volume))?;
+                let slot = slot_of(initiator)?;
+                fc.grants.push(FcGrant { initiator, slot, lun, mode, attachments });
+            }
+        }
     }
-    let spec = ExportSpec { volume, identity: ExportIdentity::Derived, portals: Vec::new(), grants };
-    Ok(Wish::spec(&mooring_api::export_to_wire(&spec), export_opaque(rows)))
+    Ok(ExportSpec { volume, identity: ExportIdentity::Derived, portals: Vec::new(), grants, fc })
+}
+
+fn export_wish(db: &Db<'_>, of: &VolumeRow, rows: &[AttachmentRow]) -> Result<Wish, Abort> {
+    let volume = of.id;
+    let chap_of = |initiator: &Iqn| {
+        Ok(db.nexus(volume, initiator)?.ok_or_else(|| corrupt("the credentials", volume))?.0)
+    };
+    let slot_of = |port| db.fc_slot(of.agent, port)?.ok_or_else(|| corrupt("the slot of a port", volume));
+    let spec = export_spec(volume, rows, chap_of, slot_of)?;
+    Ok(Wish::spec(&mooring_api::export_to_wire(&spec), KeptExport::of(rows).to_bytes()))
 }
 
 fn connection_wish(db: &Db<'_>, volume: &VolumeRow, rows: &[&AttachmentRow]) -> Result<Option<Wish>, Abort> {
-    let Some(initiator) = rows.first().and_then(|row| row.initiator.clone()) else { return Ok(None) };
+    let Some(initiator) = rows.first().and_then(|row| row.initiator.as_ref()?.iqn().cloned()) else {
+        return Ok(None);
+    };
     let (Some(target), Some(naa)) = (volume.target.clone(), volume.naa.clone()) else { return Ok(None) };
     let chap = db.nexus(volume.id, &initiator)?.ok_or_else(|| corrupt("the credentials", volume.id))?.0;
     let spec = ConnectionSpec {
@@ -144,7 +148,7 @@ fn connection_wish(db: &Db<'_>, volume: &VolumeRow, rows: &[&AttachmentRow]) -> 
         lun: LUN_DEFAULT,
         naa,
         serial: volume.id.to_string(),
-        size: ByteSize(u64::from(volume.size_gib) * GIB),
+        size: ByteSize(u64::from(volume.served_gib()) * GIB),
         chap: Some(chap),
         attachments: rows.iter().map(|row| AttachmentWish { id: row.id, mode: row.mode }).collect(),
     };
@@ -152,23 +156,38 @@ fn connection_wish(db: &Db<'_>, volume: &VolumeRow, rows: &[&AttachmentRow]) -> 
     Ok(Some(Wish::spec(&mooring_api::connection_to_wire(&spec), opaque.to_string().into_bytes())))
 }
 
-/// Wishes anew what this volume's rows want. Hosts in `revoked` lost their access at the target.
-fn rewish(db: &Db<'_>, id: VolumeId, revoked: &BTreeSet<AgentId>) -> Result<(Rewished, Generation), Abort> {
+/// Wishes anew what this volume's rows want. Hosts in `revoked` lost their access at the target. Returns the generation of
+/// the export, too.
+fn rewish(
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    rows: &[AttachmentRow],
+    revoked: &BTreeSet<AgentId>,
+) -> Result<(Rewished, Generation), Abort> {
+    let id = volume.id;
     let mut done = Rewished::default();
-    let Some(volume) = db.volume(id)? else { return Ok((done, Generation::ZERO)) };
     if matches!(volume.operation, Some(Operation::Deleting | Operation::ErrorDeleting)) {
         if db.spec(id, Kind::Export)?.is_some() {
-            db.wish(id, Kind::Export, &Wish::tombstone(Kind::Export, false))?;
+            done.storage |= db.wish(id, Kind::Export, &Wish::tombstone(Kind::Export, false))?.1;
         }
-        let generation = db.wish(id, Kind::Volume, &Wish::tombstone(Kind::Volume, true))?;
+        let (generation, new) = db.wish(id, Kind::Volume, &Wish::tombstone(Kind::Volume, true))?;
+        done.storage |= new;
         return Ok((done, generation));
     }
-    db.wish(id, Kind::Volume, &volume_wish(db, &volume)?)?;
-    if volume.operation.is_some() {
+    if !volume.is_placed() {
         return Ok((done, Generation::ZERO));
     }
-    let rows = db.attachments_of(id)?;
-    let generation = db.wish(id, Kind::Export, &export_wish(db, id, &rows)?)?;
+    if volume.is_leaving() {
+        let (generation, new) = db.wish(id, Kind::Volume, &Wish::tombstone(Kind::Volume, true))?;
+        done.storage |= new;
+        return Ok((done, generation));
+    }
+    done.storage |= db.wish(id, Kind::Volume, &volume_wish(db, volume)?)?.1;
+    if !volume.is_served() {
+        return Ok((done, Generation::ZERO));
+    }
+    let (generation, new) = db.wish(id, Kind::Export, &export_wish(db, volume, rows)?)?;
+    done.storage |= new;
 
     let mut hosts: BTreeMap<AgentId, Vec<&AttachmentRow>> =
         db.connections_of(id)?.into_iter().map(|host| (host, Vec::new())).collect();
@@ -186,73 +205,246 @@ fn rewish(db: &Db<'_>, id: VolumeId, revoked: &BTreeSet<AgentId>) -> Result<(Rew
                 kept.as_ref().is_some_and(|kept| kept.wish.body.is_some() || (hard && !kept.wish.hard));
             there.then(|| Wish::tombstone(kind, hard))
         } else {
-            connection_wish(db, &volume, &rows)?
+            connection_wish(db, volume, &rows)?
         };
         let Some(wish) = wish else { continue };
-        let before = kept.map_or(Generation::ZERO, |kept| kept.stamp.generation);
-        if db.wish(id, kind, &wish)? != before {
+        if db.wish(id, kind, &wish)?.1 {
             done.hosts.insert(host);
         }
     }
     Ok((done, generation))
 }
 
+/// What the wishes have of an attachment, with what is kept beside them: without a grant and a connection, nothing.
+fn wished(row: &AttachmentRow) -> Option<impl PartialEq + '_> {
+    let part = (
+        (row.grant_wanted, row.connect_wanted, row.mode, row.native),
+        (&row.initiator, row.lun, &row.host, row.instance, &row.project),
+        (&row.mountpoint, &row.connector),
+    );
+    (row.grant_wanted || row.connect_wanted).then_some(part)
+}
+
+/// Whether these changes leave every wish of their volume as it is. One that asks since which generation it is wished is
+/// told by making the wish.
+fn wishes_stay(before: &[AttachmentRow], changed: &[AttachmentRow]) -> bool {
+    changed.iter().all(|row| {
+        let old = before.iter().find(|old| old.id == row.id).and_then(wished);
+        (row.wished_at != Generation::ZERO || row.initiator.is_none()) && old == wished(row)
+    })
+}
+
+/// Rows with the changed ones in their places, in the order of a look at all of them.
+fn merged(before: Vec<AttachmentRow>, changed: &[AttachmentRow]) -> Vec<AttachmentRow> {
+    let mut rows = before;
+    rows.retain(|row| changed.iter().all(|new| new.id != row.id));
+    rows.extend(changed.iter().cloned());
+    rows.sort_by_key(|row| (micros(row.created_at), row.id));
+    rows
+}
+
 /// Writes changed rows and everything that follows from them: the wishes, and the volume's status. A row whose `wished_at`
-/// is zero gets the generation of the export that these rows make.
+/// is zero gets the generation of the export that these rows make. Of a volume that changed itself there are no rows.
 pub(crate) fn apply(
     db: &Db<'_>,
     id: VolumeId,
     changed: &mut [AttachmentRow],
     revoked: &BTreeSet<AgentId>,
 ) -> Result<Rewished, Abort> {
+    let before = db.attachments_of(id)?;
+    let Some(volume) = db.volume(id)? else {
+        for row in changed.iter() {
+            db.put_attachment(row)?;
+        }
+        return Ok(Rewished::default());
+    };
+    apply_to(db, &volume, before, changed, revoked)
+}
+
+/// The same, of a volume that was read before in this transaction with all of its rows, and is as it was then.
+pub(crate) fn apply_to(
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    before: Vec<AttachmentRow>,
+    changed: &mut [AttachmentRow],
+    revoked: &BTreeSet<AgentId>,
+) -> Result<Rewished, Abort> {
+    let stay = !changed.is_empty() && revoked.is_empty() && wishes_stay(&before, changed);
     for row in changed.iter() {
         db.put_attachment(row)?;
     }
-    let (done, generation) = rewish(db, id, revoked)?;
+    let mut volume = Cow::Borrowed(volume);
+    if !changed.is_empty() && volume.said_status.is_some() {
+        volume.to_mut().said_status = None;
+        db.attachment_event(volume.id)?;
+    }
+    let rows = merged(before, changed);
+    // Most events (reserved, seen, completed) are nothing to the agents: there is nothing to encode and to compare.
+    let (done, generation) =
+        if stay { (Rewished::default(), Generation::ZERO) } else { rewish(db, &volume, &rows, revoked)? };
     for row in changed.iter_mut().filter(|row| row.wished_at == Generation::ZERO && row.initiator.is_some()) {
         row.wished_at = generation;
-        db.put_attachment(row)?;
+        db.set_wished_at(row.id, generation)?;
     }
-    db.derive_status(id)?;
+    let statuses: Vec<_> = rows.iter().map(|row| row.status).collect();
+    db.derive_status_of(&volume, &statuses)?;
     Ok(done)
+}
+
+/// Attachments are gone that had no part in a wish any more: only the volume's status follows from that, and from these that
+/// are left.
+pub(crate) fn left(db: &Db<'_>, volume: &VolumeRow, rows: &[AttachmentRow]) -> Result<(), Abort> {
+    let statuses: Vec<_> = rows.iter().map(|row| row.status).collect();
+    Ok(db.derive_status_of(volume, &statuses)?)
 }
 
 #[cfg(test)]
 mod tests {
+    use mooring_model::{AttachmentId, Mode, Naa};
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::clock::Clock;
+    use crate::domain::AttachmentStatus;
+    use crate::store::{Database, Store, testing};
+
+    const VOLUME: VolumeId = VolumeId::from_u128(1);
+
+    fn store(dir: &tempfile::TempDir) -> Store {
+        Store::open(Database::Embedded(dir.path().to_owned()), None, Clock::system()).unwrap()
+    }
+
+    fn make_volume(db: &Db<'_>) -> Result<(), Abort> {
+        testing::insert_volume(db, VOLUME, AgentId::from_u128(9), &BTreeMap::new())?;
+        let target = "iqn.2026-11.dev.mooring:x".parse().unwrap();
+        db.set_target(VOLUME, &target, &Naa::of_serial(&VOLUME.to_string()), &[])?;
+        // As when it is placed: the first wishes.
+        apply(db, VOLUME, &mut [], &BTreeSet::new())?;
+        Ok(())
+    }
+
+    /// How an attachment stands: host, status, mode, seen, wanted, connected, instance.
+    type Standing = (u8, usize, bool, bool, bool, bool, bool);
+
+    fn standing() -> impl Strategy<Value = Standing> {
+        (
+            0..3_u8,
+            0..AttachmentStatus::ALL.len(),
+            any::<bool>(),
+            any::<bool>(),
+            any::<bool>(),
+            any::<bool>(),
+            any::<bool>(),
+        )
+    }
+
+    /// The last of three hosts has two Fibre Channel ports.
+    fn initiators(host: u8) -> Initiators {
+        let text = match host {
+            2 => "20:00:52:54:00:14:00:0b,20:00:52:54:00:14:00:0c".to_owned(),
+            _ => format!("iqn.2026-01.lab:host{host}"),
+        };
+        text.parse().unwrap()
+    }
+
+    fn put(row: &mut AttachmentRow, of: Standing) {
+        let (host, status, writes, granted, wanted, connected, served) = of;
+        row.status = AttachmentStatus::ALL[status];
+        row.mode = if writes { Mode::ReadWrite } else { Mode::ReadOnly };
+        row.instance = served.then(|| row.id.to_string().parse().unwrap());
+        row.mountpoint = (served && wanted).then(|| "/dev/vdb".to_owned());
+        row.connector = (served && writes).then(serde_json::Map::new);
+        (row.granted, row.grant_wanted, row.connect_wanted) = (granted, wanted, wanted && connected);
+        row.initiator = (wanted || granted).then(|| initiators(host));
+        row.lun = row.initiator.as_ref().and_then(Initiators::ports).map(|_| mooring_model::Lun(1));
+        row.host = Some(format!("host{host}"));
+        row.native = connected.then(|| AgentId::from_u128(host.into()));
+        row.held = wanted;
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever changes of attachments: afterwards, making all wishes anew changes nothing.
+        #[test]
+        fn no_change_leaves_an_old_wish(
+            before in prop::collection::vec(standing(), 1..5),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), standing(), any::<bool>()), 1..6),
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let left = store(&dir).prepare("try", move |db| {
+                make_volume(db)?;
+                let volume = db.volume(VOLUME)?.unwrap();
+                for host in 0..3 {
+                    match initiators(host) {
+                        Initiators::Iscsi(iqn) => drop(nexus(db, VOLUME, &iqn, true)?),
+                        Initiators::Fc(ports) => drop(crate::flow::numbers::take(db, &volume, &ports)?),
+                    }
+                }
+                let mut rows = Vec::new();
+                for (number, of) in (1..).zip(&before) {
+                    let mut row = AttachmentRow::reserved(AttachmentId::from_u128(number), VOLUME, "p", db.now);
+                    put(&mut row, *of);
+                    rows.push(row);
+                }
+                apply(db, VOLUME, &mut rows, &BTreeSet::new())?;
+                let mut left = Vec::new();
+                for (which, of, anew) in &changes {
+                    let mut row = which.get(&db.attachments_of(VOLUME)?).clone();
+                    put(&mut row, *of);
+                    if *anew {
+                        row.wished_at = Generation::ZERO;
+                    }
+                    apply(db, VOLUME, &mut [row], &BTreeSet::new())?;
+                    let again = apply(db, VOLUME, &mut [], &BTreeSet::new())?;
+                    left.push((again.storage, again.hosts.len()));
+                }
+                Ok(left)
+            });
+            prop_assert!(left.unwrap().iter().all(|left| *left == (false, 0)));
+        }
+    }
+
+    #[test]
+    fn an_event_that_agents_do_not_see_is_few_statements() {
+        let dir = tempfile::tempdir().unwrap();
+        let counts = store(&dir).prepare("count", |db| {
+            make_volume(db)?;
+            apply(db, VOLUME, &mut [], &BTreeSet::new())?;
+            let row = |number| AttachmentRow::reserved(AttachmentId::from_u128(number), VOLUME, "p", db.now);
+            let mut counts = Vec::new();
+            for number in 1..=100 {
+                let (done, count) =
+                    testing::counted(db, |db| apply(db, VOLUME, &mut [row(number)], &BTreeSet::new()));
+                done?;
+                counts.push(count);
+            }
+            Ok(counts)
+        });
+        // The others, the row, the volume; with the first one its status.
+        let counts = counts.unwrap();
+        assert_eq!(counts[0], 4);
+        assert!(counts[1..].iter().all(|count| *count == 3), "{counts:?}");
+    }
 
     #[test]
     fn what_agents_keep_for_a_rebuild_is_never_more_than_they_take() {
-        let row = |n: u128| AttachmentRow {
-            id: mooring_model::AttachmentId::from_u128(n),
-            volume: VolumeId::from_u128(1),
-            project: "p".repeat(36),
-            instance: Some(uuid::Uuid::from_u128(n)),
-            mode: mooring_model::Mode::ReadWrite,
-            status: crate::domain::AttachmentStatus::Attached,
-            connector: None,
-            initiator: None,
-            host: Some("h".repeat(255)),
-            mountpoint: None,
-            native: None,
-            grant_wanted: true,
-            granted: true,
-            held: true,
-            connect_wanted: false,
-            connect_ever: false,
-            forced: false,
-            wished_at: Generation::ZERO,
-            steps: Vec::new(),
-            created_at: std::time::SystemTime::UNIX_EPOCH,
-            attached_at: None,
-            fault: None,
+        let row = |n: u128| {
+            let (id, volume) = (mooring_model::AttachmentId::from_u128(n), VolumeId::from_u128(1));
+            AttachmentRow {
+                instance: Some(uuid::Uuid::from_u128(n)),
+                status: crate::domain::AttachmentStatus::Attached,
+                host: Some("h".repeat(255)),
+                grant_wanted: true,
+                granted: true,
+                held: true,
+                ..AttachmentRow::reserved(id, volume, &"p".repeat(36), std::time::SystemTime::UNIX_EPOCH)
+            }
         };
         for (count, said) in [(2, 2), (400, 400), (2000, 0)] {
             let rows: Vec<_> = (0..count).map(row).collect();
-            let opaque = export_opaque(&rows);
-            assert!(opaque.len() <= OPAQUE_BYTES_MAX, "{count}: {}", opaque.len());
-            let value: serde_json::Value = serde_json::from_slice(&opaque).unwrap();
-            assert_eq!(value["attachments"].as_array().unwrap().len(), said);
+            let kept = KeptExport::from_bytes(&KeptExport::of(&rows).to_bytes()).unwrap();
+            assert_eq!((kept.attachments.len(), kept.truncated), (said, count > 2));
         }
     }
 

@@ -3,33 +3,33 @@
 //! What must never happen here: a connector or connection info in a log; a detach answered with 200 before its receipt is
 //! there (the service answers `Pending` until then, which is 504 here: clients ask again).
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::{Json, Router, routing};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, routing};
 use mooring_model::{AttachmentId, Mode, VolumeId};
 use serde_json::{Map, Value, json};
 
 use super::App;
+use super::actions::{named, no_such_action};
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
 use super::fault::Fault;
-use super::query::Cell;
+use super::routes::Routes;
 use super::schema::{self, Fields, invalid, python};
 use super::version::Version;
-use super::views;
-use super::volumes::{action_name, no_such_action};
+use super::views::{self, Each};
 use crate::domain::{Attachment, NewAttachment, NewConnector};
+use crate::list::ATTACHMENTS;
 use crate::service::Wait;
 
 type Answer = Result<Json<Value>, Fault>;
 
-const FILTERS: [&str; 4] = ["volume_id", "status", "instance_id", "attach_status"];
-
-const SORT_KEYS: [&str; 6] = ["id", "status", "attach_status", "volume_id", "instance_id", "created_at"];
-
-pub(super) fn routes<B: Backend>() -> Router<App<B>> {
-    Router::new()
+pub(super) fn routes<B: Backend>() -> Routes<B> {
+    Routes::new()
         .route("/attachments", routing::get(list::<B>).post(create::<B>))
         .route("/attachments/detail", routing::get(detail::<B>))
         .route("/attachments/{id}", routing::get(show::<B>).put(update::<B>).delete(delete::<B>))
@@ -41,62 +41,20 @@ pub(super) fn attachment_id(text: &str) -> Result<AttachmentId, Fault> {
     text.parse().map_err(|_| Fault::not_found("Attachment", text.chars().take(64).collect::<String>()))
 }
 
-async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
-    page(&app, &ctx, views::attachment_summary).await
+async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Result<Response, Fault> {
+    let found = page(&app, &ctx).await?;
+    Ok(Json(BTreeMap::from([("attachments", Each(&found, views::attachment_summary))])).into_response())
 }
 
-async fn detail<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
-    page(&app, &ctx, views::attachment).await
+async fn detail<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Result<Response, Fault> {
+    let found = page(&app, &ctx).await?;
+    Ok(Json(BTreeMap::from([("attachments", Each(&found, views::attachment))])).into_response())
 }
 
-async fn page<B: Backend>(app: &App<B>, ctx: &Ctx, view: impl Fn(&Attachment) -> Value) -> Answer {
+async fn page<B: Backend>(app: &App<B>, ctx: &Ctx) -> Result<Vec<Attachment>, Fault> {
     ctx.since(Version::ATTACHMENTS)?;
-    let filters = ctx.query.filters(&FILTERS, ctx.version)?;
-    let page = ctx.query.page()?;
-    // The store can look up one volume's; a text that is no id matches nothing.
-    let volume = match filters.iter().find(|(key, _)| *key == "volume_id") {
-        Some((_, text)) => match text.parse::<VolumeId>() {
-            Ok(id) => Some(id),
-            Err(_) => return Ok(Json(json!({ "attachments": [] }))),
-        },
-        None => None,
-    };
-    let mut attachments = app.backend().attachments(&ctx.caller, ctx.all_projects()?, volume).await?;
-    // The service has the oldest first, the API the newest.
-    attachments.reverse();
-    for (key, value) in filters {
-        attachments.retain(|attachment| matches(attachment, key, value));
-    }
-    ctx.query.sort(&mut attachments, cell, &SORT_KEYS)?;
-    let (attachments, _) = page.cut(attachments, |item| item.id.to_string(), "Attachment", &ctx.query)?;
-    let views: Vec<_> = attachments.iter().map(view).collect();
-    Ok(Json(json!({ "attachments": views })))
-}
-
-fn matches(attachment: &Attachment, key: &str, value: &str) -> bool {
-    let status = attachment.status.as_str();
-    let volume = attachment.volume.to_string();
-    let instance = attachment.instance.map(|id| id.to_string()).unwrap_or_default();
-    match key {
-        "volume_id" => volume.eq_ignore_ascii_case(value),
-        "status" | "attach_status" => status == value,
-        "instance_id" => instance.eq_ignore_ascii_case(value),
-        "volume_id~" => volume.contains(value),
-        "status~" | "attach_status~" => status.contains(value),
-        "instance_id~" => instance.contains(value),
-        _ => false,
-    }
-}
-
-fn cell(attachment: &Attachment, key: &str) -> Option<Cell> {
-    match key {
-        "id" => Some(Cell::Text(attachment.id.to_string())),
-        "status" | "attach_status" => Some(Cell::Text(attachment.status.as_str().to_owned())),
-        "volume_id" => Some(Cell::Text(attachment.volume.to_string())),
-        "instance_id" => attachment.instance.map(|id| Cell::Text(id.to_string())),
-        "created_at" => Some(Cell::Time(attachment.created_at)),
-        _ => None,
-    }
+    let query = ctx.query.list(&ATTACHMENTS, ctx, Version::STRICT_FILTERS)?;
+    Ok(app.backend().attachments(&ctx.caller, query).await?.items)
 }
 
 async fn show<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
@@ -182,7 +140,7 @@ async fn action<B: Backend>(
     Body(body): Body,
 ) -> Result<StatusCode, Fault> {
     ctx.since(Version::ATTACHMENTS)?;
-    match action_name(&body)? {
+    match named(&body)?.0 {
         "os-complete" => {
             ctx.since(Version::COMPLETE)?;
             app.backend().complete_attachment(&ctx.caller, attachment_id(&id)?).await?;

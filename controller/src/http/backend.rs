@@ -6,14 +6,20 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 
-use mooring_model::{AttachmentId, VolumeId};
+use mooring_model::{AttachmentId, Mode, VolumeId};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::domain::{
-    Attachment, AttachmentLive, AttachmentReceipt, Caller, Host, NewAttachment, NewVolume, Volume, VolumeType,
+    AttachAction, Attachment, AttachmentLive, AttachmentReceipt, Caller, DetachRecord, Host, HostChange,
+    HostFence, HostUsage, Message, MetadataChange, NewAttachment, NewVolume, Placement, PoolFilter,
+    PoolState, ServiceState, StorageHost, Volume, VolumeAction, VolumeName, VolumeState, VolumeType,
+    VolumesSummary, Zone,
 };
-use crate::service::{Refusal, Service, Wait};
+use crate::list::{ListQuery, Page};
+use crate::quota::{Entry, Key, Limit};
+use crate::rules::retype::MigrationPolicy;
+use crate::service::{Refusal, Service, Wait, Way};
 
 /// An attachment's end: its receipt, and the attachments that the volume still has.
 pub type Detached = (AttachmentReceipt, Vec<Attachment>);
@@ -35,8 +41,8 @@ macro_rules! backend {
 }
 
 backend! {
-    /// All types, by name.
-    fn types(&self, caller: &Caller) -> Vec<VolumeType>;
+    /// Types.
+    fn types(&self, caller: &Caller, query: ListQuery) -> Page<VolumeType>;
     /// One type, by name or id.
     fn volume_type(&self, caller: &Caller, name_or_id: &str) -> VolumeType;
     /// The type of those who name none.
@@ -53,10 +59,46 @@ backend! {
     fn set_extra_specs(&self, caller: &Caller, id: Uuid, specs: BTreeMap<String, String>) -> VolumeType;
     /// Takes one extra spec away.
     fn delete_extra_spec(&self, caller: &Caller, id: Uuid, key: &str) -> ();
+    /// The projects that may use a private type.
+    fn type_access(&self, caller: &Caller, id: Uuid) -> Vec<String>;
+    /// Lets a project use a private type, or takes that away.
+    fn set_type_access(&self, caller: &Caller, id: Uuid, project: &str, allowed: bool) -> ();
+    /// All defaults of projects.
+    fn default_types(&self, caller: &Caller) -> Vec<(String, Uuid)>;
+    /// A project's default.
+    fn project_default(&self, caller: &Caller, project: &str) -> Uuid;
+    /// Sets a project's default.
+    fn set_project_default(&self, caller: &Caller, project: &str, name_or_id: &str) -> Uuid;
+    /// Takes a project's default away.
+    fn unset_project_default(&self, caller: &Caller, project: &str) -> ();
+    /// What a project may have, and has.
+    fn quotas(&self, caller: &Caller, project: &str) -> Vec<Entry>;
+    /// What a project may have for which nothing is set.
+    fn default_quotas(&self, caller: &Caller, project: &str) -> Vec<Entry>;
+    /// Sets limits of a project.
+    fn set_quotas(&self, caller: &Caller, project: &str, new: BTreeMap<Key, Limit>) -> Vec<Entry>;
+    /// Takes a project's own limits away.
+    fn delete_quotas(&self, caller: &Caller, project: &str) -> ();
+    /// The limits of the default class.
+    fn class_quotas(&self, caller: &Caller) -> Vec<Entry>;
+    /// Sets limits of the default class.
+    fn set_class_quotas(&self, caller: &Caller, new: BTreeMap<Key, Limit>) -> Vec<Entry>;
+    /// What `GET /limits` says of a project.
+    fn limits(&self, caller: &Caller, project: Option<&str>) -> Vec<Entry>;
+    /// Gives a volume another type.
+    fn retype_volume(&self, caller: &Caller, id: VolumeId, new_type: &str, migration: MigrationPolicy) -> ();
+    /// What operators do to a volume, and flags.
+    fn volume_action(&self, caller: &Caller, id: VolumeId, action: VolumeAction) -> ();
+    /// Deletes a volume whatever its status.
+    fn force_delete_volume(&self, caller: &Caller, id: VolumeId) -> ();
     /// Creates a volume.
     fn create_volume(&self, caller: &Caller, new: NewVolume) -> Volume;
-    /// Volumes, newest first.
-    fn volumes(&self, caller: &Caller, all_projects: bool) -> Vec<Volume>;
+    /// Volumes.
+    fn volumes(&self, caller: &Caller, query: ListQuery) -> Page<Volume>;
+    /// Volumes, by name only.
+    fn volume_names(&self, caller: &Caller, query: ListQuery) -> Page<VolumeName>;
+    /// Volumes in numbers.
+    fn volumes_summary(&self, caller: &Caller, query: ListQuery, metadata: bool) -> VolumesSummary;
     /// One volume.
     fn volume(&self, caller: &Caller, id: VolumeId) -> Volume;
     /// Changes name, description, metadata.
@@ -64,8 +106,11 @@ backend! {
         description: Option<Option<String>>, metadata: Option<BTreeMap<String, String>>) -> Volume;
     /// Begins to delete a volume.
     fn delete_volume(&self, caller: &Caller, id: VolumeId) -> ();
-    /// Attachments, oldest first.
-    fn attachments(&self, caller: &Caller, all_projects: bool, volume: Option<VolumeId>) -> Vec<Attachment>;
+    /// Changes a volume's metadata.
+    fn change_metadata(&self, caller: &Caller, id: VolumeId, change: MetadataChange,
+        only_if: Option<BTreeMap<String, String>>) -> BTreeMap<String, String>;
+    /// Attachments.
+    fn attachments(&self, caller: &Caller, query: ListQuery) -> Page<Attachment>;
     /// One attachment.
     fn attachment(&self, caller: &Caller, id: AttachmentId) -> Attachment;
     /// Makes an attachment.
@@ -77,8 +122,20 @@ backend! {
     fn complete_attachment(&self, caller: &Caller, id: AttachmentId) -> ();
     /// Detaches.
     fn delete_attachment(&self, caller: &Caller, id: AttachmentId, force: bool, wait: Wait) -> Detached;
+    /// Detaches, in one of its ways.
+    fn detach(&self, caller: &Caller, id: AttachmentId, way: Way, wait: Wait) -> Detached;
+    /// Does one of the older calls for attachments.
+    fn attach_action(&self, caller: &Caller, id: VolumeId, action: AttachAction, wait: Wait)
+        -> Option<Map<String, Value>>;
+    /// The records of detaches.
+    fn receipts(&self, caller: &Caller, volume: Option<VolumeId>, attachment: Option<AttachmentId>, limit: u32)
+        -> Vec<DetachRecord>;
+    /// A volume with what only Mooring's own API says of it.
+    fn volume_state(&self, caller: &Caller, id: VolumeId) -> VolumeState;
     /// What is live of one attachment.
     fn live(&self, caller: &Caller, id: AttachmentId, newer_than: Option<u64>, wait: Wait) -> AttachmentLive;
+    /// Changes an attachment's mode where it is.
+    fn set_mode(&self, caller: &Caller, id: AttachmentId, mode: Mode, wait: Wait) -> AttachmentLive;
     /// What is live of all attachments.
     fn live_all(&self, caller: &Caller) -> Vec<AttachmentLive>;
     /// The receipt of an attachment that is gone.
@@ -87,6 +144,38 @@ backend! {
     fn raise_epoch(&self, caller: &Caller) -> u64;
     /// What the database wishes of a volume in review is right.
     fn confirm_review(&self, caller: &Caller, id: VolumeId) -> ();
+    /// The pools.
+    fn pools(&self, caller: &Caller, filter: PoolFilter) -> Vec<PoolState>;
+    /// What a storage agent can do.
+    fn capabilities(&self, caller: &Caller, host: &str) -> Value;
+    /// The availability zones.
+    fn zones(&self, caller: &Caller) -> Vec<Zone>;
+    /// The storage agents, and the scheduler.
+    fn services(&self, caller: &Caller) -> Vec<ServiceState>;
+    /// Changes a service.
+    fn change_service(&self, caller: &Caller, binary: &str, host: &str, change: HostChange) -> ();
+    /// Changes a host.
+    fn change_host(&self, caller: &Caller, name_or_id: &str, change: HostChange) -> Host;
+    /// Cuts a host off from every volume.
+    fn fence_host(&self, caller: &Caller, name: &str, reason: Option<String>, wait: Wait) -> HostFence;
+    /// Lifts that.
+    fn unfence_host(&self, caller: &Caller, name: &str, anyway: bool) -> HostFence;
+    /// A fence in force.
+    fn fence(&self, caller: &Caller, name: &str) -> HostFence;
+    /// Fences.
+    fn fences(&self, caller: &Caller, lifted: bool) -> Vec<HostFence>;
+    /// How a volume came to its place.
+    fn placement(&self, caller: &Caller, id: VolumeId) -> Placement;
+    /// Messages.
+    fn messages(&self, caller: &Caller, query: ListQuery) -> Page<Message>;
+    /// One message.
+    fn message(&self, caller: &Caller, id: Uuid) -> Message;
+    /// Takes a message away.
+    fn delete_message(&self, caller: &Caller, id: Uuid) -> ();
+    /// The storage agents.
+    fn storage_hosts(&self, caller: &Caller) -> Vec<StorageHost>;
+    /// What projects have on a storage agent.
+    fn storage_host(&self, caller: &Caller, name: &str) -> Vec<HostUsage>;
     /// The enrolled agents.
     fn hosts(&self, caller: &Caller) -> Vec<Host>;
 }

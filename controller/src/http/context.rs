@@ -12,7 +12,8 @@ use uuid::Uuid;
 use super::fault::Fault;
 use super::query::Query;
 use super::version::Version;
-use crate::domain::Caller;
+use crate::domain::{Caller, Volume};
+use crate::policy::{Policies, Target};
 
 /// The header in which a client names its own chain of requests, and in which we name ours.
 pub(super) const REQUEST_ID: &str = "x-openstack-request-id";
@@ -27,6 +28,7 @@ pub(crate) struct Ctx {
     /// The path below the project, as `/volumes/detail`.
     pub(super) path: Arc<str>,
     pub(super) query: Query,
+    pub(super) policies: Arc<Policies>,
 }
 
 impl Ctx {
@@ -35,12 +37,33 @@ impl Ctx {
         if self.version >= version { Ok(()) } else { Err(Fault::not_at_this_version()) }
     }
 
+    /// Whether the caller sees a part of an answer that is of no project.
+    pub(super) fn allows(&self, policy: &'static str) -> bool {
+        self.policies.allows(policy, &self.caller, &Target::own(&self.caller))
+    }
+
+    /// Refuses what a caller may not do with something.
+    pub(super) fn check(&self, policy: &'static str, target: &Target<'_>) -> Result<(), Fault> {
+        Ok(self.policies.check(policy, &self.caller, target)?)
+    }
+
+    /// Refuses what a caller may not do with what is of no project.
+    pub(super) fn may(&self, policy: &'static str) -> Result<(), Fault> {
+        self.check(policy, &Target::own(&self.caller))
+    }
+
+    /// Refuses what a caller may not do with a volume, which he may see.
+    pub(super) fn may_with(&self, policy: &'static str, volume: &Volume) -> Result<(), Fault> {
+        self.check(policy, &Target { project: Some(&volume.project), user: Some(&volume.user) })
+    }
+
     /// The address of something of the caller's project.
     pub(super) fn href(&self, path: &str) -> String {
         format!("{}/v3/{}{path}", self.base, self.caller.project)
     }
 
-    /// Whether all projects' objects are asked for. Only admins get them; from others it is ignored, as in Cinder.
+    /// Whether all projects' objects are asked for. Only those for whom `context_is_admin` holds get them, for there is no
+    /// policy of its own; from others it is ignored, as in Cinder.
     pub(super) fn all_projects(&self) -> Result<bool, Fault> {
         Ok(self.query.flag("all_tenants")? && self.caller.admin)
     }

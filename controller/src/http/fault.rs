@@ -77,6 +77,7 @@ impl Fault {
             405 => "badMethod",
             408 => "requestTimeout",
             409 => "conflictingRequest",
+            412 => "preconditionFailed",
             413 => "overLimit",
             415 => "badMediaType",
             501 => "notImplemented",
@@ -94,6 +95,9 @@ impl From<Refusal> for Fault {
             Refusal::Invalid(_) => (StatusCode::BAD_REQUEST, text),
             Refusal::Forbidden(_) => (StatusCode::FORBIDDEN, text),
             Refusal::Conflict(_) => (StatusCode::CONFLICT, text),
+            Refusal::Exceeded(_) => (StatusCode::PAYLOAD_TOO_LARGE, text),
+            Refusal::Unimplemented(_) => (StatusCode::NOT_IMPLEMENTED, text),
+            Refusal::Changed(_) => (StatusCode::PRECONDITION_FAILED, text),
             Refusal::Pending(_) => (StatusCode::GATEWAY_TIMEOUT, text),
             Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, text),
             Refusal::Internal(detail) => return Self::internal(detail),
@@ -106,6 +110,9 @@ impl From<Refusal> for Fault {
                 if Uuid::try_parse(&what).is_err() && !what.starts_with("with name ") =>
             {
                 (StatusCode::NOT_FOUND, format!("Volume type with name {what} could not be found."))
+            }
+            Refusal::NotFound { kind: "Metadata", what } => {
+                (StatusCode::NOT_FOUND, format!("Volume {what}."))
             }
             Refusal::NotFound { .. } => (StatusCode::NOT_FOUND, text),
         };
@@ -123,8 +130,8 @@ impl IntoResponse for Fault {
         }
         let mut response = (self.status, Json(json!({ self.name(): inner }))).into_response();
         let headers = response.headers_mut();
-        if self.status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"mooring\""));
+        if self.status == StatusCode::PAYLOAD_TOO_LARGE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("0"));
         }
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));

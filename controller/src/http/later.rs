@@ -3,71 +3,45 @@
 //!
 //! What must never happen here: a pretence.
 
-use axum::Router;
 use axum::routing::any;
 
-use super::App;
 use super::backend::Backend;
 use super::context::Ctx;
 use super::fault::Fault;
+use super::routes::Routes;
 
 /// Collections of the API that are not there yet.
-pub(super) const COLLECTIONS: [&str; 29] = [
-    "backups",
-    "capabilities",
+const COLLECTIONS: [&str; 11] = [
     "cgsnapshots",
     "clusters",
     "consistencygroups",
-    "default-types",
-    "extensions",
     "group_snapshots",
     "group_types",
-    "groups",
-    "limits",
     "manageable_snapshots",
     "manageable_volumes",
-    "messages",
-    "os-availability-zone",
-    "os-hosts",
-    "os-quota-class-sets",
-    "os-quota-sets",
-    "os-services",
     "os-snapshot-manage",
     "os-volume-manage",
-    "os-volume-transfer",
-    "qos-specs",
-    "resource_filters",
-    "scheduler-stats",
-    "snapshots",
-    "volume-transfers",
-    "workers",
     "os-volume-replication",
+    "workers",
 ];
 
-/// The same below collections that are there.
-const BELOW: [&str; 7] = [
-    "/volumes/summary",
-    "/volumes/{id}/encryption",
-    "/volumes/{id}/encryption/{key}",
-    "/types/{id}/action",
-    "/types/{id}/os-volume-type-access",
-    "/types/{id}/encryption",
-    "/types/{id}/encryption/{key}",
-];
+/// What is not there below collections that are.
+const BELOW: [&str; 3] =
+    ["/volumes/{id}/encryption/{key}", "/types/{id}/encryption", "/types/{id}/encryption/{key}"];
 
-pub(super) fn routes<B: Backend>() -> Router<App<B>> {
-    let mut router = Router::new();
+pub(super) fn routes<B: Backend>() -> Routes<B> {
+    let mut routes = Routes::new();
     for collection in COLLECTIONS {
-        router = router.route(&format!("/{collection}"), any(refuse));
-        router = router.route(&format!("/{collection}/{{*rest}}"), any(refuse));
+        routes = routes.route(&format!("/{collection}"), any(refuse));
+        routes = routes.route(&format!("/{collection}/{{*rest}}"), any(refuse));
     }
     for path in BELOW {
-        router = router.route(path, any(refuse));
+        routes = routes.route(path, any(refuse));
     }
-    router
+    routes
 }
 
-async fn refuse(ctx: Ctx) -> Fault {
+pub(super) async fn refuse(ctx: Ctx) -> Fault {
     let shown: String = ctx.path.chars().take(100).collect();
     Fault::not_implemented(format!("{shown} of the Block Storage API"))
 }

@@ -1,125 +1,172 @@
 //! `/volumes/{id}/metadata`: the users' own keys.
 //!
-//! What must never happen here: two changes of which one is lost. They follow each other; the store has one controller.
+//! What must never happen here: two changes of which one is lost. Each is one transaction of the service; a client that
+//! wants more says with `If-Match` what it has read (3.15).
 
 use std::collections::BTreeMap;
 
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::{Json, Router, routing};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, routing};
 use mooring_model::VolumeId;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::App;
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
 use super::fault::Fault;
+use super::routes::Routes;
 use super::schema;
+use super::version::Version;
 use super::volumes::volume_id;
-
-type Answer = Result<Json<Value>, Fault>;
+use crate::domain::MetadataChange;
 
 /// Characters of keys beside those of extra specs.
 const KEY_EXTRA: &str = " /";
 
-pub(super) fn routes<B: Backend>() -> Router<App<B>> {
-    Router::new()
+type Metadata = BTreeMap<String, String>;
+
+pub(super) fn routes<B: Backend>() -> Routes<B> {
+    Routes::new()
         .route("/volumes/{id}/metadata", routing::get(all::<B>).post(merge::<B>).put(replace::<B>))
         .route("/volumes/{id}/metadata/{key}", routing::get(one::<B>).put(set::<B>).delete(remove::<B>))
 }
 
-async fn read<B: Backend>(app: &App<B>, ctx: &Ctx, id: VolumeId) -> Result<BTreeMap<String, String>, Fault> {
+/// The same metadata has the same tag.
+fn tag(metadata: &Metadata) -> String {
+    let digest = Sha256::digest(json!(metadata).to_string());
+    let bits = digest.iter().take(16).fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
+    format!("\"{bits:032x}\"")
+}
+
+async fn read<B: Backend>(app: &App<B>, ctx: &Ctx, id: VolumeId) -> Result<Metadata, Fault> {
     Ok(app.backend().volume(&ctx.caller, id).await?.metadata)
 }
 
-async fn write<B: Backend>(
-    app: &App<B>,
-    ctx: &Ctx,
-    id: VolumeId,
-    metadata: BTreeMap<String, String>,
-) -> Result<BTreeMap<String, String>, Fault> {
-    let volume = app.backend().update_volume(&ctx.caller, id, None, None, Some(metadata)).await?;
+/// The same for somebody who only wants to see it.
+async fn shown<B: Backend>(app: &App<B>, ctx: &Ctx, id: VolumeId) -> Result<Metadata, Fault> {
+    let volume = app.backend().volume(&ctx.caller, id).await?;
+    ctx.may_with("volume:get_volume_metadata", &volume)?;
     Ok(volume.metadata)
 }
 
-fn texts(body: &Value, key: &'static str) -> Result<BTreeMap<String, String>, Fault> {
+fn tagged(ctx: &Ctx, name: &str, metadata: &Metadata, shown: &Value) -> Response {
+    let mut response = Json(json!({ name: shown })).into_response();
+    if ctx.version >= Version::METADATA_TAGS
+        && let Ok(tag) = HeaderValue::from_str(&tag(metadata))
+    {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+/// What the client has read, when it says so with `If-Match`; refused when that is not there any more.
+async fn only_if<B: Backend>(
+    app: &App<B>,
+    ctx: &Ctx,
+    headers: &HeaderMap,
+    id: VolumeId,
+) -> Result<Option<Metadata>, Fault> {
+    if ctx.version < Version::METADATA_TAGS || !headers.contains_key(header::IF_MATCH) {
+        return Ok(None);
+    }
+    let now = read(app, ctx, id).await?;
+    let values = headers.get_all(header::IF_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let tag = tag(&now);
+    let bare = tag.trim_matches('"');
+    // Cinder's clients send the tag with and without its quotes.
+    let known = |asked: &str| asked == "*" || asked == tag || asked == bare;
+    if values.flat_map(|value| value.split(',')).any(|asked| known(asked.trim())) {
+        return Ok(Some(now));
+    }
+    let text = format!("The metadata of volume {id} is not what If-Match names.");
+    Err(Fault::new(StatusCode::PRECONDITION_FAILED, text))
+}
+
+async fn change<B: Backend>(
+    app: &App<B>,
+    ctx: &Ctx,
+    headers: &HeaderMap,
+    id: VolumeId,
+    change: MetadataChange,
+) -> Result<Metadata, Fault> {
+    let only_if = only_if(app, ctx, headers, id).await?;
+    Ok(app.backend().change_metadata(&ctx.caller, id, change, only_if).await?)
+}
+
+fn texts(body: &Value, key: &'static str) -> Result<Metadata, Fault> {
     let fields = schema::body(body, key)?;
     schema::texts(key, &Value::Object(fields.map().clone()), KEY_EXTRA)
 }
 
-fn no_such_key(id: &str, key: &str) -> Fault {
-    let shown: String = key.chars().take(schema::TEXT_MAX).collect();
-    Fault::new(StatusCode::NOT_FOUND, format!("Volume {id} has no metadata with key {shown}."))
-}
-
-async fn all<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
-    let metadata = read(&app, &ctx, volume_id(&id)?).await?;
-    Ok(Json(json!({ "metadata": metadata })))
+async fn all<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Result<Response, Fault> {
+    let metadata = shown(&app, &ctx, volume_id(&id)?).await?;
+    Ok(tagged(&ctx, "metadata", &metadata, &json!(metadata)))
 }
 
 async fn merge<B: Backend>(
     State(app): State<App<B>>,
     ctx: Ctx,
     At(id): At<String>,
+    headers: HeaderMap,
     Body(body): Body,
-) -> Answer {
-    let new = texts(&body, "metadata")?;
-    let id = volume_id(&id)?;
-    let _order = app.metadata_order().await;
-    let mut metadata = read(&app, &ctx, id).await?;
-    metadata.extend(new);
-    Ok(Json(json!({ "metadata": write(&app, &ctx, id, metadata).await? })))
+) -> Result<Response, Fault> {
+    let new = MetadataChange::Merge(texts(&body, "metadata")?);
+    let metadata = change(&app, &ctx, &headers, volume_id(&id)?, new).await?;
+    Ok(tagged(&ctx, "metadata", &metadata, &json!(metadata)))
 }
 
 async fn replace<B: Backend>(
     State(app): State<App<B>>,
     ctx: Ctx,
     At(id): At<String>,
+    headers: HeaderMap,
     Body(body): Body,
-) -> Answer {
-    let metadata = texts(&body, "metadata")?;
-    let id = volume_id(&id)?;
-    let _order = app.metadata_order().await;
-    Ok(Json(json!({ "metadata": write(&app, &ctx, id, metadata).await? })))
+) -> Result<Response, Fault> {
+    let new = MetadataChange::Replace(texts(&body, "metadata")?);
+    let metadata = change(&app, &ctx, &headers, volume_id(&id)?, new).await?;
+    Ok(tagged(&ctx, "metadata", &metadata, &json!(metadata)))
 }
 
-async fn one<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At((id, key)): At<(String, String)>) -> Answer {
-    match read(&app, &ctx, volume_id(&id)?).await?.remove(&key) {
-        Some(value) => Ok(Json(json!({ "meta": { key: value } }))),
-        None => Err(no_such_key(&id, &key)),
+async fn one<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At((id, key)): At<(String, String)>,
+) -> Result<Response, Fault> {
+    let metadata = shown(&app, &ctx, volume_id(&id)?).await?;
+    if let Some(value) = metadata.get(&key) {
+        return Ok(tagged(&ctx, "meta", &metadata, &json!({ key: value })));
     }
+    let key: String = key.chars().take(schema::TEXT_MAX).collect();
+    let text = format!("Volume {id} has no metadata with key {key}.");
+    Err(Fault::new(StatusCode::NOT_FOUND, text))
 }
 
 async fn set<B: Backend>(
     State(app): State<App<B>>,
     ctx: Ctx,
     At((id, key)): At<(String, String)>,
+    headers: HeaderMap,
     Body(body): Body,
-) -> Answer {
+) -> Result<Response, Fault> {
     let new = texts(&body, "meta")?;
     if new.len() != 1 || !new.contains_key(&key) {
         return Err(Fault::bad_request("Request body and URI mismatch"));
     }
-    let id = volume_id(&id)?;
-    let _order = app.metadata_order().await;
-    let mut metadata = read(&app, &ctx, id).await?;
-    metadata.extend(new.clone());
-    write(&app, &ctx, id, metadata).await?;
-    Ok(Json(json!({ "meta": new })))
+    let shown = json!(new);
+    let metadata = change(&app, &ctx, &headers, volume_id(&id)?, MetadataChange::Merge(new)).await?;
+    Ok(tagged(&ctx, "meta", &metadata, &shown))
 }
 
 async fn remove<B: Backend>(
     State(app): State<App<B>>,
     ctx: Ctx,
-    At((text, key)): At<(String, String)>,
+    At((id, key)): At<(String, String)>,
+    headers: HeaderMap,
 ) -> Result<StatusCode, Fault> {
-    let id = volume_id(&text)?;
-    let _order = app.metadata_order().await;
-    let mut metadata = read(&app, &ctx, id).await?;
-    if metadata.remove(&key).is_none() {
-        return Err(no_such_key(&text, &key));
-    }
-    write(&app, &ctx, id, metadata).await?;
+    change(&app, &ctx, &headers, volume_id(&id)?, MetadataChange::Remove(key)).await?;
     Ok(StatusCode::OK)
 }

@@ -7,30 +7,44 @@
 //! What must never happen here: an answer without a request id; an error that is not in the API's words; a decision about
 //! volumes; a secret in the log (bodies and answers are never logged).
 
+mod actions;
 mod attachments;
 mod backend;
 mod body;
 mod context;
+mod default_types;
 mod fault;
+mod fences;
+mod hosts;
 mod later;
+mod limits;
+mod messages;
 mod metadata;
+mod misc;
 mod mooring;
+mod openapi;
+mod pools;
 mod query;
+mod quotas;
+mod routes;
 mod schema;
 mod serve;
+mod services;
+mod snapshots;
 mod types;
 mod version;
 mod views;
 mod volumes;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header, request};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header, request};
 use axum::response::{IntoResponse, Response};
-use tokio::sync::{Mutex, MutexGuard, Semaphore};
+use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
 pub use backend::{Backend, Detached};
@@ -38,12 +52,14 @@ pub use body::{BODY_BYTES_MAX, BODY_TIMEOUT};
 pub use mooring::WAIT_MAX;
 pub use serve::{Bound, HEAD_TIMEOUT, Serving, bind, serve, tls};
 
-use crate::auth::{Auth, Identity, project_ok};
+use crate::auth::{Auth, AuthRefusal, Identity, project_ok};
 use crate::domain::Caller;
+use crate::policy::Policies;
 use body::BodyTimeout;
 use context::{Ctx, REQUEST_ID, global_request_id, host_header, new_request_id};
 use fault::{Detail, Fault, Unrouted, unknown_route};
 use query::Query;
+use routes::Routes;
 use version::Version;
 
 /// Requests at work, long polls among them; one more is told to come again.
@@ -52,14 +68,13 @@ pub const REQUESTS_MAX: usize = 1_024;
 /// How long a request waits for agents unless it says otherwise. Nova gives up after 60 s.
 const AGENTS_WAIT: Duration = Duration::from_secs(30);
 
-/// Collections below `/v3`: anything else in their place is a project.
-const COLLECTIONS: [&str; 3] = ["attachments", "types", "volumes"];
-
 /// How the front behaves.
 #[derive(Debug)]
 pub struct Options {
     /// Who may call.
     pub auth: Auth,
+    /// What they may do; here: who is an admin.
+    pub policies: Arc<Policies>,
     /// How clients call us, where a proxy hides it: `https://storage.example.org:8776`.
     pub public_url: Option<String>,
     /// Our listeners speak TLS: links begin with `https`.
@@ -75,7 +90,6 @@ struct Inner<B> {
     backend: B,
     options: Options,
     requests: Arc<Semaphore>,
-    metadata: Mutex<()>,
 }
 
 impl<B> Clone for App<B> {
@@ -93,47 +107,73 @@ impl<B: Backend> App<B> {
     fn agents_wait(&self) -> Duration {
         AGENTS_WAIT
     }
-
-    /// Changes of metadata read, change and write: one at a time.
-    async fn metadata_order(&self) -> MutexGuard<'_, ()> {
-        self.0.metadata.lock().await
-    }
 }
 
 /// The whole API.
 pub fn router<B: Backend>(backend: B, options: Options) -> Router {
-    let app = App(Arc::new(Inner {
-        backend,
-        options,
-        requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
-        metadata: Mutex::new(()),
-    }));
+    let app = App(Arc::new(Inner { backend, options, requests: Arc::new(Semaphore::new(REQUESTS_MAX)) }));
     let unknown = || async { unknown_route() };
-    let volumes_api = Router::new()
-        .merge(types::routes())
-        .merge(volumes::routes())
-        .merge(metadata::routes())
-        .merge(attachments::routes())
-        .merge(later::routes())
+    let routes = block_storage_routes();
+    let collections = routes.collections();
+    let volumes_api = routes
+        .into_router()
         // Cinder has routes per method: another method is another route.
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .with_state(app.clone());
-    let own_api = mooring::routes()
+    let own_api = own_routes()
+        .into_router()
         .fallback(|| async { Fault::new(StatusCode::NOT_FOUND, "There is nothing at this address.") })
         .method_not_allowed_fallback(|| async {
             Fault::new(StatusCode::METHOD_NOT_ALLOWED, "This method is not known at this address.")
         })
         .with_state(app.clone());
-    let front = Front { app, volumes_api, own_api };
+    let front = Front { app, collections, volumes_api, own_api };
     Router::new().fallback(answer::<B>).with_state(Arc::new(front))
+}
+
+/// The Block Storage API, below the project.
+fn block_storage_routes<B: Backend>() -> Routes<B> {
+    Routes::new()
+        .merge(types::routes())
+        .merge(volumes::routes())
+        .merge(metadata::routes())
+        .merge(attachments::routes())
+        .merge(actions::routes())
+        .merge(snapshots::routes())
+        .merge(messages::routes())
+        .merge(misc::routes())
+        .merge(pools::routes())
+        .merge(services::routes())
+        .merge(quotas::routes())
+        .merge(limits::routes())
+        .merge(default_types::routes())
+        .merge(later::routes())
+}
+
+/// Mooring's own API.
+fn own_routes<B: Backend>() -> Routes<B> {
+    Routes::new().merge(mooring::routes()).merge(hosts::routes()).merge(fences::routes())
 }
 
 struct Front<B> {
     app: App<B>,
+    /// Collections below `/v3`: anything else in their place is a project.
+    collections: BTreeSet<String>,
     volumes_api: Router,
     own_api: Router,
 }
+
+/// What an operator wants to see of callers: who is not let in, who may not, who sends too much or too slowly.
+const REFUSALS: [StatusCode; 4] = [
+    StatusCode::UNAUTHORIZED,
+    StatusCode::FORBIDDEN,
+    StatusCode::PAYLOAD_TOO_LARGE,
+    StatusCode::REQUEST_TIMEOUT,
+];
+
+/// How much of a path a log gets: its length is the client's choice.
+const LOGGED_CHARS_MAX: usize = 200;
 
 /// An answer and the version that it echoes.
 type Echoed = (Response, Option<HeaderValue>);
@@ -141,7 +181,7 @@ type Echoed = (Response, Option<HeaderValue>);
 async fn answer<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request) -> Response {
     let id = new_request_id();
     let method = request.method().clone();
-    let path = request.uri().path().to_owned();
+    let path: String = request.uri().path().chars().take(LOGGED_CHARS_MAX).collect();
     let global = global_request_id(&request).map(str::to_owned);
     let (mut response, echo) = match Arc::clone(&front.app.0.requests).try_acquire_owned() {
         Err(_) => {
@@ -170,6 +210,8 @@ async fn answer<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request
         } else {
             tracing::info!(request = %id, global, %method, path, code, why, "not done");
         }
+    } else if REFUSALS.contains(&status) {
+        tracing::info!(request = %id, global, %method, path, code, "refused");
     } else {
         tracing::debug!(request = %id, global, %method, path, code, "answered");
     }
@@ -192,6 +234,7 @@ async fn dispatch<B: Backend>(front: Arc<Front<B>>, request: Request, id: String
     match path {
         "" | "/" if reading => versions(&front, &request, StatusCode::MULTIPLE_CHOICES),
         "/v3" | "/v3/" if reading => versions(&front, &request, StatusCode::OK),
+        openapi::PATH if reading => (openapi::answer(), None),
         _ => {
             if let Some(rest) = path.strip_prefix("/v3/") {
                 let rest = rest.to_owned();
@@ -230,8 +273,8 @@ struct Address {
     path: String,
 }
 
-fn address(rest: &str) -> Address {
-    let known = |text: &str| COLLECTIONS.contains(&text) || later::COLLECTIONS.contains(&text);
+fn address(collections: &BTreeSet<String>, rest: &str) -> Address {
+    let known = |text: &str| collections.contains(text);
     // Routes of the API take a format at their end; there is one.
     let rest = match rest.strip_suffix(".json") {
         Some(plain) if plain.rsplit('/').next().is_some_and(|last| known(last) || last == "detail") => plain,
@@ -247,13 +290,13 @@ fn address(rest: &str) -> Address {
 }
 
 async fn volumes_api<B: Backend>(front: &Front<B>, request: Request, id: String, rest: &str) -> Echoed {
-    let Address { project, path } = address(rest);
+    let Address { project, path } = address(&front.collections, rest);
     if project.as_ref().is_some_and(|project| !project_ok(project)) {
         return (unknown_route(), None);
     }
-    let identity = match identity(front, &request) {
+    let identity = match identity(front, request.headers(), called(&request)).await {
         Ok(identity) => identity,
-        Err(fault) => return (fault.into_response(), None),
+        Err(refusal) => return (refused(front, refusal), None),
     };
     let version = match version::asked(request.headers()) {
         Ok(version) => version,
@@ -263,7 +306,13 @@ async fn volumes_api<B: Backend>(front: &Front<B>, request: Request, id: String,
     if project.is_some() && own.is_some() && own != project.as_deref() {
         return (Fault::bad_request("Malformed request url").into_response(), version.echo());
     }
-    let caller = identity.caller(project, id);
+    if identity.system && project.is_none() {
+        return (refused(front, AuthRefusal::NoProject), version.echo());
+    }
+    let caller = match identity.caller(&front.app.0.options.policies, project, id) {
+        Ok(caller) => caller,
+        Err(refusal) => return (refused(front, refusal), version.echo()),
+    };
     let response = match routed(front, request, caller, version, path) {
         Ok(request) => front.volumes_api.clone().oneshot(request).await.into_response(),
         Err(fault) => fault.into_response(),
@@ -272,25 +321,41 @@ async fn volumes_api<B: Backend>(front: &Front<B>, request: Request, id: String,
 }
 
 async fn own_api<B: Backend>(front: &Front<B>, request: Request, id: String, path: String) -> Response {
-    let identity = match identity(front, &request) {
+    let identity = match identity(front, request.headers(), called(&request)).await {
         Ok(identity) => identity,
-        Err(fault) => return fault.into_response(),
+        Err(refusal) => return refused(front, refusal),
     };
-    let caller = identity.caller(None, id);
+    let caller = match identity.caller(&front.app.0.options.policies, None, id) {
+        Ok(caller) => caller,
+        Err(refusal) => return refused(front, refusal),
+    };
     match routed(front, request, caller, Version::ATTACHMENTS, path) {
         Ok(request) => front.own_api.clone().oneshot(request).await.into_response(),
         Err(fault) => fault.into_response(),
     }
 }
 
-fn identity<B: Backend>(front: &Front<B>, request: &Request) -> Result<Identity, Fault> {
-    // One that is there and cannot be read is foreign; only one that is missing is nobody's.
+/// How the request calls us. One that is there and cannot be read is foreign; only one that is missing is nobody's.
+fn called(request: &Request) -> Option<String> {
     let present = request.headers().contains_key(header::HOST);
-    let host = present.then(|| host_header(request).unwrap_or_else(|| "?".to_owned()));
-    front.app.0.options.auth.identify(request.headers(), host.as_deref()).map_err(|refusal| {
-        let status = if refusal.forbidden() { StatusCode::FORBIDDEN } else { StatusCode::UNAUTHORIZED };
-        Fault::new(status, refusal.to_string())
-    })
+    present.then(|| host_header(request).unwrap_or_else(|| "?".to_owned()))
+}
+
+async fn identity<B: Backend>(
+    front: &Front<B>,
+    headers: &HeaderMap,
+    host: Option<String>,
+) -> Result<Identity, AuthRefusal> {
+    front.app.0.options.auth.identify(headers, host.as_deref()).await
+}
+
+fn refused<B: Backend>(front: &Front<B>, refusal: AuthRefusal) -> Response {
+    let status = refusal.status();
+    let mut response = Fault::new(status, refusal.to_string()).into_response();
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, front.app.0.options.auth.challenge());
+    }
+    response
 }
 
 /// The request as the inner router sees it: another path, and its context with it.
@@ -306,7 +371,8 @@ fn routed<B: Backend>(
     let (mut parts, body) = request.into_parts();
     rewrite(&mut parts, &path)?;
     parts.extensions.insert(BodyTimeout(front.app.0.options.body_timeout));
-    parts.extensions.insert(Ctx { caller, version, base, path: path.into(), query });
+    let policies = Arc::clone(&front.app.0.options.policies);
+    parts.extensions.insert(Ctx { caller, version, base, path: path.into(), query, policies });
     Ok(Request::from_parts(parts, body))
 }
 

@@ -1,4 +1,4 @@
-//! `/mooring/v1`: Mooring's own API, for what the Block Storage API has no words for: enrolled hosts, native attach, what is
+//! `/mooring/v1`: Mooring's own API, for what the Block Storage API has no words for: native attach, what is
 //! live of an attachment, and the receipt of a detach.
 //!
 //! What must never happen here: a receipt that says more than the storage agent said.
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::{Json, Router, routing};
-use mooring_model::{Proof, Receipt, Revoked};
+use axum::{Json, routing};
+use mooring_model::{Proof, Receipt, Revoked, SessionReport};
 use serde_json::{Map, Value, json};
 
 use super::App;
@@ -17,53 +17,35 @@ use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
 use super::fault::Fault;
+use super::routes::Routes;
 use super::schema;
 use super::views::rfc3339;
 use super::volumes::volume_id;
-use crate::domain::{AttachmentLive, AttachmentReceipt, Host, NewAttachment, NewConnector};
-use crate::service::{Refusal, Wait};
+use crate::domain::{
+    AttachmentLive, AttachmentReceipt, DetachRecord, NewAttachment, NewConnector, VolumeState,
+};
+use crate::rules::transport::Transport;
+use crate::service::{RECORDS_MAX, Refusal, Wait, Way};
 
 /// A call waits no longer than this, whatever it asks for.
 pub const WAIT_MAX: Duration = Duration::from_mins(1);
 
 type Answer = Result<Json<Value>, Fault>;
 
-pub(super) fn routes<B: Backend>() -> Router<App<B>> {
-    Router::new()
-        .route("/hosts", routing::get(hosts::<B>))
+pub(super) fn routes<B: Backend>() -> Routes<B> {
+    Routes::new()
         .route("/attachments", routing::get(list::<B>).post(create::<B>))
         .route("/attachments/{id}", routing::get(show::<B>).delete(delete::<B>))
+        .route("/attachments/{id}/mode", routing::put(set_mode::<B>))
         .route("/attachments/{id}/receipt", routing::get(show_receipt::<B>))
+        .route("/receipts", routing::get(list_receipts::<B>))
+        .route("/volumes/{id}", routing::get(show_volume::<B>))
         .route("/volumes/{id}/confirm-review", routing::post(confirm_review::<B>))
         .route("/epoch", routing::post(raise_epoch::<B>))
 }
 
-async fn hosts<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
-    let hosts = app.backend().hosts(&ctx.caller).await?;
-    Ok(Json(json!({ "hosts": hosts.iter().map(host).collect::<Vec<_>>() })))
-}
-
-fn host(host: &Host) -> Value {
-    let pools: Vec<_> = host
-        .pools
-        .iter()
-        .map(|pool| json!({ "name": pool.name, "total_bytes": pool.total, "free_bytes": pool.free }))
-        .collect();
-    json!({
-        "name": host.name,
-        "address": host.address,
-        "agent_id": host.agent.map(|id| id.to_string()),
-        "initiator": host.initiator.as_ref().map(ToString::to_string),
-        "up": host.up,
-        "why_down": host.why_down,
-        "last_report": host.last_report.and_then(rfc3339),
-        "pools": pools,
-        "problems": host.problems,
-    })
-}
-
 /// `wait_ms` of the query, within bounds.
-fn wait(ctx: &Ctx, default: Duration) -> Result<Wait, Fault> {
+pub(super) fn wait(ctx: &Ctx, default: Duration) -> Result<Wait, Fault> {
     let asked = ctx.query.number("wait_ms")?.map(Duration::from_millis);
     Ok(Wait(asked.unwrap_or(default).min(WAIT_MAX)))
 }
@@ -106,11 +88,34 @@ async fn create<B: Backend>(
     Ok((StatusCode::ACCEPTED, Json(json!({ "attachment": view(&live) }))))
 }
 
+/// `barrier`: that nothing which was in flight lands any more. The kernel's write protection promises no such thing.
+async fn set_mode<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+    Body(body): Body,
+) -> Answer {
+    let fields = schema::whole(&body)?;
+    fields.only(&["mode"])?;
+    let mode = mode(fields)?.ok_or_else(|| fields.wrong("'mode' is a required property"))?;
+    let wait = wait(&ctx, app.agents_wait())?;
+    let live = app.backend().set_mode(&ctx.caller, attachment_id(&id)?, mode, wait).await?;
+    Ok(Json(json!({ "attachment": view(&live), "barrier": false })))
+}
+
 async fn delete<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
-    let force = ctx.query.flag("force")?;
+    let way = match (ctx.query.flag("force")?, ctx.query.get("widen")) {
+        (false, None) => Way::Asked,
+        (true, None) => Way::Forced,
+        (true, Some("host")) => Way::Widened,
+        (_, Some(_)) => {
+            let text = "widen: want host, together with force=true: every attachment of the host to this volume goes";
+            return Err(Fault::bad_request(text));
+        }
+    };
     let wait = wait(&ctx, app.agents_wait())?;
     let id = attachment_id(&id)?;
-    let detached = match app.backend().delete_attachment(&ctx.caller, id, force, wait).await {
+    let detached = match app.backend().detach(&ctx.caller, id, way, wait).await {
         Ok((detached, _)) => detached,
         // Gone: by an earlier request whose answer was lost, perhaps. Its receipt is the answer to this one, too.
         Err(gone @ Refusal::NotFound { kind: "Attachment", .. }) => {
@@ -124,6 +129,54 @@ async fn delete<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<Stri
 async fn show_receipt<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
     let detached = app.backend().receipt(&ctx.caller, attachment_id(&id)?).await?;
     Ok(Json(json!({ "receipt": receipt(&detached) })))
+}
+
+async fn list_receipts<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
+    let volume = ctx.query.get("volume").map(volume_id).transpose()?;
+    let attachment = ctx.query.get("attachment").map(attachment_id).transpose()?;
+    let limit = ctx.query.number("limit")?.and_then(|limit| u32::try_from(limit).ok()).unwrap_or(RECORDS_MAX);
+    let records = app.backend().receipts(&ctx.caller, volume, attachment, limit).await?;
+    Ok(Json(json!({ "receipts": records.iter().map(record).collect::<Vec<_>>() })))
+}
+
+/// The record of a detach; its receipt is as that of one attachment.
+fn record(record: &DetachRecord) -> Value {
+    let of = AttachmentReceipt { attachment: record.attachment, receipt: record.receipt.clone() };
+    json!({
+        "attachment_id": record.attachment.to_string(),
+        "volume_id": record.volume.to_string(),
+        "project_id": record.project,
+        "initiator": record.initiator.as_ref().map(ToString::to_string),
+        "instance": record.instance.map(|id| id.to_string()),
+        "host": record.host,
+        "mode": record.mode.map(|mode| mode.to_string()),
+        "forced": record.forced,
+        "user_id": record.user,
+        "request_id": record.request,
+        "asked_at": record.asked_at.and_then(rfc3339),
+        "detached_at": record.detached_at.and_then(rfc3339),
+        "receipt": receipt(&of),
+    })
+}
+
+async fn show_volume<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
+    let state = app.backend().volume_state(&ctx.caller, volume_id(&id)?).await?;
+    Ok(Json(json!({ "volume": volume(&state) })))
+}
+
+fn volume(state: &VolumeState) -> Value {
+    let VolumeState { volume, reserved, holds, review } = state;
+    json!({
+        "id": volume.id.to_string(),
+        "name": volume.name,
+        "status": volume.status.as_str(),
+        "attach_status": volume.attach_status.as_str(),
+        "multiattach": volume.multiattach,
+        "fault": volume.fault,
+        "in_review": review.is_some(),
+        "reserved": reserved,
+        "announced_detaches": holds,
+    })
 }
 
 // The bodies of these two say nothing (`{}`), but a web page cannot send JSON here without asking first.
@@ -146,6 +199,8 @@ fn view(live: &AttachmentLive) -> Value {
     let attachment = &live.attachment;
     let steps: Map<String, Value> =
         live.steps_ms.iter().map(|(step, ms)| (step.clone(), json!(ms))).collect();
+    let nexus = live.nexus.as_ref();
+    let sessions = || nexus.into_iter().flat_map(|nexus| &nexus.sessions);
     json!({
         "id": attachment.id.to_string(),
         "volume_id": attachment.volume.to_string(),
@@ -156,8 +211,19 @@ fn view(live: &AttachmentLive) -> Value {
         "status": attachment.status.as_str(),
         "native": attachment.native.is_some(),
         "initiator": attachment.initiator.as_ref().map(ToString::to_string),
+        "transport": attachment.initiator.as_ref().map(|of| Transport::of(of).as_str()),
         "session": live.session,
-        "session_addresses": live.session_addresses,
+        "session_missing": nexus.is_some_and(|nexus| nexus.missing),
+        "session_addresses": sessions().flat_map(|session| &session.addresses).collect::<Vec<_>>(),
+        "sessions": sessions().map(session).collect::<Vec<_>>(),
+        "storage_host": nexus.map(|nexus| &nexus.storage),
+        "counters": nexus.map(|nexus| json!({
+            "commands": nexus.counters.commands,
+            "read_mib": nexus.counters.read_mib,
+            "written_mib": nexus.counters.written_mib,
+        })),
+        "last_activity": nexus.and_then(|nexus| nexus.counters.active).and_then(rfc3339),
+        "looked_at": nexus.and_then(|nexus| nexus.looked).and_then(rfc3339),
         "host_phase": live.host_phase,
         "device_path": live.device_path,
         "disk": live.disk,
@@ -170,7 +236,18 @@ fn view(live: &AttachmentLive) -> Value {
     })
 }
 
-fn receipt(detached: &AttachmentReceipt) -> Value {
+fn session(session: &SessionReport) -> Value {
+    json!({
+        "id": session.id,
+        "isid": session.isid,
+        "addresses": session.addresses,
+        "state": session.state,
+        "in_flight": session.in_flight,
+        "since": session.since.and_then(rfc3339),
+    })
+}
+
+pub(super) fn receipt(detached: &AttachmentReceipt) -> Value {
     let Some(receipt) = &detached.receipt else { return Value::Null };
     let Receipt { volume, initiator, attachments, generation, revoked, sessions, proof, began, ended } =
         receipt;

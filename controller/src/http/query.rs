@@ -1,8 +1,9 @@
 //! Query strings, and what lists have in common: `limit`, `marker`, `offset`, `sort`, the link to the next page.
 //!
-//! What must never happen here: a page without a bound; a number that is wrong and taken as none.
+//! What must never happen here: a page without a bound; a number that is wrong and taken as none; a key that is said
+//! twice and taken once.
 
-use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
@@ -11,13 +12,13 @@ use axum::http::Uri;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use uuid::Uuid;
 
+use super::context::Ctx;
 use super::fault::Fault;
 use super::schema;
 use super::version::Version;
-
-/// Most entries of one page.
-const PAGE_MAX: usize = 1_000;
+use crate::list::{Collection, Filter, Key, Kind, ListQuery, Order, PAGE_MAX, Test};
 
 /// Keys that every list knows.
 const COMMON: [&str; 9] =
@@ -35,22 +36,32 @@ impl Query {
         if pairs.iter().any(|(key, value)| key.contains('\u{fffd}') || value.contains('\u{fffd}')) {
             return Err(Fault::bad_request("The query string is not UTF-8."));
         }
+        if pairs.iter().any(|(key, value)| key.contains('\0') || value.contains('\0')) {
+            return Err(Fault::bad_request("The query string has a NUL character."));
+        }
+        let mut seen = BTreeSet::new();
+        if let Some((twice, _)) = pairs.iter().find(|(key, _)| !seen.insert(key)) {
+            let shown: String = twice.chars().take(64).collect();
+            return Err(Fault::bad_request(format!("The query string says '{shown}' twice.")));
+        }
         Ok(Self(pairs))
     }
 
-    /// The last value of a key.
+    /// All pairs, in order.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
+    /// The value of a key.
     pub(super) fn get(&self, key: &str) -> Option<&str> {
-        self.0.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
     /// A boolean; missing is false.
     pub(super) fn flag(&self, key: &str) -> Result<bool, Fault> {
         match self.get(key) {
             None => Ok(false),
-            Some(text) => schema::boolean(text).ok_or_else(|| {
-                let shown: String = text.chars().take(64).collect();
-                Fault::bad_request(format!("Value '{shown}' for '{key}' is not a boolean."))
-            }),
+            Some(text) => truth(key, text),
         }
     }
 
@@ -64,65 +75,60 @@ impl Query {
         }
     }
 
-    /// The pairs that are no common keys. Those that `known` does not name are dropped, and refused since 3.31.
-    pub(super) fn filters(&self, known: &[&str], version: Version) -> Result<Vec<(&str, &str)>, Fault> {
-        let mut filters = Vec::new();
+    /// What a list of this collection is asked for. Keys that it does not have, or that others than admins may not filter
+    /// by, are dropped, and refused since `strict`.
+    pub(super) fn list(
+        &self,
+        of: &'static Collection,
+        ctx: &Ctx,
+        strict: Version,
+    ) -> Result<ListQuery, Fault> {
+        let mut query = ListQuery {
+            all_projects: ctx.all_projects()?,
+            project: self.get("project_id").filter(|_| ctx.caller.admin).map(str::to_owned),
+            limit: self.number("limit")?.unwrap_or(PAGE_MAX).min(PAGE_MAX),
+            offset: self.number("offset")?.unwrap_or(0),
+            marker: self.get("marker").map(str::to_owned),
+            count: ctx.version >= Version::COUNT && self.flag("with_count")?,
+            ..ListQuery::default()
+        };
         let mut unknown = Vec::new();
-        for (key, value) in &self.0 {
-            let plain = match key.strip_suffix('~') {
-                Some(plain) if version >= Version::LIKE_FILTERS => plain,
-                _ => key,
+        for (name, value) in &self.0 {
+            let (plain, part) = match name.strip_suffix('~') {
+                Some(plain) if ctx.version >= Version::LIKE_FILTERS => (plain, true),
+                _ => (name.as_str(), false),
             };
             if COMMON.contains(&plain) {
                 continue;
             }
-            if known.contains(&plain) {
-                filters.push((key.as_str(), value.as_str()));
-            } else {
-                unknown.push(plain.chars().take(64).collect::<String>());
+            match of.key(plain).filter(|key| key.everybody || ctx.caller.admin) {
+                Some(key) => query.filters.extend(tests(key, value, part, ctx.version)?),
+                None => unknown.push(plain.chars().take(64).collect::<String>()),
             }
         }
-        if unknown.is_empty() || version < Version::STRICT_FILTERS {
-            return Ok(filters);
+        if !unknown.is_empty() && ctx.version >= strict {
+            let list = unknown.join(", ");
+            return Err(Fault::bad_request(format!("Invalid filters {list} are found in query options.")));
         }
-        let list = unknown.join(", ");
-        Err(Fault::bad_request(format!("Invalid filters {list} are found in query options.")))
+        for (name, down) in self.orders()? {
+            let Some(key) = of.key(name).filter(|key| key.sorts) else {
+                let shown: String = name.chars().take(64).collect();
+                return Err(Fault::invalid_input(format!("Sort key supplied is invalid: {shown}")));
+            };
+            query.sort.push((key, down));
+        }
+        Ok(query)
     }
 
-    /// The page that is asked for.
-    pub(super) fn page(&self) -> Result<Page, Fault> {
-        let number =
-            |key| Ok::<_, Fault>(self.number(key)?.map(|n| usize::try_from(n).unwrap_or(usize::MAX)));
-        Ok(Page {
-            limit: number("limit")?.unwrap_or(PAGE_MAX).min(PAGE_MAX),
-            offset: number("offset")?.unwrap_or(0),
-            marker: self.get("marker").map(str::to_owned),
-        })
-    }
-
-    /// Sorts by `sort=key:dir,…` or `sort_key`/`sort_dir`. Without either nothing is moved. `cell` says what a key is.
-    pub(super) fn sort<T>(
+    /// How the page after this one is asked for: only a full page has one.
+    pub(super) fn next<T>(
         &self,
-        items: &mut [T],
-        cell: impl Fn(&T, &str) -> Option<Cell>,
-        keys: &[&str],
-    ) -> Result<(), Fault> {
-        let orders = self.orders()?;
-        if let Some((key, _)) = orders.iter().find(|(key, _)| !keys.contains(key)) {
-            let shown: String = key.chars().take(64).collect();
-            return Err(Fault::invalid_input(format!("Sort key supplied is invalid: {shown}")));
-        }
-        items.sort_by(|a, b| {
-            for (key, descending) in &orders {
-                let order = cell(a, key).cmp(&cell(b, key));
-                let order = if *descending { order.reverse() } else { order };
-                if order != Ordering::Equal {
-                    return order;
-                }
-            }
-            Ordering::Equal
-        });
-        Ok(())
+        query: &ListQuery,
+        items: &[T],
+        id: impl Fn(&T) -> String,
+    ) -> Option<String> {
+        let full = u64::try_from(items.len()) == Ok(query.limit);
+        items.last().filter(|_| full).map(|last| self.after(&id(last)))
     }
 
     fn orders(&self) -> Result<Vec<(&str, bool)>, Fault> {
@@ -174,71 +180,99 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// What a list is sorted by.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Cell {
-    Text(String),
-    Number(u64),
-    Time(SystemTime),
-}
-
-/// A page that is asked for.
-#[derive(Debug)]
-pub(super) struct Page {
-    limit: usize,
-    offset: usize,
-    marker: Option<String>,
-}
-
-impl Page {
-    /// Cuts the page out of the whole list, and says how the next one is asked for when this one is full. A marker that
-    /// is not in the list is a 404 in the words of `kind`.
-    pub(super) fn cut<T>(
-        &self,
-        items: Vec<T>,
-        id: impl Fn(&T) -> String,
-        kind: &'static str,
-        query: &Query,
-    ) -> Result<(Vec<T>, Option<String>), Fault> {
-        let after = match &self.marker {
-            None => 0,
-            Some(marker) => match items.iter().position(|item| &id(item) == marker) {
-                Some(place) => place.saturating_add(1),
-                None => return Err(Fault::not_found(kind, marker.chars().take(64).collect::<String>())),
-            },
-        };
-        let skip = after.saturating_add(self.offset);
-        let page: Vec<T> = items.into_iter().skip(skip).take(self.limit).collect();
-        let full = page.len() == self.limit;
-        let next = page.last().filter(|_| full).map(|last| query.after(&id(last)));
-        Ok((page, next))
+/// The conditions that one pair of the query string means.
+fn tests(key: &'static Key, value: &str, part: bool, version: Version) -> Result<Vec<Filter>, Fault> {
+    let one = |test| Ok(vec![Filter { key, test }]);
+    match key.kind {
+        Kind::Text if part => one(Test::Part(value.to_owned())),
+        Kind::Id if part => one(Test::Part(value.to_ascii_lowercase())),
+        Kind::Text => one(Test::Text(value.to_owned())),
+        Kind::Id => one(Uuid::try_parse(value).map_or(Test::Nothing, |id| Test::Text(id.to_string()))),
+        _ if part => one(Test::Nothing),
+        Kind::Number => one(value.parse().map_or(Test::Nothing, Test::Number)),
+        // "Both": for admins who look for types.
+        Kind::Truth if matches!(value, "None" | "none") => Ok(Vec::new()),
+        Kind::Truth => one(Test::Number(truth(key.name, value)?.into())),
+        Kind::Always if truth(key.name, value)? => Ok(Vec::new()),
+        Kind::Always | Kind::Nobody => one(Test::Nothing),
+        Kind::Time if version < Version::TIME_FILTERS => one(Test::Nothing),
+        Kind::Time => {
+            let moments = moments(key.name, value)?;
+            Ok(moments
+                .into_iter()
+                .map(|(order, time)| Filter { key, test: Test::Time(order, time) })
+                .collect())
+        }
+        Kind::Specs if version < Version::TYPE_FILTERS => Ok(Vec::new()),
+        Kind::Metadata | Kind::Specs => {
+            let wrong = || {
+                let text = format!("{}: want a dictionary as {{'key': 'value'}}", key.name);
+                Fault::bad_request(text)
+            };
+            one(Test::Pairs(dictionary(value).ok_or_else(wrong)?))
+        }
     }
 }
 
-/// A condition on a time: `gt:2026-11-21T10:00:00,lt:…`; operators gt, gte, eq, neq, lt, lte.
-pub(super) fn time_matches(key: &str, text: &str, time: Option<SystemTime>) -> Result<bool, Fault> {
+fn truth(name: &str, text: &str) -> Result<bool, Fault> {
+    schema::boolean(text).ok_or_else(|| {
+        let shown: String = text.chars().take(64).collect();
+        Fault::bad_request(format!("Value '{shown}' for '{name}' is not a boolean."))
+    })
+}
+
+/// Conditions on a time: `gt:2026-11-21T10:00:00,lt:…`; operators gt, gte, eq, neq, lt, lte.
+fn moments(name: &str, text: &str) -> Result<Vec<(Order, SystemTime)>, Fault> {
     let wrong = || {
         let shown: String = text.chars().take(100).collect();
         Fault::bad_request(format!(
-            "Invalid value for {key}: {shown}: want gt:TIME, gte, eq, neq, lt or lte."
+            "Invalid value for {name}: {shown}: want gt:TIME, gte, eq, neq, lt or lte."
         ))
     };
-    let mut all = true;
-    for item in text.split(',') {
-        let (operator, value) = item.split_once(':').ok_or_else(wrong)?;
-        let wanted = instant(value).ok_or_else(wrong)?;
-        let order = time.and_then(|time| Timestamp::try_from(time).ok()).map(|time| time.cmp(&wanted));
-        all &= match operator {
-            "gt" => order == Some(Ordering::Greater),
-            "gte" => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
-            "eq" => order == Some(Ordering::Equal),
-            "neq" => order.is_some_and(|order| order != Ordering::Equal),
-            "lt" => order == Some(Ordering::Less),
-            "lte" => matches!(order, Some(Ordering::Less | Ordering::Equal)),
-            _ => return Err(wrong()),
+    text.split(',')
+        .map(|item| {
+            let (operator, value) = item.split_once(':').ok_or_else(wrong)?;
+            let order = match operator {
+                "gt" => Order::After,
+                "gte" => Order::NotBefore,
+                "eq" => Order::At,
+                "neq" => Order::NotAt,
+                "lt" => Order::Before,
+                "lte" => Order::NotAfter,
+                _ => return Err(wrong()),
+            };
+            Ok((order, instant(value).ok_or_else(wrong)?.into()))
+        })
+        .collect()
+}
+
+/// `{'key': 'value', …}` as Python writes dictionaries of texts, or the same as JSON.
+fn dictionary(text: &str) -> Option<BTreeMap<String, String>> {
+    if let Ok(map) = serde_json::from_str(text) {
+        return Some(map);
+    }
+    let mut rest = text.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
+    let mut map = BTreeMap::new();
+    while !rest.is_empty() {
+        let (key, after) = literal(rest)?;
+        let (value, after) = literal(after.trim_start().strip_prefix(':')?.trim_start())?;
+        map.insert(key.to_owned(), value.to_owned());
+        let after = after.trim_start();
+        rest = match after.strip_prefix(',') {
+            Some(more) => more.trim_start(),
+            None if after.is_empty() => after,
+            None => return None,
         };
     }
-    Ok(all)
+    Some(map)
+}
+
+/// A quoted text without escapes, and what follows it.
+fn literal(text: &str) -> Option<(&str, &str)> {
+    let text = text.strip_prefix('u').unwrap_or(text);
+    let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+    let (inside, after) = text.get(1..)?.split_once(quote)?;
+    (!inside.contains('\\')).then_some((inside, after))
 }
 
 /// A time with its zone, or without one: then UTC.
@@ -261,55 +295,48 @@ mod tests {
     }
 
     #[test]
-    fn pages_follow_each_other_and_end() {
-        let all: Vec<u32> = (0..7).collect();
-        let mut asked = query("limit=3&name=a%20b");
-        let mut seen = Vec::new();
-        loop {
-            let (page, next) =
-                asked.page().unwrap().cut(all.clone(), u32::to_string, "Volume", &asked).unwrap();
-            seen.extend(page);
-            let Some(next) = next else { break };
-            assert!(next.starts_with("limit=3&name=a%20b&marker="), "{next}");
-            asked = query(&next);
+    fn what_is_said_twice_or_has_a_nul_is_refused() {
+        for wrong in ["a=1&a=2", "a=1&b=2&a=1", "a=%00", "%00=1", "name=%FF"] {
+            assert!(Query::of(&format!("/x?{wrong}").parse().unwrap()).is_err(), "{wrong}");
         }
-        assert_eq!(seen, all);
     }
 
     #[test]
-    fn wrong_numbers_and_markers_are_refused() {
-        for wrong in ["limit=-1", "limit=x", "limit=", "offset=-1", "offset=1.5"] {
-            assert!(query(wrong).page().is_err(), "{wrong}");
-        }
-        assert!(
-            query("limit=0")
-                .page()
-                .unwrap()
-                .cut(vec![1], i32::to_string, "Volume", &query(""))
-                .unwrap()
-                .0
-                .is_empty()
-        );
-        let asked = query("marker=9");
-        assert!(asked.page().unwrap().cut(vec![1], i32::to_string, "Volume", &asked).is_err());
-        let huge = query("limit=99999999999999999999999&offset=99999999999999999999");
-        assert!(huge.page().unwrap().cut(vec![1], i32::to_string, "Volume", &huge).unwrap().0.is_empty());
+    fn the_next_page_keeps_the_question() {
+        let asked = query("limit=2&name=a%20b&marker=x&offset=7");
+        let limit = ListQuery { limit: 2, ..ListQuery::default() };
+        let next = asked.next(&limit, &[1, 2], i32::to_string).unwrap();
+        assert_eq!(next, "limit=2&name=a%20b&marker=2");
+        assert_eq!(asked.next(&limit, &[1], i32::to_string), None);
+        let none = ListQuery { limit: 0, ..ListQuery::default() };
+        assert_eq!(asked.next(&none, &[], i32::to_string), None);
     }
 
     #[test]
     fn conditions_on_times() {
-        let time = Some(SystemTime::UNIX_EPOCH + Duration::from_hours(24));
-        for (text, matches) in [
-            ("gt:1970-01-01T00:00:00", true),
-            ("gt:1970-01-02T00:00:00", false),
-            ("gte:1970-01-02T00:00:00Z", true),
-            ("gt:1970-01-01T00:00:00,lt:1970-01-03", true),
-            ("neq:1970-01-02T00:00:00", false),
-        ] {
-            assert_eq!(time_matches("created_at", text, time).unwrap(), matches, "{text}");
-        }
+        let day = SystemTime::UNIX_EPOCH + Duration::from_hours(24);
+        assert_eq!(moments("created_at", "gte:1970-01-02T00:00:00Z").unwrap(), [(Order::NotBefore, day)]);
+        let two = moments("created_at", "gt:1970-01-01T00:00:00,lt:1970-01-02").unwrap();
+        assert_eq!(two, [(Order::After, SystemTime::UNIX_EPOCH), (Order::Before, day)]);
         for wrong in ["", "1970-01-01", "xx:1970-01-01T00:00:00", "gt:yesterday"] {
-            assert!(time_matches("created_at", wrong, time).is_err(), "{wrong}");
+            assert!(moments("created_at", wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn dictionaries_of_both_languages() {
+        let one = BTreeMap::from([("multiattach".to_owned(), "<is> True".to_owned())]);
+        for text in [
+            "{'multiattach': '<is> True'}",
+            "{ \"multiattach\":\"<is> True\" }",
+            "{u'multiattach': u'<is> True',}",
+        ] {
+            assert_eq!(dictionary(text), Some(one.clone()), "{text}");
+        }
+        assert_eq!(dictionary("{}"), Some(BTreeMap::new()));
+        for wrong in ["", "x", "{", "{'a'}", "{'a': 1}", "{'a': 'b' 'c': 'd'}", "{'a': 'b\\''}", "{ä: 'b'}"]
+        {
+            assert_eq!(dictionary(wrong), None, "{wrong}");
         }
     }
 }

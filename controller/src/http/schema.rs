@@ -82,21 +82,34 @@ pub(super) fn body<'a>(body: &'a Value, key: &'static str) -> Result<Fields<'a>,
     let Some(value) = map.get(key) else {
         return Err(Fault::bad_request(format!("'{key}' is a required property")));
     };
-    match value {
-        Value::Object(map) => Ok(Fields { name: key, whole: value, map }),
-        other => Err(not_a(key, other, "'object'")),
+    Fields::of(key, value)
+}
+
+/// A body that is the object itself.
+pub(super) fn whole(body: &Value) -> Result<Fields<'_>, Fault> {
+    match body {
+        Value::Object(map) => Ok(Fields { name: "body", whole: body, map }),
+        other => Err(Fault::bad_request(format!("{} is not of type 'object'", python(other)))),
     }
 }
 
 /// An object whose fields are being read.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a> {
-    name: &'static str,
+    name: &'a str,
     whole: &'a Value,
     map: &'a Map<String, Value>,
 }
 
 impl<'a> Fields<'a> {
+    /// The object that stands under a key.
+    pub(super) fn of(name: &'a str, value: &'a Value) -> Result<Self, Fault> {
+        match value {
+            Value::Object(map) => Ok(Self { name, whole: value, map }),
+            other => Err(not_a(name, other, "'object'")),
+        }
+    }
+
     /// The object itself.
     pub(super) fn map(&self) -> &'a Map<String, Value> {
         self.map

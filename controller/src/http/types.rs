@@ -6,30 +6,35 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::{Json, Router, routing};
+use axum::{Json, routing};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::App;
+use super::actions::{named, no_such_action};
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
 use super::fault::Fault;
-use super::query::Cell;
+use super::routes::Routes;
 use super::schema::{self, invalid, python};
 use super::version::Version;
 use super::views::{self, TypeView};
+use crate::auth::project_ok;
 use crate::domain::VolumeType;
+use crate::list::{Filter, TYPES, Test};
 
 const IS_PUBLIC: &str = "os-volume-type-access:is_public";
 
 type Answer = Result<Json<Value>, Fault>;
 
-pub(super) fn routes<B: Backend>() -> Router<App<B>> {
-    Router::new()
+pub(super) fn routes<B: Backend>() -> Routes<B> {
+    Routes::new()
         .route("/types", routing::get(list::<B>).post(create::<B>))
         .route("/types/default", routing::get(default::<B>))
         .route("/types/{id}", routing::get(show::<B>).put(update::<B>).delete(delete::<B>))
+        .route("/types/{id}/action", routing::post(action::<B>))
+        .route("/types/{id}/os-volume-type-access", routing::get(access::<B>))
         .route("/types/{id}/extra_specs", routing::get(specs::<B>).post(set_specs::<B>))
         .route(
             "/types/{id}/extra_specs/{key}",
@@ -52,74 +57,31 @@ async fn find<B: Backend>(app: &App<B>, ctx: &Ctx, id: &str) -> Result<VolumeTyp
 }
 
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
-    let mut types = app.backend().types(&ctx.caller).await?;
-    let is_public = match ctx.query.get("is_public") {
-        // Only admins may look for private ones.
-        _ if !ctx.caller.admin => Some(true),
-        None => Some(true),
-        Some("None" | "none") => None,
-        Some(_) => Some(ctx.query.flag("is_public")?),
-    };
-    types.retain(|kind| is_public.is_none_or(|wanted| kind.is_public == wanted));
-    if let Some(text) = ctx.query.get("extra_specs").filter(|_| ctx.version >= Version::TYPE_FILTERS) {
-        let wanted = dictionary(text)
-            .ok_or_else(|| Fault::bad_request("extra_specs: want a dictionary as {'key': 'value'}"))?;
-        types.retain(|kind| {
-            let seen = views::visible_specs(&ctx, kind);
-            wanted.iter().all(|(key, value)| seen.get(key).and_then(Value::as_str) == Some(value))
-        });
+    let mut query = ctx.query.list(&TYPES, &ctx, Version::TYPE_FILTERS)?;
+    if !ctx.caller.admin {
+        // Only admins may choose (`context_is_admin`, there is no policy for it); what others may use is theirs to see.
+        query.filters.retain(|filter| filter.key.name != "is_public");
+    } else if ctx.query.get("is_public").is_none() {
+        let public = TYPES.key("is_public").map(|key| Filter { key, test: Test::Number(1) });
+        query.filters.extend(public);
     }
-    ctx.query.sort(&mut types, cell, &["id", "name", "description", "is_public", "created_at"])?;
-    let page = ctx.query.page()?;
-    let (types, next) = page.cut(types, |kind| kind.id.to_string(), "Volume type", &ctx.query)?;
-    let views: Vec<_> = types.iter().map(|kind| views::volume_type(&ctx, kind, TypeView::Shown)).collect();
+    for filter in &mut query.filters {
+        // A filter must not tell what a view does not.
+        if matches!(&filter.test, Test::Pairs(specs) if specs.keys().any(|key| !views::spec_visible(&ctx, key)))
+        {
+            filter.test = Test::Nothing;
+        }
+    }
+    let page = app.backend().types(&ctx.caller, query.clone()).await?;
+    let views: Vec<_> =
+        page.items.iter().map(|kind| views::volume_type(&ctx, kind, TypeView::Shown)).collect();
     let mut body = Map::new();
     body.insert("volume_types".into(), json!(views));
-    if let Some(next) = next {
+    if let Some(next) = ctx.query.next(&query, &page.items, |kind| kind.id.to_string()) {
         let href = ctx.href(&format!("/types?{next}"));
         body.insert("volume_type_links".into(), json!([{ "rel": "next", "href": href }]));
     }
     Ok(Json(Value::Object(body)))
-}
-
-fn cell(kind: &VolumeType, key: &str) -> Option<Cell> {
-    match key {
-        "id" => Some(Cell::Text(kind.id.to_string())),
-        "name" => Some(Cell::Text(kind.name.clone())),
-        "description" => kind.description.clone().map(Cell::Text),
-        "is_public" => Some(Cell::Number(kind.is_public.into())),
-        // Types do not know when they were made: their order stays.
-        _ => None,
-    }
-}
-
-/// `{'key': 'value', …}` as Python writes dictionaries of texts, or the same as JSON.
-pub(super) fn dictionary(text: &str) -> Option<BTreeMap<String, String>> {
-    if let Ok(map) = serde_json::from_str(text) {
-        return Some(map);
-    }
-    let mut rest = text.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
-    let mut map = BTreeMap::new();
-    while !rest.is_empty() {
-        let (key, after) = literal(rest)?;
-        let (value, after) = literal(after.trim_start().strip_prefix(':')?.trim_start())?;
-        map.insert(key.to_owned(), value.to_owned());
-        let after = after.trim_start();
-        rest = match after.strip_prefix(',') {
-            Some(more) => more.trim_start(),
-            None if after.is_empty() => after,
-            None => return None,
-        };
-    }
-    Some(map)
-}
-
-/// A quoted text without escapes, and what follows it.
-fn literal(text: &str) -> Option<(&str, &str)> {
-    let text = text.strip_prefix('u').unwrap_or(text);
-    let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
-    let (inside, after) = text.get(1..)?.split_once(quote)?;
-    (!inside.contains('\\')).then_some((inside, after))
 }
 
 async fn show<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
@@ -184,7 +146,41 @@ async fn delete<B: Backend>(
     Ok(StatusCode::ACCEPTED)
 }
 
+async fn access<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
+    let id = type_id(&id)?;
+    let projects = app.backend().type_access(&ctx.caller, id).await?;
+    let list: Vec<_> = projects
+        .iter()
+        .map(|project| json!({ "volume_type_id": id.to_string(), "project_id": project }))
+        .collect();
+    Ok(Json(json!({ "volume_type_access": list })))
+}
+
+/// `addProjectAccess` and `removeProjectAccess`.
+async fn action<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+    Body(body): Body,
+) -> Result<StatusCode, Fault> {
+    let (name, allowed) = match named(&body)?.0 {
+        "addProjectAccess" => ("addProjectAccess", true),
+        "removeProjectAccess" => ("removeProjectAccess", false),
+        other => return Err(no_such_action(other)),
+    };
+    let fields = schema::body(&body, name)?;
+    fields.required("project")?;
+    fields.only(&["project"])?;
+    let project = fields.text("project", 1, false)?.unwrap_or_default();
+    if !project_ok(project) {
+        return Err(invalid("project", &json!(project), "it is not a project's id"));
+    }
+    app.backend().set_type_access(&ctx.caller, type_id(&id)?, project, allowed).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
 async fn specs<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
+    ctx.may("volume_extension:types_extra_specs:index")?;
     let kind = find(&app, &ctx, &id).await?;
     Ok(Json(json!({ "extra_specs": views::visible_specs(&ctx, &kind) })))
 }
@@ -197,8 +193,20 @@ async fn set_specs<B: Backend>(
 ) -> Answer {
     let fields = schema::body(&body, "extra_specs")?;
     let specs = schema::texts("extra_specs", &Value::Object(fields.map().clone()), "")?;
-    app.backend().set_extra_specs(&ctx.caller, type_id(&id)?, specs.clone()).await?;
-    Ok(Json(json!({ "extra_specs": specs })))
+    let kept = set(&app, &ctx, &id, specs).await?;
+    Ok(Json(json!({ "extra_specs": kept })))
+}
+
+/// Sets specs. They are answered as they are kept: those that Mooring reads itself have one spelling.
+async fn set<B: Backend>(
+    app: &App<B>,
+    ctx: &Ctx,
+    id: &str,
+    specs: BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>, Fault> {
+    let keys: Vec<_> = specs.keys().cloned().collect();
+    let mut kind = app.backend().set_extra_specs(&ctx.caller, type_id(id)?, specs).await?;
+    Ok(keys.into_iter().filter_map(|key| kind.extra_specs.remove_entry(&key)).collect())
 }
 
 fn no_such_spec(id: &str, key: &str) -> Fault {
@@ -212,6 +220,7 @@ async fn spec<B: Backend>(
     ctx: Ctx,
     At((id, key)): At<(String, String)>,
 ) -> Answer {
+    ctx.may("volume_extension:types_extra_specs:show")?;
     let kind = find(&app, &ctx, &id).await?;
     match views::visible_specs(&ctx, &kind).remove(&key) {
         Some(value) => Ok(Json(json!({ key: value }))),
@@ -238,8 +247,7 @@ async fn set_spec<B: Backend>(
     if !specs.contains_key(&key) {
         return Err(Fault::bad_request("Request body and URI mismatch"));
     }
-    app.backend().set_extra_specs(&ctx.caller, type_id(&id)?, specs.clone()).await?;
-    Ok(Json(json!(specs)))
+    Ok(Json(json!(set(&app, &ctx, &id, specs).await?)))
 }
 
 async fn delete_spec<B: Backend>(
@@ -253,26 +261,4 @@ async fn delete_spec<B: Backend>(
     }
     app.backend().delete_extra_spec(&ctx.caller, kind.id, &key).await?;
     Ok(StatusCode::ACCEPTED)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dictionaries_of_both_languages() {
-        let one = BTreeMap::from([("multiattach".to_owned(), "<is> True".to_owned())]);
-        for text in [
-            "{'multiattach': '<is> True'}",
-            "{ \"multiattach\":\"<is> True\" }",
-            "{u'multiattach': u'<is> True',}",
-        ] {
-            assert_eq!(dictionary(text), Some(one.clone()), "{text}");
-        }
-        assert_eq!(dictionary("{}"), Some(BTreeMap::new()));
-        for wrong in ["", "x", "{", "{'a'}", "{'a': 1}", "{'a': 'b' 'c': 'd'}", "{'a': 'b\\''}", "{ä: 'b'}"]
-        {
-            assert_eq!(dictionary(wrong), None, "{wrong}");
-        }
-    }
 }

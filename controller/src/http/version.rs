@@ -23,12 +23,36 @@ const UPDATED: &str = "2026-11-21T00:00:00Z";
 pub(crate) struct Version(u16);
 
 impl Version {
-    /// `deleted` volumes can be forced (refused here, but known).
+    /// `cluster` of services.
+    pub(super) const CLUSTERS: Self = Self(7);
+    /// `failover` of services (refused here, but known).
+    pub(super) const FAILOVER: Self = Self(26);
+    /// Pools filtered by name and capability.
+    pub(super) const POOL_FILTERS: Self = Self(28);
+    /// Pools filtered by volume type.
+    pub(super) const POOL_TYPES: Self = Self(35);
+    /// `backend_state` of services.
+    pub(super) const BACKEND_STATE: Self = Self(49);
+    /// Messages, and their filters.
+    pub(super) const MESSAGES: Self = Self(3);
+    pub(super) const MESSAGE_FILTERS: Self = Self(5);
+    /// `/volumes/summary`, and metadata in it.
+    pub(super) const SUMMARY: Self = Self(12);
+    pub(super) const SUMMARY_METADATA: Self = Self(36);
+    /// `ETag` and `If-Match` of metadata.
+    pub(super) const METADATA_TAGS: Self = Self(15);
+    /// `force` of volume deletes.
     pub(super) const FORCE_DELETE: Self = Self(23);
     /// The attachments API.
     pub(super) const ATTACHMENTS: Self = Self(27);
     /// Unknown filters are refused.
     pub(super) const STRICT_FILTERS: Self = Self(31);
+    /// `/limits` of another project.
+    pub(super) const PROJECT_LIMITS: Self = Self(39);
+    /// Volumes grow while they are in use.
+    pub(super) const EXTEND_IN_USE: Self = Self(42);
+    /// `/resource_filters`.
+    pub(super) const RESOURCE_FILTERS: Self = Self(33);
     /// `key~=part` filters.
     pub(super) const LIKE_FILTERS: Self = Self(34);
     /// `os-complete`.
@@ -43,6 +67,11 @@ impl Version {
     pub(super) const MODE: Self = Self(54);
     /// `created_at=gt:…`.
     pub(super) const TIME_FILTERS: Self = Self(60);
+
+    /// Default types of projects.
+    pub(super) const DEFAULT_TYPES: Self = Self(62);
+    /// Snapshots of volumes in use need no `force`.
+    pub(super) const SNAPSHOT_IN_USE: Self = Self(66);
 
     /// Fields of the volume's view, by the version that brought them.
     pub(super) const GROUP_ID: Self = Self(13);

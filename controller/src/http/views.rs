@@ -3,21 +3,44 @@
 //! What must never happen here: a key that a version does not have (clients check views against strict schemas); a key
 //! for admins in another's answer.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
-use mooring_model::VolumeId;
+use mooring_model::{AgentId, AttachmentId, Mode, VolumeId};
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use super::context::Ctx;
 use super::version::Version;
-use crate::domain::{Attachment, AttachmentStatus, Volume, VolumeType};
-
-/// The one availability zone.
-pub(super) const ZONE: &str = "nova";
+use crate::domain::{
+    Attached, Attachment, AttachmentStatus, Caller, Message, Volume, VolumeName, VolumeType,
+};
 
 /// Extra specs that everybody sees.
 const VISIBLE_SPECS: [&str; 3] = ["RESKEY:availability_zones", "multiattach", "replication_enabled"];
+
+/// Whose a connection info is.
+const ATTACHMENT_ID: &str = "attachment_id";
+
+/// A list, each of whose views is made when it is written: of a page of a thousand there is one at a time beside the answer's
+/// bytes.
+pub(super) struct Each<'a, T, V>(pub(super) &'a [T], pub(super) V);
+
+impl<'a, T, V: Fn(&'a T) -> Shown, Shown: Serialize> Serialize for Each<'a, T, V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(&self.1))
+    }
+}
+
+/// A key that is there and says nothing.
+const NOTHING: Option<()> = None;
+
+/// A key that is there where it is known.
+#[allow(clippy::option_option, reason = "not there, there without a value, there with one")]
+type Known<T> = Option<Option<T>>;
 
 /// UTC without a zone, with microseconds: clients parse exactly this.
 pub(super) fn naive(time: SystemTime) -> Option<String> {
@@ -48,19 +71,30 @@ pub(super) fn volume_type(ctx: &Ctx, kind: &VolumeType, view: TypeView) -> Value
     map.insert("name".into(), json!(kind.name));
     map.insert("is_public".into(), json!(kind.is_public));
     map.insert("description".into(), json!(kind.description));
-    map.insert("extra_specs".into(), json!(visible_specs(ctx, kind)));
-    if ctx.caller.admin && matches!(view, TypeView::Shown | TypeView::Default) {
+    if ctx.allows("volume_extension:access_types_extra_specs") {
+        map.insert("extra_specs".into(), json!(visible_specs(ctx, kind)));
+    }
+    if ctx.allows("volume_extension:access_types_qos_specs_id")
+        && matches!(view, TypeView::Shown | TypeView::Default)
+    {
         map.insert("qos_specs_id".into(), Value::Null);
     }
-    if matches!(view, TypeView::Shown | TypeView::Created) {
+    if ctx.allows("volume_extension:volume_type_access")
+        && matches!(view, TypeView::Shown | TypeView::Created)
+    {
         map.insert("os-volume-type-access:is_public".into(), json!(kind.is_public));
     }
     Value::Object(map)
 }
 
+/// Whether this caller may see an extra spec.
+pub(super) fn spec_visible(ctx: &Ctx, key: &str) -> bool {
+    VISIBLE_SPECS.contains(&key) || ctx.allows("volume_extension:types_extra_specs:read_sensitive")
+}
+
 /// The extra specs that this caller may see.
 pub(super) fn visible_specs(ctx: &Ctx, kind: &VolumeType) -> Map<String, Value> {
-    let seen = |key: &str| ctx.caller.admin || VISIBLE_SPECS.contains(&key);
+    let seen = |key: &str| spec_visible(ctx, key);
     kind.extra_specs
         .iter()
         .filter(|(key, _)| seen(key))
@@ -68,110 +102,258 @@ pub(super) fn visible_specs(ctx: &Ctx, kind: &VolumeType) -> Map<String, Value> 
         .collect()
 }
 
-fn links(ctx: &Ctx, id: VolumeId) -> Value {
-    json!([
-        { "rel": "self", "href": ctx.href(&format!("/volumes/{id}")) },
-        { "rel": "bookmark", "href": format!("{}/{}/volumes/{id}", ctx.base, ctx.caller.project) },
-    ])
+#[derive(Serialize)]
+struct Link {
+    rel: &'static str,
+    href: String,
 }
 
-pub(super) fn volume_summary(ctx: &Ctx, volume: &Volume) -> Value {
-    json!({ "id": volume.id.to_string(), "name": volume.name, "links": links(ctx, volume.id) })
+fn links(ctx: &Ctx, id: VolumeId) -> [Link; 2] {
+    [
+        Link { rel: "self", href: ctx.href(&format!("/volumes/{id}")) },
+        Link { rel: "bookmark", href: format!("{}/{}/volumes/{id}", ctx.base, ctx.caller.project) },
+    ]
 }
 
-/// A volume in full. `shown`: the answer to a show or a list, which has the `os-*` keys; those of creates and updates have
-/// not.
-pub(super) fn volume(ctx: &Ctx, volume: &Volume, shown: bool) -> Value {
-    let admin = ctx.caller.admin;
-    let attached: Vec<_> = volume
-        .attachments
-        .iter()
-        .filter(|attachment| attachment.status == AttachmentStatus::Attached)
-        .map(|attachment| attached(ctx, attachment))
-        .collect();
-    let mut view = json!({
-        "id": volume.id.to_string(),
-        "name": volume.name,
-        "description": volume.description,
-        "status": volume.status.as_str(),
-        "size": volume.size_gib,
-        "availability_zone": ZONE,
-        "created_at": naive(volume.created_at),
-        "updated_at": volume.updated_at.and_then(naive),
-        "volume_type": volume.volume_type.name,
-        "snapshot_id": null,
-        "source_volid": null,
-        "metadata": volume.metadata,
-        "links": links(ctx, volume.id),
-        "user_id": volume.user,
-        "bootable": "false",
-        "encrypted": false,
-        "replication_status": null,
-        "consistencygroup_id": null,
-        "multiattach": volume.multiattach,
-        "attachments": attached,
-    });
-    let Value::Object(map) = &mut view else { return view };
-    let mut put = |known: bool, key: &str, value: Value| {
-        if known {
-            map.insert(key.to_owned(), value);
+/// A volume's name.
+#[derive(Serialize)]
+pub(super) struct VolumeSummary<'a> {
+    id: VolumeId,
+    name: Option<&'a str>,
+    links: [Link; 2],
+}
+
+pub(super) fn volume_summary<'a>(ctx: &'a Ctx, volume: &'a VolumeName) -> VolumeSummary<'a> {
+    VolumeSummary { id: volume.id, name: volume.name.as_deref(), links: links(ctx, volume.id) }
+}
+
+/// Which keys of a volume a caller sees: asked once for an answer, however many volumes it has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct VolumeKeys {
+    /// Keys for which there is no policy: those of an admin.
+    admin: bool,
+    /// On which hosts it is attached.
+    host_names: bool,
+    project: bool,
+    host: bool,
+    migration: bool,
+}
+
+impl VolumeKeys {
+    /// Those of creates and updates, which have no `os-*` keys.
+    pub(super) fn changed(ctx: &Ctx) -> Self {
+        let Caller { admin, service, .. } = ctx.caller;
+        Self { admin, host_names: admin || service, project: false, host: false, migration: false }
+    }
+
+    /// Those of shows and lists.
+    pub(super) fn shown(ctx: &Ctx) -> Self {
+        Self {
+            project: ctx.allows("volume_extension:volume_tenant_attribute"),
+            host: ctx.allows("volume_extension:volume_host_attribute"),
+            migration: ctx.allows("volume_extension:volume_mig_status_attribute"),
+            ..Self::changed(ctx)
         }
-    };
-    let since = |version| ctx.version >= version;
-    put(admin, "migration_status", Value::Null);
-    put(since(Version::GROUP_ID), "group_id", Value::Null);
-    put(admin && since(Version::PROVIDER_ID), "provider_id", Value::Null);
-    // Each volume has a target of its own: a login or logout of one never touches another.
-    put(since(Version::SHARED_TARGETS), "shared_targets", json!(false));
-    put(since(Version::SHARED_TARGETS), "service_uuid", Value::Null);
-    put(admin && since(Version::CLUSTER_NAME), "cluster_name", Value::Null);
-    put(since(Version::TYPE_ID), "volume_type_id", json!(volume.volume_type.id.to_string()));
-    put(since(Version::CONSUMES_QUOTA), "consumes_quota", json!(true));
-    put(shown, "os-vol-tenant-attr:tenant_id", json!(volume.project));
-    put(shown && admin, "os-vol-mig-status-attr:migstat", Value::Null);
-    put(shown && admin, "os-vol-mig-status-attr:name_id", Value::Null);
-    put(shown && admin, "os-vol-host-attr:host", json!(volume.host));
-    view
+    }
+}
+
+/// A volume in full.
+#[derive(Serialize)]
+pub(super) struct VolumeView<'a> {
+    id: VolumeId,
+    name: Option<&'a str>,
+    description: Option<&'a str>,
+    status: &'static str,
+    size: u32,
+    availability_zone: &'a str,
+    created_at: Option<String>,
+    updated_at: Option<String>,
+    volume_type: &'a str,
+    snapshot_id: Option<()>,
+    source_volid: Option<()>,
+    metadata: Metadata<'a>,
+    links: [Link; 2],
+    user_id: &'a str,
+    bootable: &'static str,
+    encrypted: bool,
+    replication_status: Option<()>,
+    consistencygroup_id: Option<()>,
+    multiattach: bool,
+    attachments: Vec<AttachedView<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    migration_status: Known<()>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group_id: Known<()>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provider_id: Known<()>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared_targets: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_uuid: Option<AgentId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster_name: Known<()>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    volume_type_id: Option<Uuid>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumes_quota: Option<bool>,
+    #[serde(rename = "os-vol-tenant-attr:tenant_id", skip_serializing_if = "Option::is_none")]
+    tenant: Option<&'a str>,
+    #[serde(rename = "os-vol-mig-status-attr:migstat", skip_serializing_if = "Option::is_none")]
+    migstat: Known<()>,
+    #[serde(rename = "os-vol-mig-status-attr:name_id", skip_serializing_if = "Option::is_none")]
+    name_id: Known<()>,
+    #[serde(rename = "os-vol-host-attr:host", skip_serializing_if = "Option::is_none")]
+    host: Known<&'a str>,
+}
+
+/// The users' own keys, and the readonly flag as Cinder shows it, in Python's words.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Metadata<'a> {
+    Own(&'a BTreeMap<String, String>),
+    Flagged(BTreeMap<&'a str, &'a str>),
 }
 
 /// An entry of a volume's `attachments`. Its `id` is the volume's, as ever.
-fn attached(ctx: &Ctx, attachment: &Attachment) -> Value {
-    json!({
-        "id": attachment.volume.to_string(),
-        "attachment_id": attachment.id.to_string(),
-        "volume_id": attachment.volume.to_string(),
-        "server_id": attachment.instance.map(|id| id.to_string()),
-        "host_name": attachment.attached_host.as_ref().filter(|_| ctx.caller.admin),
-        "device": attachment.mountpoint,
-        "attached_at": attachment.attached_at.and_then(naive),
-    })
+#[derive(Serialize)]
+struct AttachedView<'a> {
+    id: VolumeId,
+    attachment_id: AttachmentId,
+    volume_id: VolumeId,
+    server_id: Option<Uuid>,
+    host_name: Option<&'a str>,
+    device: Option<&'a str>,
+    attached_at: Option<String>,
 }
 
-pub(super) fn attachment_summary(attachment: &Attachment) -> Value {
-    json!({
-        "id": attachment.id.to_string(),
-        "status": attachment.status.as_str(),
-        "instance": attachment.instance.map(|id| id.to_string()),
-        "volume_id": attachment.volume.to_string(),
-    })
+pub(super) fn volume<'a>(ctx: &'a Ctx, keys: VolumeKeys, volume: &'a Volume) -> VolumeView<'a> {
+    let admin = keys.admin;
+    let attached =
+        volume.attachments.iter().filter(|attachment| attachment.status == AttachmentStatus::Attached);
+    let since = |version| ctx.version >= version;
+    let nothing = |known: bool| known.then_some(NOTHING);
+    VolumeView {
+        id: volume.id,
+        name: volume.name.as_deref(),
+        description: volume.description.as_deref(),
+        status: volume.status.as_str(),
+        size: volume.size_gib,
+        availability_zone: &volume.zone,
+        created_at: naive(volume.created_at),
+        updated_at: volume.updated_at.and_then(naive),
+        volume_type: &volume.volume_type.name,
+        snapshot_id: NOTHING,
+        source_volid: NOTHING,
+        metadata: metadata(volume),
+        links: links(ctx, volume.id),
+        user_id: &volume.user,
+        bootable: if volume.bootable { "true" } else { "false" },
+        encrypted: false,
+        replication_status: NOTHING,
+        consistencygroup_id: NOTHING,
+        multiattach: volume.multiattach,
+        attachments: attached.map(|attachment| attached_view(keys, volume.id, attachment)).collect(),
+        migration_status: nothing(admin),
+        group_id: nothing(since(Version::GROUP_ID)),
+        provider_id: nothing(admin && since(Version::PROVIDER_ID)),
+        // Each volume has a target of its own: a login or logout of one never touches another.
+        shared_targets: since(Version::SHARED_TARGETS).then_some(false),
+        service_uuid: since(Version::SHARED_TARGETS).then_some(volume.agent),
+        cluster_name: nothing(admin && since(Version::CLUSTER_NAME)),
+        volume_type_id: since(Version::TYPE_ID).then_some(volume.volume_type.id),
+        consumes_quota: since(Version::CONSUMES_QUOTA).then_some(true),
+        tenant: keys.project.then_some(volume.project.as_str()),
+        migstat: nothing(keys.migration),
+        name_id: nothing(keys.migration),
+        host: keys.host.then_some(volume.host.as_deref()),
+    }
+}
+
+fn metadata(volume: &Volume) -> Metadata<'_> {
+    let Some(readonly) = volume.readonly else { return Metadata::Own(&volume.metadata) };
+    let mut shown: BTreeMap<_, _> =
+        volume.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    shown.insert("readonly", if readonly { "True" } else { "False" });
+    let attached = volume.attachments.iter().find(|one| one.status == AttachmentStatus::Attached);
+    if let Some(attached) = attached {
+        shown.insert("attached_mode", if attached.mode == Mode::ReadWrite { "rw" } else { "ro" });
+    }
+    Metadata::Flagged(shown)
+}
+
+fn attached_view(keys: VolumeKeys, volume: VolumeId, attachment: &Attached) -> AttachedView<'_> {
+    AttachedView {
+        id: volume,
+        attachment_id: attachment.id,
+        volume_id: volume,
+        server_id: attachment.instance,
+        host_name: attachment.attached_host.as_deref().filter(|_| keys.host_names),
+        device: attachment.mountpoint.as_deref(),
+        attached_at: attachment.attached_at.and_then(naive),
+    }
+}
+
+/// An attachment's state.
+#[derive(Serialize)]
+pub(super) struct AttachmentSummary {
+    id: AttachmentId,
+    status: &'static str,
+    instance: Option<Uuid>,
+    volume_id: VolumeId,
+}
+
+pub(super) fn attachment_summary(attachment: &Attachment) -> AttachmentSummary {
+    AttachmentSummary {
+        id: attachment.id,
+        status: attachment.status.as_str(),
+        instance: attachment.instance,
+        volume_id: attachment.volume,
+    }
 }
 
 /// An attachment in full. Its `connection_info` is flat, and has the CHAP secret: it goes to callers of its project only,
 /// which is what the service hands out.
-pub(super) fn attachment(attachment: &Attachment) -> Value {
-    let mut info = attachment.connection_info.clone().unwrap_or_default();
-    if !info.is_empty() {
-        info.entry("attachment_id").or_insert_with(|| json!(attachment.id.to_string()));
+#[derive(Serialize)]
+pub(super) struct AttachmentView<'a> {
+    #[serde(flatten)]
+    summary: AttachmentSummary,
+    attached_at: String,
+    detached_at: &'static str,
+    attach_mode: Mode,
+    connection_info: Cow<'a, Map<String, Value>>,
+}
+
+pub(super) fn attachment(attachment: &Attachment) -> AttachmentView<'_> {
+    let mut info = attachment.connection_info.as_ref().map_or_else(Cow::default, Cow::Borrowed);
+    if !info.is_empty() && !info.contains_key(ATTACHMENT_ID) {
+        info.to_mut().insert(ATTACHMENT_ID.to_owned(), json!(attachment.id));
     }
+    AttachmentView {
+        summary: attachment_summary(attachment),
+        attached_at: attachment.attached_at.and_then(naive).unwrap_or_default(),
+        detached_at: "",
+        attach_mode: attachment.mode,
+        connection_info: info,
+    }
+}
+
+/// A message. Its links are there though its resource may be gone.
+pub(super) fn message(ctx: &Ctx, message: &Message) -> Value {
+    let path = format!("/messages/{}", message.id);
     json!({
-        "id": attachment.id.to_string(),
-        "status": attachment.status.as_str(),
-        "instance": attachment.instance.map(|id| id.to_string()),
-        "volume_id": attachment.volume.to_string(),
-        "attached_at": attachment.attached_at.and_then(naive).unwrap_or_default(),
-        "detached_at": "",
-        "attach_mode": attachment.mode.to_string(),
-        "connection_info": info,
+        "id": message.id.to_string(),
+        "event_id": message.event,
+        "user_message": message.text,
+        "message_level": message.level,
+        "created_at": naive(message.created_at),
+        "guaranteed_until": naive(message.expires_at),
+        "request_id": message.request,
+        "resource_type": message.resource_kind,
+        "resource_uuid": message.resource_id,
+        "links": [
+            { "rel": "self", "href": ctx.href(&path) },
+            { "rel": "bookmark", "href": format!("{}/{}{path}", ctx.base, ctx.caller.project) },
+        ],
     })
 }
 

@@ -4,20 +4,23 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::{Json, Router, routing};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, routing};
 use mooring_model::VolumeId;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::App;
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
 use super::fault::{Fault, MALFORMED};
-use super::query::{Cell, time_matches};
+use super::routes::Routes;
 use super::schema::{self, Fields, invalid, python};
 use super::version::Version;
-use super::views::{self, ZONE};
-use crate::domain::{NewVolume, Volume};
+use super::views::{self, Each, VolumeKeys};
+use crate::domain::{Hints, NewVolume};
+use crate::list::{ListQuery, Page, VOLUMES};
 
 type Answer = Result<Json<Value>, Fault>;
 
@@ -47,42 +50,16 @@ const UPDATE_KEYS: [&str; 5] = ["name", "display_name", "description", "display_
 
 const HINTS: &str = "OS-SCH-HNT:scheduler_hints";
 
-const FILTERS: [&str; 14] = [
-    "name",
-    "display_name",
-    "status",
-    "metadata",
-    "bootable",
-    "migration_status",
-    "availability_zone",
-    "group_id",
-    "size",
-    "created_at",
-    "updated_at",
-    "consumes_quota",
-    "multiattach",
-    "volume_type_id",
-];
+/// Most volumes that one hint names.
+const HINTED_MAX: usize = 100;
 
-const SORT_KEYS: [&str; 10] = [
-    "id",
-    "name",
-    "display_name",
-    "status",
-    "size",
-    "created_at",
-    "updated_at",
-    "volume_type_id",
-    "availability_zone",
-    "bootable",
-];
-
-pub(super) fn routes<B: Backend>() -> Router<App<B>> {
-    Router::new()
+pub(super) fn routes<B: Backend>() -> Routes<B> {
+    Routes::new()
         .route("/volumes", routing::get(list::<B>).post(create::<B>))
         .route("/volumes/detail", routing::get(detail::<B>))
+        .route("/volumes/summary", routing::get(summary::<B>))
+        .route("/volumes/{id}/encryption", routing::get(encryption::<B>))
         .route("/volumes/{id}", routing::get(show::<B>).put(update::<B>).delete(delete::<B>))
-        .route("/volumes/{id}/action", routing::post(action::<B>))
 }
 
 /// A volume's id; any other text names no volume.
@@ -90,96 +67,64 @@ pub(super) fn volume_id(text: &str) -> Result<VolumeId, Fault> {
     text.parse().map_err(|_| Fault::not_found("Volume", text.chars().take(64).collect::<String>()))
 }
 
-async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
-    page(&app, &ctx, views::volume_summary).await
+async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Result<Response, Fault> {
+    let query = ctx.query.list(&VOLUMES, &ctx, Version::STRICT_FILTERS)?;
+    let page = app.backend().volume_names(&ctx.caller, query.clone()).await?;
+    Ok(paged(&ctx, &query, &page, |volume| volume.id, views::volume_summary))
 }
 
-async fn detail<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
-    page(&app, &ctx, |ctx, volume| views::volume(ctx, volume, true)).await
+async fn detail<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Result<Response, Fault> {
+    let query = ctx.query.list(&VOLUMES, &ctx, Version::STRICT_FILTERS)?;
+    let page = app.backend().volumes(&ctx.caller, query.clone()).await?;
+    let keys = VolumeKeys::shown(&ctx);
+    Ok(paged(&ctx, &query, &page, |volume| volume.id, |ctx, volume| views::volume(ctx, keys, volume)))
 }
 
-async fn page<B: Backend>(app: &App<B>, ctx: &Ctx, view: impl Fn(&Ctx, &Volume) -> Value) -> Answer {
-    let filters = ctx.query.filters(&FILTERS, ctx.version)?;
-    let with_count = ctx.version >= Version::COUNT && ctx.query.flag("with_count")?;
-    let page = ctx.query.page()?;
-    let mut volumes = app.backend().volumes(&ctx.caller, ctx.all_projects()?).await?;
-    if let Some(project) = ctx.query.get("project_id").filter(|_| ctx.caller.admin) {
-        volumes.retain(|volume| volume.project == project);
-    }
-    for (key, value) in filters {
-        let mut failed = None;
-        volumes.retain(|volume| {
-            matches(ctx, volume, key, value).unwrap_or_else(|fault| {
-                failed = Some(fault);
-                true
-            })
-        });
-        if let Some(fault) = failed {
-            return Err(fault);
-        }
-    }
-    ctx.query.sort(&mut volumes, cell, &SORT_KEYS)?;
-    let count = volumes.len();
-    let (volumes, next) = page.cut(volumes, |volume| volume.id.to_string(), "Volume", &ctx.query)?;
-    let views: Vec<_> = volumes.iter().map(|volume| view(ctx, volume)).collect();
-    let mut body = Map::new();
-    body.insert("volumes".into(), json!(views));
-    if with_count {
-        body.insert("count".into(), json!(count));
-    }
-    if let Some(next) = next {
-        let href = ctx.href(&format!("{}?{next}", ctx.path));
-        body.insert("volumes_links".into(), json!([{ "rel": "next", "href": href }]));
-    }
-    Ok(Json(Value::Object(body)))
+fn paged<'a, T, Shown: Serialize>(
+    ctx: &'a Ctx,
+    query: &ListQuery,
+    page: &'a Page<T>,
+    id: impl Fn(&T) -> VolumeId,
+    view: impl Fn(&'a Ctx, &'a T) -> Shown,
+) -> Response {
+    let next = ctx.query.next(query, &page.items, |item| id(item).to_string());
+    let next = next.map(|next| json!([{ "rel": "next", "href": ctx.href(&format!("{}?{next}", ctx.path)) }]));
+    let volumes = Each(&page.items, |item: &'a T| view(ctx, item));
+    Json(Paged { count: page.count, volumes, volumes_links: next }).into_response()
 }
 
-fn matches(ctx: &Ctx, volume: &Volume, key: &str, value: &str) -> Result<bool, Fault> {
-    let name = volume.name.as_deref().unwrap_or_default();
-    let status = volume.status.as_str();
-    let flag = |key| ctx.query.flag(key);
-    Ok(match key {
-        "name" | "display_name" => name == value,
-        "name~" | "display_name~" => name.contains(value),
-        "status" => status == value,
-        "status~" => status.contains(value),
-        "availability_zone" | "availability_zone~" => value == ZONE,
-        "size" => value.parse() == Ok(volume.size_gib),
-        "volume_type_id" => volume.volume_type.id.to_string() == value,
-        "bootable" => !flag("bootable")?,
-        "consumes_quota" => flag("consumes_quota")?,
-        "multiattach" => flag("multiattach")? == volume.multiattach,
-        "metadata" => {
-            let wanted = super::types::dictionary(value)
-                .ok_or_else(|| Fault::bad_request("metadata: want a dictionary as {'key': 'value'}"))?;
-            wanted.iter().all(|(key, value)| volume.metadata.get(key) == Some(value))
-        }
-        "created_at" if ctx.version >= Version::TIME_FILTERS => {
-            time_matches(key, value, Some(volume.created_at))?
-        }
-        "updated_at" if ctx.version >= Version::TIME_FILTERS => time_matches(key, value, volume.updated_at)?,
-        // No volume is in a group, none migrates, and before 3.60 times have no operators.
-        _ => false,
-    })
+/// A page of volumes.
+#[derive(Serialize)]
+struct Paged<V> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+    volumes: V,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    volumes_links: Option<Value>,
 }
 
-fn cell(volume: &Volume, key: &str) -> Option<Cell> {
-    match key {
-        "id" => Some(Cell::Text(volume.id.to_string())),
-        "name" | "display_name" => volume.name.clone().map(Cell::Text),
-        "status" => Some(Cell::Text(volume.status.as_str().to_owned())),
-        "size" => Some(Cell::Number(volume.size_gib.into())),
-        "created_at" => Some(Cell::Time(volume.created_at)),
-        "updated_at" => volume.updated_at.map(Cell::Time),
-        "volume_type_id" => Some(Cell::Text(volume.volume_type.id.to_string())),
-        // All are in one zone, and none is bootable.
-        _ => None,
+async fn summary<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
+    ctx.since(Version::SUMMARY)?;
+    let query = ctx.query.list(&VOLUMES, &ctx, Version::STRICT_FILTERS)?;
+    let with_metadata = ctx.version >= Version::SUMMARY_METADATA;
+    let sums = app.backend().volumes_summary(&ctx.caller, query, with_metadata).await?;
+    let mut view = json!({ "total_count": sums.count, "total_size": sums.size_gib });
+    if with_metadata {
+        view["metadata"] = json!(sums.metadata);
     }
+    Ok(Json(json!({ "volume-summary": view })))
+}
+
+/// What Nova asks before it connects an encrypted volume. None is encrypted.
+async fn encryption<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
+    let volume = app.backend().volume(&ctx.caller, volume_id(&id)?).await?;
+    ctx.may_with("volume_extension:volume_encryption_metadata", &volume)?;
+    Ok(Json(json!({ "encryption_key_id": null })))
 }
 
 async fn show<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
     let volume = app.backend().volume(&ctx.caller, volume_id(&id)?).await?;
-    Ok(Json(json!({ "volume": views::volume(&ctx, &volume, true) })))
+    Ok(Json(json!({ "volume": views::volume(&ctx, VolumeKeys::shown(&ctx), &volume) })))
 }
 
 /// A name or description under either of its keys: not said, said to be none, or said.
@@ -268,6 +213,53 @@ fn not_shared_by_flag(fields: Fields<'_>) -> Result<(), Fault> {
     }
 }
 
+/// Volumes that a hint names: one id, or a list of them.
+fn hinted(key: &str, value: &Value) -> Result<Vec<VolumeId>, Fault> {
+    let one = |value: &Value| {
+        let id = value.as_str().and_then(schema::hyphenated);
+        let id = id.and_then(|id| id.to_string().parse().ok());
+        id.ok_or_else(|| invalid(key, value, format!("{} is not a 'uuid'", python(value))))
+    };
+    let ids = match value {
+        Value::Null => Vec::new(),
+        Value::Array(list) if list.len() > HINTED_MAX => {
+            return Err(Fault::invalid_input(format!("{key} names more than {HINTED_MAX} volumes.")));
+        }
+        Value::Array(list) => list.iter().map(one).collect::<Result<_, _>>()?,
+        other => vec![one(other)?],
+    };
+    Ok(ids)
+}
+
+/// The scheduler hints: top level, or within the volume. One that is not known would be left out silently.
+fn hints(body: &Value, fields: Fields<'_>) -> Result<Hints, Fault> {
+    let mut hints = Hints::default();
+    for value in [body.get(HINTS), fields.map().get("scheduler_hints")].into_iter().flatten() {
+        let map = match value {
+            Value::Null => continue,
+            Value::Object(map) => map,
+            other => {
+                return Err(invalid(
+                    "scheduler_hints",
+                    other,
+                    format!("{} is not of type 'object'", python(other)),
+                ));
+            }
+        };
+        for (key, value) in map {
+            match key.as_str() {
+                "same_host" => hints.same_host.extend(hinted(key, value)?),
+                "different_host" => hints.different_host.extend(hinted(key, value)?),
+                other => {
+                    let shown: String = other.chars().take(64).collect();
+                    return Err(Fault::not_implemented(format!("the scheduler hint {shown}")));
+                }
+            }
+        }
+    }
+    Ok(hints)
+}
+
 async fn create<B: Backend>(
     State(app): State<App<B>>,
     ctx: Ctx,
@@ -278,25 +270,24 @@ async fn create<B: Backend>(
         fields.only(&CREATE_KEYS)?;
     }
     not_shared_by_flag(fields)?;
-    let hints = [body.get(HINTS), fields.map().get("scheduler_hints")];
-    if hints.into_iter().flatten().any(|hints| !hints.is_null() && hints != &json!({})) {
-        return Err(Fault::not_implemented("scheduler hints"));
-    }
+    let mut hints = hints(&body, fields)?;
     let metadata = fields.texts("metadata", " /")?.unwrap_or_default();
     let name = label(fields, "name", "display_name")?.flatten();
     let description = label(fields, "description", "display_description")?.flatten();
     let volume_type = fields.text("volume_type", 0, true)?.filter(|text| !text.is_empty()).map(str::to_owned);
     let size_gib = if fields.some("size").is_some() { Some(size(fields)?) } else { None };
-    no_source(&app, &ctx, fields).await?;
     let zone = fields.text("availability_zone", 0, true)?.filter(|zone| !zone.is_empty());
-    if let Some(zone) = zone.filter(|zone| *zone != ZONE) {
-        return Err(Fault::bad_request(format!("Availability zone '{zone}' is invalid.")));
-    }
-    let size_gib = size_gib.ok_or_else(|| Fault::bad_request(MALFORMED))?;
+    hints.zone = zone.map(str::to_owned);
     let id = fields.uuid("id", false)?.map(|id| volume_id(&id.to_string())).transpose()?;
-    let new = NewVolume { id, name, description, size_gib, volume_type, metadata };
+    // What a source would give, the size for one, need not be said.
+    no_source(&app, &ctx, fields).await?;
+    let size_gib = size_gib.ok_or_else(|| Fault::bad_request(MALFORMED))?;
+    let new = NewVolume { id, name, description, size_gib, volume_type, metadata, hints };
     let volume = app.backend().create_volume(&ctx.caller, new).await?;
-    Ok((StatusCode::ACCEPTED, Json(json!({ "volume": views::volume(&ctx, &volume, false) }))))
+    Ok((
+        StatusCode::ACCEPTED,
+        Json(json!({ "volume": views::volume(&ctx, VolumeKeys::changed(&ctx), &volume) })),
+    ))
 }
 
 async fn update<B: Backend>(
@@ -314,9 +305,8 @@ async fn update<B: Backend>(
     let description = label(fields, "description", "display_description")?;
     let metadata = fields.texts("metadata", " /")?;
     let id = volume_id(&id)?;
-    let _order = app.metadata_order().await;
     let volume = app.backend().update_volume(&ctx.caller, id, name, description, metadata).await?;
-    Ok(Json(json!({ "volume": views::volume(&ctx, &volume, false) })))
+    Ok(Json(json!({ "volume": views::volume(&ctx, VolumeKeys::changed(&ctx), &volume) })))
 }
 
 async fn delete<B: Backend>(
@@ -328,68 +318,9 @@ async fn delete<B: Backend>(
     ctx.query.flag("cascade")?;
     let id = volume_id(&id)?;
     if ctx.version >= Version::FORCE_DELETE && ctx.query.flag("force")? {
-        app.backend().volume(&ctx.caller, id).await?;
-        return Err(Fault::not_implemented("forced deletes of volumes"));
+        app.backend().force_delete_volume(&ctx.caller, id).await?;
+        return Ok(StatusCode::ACCEPTED);
     }
     app.backend().delete_volume(&ctx.caller, id).await?;
     Ok(StatusCode::ACCEPTED)
-}
-
-/// Actions of the Block Storage API.
-const ACTIONS: [&str; 28] = [
-    "os-attach",
-    "os-begin_detaching",
-    "os-detach",
-    "os-extend",
-    "os-force_delete",
-    "os-force_detach",
-    "os-initialize_connection",
-    "os-migrate_volume",
-    "os-migrate_volume_completion",
-    "os-reimage",
-    "os-reserve",
-    "os-reset_status",
-    "os-retype",
-    "os-roll_detaching",
-    "os-set_bootable",
-    "os-set_image_metadata",
-    "os-show_image_metadata",
-    "os-terminate_connection",
-    "os-unmanage",
-    "os-unreserve",
-    "os-unset_image_metadata",
-    "os-update_readonly_flag",
-    "os-volume_upload_image",
-    "os-promote-replica",
-    "os-reenable-replica",
-    "os-update_volume_admin_metadata",
-    "os-extend_volume_completion",
-    "revert",
-];
-
-/// The one key of an action's body.
-pub(super) fn action_name(body: &Value) -> Result<&str, Fault> {
-    match body.as_object().map(|map| map.keys().collect::<Vec<_>>()).as_deref() {
-        Some([name]) => Ok(name.as_str()),
-        _ => Err(Fault::bad_request("Malformed request body")),
-    }
-}
-
-pub(super) fn no_such_action(name: &str) -> Fault {
-    let shown: String = name.chars().take(64).collect();
-    Fault::bad_request(format!("There is no such action: {shown}"))
-}
-
-async fn action<B: Backend>(
-    State(app): State<App<B>>,
-    ctx: Ctx,
-    At(id): At<String>,
-    Body(body): Body,
-) -> Result<StatusCode, Fault> {
-    let name = action_name(&body)?;
-    if !ACTIONS.contains(&name) {
-        return Err(no_such_action(name));
-    }
-    app.backend().volume(&ctx.caller, volume_id(&id)?).await?;
-    Err(Fault::not_implemented(format!("the action {name}")))
 }

@@ -1,28 +1,53 @@
 //! Attachments on their way in.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
 use mooring_model::limit::{ATTACHMENTS_PER_CONNECTION_MAX, GRANTS_PER_EXPORT_MAX};
-use mooring_model::{AgentId, AttachmentId, Generation, Iqn, VolumeId};
+use mooring_model::{AgentId, AttachmentId, Generation, VolumeId};
 use serde_json::{Map, Value};
+use tokio::time::Instant;
+use uuid::Uuid;
 
-use super::{Refusal, Service, Wait, not_in_review, text_limit, view, volumes};
-use crate::domain::{Attachment, AttachmentStatus, Caller, NewAttachment, NewConnector};
-use crate::flow::{Inner, wishes};
-use crate::rules::{self, Existing};
+use super::view::{self, Secrets};
+use super::{Refusal, SecretsOnGet, Service, Wait, fence, not_in_review, text_limit, volumes};
+use crate::domain::{Attachment, AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeStatus};
+use crate::flow::wishes::{self, Rewished};
+use crate::flow::{Inner, numbers};
+use crate::initiators::Initiators;
+use crate::policy::Target;
+use crate::rules::transport::{self, Offer};
+use crate::rules::types::Specs;
+use crate::rules::{self, Existing, Operation};
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
 /// Longest connector, in bytes of its JSON: it is kept, and a wish carries a part.
 const CONNECTOR_BYTES_MAX: usize = 16 * 1024;
 
 /// Who connects, and how.
-struct Place {
-    initiator: Iqn,
+#[derive(Clone)]
+pub(super) struct Place {
+    /// Under which names it could log in. Which of them it gets is decided where the volume is known.
+    pub(super) offer: Offer,
     host: Option<String>,
     mountpoint: Option<String>,
     native: Option<AgentId>,
-    connector: Option<Map<String, Value>>,
+    pub(super) connector: Option<Map<String, Value>>,
+}
+
+/// What a transaction that connects comes to.
+pub(super) enum Step<T> {
+    /// It is done.
+    Done(T),
+    /// Nothing was written: something of this volume must end first.
+    Busy(VolumeId, String),
+}
+
+/// An attachment that is on its way in.
+pub(super) struct Begun {
+    pub(super) attachment: Attachment,
+    pub(super) rewished: Rewished,
+    /// The volume's revision before.
+    pub(super) revision: u64,
 }
 
 /// The attachment, if this caller may see it.
@@ -35,21 +60,25 @@ pub(super) fn not_found(id: AttachmentId) -> Refusal {
     Refusal::NotFound { kind: "Attachment", what: id.to_string() }
 }
 
-fn view_one(db: &Db<'_>, row: AttachmentRow) -> Result<Attachment, Abort> {
+pub(super) fn volume_of(db: &Db<'_>, row: &AttachmentRow) -> Result<VolumeRow, Abort> {
     let volume = db.volume(row.volume)?;
-    let volume = volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
-    view::attachment(db, &volume, row)
+    Ok(volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?)
 }
 
-fn client_place(inner: &Inner, connector: Map<String, Value>) -> Result<Place, Refusal> {
+fn view_one(inner: &Inner, db: &Db<'_>, row: AttachmentRow, secrets: Secrets) -> Result<Attachment, Abort> {
+    let volume = volume_of(db, &row)?;
+    view::attachment_now(inner, db, &volume, row, secrets)
+}
+
+pub(super) fn client_place(inner: &Inner, connector: Map<String, Value>) -> Result<Place, Refusal> {
     if Value::Object(connector.clone()).to_string().len() > CONNECTOR_BYTES_MAX {
         let text = format!("Invalid input received: the connector has more than {CONNECTOR_BYTES_MAX} bytes");
         return Err(Refusal::Invalid(text));
     }
-    let initiator = rules::initiator(&connector).map_err(Refusal::Invalid)?;
-    let of_ours =
-        inner.agents.all().iter().find(|agent| agent.state().initiator.as_ref() == Some(&initiator));
-    if let Some(agent) = of_ours {
+    let offer = Offer::of_connector(&connector).map_err(Refusal::Invalid)?;
+    if let Some((initiator, agent)) =
+        offer.iscsi.as_ref().and_then(|own| Some((own, inner.agents.by_initiator(own)?)))
+    {
         return Err(Refusal::Invalid(format!(
             "Invalid input received: {initiator} is the name of the enrolled host {}: attach it natively",
             agent.entry.name
@@ -59,7 +88,7 @@ fn client_place(inner: &Inner, connector: Map<String, Value>) -> Result<Place, R
     let mountpoint = rules::text_of(&connector, "mountpoint");
     text_limit("host", host.as_deref().unwrap_or_default())?;
     text_limit("mountpoint", mountpoint.as_deref().unwrap_or_default())?;
-    Ok(Place { initiator, host, mountpoint, native: None, connector: Some(connector) })
+    Ok(Place { offer, host, mountpoint, native: None, connector: Some(connector) })
 }
 
 fn native_place(inner: &Inner, name: &str) -> Result<Place, Refusal> {
@@ -69,17 +98,13 @@ fn native_place(inner: &Inner, name: &str) -> Result<Place, Refusal> {
     if !agent.is_up() {
         return Err(Refusal::Unavailable(agent.why_down()));
     }
-    let (id, initiator) = {
-        let state = agent.state();
-        (state.id, state.initiator.clone())
-    };
-    let (Some(id), Some(initiator)) = (id, initiator) else {
+    let (Some(id), Some(initiator)) = (agent.id(), agent.initiator()) else {
         let text =
             format!("host {} does not attach volumes: its agent's configuration has no [host]", shown());
         return Err(Refusal::Invalid(text));
     };
     Ok(Place {
-        initiator,
+        offer: Offer { iscsi: Some(initiator), ..Offer::default() },
         host: Some(agent.entry.name.clone()),
         mountpoint: None,
         native: Some(id),
@@ -87,30 +112,131 @@ fn native_place(inner: &Inner, name: &str) -> Result<Place, Refusal> {
     })
 }
 
-/// Gives an attachment its place: from now on its grant is wanted.
-fn connect(
+/// What the rules look at: the attachments, and those that `os-reserve` promised.
+pub(super) fn existing_of(rows: &[AttachmentRow], promised: u32) -> Vec<Existing> {
+    let promise = Existing {
+        id: AttachmentId::from_u128(0),
+        status: AttachmentStatus::Attaching,
+        instance: None,
+        mode: super::MODE_DEFAULT,
+        initiator: None,
+        host: None,
+        granted: false,
+    };
+    let promises = std::iter::repeat_n(promise, usize::from(promised > 0));
+    rows.iter().map(AttachmentRow::existing).chain(promises).collect()
+}
+
+/// Whether a further attachment may be made, and the policy of those of bootable volumes: asked where it is inserted, so
+/// that of two at a time each sees the other.
+pub(super) fn may_reserve(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    volume: &VolumeRow,
+    existing: &[Existing],
+    instance: Option<Uuid>,
+) -> Result<(), Abort> {
+    not_in_review(volume)?;
+    if let Some(said) = volume.said_status.filter(|said| said.is_error()) {
+        let allowed = if volume.multiattach {
+            "available or in-use or downloading"
+        } else {
+            "available or downloading"
+        };
+        return Err(Refusal::Invalid(format!(
+            "Invalid volume: Volume {} status must be {allowed} to reserve, but the current status is {said}.",
+            volume.id
+        ))
+        .into());
+    }
+    let held = volume.is_held(db.now);
+    rules::may_attach(volume.id, volume.multiattach, volume.operation, existing, instance, held)
+        .map_err(Refusal::Invalid)?;
+    if rules::bootable_multiattach(volume.multiattach, volume.bootable, existing) {
+        let target = volumes::target(volume);
+        inner.policies().check("volume:multiattach_bootable_volume", caller, &target)?;
+    }
+    Ok(())
+}
+
+/// What must end before this place can be taken: an access that is being taken away is not given back half-way.
+fn ends_first(
+    rows: &[AttachmentRow],
+    own: &AttachmentRow,
+    initiators: &Initiators,
+    place: &Place,
+) -> Option<String> {
+    let others = || rows.iter().filter(|other| other.id != own.id);
+    // Of each port by itself: another attachment may keep the access of one, and not of the other.
+    let going = initiators.each().find_map(|one| {
+        let nexus = || others().filter(|other| other.initiator.as_ref().is_some_and(|of| of.has(&one)));
+        let kept = nexus().any(|other| other.grant_wanted);
+        nexus().find(|other| !kept && other.held)
+    });
+    let replaced = others().find(|other| {
+        own.instance.is_some()
+            && other.instance == own.instance
+            && place.host.is_some()
+            && other.host == place.host
+            && other.status == AttachmentStatus::Detaching
+    });
+    going
+        .or(replaced)
+        .map(|other| format!("the access of {initiators} is being taken away for attachment {}", other.id))
+}
+
+/// Under which names a host is granted a volume: over the transport that all agree on.
+fn chosen(inner: &Inner, volume: &VolumeRow, specs: &Specs, offer: &Offer) -> Result<Initiators, Refusal> {
+    let agent = inner.agents.by_id(volume.agent);
+    let served = agent.and_then(|agent| agent.served());
+    let name = inner.agents.name_of(volume.agent);
+    transport::choose(offer, specs, &name, served.as_ref()).map_err(Refusal::Invalid)
+}
+
+/// Gives an attachment its place: from now on its grant is wanted. The text: what must end before.
+pub(super) fn connect(
     inner: &Inner,
     db: &Db<'_>,
     volume: &VolumeRow,
     row: &mut AttachmentRow,
     place: Place,
-    existing: &[Existing],
-) -> Result<(), Abort> {
-    rules::may_connect(Some(row.id), row.instance, &place.initiator, place.host.as_deref(), existing)
+    rows: &[AttachmentRow],
+) -> Result<Option<String>, Abort> {
+    let volume_type = db.type_by_id(volume.type_id)?;
+    let specs = volume_type.map(|of| of.extra_specs).unwrap_or_default();
+    let initiators = chosen(inner, volume, &specs, &place.offer)?;
+    fence::forbids(db, &initiators, place.host.as_deref())?;
+    if let Some(why) = ends_first(rows, row, &initiators, &place) {
+        return Ok(Some(why));
+    }
+    let full = || format!("Invalid volume: Volume {} has as many attachments as it can have", volume.id);
+    let existing: Vec<_> =
+        rows.iter().filter(|other| other.id != row.id).map(AttachmentRow::existing).collect();
+    // What is over holds nothing: neither its nexus nor a place in the limits.
+    let there: Vec<_> = existing.into_iter().filter(|other| other.granted || !other.is_leaving()).collect();
+    rules::may_connect(Some(row.id), row.instance, &initiators, place.host.as_deref(), &there)
         .map_err(Refusal::Conflict)?;
-    let nexuses: BTreeSet<_> = existing.iter().filter_map(|other| other.initiator.as_ref()).collect();
-    let sharing = existing.iter().filter(|other| other.initiator.as_ref() == Some(&place.initiator)).count();
-    if sharing >= ATTACHMENTS_PER_CONNECTION_MAX
-        || (nexuses.len() >= GRANTS_PER_EXPORT_MAX && !nexuses.contains(&place.initiator))
-    {
-        let text = format!("Invalid volume: Volume {} has as many attachments as it can have", volume.id);
-        return Err(Refusal::Invalid(text).into());
+    let nexuses: BTreeSet<_> =
+        there.iter().filter_map(|other| other.initiator.as_ref()).flat_map(Initiators::each).collect();
+    let new = initiators.each().filter(|one| !nexuses.contains(one)).count();
+    let sharing = there.iter().filter(|other| other.shares(&initiators)).count();
+    if sharing >= ATTACHMENTS_PER_CONNECTION_MAX || (new > 0 && nexuses.len() + new > GRANTS_PER_EXPORT_MAX) {
+        return Err(Refusal::Invalid(full()).into());
+    }
+    if sharing > 0 {
+        rules::may_mix(&specs, Some(row.id), &initiators, row.mode, &there).map_err(Refusal::Conflict)?;
     }
     // Nothing is begun that cannot go on now.
     inner.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
-    wishes::nexus(db, volume.id, &place.initiator, place.native.is_some())?;
-    row.status = AttachmentStatus::Attaching;
-    row.initiator = Some(place.initiator);
+    row.lun = match &initiators {
+        Initiators::Iscsi(iqn) => {
+            wishes::nexus(db, volume.id, iqn, place.native.is_some())?;
+            None
+        }
+        Initiators::Fc(ports) => Some(numbers::take(db, volume, ports)?),
+    };
+    row.initiator = Some(initiators);
     row.host = place.host;
     row.mountpoint = place.mountpoint;
     row.native = place.native;
@@ -120,40 +246,67 @@ fn connect(
     row.held = true;
     row.wished_at = Generation::ZERO;
     row.fault = None;
-    Ok(())
+    Ok(None)
 }
 
-fn new_row(
-    caller: &Caller,
-    new: &NewAttachment,
-    id: AttachmentId,
+/// A new attachment, reserved.
+pub(super) fn new_row(
     db: &Db<'_>,
     volume: &VolumeRow,
+    instance: Option<Uuid>,
+    id: AttachmentId,
 ) -> AttachmentRow {
-    AttachmentRow {
-        id,
-        volume: new.volume,
-        // An admin's attachment of another project's volume is that project's.
-        project: if caller.admin { volume.project.clone() } else { caller.project.clone() },
-        instance: new.instance,
-        mode: super::MODE_DEFAULT,
-        status: AttachmentStatus::Reserved,
-        connector: None,
-        initiator: None,
-        host: None,
-        mountpoint: None,
-        native: None,
-        grant_wanted: false,
-        granted: false,
-        held: false,
-        connect_wanted: false,
-        connect_ever: false,
-        forced: false,
-        wished_at: Generation::ZERO,
-        steps: Vec::new(),
-        created_at: db.now,
-        attached_at: None,
-        fault: None,
+    // Of another project's volume, an admin's attachment is that project's.
+    AttachmentRow { instance, ..AttachmentRow::reserved(id, volume.id, &volume.project, db.now) }
+}
+
+/// A request that came before: by its id, or because its answer was late and the client has nothing else to ask with.
+fn repeated(
+    db: &Db<'_>,
+    caller: &Caller,
+    new: &NewAttachment,
+    place: Option<&Place>,
+) -> Result<Option<AttachmentRow>, Abort> {
+    let Some(id) = new.id else {
+        let Some(place) = place.filter(|place| place.native.is_none() && new.instance.is_some()) else {
+            return Ok(None);
+        };
+        let same = |row: &AttachmentRow| {
+            row.status == AttachmentStatus::Attaching
+                && row.instance == new.instance
+                && row.initiator.as_ref().is_some_and(|own| place.offer.covers(own))
+                && row.connector == place.connector
+                && new.mode.is_none_or(|mode| mode == row.mode)
+        };
+        return Ok(db.attachments_of(new.volume)?.into_iter().find(same));
+    };
+    if let Some(kept) = db.attachment(id)? {
+        // Of another project's nothing is said.
+        let same = (caller.admin || kept.project == caller.project)
+            && kept.volume == new.volume
+            && kept.instance == new.instance
+            && match (&kept.initiator, place) {
+                (Some(own), Some(place)) => place.offer.covers(own),
+                (None, None) => true,
+                (Some(_), None) | (None, Some(_)) => false,
+            };
+        if same {
+            return Ok(Some(kept));
+        }
+        return Err(Refusal::Conflict(format!("the id {id} is taken by another attachment")).into());
+    }
+    if db.detached(id)?.is_some() {
+        let text = format!("the id {id} was an attachment that was detached: choose another");
+        return Err(Refusal::Conflict(text).into());
+    }
+    Ok(None)
+}
+
+/// A reserve that cannot be is 400, whatever stands in its way: clients take 409 for a failure of the server.
+pub(super) fn as_invalid(abort: Abort) -> Abort {
+    match abort {
+        Abort::Refused(Refusal::Conflict(why)) => Refusal::Invalid(format!("Invalid volume: {why}")).into(),
+        other => other,
     }
 }
 
@@ -163,37 +316,34 @@ fn create(
     caller: &Caller,
     new: &NewAttachment,
     place: Option<Place>,
-) -> Result<Attachment, Abort> {
-    let id = new.id.unwrap_or_else(AttachmentId::random);
-    if let Some(kept) = db.attachment(id)? {
-        // A repeated request. Of another project's nothing is said.
-        let same = (caller.admin || kept.project == caller.project)
-            && kept.volume == new.volume
-            && kept.instance == new.instance
-            && kept.initiator == place.map(|place| place.initiator);
-        if same {
-            return view_one(db, kept);
-        }
-        return Err(Refusal::Conflict(format!("the id {id} is taken by another attachment")).into());
+) -> Result<Step<Begun>, Abort> {
+    let revision = inner.revision(new.volume);
+    let volume = volumes::find(inner, db, caller, new.volume)?;
+    inner.policies().check("volume:attachment_create", caller, &volumes::target(&volume))?;
+    if let Some(kept) = repeated(db, caller, new, place.as_ref())? {
+        let attachment = view::attachment_now(inner, db, &volume, kept, Secrets::Shown)?;
+        return Ok(Step::Done(Begun { attachment, rewished: Rewished::default(), revision }));
     }
-    if db.detached(id)?.is_some() {
-        let text = format!("the id {id} was an attachment that was detached: choose another");
-        return Err(Refusal::Conflict(text).into());
-    }
-    let volume = volumes::find(db, caller, new.volume)?;
-    not_in_review(&volume)?;
-    let rows = db.attachments_of(volume.id)?;
-    let existing: Vec<_> = rows.iter().map(AttachmentRow::existing).collect();
-    rules::may_attach(volume.id, volume.multiattach, volume.operation, &existing, new.instance)
-        .map_err(Refusal::Invalid)?;
+    let before = db.attachments_of(volume.id)?;
+    let existing = existing_of(&before, volume.reserved);
+    may_reserve(inner, db, caller, &volume, &existing, new.instance)?;
     let connector = place.as_ref().and_then(|place| place.connector.as_ref());
-    let mut row = new_row(caller, new, id, db, &volume);
-    row.mode = rules::mode(new.mode, connector, new.instance, &existing).map_err(Refusal::Invalid)?;
+    let id = new.id.unwrap_or_else(AttachmentId::random);
+    let mut row = new_row(db, &volume, new.instance, id);
+    row.mode = rules::mode(new.mode, connector, new.instance, &existing, volume.readonly == Some(true))
+        .map_err(Refusal::Invalid)?;
+    row.mode_asked = new.mode.is_some();
     if let Some(place) = place {
-        connect(inner, db, &volume, &mut row, place, &existing)?;
+        row.status = AttachmentStatus::Attaching;
+        if let Some(why) = connect(inner, db, &volume, &mut row, place, &before).map_err(as_invalid)? {
+            return Ok(Step::Busy(volume.id, why));
+        }
     }
-    wishes::apply(db, volume.id, &mut [row], &BTreeSet::new())?;
-    view_one(db, find(db, caller, id)?)
+    let mut changed = [row];
+    let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
+    let [row] = changed;
+    let attachment = view::attachment(db, &volume, row, Secrets::Shown)?;
+    Ok(Step::Done(Begun { attachment, rewished, revision }))
 }
 
 /// Gives a reserved attachment its place.
@@ -203,64 +353,135 @@ fn update(
     caller: &Caller,
     id: AttachmentId,
     place: Place,
-) -> Result<VolumeId, Abort> {
+) -> Result<Step<Begun>, Abort> {
     let mut row = find(db, caller, id)?;
-    let volume = volumes::find(db, caller, row.volume)?;
-    if let Some(initiator) = &row.initiator {
-        if row.native.is_none() && *initiator == place.initiator && row.host == place.host && !row.is_going()
+    let revision = inner.revision(row.volume);
+    inner.policies().check("volume:attachment_update", caller, &Target::of(&row.project))?;
+    let volume = volumes::find(inner, db, caller, row.volume)?;
+    if let Some(initiator) = row.initiator.as_ref().filter(|_| row.held) {
+        if row.native.is_none() && place.offer.covers(initiator) && row.host == place.host && !row.is_going()
         {
-            return Ok(volume.id);
+            let attachment = view::attachment_now(inner, db, &volume, row, Secrets::Shown)?;
+            return Ok(Step::Done(Begun { attachment, rewished: Rewished::default(), revision }));
         }
         let text = format!("attachment {id} is connected already, to {initiator}: detach it first");
         return Err(Refusal::Conflict(text).into());
     }
+    if row.is_going() {
+        let text = format!("attachment {id} is {}: it cannot be connected", row.status);
+        return Err(Refusal::Conflict(text).into());
+    }
     not_in_review(&volume)?;
-    if volume.operation.is_some() {
+    // One that grows is served all the while.
+    let busy = volume.operation.is_some_and(|operation| operation != Operation::Extending);
+    if busy || volume.said_status.is_some_and(VolumeStatus::is_error) {
         let text = format!("Invalid volume: Volume {} has status {}", volume.id, volume.status);
         return Err(Refusal::Conflict(text).into());
     }
-    let rows = db.attachments_of(volume.id)?;
-    let existing: Vec<_> = rows.iter().map(AttachmentRow::existing).collect();
-    connect(inner, db, &volume, &mut row, place, &existing)?;
+    if let Some(connector) = place.connector.as_ref().filter(|connector| connector.contains_key("mode"))
+        && !row.mode_asked
+    {
+        // Without a mode in it after all (null), what was found when it was made stays.
+        let own = Existing { instance: Some(Uuid::nil()), ..row.existing() };
+        let readonly = volume.readonly == Some(true);
+        row.mode = rules::mode(None, Some(connector), own.instance, std::slice::from_ref(&own), readonly)
+            .map_err(Refusal::Invalid)?;
+    }
+    let before = db.attachments_of(volume.id)?;
+    if let Some(why) = connect(inner, db, &volume, &mut row, place, &before)? {
+        return Ok(Step::Busy(volume.id, why));
+    }
+    row.status = AttachmentStatus::Attaching;
     row.attached_at = None;
-    wishes::apply(db, volume.id, &mut [row], &BTreeSet::new())?;
-    Ok(volume.id)
+    let mut changed = [row];
+    let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
+    let [row] = changed;
+    let attachment = view::attachment(db, &volume, row, Secrets::Shown)?;
+    Ok(Step::Done(Begun { attachment, rewished, revision }))
+}
+
+/// Where a wait for a grant stands.
+enum Waited {
+    Granted,
+    Failed(String),
+    Waits,
+}
+
+fn waited(seen: &Attachment) -> Waited {
+    match seen.status {
+        _ if seen.connection_info.is_some() => Waited::Granted,
+        AttachmentStatus::Reserved | AttachmentStatus::Attaching => Waited::Waits,
+        AttachmentStatus::Attached if seen.fault.is_none() => Waited::Waits,
+        AttachmentStatus::Attached
+        | AttachmentStatus::ErrorAttaching
+        | AttachmentStatus::ErrorDetaching
+        | AttachmentStatus::Detaching => {
+            Waited::Failed(seen.fault.clone().unwrap_or_else(|| "it is being detached".to_owned()))
+        }
+    }
+}
+
+/// The client has its device: `attached`.
+pub(super) fn complete(
+    inner: &Inner,
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    mut row: AttachmentRow,
+) -> Result<Rewished, Abort> {
+    let id = row.id;
+    match row.status {
+        AttachmentStatus::Attached => return Ok(Rewished::default()),
+        AttachmentStatus::Reserved | AttachmentStatus::Attaching => {}
+        AttachmentStatus::Detaching | AttachmentStatus::ErrorAttaching | AttachmentStatus::ErrorDetaching => {
+            let text = format!("attachment {id} is {}: it cannot be completed", row.status);
+            return Err(Refusal::Conflict(text).into());
+        }
+    }
+    if row.native.is_some() {
+        let text = format!("attachment {id} is native: it is completed when its host has the device");
+        return Err(Refusal::Conflict(text).into());
+    }
+    if row.initiator.is_some() && !row.granted {
+        if !inner.sees_grant(db, volume.agent, &row)? {
+            let text = format!("attachment {id} is not granted yet: it cannot be completed");
+            return Err(Refusal::Conflict(text).into());
+        }
+        row.see_grant(inner.elapsed_ms(id, row.created_at));
+    }
+    row.status = AttachmentStatus::Attached;
+    row.legacy = false;
+    row.attached_at = Some(db.now);
+    row.steps.push(("done".to_owned(), inner.elapsed_ms(id, row.created_at)));
+    wishes::apply(db, volume.id, &mut [row], &BTreeSet::new())
 }
 
 impl Service {
-    /// The caller's attachments, oldest first, those of one volume if one is given.
-    pub async fn attachments(
-        &self,
-        caller: &Caller,
-        all_projects: bool,
-        volume: Option<VolumeId>,
-    ) -> Result<Vec<Attachment>, Refusal> {
-        let caller = caller.clone();
-        let read = move |db: &Db<'_>| {
-            let project = (!(all_projects && caller.admin)).then_some(caller.project.as_str());
-            let rows = match volume {
-                Some(volume) => db.attachments_of(volume)?,
-                None => db.attachments(project)?,
-            };
-            // An admin who names a volume means all of it.
-            let seen = |row: &AttachmentRow| {
-                (caller.admin && volume.is_some()) || project.is_none_or(|p| p == row.project)
-            };
-            rows.into_iter().filter(seen).map(|row| view_one(db, row)).collect()
-        };
-        self.inner.store.read("list attachments", read).await
-    }
-
     /// One attachment. 404 for another project's.
     pub async fn attachment(&self, caller: &Caller, id: AttachmentId) -> Result<Attachment, Refusal> {
-        let caller = caller.clone();
-        let read = move |db: &Db<'_>| view_one(db, find(db, &caller, id)?);
-        self.inner.store.read("read an attachment", read).await
+        self.attachment_with(caller, id, self.secrets_for(caller)).await
+    }
+
+    async fn attachment_with(
+        &self,
+        caller: &Caller,
+        id: AttachmentId,
+        secrets: Secrets,
+    ) -> Result<Attachment, Refusal> {
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let read = move |db: &Db<'_>| view_one(&inner, db, find(db, &caller, id)?, secrets);
+        self.inner.store.read_one("read an attachment", read).await
+    }
+
+    /// What a caller reads who only looks.
+    pub(super) fn secrets_for(&self, caller: &Caller) -> Secrets {
+        let all = self.inner.options.secrets_on_get == SecretsOnGet::All;
+        if all || caller.admin || caller.service { Secrets::Shown } else { Secrets::Hidden }
     }
 
     /// Makes an attachment. Without a connector: reserved. With a client's: answers when the grant is seen in the kernel
     /// (with its connection info), or `Pending`. Native: answers at once (`attaching`); the controller drives both agents
-    /// and completes it.
+    /// and completes it. Where the access of the same host is being taken away, it waits for the end of that first. What
+    /// cannot be reserved is `Invalid`, never `Conflict`.
     pub async fn create_attachment(
         &self,
         caller: &Caller,
@@ -275,15 +496,25 @@ impl Service {
             NewConnector::Native(host) => Some(native_place(&self.inner, &host)?),
         };
         let client = place.as_ref().is_some_and(|place| place.native.is_none());
+        let chosen = new.id.is_some();
         let (inner, owner) = (self.inner.clone(), caller.clone());
-        let write = move |db: &Db<'_>| create(&inner, db, &owner, &new, place);
-        let made = self.inner.store.write("make an attachment", write).await?;
-        self.inner.start_clock(made.id, arrived);
-        self.inner.go(made.volume, &BTreeSet::new());
+        let write = move |db: &Db<'_>| create(&inner, db, &owner, &new, place.clone());
+        let begun = self.begin_connect("make an attachment", write, arrived, wait).await?;
+        let made = begun.attachment.clone();
         if !client || made.connection_info.is_some() {
+            self.started(&begun, arrived);
             return Ok(made);
         }
-        self.granted(caller, made.id, made.volume, wait.0.saturating_sub(arrived.elapsed())).await
+        match self.granted(caller, begun, arrived, wait).await {
+            Err(Refusal::Conflict(why)) => {
+                // Its client never learns its id.
+                if !chosen {
+                    self.abandon(caller, made.id).await;
+                }
+                Err(Refusal::Invalid(format!("Invalid volume: {why}")))
+            }
+            answer => answer,
+        }
     }
 
     /// Gives a reserved attachment its connector, as a client's `create_attachment`. The same connector again: the same
@@ -298,44 +529,84 @@ impl Service {
         let arrived = Instant::now();
         let place = client_place(&self.inner, connector)?;
         let (inner, owner) = (self.inner.clone(), caller.clone());
-        let write = move |db: &Db<'_>| update(&inner, db, &owner, id, place);
-        let volume = self.inner.store.write("connect an attachment", write).await?;
-        self.inner.start_clock(id, arrived);
-        self.inner.go(volume, &BTreeSet::new());
-        self.granted(caller, id, volume, wait.0.saturating_sub(arrived.elapsed())).await
+        let write = move |db: &Db<'_>| update(&inner, db, &owner, id, place.clone());
+        let begun = self.begin_connect("connect an attachment", write, arrived, wait).await?;
+        if begun.attachment.connection_info.is_some() {
+            return Ok(begun.attachment);
+        }
+        self.granted(caller, begun, arrived, wait).await
+    }
+
+    /// Runs a transaction that connects, again and again until nothing stands in its way, or the time is over.
+    pub(super) async fn begin_connect<T: Send + 'static>(
+        &self,
+        op: &'static str,
+        work: impl Fn(&Db<'_>) -> Result<Step<T>, Abort> + Clone + Send + 'static,
+        arrived: Instant,
+        wait: Wait,
+    ) -> Result<T, Refusal> {
+        let left = wait.0.saturating_sub(arrived.elapsed());
+        let deadline = tokio::time::Instant::now() + left;
+        let mut changes = None;
+        loop {
+            match (self.inner.store.write(op, work.clone()).await?, &mut changes) {
+                (Step::Done(begun), _) => return Ok(begun),
+                (Step::Busy(volume, _), None) => changes = Some(self.inner.follow(volume)),
+                (Step::Busy(_, why), Some(changes)) => {
+                    if tokio::time::timeout_at(deadline, changes.changed()).await.is_err() {
+                        return Err(Refusal::Pending(format!("{why}: ask again when that is done")));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Wakes whoever makes a new attachment true. Returns the volume's revision: what changes later is news.
+    fn started(&self, begun: &Begun, arrived: Instant) -> u64 {
+        let volume = begun.attachment.volume;
+        self.inner.start_clock(begun.attachment.id, arrived);
+        let now = self.inner.touch(volume);
+        if begun.rewished.storage || begun.attachment.initiator.is_some() {
+            self.inner.wake(volume, &begun.rewished.hosts);
+        }
+        if now == begun.revision + 1 { now } else { begun.revision }
     }
 
     /// Waits until an attachment's grant is seen.
-    async fn granted(
+    pub(super) async fn granted(
         &self,
         caller: &Caller,
-        id: AttachmentId,
-        volume: VolumeId,
-        wait: Duration,
+        begun: Begun,
+        arrived: Instant,
+        wait: Wait,
     ) -> Result<Attachment, Refusal> {
-        let deadline = tokio::time::Instant::now() + wait;
-        let mut changes = self.inner.follow(volume);
+        let (id, volume) = (begun.attachment.id, begun.attachment.volume);
+        let left = wait.0.saturating_sub(arrived.elapsed());
+        let deadline = Instant::now() + left;
+        let known = self.started(&begun, arrived);
+        let (mut changes, mut news) = self.inner.follow_from(volume, known);
         loop {
-            changes.mark_unchanged();
-            let seen = self.attachment(caller, id).await?;
-            match seen.status {
-                _ if seen.connection_info.is_some() => {
+            let late = !news && tokio::time::timeout_at(deadline, changes.changed()).await.is_err();
+            news = false;
+            // Whoever may connect it gets what is needed for that.
+            let seen = self.attachment_with(caller, id, Secrets::Shown).await?;
+            match waited(&seen) {
+                Waited::Granted => {
                     if seen.status == AttachmentStatus::Attached {
                         self.inner.stop_clock(id);
                     }
                     return Ok(seen);
                 }
-                AttachmentStatus::ErrorAttaching | AttachmentStatus::Detaching => {
-                    let why = seen.fault.unwrap_or_else(|| "it is being detached".to_owned());
+                Waited::Failed(why) => {
                     return Err(Refusal::Conflict(format!("attachment {id} is not connected: {why}")));
                 }
-                _ => {}
-            }
-            if tokio::time::timeout_at(deadline, changes.changed()).await.is_err() {
-                let why = self.why_waits(volume).await;
-                return Err(Refusal::Pending(format!(
-                    "attachment {id} is not granted yet: {why}; it goes on, ask again"
-                )));
+                Waited::Waits if late => {
+                    let why = self.why_waits(volume).await;
+                    return Err(Refusal::Pending(format!(
+                        "attachment {id} is not granted yet: {why}; it goes on, ask again"
+                    )));
+                }
+                Waited::Waits => {}
             }
         }
     }
@@ -344,36 +615,26 @@ impl Service {
     pub async fn complete_attachment(&self, caller: &Caller, id: AttachmentId) -> Result<(), Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let mut row = find(db, &caller, id)?;
-            match row.status {
-                AttachmentStatus::Attached => return Ok(row.volume),
-                AttachmentStatus::Reserved | AttachmentStatus::Attaching => {}
-                AttachmentStatus::Detaching
-                | AttachmentStatus::ErrorAttaching
-                | AttachmentStatus::ErrorDetaching => {
-                    let text = format!("attachment {id} is {}: it cannot be completed", row.status);
-                    return Err(Refusal::Conflict(text).into());
-                }
-            }
-            if row.native.is_some() {
-                let text = format!("attachment {id} is native: it is completed when its host has the device");
-                return Err(Refusal::Conflict(text).into());
-            }
-            if row.initiator.is_some() && !row.granted {
-                let text = format!("attachment {id} is not granted yet: it cannot be completed");
-                return Err(Refusal::Conflict(text).into());
-            }
-            row.status = AttachmentStatus::Attached;
-            row.attached_at = Some(db.now);
-            row.steps.push(("done".to_owned(), inner.elapsed_ms(id, row.created_at)));
-            let volume = row.volume;
-            wishes::apply(db, volume, &mut [row], &BTreeSet::new())?;
-            Ok(volume)
+            let row = find(db, &caller, id)?;
+            inner.policies().check("volume:attachment_complete", &caller, &Target::of(&row.project))?;
+            let volume = volume_of(db, &row)?;
+            let rewished = complete(&inner, db, &volume, row)?;
+            Ok((volume.id, volume.agent, rewished))
         };
-        let volume = self.inner.store.write("complete an attachment", write).await?;
-        self.inner.stop_clock(id);
-        self.inner.touch(volume);
-        self.inner.look_soon(volume);
+        let (volume, agent, rewished) = self.inner.store.write("complete an attachment", write).await?;
+        self.completed(id, volume, agent, &rewished);
         Ok(())
+    }
+
+    pub(super) fn completed(&self, id: AttachmentId, volume: VolumeId, agent: AgentId, rewished: &Rewished) {
+        self.inner.stop_clock(id);
+        if rewished.storage {
+            self.inner.wake(volume, &rewished.hosts);
+        }
+        // Its session is the kernel's: who lists attachments asks for it anew.
+        if let Some(agent) = self.inner.agents.by_id(agent) {
+            agent.outdate_export(volume);
+        }
+        self.inner.touch(volume);
     }
 }

@@ -1,82 +1,312 @@
-//! Attachments on their way out, and their receipts.
+//! Attachments on their way out.
+//!
+//! What must never happen here: an answer that says "detached" before the storage agent's receipt is kept; an access cut that
+//! nobody named; a disk pulled from a running server by its own user (CVE-2023-2088).
 
 use std::collections::BTreeSet;
 
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE;
-use mooring_model::{AttachmentId, Generation, Proof, Receipt, VolumeId};
+use mooring_model::{AgentId, AttachmentId, Generation, Initiator, Proof, Receipt, VolumeId};
 use tokio::time::Instant;
 
 use super::attach::{find, not_found};
-use super::{Refusal, Service, Wait, not_in_review, view};
+use super::view::{self, Secrets};
+use super::{Refusal, Service, Wait, not_in_review};
 use crate::domain::{Attachment, AttachmentReceipt, AttachmentStatus, Caller};
+use crate::flow::Inner;
+use crate::flow::seen::wanted_mode;
 use crate::flow::wishes::{self, Rewished};
-use crate::rules;
-use crate::store::{Abort, AttachmentRow, Db};
+use crate::initiators::Initiators;
+use crate::policy::Target;
+use crate::rules::{self, Deletion};
+use crate::store::{Abort, Asked, AttachmentRow, Db};
 
-/// What the first transaction of a detach left.
+/// How an attachment is taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Its host lets go first.
+    Asked,
+    /// The target revokes first, whatever the host does.
+    Forced,
+    /// The same, with every attachment of its nexus.
+    Widened,
+}
+
+impl Way {
+    fn is_forced(self) -> bool {
+        self != Self::Asked
+    }
+}
+
+/// An attachment's end: its receipt, and the attachments that the volume still has.
+pub(super) type Detached = (AttachmentReceipt, Vec<Attachment>);
+
+/// What the first transaction of a detach comes to.
 enum Begun {
-    /// It is going.
-    Going(VolumeId, Rewished),
-    /// It was gone before, by force: the same answer again.
-    Gone(VolumeId),
+    /// It is going. The volume's revision before.
+    Going(VolumeId, Rewished, u64),
+    /// It is gone.
+    Gone(VolumeId, Rewished, Box<Detached>),
+    /// Nothing was written: whether a session is live decides, and nobody has said yet.
+    Look(Needed),
+}
+
+/// The nexus whose sessions decide.
+pub(super) struct Needed {
+    pub(super) agent: AgentId,
+    pub(super) volume: VolumeId,
+    pub(super) initiator: Initiators,
 }
 
 /// Where a detach stands.
 enum Standing {
     /// Its row is there.
     Row(Box<AttachmentRow>, Option<Receipt>),
-    Gone,
+    Gone(Box<Detached>),
 }
 
-fn begin(db: &Db<'_>, caller: &Caller, id: AttachmentId, force: bool) -> Result<Begun, Abort> {
-    if let (true, None, Some(gone)) = (force, db.attachment(id)?, db.detached(id)?)
+/// What a look has found of the sessions of a nexus. The outer `None`: nobody has looked yet.
+pub(super) type Looked = Option<Option<bool>>;
+
+pub(super) fn may_delete(inner: &Inner, caller: &Caller, project: &str, way: Way) -> Result<(), Refusal> {
+    let (policies, target) = (inner.policies(), Target::of(project));
+    policies.check("volume:attachment_delete", caller, &target)?;
+    // The compute service cuts off hosts that it knows to be dead.
+    if way.is_forced() && !caller.service {
+        policies.check("volume_extension:volume_admin_actions:force_detach", caller, &target)?;
+    }
+    Ok(())
+}
+
+/// Whether an attachment's own user may end it. `Some`: that depends on its sessions.
+pub(super) fn decided(
+    inner: &Inner,
+    caller: &Caller,
+    row: &AttachmentRow,
+    looked: Looked,
+) -> Result<Option<Initiators>, Refusal> {
+    if !inner.options.protect_instances || row.is_going() {
+        return Ok(None);
+    }
+    let deletion = Deletion {
+        service: caller.service,
+        instance: row.instance,
+        connected: row.held,
+        live: looked.flatten(),
+    };
+    match (rules::deletion_allowed(deletion), looked, &row.initiator) {
+        (Ok(()), _, _) => Ok(None),
+        (Err(_), None, Some(initiator)) => Ok(Some(initiator.clone())),
+        (Err(why), Some(None), _) => Err(Refusal::Conflict(format!(
+            "{why} (its storage agent does not say whether a session is live)"
+        ))),
+        (Err(why), _, _) => Err(Refusal::Conflict(why)),
+    }
+}
+
+/// Who wants it gone: the first who asked, and who made it a matter of force.
+fn ask(db: &Db<'_>, caller: &Caller, row: &mut AttachmentRow, anew: bool) {
+    if anew || row.asked.is_none() {
+        row.asked = Some(Asked { user: caller.user.clone(), request: caller.request.clone(), at: db.now });
+    }
+}
+
+pub(super) fn force_away(db: &Db<'_>, caller: &Caller, row: &mut AttachmentRow) {
+    ask(db, caller, row, !row.forced);
+    row.forced = true;
+    take_back(row);
+    row.status = AttachmentStatus::Detaching;
+    row.fault = None;
+}
+
+/// Its grant is not wanted any more.
+pub(super) fn take_back(row: &mut AttachmentRow) {
+    if row.grant_wanted {
+        row.grant_wanted = false;
+        row.wished_at = Generation::ZERO;
+    }
+}
+
+/// Those that go along by force: the target cuts the nexus as a whole.
+fn companions(
+    row: &AttachmentRow,
+    rows: Vec<AttachmentRow>,
+    way: Way,
+) -> Result<Vec<AttachmentRow>, Refusal> {
+    let Some(initiator) = &row.initiator else { return Ok(Vec::new()) };
+    if !row.held && way == Way::Forced {
+        return Ok(Vec::new());
+    }
+    let existing: Vec<_> = rows.iter().map(AttachmentRow::existing).collect();
+    let ids =
+        rules::may_force(row.id, initiator, &existing, way == Way::Widened).map_err(Refusal::Conflict)?;
+    Ok(rows.into_iter().filter(|other| ids.contains(&other.id)).collect())
+}
+
+fn begin(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    id: AttachmentId,
+    way: Way,
+    looked: Looked,
+) -> Result<Begun, Abort> {
+    if let (true, None, Some(gone)) = (way.is_forced(), db.attachment(id)?, db.detached(id)?)
         && (caller.admin || gone.project == caller.project)
     {
-        return Ok(Begun::Gone(gone.volume));
+        may_delete(inner, caller, &gone.project, way)?;
+        let answer = detached(db, caller, id, gone.volume, None)?;
+        return Ok(Begun::Gone(gone.volume, Rewished::default(), Box::new(answer)));
     }
-    let mut row = find(db, caller, id)?;
-    let id = row.volume;
-    if let Some(volume) = db.volume(id)? {
-        not_in_review(&volume)?;
+    let row = find(db, caller, id)?;
+    may_delete(inner, caller, &row.project, way)?;
+    let volume = db.volume(row.volume)?;
+    let mut volume =
+        volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
+    not_in_review(&volume)?;
+    let revision = inner.revision(volume.id);
+    if way == Way::Asked
+        && let Some(initiator) = decided(inner, caller, &row, looked)?
+    {
+        return Ok(Begun::Look(Needed { agent: volume.agent, volume: volume.id, initiator }));
     }
-    if !row.held {
-        // Nothing of it is at any agent.
-        db.detach(&row, None)?;
-        return Ok(Begun::Going(id, wishes::apply(db, id, &mut [], &BTreeSet::new())?));
+    let mut going =
+        if way.is_forced() { companions(&row, db.attachments_of(volume.id)?, way)? } else { Vec::new() };
+    for other in &mut going {
+        force_away(db, caller, other);
     }
-    if force && !row.forced {
-        if let Some(initiator) = &row.initiator {
-            let existing: Vec<_> = db.attachments_of(id)?.iter().map(AttachmentRow::existing).collect();
-            rules::may_force(row.id, initiator, &existing).map_err(Refusal::Conflict)?;
-        }
-        row.forced = true;
-        if row.grant_wanted {
-            row.grant_wanted = false;
-            row.wished_at = Generation::ZERO;
-        }
-    } else if row.is_going() {
+    let mut row = row;
+    // An announced detach has begun.
+    if matches!(row.status, AttachmentStatus::Attached) && volume.holds > 0 {
+        db.use_hold(volume.id)?;
+        volume.holds -= 1;
+    }
+    if row.held {
+        leave(db, caller, &mut row, way);
+        let again = row.native.filter(|_| row.is_going());
+        going.push(row);
+        let before = db.attachments_of(volume.id)?;
+        let mut rewished = wishes::apply_to(db, &volume, before, &mut going, &BTreeSet::new())?;
+        // Asked again: its host looks again, too.
+        rewished.hosts.extend(again);
+        return Ok(Begun::Going(volume.id, rewished, revision));
+    }
+    // Nothing of it is at any agent.
+    ask(db, caller, &mut row, false);
+    row.forced |= way.is_forced();
+    db.detach(&row, None)?;
+    db.attachment_event(volume.id)?;
+    let rewished = wishes::apply(db, volume.id, &mut going, &BTreeSet::new())?;
+    let answer = detached(db, caller, id, volume.id, None)?;
+    Ok(Begun::Gone(volume.id, rewished, Box::new(answer)))
+}
+
+/// The first step out of one whose grant may be at the agent.
+fn leave(db: &Db<'_>, caller: &Caller, row: &mut AttachmentRow, way: Way) {
+    if way.is_forced() {
+        return force_away(db, caller, row);
+    }
+    ask(db, caller, row, false);
+    if row.is_going() {
         // Asked again; or one that could not be attached, whose parts are being taken away already.
     } else if row.native.is_some() && row.connect_ever {
         // Its host lets go first; then its grant goes.
         row.connect_wanted = false;
     } else {
-        row.grant_wanted = false;
-        row.wished_at = Generation::ZERO;
+        take_back(row);
     }
     row.status = AttachmentStatus::Detaching;
     row.fault = None;
-    Ok(Begun::Going(id, wishes::apply(db, id, &mut [row], &BTreeSet::new())?))
 }
 
-fn standing(db: &Db<'_>, id: AttachmentId) -> Result<Standing, Abort> {
-    let Some(row) = db.attachment(id)? else { return Ok(Standing::Gone) };
-    let receipt = match &row.initiator {
-        Some(initiator) if row.held && !row.grant_wanted => {
-            db.receipt_since(row.volume, initiator, row.wished_at)?.map(|(_, receipt)| receipt)
+/// The receipt of one that is going, so far.
+pub(super) fn receipt_of(db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Receipt>, Abort> {
+    weakest(db, row, |initiator| {
+        let found = db.receipt_since(row.volume, initiator, row.wished_at)?;
+        Ok(found.map(|(_, receipt)| receipt))
+    })
+}
+
+/// Of the receipts of a nexus the one that says least: an unproven one, else the last. `None`: of an initiator that is to be
+/// cut there is none, and nothing that is unproven either.
+fn weakest(
+    db: &Db<'_>,
+    row: &AttachmentRow,
+    said: impl Fn(&Initiator) -> Result<Option<Receipt>, Abort>,
+) -> Result<Option<Receipt>, Abort> {
+    let Some(initiators) = row.initiator.as_ref().filter(|_| row.is_revoking()) else { return Ok(None) };
+    let mut all: Vec<_> = initiators.each().collect();
+    if all.len() > 1 {
+        // What another attachment keeps is not cut.
+        let rows = db.attachments_of(row.volume)?;
+        all.retain(|one| wanted_mode(&rows, one).is_none());
+    }
+    let mut receipts = Vec::with_capacity(all.len());
+    for initiator in &all {
+        receipts.push(said(initiator)?);
+    }
+    let unproven = |receipt: &&Receipt| receipt.proof != Proof::Proven;
+    if let Some(open) = receipts.iter().flatten().find(unproven) {
+        return Ok(Some(open.clone()));
+    }
+    let all: Option<Vec<Receipt>> = receipts.into_iter().collect();
+    Ok(all.and_then(|proven| proven.into_iter().max_by_key(|receipt| receipt.ended)))
+}
+
+fn standing(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    id: AttachmentId,
+    volume: VolumeId,
+) -> Result<Standing, Abort> {
+    match db.attachment(id)? {
+        None => Ok(Standing::Gone(Box::new(detached(db, caller, id, volume, None)?))),
+        Some(row) => {
+            let receipt = match receipt_of(db, &row)? {
+                // Only who forces is answered by what is not proven.
+                None if row.forced => told(inner, db, &row)?,
+                kept => kept,
+            };
+            Ok(Standing::Row(Box::new(row), receipt))
         }
-        _ => None,
+    }
+}
+
+/// A receipt that came by itself, and that the volume's job keeps when its call has ended: a disk that does not answer
+/// holds that up, and not the answer.
+pub(super) fn told(inner: &Inner, db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Receipt>, Abort> {
+    let agent = db.volume(row.volume)?.and_then(|volume| inner.agents.by_id(volume.agent));
+    let Some(agent) = agent else { return Ok(None) };
+    weakest(db, row, |initiator| match agent.receipt_since(row.volume, initiator, row.wished_at) {
+        // Of several ports one may be kept already.
+        None => Ok(db.receipt_since(row.volume, initiator, row.wished_at)?.map(|(_, receipt)| receipt)),
+        said => Ok(said),
+    })
+}
+
+/// The answer of a detach.
+fn detached(
+    db: &Db<'_>,
+    caller: &Caller,
+    id: AttachmentId,
+    volume: VolumeId,
+    unproven: Option<Receipt>,
+) -> Result<Detached, Abort> {
+    let receipt = match (unproven, db.detached(id)?.and_then(|gone| gone.receipt)) {
+        (Some(receipt), _) => Some(receipt),
+        (None, Some(row)) => db.receipt(row)?,
+        (None, None) => None,
     };
-    Ok(Standing::Row(Box::new(row), receipt))
+    let others = match db.volume(volume)? {
+        None => Vec::new(),
+        Some(volume) => {
+            let seen = |row: &AttachmentRow| row.id != id && (caller.admin || row.project == caller.project);
+            let rows = db.attachments_of(volume.id)?.into_iter().filter(seen);
+            rows.map(|row| view::attachment(db, &volume, row, Secrets::Hidden)).collect::<Result<_, _>>()?
+        }
+    };
+    Ok((AttachmentReceipt { attachment: id, receipt }, others))
 }
 
 impl Service {
@@ -84,38 +314,71 @@ impl Service {
     /// (and the attachment stays `detaching`). With `force` the target revokes first, and the host is told afterwards; a
     /// receipt that is still unproven after 5 s is answered as such, and the attachment stays until it is proven.
     /// Returns the volume's other attachments, too. Of one that is gone: 404; with `force`, its receipt again.
+    ///
+    /// A user's server keeps its disk while a session of its host is live, or nobody can tell: only the compute service ends
+    /// that (409).
     pub async fn delete_attachment(
         &self,
         caller: &Caller,
         id: AttachmentId,
         force: bool,
         wait: Wait,
-    ) -> Result<(AttachmentReceipt, Vec<Attachment>), Refusal> {
+    ) -> Result<Detached, Refusal> {
+        self.detach(caller, id, if force { Way::Forced } else { Way::Asked }, wait).await
+    }
+
+    /// The same, said in one word.
+    pub async fn detach(
+        &self,
+        caller: &Caller,
+        id: AttachmentId,
+        way: Way,
+        wait: Wait,
+    ) -> Result<Detached, Refusal> {
         let deadline = Instant::now() + wait.0;
         let unproven_at = Instant::now() + KERNEL_ANSWER_DEADLINE.min(wait.0);
-        let owner = caller.clone();
-        let write = move |db: &Db<'_>| begin(db, &owner, id, force);
-        let begun = self.inner.store.write("begin to detach", write).await?;
-        let volume = match begun {
-            Begun::Gone(volume) => return self.detached(caller, id, volume, None).await,
-            Begun::Going(volume, rewished) => {
-                self.inner.go(volume, &rewished.hosts);
-                volume
+        let mut looked = None;
+        let (volume, rewished, revision) = loop {
+            let (inner, owner) = (self.inner.clone(), caller.clone());
+            let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, way, looked);
+            match self.inner.store.write("begin to detach", write).await? {
+                Begun::Going(volume, rewished, revision) => break (volume, rewished, revision),
+                Begun::Gone(volume, rewished, answer) => {
+                    self.inner.touch(volume);
+                    if rewished.storage || !rewished.hosts.is_empty() {
+                        self.inner.wake(volume, &rewished.hosts);
+                    }
+                    return Ok(*answer);
+                }
+                Begun::Look(Needed { agent, volume, initiator }) => {
+                    looked = Some(self.inner.is_live(agent, volume, &initiator).await);
+                }
             }
         };
-        let mut changes = self.inner.follow(volume);
+        let now = self.inner.touch(volume);
+        let known = if now == revision + 1 { now } else { revision };
+        let (mut changes, mut news) = self.inner.follow_from(volume, known);
+        self.inner.wake(volume, &rewished.hosts);
+        let mut limit = if way.is_forced() { unproven_at } else { deadline };
         loop {
-            changes.mark_unchanged();
-            let read = move |db: &Db<'_>| standing(db, id);
-            let limit = match self.inner.store.read("read a detach", read).await? {
-                Standing::Gone => return self.detached(caller, id, volume, None).await,
+            if !news {
+                // At the limit it is looked at once more, and answered.
+                let _ = tokio::time::timeout_at(limit, changes.changed()).await;
+            }
+            news = false;
+            let (inner, owner) = (self.inner.clone(), caller.clone());
+            let read = move |db: &Db<'_>| standing(&inner, db, &owner, id, volume);
+            limit = match self.inner.store.read_one("read a detach", read).await? {
+                Standing::Gone(answer) => return Ok(*answer),
                 Standing::Row(row, _) if row.status == AttachmentStatus::Attached => {
                     let why = row.fault.unwrap_or_else(|| "its host refused".to_owned());
                     return Err(Refusal::Conflict(format!("attachment {id} stays attached: {why}")));
                 }
-                Standing::Row(_, Some(receipt)) if force && receipt.proof != Proof::Proven => {
+                Standing::Row(_, Some(receipt)) if way.is_forced() && receipt.proof != Proof::Proven => {
                     if Instant::now() >= unproven_at {
-                        return self.detached(caller, id, volume, Some(receipt)).await;
+                        let owner = caller.clone();
+                        let read = move |db: &Db<'_>| detached(db, &owner, id, volume, Some(receipt.clone()));
+                        return self.inner.store.read_one("read a receipt", read).await;
                     }
                     unproven_at
                 }
@@ -124,8 +387,32 @@ impl Service {
                 }
                 Standing::Row(..) => deadline,
             };
-            // At the limit it is looked at once more, and answered.
-            let _ = tokio::time::timeout_at(limit, changes.changed()).await;
+        }
+    }
+
+    /// Takes away what could not be attached and whose id nobody has. It goes on by itself.
+    pub(super) async fn abandon(&self, caller: &Caller, id: AttachmentId) {
+        let owner = caller.clone();
+        let write = move |db: &Db<'_>| match db.attachment(id)? {
+            Some(mut row) if row.status == AttachmentStatus::ErrorAttaching => {
+                ask(db, &owner, &mut row, false);
+                let volume = row.volume;
+                if row.held {
+                    row.status = AttachmentStatus::Detaching;
+                    return Ok(Some((volume, wishes::apply(db, volume, &mut [row], &BTreeSet::new())?)));
+                }
+                db.detach(&row, None)?;
+                db.attachment_event(volume)?;
+                Ok(Some((volume, wishes::apply(db, volume, &mut [], &BTreeSet::new())?)))
+            }
+            _ => Ok(None),
+        };
+        match self.inner.store.write("take away what could not be attached", write).await {
+            Ok(Some((volume, rewished))) => self.inner.go(volume, &rewished.hosts),
+            Ok(None) => {}
+            Err(refusal) => {
+                tracing::warn!(attachment = %id, error = %refusal, "what could not be attached stays");
+            }
         }
     }
 
@@ -143,52 +430,105 @@ impl Service {
         Refusal::Pending(format!("attachment {} is not detached yet: {why}; it goes on, ask again", row.id))
     }
 
-    async fn detached(
-        &self,
-        caller: &Caller,
-        id: AttachmentId,
-        volume: VolumeId,
-        unproven: Option<Receipt>,
-    ) -> Result<(AttachmentReceipt, Vec<Attachment>), Refusal> {
-        let caller = caller.clone();
-        let read = move |db: &Db<'_>| {
-            let receipt = match (unproven, db.detached(id)?.and_then(|gone| gone.receipt)) {
-                (Some(receipt), _) => Some(receipt),
-                (None, Some(row)) => db.receipt(row)?,
-                (None, None) => None,
-            };
-            let others = match db.volume(volume)? {
-                None => Vec::new(),
-                Some(volume) => {
-                    let seen =
-                        |row: &AttachmentRow| row.id != id && (caller.admin || row.project == caller.project);
-                    let rows = db.attachments_of(volume.id)?.into_iter().filter(seen);
-                    rows.map(|row| view::attachment(db, &volume, row)).collect::<Result<_, _>>()?
-                }
-            };
-            Ok((AttachmentReceipt { attachment: id, receipt }, others))
-        };
-        self.inner.store.read("read a receipt", read).await
-    }
-
     /// The receipt of an attachment that is gone (or going). 404 when the attachment never was, or is not going; `receipt`
     /// is `None` when there had never been anything to revoke. For repeated requests: an attachment that is gone is 404 for
     /// `delete_attachment` without force.
     pub async fn receipt(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentReceipt, Refusal> {
-        let caller = caller.clone();
+        let (inner, caller) = (self.inner.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
-            let may = |project: &str| caller.admin || project == caller.project;
+            let may =
+                |project: &str| inner.policies().allows("mooring:receipts", &caller, &Target::of(project));
             if let Some(gone) = db.detached(id)?.filter(|gone| may(&gone.project)) {
                 let receipt = gone.receipt.map(|row| db.receipt(row)).transpose()?.flatten();
                 return Ok(AttachmentReceipt { attachment: id, receipt });
             }
-            match standing(db, id)? {
-                Standing::Row(row, receipt) if receipt.is_some() && may(&row.project) => {
-                    Ok(AttachmentReceipt { attachment: id, receipt })
-                }
-                Standing::Row(..) | Standing::Gone => Err(not_found(id).into()),
+            let row = db.attachment(id)?.filter(|row| may(&row.project)).ok_or_else(|| not_found(id))?;
+            match receipt_of(db, &row)? {
+                None => Err(not_found(id).into()),
+                receipt => Ok(AttachmentReceipt { attachment: id, receipt }),
             }
         };
-        self.inner.store.read("read a receipt", read).await
+        self.inner.store.read_one("read a receipt", read).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::{Duration, SystemTime};
+
+    use mooring_model::{Mode, Revoked};
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::store::{Database, Store, testing};
+
+    const VOLUME: VolumeId = VolumeId::from_u128(1);
+    const SINCE: Generation = Generation { epoch: 1, counter: 5 };
+
+    fn row(id: u128, ports: &str, wanted: bool) -> AttachmentRow {
+        AttachmentRow {
+            mode: Mode::ReadWrite,
+            status: AttachmentStatus::Detaching,
+            initiator: ports.parse().ok(),
+            lun: Some(mooring_model::Lun(1)),
+            grant_wanted: wanted,
+            held: true,
+            wished_at: SINCE,
+            ..AttachmentRow::reserved(AttachmentId::from_u128(id), VOLUME, "p", SystemTime::UNIX_EPOCH)
+        }
+    }
+
+    fn receipt(port: &str, proven_after: Option<u64>) -> Receipt {
+        let proof = proven_after.map_or(Proof::Unproven { in_flight: 1 }, |_| Proof::Proven);
+        Receipt {
+            volume: VOLUME,
+            initiator: port.parse().unwrap(),
+            attachments: Vec::new(),
+            generation: SINCE,
+            revoked: Revoked::Nexus,
+            sessions: Vec::new(),
+            proof,
+            began: SystemTime::UNIX_EPOCH,
+            ended: proven_after.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)),
+        }
+    }
+
+    /// What is said of a host with two ports while receipts come, with or without another attachment that keeps the first port.
+    #[test]
+    fn a_host_is_cut_off_when_all_of_its_ports_are() {
+        const ONE: &str = "20:00:52:54:00:14:00:0b";
+        const TWO: &str = "20:00:52:54:00:14:00:0c";
+        let none: Option<Receipt> = None;
+        let (one, late, two) = (receipt(ONE, Some(7)), receipt(ONE, None), receipt(TWO, Some(3)));
+        for (kept, another, said) in [
+            (vec![], false, none.clone()),
+            (vec![one.clone()], false, none.clone()),
+            (vec![two.clone()], false, none.clone()),
+            (vec![late.clone()], false, Some(late.clone())),
+            (vec![late.clone(), two.clone()], false, Some(late)),
+            (vec![one.clone(), two.clone()], false, Some(one.clone())),
+            // What another one keeps is not cut, and has no receipt.
+            (vec![], true, none),
+            (vec![two.clone()], true, Some(two)),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let store =
+                Store::open(Database::Embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+            let shown = format!("{kept:?} {another}");
+            let found = store.prepare("try", move |db| {
+                testing::insert_volume(db, VOLUME, AgentId::from_u128(9), &BTreeMap::new())?;
+                let going = row(1, &format!("{ONE},{TWO}"), false);
+                db.put_attachment(&going)?;
+                if another {
+                    db.put_attachment(&row(2, ONE, true))?;
+                }
+                for receipt in &kept {
+                    db.keep_receipt(receipt)?;
+                }
+                receipt_of(db, &going)
+            });
+            assert_eq!(found.unwrap(), said, "{shown}");
+        }
     }
 }

@@ -3,35 +3,65 @@
 //! What must never happen here: a word that is not in a report; an old report shown as one of now (an agent that is down
 //! has none).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use mooring_model::{AttachmentId, ConnectionReport, ExportReport, Iqn, Naa, Problem, StuckStep, VolumeId};
+use mooring_model::{
+    AgentId, AttachmentId, ConnectionReport, ExportReport, Initiator, Naa, Problem, StuckStep, VolumeId, Wwpn,
+};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::{Refusal, Service, Wait, allowed, attach, view};
-use crate::agents::Agent;
-use crate::domain::{AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Host, HostPool};
+use super::view::{self, Secrets};
+use super::{Refusal, Service, Wait, attach, sessions};
+use crate::agents::{Agent, AgentState};
+use crate::domain::{AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Host, HostPool, VolumeState};
 use crate::flow::Inner;
-use crate::store::{Abort, AttachmentRow, Db};
+use crate::flow::place::zone_of;
+use crate::flow::seen::seen_mode;
+use crate::initiators::Initiators;
+use crate::policy::Target;
+use crate::store::{Abort, AgentRow, AttachmentRow, Db};
 
-/// What the state of a session is called that is logged in.
-const LOGGED_IN: &str = "LOGGED_IN";
+/// A report of a storage agent is as good as a look for so long. A login is the kernel's, and is not reported as it comes.
+const REPORT_OLD: Duration = Duration::from_secs(5);
+
+/// Looks for one list, all in all; those at work at a time; and how long the list waits for them.
+const LOOKS_MAX: usize = 128;
+const LOOKS_AT_ONCE: usize = 16;
+const LOOKS_LIMIT: Duration = Duration::from_secs(3);
 
 fn words(agent: &str, problems: &[Problem], stuck: Option<&StuckStep>, out: &mut Vec<String>) {
-    out.extend(problems.iter().map(|problem| format!("{agent}: {}: {}", problem.object, problem.text)));
+    out.extend(problems.iter().map(|problem| format!("{agent}: {problem}")));
     out.extend(stuck.map(|stuck| {
         format!("{agent}: {} has not returned for {:.1} s", stuck.step, stuck.since.as_secs_f64())
     }));
 }
 
-fn add_storage(live: &mut AttachmentLive, name: &str, report: &ExportReport, initiator: Option<&Iqn>) {
+/// A port of this host is logged in at a target port, for this volume or another: over Fibre Channel nobody can tell more.
+fn is_logged_in(report: &ExportReport, wwpn: Wwpn) -> bool {
+    let mut grants = report.fc.iter().flat_map(|port| &port.grants);
+    grants.any(|grant| grant.initiator == wwpn && grant.logged_in)
+}
+
+fn add_storage(
+    live: &mut AttachmentLive,
+    name: &str,
+    report: &ExportReport,
+    initiators: Option<&Initiators>,
+) {
     words(name, &report.problems, report.stuck.as_ref(), &mut live.problems);
+    if let Some(ports) = initiators.and_then(Initiators::ports) {
+        let modes: BTreeSet<_> = ports.iter().map(|port| seen_mode(report, &Initiator::Fc(port))).collect();
+        live.effective_mode = modes.into_iter().max().flatten();
+        live.session = Some(ports.iter().any(|port| is_logged_in(report, port)));
+        return;
+    }
+    let initiator = initiators.and_then(Initiators::iqn);
     let grant = report.grants.iter().find(|grant| Some(&grant.initiator) == initiator);
-    let sessions: Vec<_> =
-        grant.iter().flat_map(|grant| &grant.sessions).filter(|session| session.state == LOGGED_IN).collect();
     live.effective_mode = grant.and_then(|grant| grant.seen);
-    live.session = Some(!sessions.is_empty());
-    live.session_addresses = sessions.iter().flat_map(|session| session.addresses.iter().cloned()).collect();
+    sessions::add(live, name, report, grant);
 }
 
 fn add_host(live: &mut AttachmentLive, name: &str, report: &ConnectionReport) {
@@ -46,7 +76,7 @@ fn add_host(live: &mut AttachmentLive, name: &str, report: &ConnectionReport) {
 }
 
 /// One attachment with what its agents say.
-fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<AttachmentLive, Abort> {
+pub(super) fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<AttachmentLive, Abort> {
     // Before anything is read: what changes afterwards has another revision.
     let revision = inner.revision(row.volume);
     let volume = db.volume(row.volume)?;
@@ -54,11 +84,11 @@ fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<AttachmentL
     let (steps_ms, native) = (row.steps.clone(), row.native);
     let initiator = row.initiator.clone();
     let mut live = AttachmentLive {
-        attachment: view::attachment(db, &volume, row)?,
+        attachment: view::attachment(db, &volume, row, Secrets::Hidden)?,
         volume_name: volume.name.clone(),
         effective_mode: None,
         session: None,
-        session_addresses: Vec::new(),
+        nexus: None,
         host_phase: None,
         device_path: None,
         disk: None,
@@ -66,10 +96,10 @@ fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<AttachmentL
         steps_ms,
         revision,
     };
-    live.problems.extend(volume.review.as_ref().map(|why| format!("in review: {why}")));
+    live.problems.extend(volume.review.as_ref().map(|review| format!("in review: {}", review.why)));
     match inner.agents.up(volume.agent) {
         Err(why) => live.problems.push(why),
-        Ok(agent) => match agent.volume(volume.id).export {
+        Ok(agent) => match agent.export(volume.id) {
             Some(report) => add_storage(&mut live, &agent.entry.name, &report, initiator.as_ref()),
             // It answers, and it exports nothing.
             None => live.session = Some(false),
@@ -88,7 +118,22 @@ fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<AttachmentL
     Ok(live)
 }
 
-fn host_of(agent: &Agent) -> Host {
+/// The agent answers, and does not say what it can do.
+fn silence(state: &AgentState) -> Option<String> {
+    let since = state.capabilities_silent?;
+    let ago = |time: SystemTime| time.elapsed().unwrap_or_default().as_secs();
+    let pools = state.pools_seen.map_or_else(
+        || "nothing is known of its pools".to_owned(),
+        |seen| format!("its pools are as they were {} s ago", ago(seen)),
+    );
+    Some(format!(
+        "capabilities: the agent has not said what it can do for {} s, and {pools}; see whether its LVM hangs",
+        ago(since)
+    ))
+}
+
+fn host_of(agent: &Agent, row: Option<&AgentRow>) -> Host {
+    let (up, id, initiator) = (agent.is_up(), agent.id(), agent.initiator());
     let state = agent.state();
     let capabilities = state.capabilities.as_ref();
     let pools = capabilities.map_or(&[][..], |seen| &seen.pools);
@@ -97,18 +142,23 @@ fn host_of(agent: &Agent) -> Host {
         .iter()
         .map(|problem| format!("{}: {}", problem.object, problem.text))
         .collect();
+    problems.extend(silence(&state));
     problems.extend(state.orphans.values().cloned());
     Host {
         name: agent.entry.name.clone(),
         address: agent.entry.address.to_string(),
-        agent: state.id,
-        initiator: state.initiator.clone(),
+        agent: id,
+        initiator,
         pools: pools
             .iter()
             .map(|pool| HostPool { name: pool.name.clone(), total: pool.total_bytes, free: pool.free_bytes })
             .collect(),
-        up: state.channel.is_some(),
-        why_down: if state.channel.is_some() {
+        zone: zone_of(agent).to_owned(),
+        disabled: row.is_some_and(|row| row.disabled),
+        disabled_reason: row.and_then(|row| row.disabled_reason.clone()),
+        drained: row.is_some_and(|row| row.drained),
+        up,
+        why_down: if up {
             None
         } else {
             Some(state.why_down.clone().unwrap_or_else(|| "it was not reached yet".to_owned()))
@@ -118,11 +168,36 @@ fn host_of(agent: &Agent) -> Host {
     }
 }
 
+impl Inner {
+    /// Whether a session of a nexus is logged in, as its storage agent says now. `None`: it does not say.
+    pub(super) async fn is_live(
+        &self,
+        agent: AgentId,
+        volume: VolumeId,
+        initiators: &Initiators,
+    ) -> Option<bool> {
+        let agent = self.agents.up(agent).ok()?;
+        if let Err(error) = self.look(&agent, volume).await {
+            tracing::debug!(%volume, %error, "cannot look at the sessions");
+            return None;
+        }
+        let Some(report) = agent.export(volume) else { return Some(false) };
+        Some(initiators.each().any(|initiator| match initiator {
+            // In whatever state it is: what is on its way in or out is no proof of an absence.
+            Initiator::Iscsi(iqn) => {
+                report.grants.iter().any(|grant| grant.initiator == iqn && !grant.sessions.is_empty())
+            }
+            Initiator::Fc(wwpn) => is_logged_in(&report, wwpn),
+        }))
+    }
+}
+
 impl Service {
     async fn live_now(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentLive, Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
-        let read = move |db: &Db<'_>| live_of(&inner, db, attach::find(db, &caller, id)?);
-        self.inner.store.read("read what is live", read).await
+        let (inner, of) = (self.inner.clone(), caller.clone());
+        let read = move |db: &Db<'_>| live_of(&inner, db, attach::find(db, &of, id)?);
+        let live = self.inner.store.read("read what is live", read).await?;
+        Ok(self.shown(caller, live))
     }
 
     /// What is live of one attachment. With `newer_than`, waits until its revision is another one, or for `wait`. Without,
@@ -135,6 +210,7 @@ impl Service {
         wait: Wait,
     ) -> Result<AttachmentLive, Refusal> {
         let deadline = Instant::now() + wait.0;
+        self.ask_for(id).await;
         let seen = self.live_now(caller, id).await?;
         let volume = seen.attachment.volume;
         let Some(known) = newer_than else {
@@ -144,6 +220,7 @@ impl Service {
         let mut changes = self.inner.follow(volume);
         let changed = changes.wait_for(|revision| *revision != known);
         let _ = tokio::time::timeout_at(deadline, changed).await;
+        self.inner.ask(volume).await;
         let live = self.live_now(caller, id).await?;
         // A storage agent reports what changes by its own work; a login is the kernel's. It is asked once the host is
         // ready, so that the answer that ends an attach says what the target sees.
@@ -154,32 +231,76 @@ impl Service {
         Ok(live)
     }
 
-    /// What is live of all attachments of the caller (of all: admins). Each volume's storage agent is asked now, all at
-    /// once.
+    /// What is live of all attachments of the caller (of all: admins), by the last reports. Storage agents are asked now only
+    /// for those that are old, and only for so many.
     pub async fn live_all(&self, caller: &Caller) -> Result<Vec<AttachmentLive>, Refusal> {
-        let project = (!caller.admin).then(|| caller.project.clone());
+        let all = self.inner.policies().allows("mooring:live_all", caller, &Target::default());
+        let project = (!all).then(|| caller.project.clone());
         let of = project.clone();
-        let read = move |db: &Db<'_>| Ok(db.attachments(of.as_deref())?);
-        let rows = self.inner.store.read("list attachments", read).await?;
-        let mut volumes: Vec<_> = rows.iter().map(|row| row.volume).collect();
-        volumes.sort_unstable();
-        volumes.dedup();
-        let mut looks = tokio::task::JoinSet::new();
-        for volume in volumes {
-            let service = self.clone();
-            looks.spawn(async move { service.refresh(volume).await });
-        }
-        looks.join_all().await;
+        let read = move |db: &Db<'_>| Ok(db.volumes_attached(of.as_deref())?);
+        let volumes = self.inner.store.read("list attached volumes", read).await?;
+        self.look_at_old(volumes).await;
         let inner = Arc::clone(&self.inner);
         let read = move |db: &Db<'_>| {
             let rows = db.attachments(project.as_deref())?;
-            rows.into_iter().map(|row| live_of(&inner, db, row)).collect()
+            rows.into_iter().map(|row| live_of(&inner, db, row)).collect::<Result<Vec<_>, _>>()
         };
-        self.inner.store.read("read what is live", read).await
+        let all = self.inner.store.read("read what is live", read).await?;
+        Ok(all.into_iter().map(|live| self.shown(caller, live)).collect())
+    }
+
+    /// Asks for the oldest reports anew, a bounded number of them within a bounded time.
+    async fn look_at_old(&self, volumes: Vec<(VolumeId, AgentId)>) {
+        let mut old: Vec<_> = volumes
+            .into_iter()
+            .filter_map(|(volume, agent)| {
+                let agent = self.inner.agents.up(agent).ok()?;
+                let at = agent.export_at(volume);
+                at.is_none_or(|at| at.elapsed() >= REPORT_OLD).then_some((at, volume, agent))
+            })
+            .collect();
+        old.sort_by_key(|(at, volume, _)| (*at, *volume));
+        old.truncate(LOOKS_MAX);
+        let places = Arc::new(Semaphore::new(LOOKS_AT_ONCE));
+        let mut looks = tokio::task::JoinSet::new();
+        for (_, volume, agent) in old {
+            let (inner, places) = (Arc::clone(&self.inner), Arc::clone(&places));
+            looks.spawn(async move {
+                let Ok(_place) = places.acquire().await else { return };
+                if let Err(error) = inner.look(&agent, volume).await {
+                    tracing::debug!(%volume, %error, "cannot look at a volume");
+                }
+            });
+        }
+        // Those that are not answered yet are shown as they were.
+        let _ = tokio::time::timeout(LOOKS_LIMIT, looks.join_all()).await;
+    }
+
+    /// A volume with what only Mooring's own API says of it.
+    pub async fn volume_state(&self, caller: &Caller, id: VolumeId) -> Result<VolumeState, Refusal> {
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let read = move |db: &Db<'_>| {
+            let row = super::volumes::find(&inner, db, &caller, id)?;
+            let holds = if row.is_held(db.now) { row.holds } else { 0 };
+            let (reserved, review) = (row.reserved, row.review.as_ref().map(|review| review.why.clone()));
+            Ok(VolumeState { volume: view::volume(&inner, db, row)?, reserved, holds, review })
+        };
+        self.inner.store.read("read a volume", read).await
+    }
+
+    /// What other controllers follow is not in this one's memory.
+    async fn ask_for(&self, id: AttachmentId) {
+        if self.inner.store.dialer().is_none() {
+            return;
+        }
+        let read = move |db: &Db<'_>| Ok(db.attachment(id)?.map(|row| row.volume));
+        if let Ok(Some(volume)) = self.inner.store.read("read an attachment", read).await {
+            self.inner.ask(volume).await;
+        }
     }
 
     /// Asks a volume's storage agent how it is now; what it does not answer is left as it was.
-    async fn refresh(&self, id: VolumeId) {
+    pub(super) async fn refresh(&self, id: VolumeId) {
         let read = move |db: &Db<'_>| Ok(db.volume(id)?.map(|volume| volume.agent));
         let Ok(Some(agent)) = self.inner.store.read("read a volume", read).await else { return };
         if let Ok(agent) = self.inner.agents.up(agent)
@@ -189,17 +310,35 @@ impl Service {
         }
     }
 
-    /// The enrolled agents. Admins only.
+    /// The enrolled agents.
     pub async fn hosts(&self, caller: &Caller) -> Result<Vec<Host>, Refusal> {
-        allowed(caller, "hosts:list")?;
-        let mut hosts: Vec<_> = self.inner.agents.all().iter().map(|agent| host_of(agent)).collect();
+        self.inner.policies().check("mooring:hosts", caller, &Target::default())?;
         let read = |db: &Db<'_>| {
-            Ok(db.volumes(None)?.into_iter().filter(|volume| volume.review.is_some()).collect())
+            let rows = db.agents()?;
+            Ok((db.volumes_in_review()?, rows, db.fenced_now()?))
         };
-        let reviewed: Vec<crate::store::VolumeRow> =
-            self.inner.store.read("list what is in review", read).await?;
+        let (reviewed, rows, fences) = self.inner.store.read("list what is in review", read).await?;
+        let row = |agent: &Agent| rows.iter().find(|row| row.name == agent.entry.name);
+        let fenced = |row: &AgentRow| {
+            let own = row.initiator.clone().map(Initiator::Iscsi);
+            let concerns = |(name, initiator): &&(String, Option<Initiator>)| {
+                *name == row.name || initiator.is_some() && *initiator == own
+            };
+            let fence = fences.iter().find(concerns);
+            fence.map(|(name, _)| format!("fenced: `mooring host unfence {name}` lifts that"))
+        };
+        let mut hosts: Vec<_> =
+            self.inner.agents.all().iter().map(|agent| host_of(agent, row(agent))).collect();
+        for host in &mut hosts {
+            host.problems.extend(rows.iter().find(|row| row.name == host.name).and_then(fenced));
+        }
+        for (agent, missing) in self.missing_sessions().await? {
+            if let Some(host) = hosts.iter_mut().find(|host| host.agent == Some(agent)) {
+                host.problems.push(missing);
+            }
+        }
         for volume in reviewed {
-            let why = volume.review.unwrap_or_default();
+            let why = volume.review.map(|review| review.why).unwrap_or_default();
             if let Some(host) = hosts.iter_mut().find(|host| host.agent == Some(volume.agent)) {
                 host.problems.push(format!("volume {} is in review: {why}", volume.id));
             }
@@ -213,9 +352,9 @@ impl Service {
         caller: &Caller,
         id: VolumeId,
     ) -> Result<Option<DiskIdentity>, Refusal> {
-        let caller = caller.clone();
+        let (inner, caller) = (self.inner.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
-            let volume = super::volumes::find(db, &caller, id)?;
+            let volume = super::volumes::find(&inner, db, &caller, id)?;
             let identity = |naa: Naa| DiskIdentity { naa, serial: volume.id.to_string() };
             Ok(volume.naa.clone().map(identity))
         };

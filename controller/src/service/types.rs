@@ -1,11 +1,17 @@
-//! Volume types and their extra specs.
+//! Volume types, their extra specs, the projects that may use private ones, and the defaults of projects.
+//!
+//! What must never happen here: a private type that shows to a project without access, if only by another error than 404; a
+//! set of specs written that was not normalised and checked as a whole.
 
 use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use super::{Refusal, Service, allowed, text_limit};
+use super::{Refusal, Service, quotas, text_limit};
 use crate::domain::{Caller, VolumeType};
+use crate::flow::Inner;
+use crate::policy::Target;
+use crate::quota::Delta;
 use crate::rules;
 use crate::store::{Abort, DEFAULT_TYPE, Db};
 
@@ -17,8 +23,14 @@ fn not_found(what: &dyn std::fmt::Display) -> Refusal {
     Refusal::NotFound { kind: "Volume type", what }
 }
 
-fn visible(caller: &Caller, found: &VolumeType) -> bool {
-    caller.admin || found.is_public
+fn visible(db: &Db<'_>, caller: &Caller, found: &VolumeType) -> Result<bool, Abort> {
+    Ok(caller.admin || found.is_public || db.has_type_access(found.id, &caller.project)?)
+}
+
+/// A type by its id, if this caller may see it.
+fn visible_by_id(db: &Db<'_>, caller: &Caller, id: Uuid) -> Result<VolumeType, Abort> {
+    let found = by_id(db, id)?;
+    if visible(db, caller, &found)? { Ok(found) } else { Err(not_found(&id).into()) }
 }
 
 /// A type by its id, else by its name.
@@ -33,7 +45,42 @@ pub(super) fn find(db: &Db<'_>, caller: &Caller, name_or_id: &str) -> Result<Vol
     };
     let is_id = name_or_id.parse::<Uuid>().is_ok();
     let what = if is_id { name_or_id.to_owned() } else { format!("with name {name_or_id}") };
-    Ok(found.filter(|found| visible(caller, found)).ok_or_else(|| not_found(&what))?)
+    match found {
+        Some(found) if visible(db, caller, &found)? => Ok(found),
+        _ => Err(not_found(&what).into()),
+    }
+}
+
+/// The type of those who name none: the project's own default, else the one made with the database.
+fn default(db: &Db<'_>, caller: &Caller) -> Result<VolumeType, Abort> {
+    if let Some(id) = db.default_type_of(&caller.project)?
+        && let Some(found) = db.type_by_id(id)?
+        && visible(db, caller, &found)?
+    {
+        return Ok(found);
+    }
+    Ok(db.type_by_name(DEFAULT_TYPE)?.ok_or_else(|| not_found(&DEFAULT_TYPE))?)
+}
+
+/// The type of a new volume.
+pub(super) fn of_new(db: &Db<'_>, caller: &Caller, named: Option<&str>) -> Result<VolumeType, Abort> {
+    named.map_or_else(|| default(db, caller), |named| find(db, caller, named))
+}
+
+/// Whether a new volume may have this type and this size, and fits into its project's quotas. A type may be older than a
+/// rule about types.
+pub(super) fn check_new(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    volume_type: &VolumeType,
+    size_gib: u32,
+) -> Result<(), Abort> {
+    let specs = &volume_type.extra_specs;
+    rules::types::check_encryption(specs)
+        .map_err(|why| Refusal::Invalid(format!("Invalid volume: {why}")))?;
+    rules::types::check_size(specs, &volume_type.name, size_gib).map_err(Refusal::Invalid)?;
+    quotas::check(inner, db, &caller.project, &Delta::volume(&volume_type.name, size_gib))
 }
 
 fn by_id(db: &Db<'_>, id: Uuid) -> Result<VolumeType, Abort> {
@@ -74,28 +121,27 @@ fn check_unused(db: &Db<'_>, id: Uuid) -> Result<(), Abort> {
 }
 
 impl Service {
-    /// All types, by name.
-    pub async fn types(&self, caller: &Caller) -> Result<Vec<VolumeType>, Refusal> {
-        let caller = caller.clone();
-        let read =
-            move |db: &Db<'_>| Ok(db.types()?.into_iter().filter(|found| visible(&caller, found)).collect());
-        self.inner.store.read("list types", read).await
+    /// Types are of no project: policies about them look at the caller's own.
+    pub(super) fn may(&self, policy: &'static str, caller: &Caller) -> Result<(), Refusal> {
+        self.inner.policies().check(policy, caller, &Target::own(caller))
     }
 
     /// One type, by name or id.
     pub async fn volume_type(&self, caller: &Caller, name_or_id: &str) -> Result<VolumeType, Refusal> {
+        self.may("volume_extension:type_get", caller)?;
         let (caller, name_or_id) = (caller.clone(), name_or_id.to_owned());
         self.inner.store.read("read a type", move |db| find(db, &caller, &name_or_id)).await
     }
 
     /// The type of those who name none.
-    pub async fn default_type(&self, _caller: &Caller) -> Result<VolumeType, Refusal> {
-        let read =
-            |db: &Db<'_>| Ok(db.type_by_name(DEFAULT_TYPE)?.ok_or_else(|| not_found(&DEFAULT_TYPE))?);
+    pub async fn default_type(&self, caller: &Caller) -> Result<VolumeType, Refusal> {
+        self.may("volume_extension:type_get", caller)?;
+        let caller = caller.clone();
+        let read = move |db: &Db<'_>| default(db, &caller);
         self.inner.store.read("read the default type", read).await
     }
 
-    /// Makes a type. Admins only. 409 for a name that is taken.
+    /// Makes a type. 409 for a name that is taken.
     pub async fn create_type(
         &self,
         caller: &Caller,
@@ -104,10 +150,11 @@ impl Service {
         is_public: bool,
         extra_specs: BTreeMap<String, String>,
     ) -> Result<VolumeType, Refusal> {
-        allowed(caller, "volume_extension:type_create")?;
+        self.may("volume_extension:type_create", caller)?;
         check_name(name)?;
         text_limit("description", description.unwrap_or_default())?;
         check_keys(&extra_specs)?;
+        let extra_specs = rules::types::normalise(extra_specs).map_err(Refusal::Invalid)?;
         rules::check_specs(&extra_specs).map_err(Refusal::Invalid)?;
         let new = VolumeType {
             id: Uuid::new_v4(),
@@ -121,7 +168,7 @@ impl Service {
                 return Err(Refusal::Conflict(format!("Volume Type {} already exists.", new.name)).into());
             }
             db.insert_type(&new)?;
-            Ok(new)
+            Ok(new.clone())
         };
         self.inner.store.write("make a type", write).await
     }
@@ -135,7 +182,7 @@ impl Service {
         description: Option<&str>,
         is_public: Option<bool>,
     ) -> Result<VolumeType, Refusal> {
-        allowed(caller, "volume_extension:type_update")?;
+        self.may("volume_extension:type_update", caller)?;
         if name.is_none() && description.is_none() && is_public.is_none() {
             let text = "Specify volume type name, description, is_public or a combination thereof.";
             return Err(Refusal::Invalid(text.to_owned()));
@@ -145,8 +192,8 @@ impl Service {
         let (name, description) = (name.map(str::to_owned), description.map(str::to_owned));
         let write = move |db: &Db<'_>| {
             let mut changed = by_id(db, id)?;
-            if let Some(name) = name {
-                if db.type_by_name(&name)?.is_some_and(|other| other.id != id) {
+            if let Some(name) = &name {
+                if db.type_by_name(name)?.is_some_and(|other| other.id != id) {
                     return Err(Refusal::Conflict(format!("Volume Type {name} already exists.")).into());
                 }
                 if changed.name == DEFAULT_TYPE && name != DEFAULT_TYPE {
@@ -154,9 +201,12 @@ impl Service {
                         format!("Invalid volume type: {DEFAULT_TYPE} is the default type and keeps its name");
                     return Err(Refusal::Invalid(text).into());
                 }
-                changed.name = name;
+                if changed.name != *name {
+                    db.rename_type_limits(&changed.name, name)?;
+                }
+                changed.name.clone_from(name);
             }
-            changed.description = description.or(changed.description);
+            changed.description = description.clone().or(changed.description);
             changed.is_public = is_public.unwrap_or(changed.is_public);
             db.update_type(&changed)?;
             Ok(changed)
@@ -166,15 +216,17 @@ impl Service {
 
     /// Deletes a type; 400 while volumes use it, and for the default type.
     pub async fn delete_type(&self, caller: &Caller, id: Uuid) -> Result<(), Refusal> {
-        allowed(caller, "volume_extension:type_delete")?;
+        self.may("volume_extension:type_delete", caller)?;
         let write = move |db: &Db<'_>| {
-            if by_id(db, id)?.name == DEFAULT_TYPE {
+            let gone = by_id(db, id)?;
+            if gone.name == DEFAULT_TYPE || db.is_default_somewhere(id)? {
                 let text = format!("The volume type {id} is the default volume type and cannot be deleted.");
                 return Err(Refusal::Invalid(text).into());
             }
             if db.is_type_used(id)? {
                 return Err(Refusal::Invalid("Target volume type is still in use.".to_owned()).into());
             }
+            db.delete_type_limits(&gone.name)?;
             Ok(db.delete_type(id)?)
         };
         self.inner.store.write("delete a type", write).await
@@ -187,10 +239,19 @@ impl Service {
         id: Uuid,
         specs: BTreeMap<String, String>,
     ) -> Result<VolumeType, Refusal> {
-        allowed(caller, "volume_extension:types_extra_specs:create")?;
+        let (inner, caller) = (self.inner.clone(), caller.clone());
         check_keys(&specs)?;
+        let specs = rules::types::normalise(specs).map_err(Refusal::Invalid)?;
         let write = move |db: &Db<'_>| {
-            let mut changed = by_id(db, id)?;
+            // Who may not change specs learns of a type only what he may see of it.
+            let mut changed = visible_by_id(db, &caller, id)?;
+            let (policies, own) = (inner.policies(), Target::own(&caller));
+            if specs.keys().any(|key| changed.extra_specs.contains_key(key)) {
+                policies.check("volume_extension:types_extra_specs:update", &caller, &own)?;
+            }
+            if !specs.keys().all(|key| changed.extra_specs.contains_key(key)) {
+                policies.check("volume_extension:types_extra_specs:create", &caller, &own)?;
+            }
             check_unused(db, id)?;
             changed.extra_specs.extend(specs.clone());
             rules::check_specs(&changed.extra_specs).map_err(Refusal::Invalid)?;
@@ -202,7 +263,7 @@ impl Service {
 
     /// Takes one extra spec away; 404 when it is not there.
     pub async fn delete_extra_spec(&self, caller: &Caller, id: Uuid, key: &str) -> Result<(), Refusal> {
-        allowed(caller, "volume_extension:types_extra_specs:delete")?;
+        self.may("volume_extension:types_extra_specs:delete", caller)?;
         let key = key.to_owned();
         let write = move |db: &Db<'_>| {
             by_id(db, id)?;
@@ -214,5 +275,102 @@ impl Service {
             Ok(())
         };
         self.inner.store.write("take an extra spec away", write).await
+    }
+
+    /// The projects that may use a private type. 404 for a public one: it has no such list.
+    pub async fn type_access(&self, caller: &Caller, id: Uuid) -> Result<Vec<String>, Refusal> {
+        self.may("volume_extension:volume_type_access:get_all_for_type", caller)?;
+        let caller = caller.clone();
+        let read = move |db: &Db<'_>| {
+            if visible_by_id(db, &caller, id)?.is_public {
+                let kind = "Access list of the public volume type";
+                return Err(Refusal::NotFound { kind, what: id.to_string() }.into());
+            }
+            Ok(db.type_projects(id)?)
+        };
+        self.inner.store.read("read who may use a type", read).await
+    }
+
+    /// Lets a project use a private type, or takes that away. 409 when it may already, 404 when it may not anyway.
+    pub async fn set_type_access(
+        &self,
+        caller: &Caller,
+        id: Uuid,
+        project: &str,
+        allowed: bool,
+    ) -> Result<(), Refusal> {
+        if allowed {
+            self.may("volume_extension:volume_type_access:addProjectAccess", caller)?;
+        } else {
+            self.may("volume_extension:volume_type_access:removeProjectAccess", caller)?;
+        }
+        let (caller, project) = (caller.clone(), project.to_owned());
+        let write = move |db: &Db<'_>| {
+            if visible_by_id(db, &caller, id)?.is_public {
+                let text =
+                    "Invalid volume type: Type access modification is not applicable to public volume type.";
+                return Err(Refusal::Invalid(text.to_owned()).into());
+            }
+            if allowed && !db.add_type_access(id, &project)? {
+                let text = format!("Volume type access for {id} / {project} combination already exists.");
+                return Err(Refusal::Conflict(text).into());
+            }
+            if !allowed && !db.remove_type_access(id, &project)? {
+                let what = format!("{id} / {project} combination");
+                return Err(Refusal::NotFound { kind: "Volume type access", what }.into());
+            }
+            Ok(())
+        };
+        self.inner.store.write("change who may use a type", write).await
+    }
+
+    /// The defaults that operators have set: projects, each with its type.
+    pub async fn default_types(&self, caller: &Caller) -> Result<Vec<(String, Uuid)>, Refusal> {
+        self.may("volume_extension:default_get_all", caller)?;
+        self.inner.store.read("list default types", |db| Ok(db.default_types()?)).await
+    }
+
+    /// A project's default. 404 when none is set.
+    pub async fn project_default(&self, caller: &Caller, project: &str) -> Result<Uuid, Refusal> {
+        let target = Target::of(project);
+        self.inner.policies().check("volume_extension:default_get", caller, &target)?;
+        let project = project.to_owned();
+        let read = move |db: &Db<'_>| {
+            let found = db.default_type_of(&project)?;
+            Ok(found.ok_or(Refusal::NotFound { kind: "Default type for project", what: project })?)
+        };
+        self.inner.store.read("read a default type", read).await
+    }
+
+    /// Sets a project's default. It must be one that the project may use.
+    pub async fn set_project_default(
+        &self,
+        caller: &Caller,
+        project: &str,
+        name_or_id: &str,
+    ) -> Result<Uuid, Refusal> {
+        let target = Target::of(project);
+        self.inner.policies().check("volume_extension:default_set_or_update", caller, &target)?;
+        let (caller, project, name_or_id) = (caller.clone(), project.to_owned(), name_or_id.to_owned());
+        let write = move |db: &Db<'_>| {
+            let found = find(db, &caller, &name_or_id)?;
+            if !found.is_public && !db.has_type_access(found.id, &project)? {
+                let text =
+                    format!("Invalid volume type: project {project} may not use the type {}.", found.name);
+                return Err(Refusal::Invalid(text).into());
+            }
+            db.set_default_type(&project, found.id)?;
+            Ok(found.id)
+        };
+        self.inner.store.write("set a default type", write).await
+    }
+
+    /// Takes a project's default away.
+    pub async fn unset_project_default(&self, caller: &Caller, project: &str) -> Result<(), Refusal> {
+        let target = Target::of(project);
+        self.inner.policies().check("volume_extension:default_unset", caller, &target)?;
+        let project = project.to_owned();
+        let write = move |db: &Db<'_>| Ok(db.unset_default_type(&project)?);
+        self.inner.store.write("take a default type away", write).await
     }
 }

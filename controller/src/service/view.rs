@@ -1,31 +1,62 @@
 //! Rows as users see them.
 //!
-//! What must never happen here: connection info before the grant is seen, or of a nexus that a host of ours uses.
+//! What must never happen here: connection info before the grant is seen, or of a nexus that a host of ours uses; a secret
+//! for somebody who only looks, and is neither a service nor an admin.
 
-use mooring_model::{LUN_DEFAULT, Portal};
+use std::collections::BTreeMap;
+
+use mooring_model::{AgentId, LUN_DEFAULT, Lun, Portal, VolumeId, Wwpn};
 use serde_json::{Map, Value, json};
 
-use crate::domain::{Attachment, AttachmentStatus, Volume};
+use crate::domain::{Attached, Attachment, AttachmentStatus, Volume, VolumeType};
 use crate::flow::Inner;
+use crate::initiators::{HostPorts, Initiators};
+use crate::schedule::capabilities::BACKEND;
 use crate::service::Refusal;
-use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
+use crate::store::{Abort, AttachmentRow, Db, Nexus, VolumeRow};
+
+/// Whether a view has the CHAP secrets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Secrets {
+    /// For whoever connects, and whoever may read them again.
+    Shown,
+    /// The same view without them.
+    Hidden,
+}
+
+/// What keys with credentials begin with.
+const CREDENTIALS: &str = "auth_";
+
+/// A pool's name in the API.
+pub(super) fn pool_name(inner: &Inner, agent: AgentId, pool: &str) -> String {
+    format!("{}@{BACKEND}#{pool}", inner.agents.name_of(agent))
+}
 
 /// A volume with its attachments.
 pub(super) fn volume(inner: &Inner, db: &Db<'_>, row: VolumeRow) -> Result<Volume, Abort> {
-    let rows = db.attachments_of(row.id)?;
-    let attachments = rows
-        .into_iter()
-        .map(|attachment| self::attachment(db, &row, attachment))
-        .collect::<Result<_, _>>()?;
-    let volume_type = db.type_by_id(row.type_id)?.ok_or_else(|| {
-        Refusal::Internal(format!("the type of volume {} is gone: see the controller's log", row.id))
-    })?;
-    let fault = row.review.clone().or(row.fault);
-    Ok(Volume {
+    let attachments = db.attached_to(&[row.id])?.remove(&row.id).unwrap_or_default();
+    let volume_type = db.type_by_id(row.type_id)?.ok_or_else(|| without_type(row.id))?;
+    Ok(volume_of(inner, row, volume_type, attachments))
+}
+
+pub(super) fn without_type(id: VolumeId) -> Refusal {
+    Refusal::Internal(format!("the type of volume {id} is gone: see the controller's log"))
+}
+
+/// A volume, from all that is read of it.
+pub(super) fn volume_of(
+    inner: &Inner,
+    row: VolumeRow,
+    volume_type: VolumeType,
+    attachments: Vec<Attached>,
+) -> Volume {
+    let size_gib = row.served_gib();
+    let host = row.is_placed().then(|| pool_name(inner, row.agent, &row.pool));
+    Volume {
         id: row.id,
         name: row.name,
         description: row.description,
-        size_gib: row.size_gib,
+        size_gib,
         volume_type,
         multiattach: row.multiattach,
         status: row.status,
@@ -33,18 +64,44 @@ pub(super) fn volume(inner: &Inner, db: &Db<'_>, row: VolumeRow) -> Result<Volum
         project: row.project,
         user: row.user,
         metadata: row.metadata,
-        host: Some(format!("{}@lvm#{}", inner.agents.name_of(row.agent), row.pool)),
+        host,
+        zone: row.zone,
         created_at: row.created_at,
         updated_at: row.updated_at,
-        fault,
+        fault: row.review.map(|review| review.why).or(row.fault),
         attachments,
-    })
+        bootable: row.bootable,
+        readonly: row.readonly,
+        agent: row.agent,
+    }
 }
 
 /// An attachment.
-pub(super) fn attachment(db: &Db<'_>, volume: &VolumeRow, row: AttachmentRow) -> Result<Attachment, Abort> {
-    let connection_info = connection_info(db, volume, &row)?;
-    Ok(Attachment {
+pub(super) fn attachment(
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    row: AttachmentRow,
+    secrets: Secrets,
+) -> Result<Attachment, Abort> {
+    let nexus = match row.initiator.as_ref().and_then(Initiators::iqn) {
+        Some(initiator) => db.nexus(volume.id, initiator)?,
+        None => None,
+    };
+    Ok(attachment_of(volume, row, nexus.as_ref(), secrets))
+}
+
+/// An attachment, from all that is read of it.
+pub(super) fn attachment_of(
+    volume: &VolumeRow,
+    row: AttachmentRow,
+    nexus: Option<&Nexus>,
+    secrets: Secrets,
+) -> Attachment {
+    let mut connection_info = connection_info(volume, &row, nexus);
+    if let Some(info) = connection_info.as_mut().filter(|_| secrets == Secrets::Hidden) {
+        info.retain(|key, _| !key.starts_with(CREDENTIALS));
+    }
+    Attachment {
         id: row.id,
         volume: row.volume,
         instance: row.instance,
@@ -59,38 +116,36 @@ pub(super) fn attachment(db: &Db<'_>, volume: &VolumeRow, row: AttachmentRow) ->
         created_at: row.created_at,
         attached_at: row.attached_at,
         fault: row.fault,
-    })
+    }
+}
+
+/// An attachment as it is now: also a grant that the storage agent shows and that is not noted yet.
+pub(super) fn attachment_now(
+    inner: &Inner,
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    mut row: AttachmentRow,
+    secrets: Secrets,
+) -> Result<Attachment, Abort> {
+    row.granted = inner.sees_grant(db, volume.agent, &row)?;
+    attachment(db, volume, row, secrets)
 }
 
 /// How a client logs in, flat, with the keys that os-brick reads.
 fn connection_info(
-    db: &Db<'_>,
     volume: &VolumeRow,
     row: &AttachmentRow,
-) -> Result<Option<Map<String, Value>>, Abort> {
+    nexus: Option<&Nexus>,
+) -> Option<Map<String, Value>> {
     let live = matches!(row.status, AttachmentStatus::Attaching | AttachmentStatus::Attached);
     if !row.granted || !row.grant_wanted || !live || row.native.is_some() {
-        return Ok(None);
+        return None;
     }
-    let (Some(initiator), Some(target), Some(portal)) =
-        (&row.initiator, &volume.target, volume.portals.first())
-    else {
-        return Ok(None);
-    };
-    let Some(nexus) = db.nexus(volume.id, initiator)? else { return Ok(None) };
     let flag = |key: &str| {
         row.connector.as_ref().and_then(|connector| connector.get(key)).and_then(Value::as_bool) == Some(true)
     };
-    let mut info = json!({
-        "driver_volume_type": "iscsi",
-        "target_discovered": false,
-        "target_iqn": target,
-        "target_portal": portal.to_string(),
-        "target_lun": LUN_DEFAULT.0,
+    let common = json!({
         "volume_id": volume.id,
-        "auth_method": "CHAP",
-        "auth_username": nexus.0.initiator.user,
-        "auth_password": nexus.0.initiator.secret.expose(),
         "access_mode": row.mode,
         "encrypted": false,
         "cacheable": false,
@@ -99,8 +154,29 @@ fn connection_info(
         "enforce_multipath": flag("enforce_multipath"),
         "attachment_id": row.id,
     });
+    let own = match row.initiator.as_ref()? {
+        Initiators::Iscsi(_) => over_iscsi(volume, nexus?, flag("multipath"))?,
+        Initiators::Fc(ports) => over_fc(volume, ports, row.lun?)?,
+    };
+    let (Value::Object(mut info), Value::Object(own)) = (common, own) else { return None };
+    info.extend(own);
+    Some(info)
+}
+
+fn over_iscsi(volume: &VolumeRow, nexus: &Nexus, multipath: bool) -> Option<Value> {
+    let (target, portal) = (volume.target.as_ref()?, volume.portals.first()?);
+    let mut info = json!({
+        "driver_volume_type": "iscsi",
+        "target_discovered": false,
+        "target_iqn": target,
+        "target_portal": portal.to_string(),
+        "target_lun": LUN_DEFAULT.0,
+        "auth_method": "CHAP",
+        "auth_username": nexus.0.initiator.user,
+        "auth_password": nexus.0.initiator.secret.expose(),
+    });
     // With both lists os-brick asks for no discovery, which the target would not answer without its own credentials.
-    if (volume.portals.len() > 1 || flag("multipath"))
+    if (volume.portals.len() > 1 || multipath)
         && let Some(info) = info.as_object_mut()
     {
         let portals = volume.portals.iter().map(Portal::to_string);
@@ -108,8 +184,73 @@ fn connection_info(
         info.insert("target_iqns".to_owned(), volume.portals.iter().map(|_| target.as_str()).collect());
         info.insert("target_luns".to_owned(), volume.portals.iter().map(|_| LUN_DEFAULT.0).collect());
     }
-    match info {
-        Value::Object(info) => Ok(Some(info)),
-        _ => Ok(None),
+    Some(info)
+}
+
+/// Over Fibre Channel. The map says which port of the host is to look behind which of ours: without it os-brick looks behind
+/// all that it sees, and brings in whatever else is there.
+fn over_fc(volume: &VolumeRow, ports: &HostPorts, lun: Lun) -> Option<Value> {
+    // Sixteen digits without separators, as sysfs has them.
+    let name = |port: Wwpn| format!("{:016x}", port.as_u64());
+    let targets: Vec<_> = volume.fc_ports.iter().map(|port| name(*port)).collect();
+    if targets.is_empty() {
+        return None;
+    }
+    let map: BTreeMap<_, _> = ports.iter().map(|port| (name(port), &targets)).collect();
+    Some(json!({
+        "driver_volume_type": "fibre_channel",
+        "target_discovered": true,
+        "target_wwn": targets,
+        "target_lun": lun.0,
+        "initiator_target_map": map,
+        "enable_wildcard_scan": false,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_model::Mode;
+
+    use super::*;
+
+    fn volume(ports: &[&str]) -> VolumeRow {
+        crate::store::testing::volume(VolumeId::from_u128(1), ports)
+    }
+
+    fn row(volume: &VolumeRow) -> AttachmentRow {
+        let id = mooring_model::AttachmentId::from_u128(2);
+        let connector = json!({ "wwpns": ["200052540014000b"], "enforce_multipath": true });
+        AttachmentRow {
+            status: AttachmentStatus::Attaching,
+            mode: Mode::ReadOnly,
+            initiator: "20:00:52:54:00:14:00:0b,20:00:52:54:00:14:00:0c".parse().ok(),
+            lun: Some(Lun(7)),
+            connector: connector.as_object().cloned(),
+            grant_wanted: true,
+            granted: true,
+            held: true,
+            ..AttachmentRow::reserved(id, volume.id, "p", volume.created_at)
+        }
+    }
+
+    #[test]
+    fn a_host_is_told_where_to_look_over_fibre_channel() {
+        let volume = volume(&["20:00:52:54:00:14:00:0a", "20:00:52:54:00:14:01:0a"]);
+        let info = connection_info(&volume, &row(&volume), None).unwrap();
+        let targets = json!(["200052540014000a", "200052540014010a"]);
+        assert_eq!(info["driver_volume_type"], "fibre_channel");
+        assert_eq!((&info["target_wwn"], &info["target_lun"]), (&targets, &json!(7)));
+        let map = json!({ "200052540014000b": targets, "200052540014000c": targets });
+        assert_eq!(info["initiator_target_map"], map);
+        assert_eq!((&info["access_mode"], &info["enforce_multipath"]), (&json!("ro"), &json!(true)));
+        assert!(info.keys().all(|key| !key.starts_with(CREDENTIALS)), "{info:?}");
+    }
+
+    #[test]
+    fn nobody_is_sent_to_ports_that_are_not_known() {
+        let volume = volume(&[]);
+        assert_eq!(connection_info(&volume, &row(&volume), None), None);
+        let not_granted = AttachmentRow { granted: false, ..row(&volume) };
+        assert_eq!(connection_info(&volume, &not_granted, None), None);
     }
 }

@@ -2,28 +2,68 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mooring_model::VolumeId;
 use mooring_model::limit::VOLUME_BYTES_MAX;
-use mooring_model::{AgentId, VolumeId};
 
-use super::{Refusal, Service, text_limit, types, view};
+use super::pools::GET_POOLS;
+use super::{Refusal, Service, TEXT_CHARS_MAX, text_limit, types, view};
 use crate::domain::{AttachStatus, Caller, NewVolume, Volume, VolumeStatus, VolumeType};
-use crate::flow::{Inner, wishes};
+use crate::flow::place::{nowhere, zone_of};
+use crate::flow::{self, Inner, wishes};
+use crate::policy::Target;
 use crate::rules::{self, Operation};
-use crate::store::{Abort, DEFAULT_TYPE, Db, VolumeRow};
+use crate::store::{Abort, Db, Event, Place, VolumeRow};
 
 /// Keys of a volume's metadata. A wish carries them all.
 const METADATA_KEYS_MAX: usize = 128;
+
+/// Why a volume that was accepted has no place.
+const NOWHERE: &str = "No valid backend was found";
 
 /// Bytes of all of it: a part of what an agent takes for a rebuild, since JSON writes some characters longer.
 const METADATA_BYTES_MAX: usize = mooring_model::limit::OPAQUE_BYTES_MAX / 4;
 
 /// The volume, if this caller may see it.
-pub(super) fn find(db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result<VolumeRow, Abort> {
-    let found = db.volume(id)?.filter(|volume| caller.admin || volume.project == caller.project);
+pub(super) fn find(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result<VolumeRow, Abort> {
+    let may = |volume: &VolumeRow| inner.policies().allows("volume:get", caller, &target(volume));
+    let found = db.volume(id)?.filter(may);
     Ok(found.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: id.to_string() })?)
 }
 
-fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), Refusal> {
+/// A volume, as policies see it.
+pub(super) fn target(volume: &VolumeRow) -> Target<'_> {
+    Target { project: Some(&volume.project), user: Some(&volume.user) }
+}
+
+/// Metadata has policies of its own, by what becomes of the keys.
+pub(super) fn may_update(
+    inner: &Inner,
+    caller: &Caller,
+    row: &VolumeRow,
+    named: bool,
+    metadata: Option<&BTreeMap<String, String>>,
+) -> Result<(), Refusal> {
+    let (policies, target) = (inner.policies(), target(row));
+    if named || metadata.is_none() {
+        policies.check("volume:update", caller, &target)?;
+    }
+    let Some(new) = metadata else { return Ok(()) };
+    let added = new.keys().any(|key| !row.metadata.contains_key(key));
+    let taken = row.metadata.keys().any(|key| !new.contains_key(key));
+    let changed = new.iter().any(|(key, value)| row.metadata.get(key).is_some_and(|old| old != value));
+    if added {
+        policies.check("volume:create_volume_metadata", caller, &target)?;
+    }
+    if taken {
+        policies.check("volume:delete_volume_metadata", caller, &target)?;
+    }
+    if changed || !(added || taken) {
+        policies.check("volume:update_volume_metadata", caller, &target)?;
+    }
+    Ok(())
+}
+
+pub(super) fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), Refusal> {
     if metadata.len() > METADATA_KEYS_MAX {
         return Err(Refusal::Invalid(format!(
             "Invalid input received: more than {METADATA_KEYS_MAX} metadata keys"
@@ -45,55 +85,48 @@ fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A pool that can take a volume.
-struct Place {
-    agent: AgentId,
-    pool: String,
-    up: bool,
-    free: u64,
+/// Where a new volume is put. `Ok(None)`: nowhere, and that is told later.
+fn place(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    new: &NewVolume,
+    volume_type: &VolumeType,
+) -> Result<Option<Place>, Abort> {
+    if let Some(zone) = &new.hints.zone
+        && !inner.agents.all().iter().any(|agent| zone_of(agent) == zone)
+    {
+        let shown: String = zone.chars().take(TEXT_CHARS_MAX).collect();
+        return Err(Refusal::Invalid(format!("Availability zone '{shown}' is invalid.")).into());
+    }
+    for id in new.hints.same_host.iter().chain(&new.hints.different_host) {
+        // Also another project's: where that one is, is not the caller's business.
+        find(inner, db, caller, *id).map_err(|abort| match abort {
+            Abort::Refused(Refusal::NotFound { .. }) => Refusal::Invalid(format!(
+                "Invalid input received: scheduler hints: volume {id} could not be found."
+            ))
+            .into(),
+            other => other,
+        })?;
+    }
+    let request = flow::place::request(inner, db, new.size_gib, volume_type.extra_specs.clone(), &new.hints)?;
+    let none = match flow::place::choose(inner, db, &request)? {
+        Ok(place) => return Ok(Some(place)),
+        Err(none) => none,
+    };
+    if !none.reported {
+        return Err(Refusal::Unavailable(none.summary()).into());
+    }
+    tracing::info!(request = caller.request, %none, "no pool can take a volume");
+    if !inner.options.scheduler.fast_fail {
+        return Ok(None);
+    }
+    // Which pools there are, and how full, is shown to those only who may list them.
+    let may_see = inner.policies().check(GET_POOLS, caller, &Target::default()).is_ok();
+    Err(Refusal::Invalid(if may_see { none.to_string() } else { none.summary() }).into())
 }
 
-/// Chooses a pool from the last reports, also of agents that are down now: those last.
-fn place(inner: &Inner, db: &Db<'_>, bytes: u64, volume_type: &VolumeType) -> Result<Place, Abort> {
-    let multiattach = rules::is_multiattach(&volume_type.extra_specs);
-    let mut reported = false;
-    let mut best: Option<Place> = None;
-    for row in db.agents()? {
-        let Some(capabilities) = row.capabilities else { continue };
-        let enrolled = inner.agents.all().iter().find(|agent| agent.entry.name == row.name);
-        let Some(agent) = enrolled else { continue };
-        reported |= !capabilities.pools.is_empty();
-        if multiattach && !capabilities.multiattach {
-            continue;
-        }
-        for pool in capabilities.pools {
-            // What is being made may not be in the report yet. Whole extents are taken.
-            let extent = pool.extent_bytes.max(1);
-            let promised = db.creating_on(row.id, &pool.name)?.saturating_mul(wishes::GIB);
-            let free = pool.free_bytes.saturating_sub(promised);
-            let place = Place { agent: row.id, pool: pool.name, up: agent.is_up(), free };
-            let better = best.as_ref().is_none_or(|best| (place.up, place.free) > (best.up, best.free));
-            if free >= bytes.div_ceil(extent).saturating_mul(extent) && better {
-                best = Some(place);
-            }
-        }
-    }
-    match best {
-        Some(place) => Ok(place),
-        None if !reported => {
-            Err(Refusal::Unavailable("no storage agent has reported its pools yet: try again".to_owned())
-                .into())
-        }
-        None => Err(Refusal::Invalid(format!(
-            "Invalid input received: no valid backend: no reported pool has {} GiB free{}",
-            bytes / wishes::GIB,
-            if multiattach { " and the capability multiattach" } else { "" }
-        ))
-        .into()),
-    }
-}
-
-fn check(new: &NewVolume) -> Result<u64, Refusal> {
+fn check(new: &NewVolume) -> Result<(), Refusal> {
     text_limit("name", new.name.as_deref().unwrap_or_default())?;
     text_limit("description", new.description.as_deref().unwrap_or_default())?;
     check_metadata(&new.metadata)?;
@@ -104,17 +137,14 @@ fn check(new: &NewVolume) -> Result<u64, Refusal> {
             new.size_gib
         )));
     }
-    Ok(bytes)
+    Ok(())
 }
 
-fn create(
-    inner: &Inner,
-    db: &Db<'_>,
-    caller: &Caller,
-    new: NewVolume,
-    bytes: u64,
-) -> Result<VolumeId, Abort> {
-    let volume_type = types::find(db, caller, new.volume_type.as_deref().unwrap_or(DEFAULT_TYPE))?;
+fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, new: NewVolume) -> Result<VolumeId, Abort> {
+    let volume_type = types::of_new(db, caller, new.volume_type.as_deref())?;
+    if rules::is_multiattach(&volume_type.extra_specs) {
+        inner.policies().check("volume:multiattach", caller, &Target::own(caller))?;
+    }
     let id = new.id.unwrap_or_else(VolumeId::random);
     if let Some(kept) = db.volume(id)? {
         // A repeated request. Of another project's volume nothing is said.
@@ -133,7 +163,10 @@ fn create(
             Refusal::Conflict(format!("the id {id} was a volume that was deleted: choose another")).into()
         );
     }
-    let place = place(inner, db, bytes, &volume_type)?;
+    types::check_new(inner, db, caller, &volume_type, new.size_gib)?;
+    let place = place(inner, db, caller, &new, &volume_type)?;
+    let found = place.is_some();
+    let place = place.unwrap_or_else(nowhere);
     db.insert_volume(&VolumeRow {
         id,
         name: new.name,
@@ -141,7 +174,7 @@ fn create(
         size_gib: new.size_gib,
         type_id: volume_type.id,
         multiattach: rules::is_multiattach(&volume_type.extra_specs),
-        operation: Some(Operation::Creating),
+        operation: Some(if found { Operation::Creating } else { Operation::Error }),
         status: VolumeStatus::Creating,
         attach_status: AttachStatus::Detached,
         project: caller.project.clone(),
@@ -152,11 +185,29 @@ fn create(
         target: None,
         naa: None,
         portals: Vec::new(),
+        fc_ports: BTreeSet::new(),
         review: None,
         created_at: db.now,
         updated_at: None,
         fault: None,
+        bootable: false,
+        readonly: None,
+        zone: place.zone,
+        reserved: 0,
+        holds: 0,
+        holds_until: None,
+        said_status: None,
+        hints: new.hints.kept(),
+        tried: Vec::new(),
+        grows_from: None,
     })?;
+    if !found {
+        // It is kept in the words that the refusal would have had for a user.
+        db.keep_message(Event::Schedule, &caller.project, id, NOWHERE)?;
+        db.set_operation(id, Some(Operation::Error), Some(NOWHERE))?;
+    } else if !place.sent {
+        db.mark_unsent(id)?;
+    }
     wishes::apply(db, id, &mut [], &BTreeSet::new())?;
     Ok(id)
 }
@@ -165,33 +216,23 @@ impl Service {
     /// Creates a volume: `creating` at once, `available` when its agent has made it. 400 when no reporting agent can take
     /// it, 503 when none has ever reported.
     pub async fn create_volume(&self, caller: &Caller, new: NewVolume) -> Result<Volume, Refusal> {
-        let bytes = check(&new)?;
+        self.inner.policies().check("volume:create", caller, &Target::own(caller))?;
+        check(&new)?;
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let id = create(&inner, db, &caller, new, bytes)?;
-            view::volume(&inner, db, find(db, &caller, id)?)
+            let id = create(&inner, db, &caller, new.clone())?;
+            view::volume(&inner, db, find(&inner, db, &caller, id)?)
         };
         let volume = self.inner.store.write("create a volume", write).await?;
         self.inner.go(volume.id, &BTreeSet::new());
         Ok(volume)
     }
 
-    /// The caller's volumes (all projects': admins), newest first.
-    pub async fn volumes(&self, caller: &Caller, all_projects: bool) -> Result<Vec<Volume>, Refusal> {
-        let project = (!(all_projects && caller.admin)).then(|| caller.project.clone());
-        let inner = self.inner.clone();
-        let read = move |db: &Db<'_>| {
-            let rows = db.volumes(project.as_deref())?;
-            rows.into_iter().map(|row| view::volume(&inner, db, row)).collect()
-        };
-        self.inner.store.read("list volumes", read).await
-    }
-
     /// One volume. 404 for another project's.
     pub async fn volume(&self, caller: &Caller, id: VolumeId) -> Result<Volume, Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
-        let read = move |db: &Db<'_>| view::volume(&inner, db, find(db, &caller, id)?);
-        self.inner.store.read("read a volume", read).await
+        let read = move |db: &Db<'_>| view::volume(&inner, db, find(&inner, db, &caller, id)?);
+        self.inner.store.read_one("read a volume", read).await
     }
 
     /// Changes name, description, metadata.
@@ -208,16 +249,17 @@ impl Service {
         check_metadata(metadata.as_ref().unwrap_or(&BTreeMap::new()))?;
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let mut row = find(db, &caller, id)?;
-            row.name = name.unwrap_or(row.name);
-            row.description = description.unwrap_or(row.description);
-            row.metadata = metadata.unwrap_or(row.metadata);
+            let mut row = find(&inner, db, &caller, id)?;
+            may_update(&inner, &caller, &row, name.is_some() || description.is_some(), metadata.as_ref())?;
+            row.name = name.clone().unwrap_or(row.name);
+            row.description = description.clone().unwrap_or(row.description);
+            row.metadata = metadata.clone().unwrap_or(row.metadata);
             db.update_volume(&row)?;
             // A wish carries them, so that a controller can be rebuilt. Nothing new is wished of what is in review.
             if row.review.is_none() {
                 wishes::apply(db, id, &mut [], &BTreeSet::new())?;
             }
-            view::volume(&inner, db, find(db, &caller, id)?)
+            view::volume(&inner, db, find(&inner, db, &caller, id)?)
         };
         let volume = self.inner.store.write("change a volume", write).await?;
         self.inner.go(id, &BTreeSet::new());
@@ -226,16 +268,20 @@ impl Service {
 
     /// Begins to delete a volume: `deleting` at once, gone when its agent has wiped it. 400 while it is attached.
     pub async fn delete_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
-        let caller = caller.clone();
+        let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let row = find(db, &caller, id)?;
+            let row = find(&inner, db, &caller, id)?;
+            inner.policies().check("volume:delete", &caller, &target(&row))?;
             if row.operation == Some(Operation::Deleting) {
                 return Ok(());
             }
             super::not_in_review(&row)?;
             let ok = matches!(
                 row.status,
-                VolumeStatus::Available | VolumeStatus::Error | VolumeStatus::ErrorDeleting
+                VolumeStatus::Available
+                    | VolumeStatus::Error
+                    | VolumeStatus::ErrorExtending
+                    | VolumeStatus::ErrorDeleting
             );
             // Also one that could not be attached: its grant may be on its way out still.
             if !ok || !db.attachments_of(id)?.is_empty() {
@@ -243,6 +289,10 @@ impl Service {
                             or error_managing and must not be migrating, attached, belong to a group, have snapshots, \
                             awaiting a transfer, or be disassociated from snapshots after volume transfer.";
                 return Err(Refusal::Invalid(text.to_owned()).into());
+            }
+            if !row.is_placed() {
+                // No agent knows of it.
+                return Ok(db.delete_volume(id)?);
             }
             db.set_operation(id, Some(Operation::Deleting), None)?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())?;

@@ -3,13 +3,15 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use mooring_model::{AgentId, AttachmentId, Chap, ChapSide, Generation, Iqn, Mode, Secret, VolumeId};
-use rusqlite::{OptionalExtension, Row, ToSql, params};
+use mooring_model::{AgentId, AttachmentId, Chap, ChapSide, Generation, Iqn, Lun, Mode, Secret, VolumeId};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::{Db, generation, json, micros, parsed, parsed_opt, signed, time_of, time_opt, word};
-use crate::domain::AttachmentStatus;
+use super::Db;
+use super::receipts::decoded;
+use super::sql::{Row, SqlError, Value as Bound, values};
+use crate::domain::{AttachmentStatus, DetachRecord};
+use crate::initiators::Initiators;
 use crate::rules::Existing;
 
 /// An attachment as it is kept.
@@ -23,7 +25,7 @@ pub(crate) struct AttachmentRow {
     pub(crate) mode: Mode,
     pub(crate) status: AttachmentStatus,
     pub(crate) connector: Option<Map<String, Value>>,
-    pub(crate) initiator: Option<Iqn>,
+    pub(crate) initiator: Option<Initiators>,
     pub(crate) host: Option<String>,
     pub(crate) mountpoint: Option<String>,
     pub(crate) native: Option<AgentId>,
@@ -38,6 +40,22 @@ pub(crate) struct AttachmentRow {
     pub(crate) created_at: SystemTime,
     pub(crate) attached_at: Option<SystemTime>,
     pub(crate) fault: Option<String>,
+    pub(crate) mode_asked: bool,
+    pub(crate) legacy: bool,
+    pub(crate) asked: Option<Asked>,
+    /// Over Fibre Channel: under which number its host sees the volume.
+    pub(crate) lun: Option<Lun>,
+}
+
+/// Who wants an attachment gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// The user.
+    pub(crate) user: String,
+    /// The request's id.
+    pub(crate) request: String,
+    /// Since when.
+    pub(crate) at: SystemTime,
 }
 
 impl AttachmentRow {
@@ -52,6 +70,57 @@ impl AttachmentRow {
             host: self.host.clone(),
             granted: self.grant_wanted,
         }
+    }
+
+    /// A new one of this volume, for nobody and nowhere yet.
+    pub(crate) fn reserved(id: AttachmentId, volume: VolumeId, project: &str, now: SystemTime) -> Self {
+        Self {
+            id,
+            volume,
+            project: project.to_owned(),
+            instance: None,
+            mode: Mode::ReadWrite,
+            status: AttachmentStatus::Reserved,
+            connector: None,
+            initiator: None,
+            host: None,
+            mountpoint: None,
+            native: None,
+            grant_wanted: false,
+            granted: false,
+            held: false,
+            connect_wanted: false,
+            connect_ever: false,
+            forced: false,
+            wished_at: Generation::ZERO,
+            steps: Vec::new(),
+            created_at: now,
+            attached_at: None,
+            fault: None,
+            mode_asked: false,
+            legacy: false,
+            asked: None,
+            lun: None,
+        }
+    }
+
+    /// Its grant may be at the agent, and is not wished for it any more.
+    pub(crate) fn is_revoking(&self) -> bool {
+        self.held && !self.grant_wanted
+    }
+
+    /// Its grant is wished, and not known to be in the kernel.
+    pub(crate) fn is_coming(&self) -> bool {
+        self.grant_wanted
+            && !self.granted
+            && matches!(self.status, AttachmentStatus::Attaching | AttachmentStatus::Attached)
+    }
+
+    /// Its grant is in the kernel, so long after the request.
+    pub(crate) fn see_grant(&mut self, ms: u64) {
+        self.granted = true;
+        self.fault = None;
+        self.steps.push(("granted".to_owned(), ms));
     }
 
     /// It is on its way out: nothing new is wanted for it.
@@ -71,6 +140,17 @@ pub(crate) struct Detached {
     pub(crate) receipt: Option<i64>,
 }
 
+/// Which records are asked for. All of it must hold.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DetachedFilter {
+    /// Of this project.
+    pub(crate) project: Option<String>,
+    /// Of this volume.
+    pub(crate) volume: Option<VolumeId>,
+    /// Of this attachment.
+    pub(crate) attachment: Option<AttachmentId>,
+}
+
 /// Credentials of one nexus.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Nexus(pub(crate) Chap);
@@ -81,163 +161,281 @@ impl fmt::Debug for Nexus {
     }
 }
 
-const COLUMNS: &str = "id, volume_id, project, instance, mode, status, connector, initiator, host, mountpoint, native, \
+pub(super) const COLUMNS: &str = "id, volume_id, project, instance, mode, status, connector, initiator, host, mountpoint, native, \
                        grant_wanted, granted, held, connect_wanted, connect_ever, forced, wish_epoch, wish_counter, steps, \
-                       created_us, attached_us, fault";
+                       created_us, attached_us, fault, mode_asked, legacy, asked_user, asked_request, asked_us, fc_lun";
 
-fn attachment(row: &Row<'_>) -> rusqlite::Result<AttachmentRow> {
-    let connector: Option<String> = row.get(6)?;
+pub(super) fn attachment(row: &mut Row) -> Result<AttachmentRow, SqlError> {
     Ok(AttachmentRow {
-        id: parsed(row, 0)?,
-        volume: parsed(row, 1)?,
+        id: row.parsed(0)?,
+        volume: row.parsed(1)?,
         project: row.get(2)?,
-        instance: parsed_opt(row, 3)?,
-        mode: parsed(row, 4)?,
-        status: word(row, 5, AttachmentStatus::from_word)?,
-        connector: connector.is_some().then(|| json(row, 6)).transpose()?,
-        initiator: parsed_opt(row, 7)?,
+        instance: row.parsed_opt(3)?,
+        mode: row.parsed(4)?,
+        status: row.word(5, AttachmentStatus::from_word)?,
+        connector: row.json_opt(6)?,
+        initiator: row.parsed_opt(7)?,
         host: row.get(8)?,
         mountpoint: row.get(9)?,
-        native: parsed_opt(row, 10)?,
+        native: row.parsed_opt(10)?,
         grant_wanted: row.get(11)?,
         granted: row.get(12)?,
         held: row.get(13)?,
         connect_wanted: row.get(14)?,
         connect_ever: row.get(15)?,
         forced: row.get(16)?,
-        wished_at: generation(row, 17, 18)?,
-        steps: json(row, 19)?,
-        created_at: time_of(row.get(20)?),
-        attached_at: time_opt(row, 21)?,
+        wished_at: row.generation(17, 18)?,
+        steps: row.json(19)?,
+        created_at: row.time(20)?,
+        attached_at: row.time_opt(21)?,
         fault: row.get(22)?,
+        mode_asked: row.get(23)?,
+        legacy: row.get(24)?,
+        asked: asked(row, 25)?,
+        lun: lun(row, 28)?,
+    })
+}
+
+fn lun(row: &mut Row, index: usize) -> Result<Option<Lun>, SqlError> {
+    let number: Option<u32> = row.get(index)?;
+    let lun = |number| {
+        u16::try_from(number).map(Lun).map_err(|_| SqlError::Column { index, what: "a LUN that is none" })
+    };
+    number.map(lun).transpose()
+}
+
+/// Three columns that say who asked.
+fn asked(row: &mut Row, first: usize) -> Result<Option<Asked>, SqlError> {
+    let user: Option<String> = row.get(first)?;
+    let request: Option<String> = row.get(first + 1)?;
+    let at = row.time_opt(first + 2)?;
+    let asked = |user| Some(Asked { user, request: request?, at: at? });
+    Ok(user.and_then(asked))
+}
+
+fn record(row: &mut Row) -> Result<DetachRecord, SqlError> {
+    let asked = asked(row, 8)?;
+    let body: Option<Vec<u8>> = row.get(12)?;
+    Ok(DetachRecord {
+        attachment: row.parsed(0)?,
+        volume: row.parsed(1)?,
+        project: row.get(2)?,
+        initiator: row.parsed_opt(3)?,
+        instance: row.parsed_opt(4)?,
+        host: row.get(5)?,
+        mode: row.parsed_opt(6)?,
+        forced: row.get(7)?,
+        user: asked.as_ref().map(|asked| asked.user.clone()),
+        request: asked.as_ref().map(|asked| asked.request.clone()),
+        asked_at: asked.map(|asked| asked.at),
+        detached_at: row.time_opt(11)?,
+        receipt: body.as_deref().map(decoded).transpose()?,
     })
 }
 
 impl Db<'_> {
     /// One attachment.
-    pub(crate) fn attachment(&self, id: AttachmentId) -> rusqlite::Result<Option<AttachmentRow>> {
-        let mut query =
-            self.conn.prepare_cached(&format!("SELECT {COLUMNS} FROM attachments WHERE id = ?1"))?;
-        query.query_row([id.to_string()], attachment).optional()
+    pub(crate) fn attachment(&self, id: AttachmentId) -> Result<Option<AttachmentRow>, SqlError> {
+        self.one(&format!("SELECT {COLUMNS} FROM attachments WHERE id = ?1"), &values![id], attachment)
     }
 
-    fn attachments_where(&self, rest: &str, values: &[&dyn ToSql]) -> rusqlite::Result<Vec<AttachmentRow>> {
-        let mut query = self.conn.prepare_cached(&format!("SELECT {COLUMNS} FROM attachments {rest}"))?;
-        query.query_map(values, attachment)?.collect()
+    fn attachments_where(&self, rest: &str, values: &[Bound]) -> Result<Vec<AttachmentRow>, SqlError> {
+        self.all(&format!("SELECT {COLUMNS} FROM attachments {rest}"), values, attachment)
     }
 
     /// Attachments of one volume, oldest first.
-    pub(crate) fn attachments_of(&self, volume: VolumeId) -> rusqlite::Result<Vec<AttachmentRow>> {
-        self.attachments_where("WHERE volume_id = ?1 ORDER BY created_us, id", &[&volume.to_string()])
+    pub(crate) fn attachments_of(&self, volume: VolumeId) -> Result<Vec<AttachmentRow>, SqlError> {
+        self.attachments_where("WHERE volume_id = ?1 ORDER BY created_us, id", &values![volume])
     }
 
     /// Attachments of one project, or all, oldest first.
-    pub(crate) fn attachments(&self, project: Option<&str>) -> rusqlite::Result<Vec<AttachmentRow>> {
+    pub(crate) fn attachments(&self, project: Option<&str>) -> Result<Vec<AttachmentRow>, SqlError> {
         match project {
             Some(project) => {
-                self.attachments_where("WHERE project = ?1 ORDER BY created_us, id", &[&project])
+                self.attachments_where("WHERE project = ?1 ORDER BY created_us, id", &values![project])
             }
             None => self.attachments_where("ORDER BY created_us, id", &[]),
         }
     }
 
+    /// Volumes with attachments, of one project or all, and who serves them.
+    pub(crate) fn volumes_attached(
+        &self,
+        project: Option<&str>,
+    ) -> Result<Vec<(VolumeId, AgentId)>, SqlError> {
+        const SQL: &str =
+            "SELECT DISTINCT v.id, v.agent_id FROM attachments a JOIN volumes v ON v.id = a.volume_id";
+        let map = |row: &mut Row| Ok((row.parsed(0)?, row.parsed(1)?));
+        match project {
+            Some(project) => self.all(&format!("{SQL} WHERE a.project = ?1"), &values![project], map),
+            None => self.all(SQL, &[], map),
+        }
+    }
+
     /// Volumes with attachments that are on their way in or out.
-    pub(crate) fn volumes_in_motion(&self) -> rusqlite::Result<Vec<VolumeId>> {
+    pub(crate) fn volumes_in_motion(&self) -> Result<Vec<VolumeId>, SqlError> {
         let sql = "SELECT DISTINCT volume_id FROM attachments WHERE status NOT IN ('attached', 'reserved') \
-                   UNION SELECT id FROM volumes WHERE operation IN ('creating', 'deleting')";
-        let mut query = self.conn.prepare_cached(sql)?;
-        query.query_map([], |row| parsed(row, 0))?.collect()
+                   UNION SELECT id FROM volumes WHERE operation IN ('creating', 'extending', 'deleting')";
+        self.all(sql, &[], |row| row.parsed(0))
     }
 
     /// Keeps a new attachment, or all that may change of one.
-    pub(crate) fn put_attachment(&self, row: &AttachmentRow) -> rusqlite::Result<()> {
+    pub(crate) fn put_attachment(&self, row: &AttachmentRow) -> Result<(), SqlError> {
         let sql = "INSERT INTO attachments (id, volume_id, project, instance, mode, status, connector, initiator, host, \
                    mountpoint, native, grant_wanted, granted, held, connect_wanted, connect_ever, forced, wish_epoch, \
-                   wish_counter, steps, created_us, attached_us, fault) VALUES \
-                   (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23) \
-                   ON CONFLICT (id) DO UPDATE SET mode = excluded.mode, status = excluded.status, \
+                   wish_counter, steps, created_us, attached_us, fault, mode_asked, legacy, asked_user, asked_request, asked_us, \
+                   fc_lun) VALUES \
+                   (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, \
+                   ?24, ?25, ?26, ?27, ?28, ?29) \
+                   ON CONFLICT (id) DO UPDATE SET instance = excluded.instance, mode = excluded.mode, status = excluded.status, \
                    connector = excluded.connector, initiator = excluded.initiator, host = excluded.host, \
                    mountpoint = excluded.mountpoint, native = excluded.native, grant_wanted = excluded.grant_wanted, \
                    granted = excluded.granted, held = excluded.held, connect_wanted = excluded.connect_wanted, \
                    connect_ever = excluded.connect_ever, forced = excluded.forced, wish_epoch = excluded.wish_epoch, \
                    wish_counter = excluded.wish_counter, steps = excluded.steps, attached_us = excluded.attached_us, \
-                   fault = excluded.fault";
+                   fault = excluded.fault, legacy = excluded.legacy, asked_user = excluded.asked_user, \
+                   asked_request = excluded.asked_request, asked_us = excluded.asked_us, fc_lun = excluded.fc_lun";
         let text = |map: &Map<String, Value>| Value::Object(map.clone()).to_string();
-        self.conn
-            .prepare_cached(sql)?
-            .execute(params![
-                row.id.to_string(),
-                row.volume.to_string(),
-                row.project,
-                row.instance.map(|id| id.to_string()),
-                row.mode.to_string(),
+        self.run(
+            sql,
+            &values![
+                row.id,
+                row.volume,
+                &row.project,
+                row.instance,
+                row.mode,
                 row.status.as_str(),
                 row.connector.as_ref().map(text),
-                row.initiator.as_ref().map(Iqn::as_str),
-                row.host,
-                row.mountpoint,
-                row.native.map(|id| id.to_string()),
+                row.initiator.as_ref(),
+                row.host.as_deref(),
+                row.mountpoint.as_deref(),
+                row.native,
                 row.grant_wanted,
                 row.granted,
                 row.held,
                 row.connect_wanted,
                 row.connect_ever,
                 row.forced,
-                signed(row.wished_at.epoch),
-                signed(row.wished_at.counter),
+                row.wished_at.epoch,
+                row.wished_at.counter,
                 serde_json::to_value(&row.steps).unwrap_or_default().to_string(),
-                micros(row.created_at),
-                row.attached_at.map(micros),
-                row.fault,
-            ])
-            .map(drop)
+                row.created_at,
+                row.attached_at,
+                row.fault.as_deref(),
+                row.mode_asked,
+                row.legacy,
+                row.asked.as_ref().map(|asked| asked.user.as_str()),
+                row.asked.as_ref().map(|asked| asked.request.as_str()),
+                row.asked.as_ref().map(|asked| asked.at),
+                row.lun.map(|lun| u32::from(lun.0))
+            ],
+        )?;
+        self.release_fc_luns(row)
     }
 
-    /// Takes an attachment away and remembers whose it was. The credentials of its nexus go with the last one.
-    pub(crate) fn detach(&self, row: &AttachmentRow, receipt: Option<i64>) -> rusqlite::Result<()> {
-        self.conn.prepare_cached("DELETE FROM attachments WHERE id = ?1")?.execute([row.id.to_string()])?;
-        let sql = "INSERT INTO detached (id, volume_id, project, initiator, receipt, detached_us) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-        self.conn.prepare_cached(sql)?.execute(params![
-            row.id.to_string(),
-            row.volume.to_string(),
-            row.project,
-            row.initiator.as_ref().map(Iqn::as_str),
-            receipt,
-            micros(self.now)
-        ])?;
-        if let Some(initiator) = &row.initiator {
+    /// Takes an attachment away and remembers whose it was. The credentials of its nexus go with the last one, and so do its
+    /// numbers.
+    pub(crate) fn detach(&self, row: &AttachmentRow, receipt: Option<i64>) -> Result<(), SqlError> {
+        self.run("DELETE FROM attachments WHERE id = ?1", &values![row.id])?;
+        let sql = "INSERT INTO detached (id, volume_id, project, initiator, receipt, detached_us, instance, host, mode, \
+                   forced, asked_user, asked_request, asked_us) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+        let initiator = row.initiator.as_ref();
+        let asked = row.asked.as_ref();
+        self.run(
+            sql,
+            &values![
+                row.id,
+                row.volume,
+                &row.project,
+                initiator,
+                receipt,
+                self.now,
+                row.instance,
+                row.host.as_deref(),
+                row.mode,
+                row.forced,
+                asked.map(|asked| asked.user.as_str()),
+                asked.map(|asked| asked.request.as_str()),
+                asked.map(|asked| asked.at)
+            ],
+        )?;
+        if let Some(initiator) = initiator {
             let sql = "DELETE FROM nexuses WHERE volume_id = ?1 AND initiator = ?2 AND NOT EXISTS \
                        (SELECT 1 FROM attachments WHERE volume_id = ?1 AND initiator = ?2)";
-            self.conn.prepare_cached(sql)?.execute(params![row.volume.to_string(), initiator.as_str()])?;
+            self.run(sql, &values![row.volume, initiator])?;
         }
-        Ok(())
+        self.release_fc_luns(&AttachmentRow { held: false, ..row.clone() })
     }
 
     /// An attachment that is gone.
-    pub(crate) fn detached(&self, id: AttachmentId) -> rusqlite::Result<Option<Detached>> {
+    pub(crate) fn detached(&self, id: AttachmentId) -> Result<Option<Detached>, SqlError> {
         let sql = "SELECT volume_id, project, receipt FROM detached WHERE id = ?1";
-        self.conn
-            .prepare_cached(sql)?
-            .query_row([id.to_string()], |row| {
-                Ok(Detached { volume: parsed(row, 0)?, project: row.get(1)?, receipt: row.get(2)? })
-            })
-            .optional()
+        self.one(sql, &values![id], |row| {
+            Ok(Detached { volume: row.parsed(0)?, project: row.get(1)?, receipt: row.get(2)? })
+        })
+    }
+
+    /// The records of detaches that are done, newest first.
+    pub(crate) fn detach_records(
+        &self,
+        filter: &DetachedFilter,
+        limit: u32,
+    ) -> Result<Vec<DetachRecord>, SqlError> {
+        let mut terms = Vec::new();
+        let mut values = Vec::new();
+        let mut term = |column: &str, value: Bound| {
+            values.push(value);
+            terms.push(format!("{column} = ?{}", values.len()));
+        };
+        if let Some(project) = &filter.project {
+            term("d.project", project.as_str().into());
+        }
+        if let Some(volume) = filter.volume {
+            term("d.volume_id", volume.into());
+        }
+        if let Some(attachment) = filter.attachment {
+            term("d.id", attachment.into());
+        }
+        let terms = if terms.is_empty() { String::new() } else { format!("WHERE {}", terms.join(" AND ")) };
+        values.push(limit.into());
+        let sql = format!(
+            "SELECT d.id, d.volume_id, d.project, d.initiator, d.instance, d.host, d.mode, d.forced, d.asked_user, \
+             d.asked_request, d.asked_us, d.detached_us, r.body FROM detached d LEFT JOIN receipts r ON r.id = d.receipt \
+             {terms} ORDER BY d.detached_us DESC, d.id DESC LIMIT ?{}",
+            values.len()
+        );
+        self.all(&sql, &values, record)
+    }
+
+    /// Attachments whose grant is being taken away.
+    pub(crate) fn attachments_going(&self) -> Result<Vec<AttachmentRow>, SqlError> {
+        self.attachments_where("WHERE held = 1 AND grant_wanted = 0 ORDER BY created_us DESC, id DESC", &[])
+    }
+
+    /// Since which generation of the export a grant is wished, or gone.
+    pub(crate) fn set_wished_at(&self, id: AttachmentId, at: Generation) -> Result<(), SqlError> {
+        let sql = "UPDATE attachments SET wish_epoch = ?2, wish_counter = ?3 WHERE id = ?1";
+        self.run(sql, &values![id, at.epoch, at.counter]).map(drop)
+    }
+
+    /// Where the attachments of a volume stand.
+    pub(crate) fn attachment_statuses(&self, volume: VolumeId) -> Result<Vec<AttachmentStatus>, SqlError> {
+        let sql = "SELECT status FROM attachments WHERE volume_id = ?1";
+        self.all(sql, &values![volume], |row| row.word(0, AttachmentStatus::from_word))
     }
 
     /// The credentials of a nexus.
-    pub(crate) fn nexus(&self, volume: VolumeId, initiator: &Iqn) -> rusqlite::Result<Option<Nexus>> {
-        let sql = "SELECT user, secret, mutual_user, mutual_secret FROM nexuses WHERE volume_id = ?1 AND initiator = ?2";
-        self.conn
-            .prepare_cached(sql)?
-            .query_row(params![volume.to_string(), initiator.as_str()], |row| {
-                let side = |user: Option<String>, secret: Option<String>| {
-                    Some(ChapSide { user: user?, secret: Secret::new(secret?) })
-                };
-                let initiator = ChapSide { user: row.get(0)?, secret: Secret::new(row.get::<_, String>(1)?) };
-                Ok(Nexus(Chap { initiator, mutual: side(row.get(2)?, row.get(3)?) }))
-            })
-            .optional()
+    pub(crate) fn nexus(&self, volume: VolumeId, initiator: &Iqn) -> Result<Option<Nexus>, SqlError> {
+        let sql = "SELECT chap_user, secret, mutual_user, mutual_secret FROM nexuses \
+                   WHERE volume_id = ?1 AND initiator = ?2";
+        self.one(sql, &values![volume, initiator], |row| {
+            let side = |user: Option<String>, secret: Option<String>| {
+                Some(ChapSide { user: user?, secret: Secret::new(secret?) })
+            };
+            let initiator = ChapSide { user: row.get(0)?, secret: Secret::new(row.get::<String>(1)?) };
+            Ok(Nexus(Chap { initiator, mutual: side(row.get(2)?, row.get(3)?) }))
+        })
     }
 
     /// Keeps the credentials of a new nexus.
@@ -246,20 +444,21 @@ impl Db<'_> {
         volume: VolumeId,
         initiator: &Iqn,
         nexus: &Nexus,
-    ) -> rusqlite::Result<()> {
-        let sql = "INSERT INTO nexuses (volume_id, initiator, user, secret, mutual_user, mutual_secret) \
+    ) -> Result<(), SqlError> {
+        let sql = "INSERT INTO nexuses (volume_id, initiator, chap_user, secret, mutual_user, mutual_secret) \
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
         let Chap { initiator: own, mutual } = &nexus.0;
-        self.conn
-            .prepare_cached(sql)?
-            .execute(params![
-                volume.to_string(),
-                initiator.as_str(),
-                own.user,
+        self.run(
+            sql,
+            &values![
+                volume,
+                initiator,
+                &own.user,
                 own.secret.expose(),
-                mutual.as_ref().map(|side| &side.user),
-                mutual.as_ref().map(|side| side.secret.expose()),
-            ])
-            .map(drop)
+                mutual.as_ref().map(|side| side.user.as_str()),
+                mutual.as_ref().map(|side| side.secret.expose())
+            ],
+        )
+        .map(drop)
     }
 }

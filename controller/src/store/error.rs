@@ -1,27 +1,19 @@
-//! Why the store could not do something. Nothing that an error names was written.
+//! Why the store could not do something. Nothing that an error names was written, but for the one whose outcome is unknown.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// A failure of the store. The transaction was rolled back: what was kept before is kept now.
+use mooring_systemd::folder::FolderError;
+use rusqlite::ErrorCode;
+
+use super::sql::SqlError;
+
+/// A failure of the store. The transaction was rolled back: what was kept before is kept now. Only
+/// [`StoreError::Unknown`] says otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The state folder cannot be made or used.
-    #[error("cannot use the state folder {}: it must be a folder that the controller's user may write to", .path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// Others could put another database in the place of ours.
-    #[error("others may write to the state folder {} (mode {mode:04o}): run chmod go-w on it", .path.display())]
-    Exposed {
-        /// The folder.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
+    /// The state folder cannot hold it.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// Another controller works on it.
     #[error("another controller uses {}: stop that one first", .path.display())]
     Locked {
@@ -38,7 +30,8 @@ pub enum StoreError {
         source: rusqlite::Error,
     },
     /// The database is damaged.
-    #[error("the store {} is damaged ({why}): stop the controller and restore the last backup, then start it as restored", .path.display())]
+    #[error("the store {} is damaged ({why}): stop the controller, move this file and its -wal and -shm aside, and restore the last backup, then \
+         start it once with --restored; without a backup, rebuild the database from the agents", .path.display())]
     Corrupt {
         /// The file.
         path: PathBuf,
@@ -46,33 +39,119 @@ pub enum StoreError {
         why: String,
     },
     /// A newer controller made the database.
-    #[error("the store {} has schema {found}, and this controller knows schemas up to {known}: install the newer controller again", .path.display())]
+    #[error(
+        "the store {store} has schema {found}, and this controller knows schemas up to {known}: install the newer controller again"
+    )]
     Newer {
-        /// The file.
-        path: PathBuf,
+        /// The file or the database.
+        store: String,
         /// Its schema.
         found: i64,
         /// The newest that this controller knows.
         known: i64,
     },
     /// The configuration names another cluster.
-    #[error("the store {} belongs to cluster {kept}, not to {asked}: correct the configuration, or use that cluster's store", .path.display())]
+    #[error(
+        "the store {store} belongs to cluster {kept}, not to {asked}: correct the configuration, or use that cluster's store"
+    )]
     Cluster {
-        /// The file.
-        path: PathBuf,
+        /// The file or the database.
+        store: String,
         /// The store's.
         kept: String,
         /// The configuration's.
         asked: String,
     },
-    /// SQLite refused.
+    /// The database cannot be reached at the start.
+    #[error("cannot reach the store {store}: check that its server runs, the address, and the password file")]
+    Reach {
+        /// The database.
+        store: String,
+        /// Why.
+        #[source]
+        source: SqlError,
+    },
+    /// The server or the database is not made for us.
+    #[error("the store {store} cannot be used: {why}")]
+    Unfit {
+        /// The database.
+        store: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// The connection broke while it committed, and the server did not say later what became of it.
+    #[error(
+        "the connection to the database broke during a commit, and it is not known whether that was kept"
+    )]
+    Unknown {
+        /// How it broke.
+        #[source]
+        source: SqlError,
+    },
+    /// The file system is full.
+    #[error("cannot {op}: the file system of {} is full; free some space", .path.display())]
+    Full {
+        /// What was tried.
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// SQLite's words.
+        #[source]
+        source: SqlError,
+    },
+    /// The file system was mounted, or has become, read-only.
+    #[error("cannot {op}: {} cannot be written to; see whether its file system is mounted read-only", .path.display())]
+    ReadOnly {
+        /// What was tried.
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// SQLite's words.
+        #[source]
+        source: SqlError,
+    },
+    /// The disk failed.
+    #[error("cannot {op}: the disk under {} failed; see the kernel's log", .path.display())]
+    Disk {
+        /// What was tried.
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// SQLite's words.
+        #[source]
+        source: SqlError,
+    },
+    /// Another program holds the database.
+    #[error("cannot {op}: another program holds {} (a backup, or an sqlite3 shell?)", .path.display())]
+    Busy {
+        /// What was tried.
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// SQLite's words.
+        #[source]
+        source: SqlError,
+    },
+    /// The file was deleted, moved or replaced while the controller works with it.
+    #[error(
+        "cannot {op}: {} is not there any more, or is another file: its folder was deleted or replaced while the controller \
+         runs. Nothing more can be kept. If it was moved, move it back; else stop the controller and restore the last backup, \
+         then start it once with --restored, or rebuild the database from the agents", .path.display()
+    )]
+    Gone {
+        /// What was tried.
+        op: &'static str,
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// The database refused.
     #[error("cannot {op}")]
     Sql {
         /// What was tried.
         op: &'static str,
-        /// SQLite's words.
+        /// The database's words.
         #[source]
-        source: rusqlite::Error,
+        source: SqlError,
     },
     /// One row makes no sense.
     #[error(
@@ -82,4 +161,75 @@ pub enum StoreError {
     /// The thread of a transaction ended without an answer.
     #[error("cannot {0}: the store's thread ended")]
     Thread(&'static str),
+}
+
+/// What a failure means for whoever asked.
+pub(super) enum Cause {
+    /// Their text cannot be kept.
+    Text,
+    /// The database cannot be reached.
+    Away,
+    /// Nobody knows whether it was kept.
+    Unknown,
+    /// Another controller is to do it.
+    Fenced,
+    /// The operator must look at it, and until then nothing can be kept.
+    Stuck,
+    /// Something that the operator must look at.
+    Fault,
+}
+
+impl From<SqlError> for StoreError {
+    fn from(source: SqlError) -> Self {
+        Self::sql("run a transaction", source)
+    }
+}
+
+impl StoreError {
+    pub(super) fn sql(op: &'static str, source: impl Into<SqlError>) -> Self {
+        Self::Sql { op, source: source.into() }
+    }
+
+    pub(super) fn cause(&self) -> Cause {
+        match self {
+            Self::Unknown { .. } => Cause::Unknown,
+            Self::Reach { .. } => Cause::Away,
+            Self::Full { .. } | Self::ReadOnly { .. } | Self::Busy { .. } | Self::Gone { .. } => Cause::Stuck,
+            Self::Sql { source, .. } => match source {
+                SqlError::Nul => Cause::Text,
+                SqlError::Unreachable(_) => Cause::Away,
+                SqlError::Fenced(_) => Cause::Fenced,
+                _ => Cause::Fault,
+            },
+            _ => Cause::Fault,
+        }
+    }
+
+    /// Says what was tried, where only a statement is known to have failed; and of the embedded database's `file`, what its answer
+    /// means.
+    pub(super) fn during(self, op: &'static str, file: Option<&Path>) -> Self {
+        match (self, file) {
+            (Self::Sql { source, .. }, Some(path)) => Self::of(path, op, source),
+            (Self::Sql { source, .. }, None) => Self::Sql { op, source },
+            (other, _) => other,
+        }
+    }
+
+    /// Says what SQLite's answer means.
+    pub(super) fn of(path: &Path, op: &'static str, source: impl Into<SqlError>) -> Self {
+        let (source, path) = (source.into(), path.to_owned());
+        if matches!(source, SqlError::Gone) {
+            return Self::Gone { op, path };
+        }
+        match source.code() {
+            Some(ErrorCode::DiskFull) => Self::Full { op, path, source },
+            Some(ErrorCode::ReadOnly) => Self::ReadOnly { op, path, source },
+            Some(ErrorCode::SystemIoFailure) => Self::Disk { op, path, source },
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy { op, path, source },
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Self::Corrupt { path, why: source.to_string() }
+            }
+            _ => Self::Sql { op, source },
+        }
+    }
 }

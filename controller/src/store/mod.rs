@@ -1,71 +1,109 @@
-//! The controller's database: one SQLite file. Every wish is here before it is acknowledged, and everything that an agent is
-//! told can be made again from here.
+//! The controller's database. Every wish is here before it is acknowledged, and everything that an agent is told can be
+//! made again from here.
 //!
-//! One writer: a change is one transaction, synced once. Reads have a connection of their own and see the last commit.
-//! All calls of [`Db`] run on threads that may block; [`Store`] brings them there.
+//! [`sql`] is what both databases agree on, `sqlite` is the embedded one, `postgres` the one that several controllers share
+//! (with [`leases`] among them). The other modules are the statements, one module
+//! for each kind of object, all of them methods of [`Db`]: what a transaction works on. All calls of [`Db`] run on
+//! threads that may block; [`Store`] brings them there.
 //!
 //! What must never happen here: an answer before the sync; a generation that goes back; a status that was not derived in
 //! the transaction that changed its cause; a secret in a `Debug`, an error, or a file that others can read.
 
 mod agents;
 mod attachments;
+#[cfg(test)]
+mod contract;
 mod error;
+#[cfg(test)]
+mod faults;
+mod fences;
+mod fibre_channel;
+pub(crate) mod leases;
+mod lists;
+mod messages;
+mod places;
+mod postgres;
+mod quotas;
 mod receipts;
+mod reviews;
 mod specs;
+mod sql;
+mod sqlite;
+#[cfg(test)]
+pub(crate) mod testing;
 mod types;
 mod volumes;
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
-use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mooring_model::{ClusterId, Digest, Generation};
-use rusqlite::types::{Type, ValueRef};
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior};
-use rusqlite_migration::{M, Migrations};
+use mooring_model::ClusterId;
+use tokio::sync::{Semaphore, oneshot};
 
+use self::postgres::Postgres;
+use crate::agents::lease;
+use crate::clock::Clock;
 use crate::service::Refusal;
+use sql::{Row, Sql, Value, values};
+use sqlite::{READERS, Sqlite, Told};
 
-pub(crate) use attachments::{AttachmentRow, Nexus};
+pub(crate) use self::postgres::Dialer;
+pub use self::postgres::PostgresOptions;
+pub(crate) use agents::{AgentRow, Heard, Said};
+pub(crate) use attachments::{Asked, AttachmentRow, DetachedFilter, Nexus};
+use error::Cause;
 pub use error::StoreError;
+pub(crate) use fences::FenceRow;
+pub(crate) use messages::Event;
+pub(crate) use places::Place;
+pub(crate) use reviews::ReviewKind;
 pub(crate) use specs::{Kind, SpecRow, Wish};
+pub use sql::SqlError;
 pub(crate) use types::DEFAULT_TYPE;
-pub(crate) use volumes::VolumeRow;
+pub(crate) use volumes::{Tried, VolumeRow};
 
-/// The database's name in the state folder.
-pub(crate) const FILE_NAME: &str = "mooring-controller.db";
-
-/// Every schema ever released, oldest first. Only ever appended to.
-const SCHEMAS: [&str; 1] = [include_str!("schema/1.sql")];
-
-/// How long a change waits for somebody else's lock on the file (an operator's sqlite3 shell).
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Statements that stay prepared: all there are, nearly.
-const STATEMENTS_CACHED: usize = 96;
+/// How long a change that may wait does wait for another one.
+const SHARE_WAIT: Duration = Duration::from_millis(25);
 
 /// The database, for asynchronous callers. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Store {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
-    writer: Mutex<Connection>,
-    reader: Mutex<Connection>,
+    engine: Engine,
     cluster: ClusterId,
-    /// Held as long as the store: two controllers on one file would each think the other's writes impossible.
-    _lock: fs::File,
+    clock: Clock,
+    /// Places for reads of the embedded database: they are waited for here and not on threads.
+    reads: Arc<Semaphore>,
+}
+
+enum Engine {
+    Sqlite(Arc<Sqlite>),
+    Postgres(Postgres),
+}
+
+/// Which database.
+#[derive(Debug, Clone)]
+pub enum Database {
+    /// The embedded one, in this folder, which is made when it is not there.
+    Embedded(PathBuf),
+    /// One that several controllers may share.
+    Postgres(Box<PostgresOptions>),
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("cluster", &self.shared.cluster).finish_non_exhaustive()
+    }
 }
 
 /// What a transaction works on.
 pub(crate) struct Db<'a> {
-    conn: &'a Connection,
+    sql: &'a dyn Sql,
     /// One time for all of a transaction.
     pub(crate) now: SystemTime,
 }
@@ -74,13 +112,19 @@ pub(crate) struct Db<'a> {
 #[derive(Debug)]
 pub(crate) enum Abort {
     /// The store failed.
-    Store(rusqlite::Error),
+    Store(StoreError),
     /// The rules say no.
     Refused(Refusal),
 }
 
-impl From<rusqlite::Error> for Abort {
-    fn from(error: rusqlite::Error) -> Self {
+impl From<SqlError> for Abort {
+    fn from(error: SqlError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl From<StoreError> for Abort {
+    fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
@@ -94,32 +138,73 @@ impl From<Refusal> for Abort {
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         tracing::error!(error = %mooring_model::Chain(&error), "the store failed");
+        match error.cause() {
+            Cause::Text => {
+                return Self::Invalid("Invalid input received: a text holds a NUL character".to_owned());
+            }
+            Cause::Away => {
+                return Self::Unavailable(
+                    "the controller's database cannot be reached: nothing was changed, try again".to_owned(),
+                );
+            }
+            Cause::Unknown => {
+                return Self::Unavailable(
+                    "the connection to the controller's database broke while it kept this change: whether it was kept is \
+                     not known; look, or ask again with the same id"
+                        .to_owned(),
+                );
+            }
+            Cause::Fenced => {
+                return Self::Unavailable("another controller has taken over: ask again".to_owned());
+            }
+            Cause::Stuck => {
+                return Self::Unavailable(
+                    "the controller's store takes no changes now, and nothing was changed: its log says what to do".to_owned(),
+                );
+            }
+            Cause::Fault => {}
+        }
         // What the file is and where it lies is the operator's business, and stands in the log.
         Self::Internal("the controller's store failed; its log says more. Try again".to_owned())
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A transaction that a panic has cut short was rolled back when it was dropped.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Store {
-    /// Opens the store in this folder; makes both when they are not there. Blocks.
-    pub(crate) fn open(dir: &Path, cluster: Option<ClusterId>) -> Result<Self, StoreError> {
-        let path = dir.join(FILE_NAME);
-        make_private(dir, &path)?;
-        let held = take_lock(dir)?;
-        let mut writer = connect(&path)?;
-        check(&path, &writer)?;
-        configure(&writer).map_err(|source| StoreError::Sql { op: "set up the store", source })?;
-        migrate(&path, &mut writer)?;
-        let cluster = own_cluster(&path, &writer, cluster)?;
-        let db = Db { conn: &writer, now: SystemTime::now() };
-        db.make_default_type().map_err(|source| StoreError::Sql { op: "make the default type", source })?;
-        let reader = connect(&path)?;
-        let shared = Shared { writer: Mutex::new(writer), reader: Mutex::new(reader), cluster, _lock: held };
-        Ok(Self { shared: Arc::new(shared) })
+    /// Opens the store; brings it to this controller's schema. Blocks.
+    pub(crate) fn open(
+        database: Database,
+        cluster: Option<ClusterId>,
+        clock: Clock,
+    ) -> Result<Self, StoreError> {
+        let (engine, shown) = match database {
+            Database::Embedded(dir) => {
+                let sqlite = Sqlite::open(&dir)?;
+                let shown = sqlite.path().display().to_string();
+                (Engine::Sqlite(Arc::new(sqlite)), shown)
+            }
+            Database::Postgres(options) => {
+                let postgres = Postgres::open(*options)?;
+                let shown = postgres.shown().to_owned();
+                (Engine::Postgres(postgres), shown)
+            }
+        };
+        let prepare = move |db: &Db<'_>| {
+            let cluster = own_cluster(db, &shown, cluster)?;
+            db.make_default_type().map_err(|source| StoreError::sql("make the default type", source))?;
+            Ok(cluster)
+        };
+        let cluster = engine.prepare("prepare the store", clock.now(), prepare)?;
+        Ok(Self {
+            shared: Arc::new(Shared { engine, cluster, clock, reads: Arc::new(Semaphore::new(READERS)) }),
+        })
+    }
+
+    /// How a shared database is reached; `None`: it is ours alone.
+    pub(crate) fn dialer(&self) -> Option<Arc<Dialer>> {
+        match &self.shared.engine {
+            Engine::Sqlite(_) => None,
+            Engine::Postgres(postgres) => Some(postgres.dialer()),
+        }
     }
 
     /// The cluster's id.
@@ -127,15 +212,95 @@ impl Store {
         self.shared.cluster
     }
 
-    /// Runs one transaction. An error rolls it back. It runs to its end even when nobody waits for it any more.
+    /// How many transactions have changed something since the start: each is one sync. `None`: the database server counts
+    /// its own.
+    pub(crate) fn commits(&self) -> Option<u64> {
+        match &self.shared.engine {
+            Engine::Sqlite(sqlite) => Some(sqlite.commits()),
+            Engine::Postgres(_) => None,
+        }
+    }
+
+    /// Runs one transaction. An error rolls it back. It runs to its end even when nobody waits for it any more. The work
+    /// may run more than once, and only its last run counts: it must do nothing but speak to its `Db`.
     pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        op: &'static str,
+        work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let answered = self.queue(work);
+        self.combine();
+        self.answer_of(op, answered.await.map_err(|_| StoreError::Thread(op)))
+    }
+
+    /// As [`Store::write`], for what a crash may lose without harm because it is seen again: it waits a moment for
+    /// another change, to share its sync.
+    pub(crate) async fn write_soon<T: Send + 'static>(
+        &self,
+        op: &'static str,
+        work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let mut answered = self.queue(work);
+        let ran = if let Ok(ran) = tokio::time::timeout(SHARE_WAIT, &mut answered).await {
+            ran
+        } else {
+            self.combine();
+            answered.await
+        };
+        self.answer_of(op, ran.map_err(|_| StoreError::Thread(op)))
+    }
+
+    fn queue<T: Send + 'static>(
+        &self,
+        work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
+    ) -> oneshot::Receiver<Result<T, Abort>> {
+        let (answer, answered) = oneshot::channel();
+        let now = self.shared.clock.now();
+        match &self.shared.engine {
+            Engine::Sqlite(sqlite) => sqlite.queue(Box::new(move |sql| {
+                let done = work(&Db { sql, now });
+                let keep = done.is_ok();
+                let told: Told = Box::new(move |kept| {
+                    // Nobody waits any more: it is done all the same.
+                    drop(answer.send(match (done, kept) {
+                        (Ok(_), Err(error)) => Err(error.into()),
+                        (done, _) => done,
+                    }));
+                });
+                (keep, told)
+            })),
+            Engine::Postgres(postgres) => postgres.write(
+                lease::fence(),
+                move |sql| work(&Db { sql, now }),
+                move |done| drop(answer.send(done)),
+            ),
+        }
+        answered
+    }
+
+    /// Sees that what is queued is done. PostgreSQL begins by itself.
+    fn combine(&self) {
+        if let Engine::Sqlite(sqlite) = &self.shared.engine
+            && sqlite.must_combine()
+        {
+            let combiner = Combiner(Some(Arc::clone(sqlite)));
+            tokio::task::spawn_blocking(move || combiner.run());
+        }
+    }
+
+    /// Reads the last commit: one object with what belongs to it, by its id. Of the embedded database that is some tens of
+    /// microseconds of the page cache, less than it takes to hand it to another thread and back: it runs where it is asked
+    /// for.
+    pub(crate) async fn read_one<T: Send + 'static>(
         &self,
         op: &'static str,
         work: impl FnOnce(&Db<'_>) -> Result<T, Abort> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let shared = Arc::clone(&self.shared);
-        let run = tokio::task::spawn_blocking(move || write_now(&shared, work));
-        answer(op, run.await)
+        let now = self.shared.clock.now();
+        match &self.shared.engine {
+            Engine::Sqlite(sqlite) => self.answer_of(op, Ok(sqlite.read_one(|sql| work(&Db { sql, now })))),
+            Engine::Postgres(_) => self.read(op, work).await,
+        }
     }
 
     /// Reads the last commit.
@@ -145,174 +310,196 @@ impl Store {
         work: impl FnOnce(&Db<'_>) -> Result<T, Abort> + Send + 'static,
     ) -> Result<T, Refusal> {
         let shared = Arc::clone(&self.shared);
+        let now = shared.clock.now();
+        if let Engine::Postgres(postgres) = &self.shared.engine {
+            let (answer, answered) = oneshot::channel();
+            postgres.read(move |sql| work(&Db { sql, now }), move |done| drop(answer.send(done)));
+            return self.answer_of(op, answered.await.map_err(|_| StoreError::Thread(op)));
+        }
+        let place =
+            Arc::clone(&self.shared.reads).acquire_owned().await.map_err(|_| StoreError::Thread(op))?;
         let run = tokio::task::spawn_blocking(move || {
-            let mut reader = lock(&shared.reader);
-            // One snapshot for all of a read.
-            let transaction = reader.transaction_with_behavior(TransactionBehavior::Deferred)?;
-            work(&Db { conn: &transaction, now: SystemTime::now() })
+            // It is given back when the read has ended, whether or not somebody still waits for it.
+            let _place = place;
+            match &shared.engine {
+                Engine::Sqlite(sqlite) => sqlite.read(|sql| work(&Db { sql, now })),
+                Engine::Postgres(_) => Err(StoreError::Thread(op).into()),
+            }
         });
-        answer(op, run.await)
+        self.answer_of(op, run.await.map_err(|_| StoreError::Thread(op)))
     }
 
-    /// As [`Store::write`], for the start, where there may be no runtime yet.
-    pub(crate) fn write_blocking<T>(
+    /// As [`Store::read`], for tests without a runtime.
+    #[cfg(test)]
+    pub(crate) fn read_blocking<T>(
         &self,
-        op: &'static str,
         work: impl FnOnce(&Db<'_>) -> Result<T, Abort>,
     ) -> Result<T, Refusal> {
-        answer(op, Ok(write_now(&self.shared, work)))
+        let now = self.shared.clock.now();
+        let done = match &self.shared.engine {
+            Engine::Sqlite(sqlite) => sqlite.read(|sql| work(&Db { sql, now })),
+            Engine::Postgres(_) => Err(StoreError::Thread("read").into()),
+        };
+        self.answer_of("read", Ok(done))
+    }
+
+    /// As [`Store::write`], for the start, where there may be no runtime yet, and where who is told of a failure may know its
+    /// inside.
+    pub(crate) fn prepare<T: Send + 'static>(
+        &self,
+        op: &'static str,
+        work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.shared.engine.prepare(op, self.shared.clock.now(), work)
+    }
+
+    fn answer_of<T>(
+        &self,
+        op: &'static str,
+        ran: Result<Result<T, Abort>, StoreError>,
+    ) -> Result<T, Refusal> {
+        match ran {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(Abort::Refused(refusal))) => Err(refusal),
+            Ok(Err(Abort::Store(error))) => Err(error.during(op, self.shared.engine.file()).into()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
-fn write_now<T>(shared: &Shared, work: impl FnOnce(&Db<'_>) -> Result<T, Abort>) -> Result<T, Abort> {
-    let mut writer = lock(&shared.writer);
-    // Immediate: the lock is taken before the first look, so that no look is stale when the write comes.
-    let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let value = work(&Db { conn: &transaction, now: SystemTime::now() })?;
-    transaction.commit()?;
-    Ok(value)
+/// Who runs what is queued. A runtime that ends drops it before it has begun: then nobody does, and what is queued, which may
+/// hold this store and with it the lock on its file, goes with it.
+struct Combiner(Option<Arc<Sqlite>>);
+
+impl Combiner {
+    fn run(mut self) {
+        if let Some(sqlite) = self.0.take() {
+            sqlite.combine();
+        }
+    }
 }
 
-fn answer<T>(op: &'static str, ran: Result<Result<T, Abort>, tokio::task::JoinError>) -> Result<T, Refusal> {
-    match ran {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(Abort::Refused(refusal))) => Err(refusal),
-        Ok(Err(Abort::Store(source))) => Err(StoreError::Sql { op, source }.into()),
-        Err(_) => Err(StoreError::Thread(op).into()),
+impl Drop for Combiner {
+    fn drop(&mut self) {
+        if let Some(sqlite) = self.0.take() {
+            sqlite.abandon();
+        }
+    }
+}
+
+impl Engine {
+    /// The embedded database's.
+    fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Sqlite(sqlite) => Some(sqlite.path()),
+            Self::Postgres(_) => None,
+        }
+    }
+
+    fn prepare<T: Send + 'static>(
+        &self,
+        op: &'static str,
+        now: SystemTime,
+        work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.write_blocking(now, work).map_err(|abort| match abort {
+            Abort::Store(error) => error.during(op, self.file()),
+            Abort::Refused(refusal) => StoreError::Row(refusal.to_string()),
+        })
+    }
+
+    fn write_blocking<T: Send + 'static>(
+        &self,
+        now: SystemTime,
+        work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
+    ) -> Result<T, Abort> {
+        match self {
+            Self::Sqlite(sqlite) => sqlite.write(|sql| work(&Db { sql, now })),
+            Self::Postgres(postgres) => {
+                let (answer, answered) = mpsc::channel();
+                let tell = move |done| drop(answer.send(done));
+                postgres.write(None, move |sql| work(&Db { sql, now }), tell);
+                answered.recv().map_err(|_| StoreError::Thread("prepare the store"))?
+            }
+        }
     }
 }
 
 impl Db<'_> {
-    pub(crate) fn meta(&self, key: &str) -> rusqlite::Result<Option<String>> {
-        meta(self.conn, key)
+    fn run(&self, sql: &str, values: &[Value]) -> Result<u64, SqlError> {
+        self.sql.run(sql, values)
     }
 
-    pub(crate) fn set_meta(&self, key: &str, value: &str) -> rusqlite::Result<()> {
-        set_meta(self.conn, key, value)
+    fn all<T>(
+        &self,
+        sql: &str,
+        values: &[Value],
+        map: impl Fn(&mut Row) -> Result<T, SqlError>,
+    ) -> Result<Vec<T>, SqlError> {
+        let mut all = Vec::new();
+        self.sql.each(sql, values, &mut |row| {
+            all.push(map(row)?);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    fn one<T>(
+        &self,
+        sql: &str,
+        values: &[Value],
+        map: impl Fn(&mut Row) -> Result<T, SqlError>,
+    ) -> Result<Option<T>, SqlError> {
+        self.sql.rows(sql, values)?.first_mut().map(map).transpose()
+    }
+
+    pub(crate) fn meta(&self, key: &str) -> Result<Option<String>, SqlError> {
+        self.one("SELECT value FROM meta WHERE key = ?1", &values![key], |row| row.get(0))
+    }
+
+    pub(crate) fn set_meta(&self, key: &str, value: &str) -> Result<(), SqlError> {
+        let sql = "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+        self.run(sql, &values![key, value]).map(drop)
+    }
+
+    /// What keeps this database from being rebuilt: how many volumes, attachments, wishes, receipts, and types beside the
+    /// one that is made with it.
+    pub(crate) fn holds(&self) -> Result<u64, SqlError> {
+        let sql = "SELECT (SELECT COUNT(*) FROM volumes) + (SELECT COUNT(*) FROM specs) + \
+                   (SELECT COUNT(*) FROM detached) + (SELECT COUNT(*) FROM receipts) + \
+                   (SELECT COUNT(*) FROM volume_types WHERE name <> ?1)";
+        Ok(self.one(sql, &values![DEFAULT_TYPE], |row| row.get(0))?.unwrap_or(0))
     }
 
     /// Raised by every restore.
-    pub(crate) fn epoch(&self) -> rusqlite::Result<u64> {
+    pub(crate) fn epoch(&self) -> Result<u64, SqlError> {
         Ok(self.meta("epoch")?.and_then(|text| text.parse().ok()).unwrap_or(1))
     }
 
     /// Raises the epoch, to at least this.
-    pub(crate) fn raise_epoch(&self, at_least: u64) -> rusqlite::Result<u64> {
+    pub(crate) fn raise_epoch(&self, at_least: u64) -> Result<u64, SqlError> {
         let epoch = self.epoch()?.saturating_add(1).max(at_least);
         self.set_meta("epoch", &epoch.to_string())?;
         Ok(epoch)
     }
 }
 
-/// Makes folder and file so that nobody else can read them, and makes their names durable.
-fn make_private(dir: &Path, path: &Path) -> Result<(), StoreError> {
-    let folder = |source: io::Error| StoreError::Folder { path: dir.to_owned(), source };
-    if !dir.is_dir() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(folder)?;
-        if let Some(parent) = dir.parent() {
-            fs::File::open(parent).and_then(|parent| parent.sync_all()).map_err(folder)?;
-        }
-    }
-    // A folder that an operator made is not changed. But whoever may write to it may put another file in the place of ours.
-    let mode = fs::metadata(dir).map_err(folder)?.permissions().mode() & 0o7777;
-    if mode & 0o022 != 0 {
-        return Err(StoreError::Exposed { path: dir.to_owned(), mode });
-    }
-    // SQLite gives its -wal and -shm files the permissions of the database.
-    let file =
-        fs::OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path).map_err(folder)?;
-    file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(folder)?;
-    fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(folder)
-}
-
-fn take_lock(dir: &Path) -> Result<fs::File, StoreError> {
-    let path = dir.join("mooring-controller.lock");
-    let file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(|source| StoreError::Folder { path: dir.to_owned(), source })?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(fs::TryLockError::WouldBlock) => Err(StoreError::Locked { path }),
-        Err(fs::TryLockError::Error(source)) => Err(StoreError::Folder { path: dir.to_owned(), source }),
-    }
-}
-
-fn connect(path: &Path) -> Result<Connection, StoreError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let open = |source| StoreError::Open { path: path.to_owned(), source };
-    let conn = Connection::open_with_flags(path, flags).map_err(open)?;
-    conn.busy_timeout(BUSY_TIMEOUT).map_err(open)?;
-    conn.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
-    Ok(conn)
-}
-
-/// Refuses a database that is damaged or comes from a newer controller, before anything is written to it.
-fn check(path: &Path, conn: &Connection) -> Result<(), StoreError> {
-    let look = |source| StoreError::Sql { op: "check the store", source };
-    let found: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(look)?;
-    let known = i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX);
-    if found > known {
-        return Err(StoreError::Newer { path: path.to_owned(), found, known });
-    }
-    let verdict: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(look)?;
-    if verdict != "ok" {
-        return Err(StoreError::Corrupt { path: path.to_owned(), why: verdict });
-    }
-    Ok(())
-}
-
-fn configure(conn: &Connection) -> rusqlite::Result<()> {
-    conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0))?;
-    // FULL: every commit syncs the log. NORMAL would lose acknowledged wishes in a power cut.
-    conn.pragma_update(None, "synchronous", "FULL")?;
-    conn.pragma_update(None, "foreign_keys", "ON")?;
-    // A revoked secret does not stay behind in free pages.
-    conn.pragma_update(None, "secure_delete", "ON")?;
-    conn.pragma_update(None, "trusted_schema", "OFF")
-}
-
-fn migrate(path: &Path, conn: &mut Connection) -> Result<(), StoreError> {
-    match Migrations::new(SCHEMAS.map(M::up).to_vec()).to_latest(conn) {
-        Ok(()) => Ok(()),
-        Err(rusqlite_migration::Error::RusqliteError { err: source, .. }) => {
-            Err(StoreError::Sql { op: "bring the store to this controller's schema", source })
-        }
-        Err(error) => Err(StoreError::Corrupt { path: path.to_owned(), why: error.to_string() }),
-    }
-}
-
 /// The cluster whose database this is; made with it.
-fn own_cluster(path: &Path, conn: &Connection, asked: Option<ClusterId>) -> Result<ClusterId, StoreError> {
-    let op = "read the cluster's id";
-    let kept = meta(conn, "cluster_id").map_err(|source| StoreError::Sql { op, source })?;
+fn own_cluster(db: &Db<'_>, store: &str, asked: Option<ClusterId>) -> Result<ClusterId, StoreError> {
+    let kept = db.meta("cluster_id").map_err(|source| StoreError::sql("read the cluster's id", source))?;
     if let Some(kept) = kept {
         let cluster: ClusterId = kept.parse().map_err(|_| StoreError::Row("the cluster's id".to_owned()))?;
         return match asked {
             Some(asked) if asked != cluster => {
-                Err(StoreError::Cluster { path: path.to_owned(), kept, asked: asked.to_string() })
+                Err(StoreError::Cluster { store: store.to_owned(), kept, asked: asked.to_string() })
             }
             Some(_) | None => Ok(cluster),
         };
     }
     let cluster = asked.unwrap_or_else(ClusterId::random);
-    set_meta(conn, "cluster_id", &cluster.to_string())
-        .map_err(|source| StoreError::Sql { op: "give the cluster an id", source })?;
+    db.set_meta("cluster_id", &cluster.to_string())
+        .map_err(|source| StoreError::sql("give the cluster an id", source))?;
     Ok(cluster)
-}
-
-fn meta(conn: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
-    conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?
-        .query_row([key], |row| row.get(0))
-        .optional()
-}
-
-fn set_meta(conn: &Connection, key: &str, value: &str) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-    conn.prepare_cached(sql)?.execute([key, value]).map(drop)
 }
 
 /// Microseconds since 1970; a clock before that counts as 1970.
@@ -322,46 +509,4 @@ pub(crate) fn micros(time: SystemTime) -> i64 {
 
 pub(crate) fn time_of(micros: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or(0))
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn wrong(index: usize, what: &str) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(index, Type::Text, what.to_owned().into())
-}
-
-/// A column that holds the text form of something.
-fn parsed<T: FromStr>(row: &Row<'_>, index: usize) -> rusqlite::Result<T> {
-    let text: String = row.get(index)?;
-    text.parse().map_err(|_| wrong(index, "a text that is not what its column holds"))
-}
-
-fn parsed_opt<T: FromStr>(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<T>> {
-    if row.get_ref(index)? == ValueRef::Null { Ok(None) } else { parsed(row, index).map(Some) }
-}
-
-/// A column that holds one of the API's words.
-fn word<T>(row: &Row<'_>, index: usize, from: impl Fn(&str) -> Option<T>) -> rusqlite::Result<T> {
-    let text: String = row.get(index)?;
-    from(&text).ok_or_else(|| wrong(index, "an unknown word"))
-}
-
-fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::Result<T> {
-    let text: String = row.get(index)?;
-    serde_json::from_str(&text).map_err(|_| wrong(index, "not the JSON that its column holds"))
-}
-
-fn time_opt(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<SystemTime>> {
-    Ok(row.get::<_, Option<i64>>(index)?.map(time_of))
-}
-
-fn generation(row: &Row<'_>, epoch: usize, counter: usize) -> rusqlite::Result<Generation> {
-    let number = |index| Ok::<_, rusqlite::Error>(u64::try_from(row.get::<_, i64>(index)?).unwrap_or(0));
-    Ok(Generation { epoch: number(epoch)?, counter: number(counter)? })
-}
-
-fn digest(row: &Row<'_>, index: usize) -> rusqlite::Result<Digest> {
-    Digest::new(row.get::<_, Vec<u8>>(index)?).ok_or_else(|| wrong(index, "not a digest"))
 }

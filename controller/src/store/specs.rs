@@ -5,9 +5,9 @@ use std::fmt;
 
 use mooring_api::{Message, v1};
 use mooring_model::{AgentId, Digest, Generation, Stamp, VolumeId};
-use rusqlite::{OptionalExtension, Row, params};
 
-use super::{Db, digest, generation, parsed, parsed_opt, signed};
+use super::Db;
+use super::sql::{Row, SqlError, values};
 
 /// Of what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -93,35 +93,51 @@ pub(crate) struct SpecRow {
     pub(crate) settled: bool,
 }
 
-fn spec(row: &Row<'_>) -> rusqlite::Result<SpecRow> {
-    let digest = digest(row, 2)?;
+fn spec(row: &mut Row) -> Result<SpecRow, SqlError> {
+    let digest = row.digest(2)?;
     Ok(SpecRow {
-        stamp: Stamp { generation: generation(row, 0, 1)?, digest: digest.clone() },
+        stamp: Stamp { generation: row.generation(0, 1)?, digest: digest.clone() },
         wish: Wish { body: row.get(3)?, opaque: row.get(4)?, hard: row.get(5)?, digest },
         settled: row.get(6)?,
     })
+}
+
+/// The statement that [`Db::insert_spec`] runs, with what it does when there is a wish already.
+macro_rules! insert_spec {
+    ($on_conflict:literal) => {
+        concat!(
+            "INSERT INTO specs (volume_id, kind, agent_id, epoch, counter, digest, body, opaque, hard, settled) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            $on_conflict
+        )
+    };
 }
 
 const COLUMNS: &str = "epoch, counter, digest, body, opaque, hard, settled";
 
 impl Db<'_> {
     /// One wish.
-    pub(crate) fn spec(&self, volume: VolumeId, kind: Kind) -> rusqlite::Result<Option<SpecRow>> {
+    pub(crate) fn spec(&self, volume: VolumeId, kind: Kind) -> Result<Option<SpecRow>, SqlError> {
         let sql = format!("SELECT {COLUMNS} FROM specs WHERE volume_id = ?1 AND kind = ?2 AND agent_id = ?3");
-        let mut query = self.conn.prepare_cached(&sql)?;
-        query.query_row(params![volume.to_string(), kind.word(), kind.agent()], spec).optional()
+        self.one(&sql, &values![volume, kind.word(), kind.agent()], spec)
     }
 
-    /// Wishes this. The same content again changes nothing; another content is a new generation. Returns the generation.
-    pub(crate) fn wish(&self, volume: VolumeId, kind: Kind, wish: &Wish) -> rusqlite::Result<Generation> {
+    /// Wishes this. The same content again changes nothing; another content is a new generation. Returns the generation, and
+    /// whether it is new.
+    pub(crate) fn wish(
+        &self,
+        volume: VolumeId,
+        kind: Kind,
+        wish: &Wish,
+    ) -> Result<(Generation, bool), SqlError> {
         match self.spec(volume, kind)? {
-            Some(kept) if kept.wish.digest == wish.digest => Ok(kept.stamp.generation),
-            kept => self.put_wish(volume, kind, wish, kept.as_ref(), 0),
+            Some(kept) if kept.wish.digest == wish.digest => Ok((kept.stamp.generation, false)),
+            kept => Ok((self.put_wish(volume, kind, wish, kept.as_ref(), 0)?, true)),
         }
     }
 
     /// The same content as a newer generation, newer than `than`, too.
-    pub(crate) fn renew(&self, volume: VolumeId, kind: Kind, than: Generation) -> rusqlite::Result<()> {
+    pub(crate) fn renew(&self, volume: VolumeId, kind: Kind, than: Generation) -> Result<(), SqlError> {
         if let Some(kept) = self.spec(volume, kind)? {
             self.put_wish(volume, kind, &kept.wish, Some(&kept), than.counter)?;
         }
@@ -135,27 +151,49 @@ impl Db<'_> {
         wish: &Wish,
         kept: Option<&SpecRow>,
         above: u64,
-    ) -> rusqlite::Result<Generation> {
+    ) -> Result<Generation, SqlError> {
         let last = kept.map_or(Generation::ZERO, |kept| kept.stamp.generation);
         let epoch = self.epoch()?.max(last.epoch);
         let generation = Generation { epoch, counter: last.counter.max(above) }.next();
-        let sql = "INSERT INTO specs (volume_id, kind, agent_id, epoch, counter, digest, body, opaque, hard, settled) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0) \
-                   ON CONFLICT (volume_id, kind, agent_id) DO UPDATE SET epoch = excluded.epoch, \
-                   counter = excluded.counter, digest = excluded.digest, body = excluded.body, \
-                   opaque = excluded.opaque, hard = excluded.hard, settled = 0";
-        self.conn.prepare_cached(sql)?.execute(params![
-            volume.to_string(),
-            kind.word(),
-            kind.agent(),
-            signed(generation.epoch),
-            signed(generation.counter),
-            wish.digest.as_bytes(),
-            wish.body,
-            wish.opaque,
-            wish.hard,
-        ])?;
+        let sql = insert_spec!(
+            " ON CONFLICT (volume_id, kind, agent_id) DO UPDATE SET epoch = excluded.epoch, \
+             counter = excluded.counter, digest = excluded.digest, body = excluded.body, \
+             opaque = excluded.opaque, hard = excluded.hard, settled = excluded.settled"
+        );
+        self.insert_spec(sql, volume, kind, generation, wish, false)?;
         Ok(generation)
+    }
+
+    fn insert_spec(
+        &self,
+        sql: &str,
+        volume: VolumeId,
+        kind: Kind,
+        at: Generation,
+        wish: &Wish,
+        settled: bool,
+    ) -> Result<(), SqlError> {
+        self.run(
+            sql,
+            &values![
+                volume,
+                kind.word(),
+                kind.agent(),
+                at.epoch,
+                at.counter,
+                wish.digest.as_bytes(),
+                wish.body.as_deref(),
+                wish.opaque.as_slice(),
+                wish.hard,
+                settled
+            ],
+        )
+        .map(drop)
+    }
+
+    /// Keeps a wish as an agent keeps it: with its generation and its digest.
+    pub(crate) fn keep_spec(&self, volume: VolumeId, kind: Kind, kept: &SpecRow) -> Result<(), SqlError> {
+        self.insert_spec(insert_spec!(""), volume, kind, kept.stamp.generation, &kept.wish, kept.settled)
     }
 
     /// A connection's tombstone has become true. Only of this generation: a newer wish is not settled by an older answer.
@@ -164,33 +202,24 @@ impl Db<'_> {
         volume: VolumeId,
         agent: AgentId,
         at: Generation,
-    ) -> rusqlite::Result<bool> {
+    ) -> Result<bool, SqlError> {
         let sql = "UPDATE specs SET settled = 1 WHERE volume_id = ?1 AND kind = 'connection' AND agent_id = ?2 \
                    AND epoch = ?3 AND counter = ?4 AND body IS NULL AND settled = 0";
-        let changed = self.conn.prepare_cached(sql)?.execute(params![
-            volume.to_string(),
-            agent.to_string(),
-            signed(at.epoch),
-            signed(at.counter)
-        ])?;
-        Ok(changed > 0)
+        Ok(self.run(sql, &values![volume, agent, at.epoch, at.counter])? > 0)
     }
 
     /// Connections of one host that are wished, or whose end is not known to be true.
-    pub(crate) fn connections_on(&self, agent: AgentId) -> rusqlite::Result<Vec<VolumeId>> {
+    pub(crate) fn connections_on(&self, agent: AgentId) -> Result<Vec<VolumeId>, SqlError> {
         // Also where a detach goes on although the host has let go: its grant was given back for a while.
         let sql = "SELECT volume_id FROM specs WHERE kind = 'connection' AND agent_id = ?1 AND settled = 0 \
                    UNION SELECT volume_id FROM attachments WHERE native = ?1 AND grant_wanted = 1 AND connect_ever = 1 \
                    AND status IN ('detaching', 'error_attaching')";
-        let mut query = self.conn.prepare_cached(sql)?;
-        query.query_map([agent.to_string()], |row| parsed(row, 0))?.collect()
+        self.all(sql, &values![agent], |row| row.parsed(0))
     }
 
     /// Hosts that a volume has a connection to, wished or going.
-    pub(crate) fn connections_of(&self, volume: VolumeId) -> rusqlite::Result<Vec<AgentId>> {
+    pub(crate) fn connections_of(&self, volume: VolumeId) -> Result<Vec<AgentId>, SqlError> {
         let sql = "SELECT agent_id FROM specs WHERE kind = 'connection' AND volume_id = ?1";
-        let mut query = self.conn.prepare_cached(sql)?;
-        let rows = query.query_map([volume.to_string()], |row| parsed_opt(row, 0))?;
-        Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().flatten().collect())
+        self.all(sql, &values![volume], |row| row.parsed(0))
     }
 }

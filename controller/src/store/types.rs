@@ -2,25 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{OptionalExtension, params};
 use uuid::Uuid;
 
-use super::{Db, micros, parsed};
+use super::Db;
+use super::sql::{Row, SqlError, values};
 use crate::domain::VolumeType;
 
 /// The type of those who name none; made with the database.
 pub(crate) const DEFAULT_TYPE: &str = "__DEFAULT__";
 
-const COLUMNS: &str = "id, name, description, is_public";
+pub(super) const COLUMNS: &str = "id, name, description, is_public";
 
-type Plain = (Uuid, String, Option<String>, bool);
+pub(super) type Plain = (Uuid, String, Option<String>, bool);
 
-fn plain(row: &rusqlite::Row<'_>) -> rusqlite::Result<Plain> {
-    Ok((parsed(row, 0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+pub(super) fn plain(row: &mut Row) -> Result<Plain, SqlError> {
+    Ok((row.parsed(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
 }
 
 impl Db<'_> {
-    pub(super) fn make_default_type(&self) -> rusqlite::Result<()> {
+    pub(super) fn make_default_type(&self) -> Result<(), SqlError> {
         if self.type_by_name(DEFAULT_TYPE)?.is_none() {
             self.insert_type(&VolumeType {
                 id: Uuid::new_v4(),
@@ -33,84 +33,121 @@ impl Db<'_> {
         Ok(())
     }
 
-    fn with_specs(&self, (id, name, description, is_public): Plain) -> rusqlite::Result<VolumeType> {
-        let mut query = self.conn.prepare_cached("SELECT key, value FROM extra_specs WHERE type_id = ?1")?;
-        let rows = query.query_map([id.to_string()], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        Ok(VolumeType { id, name, description, is_public, extra_specs: rows.collect::<Result<_, _>>()? })
+    fn with_specs(&self, (id, name, description, is_public): Plain) -> Result<VolumeType, SqlError> {
+        let sql = "SELECT key, value FROM extra_specs WHERE type_id = ?1";
+        let specs = self.all(sql, &values![id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        Ok(VolumeType { id, name, description, is_public, extra_specs: specs.into_iter().collect() })
     }
 
-    /// All types, by name.
-    pub(crate) fn types(&self) -> rusqlite::Result<Vec<VolumeType>> {
-        let mut query =
-            self.conn.prepare_cached(&format!("SELECT {COLUMNS} FROM volume_types ORDER BY name"))?;
-        let rows = query.query_map([], plain)?.collect::<rusqlite::Result<Vec<_>>>()?;
-        rows.into_iter().map(|row| self.with_specs(row)).collect()
+    /// All names.
+    pub(crate) fn type_names(&self) -> Result<Vec<String>, SqlError> {
+        self.all("SELECT name FROM volume_types ORDER BY name", &[], |row| row.get(0))
     }
 
     /// One type.
-    pub(crate) fn type_by_id(&self, id: Uuid) -> rusqlite::Result<Option<VolumeType>> {
-        let mut query =
-            self.conn.prepare_cached(&format!("SELECT {COLUMNS} FROM volume_types WHERE id = ?1"))?;
-        query.query_row([id.to_string()], plain).optional()?.map(|row| self.with_specs(row)).transpose()
+    pub(crate) fn type_by_id(&self, id: Uuid) -> Result<Option<VolumeType>, SqlError> {
+        let sql = format!("SELECT {COLUMNS} FROM volume_types WHERE id = ?1");
+        self.one(&sql, &values![id], plain)?.map(|row| self.with_specs(row)).transpose()
     }
 
     /// One type.
-    pub(crate) fn type_by_name(&self, name: &str) -> rusqlite::Result<Option<VolumeType>> {
-        let mut query =
-            self.conn.prepare_cached(&format!("SELECT {COLUMNS} FROM volume_types WHERE name = ?1"))?;
-        query.query_row([name], plain).optional()?.map(|row| self.with_specs(row)).transpose()
+    pub(crate) fn type_by_name(&self, name: &str) -> Result<Option<VolumeType>, SqlError> {
+        let sql = format!("SELECT {COLUMNS} FROM volume_types WHERE name = ?1");
+        self.one(&sql, &values![name], plain)?.map(|row| self.with_specs(row)).transpose()
     }
 
     /// Keeps a new type with its specs.
-    pub(crate) fn insert_type(&self, new: &VolumeType) -> rusqlite::Result<()> {
+    pub(crate) fn insert_type(&self, new: &VolumeType) -> Result<(), SqlError> {
         let sql = "INSERT INTO volume_types (id, name, description, is_public, created_us) VALUES (?1, ?2, ?3, ?4, ?5)";
-        self.conn.prepare_cached(sql)?.execute(params![
-            new.id.to_string(),
-            new.name,
-            new.description,
-            new.is_public,
-            micros(self.now)
-        ])?;
+        self.run(sql, &values![new.id, &new.name, new.description.as_deref(), new.is_public, self.now])?;
         self.set_specs(new.id, &new.extra_specs)
     }
 
     /// Changes what a type says of itself.
-    pub(crate) fn update_type(&self, changed: &VolumeType) -> rusqlite::Result<()> {
+    pub(crate) fn update_type(&self, changed: &VolumeType) -> Result<(), SqlError> {
         let sql = "UPDATE volume_types SET name = ?2, description = ?3, is_public = ?4 WHERE id = ?1";
-        self.conn
-            .prepare_cached(sql)?
-            .execute(params![changed.id.to_string(), changed.name, changed.description, changed.is_public])
-            .map(drop)
+        let description = changed.description.as_deref();
+        self.run(sql, &values![changed.id, &changed.name, description, changed.is_public]).map(drop)
     }
 
     /// Takes a type away; its specs go with it.
-    pub(crate) fn delete_type(&self, id: Uuid) -> rusqlite::Result<()> {
-        self.conn
-            .prepare_cached("DELETE FROM volume_types WHERE id = ?1")?
-            .execute([id.to_string()])
-            .map(drop)
+    pub(crate) fn delete_type(&self, id: Uuid) -> Result<(), SqlError> {
+        self.run("DELETE FROM volume_types WHERE id = ?1", &values![id]).map(drop)
     }
 
     /// Sets extra specs; others stay.
-    pub(crate) fn set_specs(&self, id: Uuid, specs: &BTreeMap<String, String>) -> rusqlite::Result<()> {
+    pub(crate) fn set_specs(&self, id: Uuid, specs: &BTreeMap<String, String>) -> Result<(), SqlError> {
         let sql = "INSERT INTO extra_specs (type_id, key, value) VALUES (?1, ?2, ?3) \
                    ON CONFLICT (type_id, key) DO UPDATE SET value = excluded.value";
-        let mut insert = self.conn.prepare_cached(sql)?;
         for (key, value) in specs {
-            insert.execute(params![id.to_string(), key, value])?;
+            self.run(sql, &values![id, key, value])?;
         }
         Ok(())
     }
 
     /// Takes one extra spec away; whether it was there.
-    pub(crate) fn delete_spec(&self, id: Uuid, key: &str) -> rusqlite::Result<bool> {
+    pub(crate) fn delete_spec(&self, id: Uuid, key: &str) -> Result<bool, SqlError> {
         let sql = "DELETE FROM extra_specs WHERE type_id = ?1 AND key = ?2";
-        Ok(self.conn.prepare_cached(sql)?.execute(params![id.to_string(), key])? > 0)
+        Ok(self.run(sql, &values![id, key])? > 0)
+    }
+
+    /// The projects that may use a private type.
+    pub(crate) fn type_projects(&self, id: Uuid) -> Result<Vec<String>, SqlError> {
+        let sql = "SELECT project FROM type_projects WHERE type_id = ?1 ORDER BY project";
+        self.all(sql, &values![id], |row| row.get(0))
+    }
+
+    /// Whether a project may use a private type.
+    pub(crate) fn has_type_access(&self, id: Uuid, project: &str) -> Result<bool, SqlError> {
+        let sql = "SELECT 1 FROM type_projects WHERE type_id = ?1 AND project = ?2";
+        Ok(self.one(sql, &values![id, project], |row| row.get::<i64>(0))?.is_some())
+    }
+
+    /// Lets a project use a private type; whether that is new.
+    pub(crate) fn add_type_access(&self, id: Uuid, project: &str) -> Result<bool, SqlError> {
+        let sql = "INSERT INTO type_projects (type_id, project) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+        Ok(self.run(sql, &values![id, project])? > 0)
+    }
+
+    /// Takes that away; whether it was there.
+    pub(crate) fn remove_type_access(&self, id: Uuid, project: &str) -> Result<bool, SqlError> {
+        let sql = "DELETE FROM type_projects WHERE type_id = ?1 AND project = ?2";
+        Ok(self.run(sql, &values![id, project])? > 0)
+    }
+
+    /// The type that a project's volumes get when none is named, if an operator has set one.
+    pub(crate) fn default_type_of(&self, project: &str) -> Result<Option<Uuid>, SqlError> {
+        let sql = "SELECT type_id FROM default_types WHERE project = ?1";
+        self.one(sql, &values![project], |row| row.parsed(0))
+    }
+
+    /// All of these, by project.
+    pub(crate) fn default_types(&self) -> Result<Vec<(String, Uuid)>, SqlError> {
+        let sql = "SELECT project, type_id FROM default_types ORDER BY project";
+        self.all(sql, &[], |row| Ok((row.get(0)?, row.parsed(1)?)))
+    }
+
+    /// Sets it.
+    pub(crate) fn set_default_type(&self, project: &str, id: Uuid) -> Result<(), SqlError> {
+        let sql = "INSERT INTO default_types (project, type_id) VALUES (?1, ?2) \
+                   ON CONFLICT (project) DO UPDATE SET type_id = excluded.type_id";
+        self.run(sql, &values![project, id]).map(drop)
+    }
+
+    /// Takes it away.
+    pub(crate) fn unset_default_type(&self, project: &str) -> Result<(), SqlError> {
+        self.run("DELETE FROM default_types WHERE project = ?1", &values![project]).map(drop)
+    }
+
+    /// Whether it is the type of those who name none, in some project.
+    pub(crate) fn is_default_somewhere(&self, id: Uuid) -> Result<bool, SqlError> {
+        let sql = "SELECT 1 FROM default_types WHERE type_id = ?1 LIMIT 1";
+        Ok(self.one(sql, &values![id], |row| row.get::<i64>(0))?.is_some())
     }
 
     /// Whether volumes have this type.
-    pub(crate) fn is_type_used(&self, id: Uuid) -> rusqlite::Result<bool> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM volumes WHERE type_id = ?1)";
-        self.conn.prepare_cached(sql)?.query_row([id.to_string()], |row| row.get(0))
+    pub(crate) fn is_type_used(&self, id: Uuid) -> Result<bool, SqlError> {
+        let sql = "SELECT 1 FROM volumes WHERE type_id = ?1 LIMIT 1";
+        Ok(self.one(sql, &values![id], |row| row.get::<i64>(0))?.is_some())
     }
 }

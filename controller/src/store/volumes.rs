@@ -1,15 +1,19 @@
 //! Volumes: rows, and the one place where their status is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use mooring_model::{AgentId, Iqn, Naa, Portal, VolumeId};
-use rusqlite::{OptionalExtension, Row, ToSql, params};
+use mooring_model::{AgentId, Iqn, Naa, Portal, VolumeId, Wwpn};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::{Db, json, micros, parsed, parsed_opt, time_of, time_opt, word};
-use crate::domain::{AttachStatus, VolumeStatus};
-use crate::rules::{self, Operation};
+use super::Db;
+use super::reviews::{self, Review};
+use super::sql::{Row, SqlError, Value as Bound, values};
+use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus};
+use crate::flow::{Promised, derived};
+use crate::rules::Operation;
 
 /// A volume as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,111 +36,171 @@ pub(crate) struct VolumeRow {
     pub(crate) target: Option<Iqn>,
     pub(crate) naa: Option<Naa>,
     pub(crate) portals: Vec<Portal>,
-    pub(crate) review: Option<String>,
+    /// The Fibre Channel ports that showed it last.
+    pub(crate) fc_ports: BTreeSet<Wwpn>,
+    pub(crate) review: Option<Review>,
     pub(crate) created_at: SystemTime,
     pub(crate) updated_at: Option<SystemTime>,
     pub(crate) fault: Option<String>,
+    pub(crate) bootable: bool,
+    pub(crate) readonly: Option<bool>,
+    pub(crate) zone: String,
+    pub(crate) reserved: u32,
+    pub(crate) holds: u32,
+    pub(crate) holds_until: Option<SystemTime>,
+    pub(crate) said_status: Option<VolumeStatus>,
+    pub(crate) hints: Map<String, Value>,
+    pub(crate) tried: Vec<Tried>,
+    /// While it grows to `size_gib`: the size that it has.
+    pub(crate) grows_from: Option<u32>,
 }
 
-const COLUMNS: &str = "id, name, description, size_gib, type_id, multiattach, operation, status, attach_status, project, \
-                       user, metadata, agent_id, pool, target, naa, portals, review, created_us, updated_us, fault";
+/// A pool that could not take a volume, and why not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tried {
+    /// Its agent.
+    pub(crate) agent: AgentId,
+    /// Its name there.
+    pub(crate) pool: String,
+    /// In the agent's words.
+    pub(crate) why: String,
+}
 
-fn volume(row: &Row<'_>) -> rusqlite::Result<VolumeRow> {
+impl VolumeRow {
+    /// It is on a pool. One that never found a place is in error, and no agent knows of it.
+    pub(crate) fn is_placed(&self) -> bool {
+        !self.pool.is_empty()
+    }
+
+    /// It is being made and its pool could not make it: it is taken away there first, then it goes to another one.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.operation == Some(Operation::Creating) && self.was_tried()
+    }
+
+    /// Its pool failed to make it.
+    pub(crate) fn was_tried(&self) -> bool {
+        self.tried.iter().any(|tried| tried.agent == self.agent && tried.pool == self.pool)
+    }
+
+    /// The size that its users have: the old one until it has grown.
+    pub(crate) fn served_gib(&self) -> u32 {
+        self.grows_from.unwrap_or(self.size_gib)
+    }
+
+    /// It is there and its exports are wished: nothing goes on with it, or only its growth.
+    pub(crate) fn is_served(&self) -> bool {
+        self.operation.is_none_or(Operation::is_served)
+    }
+
+    /// A detach was announced (`os-begin_detaching`), and neither begun nor taken back.
+    pub(crate) fn is_held(&self, now: SystemTime) -> bool {
+        self.holds > 0 && self.holds_until.is_some_and(|until| now < until)
+    }
+}
+
+pub(super) const COLUMNS: &str = "id, name, description, size_gib, type_id, multiattach, operation, status, attach_status, project, \
+                       user_id, metadata, agent_id, pool, target, naa, portals, review, created_us, updated_us, fault, \
+                       bootable, readonly, zone, reserved, holds, holds_until_us, said_status, hints, tried, review_kind, \
+                       grows_from, fc_ports";
+
+pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
     let operation: Option<String> = row.get(6)?;
     let naa: Option<String> = row.get(15)?;
     let portals: String = row.get(16)?;
+    let said: Option<String> = row.get(27)?;
+    let fc_ports: String = row.get(32)?;
     Ok(VolumeRow {
-        id: parsed(row, 0)?,
+        id: row.parsed(0)?,
         name: row.get(1)?,
         description: row.get(2)?,
         size_gib: row.get(3)?,
-        type_id: parsed(row, 4)?,
+        type_id: row.parsed(4)?,
         multiattach: row.get(5)?,
         operation: operation.as_deref().and_then(Operation::from_word),
-        status: word(row, 7, VolumeStatus::from_word)?,
-        attach_status: word(row, 8, AttachStatus::from_word)?,
+        status: row.word(7, VolumeStatus::from_word)?,
+        attach_status: row.word(8, AttachStatus::from_word)?,
         project: row.get(9)?,
         user: row.get(10)?,
-        metadata: json(row, 11)?,
-        agent: parsed(row, 12)?,
+        metadata: row.json(11)?,
+        agent: row.parsed(12)?,
         pool: row.get(13)?,
-        target: parsed_opt(row, 14)?,
+        target: row.parsed_opt(14)?,
         naa: naa.as_deref().and_then(Naa::from_hex),
         portals: portals.split_whitespace().filter_map(|portal| portal.parse().ok()).collect(),
-        review: row.get(17)?,
-        created_at: time_of(row.get(18)?),
-        updated_at: time_opt(row, 19)?,
+        review: reviews::review(row, 17, 30)?,
+        created_at: row.time(18)?,
+        updated_at: row.time_opt(19)?,
         fault: row.get(20)?,
+        bootable: row.get(21)?,
+        readonly: row.get(22)?,
+        zone: row.get(23)?,
+        reserved: row.get(24)?,
+        holds: row.get(25)?,
+        holds_until: row.time_opt(26)?,
+        said_status: said.as_deref().and_then(VolumeStatus::from_word),
+        hints: row.json(28)?,
+        tried: row.json(29)?,
+        grows_from: row.get(31)?,
+        fc_ports: fc_ports.split_whitespace().filter_map(|port| port.parse().ok()).collect(),
     })
 }
 
 impl Db<'_> {
     /// One volume.
-    pub(crate) fn volume(&self, id: VolumeId) -> rusqlite::Result<Option<VolumeRow>> {
-        let mut query = self.conn.prepare_cached(&format!("SELECT {COLUMNS} FROM volumes WHERE id = ?1"))?;
-        query.query_row([id.to_string()], volume).optional()
+    pub(crate) fn volume(&self, id: VolumeId) -> Result<Option<VolumeRow>, SqlError> {
+        self.one(&format!("SELECT {COLUMNS} FROM volumes WHERE id = ?1"), &values![id], volume)
     }
 
-    fn volumes_where(&self, rest: &str, values: &[&dyn ToSql]) -> rusqlite::Result<Vec<VolumeRow>> {
-        let mut query = self.conn.prepare_cached(&format!("SELECT {COLUMNS} FROM volumes {rest}"))?;
-        query.query_map(values, volume)?.collect()
-    }
-
-    /// Volumes of one project, or of all, newest first.
-    pub(crate) fn volumes(&self, project: Option<&str>) -> rusqlite::Result<Vec<VolumeRow>> {
-        match project {
-            Some(project) => {
-                self.volumes_where("WHERE project = ?1 ORDER BY created_us DESC, id DESC", &[&project])
-            }
-            None => self.volumes_where("ORDER BY created_us DESC, id DESC", &[]),
-        }
+    pub(super) fn volumes_where(&self, rest: &str, values: &[Bound]) -> Result<Vec<VolumeRow>, SqlError> {
+        self.all(&format!("SELECT {COLUMNS} FROM volumes {rest}"), values, volume)
     }
 
     /// Volumes that one storage agent serves.
-    pub(crate) fn volumes_on(&self, agent: AgentId) -> rusqlite::Result<Vec<VolumeRow>> {
-        self.volumes_where("WHERE agent_id = ?1", &[&agent.to_string()])
+    pub(crate) fn volumes_on(&self, agent: AgentId) -> Result<Vec<VolumeRow>, SqlError> {
+        self.volumes_where("WHERE agent_id = ?1", &values![agent])
     }
 
     /// Keeps a new volume.
-    pub(crate) fn insert_volume(&self, new: &VolumeRow) -> rusqlite::Result<()> {
+    pub(crate) fn insert_volume(&self, new: &VolumeRow) -> Result<(), SqlError> {
         let sql = "INSERT INTO volumes (id, name, description, size_gib, type_id, multiattach, operation, status, \
-                   attach_status, project, user, metadata, agent_id, pool, created_us) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
-        self.conn
-            .prepare_cached(sql)?
-            .execute(params![
-                new.id.to_string(),
-                new.name,
-                new.description,
+                   attach_status, project, user_id, metadata, agent_id, pool, created_us, bootable, readonly, zone, hints, \
+                   tried, grows_from) VALUES \
+                   (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)";
+        self.run(
+            sql,
+            &values![
+                new.id,
+                new.name.as_deref(),
+                new.description.as_deref(),
                 new.size_gib,
-                new.type_id.to_string(),
+                new.type_id,
                 new.multiattach,
                 new.operation.map(|operation| operation.status().as_str()),
                 new.status.as_str(),
                 new.attach_status.as_str(),
-                new.project,
-                new.user,
+                &new.project,
+                &new.user,
                 metadata_text(&new.metadata),
-                new.agent.to_string(),
-                new.pool,
-                micros(new.created_at),
-            ])
-            .map(drop)
+                new.agent,
+                &new.pool,
+                new.created_at,
+                new.bootable,
+                new.readonly,
+                &new.zone,
+                Value::Object(new.hints.clone()).to_string(),
+                serde_json::to_value(&new.tried).unwrap_or_default().to_string(),
+                new.grows_from
+            ],
+        )
+        .map(drop)
     }
 
     /// What users may change.
-    pub(crate) fn update_volume(&self, changed: &VolumeRow) -> rusqlite::Result<()> {
+    pub(crate) fn update_volume(&self, changed: &VolumeRow) -> Result<(), SqlError> {
         let sql =
             "UPDATE volumes SET name = ?2, description = ?3, metadata = ?4, updated_us = ?5 WHERE id = ?1";
-        self.conn
-            .prepare_cached(sql)?
-            .execute(params![
-                changed.id.to_string(),
-                changed.name,
-                changed.description,
-                metadata_text(&changed.metadata),
-                micros(self.now)
-            ])
+        let (name, description) = (changed.name.as_deref(), changed.description.as_deref());
+        self.run(sql, &values![changed.id, name, description, metadata_text(&changed.metadata), self.now])
             .map(drop)
     }
 
@@ -146,26 +210,109 @@ impl Db<'_> {
         id: VolumeId,
         operation: Option<Operation>,
         fault: Option<&str>,
-    ) -> rusqlite::Result<()> {
+    ) -> Result<(), SqlError> {
         let word = operation.map(|operation| operation.status().as_str());
-        let sql = "UPDATE volumes SET operation = ?2, fault = ?3 WHERE id = ?1";
-        self.conn.prepare_cached(sql)?.execute(params![id.to_string(), word, fault])?;
+        // What is at no operation is there.
+        let taken = operation.is_none().then_some(self.now);
+        let sql =
+            "UPDATE volumes SET operation = ?2, fault = ?3, taken_us = COALESCE(taken_us, ?4) WHERE id = ?1";
+        self.run(sql, &values![id, word, fault, taken])?;
         self.derive_status(id)
     }
 
+    /// From now on a volume is to be larger. What it has is kept beside it, and is what its users see.
+    pub(crate) fn begin_growth(&self, id: VolumeId, to_gib: u32) -> Result<(), SqlError> {
+        let sql =
+            "UPDATE volumes SET grows_from = size_gib, size_gib = ?2 WHERE id = ?1 AND grows_from IS NULL";
+        self.run(sql, &values![id, to_gib])?;
+        self.set_operation(id, Some(Operation::Extending), None)
+    }
+
+    /// A volume has grown.
+    pub(crate) fn end_growth(&self, id: VolumeId) -> Result<(), SqlError> {
+        let sql = "UPDATE volumes SET grows_from = NULL, updated_us = ?2 WHERE id = ?1";
+        self.run(sql, &values![id, self.now])?;
+        self.set_operation(id, None, None)
+    }
+
+    /// A volume was not made larger: it is as large as it was, and that is what is wanted of it again.
+    pub(crate) fn fail_growth(&self, id: VolumeId, why: &str) -> Result<(), SqlError> {
+        let sql =
+            "UPDATE volumes SET size_gib = COALESCE(grows_from, size_gib), grows_from = NULL WHERE id = ?1";
+        self.run(sql, &values![id])?;
+        self.set_operation(id, Some(Operation::ErrorExtending), Some(why))
+    }
+
     /// Derives the status from what is there now. Called in every transaction that changes an attachment or an operation.
-    pub(crate) fn derive_status(&self, id: VolumeId) -> rusqlite::Result<()> {
+    pub(crate) fn derive_status(&self, id: VolumeId) -> Result<(), SqlError> {
         let Some(volume) = self.volume(id)? else { return Ok(()) };
-        let statuses = self.attachments_of(id)?.into_iter().map(|attachment| attachment.status);
-        let (status, attach_status) = rules::derive(volume.operation, statuses);
+        self.derive_status_of(&volume, &self.attachment_statuses(id)?)
+    }
+
+    /// The same, of what was read before in this transaction.
+    pub(crate) fn derive_status_of(
+        &self,
+        volume: &VolumeRow,
+        attachments: &[AttachmentStatus],
+    ) -> Result<(), SqlError> {
+        let promised = Promised { reserved: volume.reserved, held: volume.is_held(self.now) };
+        let (mut status, attach_status) = derived(volume.operation, attachments, promised);
+        if volume.operation.is_none() {
+            status = volume.said_status.unwrap_or(status);
+        }
         if (status, attach_status) == (volume.status, volume.attach_status) {
             return Ok(());
         }
         let sql = "UPDATE volumes SET status = ?2, attach_status = ?3, updated_us = ?4 WHERE id = ?1";
-        self.conn
-            .prepare_cached(sql)?
-            .execute(params![id.to_string(), status.as_str(), attach_status.as_str(), micros(self.now)])
-            .map(drop)
+        self.run(sql, &values![volume.id, status.as_str(), attach_status.as_str(), self.now]).map(drop)
+    }
+
+    /// Attachments to come that have no row yet.
+    pub(crate) fn set_reserved(&self, id: VolumeId, count: u32) -> Result<(), SqlError> {
+        self.run("UPDATE volumes SET reserved = ?2 WHERE id = ?1", &values![id, count])?;
+        self.attachment_event(id)?;
+        self.derive_status(id)
+    }
+
+    /// Detaches to come, until when at most.
+    pub(crate) fn set_holds(
+        &self,
+        id: VolumeId,
+        count: u32,
+        until: Option<SystemTime>,
+    ) -> Result<(), SqlError> {
+        let sql = "UPDATE volumes SET holds = ?2, holds_until_us = ?3 WHERE id = ?1";
+        self.run(sql, &values![id, count, until.filter(|_| count > 0)])?;
+        self.attachment_event(id)?;
+        self.derive_status(id)
+    }
+
+    /// One of the detaches that were announced has begun.
+    pub(crate) fn use_hold(&self, id: VolumeId) -> Result<(), SqlError> {
+        let sql = "UPDATE volumes SET holds = holds - 1 WHERE id = ?1 AND holds > 0";
+        self.run(sql, &values![id]).map(drop)
+    }
+
+    /// Ends holds whose time is over. Whether there were any.
+    pub(crate) fn expire_holds(&self, id: VolumeId) -> Result<bool, SqlError> {
+        let sql = "UPDATE volumes SET holds = 0, holds_until_us = NULL \
+                   WHERE id = ?1 AND holds > 0 AND (holds_until_us IS NULL OR holds_until_us <= ?2)";
+        let expired = self.run(sql, &values![id, self.now])? > 0;
+        self.derive_status(id)?;
+        Ok(expired)
+    }
+
+    /// Volumes with announced detaches, and until when.
+    pub(crate) fn volumes_held(&self) -> Result<Vec<(VolumeId, Option<SystemTime>)>, SqlError> {
+        let sql = "SELECT id, holds_until_us FROM volumes WHERE holds > 0";
+        self.all(sql, &[], |row| Ok((row.parsed(0)?, row.time_opt(1)?)))
+    }
+
+    /// What an operator said of a volume holds until the next event of its attachments: this is one. The status is derived
+    /// afterwards.
+    pub(crate) fn attachment_event(&self, id: VolumeId) -> Result<(), SqlError> {
+        let sql = "UPDATE volumes SET said_status = NULL WHERE id = ?1 AND said_status IS NOT NULL";
+        self.run(sql, &values![id]).map(drop)
     }
 
     /// Where the target of a volume is, as its agent says.
@@ -175,37 +322,40 @@ impl Db<'_> {
         target: &Iqn,
         naa: &Naa,
         portals: &[Portal],
-    ) -> rusqlite::Result<()> {
+    ) -> Result<(), SqlError> {
         let portals = portals.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         let sql = "UPDATE volumes SET target = ?2, naa = ?3, portals = ?4 WHERE id = ?1";
-        self.conn
-            .prepare_cached(sql)?
-            .execute(params![id.to_string(), target.as_str(), naa.as_str(), portals])
-            .map(drop)
+        self.run(sql, &values![id, target, naa.as_str(), portals]).map(drop)
     }
 
-    /// Puts a volume in review, or takes it out.
-    pub(crate) fn set_review(&self, id: VolumeId, why: Option<&str>) -> rusqlite::Result<()> {
-        let sql = "UPDATE volumes SET review = ?2 WHERE id = ?1";
-        self.conn.prepare_cached(sql)?.execute(params![id.to_string(), why]).map(drop)
+    /// Gives a volume another type, and the flag that goes with it.
+    pub(crate) fn set_type(&self, id: VolumeId, type_id: Uuid, multiattach: bool) -> Result<(), SqlError> {
+        let sql = "UPDATE volumes SET type_id = ?2, multiattach = ?3, updated_us = ?4 WHERE id = ?1";
+        self.run(sql, &values![id, type_id, multiattach, self.now]).map(drop)
     }
 
-    /// Puts all volumes in review.
-    pub(crate) fn review_all(&self, why: &str) -> rusqlite::Result<usize> {
-        self.conn.execute("UPDATE volumes SET review = ?1", [why])
+    /// Whether servers may start from it.
+    pub(crate) fn set_bootable(&self, id: VolumeId, bootable: bool) -> Result<(), SqlError> {
+        let sql = "UPDATE volumes SET bootable = ?2, updated_us = ?3 WHERE id = ?1";
+        self.run(sql, &values![id, bootable, self.now]).map(drop)
+    }
+
+    /// The readonly flag: the mode of attachments that name none.
+    pub(crate) fn set_readonly(&self, id: VolumeId, readonly: bool) -> Result<(), SqlError> {
+        let sql = "UPDATE volumes SET readonly = ?2, updated_us = ?3 WHERE id = ?1";
+        self.run(sql, &values![id, readonly, self.now]).map(drop)
+    }
+
+    /// What an operator says that a volume is; `None`: what its attachments say.
+    pub(crate) fn say_status(&self, id: VolumeId, said: Option<VolumeStatus>) -> Result<(), SqlError> {
+        let word = said.map(VolumeStatus::as_str);
+        self.run("UPDATE volumes SET said_status = ?2 WHERE id = ?1", &values![id, word])?;
+        self.derive_status(id)
     }
 
     /// Takes a volume away that is gone at its agent.
-    pub(crate) fn delete_volume(&self, id: VolumeId) -> rusqlite::Result<()> {
-        self.conn.prepare_cached("DELETE FROM volumes WHERE id = ?1")?.execute([id.to_string()]).map(drop)
-    }
-
-    /// GiB of volumes on a pool that its last report may not show yet.
-    pub(crate) fn creating_on(&self, agent: AgentId, pool: &str) -> rusqlite::Result<u64> {
-        let sql = "SELECT COALESCE(SUM(size_gib), 0) FROM volumes WHERE agent_id = ?1 AND pool = ?2 AND operation = 'creating'";
-        let gib: i64 =
-            self.conn.prepare_cached(sql)?.query_row(params![agent.to_string(), pool], |row| row.get(0))?;
-        Ok(u64::try_from(gib).unwrap_or(0))
+    pub(crate) fn delete_volume(&self, id: VolumeId) -> Result<(), SqlError> {
+        self.run("DELETE FROM volumes WHERE id = ?1", &values![id]).map(drop)
     }
 }
 

@@ -188,32 +188,6 @@ async fn wrong_bodies() {
     api.get("/attachments/not-a-uuid").await.is_fault(404, "itemNotFound", text);
 }
 
-#[tokio::test]
-async fn lists() {
-    let api = Api::new();
-    let (one, two) = (api.volume("1").await, api.volume("2").await);
-    let first = api.reserved(&one).await;
-    let second = api.reserved(&two).await;
-    let ids = async |query: &str| -> Vec<String> {
-        let answer = api.get(&format!("/attachments{query}")).await;
-        assert_eq!(keys(&answer.body), ["attachments"], "{query}: never a link");
-        let list = answer.body["attachments"].as_array().unwrap().clone();
-        list.iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect()
-    };
-    let both = [second.clone(), first.clone()];
-    assert_eq!(ids("").await, both);
-    assert_eq!(ids("?limit=1").await, [second.as_str()]);
-    assert_eq!(ids(&format!("?limit=1&marker={second}")).await, [first.as_str()]);
-    assert_eq!(ids(&format!("?volume_id={one}")).await, [first.as_str()]);
-    assert_eq!(ids("?volume_id=x").await, [""; 0]);
-    assert_eq!(ids("?status=reserved").await, both);
-    assert_eq!(ids("?attach_status=attached").await, [""; 0]);
-    assert_eq!(ids(&format!("?instance_id={INSTANCE}")).await, both);
-    assert_eq!(ids("?sort=created_at:asc").await, [first, second]);
-    assert_eq!(api.get("/attachments?nosuch=1").await.status, 400);
-    assert_eq!(api.get(&format!("/attachments?marker={DEAD}")).await.status, 404);
-}
-
 /// Nova asks again after 504 and 500.
 #[tokio::test]
 async fn what_is_not_done_yet_is_504() {

@@ -4,6 +4,7 @@ use mooring_controller::auth::{Auth, NewToken, Tokens};
 use serde_json::json;
 
 use crate::client::{Api, PROJECT, words};
+use crate::support::Log;
 
 const OTHER: &str = "fedcba9876543210fedcba9876543210";
 
@@ -15,9 +16,9 @@ struct Site {
 }
 
 fn site() -> Site {
-    let make = |name: &str, project: &str, admin| NewToken::make(name, project, None, admin).unwrap();
+    let make = |name: &str, project: &str, role: &str| NewToken::make(name, project, None, &[role]).unwrap();
     let (admin, member, other) =
-        (make("admin", PROJECT, true), make("member", PROJECT, false), make("other", OTHER, false));
+        (make("admin", PROJECT, "admin"), make("member", PROJECT, "member"), make("other", OTHER, "member"));
     let file = [&admin, &member, &other].map(|new| new.block.as_str()).join("\n");
     let api =
         Api::with(Auth::Tokens(Tokens::parse(&file, "tokens").unwrap()), Some("https://proxy.example/block"));
@@ -144,4 +145,43 @@ async fn without_authentication() {
         assert_eq!(answer.status(), 403, "{name}");
         assert!(api.fake.state().caller.is_none());
     }
+}
+
+/// Who is not let in, may not, or sends too much, is in the log as it is by default: without his token, and shortly.
+#[tokio::test]
+async fn refusals_are_logged() {
+    let (site, log) = (site(), Log::default());
+    let writer = log.clone();
+    let to_log = tracing_subscriber::fmt()
+        .with_env_filter("info")
+        .with_ansi(false)
+        .with_writer(move || writer.clone());
+    // Of this thread only, on which the whole test runs.
+    let _guard = tracing::subscriber::set_default(to_log.finish());
+    let said = || String::from_utf8(std::mem::take(&mut *log.0.lock().unwrap())).unwrap();
+    let long = format!("/v3/volumes/{}", "a".repeat(10_000));
+    let wrong = "swordfish".repeat(4);
+    site.api.call("GET", &long).header("x-auth-token", &wrong).send().await;
+    let line = said();
+    assert!(
+        line.contains("refused") && line.contains("code=401") && line.contains("path=\"/v3/volumes/aaa"),
+        "{line}"
+    );
+    assert!(!line.contains("swordfish") && line.len() < 1_000, "{line}");
+    for (method, path, body, code) in [
+        ("POST", "/v3/types", json!({ "volume_type": { "name": "t" } }).to_string(), 403),
+        ("POST", "/v3/volumes", " ".repeat(200_000), 413),
+    ] {
+        let call = site.api.call(method, path).header("x-auth-token", &site.member);
+        assert_eq!(call.raw("application/json", body).send().await.status, code);
+        let line = said();
+        assert!(line.contains("refused") && line.contains(&format!("code={code}")), "{line}");
+        assert!(!line.contains(&site.member), "{line}");
+    }
+    // What is answered is not.
+    assert_eq!(
+        site.api.call("GET", "/v3/volumes").header("x-auth-token", &site.member).send().await.status,
+        200
+    );
+    assert_eq!(said(), "");
 }

@@ -1,10 +1,14 @@
 //! A client of the router: no sockets, no clock.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use mooring_controller::auth::Auth;
 use mooring_controller::http::{BODY_TIMEOUT, Options, router};
+use mooring_controller::policy::Policies;
+use mooring_controller::service::Service;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -29,6 +33,8 @@ pub(crate) struct Answer {
 /// What a request is made of.
 pub(crate) struct Call<'a> {
     api: &'a Api,
+    method: Method,
+    path: String,
     request: axum::http::request::Builder,
     body: Body,
 }
@@ -39,10 +45,37 @@ impl Api {
     }
 
     pub(crate) fn with(auth: Auth, public_url: Option<&str>) -> Self {
-        let fake = Fake::new();
         let public_url = public_url.map(str::to_owned);
-        let options = Options { auth, public_url, tls: false, body_timeout: BODY_TIMEOUT };
+        Self::from(Options {
+            auth,
+            policies: Arc::default(),
+            public_url,
+            tls: false,
+            body_timeout: BODY_TIMEOUT,
+        })
+    }
+
+    /// With an operator's policies.
+    pub(crate) fn ruled(auth: Auth, policies: &str) -> Self {
+        let policies = Arc::new(Policies::parse(policies, "policy.yaml", false).unwrap());
+        Self::from(Options { auth, policies, public_url: None, tls: false, body_timeout: BODY_TIMEOUT })
+    }
+
+    fn from(options: Options) -> Self {
+        let fake = Fake::new();
         Self { router: router(fake.clone(), options), fake }
+    }
+
+    /// Of a control plane with a store. Its callers are admins.
+    pub(crate) fn on(service: &Service) -> Self {
+        let options = Options {
+            auth: Auth::NoAuth,
+            policies: std::sync::Arc::default(),
+            public_url: None,
+            tls: false,
+            body_timeout: BODY_TIMEOUT,
+        };
+        Self { router: router(service.clone(), options), fake: Fake::new() }
     }
 
     pub(crate) fn router(&self) -> Router {
@@ -51,8 +84,8 @@ impl Api {
 
     pub(crate) fn call(&self, method: &str, path: &str) -> Call<'_> {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
-        let request = Request::builder().method(method).uri(path).header("host", "localhost:8776");
-        Call { api: self, request, body: Body::empty() }
+        let request = Request::builder().method(method.clone()).uri(path).header("host", "localhost:8776");
+        Call { api: self, method, path: path.to_owned(), request, body: Body::empty() }
     }
 
     /// A call of the Block Storage API below the project's address, at a version.
@@ -129,6 +162,7 @@ impl Call<'_> {
         let body = if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap() };
         let id = parts.headers["x-openstack-request-id"].to_str().unwrap();
         assert!(id.starts_with("req-") && id.len() == 40, "{id}");
+        crate::openapi::check(&self.method, &self.path, parts.status, &body);
         Answer { status: parts.status, headers: parts.headers, body }
     }
 }

@@ -1,44 +1,34 @@
 //! A control plane in memory. It keeps what the front gives it, so that tests see what reached it; its rules are only as
 //! many as the front's answers depend on.
 
-use std::collections::BTreeMap;
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use mooring_controller::domain::{
-    AttachStatus, Attachment, AttachmentLive, AttachmentReceipt, AttachmentStatus, Caller, Host, HostPool,
-    NewAttachment, NewConnector, NewVolume, Volume, VolumeStatus, VolumeType,
+    AttachAction, AttachStatus, Attached, Attachment, AttachmentLive, AttachmentReceipt, AttachmentStatus,
+    Caller, DetachRecord, FencePart, Hints, Host, HostChange, HostFence, HostPool, HostUsage, Message,
+    MetadataChange, NewAttachment, NewConnector, NewVolume, NexusLive, Placement, PoolFilter, PoolState,
+    ServiceState, StorageHost, Volume, VolumeAction, VolumeName, VolumeState, VolumeStatus, VolumeType,
+    VolumesSummary, Zone,
 };
 use mooring_controller::http::{Backend, Detached};
-use mooring_controller::service::{Refusal, Wait};
+use mooring_controller::list::{ListQuery, Page, Test};
+use mooring_controller::quota::{Entry, Key, Limit, Limits};
+use mooring_controller::rules::retype::MigrationPolicy;
+use mooring_controller::service::{Refusal, Wait, Way};
 use mooring_model::{
-    AgentId, AttachmentId, Generation, Mode, Proof, Receipt, Revoked, SessionReport, VolumeId,
+    AgentId, AttachmentId, Counters, Generation, Iqn, Mode, Proof, Receipt, Revoked, SessionReport, VolumeId,
 };
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-pub(crate) const SECRET: &str = "swordfish-swordfish";
+pub(crate) use state::State;
+use state::{connect, fence_of, placement_of, services, whole};
 
-#[derive(Default)]
-pub(crate) struct State {
-    pub(crate) types: Vec<VolumeType>,
-    pub(crate) volumes: Vec<Volume>,
-    pub(crate) attachments: Vec<Attachment>,
-    pub(crate) receipts: Vec<AttachmentReceipt>,
-    /// Who asked last.
-    pub(crate) caller: Option<Caller>,
-    /// How long the last call might have waited.
-    pub(crate) wait: Option<Duration>,
-    pub(crate) forced: Option<bool>,
-    pub(crate) newer_than: Option<u64>,
-    /// What the next call answers instead.
-    pub(crate) refuse: Option<Refusal>,
-    /// New attachments wait here until it is closed.
-    pub(crate) gate: Option<Arc<tokio::sync::Semaphore>>,
-    /// How many came to the gate.
-    pub(crate) waiting: usize,
-    clock: u64,
-}
+pub(crate) const SECRET: &str = "swordfish-swordfish";
 
 #[derive(Clone)]
 pub(crate) struct Fake(Arc<Mutex<State>>);
@@ -74,92 +64,11 @@ impl Fake {
     }
 }
 
-impl State {
-    fn now(&mut self) -> SystemTime {
-        self.clock += 1;
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_000_000 + self.clock)
-    }
-
-    fn volume_index(&self, caller: &Caller, id: VolumeId) -> Result<usize, Refusal> {
-        let own = |volume: &Volume| volume.id == id && (caller.admin || volume.project == caller.project);
-        self.volumes.iter().position(own).map_or_else(|| not_found("Volume", id), Ok)
-    }
-
-    fn with_attachments(&self, volume: &Volume) -> Volume {
-        let mut volume = volume.clone();
-        volume.attachments =
-            self.attachments.iter().filter(|attachment| attachment.volume == volume.id).cloned().collect();
-        let any = |status| volume.attachments.iter().any(|attachment| attachment.status == status);
-        if any(AttachmentStatus::Attached) {
-            (volume.status, volume.attach_status) = (VolumeStatus::InUse, AttachStatus::Attached);
-        } else if any(AttachmentStatus::Attaching) {
-            (volume.status, volume.attach_status) = (VolumeStatus::Attaching, AttachStatus::Attaching);
-        } else if any(AttachmentStatus::Reserved) {
-            (volume.status, volume.attach_status) = (VolumeStatus::Reserved, AttachStatus::Reserved);
-        }
-        volume
-    }
-
-    fn type_index(&self, id: Uuid) -> Result<usize, Refusal> {
-        self.types.iter().position(|kind| kind.id == id).map_or_else(|| not_found("Volume type", id), Ok)
-    }
-
-    fn attachment_index(&self, caller: &Caller, id: AttachmentId) -> Result<usize, Refusal> {
-        let own = |attachment: &Attachment| {
-            attachment.id == id && self.volume_index(caller, attachment.volume).is_ok()
-        };
-        self.attachments.iter().position(own).map_or_else(|| not_found("Attachment", id), Ok)
-    }
-
-    fn live_of(&self, attachment: &Attachment) -> AttachmentLive {
-        let volume = self.volumes.iter().find(|volume| volume.id == attachment.volume);
-        AttachmentLive {
-            attachment: attachment.clone(),
-            volume_name: volume.and_then(|volume| volume.name.clone()),
-            effective_mode: Some(attachment.mode),
-            session: Some(true),
-            session_addresses: vec!["10.0.0.2".to_owned()],
-            host_phase: attachment.native.map(|_| "ready".to_owned()),
-            device_path: attachment.native.map(|_| format!("/run/mooring/attachments/{}", attachment.id)),
-            disk: attachment.native.map(|_| "sda".to_owned()),
-            problems: Vec::new(),
-            steps_ms: vec![("granted".to_owned(), 3), ("done".to_owned(), 40)],
-            revision: self.clock,
-        }
-    }
-}
-
-fn connect(attachment: &mut Attachment, connector: Map<String, Value>) {
-    let text = |key: &str| connector.get(key).and_then(Value::as_str).map(str::to_owned);
-    attachment.attached_host = text("host");
-    attachment.mountpoint = text("mountpoint");
-    attachment.initiator = text("initiator").and_then(|text| text.parse().ok());
-    attachment.connector = Some(connector);
-    if attachment.status == AttachmentStatus::Reserved {
-        attachment.status = AttachmentStatus::Attaching;
-    }
-    let info = json!({
-        "driver_volume_type": "iscsi",
-        "target_discovered": false,
-        "target_iqn": format!("iqn.2026-11.dev.mooring:{}", attachment.volume),
-        "target_portal": "10.0.0.1:3260",
-        "target_lun": 1,
-        "volume_id": attachment.volume.to_string(),
-        "auth_method": "CHAP",
-        "auth_username": "user",
-        "auth_password": SECRET,
-        "access_mode": attachment.mode.to_string(),
-        "encrypted": false,
-        "qos_specs": null,
-        "cacheable": false,
-        "enforce_multipath": false,
-    });
-    attachment.connection_info = info.as_object().cloned();
-}
-
 impl Backend for Fake {
-    async fn types(&self, caller: &Caller) -> Result<Vec<VolumeType>, Refusal> {
-        Ok(self.ask(caller)?.types.clone())
+    async fn types(&self, caller: &Caller, query: ListQuery) -> Result<Page<VolumeType>, Refusal> {
+        let state = self.ask(caller)?;
+        let nothing = query.filters.iter().any(|filter| filter.test == Test::Nothing);
+        Ok(whole(if nothing { Vec::new() } else { state.types.clone() }))
     }
 
     async fn volume_type(&self, caller: &Caller, name_or_id: &str) -> Result<VolumeType, Refusal> {
@@ -241,8 +150,133 @@ impl Backend for Fake {
         Ok(())
     }
 
+    async fn type_access(&self, caller: &Caller, id: Uuid) -> Result<Vec<String>, Refusal> {
+        let state = self.ask(caller)?;
+        state.type_index(id)?;
+        Ok(state.access.iter().filter(|(of, _)| *of == id).map(|(_, project)| project.clone()).collect())
+    }
+
+    async fn set_type_access(
+        &self,
+        caller: &Caller,
+        id: Uuid,
+        project: &str,
+        allowed: bool,
+    ) -> Result<(), Refusal> {
+        let mut state = self.ask(caller)?;
+        state.type_index(id)?;
+        let entry = (id, project.to_owned());
+        let changed = if allowed { state.access.insert(entry) } else { state.access.remove(&entry) };
+        if changed { Ok(()) } else { not_found("Volume type access", project) }
+    }
+
+    async fn default_types(&self, caller: &Caller) -> Result<Vec<(String, Uuid)>, Refusal> {
+        Ok(self.ask(caller)?.defaults.clone().into_iter().collect())
+    }
+
+    async fn project_default(&self, caller: &Caller, project: &str) -> Result<Uuid, Refusal> {
+        let found = self.ask(caller)?.defaults.get(project).copied();
+        found.map_or_else(|| not_found("Default type for project", project), Ok)
+    }
+
+    async fn set_project_default(
+        &self,
+        caller: &Caller,
+        project: &str,
+        name_or_id: &str,
+    ) -> Result<Uuid, Refusal> {
+        let mut state = self.ask(caller)?;
+        let id = state.types.iter().find(|kind| kind.name == name_or_id).map(|kind| kind.id);
+        let Some(id) = id else { return not_found("Volume type", name_or_id) };
+        state.defaults.insert(project.to_owned(), id);
+        Ok(id)
+    }
+
+    async fn unset_project_default(&self, caller: &Caller, project: &str) -> Result<(), Refusal> {
+        self.ask(caller)?.defaults.remove(project);
+        Ok(())
+    }
+
+    async fn quotas(&self, caller: &Caller, _: &str) -> Result<Vec<Entry>, Refusal> {
+        Ok(self.ask(caller)?.quotas.table(&BTreeMap::new(), &[]))
+    }
+
+    async fn default_quotas(&self, caller: &Caller, _: &str) -> Result<Vec<Entry>, Refusal> {
+        drop(self.ask(caller)?);
+        Ok(Limits::default().table(&BTreeMap::new(), &[]))
+    }
+
+    async fn set_quotas(
+        &self,
+        caller: &Caller,
+        _: &str,
+        new: BTreeMap<Key, Limit>,
+    ) -> Result<Vec<Entry>, Refusal> {
+        let mut state = self.ask(caller)?;
+        state.quotas.project.extend(new);
+        Ok(state.quotas.table(&BTreeMap::new(), &[]))
+    }
+
+    async fn delete_quotas(&self, caller: &Caller, _: &str) -> Result<(), Refusal> {
+        self.ask(caller)?.quotas.project.clear();
+        Ok(())
+    }
+
+    async fn class_quotas(&self, caller: &Caller) -> Result<Vec<Entry>, Refusal> {
+        Ok(self.ask(caller)?.quotas.table(&BTreeMap::new(), &[]))
+    }
+
+    async fn set_class_quotas(
+        &self,
+        caller: &Caller,
+        new: BTreeMap<Key, Limit>,
+    ) -> Result<Vec<Entry>, Refusal> {
+        let mut state = self.ask(caller)?;
+        state.quotas.class.extend(new);
+        Ok(state.quotas.table(&BTreeMap::new(), &[]))
+    }
+
+    async fn limits(&self, caller: &Caller, _: Option<&str>) -> Result<Vec<Entry>, Refusal> {
+        Ok(self.ask(caller)?.quotas.table(&BTreeMap::new(), &[]))
+    }
+
+    async fn retype_volume(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        new_type: &str,
+        _: MigrationPolicy,
+    ) -> Result<(), Refusal> {
+        let mut state = self.ask(caller)?;
+        let index = state.volume_index(caller, id)?;
+        let kind = state.types.iter().find(|kind| kind.name == new_type).cloned();
+        let Some(kind) = kind else { return not_found("Volume type", new_type) };
+        state.volumes[index].volume_type = kind;
+        Ok(())
+    }
+
+    async fn volume_action(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        action: VolumeAction,
+    ) -> Result<(), Refusal> {
+        let mut state = self.ask(caller)?;
+        state.volume_index(caller, id)?;
+        state.actions.push(action);
+        Ok(())
+    }
+
+    async fn force_delete_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        self.delete_volume(caller, id).await
+    }
+
     async fn create_volume(&self, caller: &Caller, new: NewVolume) -> Result<Volume, Refusal> {
         let mut state = self.ask(caller)?;
+        if let Some(zone) = new.hints.zone.as_ref().filter(|zone| *zone != "nova") {
+            return Err(Refusal::Invalid(format!("Availability zone '{zone}' is invalid.")));
+        }
+        state.hints.clone_from(&new.hints);
         let wanted = new.volume_type.unwrap_or_else(|| "__DEFAULT__".to_owned());
         let found = |kind: &&VolumeType| kind.name == wanted || kind.id.to_string() == wanted;
         let Some(volume_type) = state.types.iter().find(found).cloned() else {
@@ -262,10 +296,14 @@ impl Backend for Fake {
             user: caller.user.clone(),
             metadata: new.metadata,
             host: Some("storage1@lvm#vg0".to_owned()),
+            zone: "nova".to_owned(),
             created_at,
             updated_at: None,
             fault: None,
             attachments: Vec::new(),
+            bootable: false,
+            readonly: None,
+            agent: AgentId::from_u128(0x57),
         };
         let mut made = volume.clone();
         made.status = VolumeStatus::Available;
@@ -274,10 +312,52 @@ impl Backend for Fake {
         Ok(volume)
     }
 
-    async fn volumes(&self, caller: &Caller, all_projects: bool) -> Result<Vec<Volume>, Refusal> {
+    async fn volumes(&self, caller: &Caller, query: ListQuery) -> Result<Page<Volume>, Refusal> {
         let state = self.ask(caller)?;
-        let own = |volume: &&Volume| all_projects || volume.project == caller.project;
-        Ok(state.volumes.iter().rev().filter(own).map(|volume| state.with_attachments(volume)).collect())
+        let own = |volume: &&Volume| query.all_projects || volume.project == caller.project;
+        let all = state.volumes.iter().rev().filter(own).map(|volume| state.with_attachments(volume));
+        Ok(whole(all.collect()))
+    }
+
+    async fn volume_names(&self, caller: &Caller, query: ListQuery) -> Result<Page<VolumeName>, Refusal> {
+        let all = self.volumes(caller, query).await?.items;
+        Ok(whole(all.into_iter().map(|volume| VolumeName { id: volume.id, name: volume.name }).collect()))
+    }
+
+    async fn volumes_summary(
+        &self,
+        caller: &Caller,
+        query: ListQuery,
+        _: bool,
+    ) -> Result<VolumesSummary, Refusal> {
+        let all = self.volumes(caller, query).await?.items;
+        let size_gib = all.iter().map(|volume| u64::from(volume.size_gib)).sum();
+        Ok(VolumesSummary { count: all.len() as u64, size_gib, metadata: BTreeMap::new() })
+    }
+
+    async fn change_metadata(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        change: MetadataChange,
+        only_if: Option<BTreeMap<String, String>>,
+    ) -> Result<BTreeMap<String, String>, Refusal> {
+        let mut state = self.ask(caller)?;
+        let index = state.volume_index(caller, id)?;
+        let metadata = &mut state.volumes[index].metadata;
+        if only_if.is_some_and(|known| known != *metadata) {
+            return Err(Refusal::Changed("it has changed".to_owned()));
+        }
+        match change {
+            MetadataChange::Merge(new) => metadata.extend(new),
+            MetadataChange::Replace(new) => *metadata = new,
+            MetadataChange::Remove(key) => {
+                if metadata.remove(&key).is_none() {
+                    return not_found("Metadata", format!("{id} has no metadata with key {key}"));
+                }
+            }
+        }
+        Ok(metadata.clone())
     }
 
     async fn volume(&self, caller: &Caller, id: VolumeId) -> Result<Volume, Refusal> {
@@ -315,21 +395,13 @@ impl Backend for Fake {
         Ok(())
     }
 
-    async fn attachments(
-        &self,
-        caller: &Caller,
-        all_projects: bool,
-        volume: Option<VolumeId>,
-    ) -> Result<Vec<Attachment>, Refusal> {
+    async fn attachments(&self, caller: &Caller, query: ListQuery) -> Result<Page<Attachment>, Refusal> {
         let state = self.ask(caller)?;
-        let own = |id| {
-            let found = state.volumes.iter().find(|volume| volume.id == id);
-            found.is_some_and(|volume| all_projects || volume.project == caller.project)
+        let own = |attachment: &&Attachment| {
+            let found = state.volumes.iter().find(|volume| volume.id == attachment.volume);
+            found.is_some_and(|volume| query.all_projects || volume.project == caller.project)
         };
-        let wanted = |attachment: &&Attachment| {
-            volume.is_none_or(|id| id == attachment.volume) && own(attachment.volume)
-        };
-        Ok(state.attachments.iter().filter(wanted).cloned().collect())
+        Ok(whole(state.attachments.iter().rev().filter(own).cloned().collect()))
     }
 
     async fn attachment(&self, caller: &Caller, id: AttachmentId) -> Result<Attachment, Refusal> {
@@ -426,9 +498,9 @@ impl Backend for Fake {
         let index = state.attachment_index(caller, id)?;
         let gone = state.attachments.remove(index);
         let began = state.now();
-        let receipt = gone.initiator.clone().map(|initiator| Receipt {
+        let receipt = gone.initiator.as_ref().and_then(|of| of.iqn().cloned()).map(|initiator| Receipt {
             volume: gone.volume,
-            initiator: initiator.clone(),
+            initiator: initiator.clone().into(),
             attachments: vec![id],
             generation: Generation { epoch: 1, counter: 4 },
             revoked: Revoked::Nexus,
@@ -439,6 +511,7 @@ impl Backend for Fake {
                 addresses: vec!["10.0.0.2".to_owned()],
                 state: "LOGGED_IN".to_owned(),
                 in_flight: 2,
+                since: None,
             }],
             proof: if force { Proof::Unproven { in_flight: 2 } } else { Proof::Proven },
             began,
@@ -448,6 +521,58 @@ impl Backend for Fake {
         state.receipts.push(receipt.clone());
         let others = state.attachments.iter().filter(|other| other.volume == gone.volume).cloned().collect();
         Ok((receipt, others))
+    }
+
+    async fn detach(
+        &self,
+        caller: &Caller,
+        id: AttachmentId,
+        way: Way,
+        wait: Wait,
+    ) -> Result<Detached, Refusal> {
+        self.state().way = Some(way);
+        self.delete_attachment(caller, id, way != Way::Asked, wait).await
+    }
+
+    async fn attach_action(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        action: AttachAction,
+        wait: Wait,
+    ) -> Result<Option<Map<String, Value>>, Refusal> {
+        let mut state = self.ask(caller)?;
+        state.wait = Some(wait.0);
+        state.volume_index(caller, id)?;
+        let info = json!({
+            "driver_volume_type": "iscsi", "target_lun": 1, "auth_password": SECRET, "enforce_multipath": false,
+            "attachment_id": id,
+        });
+        let opened = matches!(action, AttachAction::InitializeConnection { .. });
+        state.action = Some(action);
+        Ok(info.as_object().cloned().filter(|_| opened))
+    }
+
+    async fn receipts(
+        &self,
+        caller: &Caller,
+        volume: Option<VolumeId>,
+        attachment: Option<AttachmentId>,
+        limit: u32,
+    ) -> Result<Vec<DetachRecord>, Refusal> {
+        let state = self.ask(caller)?;
+        let meant = |record: &&DetachRecord| {
+            volume.is_none_or(|volume| volume == record.volume)
+                && attachment.is_none_or(|attachment| attachment == record.attachment)
+        };
+        Ok(state.records.iter().filter(meant).take(limit as usize).cloned().collect())
+    }
+
+    async fn volume_state(&self, caller: &Caller, id: VolumeId) -> Result<VolumeState, Refusal> {
+        let state = self.ask(caller)?;
+        let index = state.volume_index(caller, id)?;
+        let volume = state.with_attachments(&state.volumes[index]);
+        Ok(VolumeState { volume, reserved: 1, holds: 0, review: None })
     }
 
     async fn live(
@@ -461,6 +586,20 @@ impl Backend for Fake {
         state.wait = Some(wait.0);
         state.newer_than = newer_than;
         let index = state.attachment_index(caller, id)?;
+        Ok(state.live_of(&state.attachments[index]))
+    }
+
+    async fn set_mode(
+        &self,
+        caller: &Caller,
+        id: AttachmentId,
+        mode: Mode,
+        wait: Wait,
+    ) -> Result<AttachmentLive, Refusal> {
+        let mut state = self.ask(caller)?;
+        state.wait = Some(wait.0);
+        let index = state.attachment_index(caller, id)?;
+        state.attachments[index].mode = mode;
         Ok(state.live_of(&state.attachments[index]))
     }
 
@@ -484,6 +623,134 @@ impl Backend for Fake {
         self.ask(caller)?.volume_index(caller, id).map(|_| ())
     }
 
+    async fn pools(&self, caller: &Caller, filter: PoolFilter) -> Result<Vec<PoolState>, Refusal> {
+        let mut state = self.ask(caller)?;
+        if filter.volume_type.as_deref() == Some("nosuch") {
+            return not_found("Volume type", "nosuch");
+        }
+        state.pool_filter = filter;
+        let capabilities = json!({ "free_capacity_gb": 4.0 }).as_object().cloned().unwrap();
+        Ok(vec![PoolState { name: "storage1@lvm#vg0".to_owned(), capabilities }])
+    }
+
+    async fn capabilities(&self, caller: &Caller, host: &str) -> Result<Value, Refusal> {
+        drop(self.ask(caller)?);
+        match host {
+            "storage1@lvm" => Ok(json!({ "vendor_name": "Mooring" })),
+            host => not_found("Service", host),
+        }
+    }
+
+    async fn zones(&self, caller: &Caller) -> Result<Vec<Zone>, Refusal> {
+        drop(self.ask(caller)?);
+        Ok(vec![Zone { name: "nova".to_owned(), available: true }])
+    }
+
+    async fn services(&self, caller: &Caller) -> Result<Vec<ServiceState>, Refusal> {
+        drop(self.ask(caller)?);
+        Ok(services())
+    }
+
+    async fn change_service(
+        &self,
+        caller: &Caller,
+        binary: &str,
+        host: &str,
+        change: HostChange,
+    ) -> Result<(), Refusal> {
+        let mut state = self.ask(caller)?;
+        if (binary, host) != ("cinder-volume", "storage1@lvm") {
+            return not_found("Service", host);
+        }
+        state.said = Some(("storage1".to_owned(), change));
+        Ok(())
+    }
+
+    async fn change_host(&self, caller: &Caller, name: &str, change: HostChange) -> Result<Host, Refusal> {
+        let hosts = self.hosts(caller).await?;
+        let Some(host) = hosts.into_iter().find(|host| host.name == name) else {
+            return not_found("Host", name);
+        };
+        self.state().said = Some((name.to_owned(), change));
+        Ok(host)
+    }
+
+    async fn fence_host(
+        &self,
+        caller: &Caller,
+        name: &str,
+        reason: Option<String>,
+        wait: Wait,
+    ) -> Result<HostFence, Refusal> {
+        let mut state = self.ask(caller)?;
+        state.wait = Some(wait.0);
+        if name == "nosuch" {
+            return not_found("Host", name);
+        }
+        let fence = fence_of(caller, name, reason, state.fence_parts.clone());
+        state.fence = Some(fence.clone());
+        Ok(fence)
+    }
+
+    async fn unfence_host(&self, caller: &Caller, name: &str, anyway: bool) -> Result<HostFence, Refusal> {
+        let fence = self.fence(caller, name).await?;
+        if !fence.is_proven() && !anyway {
+            return Err(Refusal::Conflict(format!("host {name}: not proven")));
+        }
+        self.state().fence = None;
+        Ok(HostFence { lifted_at: Some(SystemTime::UNIX_EPOCH), ..fence })
+    }
+
+    async fn fence(&self, caller: &Caller, name: &str) -> Result<HostFence, Refusal> {
+        let found = self.ask(caller)?.fence.clone().filter(|fence| fence.name == name);
+        found.map_or_else(|| not_found("Fence", name), Ok)
+    }
+
+    async fn fences(&self, caller: &Caller, _: bool) -> Result<Vec<HostFence>, Refusal> {
+        Ok(self.ask(caller)?.fence.iter().cloned().collect())
+    }
+
+    async fn placement(&self, caller: &Caller, id: VolumeId) -> Result<Placement, Refusal> {
+        let state = self.ask(caller)?;
+        state.volume_index(caller, id)?;
+        Ok(placement_of(id, state.hints.clone()))
+    }
+
+    async fn messages(&self, caller: &Caller, _: ListQuery) -> Result<Page<Message>, Refusal> {
+        Ok(whole(self.ask(caller)?.messages.clone()))
+    }
+
+    async fn message(&self, caller: &Caller, id: Uuid) -> Result<Message, Refusal> {
+        let found = self.ask(caller)?.messages.iter().find(|message| message.id == id).cloned();
+        found.map_or_else(|| not_found("Message", id), Ok)
+    }
+
+    async fn delete_message(&self, caller: &Caller, id: Uuid) -> Result<(), Refusal> {
+        self.message(caller, id).await?;
+        self.state().messages.retain(|message| message.id != id);
+        Ok(())
+    }
+
+    async fn storage_hosts(&self, caller: &Caller) -> Result<Vec<StorageHost>, Refusal> {
+        drop(self.ask(caller)?);
+        Ok(vec![StorageHost {
+            name: "storage1@lvm".to_owned(),
+            zone: "nova".to_owned(),
+            up: true,
+            enabled: false,
+            heard_at: Some(SystemTime::UNIX_EPOCH),
+        }])
+    }
+
+    async fn storage_host(&self, caller: &Caller, name: &str) -> Result<Vec<HostUsage>, Refusal> {
+        drop(self.ask(caller)?);
+        if name != "storage1@lvm" {
+            return not_found("Host", name);
+        }
+        let usage = |project: &str| HostUsage { project: project.to_owned(), volumes: 2, size_gib: 3 };
+        Ok(vec![usage("p"), usage("q")])
+    }
+
     async fn hosts(&self, caller: &Caller) -> Result<Vec<Host>, Refusal> {
         drop(self.ask(caller)?);
         Ok(vec![Host {
@@ -492,6 +759,10 @@ impl Backend for Fake {
             agent: Some(AgentId::from_u128(7)),
             initiator: "iqn.2026-11.dev.mooring:host.7".parse().ok(),
             pools: vec![HostPool { name: "vg0".to_owned(), total: 10, free: 4 }],
+            zone: "nova".to_owned(),
+            disabled: false,
+            disabled_reason: None,
+            drained: false,
             up: true,
             why_down: None,
             last_report: Some(SystemTime::UNIX_EPOCH),

@@ -203,7 +203,6 @@ async fn addresses_that_are_none() {
         format!("/v3/{PROJECT}/attachments/%00"),
         format!("/v3/{PROJECT}/types/{DEAD}/extra_specs/%FF"),
         format!("/v3/{PROJECT}/volumes?name=%FF"),
-        format!("/v3/{PROJECT}/volumes?marker={}", "a".repeat(5_000)),
         format!("/v3/{}/volumes", "a".repeat(65)),
         "/v3//volumes".to_owned(),
         "//v3/volumes".to_owned(),
@@ -262,7 +261,13 @@ async fn too_many_at_once_are_told_to_come_again() {
 
 /// A server on a real socket, for what only a socket can do.
 async fn server(head: Duration, body: Duration) -> (std::net::SocketAddr, tokio::sync::watch::Sender<bool>) {
-    let options = Options { auth: Auth::NoAuth, public_url: None, tls: false, body_timeout: body };
+    let options = Options {
+        auth: Auth::NoAuth,
+        policies: Arc::default(),
+        public_url: None,
+        tls: false,
+        body_timeout: body,
+    };
     let router = router(Fake::new(), options);
     let bound = bind(&["127.0.0.1:0".parse().unwrap()]).await.unwrap();
     let address = bound[0].address();

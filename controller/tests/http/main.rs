@@ -4,13 +4,23 @@
 //! One program, not one per file: linking takes longer than running.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
+mod actions;
 mod attachments;
 mod auth;
 mod client;
 mod fake;
+mod fake_keystone;
 mod input;
+mod keystone;
+mod lists;
 mod mooring;
+mod openapi;
+mod place;
+mod policies;
 mod program;
+mod small;
+#[path = "../support/mod.rs"]
+mod support;
 mod types;
 mod versions;
 mod volumes;

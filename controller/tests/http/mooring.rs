@@ -1,13 +1,17 @@
 //! Mooring's own API: what `mooring` talks.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use mooring_controller::domain::DetachRecord;
+use mooring_controller::service::Way;
+use mooring_model::{AttachmentId, Mode, VolumeId};
 use serde_json::json;
 
 use crate::client::{Api, DEAD, keys, words};
 
-const LIVE: &str = "id volume_id volume_name host mode effective_mode status native initiator session \
-                    session_addresses host_phase device_path disk problems steps_ms fault created_at attached_at \
+const LIVE: &str = "id volume_id volume_name host mode effective_mode status native initiator transport session \
+                    session_missing session_addresses sessions storage_host counters last_activity \
+                    looked_at host_phase device_path disk problems steps_ms fault created_at attached_at \
                     revision";
 const RECEIPT: &str = "attachment_id volume_id initiator attachment_ids generation revoked sessions_cut proof \
                        may_still_land began ended";
@@ -30,6 +34,10 @@ async fn hosts() {
             "address": "unix:/run/mooring/agent.sock",
             "agent_id": "00000000-0000-0000-0000-000000000007",
             "initiator": "iqn.2026-11.dev.mooring:host.7",
+            "zone": "nova",
+            "disabled": false,
+            "disabled_reason": null,
+            "drained": false,
             "up": true,
             "why_down": null,
             "last_report": "1970-01-01T00:00:00.000000Z",
@@ -83,6 +91,18 @@ async fn native_attach_and_what_is_live_of_it() {
     assert_eq!(none.body, json!({ "attachments": [] }));
     let some = api.call("GET", &format!("/mooring/v1/attachments?volume={volume}")).send().await;
     assert_eq!(some.body["attachments"].as_array().unwrap().len(), 1);
+
+    let put =
+        |body: serde_json::Value| api.call("PUT", &format!("{path}/mode?wait_ms=20")).json(&body).send();
+    let set = put(json!({ "mode": "rw" })).await;
+    assert_eq!((set.status.as_u16(), &set.body["barrier"]), (200, &json!(false)));
+    assert_eq!(set.body["attachment"]["mode"], "rw");
+    assert_eq!(api.fake.state().wait, Some(Duration::from_millis(20)));
+    for wrong in
+        [json!({}), json!({ "mode": "wr" }), json!({ "mode": null }), json!({ "mode": "ro", "x": 1 })]
+    {
+        assert_eq!(put(wrong.clone()).await.status.as_u16(), 400, "{wrong}");
+    }
 }
 
 #[tokio::test]
@@ -194,4 +214,86 @@ async fn operators_words() {
     }
     // A web page can send this much without being asked for leave.
     assert_eq!(api.call("POST", "/mooring/v1/epoch").raw("text/plain", "{}").send().await.status, 415);
+}
+
+/// A detach with everything on its host is force, and says so.
+#[tokio::test]
+async fn the_way_of_a_detach() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    for (query, way) in [
+        ("", Way::Asked),
+        ("?force=false", Way::Asked),
+        ("?force=true", Way::Forced),
+        ("?force=true&widen=host", Way::Widened),
+    ] {
+        let id = api.reserved(&volume).await;
+        let answer = api.call("DELETE", &format!("/mooring/v1/attachments/{id}{query}")).send().await;
+        assert_eq!((answer.status.as_u16(), api.fake.state().way), (200, Some(way)), "{query}");
+    }
+    let id = api.reserved(&volume).await;
+    for wrong in ["?widen=host", "?force=true&widen=all", "?force=false&widen=host", "?force=maybe"] {
+        let answer = api.call("DELETE", &format!("/mooring/v1/attachments/{id}{wrong}")).send().await;
+        assert_eq!(answer.status, 400, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn the_records_of_detaches() {
+    let api = Api::new();
+    let volume = VolumeId::from_u128(0x51);
+    let record = |n: u128, forced| DetachRecord {
+        attachment: AttachmentId::from_u128(n),
+        volume,
+        project: "p".to_owned(),
+        initiator: "iqn.2026-01.org.example:node1".parse().ok(),
+        instance: None,
+        host: Some("node1".to_owned()),
+        mode: Some(Mode::ReadOnly),
+        forced,
+        user: Some("u".to_owned()),
+        request: Some("req-1".to_owned()),
+        asked_at: Some(SystemTime::UNIX_EPOCH),
+        detached_at: None,
+        receipt: None,
+    };
+    api.fake.state().records = vec![record(1, true), record(2, false)];
+    let all = api.call("GET", "/mooring/v1/receipts").send().await;
+    assert_eq!(all.status, 200);
+    let first = &all.body["receipts"][0];
+    assert_eq!(
+        keys(first),
+        words(
+            "attachment_id volume_id project_id initiator instance host mode forced user_id request_id asked_at \
+             detached_at receipt"
+        )
+    );
+    assert_eq!((&first["forced"], &first["mode"]), (&json!(true), &json!("ro")));
+    assert_eq!(first["asked_at"], "1970-01-01T00:00:00.000000Z");
+    let count = async |query: &str| {
+        let answer = api.call("GET", &format!("/mooring/v1/receipts{query}")).send().await;
+        answer.body["receipts"].as_array().map(Vec::len)
+    };
+    assert_eq!(count(&format!("?volume={volume}")).await, Some(2));
+    assert_eq!(count(&format!("?attachment={}", AttachmentId::from_u128(2))).await, Some(1));
+    assert_eq!(count(&format!("?volume={DEAD}")).await, Some(0));
+    assert_eq!(count("?limit=1").await, Some(1));
+    assert_eq!(api.call("GET", "/mooring/v1/receipts?volume=x").send().await.status, 404);
+}
+
+#[tokio::test]
+async fn a_volume_says_what_is_wrong_with_it() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    api.fake.state().volumes[0].fault = Some("volume group vg0: a disk is missing".to_owned());
+    let answer = api.call("GET", &format!("/mooring/v1/volumes/{volume}")).send().await;
+    assert_eq!(
+        answer.body,
+        json!({ "volume": {
+            "id": volume, "name": "v", "status": "available", "attach_status": "detached", "multiattach": false,
+            "fault": "volume group vg0: a disk is missing", "in_review": false, "reserved": 1,
+            "announced_detaches": 0,
+        } })
+    );
+    assert_eq!(api.call("GET", &format!("/mooring/v1/volumes/{DEAD}")).send().await.status, 404);
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
 
-use mooring_controller::config::Config;
+use mooring_controller::config::{Asked, Config};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mooring-controller");
 
@@ -73,7 +73,7 @@ fn config(dir: &Path, more: &str) -> std::path::PathBuf {
     let path = dir.join("controller.toml");
     let state = dir.join("state");
     let text = format!("state_dir = \"{}\"\nlisten = [\"127.0.0.1:0\"]\n{more}", state.display());
-    Config::parse(&text, "x", true).unwrap();
+    Config::parse(&text, "x", Asked::NobodyOnLoopback).unwrap();
     std::fs::write(&path, text).unwrap();
     path
 }
@@ -105,7 +105,7 @@ fn it_asks_for_tokens_and_takes_those_that_it_made() {
     let dir = tempfile::tempdir().unwrap();
     let made = run(&["token", "--name", "ci", "--project", "abc", "--admin"]);
     let text = String::from_utf8(made.stdout).unwrap();
-    let token = text.lines().find(|line| line.len() == 66 && line.starts_with("# ")).unwrap()[2..].to_owned();
+    let token = text.lines().find(|line| line.starts_with("# mooring_")).unwrap()[2..].to_owned();
     let tokens = dir.path().join("tokens.toml");
     std::fs::write(&tokens, text.replace(&token, "")).unwrap();
     std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -160,9 +160,11 @@ fn tls() {
     assert!(!running.get("/").contains("versions"));
     std::fs::write(&key, "no key").unwrap();
     drop(running);
-    let refused = run(&["--config", path.to_str().unwrap(), "--no-auth"]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("key.pem"), "{said}");
+    for more in [&["--no-auth"][..], &["--no-auth", "--check"]] {
+        let refused = run(&[&["--config", path.to_str().unwrap()], more].concat());
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("key.pem"), "{said}");
+    }
 }
 
 #[test]
@@ -184,7 +186,47 @@ fn what_is_unsafe_or_wrong_is_refused() {
     let without = run(&args[..2]);
     assert!(String::from_utf8_lossy(&without.stderr).contains("--no-auth"));
     assert!(!run(&["--config", "/nonexistent/controller.toml"]).status.success());
-    for args in [["token", "--name", "x", "--project", "a/b"], ["token", "--name", " ", "--project", "a"]] {
-        assert!(!run(&args).status.success());
+    for args in [
+        &["token", "--name", "x", "--project", "a/b"][..],
+        &["token", "--name", " ", "--project", "a"],
+        &["token", "--name", "x", "--project", "a", "--role", "a b"],
+        &["--no-auth-on-networks"],
+    ] {
+        assert!(!run(args).status.success());
     }
+}
+
+#[test]
+fn a_rebuild_says_what_it_is_and_what_it_needs() {
+    let rebuild = |more: &[&str]| Command::new(PROGRAM).arg("rebuild").args(more).output().unwrap();
+    let help = String::from_utf8(rebuild(&["--help"]).stdout).unwrap();
+    for word in
+        ["--from-agents", "--dry-run", "--without", "EMPTY database", "No session is cut", "--restored"]
+    {
+        assert!(help.contains(word), "{word:?} is not in {help}");
+    }
+    let said = |output: Output| {
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    // What is done is said in so many words.
+    assert!(said(rebuild(&[])).contains("--from-agents"));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("controller.toml");
+    let state = dir.path().join("state");
+    let text = |agents: &str| format!("state_dir = \"{}\"\n{agents}", state.display());
+    let run = |more: &[&str]| {
+        let config = ["--from-agents", "--config", file.to_str().unwrap()];
+        said(rebuild(&[&config[..], more].concat()))
+    };
+    std::fs::write(&file, text("")).unwrap();
+    assert!(run(&[]).contains("names no agent"));
+    let socket = dir.path().join("none.sock");
+    let agent = format!("[[agents]]\nname = \"s1\"\naddress = \"unix:{}\"\n", socket.display());
+    std::fs::write(&file, text(&agent)).unwrap();
+    let silent = run(&["--dry-run"]);
+    assert!(silent.contains("agent s1 does not answer") && silent.contains("--without"), "{silent}");
+    assert!(run(&["--without", "s2"]).contains("no agent of this name"));
+    assert!(run(&["--without", "s1"]).contains("no agent belongs to a cluster"));
+    assert!(!state.exists(), "nothing was written");
 }

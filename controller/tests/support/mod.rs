@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses another part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
+pub(crate) mod pg;
 mod rig;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,12 +34,25 @@ pub(crate) struct Object<T> {
 pub(crate) struct Knobs {
     /// Every call fails, every stream ends.
     pub(crate) down: bool,
+    /// It does not say what it can do: an LVM that hangs, before agents knew better.
+    pub(crate) silent: bool,
     /// Puts are taken and not true.
     pub(crate) pending: bool,
+    /// Puts of volumes are taken, and answered once this is closed.
+    pub(crate) gate: Option<Arc<tokio::sync::Semaphore>>,
     /// New receipts are unproven.
     pub(crate) unproven: bool,
+    /// It does not say when it looked at sessions: an older one.
+    pub(crate) blind: bool,
     /// New volumes fail for good.
     pub(crate) fail_volumes: bool,
+    /// Volumes do not grow, perhaps for a reason.
+    pub(crate) hold_growth: bool,
+    pub(crate) growth_problem: Option<v1::Problem>,
+    /// New volumes are refused with this.
+    pub(crate) refuse_volume: Option<Status>,
+    /// Tombstones of volumes are lost on their way.
+    pub(crate) lose_deletes: bool,
     /// Exports with more grants than before are refused with this.
     pub(crate) refuse_export: Option<Status>,
     /// The disk is held open by these.
@@ -51,13 +65,23 @@ pub(crate) struct State {
     pub(crate) id: AgentId,
     pub(crate) initiator: String,
     pub(crate) cluster: String,
+    /// Empty: it does not know them.
     pub(crate) pools: Vec<v1::Pool>,
+    pub(crate) problems: Vec<v1::Problem>,
     pub(crate) multiattach: bool,
     pub(crate) knobs: Knobs,
     pub(crate) volumes: BTreeMap<String, Object<v1::VolumeSpec>>,
+    /// Their sizes, once they were there.
+    pub(crate) sizes: BTreeMap<String, u64>,
     pub(crate) exports: BTreeMap<String, Object<v1::ExportSpec>>,
     pub(crate) connections: BTreeMap<String, Object<v1::ConnectionSpec>>,
+    /// Data that is there although no spec of it is kept.
+    pub(crate) orphans: BTreeSet<String>,
+    /// What the machine calls itself.
+    pub(crate) machine: String,
     pub(crate) receipts: Vec<v1::Receipt>,
+    /// How often it was asked for one volume.
+    pub(crate) looks: usize,
     /// Puts that came, as `export <volume> 1.2 cut`.
     pub(crate) calls: Vec<String>,
 }
@@ -103,13 +127,35 @@ fn words(stamp: Option<&v1::Stamp>) -> String {
 }
 
 impl State {
+    /// Its store is lost, and with it the id and the cluster; the data of these volumes is there.
+    pub(crate) fn lose_store(&mut self, there: &[VolumeId]) {
+        self.volumes.clear();
+        self.exports.clear();
+        self.connections.clear();
+        self.receipts.clear();
+        self.orphans = there.iter().map(ToString::to_string).collect();
+        self.id = AgentId::random();
+        self.cluster.clear();
+        if !self.initiator.is_empty() {
+            self.initiator = IqnPrefix::default().initiator(self.id).to_string();
+        }
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.volumes.is_empty() && self.connections.is_empty() && self.receipts.is_empty()
+    }
+
     fn volume_report(&self, id: &str) -> v1::VolumeReport {
         let mut report = v1::VolumeReport { volume_id: id.to_owned(), ..Default::default() };
         match self.volumes.get(id).and_then(|volume| volume.spec.as_ref()) {
             None => report.set_phase(v1::Phase::Gone),
             Some(spec) => {
                 report.group.clone_from(&spec.group);
-                report.size_bytes = spec.size_bytes;
+                let size = self.sizes.get(id).filter(|_| self.knobs.hold_growth);
+                report.size_bytes = size.copied().unwrap_or(spec.size_bytes);
+                if report.size_bytes < spec.size_bytes {
+                    report.problems.extend(self.knobs.growth_problem.clone());
+                }
                 report.set_phase(if self.knobs.fail_volumes {
                     v1::Phase::Failed
                 } else if self.knobs.pending {
@@ -142,6 +188,7 @@ impl State {
             addresses: vec!["10.10.0.11:45678".to_owned()],
             state: "LOGGED_IN".to_owned(),
             in_flight: 0,
+            since_us: 1_790_000_000_000_000,
         };
         let grant = |grant: &v1::Grant| v1::GrantReport {
             initiator: grant.initiator.clone(),
@@ -165,6 +212,9 @@ impl State {
             grants: spec.grants.iter().map(grant).collect(),
             problems: Vec::new(),
             stuck: None,
+            fc: Vec::new(),
+            // Every answer and report is a look.
+            looked_us: if self.knobs.blind { 0 } else { rig::now_us() },
         })
     }
 
@@ -179,9 +229,25 @@ impl State {
             export: self.export_report(id, world),
             export_stamp: export.stamp,
             export_opaque: export.opaque,
-            export_spec: None,
+            export_spec: export.spec,
             receipts: self.receipts.iter().filter(|receipt| receipt.volume_id == id).cloned().collect(),
+            volume_spec: volume.spec,
         }
+    }
+
+    fn newest_epoch(&self) -> u64 {
+        let volumes = self.volumes.values().map(|kept| &kept.stamp);
+        let exports = self.exports.values().map(|kept| &kept.stamp);
+        let connections = self.connections.values().map(|kept| &kept.stamp);
+        let stamps = volumes.chain(exports).chain(connections).flatten();
+        stamps.filter_map(|stamp| stamp.generation).map(|at| at.epoch).max().unwrap_or(0)
+    }
+
+    /// Data of ours that no spec names.
+    fn orphan(id: &str) -> v1::VolumeStatus {
+        let mut report = v1::VolumeReport { volume_id: id.to_owned(), ..Default::default() };
+        report.set_phase(v1::Phase::Orphan);
+        v1::VolumeStatus { volume_id: id.to_owned(), volume: Some(report), ..Default::default() }
     }
 
     fn connection_report(&self, id: &str) -> v1::ConnectionReport {
@@ -284,19 +350,24 @@ impl Fake {
             free_bytes: 1 << 39,
             extent_bytes: 4 << 20,
             thick: true,
-            volumes: 0,
+            ..v1::Pool::default()
         };
         let state = State {
             id,
             initiator: IqnPrefix::default().initiator(id).to_string(),
             cluster: String::new(),
             pools: vec![pool],
+            problems: Vec::new(),
             multiattach: true,
             knobs: Knobs::default(),
             volumes: BTreeMap::new(),
+            sizes: BTreeMap::new(),
             exports: BTreeMap::new(),
             connections: BTreeMap::new(),
+            orphans: BTreeSet::new(),
+            machine: "fake".to_owned(),
             receipts: Vec::new(),
+            looks: 0,
             calls: Vec::new(),
         };
         Self {
@@ -432,12 +503,29 @@ impl Agent for Fake {
             protocol: 1,
             software: "fake".to_owned(),
             agent_id: state.id.to_string(),
-            host_name: "fake".to_owned(),
+            host_name: state.machine.clone(),
             cluster_id: state.cluster.clone(),
             portals: vec!["10.10.0.10:3260".to_owned()],
             groups: vec!["vg0".to_owned()],
             initiator: state.initiator.clone(),
+            fresh: state.is_fresh(),
+            newest_epoch: state.newest_epoch(),
         }))
+    }
+
+    async fn adopt(&self, request: Request<v1::AdoptRequest>) -> Result<Response<v1::AdoptResponse>, Status> {
+        self.enter()?;
+        let adopt = request.into_inner();
+        let mut state = self.state();
+        if !state.is_fresh() {
+            return Err(cured(Code::FailedPrecondition, "this agent keeps specs", "operator"));
+        }
+        let id: AgentId = adopt.agent_id.parse().unwrap();
+        if !state.initiator.is_empty() {
+            state.initiator = IqnPrefix::default().initiator(id).to_string();
+        }
+        (state.id, state.cluster) = (id, adopt.sender.unwrap().cluster_id);
+        Ok(Response::new(v1::AdoptResponse {}))
     }
 
     async fn put_volume(
@@ -448,9 +536,15 @@ impl Agent for Fake {
         let id = put.volume_id.clone();
         let tombstone = matches!(put.wish, Some(put_volume_request::Wish::Tombstone(_)));
         let what = if tombstone { "delete" } else { "volume" };
+        if tombstone && self.state().knobs.lose_deletes {
+            return Err(Status::unavailable("the connection broke"));
+        }
         self.count(put.sender.as_ref(), format!("{what} {id} {}", words(put.stamp.as_ref())))?;
         {
             let mut state = self.state();
+            if let Some(status) = state.knobs.refuse_volume.clone().filter(|_| !tombstone) {
+                return Err(status);
+            }
             if fence(state.volumes.get(&id), put.stamp.as_ref())? == Fence::Newer {
                 let spec = match put.wish {
                     Some(put_volume_request::Wish::Spec(spec)) => Some(spec),
@@ -460,9 +554,15 @@ impl Agent for Fake {
                 state.volumes.insert(id.clone(), object);
             }
         }
+        let gate = self.state().knobs.gate.clone();
+        if let Some(gate) = gate {
+            assert!(gate.acquire().await.is_err(), "a gate has no permits; it opens by being closed");
+        }
         self.publish(&id);
-        let state = self.state();
-        let done = !state.knobs.pending && !state.knobs.fail_volumes;
+        let mut state = self.state();
+        let report = state.volume_report(&id);
+        state.sizes.insert(id.clone(), report.size_bytes);
+        let done = !state.knobs.pending && !state.knobs.fail_volumes && !state.knobs.hold_growth;
         Ok(Response::new(v1::PutVolumeResponse { report: Some(state.volume_report(&id)), done }))
     }
 
@@ -516,7 +616,8 @@ impl Agent for Fake {
     ) -> Result<Response<v1::VolumeStatus>, Status> {
         self.enter()?;
         let id = request.into_inner().volume_id;
-        let state = self.state();
+        let mut state = self.state();
+        state.looks += 1;
         if !state.volumes.contains_key(&id) {
             return Err(cured(Code::NotFound, "no such volume", "fix_spec"));
         }
@@ -525,12 +626,15 @@ impl Agent for Fake {
 
     async fn list_volumes(
         &self,
-        _: Request<v1::ListVolumesRequest>,
+        request: Request<v1::ListVolumesRequest>,
     ) -> Result<Response<v1::ListVolumesResponse>, Status> {
         self.enter()?;
         let state = self.state();
-        let there = state.volumes.iter().filter(|(_, volume)| volume.spec.is_some());
-        let volumes = there.map(|(id, _)| state.status(id, &self.world)).collect();
+        let all = request.into_inner().with_tombstones;
+        let there = state.volumes.iter().filter(|(_, volume)| all || volume.spec.is_some());
+        let volumes = there.map(|(id, _)| state.status(id, &self.world));
+        let orphans = state.orphans.iter().filter(|id| !state.volumes.contains_key(*id));
+        let volumes = volumes.chain(orphans.map(|id| State::orphan(id))).collect();
         Ok(Response::new(v1::ListVolumesResponse { volumes }))
     }
 
@@ -539,6 +643,9 @@ impl Agent for Fake {
         _: Request<v1::GetCapabilitiesRequest>,
     ) -> Result<Response<v1::Capabilities>, Status> {
         self.enter()?;
+        if self.state().knobs.silent {
+            std::future::pending::<()>().await;
+        }
         Ok(Response::new(self.capabilities()))
     }
 
@@ -552,8 +659,10 @@ impl Agent for Fake {
         use v1::report::What;
         self.enter()?;
         let changes = self.reports.subscribe();
-        let what = What::Capabilities(self.capabilities());
-        Ok(Response::new(self.follow(vec![v1::Report { what: Some(what) }], changes)))
+        let silent = self.state().knobs.silent;
+        let told = (!silent).then(|| self.capabilities());
+        let first = told.map(|told| v1::Report { what: Some(What::Capabilities(told)) });
+        Ok(Response::new(self.follow(first.into_iter().collect(), changes)))
     }
 }
 
@@ -562,10 +671,12 @@ impl Fake {
         let state = self.state();
         v1::Capabilities {
             agent_id: state.id.to_string(),
-            host_name: "fake".to_owned(),
+            host_name: state.machine.clone(),
             kernel_release: "6.12.1".to_owned(),
             multiattach: state.multiattach,
             pools: state.pools.clone(),
+            pools_unknown: state.pools.is_empty(),
+            problems: state.problems.clone(),
             ..Default::default()
         }
     }
@@ -622,9 +733,19 @@ impl Host for Fake {
 
     async fn get_connection(
         &self,
-        _: Request<v1::GetConnectionRequest>,
+        request: Request<v1::GetConnectionRequest>,
     ) -> Result<Response<v1::ConnectionStatus>, Status> {
-        Err(Status::unimplemented("not needed"))
+        self.enter()?;
+        let id = request.into_inner().volume_id;
+        let state = self.state();
+        let kept = state.connections.get(&id).ok_or_else(|| Status::not_found("no such connection"))?;
+        Ok(Response::new(v1::ConnectionStatus {
+            volume_id: id.clone(),
+            stamp: kept.stamp.clone(),
+            spec: kept.spec.clone(),
+            opaque: kept.opaque.clone(),
+            report: Some(state.connection_report(&id)),
+        }))
     }
 
     async fn list_connections(
@@ -639,8 +760,8 @@ impl Host for Fake {
             .map(|(id, kept)| v1::ConnectionStatus {
                 volume_id: id.clone(),
                 stamp: kept.stamp.clone(),
-                spec: None,
-                opaque: Vec::new(),
+                spec: kept.spec.clone(),
+                opaque: kept.opaque.clone(),
                 report: Some(state.connection_report(id)),
             })
             .collect();
@@ -656,5 +777,20 @@ impl Host for Fake {
         self.enter()?;
         let changes = self.events.subscribe();
         Ok(Response::new(self.follow(Vec::new(), changes)))
+    }
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+pub(crate) struct Log(pub(crate) Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }

@@ -2,16 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 
+use mooring_controller::clock::Clock;
 use mooring_controller::domain::{
-    Attachment, AttachmentLive, Caller, NewAttachment, NewConnector, NewVolume, Volume, VolumeStatus,
+    Attachment, AttachmentLive, Caller, Hints, NewAttachment, NewConnector, NewVolume, Volume, VolumeStatus,
 };
-use mooring_controller::service::{AgentEntry, Refusal, Service, ServiceOptions, Wait};
-use mooring_model::{AttachmentId, IqnPrefix, Mode, VolumeId};
+use mooring_controller::policy::Policies;
+use mooring_controller::rebuild::{How, RebuildError, Report};
+use mooring_controller::service::{
+    AgentEntry, Database, OpenError, PostgresOptions, Refusal, Service, ServiceOptions, Wait,
+};
+use mooring_model::{AttachmentId, Mode, Receipt, VolumeId};
 
-use super::{Fake, World};
+use super::{Fake, World, pg};
+
+/// The test binary `postgres` runs the same tests on the other database.
+pub(crate) const ON_POSTGRES: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"postgres");
 
 pub(crate) const LONG: Wait = Wait(Duration::from_secs(30));
 pub(crate) const SHORT: Wait = Wait(Duration::from_millis(300));
@@ -24,19 +33,33 @@ pub(crate) struct Rig {
     pub(crate) service: Service,
     pub(crate) names: Vec<String>,
     dir: tempfile::TempDir,
+    /// What is said otherwise than usual at every start.
+    tune: Tune,
+    /// What the names of this rig's databases begin with, where they are in one server.
+    prefix: String,
+    /// Another server than the one that all share.
+    server: Option<&'static pg::Server>,
 }
+
+pub(crate) type Tune = Arc<dyn Fn(&mut ServiceOptions) + Send + Sync>;
 
 pub(crate) fn member(project: &str) -> Caller {
     Caller {
         project: project.to_owned(),
         user: "u".to_owned(),
+        roles: roles(&["member", "reader"]),
         admin: false,
+        service: false,
         request: "req-00000000-0000-4000-8000-000000000000".to_owned(),
     }
 }
 
 pub(crate) fn admin() -> Caller {
-    Caller { admin: true, ..member("p") }
+    Caller { admin: true, roles: roles(&["admin", "member", "reader"]), ..member("p") }
+}
+
+fn roles(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 impl Rig {
@@ -47,8 +70,27 @@ impl Rig {
         rig
     }
 
+    /// With its databases in a server that is its own, to be killed.
+    pub(crate) async fn on(server: &'static pg::Server, hosts: usize) -> Self {
+        let rig = Self::quiet_on(Some(server), hosts, Arc::new(|_| {}));
+        rig.up().await;
+        rig
+    }
+
     /// The same, before anything is dialled.
     pub(crate) fn quiet(hosts: usize) -> Self {
+        Self::quiet_with(hosts, |_| {})
+    }
+
+    /// The same with other options, now and at every later start.
+    pub(crate) fn quiet_with(
+        hosts: usize,
+        change: impl Fn(&mut ServiceOptions) + Send + Sync + 'static,
+    ) -> Self {
+        Self::quiet_on(None, hosts, Arc::new(change))
+    }
+
+    fn quiet_on(server: Option<&'static pg::Server>, hosts: usize, tune: Tune) -> Self {
         let world = Arc::new(World::default());
         let dir = tempfile::tempdir().unwrap();
         let storage = Fake::new(0x57, &world);
@@ -61,8 +103,11 @@ impl Rig {
             host.serve(&dir.path().join(format!("{name}.sock")));
             names.push(name);
         }
-        let service = Service::open(options(&dir, &names, "state", false)).unwrap();
-        Self { world, storage, hosts, service, names, dir }
+        let prefix = uuid::Uuid::new_v4().simple().to_string();
+        let mut options = options(&dir, &names, "state", false);
+        tune(&mut options);
+        let service = open(options, server, &prefix).unwrap();
+        Self { world, storage, hosts, service, names, dir, tune, prefix, server }
     }
 
     pub(crate) async fn up(&self) {
@@ -85,6 +130,32 @@ impl Rig {
         .await;
     }
 
+    /// A volume that is shared, but not in two modes on one host.
+    pub(crate) async fn strict_volume(&self) -> VolumeId {
+        let specs = [("multiattach", "<is> True"), ("mooring:mixed_modes", "<is> False")];
+        let specs = specs.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        self.service.create_type(&admin(), "strict", None, true, specs).await.unwrap();
+        let new = NewVolume { volume_type: Some("strict".to_owned()), ..new_volume() };
+        let volume = self.service.create_volume(&admin(), new).await.unwrap().id;
+        self.until_volume(volume, VolumeStatus::Available).await;
+        volume
+    }
+
+    /// Changes the database behind the back of the service.
+    pub(crate) fn write(&self, sql: &str) {
+        let path = self.path("state").join("mooring-controller.db");
+        rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();
+    }
+
+    /// Detaches by force; the receipt, which may be unproven. An agent that is slow is asked again.
+    pub(crate) async fn force(&self, id: AttachmentId) -> Receipt {
+        until("a receipt", async || {
+            let answer = self.service.delete_attachment(&admin(), id, true, SHORT).await;
+            answer.map(|(answer, _)| answer.receipt.unwrap()).map_err(|refusal| refusal.to_string())
+        })
+        .await
+    }
+
     /// The controller dies, and another starts on the same database, or on another folder.
     pub(crate) async fn restart(&mut self) {
         self.restart_on("state", false).await;
@@ -98,16 +169,75 @@ impl Rig {
         // The old one lets go of its database with its last handle.
         let spare = options(&self.dir, &[], &format!("spare-{}", uuid::Uuid::new_v4()), false);
         self.service = Service::open(spare).unwrap();
-        let options = options(&self.dir, &self.names, state, restored);
+        let mut options = options(&self.dir, &self.names, state, restored);
+        (self.tune)(&mut options);
         // A transaction that nobody waits for any more may still hold the file.
-        self.service = until("the database", async || match Service::open(options.clone()) {
-            Ok(service) => {
-                service.start();
-                Ok(service)
-            }
-            Err(error) => Err(format!("{error:?}")),
-        })
-        .await;
+        self.service =
+            until("the database", async || match open(options.clone(), self.server, &self.prefix) {
+                Ok(service) => {
+                    service.start();
+                    Ok(service)
+                }
+                Err(error) => Err(format!("{error:?}")),
+            })
+            .await;
+    }
+
+    /// One more controller with the same agents, not started.
+    pub(crate) fn another(&self) -> Service {
+        let mut options = options(&self.dir, &self.names, "state", false);
+        (self.tune)(&mut options);
+        open(options, self.server, &self.prefix).unwrap()
+    }
+
+    /// The configuration of a controller with these agents and this database, for the program.
+    pub(crate) fn configuration(&self) -> String {
+        let agents = self.names.iter().map(|name| {
+            let socket = self.path(&format!("{name}.sock"));
+            format!("[[agents]]\nname = \"{name}\"\naddress = \"unix:{}\"\n", socket.display())
+        });
+        let url = self.server().database(&format!("{}-state", self.prefix));
+        format!(
+            "state_dir = \"{}\"\nlisten = [\"127.0.0.1:0\"]\ncluster = \"{}\"\n[database]\nurl = \"{url}\"\n{}",
+            self.path("program").display(),
+            self.service.cluster(),
+            agents.collect::<String>()
+        )
+    }
+
+    fn server(&self) -> &'static pg::Server {
+        self.server.unwrap_or_else(pg::Server::shared)
+    }
+
+    /// SQL on this rig's database.
+    pub(crate) fn psql(&self, sql: &str) -> String {
+        self.server().psql(&format!("{}-state", self.prefix), sql)
+    }
+
+    /// The controller ends, its database is lost, and another one is rebuilt from the agents.
+    pub(crate) async fn rebuild(&mut self, state: &str) -> Result<Report, RebuildError> {
+        self.service.stop().await;
+        let spare = options(&self.dir, &[], &format!("spare-{}", uuid::Uuid::new_v4()), false);
+        self.service = Service::open(spare).unwrap();
+        let mut options = options(&self.dir, &self.names, state, false);
+        (self.tune)(&mut options);
+        let database = database(&options, self.server, &self.prefix);
+        mooring_controller::rebuild::run(options, database, &How::default()).await
+    }
+
+    /// A copy of the database, as a backup makes it.
+    pub(crate) fn backup(&self, to: &str) {
+        if ON_POSTGRES {
+            let name = |state: &str| format!("{}-{state}", self.prefix);
+            self.server().backup_and_restore(&name("state"), &name(to));
+            return;
+        }
+        let target = self.path(to);
+        std::fs::create_dir(&target).unwrap();
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(&target, private).unwrap();
+        let from = rusqlite::Connection::open(self.path("state").join("mooring-controller.db")).unwrap();
+        from.execute("VACUUM INTO ?1", [target.join("mooring-controller.db").to_str().unwrap()]).unwrap();
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -175,20 +305,57 @@ impl Rig {
     }
 }
 
+/// Opens a controller on the database that these tests are for.
+fn open(
+    options: ServiceOptions,
+    server: Option<&'static pg::Server>,
+    prefix: &str,
+) -> Result<Service, OpenError> {
+    let database = database(&options, server, prefix);
+    Service::open_on(options, database)
+}
+
+fn database(options: &ServiceOptions, server: Option<&'static pg::Server>, prefix: &str) -> Database {
+    if !ON_POSTGRES {
+        return Database::Embedded(options.state_dir.clone());
+    }
+    let state = options.state_dir.file_name().unwrap().to_str().unwrap();
+    let server = server.unwrap_or_else(pg::Server::shared);
+    let url = server.database(&format!("{prefix}-{state}"));
+    Database::Postgres(Box::new(PostgresOptions::new(&url, None, None, false).unwrap()))
+}
+
 fn options(dir: &tempfile::TempDir, names: &[String], state: &str, restored: bool) -> ServiceOptions {
     let entry = |name: &String| AgentEntry {
         name: name.clone(),
         address: format!("unix:{}", dir.path().join(format!("{name}.sock")).display()).parse().unwrap(),
         tls: mooring_api::TlsFiles::default(),
         insecure: false,
+        zone: None,
     };
     ServiceOptions {
-        state_dir: dir.path().join(state),
         agents: names.iter().map(entry).collect(),
         cluster: Some(mooring_model::ClusterId::from_u128(0xc1)),
-        iqn_prefix: IqnPrefix::default(),
         restored,
+        clock: clock(),
+        policies: Arc::new(POLICIES.get().cloned().unwrap_or_default()),
+        ..ServiceOptions::new(dir.path().join(state))
     }
+}
+
+/// Other policies than the defaults, where a test sets them before its first controller.
+pub(crate) static POLICIES: OnceLock<Policies> = OnceLock::new();
+
+static AHEAD: AtomicU64 = AtomicU64::new(0);
+
+/// The machine's clock, and what a test has put it forward by. (Each test is a process of its own.)
+fn clock() -> Clock {
+    Clock::new(|| SystemTime::now() + Duration::from_secs(AHEAD.load(Ordering::Relaxed)))
+}
+
+/// From now on it is later.
+pub(crate) fn put_forward(seconds: u64) {
+    AHEAD.fetch_add(seconds, Ordering::Relaxed);
 }
 
 pub(crate) fn new_volume() -> NewVolume {
@@ -199,6 +366,7 @@ pub(crate) fn new_volume() -> NewVolume {
         size_gib: 1,
         volume_type: None,
         metadata: BTreeMap::new(),
+        hints: Hints::default(),
     }
 }
 
@@ -247,4 +415,10 @@ pub(crate) async fn until<T>(what: &str, look: impl AsyncFn() -> Result<T, Strin
 
 pub(crate) fn connection_info(attachment: &Attachment) -> &serde_json::Map<String, serde_json::Value> {
     attachment.connection_info.as_ref().unwrap()
+}
+
+/// Microseconds since 1970, as agents say times.
+pub(crate) fn now_us() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    i64::try_from(now.as_micros()).unwrap()
 }

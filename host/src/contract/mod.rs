@@ -9,6 +9,7 @@ mod acl;
 mod compare;
 mod core;
 mod fabric;
+mod fc;
 mod script;
 
 use std::fmt::{self, Write as _};
@@ -135,6 +136,16 @@ pub struct Outcome {
 /// Runs every row; each removes what it has made, whatever happened.
 pub fn run(tree: &dyn Tree, env: &Env) -> Vec<Outcome> {
     rows().iter().map(|row| run_row(row, tree, env)).collect()
+}
+
+/// The rows on Fibre Channel. They stand alone because a kernel needs its module (`tcm_fc`) for them; it needs no port.
+pub fn fc_rows() -> Vec<Row> {
+    fc::ROWS.to_vec()
+}
+
+/// The same for the rows on Fibre Channel.
+pub fn run_fc(tree: &dyn Tree, env: &Env) -> Vec<Outcome> {
+    fc_rows().iter().map(|row| run_row(row, tree, env)).collect()
 }
 
 fn run_row(row: &Row, tree: &dyn Tree, env: &Env) -> Outcome {

@@ -31,13 +31,22 @@ fn the_fake_keeps_the_contract() {
 }
 
 #[test]
+fn the_fake_keeps_the_contract_of_fibre_channel() {
+    let (machine, env) = machine();
+    let before = dump(&machine.lio());
+    let wrong: Vec<_> = run_fc(&machine.lio(), &env).into_iter().filter(|outcome| !outcome.ok).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(dump(&machine.lio()), before, "every row cleans up");
+}
+
+#[test]
 fn row_names_are_unique_and_the_rows_many() {
-    let mut names: Vec<_> = rows().iter().map(|row| row.name).collect();
+    let mut names: Vec<_> = rows().iter().chain(&fc_rows()).map(|row| row.name).collect();
     let count = names.len();
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), count);
-    assert!(count >= 130, "{count}");
+    assert!(count >= 178, "{count}");
 }
 
 #[test]

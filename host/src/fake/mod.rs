@@ -6,6 +6,7 @@
 //! whatever is done in whatever order; and an answer that is kinder than a real machine's.
 
 mod blocks;
+mod fibre;
 pub mod initiator;
 mod lio;
 mod lvm;
@@ -18,7 +19,10 @@ use std::path::Path;
 
 use self::state::{Handle, Node};
 
+use crate::LocalAddress;
+
 pub use self::blocks::FakeBlocks;
+pub use self::fibre::LateWrite;
 pub use self::initiator::{FakeDisk, FakeHost, FakeTarget};
 pub use self::lio::{FakeLio, naa};
 pub use self::lvm::FakeLvm;
@@ -104,6 +108,11 @@ impl FakeMachine {
         self.handle.wake();
     }
 
+    /// Calls that wait at this moment, for a held device or for a folder that such a call holds.
+    pub fn waiting(&self) -> usize {
+        self.handle.waiting()
+    }
+
     /// Whether a reboot activates logical volumes (it does at first).
     pub fn set_autoactivation(&self, on: bool) {
         self.handle.lock().lvm.autoactivation = on;
@@ -112,6 +121,12 @@ impl FakeMachine {
     /// The IP addresses of this machine. A portal on another address exists, but nobody reaches it.
     pub fn set_addresses(&self, addresses: impl IntoIterator<Item = IpAddr>) {
         self.handle.lock().addresses = Some(addresses.into_iter().collect());
+    }
+
+    /// The addresses that it was given, as a machine lists them.
+    pub fn local_addresses(&self) -> Vec<LocalAddress> {
+        let machine = self.handle.lock();
+        machine.addresses.iter().flatten().map(|ip| LocalAddress::from(*ip)).collect()
     }
 
     /// Whether the machine has this address.

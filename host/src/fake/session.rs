@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use super::FakeMachine;
-use super::lio::{Acl, AclKey, LunKey, Tpg, TpgKey, credentials, portal_address};
+use super::lio::{Acl, AclKey, FabricKind, LunKey, TargetKey, Tpg, TpgKey, credentials, portal_address};
 use super::state::Machine;
 
 /// Bytes that one read or write moves.
@@ -16,7 +16,7 @@ pub const IO_BYTES: u64 = 4096;
 
 /// A session, as long as it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(u64);
+pub struct SessionId(pub(super) u64);
 
 /// Why a login was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +53,9 @@ pub enum IoRefusal {
     /// "Logical unit not supported".
     #[error("logical unit not supported")]
     NoLun,
+    /// NOT READY, "target port in offline state": the LUN is shut (`alua_tg_pt_offline`).
+    #[error("the LUN is shut")]
+    Shut,
     /// The session has ended.
     #[error("the session is gone")]
     SessionGone,
@@ -102,6 +105,18 @@ pub struct Identity {
     pub write_protected: bool,
 }
 
+/// How a session came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    Ip {
+        portal: SocketAddr,
+        isid: [u8; 6],
+        /// The initiator's own address.
+        address: IpAddr,
+    },
+    Fc,
+}
+
 /// A live session.
 #[derive(Debug, Clone)]
 pub(super) struct Session {
@@ -109,11 +124,10 @@ pub(super) struct Session {
     pub(super) initiator: String,
     /// Let in by demo mode.
     pub(super) dynamic: bool,
+    /// Let in by demo mode, without a LUN (`demo_mode_login_only`).
+    pub(super) blind: bool,
     pub(super) authenticated: bool,
-    pub(super) portal: SocketAddr,
-    pub(super) isid: [u8; 6],
-    /// The initiator's own address.
-    pub(super) address: IpAddr,
+    pub(super) endpoint: Endpoint,
     pub(super) commands: u64,
     pub(super) read_bytes: u64,
 }
@@ -123,9 +137,24 @@ impl Session {
         !self.dynamic && self.tpg == key.tpg && self.initiator == key.initiator
     }
 
-    /// The ISID in hex, its bytes separated as given.
+    /// The ISID in hex, its bytes separated as given; empty for Fibre Channel.
     pub(super) fn isid_text(&self, separator: &str) -> String {
-        self.isid.map(|byte| format!("{byte:02x}")).join(separator)
+        match self.endpoint {
+            Endpoint::Ip { isid, .. } => isid.map(|byte| format!("{byte:02x}")).join(separator),
+            Endpoint::Fc => String::new(),
+        }
+    }
+
+    /// The initiator's own address.
+    pub(super) fn address(&self) -> IpAddr {
+        match self.endpoint {
+            Endpoint::Ip { address, .. } => address,
+            Endpoint::Fc => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        }
+    }
+
+    fn is_at(&self, at: SocketAddr) -> bool {
+        matches!(self.endpoint, Endpoint::Ip { portal, .. } if portal == at)
     }
 }
 
@@ -137,14 +166,16 @@ pub(super) struct InFlight {
     pub(super) lun: LunKey,
     pub(super) device: PathBuf,
     pub(super) writes: bool,
+    /// A write that was looked up and is not executed yet: its data are on their way.
+    pub(super) late: Option<u64>,
 }
 
 /// What a session finds at one of its LUNs.
-struct Unit {
-    lun: LunKey,
+pub(super) struct Unit {
+    pub(super) lun: LunKey,
     access: Access,
     /// `None`: a RAM disk.
-    device: Option<PathBuf>,
+    pub(super) device: Option<PathBuf>,
 }
 
 impl Machine {
@@ -162,8 +193,9 @@ impl Machine {
 
     /// Ends the commands in flight on a device; the writes among them reach it.
     pub(super) fn complete(&mut self, path: &Path) {
-        let landed = self.in_flight.iter().filter(|command| command.device == path && command.writes).count();
-        self.in_flight.retain(|command| command.device != path);
+        let ends = |command: &InFlight| command.device == path && command.late.is_none();
+        let landed = self.in_flight.iter().filter(|command| ends(command) && command.writes).count();
+        self.in_flight.retain(|command| !ends(command));
         if let Some(device) = self.devices.get_mut(path) {
             device.landed += landed as u64;
             if landed > 0 {
@@ -191,6 +223,7 @@ impl Machine {
         shown: Option<(&str, &str)>,
     ) -> Result<u64, LoginRefusal> {
         let at = portal_address(portal).ok_or(LoginRefusal::Unreachable)?;
+        let target = &TargetKey { fabric: FabricKind::Iscsi, name: target.to_owned() };
         // A socket listens as long as a portal stands on it, whatever its group's state.
         let socket = self.has_address(at.ip()) && self.lio.tpgs().any(|(_, tpg)| self.listens(tpg, Some(at)));
         if !socket {
@@ -199,7 +232,7 @@ impl Machine {
         let served = self
             .lio
             .tpgs()
-            .find(|(key, tpg)| key.target == target && tpg.enabled && self.listens(tpg, Some(at)))
+            .find(|(key, tpg)| key.target == *target && tpg.enabled && self.listens(tpg, Some(at)))
             .map(|(key, _)| key);
         let key = served.ok_or(LoginRefusal::NoTarget)?;
         let verdict =
@@ -218,7 +251,7 @@ impl Machine {
         }
         let (dynamic, authenticated) = verdict?;
         // The same initiator port at the same portal replaces its older session.
-        self.cut_sessions(|old| old.tpg == key && old.initiator == initiator && old.portal == at);
+        self.cut_sessions(|old| old.tpg == key && old.initiator == initiator && old.is_at(at));
         self.next_session += 1;
         let id = self.next_session;
         let [.., high, low] = id.to_be_bytes();
@@ -226,10 +259,13 @@ impl Machine {
             tpg: key,
             initiator: initiator.to_owned(),
             dynamic,
+            blind: false,
             authenticated,
-            portal: at,
-            isid: [0x00, 0x02, 0x3d, 0x00, high, low],
-            address: IpAddr::V4(Ipv4Addr::new(10, 10, 0, 11)),
+            endpoint: Endpoint::Ip {
+                portal: at,
+                isid: [0x00, 0x02, 0x3d, 0x00, high, low],
+                address: IpAddr::V4(Ipv4Addr::new(10, 10, 0, 11)),
+            },
             commands: 0,
             read_bytes: 0,
         };
@@ -258,20 +294,42 @@ impl Machine {
             .collect()
     }
 
-    fn command(&mut self, id: u64, lun: u64, writes: bool, stay: bool) -> Result<Answer, IoRefusal> {
+    /// The LUNs of a session.
+    pub(super) fn units_of(&self, session: &Session) -> BTreeMap<u64, Unit> {
+        if session.blind {
+            return BTreeMap::new();
+        }
+        self.units(&session.tpg, &session.initiator, session.dynamic)
+    }
+
+    /// A command arrives: its LUN is looked up, it is counted, and its access is judged. `None`: there is no such LUN.
+    pub(super) fn look_up(
+        &mut self,
+        id: u64,
+        lun: u64,
+        writes: bool,
+    ) -> Result<Option<(Session, Unit)>, IoRefusal> {
         let session = self.sessions.get_mut(&id).ok_or(IoRefusal::SessionGone)?;
         session.commands += 1;
         let session = session.clone();
-        let Some(unit) = self.units(&session.tpg, &session.initiator, session.dynamic).remove(&lun) else {
+        let Some(unit) = self.units_of(&session).remove(&lun) else { return Ok(None) };
+        self.count(&session, lun, &unit.lun, 0, 0);
+        if writes && unit.access == Access::ReadOnly {
+            return Err(IoRefusal::WriteProtected);
+        }
+        Ok(Some((session, unit)))
+    }
+
+    fn command(&mut self, id: u64, lun: u64, writes: bool, stay: bool) -> Result<Answer, IoRefusal> {
+        let Some((session, unit)) = self.look_up(id, lun, writes)? else {
             return match (lun, writes) {
                 (0, false) => Ok(Answer::VirtualLun),
                 (0, true) => Err(IoRefusal::WriteProtected),
                 _ => Err(IoRefusal::NoLun),
             };
         };
-        self.count(&session, lun, &unit.lun, 0, 0);
-        if writes && unit.access == Access::ReadOnly {
-            return Err(IoRefusal::WriteProtected);
+        if self.lio.is_shut(&unit.lun) {
+            return Err(IoRefusal::Shut);
         }
         let (read, written) = if writes { (0, IO_BYTES) } else { (IO_BYTES, 0) };
         self.count(&session, lun, &unit.lun, read, written);
@@ -286,6 +344,7 @@ impl Machine {
             lun: unit.lun,
             device: path.clone(),
             writes,
+            late: None,
         });
         if held {
             return if stay { Ok(Answer::Device(path)) } else { Err(IoRefusal::Held) };
@@ -323,9 +382,10 @@ impl Machine {
         authenticated: bool,
         all: &mut BTreeSet<Reach>,
     ) {
-        for (lun, unit) in self.units(key, name, dynamic) {
+        let open = |unit: &Unit| !self.lio.is_shut(&unit.lun);
+        for (lun, unit) in self.units(key, name, dynamic).into_iter().filter(|(_, unit)| open(unit)) {
             all.insert(Reach {
-                target: key.target.clone(),
+                target: key.target.name.clone(),
                 tpg: key.tpg,
                 initiator: name.to_owned(),
                 lun,
@@ -338,12 +398,16 @@ impl Machine {
 }
 
 /// Whether a login to this group succeeds: as (let in by demo mode, credentials matched).
-fn admit(tpg: &Tpg, initiator: &str, shown: Option<(&str, &str)>) -> Result<(bool, bool), LoginRefusal> {
+pub(super) fn admit(
+    tpg: &Tpg,
+    initiator: &str,
+    shown: Option<(&str, &str)>,
+) -> Result<(bool, bool), LoginRefusal> {
     let group = tpg.requires_authentication();
     let (dynamic, required, stored) = match tpg.acls.get(initiator) {
         Some(acl) if acl.dying => return Err(LoginRefusal::NotAuthorized),
         Some(acl) => (false, acl.requires_authentication(group), credentials(&acl.values)),
-        None if tpg.is_on("generate_node_acls") => (true, group, credentials(&tpg.values)),
+        None if tpg.admits_strangers() => (true, group, credentials(&tpg.values)),
         None => return Err(LoginRefusal::NotAuthorized),
     };
     if !required {
@@ -413,15 +477,14 @@ impl FakeMachine {
     pub fn report_luns(&self, session: SessionId) -> Result<Vec<u64>, IoRefusal> {
         let machine = self.handle.lock();
         let live = machine.sessions.get(&session.0).ok_or(IoRefusal::SessionGone)?;
-        Ok(machine.units(&live.tpg, &live.initiator, live.dynamic).into_keys().collect())
+        Ok(machine.units_of(live).into_keys().collect())
     }
 
     /// INQUIRY, READ CAPACITY and MODE SENSE of one LUN.
     pub fn inquire(&self, session: SessionId, lun: u64) -> Result<Identity, IoRefusal> {
         let machine = self.handle.lock();
         let live = machine.sessions.get(&session.0).ok_or(IoRefusal::SessionGone)?;
-        let unit =
-            machine.units(&live.tpg, &live.initiator, live.dynamic).remove(&lun).ok_or(IoRefusal::NoLun)?;
+        let unit = machine.units_of(live).remove(&lun).ok_or(IoRefusal::NoLun)?;
         let store = machine.lio.store_of(&unit.lun).ok_or(IoRefusal::NoLun)?;
         let serial = String::from_utf8_lossy(&store.serial).into_owned();
         let device = unit.device.as_ref().and_then(|path| machine.devices.get(path));
@@ -439,7 +502,12 @@ impl FakeMachine {
         let machine = self.handle.lock();
         let mut all = BTreeSet::new();
         for (key, tpg) in machine.lio.tpgs() {
-            if !tpg.enabled || !machine.listens(tpg, None) {
+            let fabric = key.target.fabric;
+            let there = match fabric {
+                FabricKind::Iscsi => machine.listens(tpg, None),
+                _ => machine.has_fc_port(fabric, &key.target.name),
+            };
+            if !tpg.enabled || !there {
                 continue;
             }
             let group = tpg.requires_authentication();
@@ -448,11 +516,11 @@ impl FakeMachine {
                     machine.reach_of(&key, initiator, false, authenticated, &mut all);
                 }
             }
-            if tpg.is_on("generate_node_acls") && (!group || credentials(&tpg.values).is_some()) {
+            if tpg.shows_strangers() && (!group || credentials(&tpg.values).is_some()) {
                 machine.reach_of(&key, "*", true, group, &mut all);
             }
         }
-        for session in machine.sessions.values() {
+        for session in machine.sessions.values().filter(|session| !session.blind) {
             machine.reach_of(
                 &session.tpg,
                 &session.initiator,

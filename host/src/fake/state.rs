@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::lio::Lio;
+use super::lio::{FabricKind, Lio};
 use super::lvm::LvmState;
 use super::session::{InFlight, Session};
 
@@ -17,6 +18,8 @@ use super::session::{InFlight, Session};
 pub(super) struct Shared {
     machine: Mutex<Machine>,
     changed: Condvar,
+    /// Threads that wait for a change, or are about to.
+    waiting: AtomicUsize,
 }
 
 /// A handle on the shared machine; clones are the same machine.
@@ -31,12 +34,23 @@ impl Handle {
 
     /// Sleeps until something changed.
     pub(super) fn wait<'a>(&self, guard: MutexGuard<'a, Machine>) -> MutexGuard<'a, Machine> {
-        self.0.changed.wait(guard).unwrap_or_else(PoisonError::into_inner)
+        // Counted under the lock, which a change needs, too: no change comes in between unseen.
+        self.0.waiting.fetch_add(1, Ordering::SeqCst);
+        let guard = self.0.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        guard
     }
 
-    /// Wakes every thread that waits.
+    /// Calls that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.0.waiting.load(Ordering::SeqCst)
+    }
+
+    /// Wakes every thread that waits. Call it after the lock was held.
     pub(super) fn wake(&self) {
-        self.0.changed.notify_all();
+        if self.0.waiting.load(Ordering::SeqCst) > 0 {
+            self.0.changed.notify_all();
+        }
     }
 }
 
@@ -54,6 +68,8 @@ pub(super) struct Machine {
     pub(super) addresses: Option<BTreeSet<IpAddr>>,
     /// Every zeroing fails with this.
     pub(super) zeroing_fails: Option<nix::errno::Errno>,
+    /// Fibre Channel ports of this machine's adapters.
+    pub(super) fc_ports: BTreeSet<(FabricKind, String)>,
     /// Sockets that another program listens on.
     pub(super) occupied: BTreeSet<SocketAddr>,
 }
@@ -61,6 +77,10 @@ pub(super) struct Machine {
 impl Machine {
     pub(super) fn has_address(&self, address: IpAddr) -> bool {
         address.is_unspecified() || self.addresses.as_ref().is_none_or(|known| known.contains(&address))
+    }
+
+    pub(super) fn has_fc_port(&self, kind: FabricKind, wwpn: &str) -> bool {
+        self.fc_ports.contains(&(kind, wwpn.to_owned()))
     }
 
     pub(super) fn add_device(&mut self, path: &Path, node: Node, size: u64) {
@@ -137,7 +157,12 @@ impl Device {
         }
     }
 
+    /// Whether this range reads as zeros.
+    pub(super) fn reads_zeros(&self, start: u64, end: u64) -> bool {
+        start >= end || self.zeroed.range(..=start).next_back().is_some_and(|(_, stop)| *stop >= end)
+    }
+
     pub(super) fn is_zeroed(&self) -> bool {
-        self.size == 0 || self.zeroed.get(&0).is_some_and(|end| *end >= self.size)
+        self.reads_zeros(0, self.size)
     }
 }

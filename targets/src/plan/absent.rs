@@ -1,8 +1,8 @@
-//! Takes a whole export down, disabled first. What is not ours stays, and with it what holds it.
+//! Takes a whole target down, disabled first. What is not ours stays, and with it what holds it.
 
 use mooring_model::{ExportNames, Plan};
 
-use super::{foreign, is_empty_hba, remove_acl, unmap};
+use super::{foreign, remove_acl, unmap};
 use crate::layout;
 use crate::op::Op;
 use crate::view::{ExportView, TargetView, TpgView};
@@ -14,7 +14,6 @@ pub(super) fn plan(names: &ExportNames, view: &ExportView) -> Plan<Op> {
     if let Some(target) = &view.target {
         remove_target(&mut plan, names, target);
     }
-    remove_backstore(&mut plan, names, view);
     plan
 }
 
@@ -76,23 +75,4 @@ fn remove_tpg(plan: &mut Plan<Op>, names: &ExportNames, tpg: &TpgView) -> bool {
         plan.step(Op::Rmdir { path: layout::tpg(names) }, WHY);
     }
     whole
-}
-
-fn remove_backstore(plan: &mut Plan<Op>, names: &ExportNames, view: &ExportView) {
-    let prune = Op::Prune { path: layout::hba(names) };
-    match &view.backstore {
-        Some(seen) if seen.enabled && seen.serial != names.serial => {
-            let why = format!(
-                "found it enabled with serial {:?}, wanted {:?} or nothing. It is not ours and was not touched: remove it",
-                seen.serial, names.serial
-            );
-            foreign(plan, &layout::backstore(names), why);
-        }
-        Some(_) => {
-            plan.step(Op::Rmdir { path: layout::backstore(names) }, "closes the device");
-            plan.step(prune, "no backstore is left in it, unless another export's");
-        }
-        None if is_empty_hba(view) => plan.step(prune, "no backstore is left in it"),
-        None => {}
-    }
 }

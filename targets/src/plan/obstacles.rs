@@ -1,66 +1,16 @@
-//! What stands in the way of an export: objects under our names that we did not make, and attributes of birth that
-//! differ. Each is named with what was found, what is wanted, and what an operator can do.
+//! What stands in the way of a target: objects under our names that we did not make. Each is named with what was found,
+//! what is wanted, and what an operator can do.
 
-use mooring_model::BlockedKind;
-
-use super::{DEVICE_BYTES_MAX, Present, foreign};
+use super::{Present, foreign};
 use crate::layout;
 use crate::view::TpgView;
 
 impl Present<'_> {
     pub(super) fn obstacles(&mut self) {
-        self.device_name();
-        self.wrong_backstore();
         other_groups(self);
         if let Some(tpg) = self.view.tpg() {
             self.wrong_lun(tpg);
             self.wrong_mappings(tpg);
-        }
-    }
-
-    /// `control` is a list of options: a comma or a newline in the path would be read as another option.
-    fn device_name(&mut self) {
-        let device = self.device.to_string_lossy();
-        let plain = device.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',');
-        if !plain || !self.device.is_absolute() || device.len() > DEVICE_BYTES_MAX {
-            let why = "the kernel cannot be given this device path: want an absolute path of at most 511 printable \
-                       characters without blanks and commas";
-            self.plan.block(BlockedKind::Missing, device.escape_debug().to_string(), why);
-        }
-    }
-
-    fn wrong_backstore(&mut self) {
-        let Some(seen) = self.view.backstore.as_ref().filter(|seen| seen.enabled) else { return };
-        let mut wrong = Vec::new();
-        if seen.device.as_deref().map(std::path::Path::new) != Some(self.device) {
-            let found = seen.device.as_deref().unwrap_or("no device");
-            wrong.push(format!("found {found} open, wanted {}", self.device.display()));
-        }
-        if seen.readonly {
-            wrong.push("found it made read-only, wanted read-write".to_owned());
-        }
-        if seen.exported && seen.serial != self.names.serial {
-            wrong.push(format!(
-                "found it exported with serial {:?}, wanted {:?}",
-                seen.serial, self.names.serial
-            ));
-        }
-        if wrong.is_empty() {
-            return;
-        }
-        let object = layout::backstore(self.names);
-        let wrong = wrong.join("; ");
-        if self.is_linked() {
-            let initiators = self.view.tpg().map_or(0, |tpg| tpg.acls.len());
-            let why = format!(
-                "{wrong}. This cannot change while it is exported ({initiators} initiators are mapped), and it is not \
-                 rebuilt by itself: detach them and delete the export, then make it again"
-            );
-            self.plan.block(BlockedKind::Birth, object.as_str(), why);
-        } else {
-            let why =
-                format!("{wrong}. It is not ours and was not touched: remove it, or give it another name");
-            foreign(&mut self.plan, &object, why);
         }
     }
 

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod fc;
+
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use mooring_host::contract::{ELSEWHERE, Env, differences, masked, rows, run, standard_dump};
+use mooring_host::contract::{
+    ELSEWHERE, Env, Outcome, differences, fc_rows, masked, rows, run, run_fc, standard_dump,
+};
 use mooring_host::fake::FakeMachine;
 use mooring_host::{KernelTree, Tree, TreePath};
 
@@ -43,6 +45,9 @@ struct Options {
     /// Build a standard export on the kernel and on the fake, and print the lines that differ, instead of running rows
     #[arg(long)]
     compare: bool,
+    /// Run the rows on Fibre Channel instead, which need the module tcm_fc and no port
+    #[arg(long, conflicts_with_all = ["compare", "dump"])]
+    fibre_channel: bool,
 }
 
 fn main() -> Result<ExitCode> {
@@ -70,14 +75,16 @@ fn main() -> Result<ExitCode> {
         true
     } else if options.compare {
         compare(&tree, &env)?
+    } else if options.fibre_channel {
+        print_rows(&run_fc(&tree, &env))
     } else {
-        run_rows(&tree, &env)
+        print_rows(&run(&tree, &env))
     };
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn list() {
-    for row in rows() {
+    for row in rows().iter().chain(&fc_rows()) {
         println!("{}: {}", row.name, row.expected);
     }
     for (fact, place) in ELSEWHERE {
@@ -86,9 +93,8 @@ fn list() {
 }
 
 /// Prints a line per row; whether all passed.
-fn run_rows(tree: &dyn Tree, env: &Env) -> bool {
-    let outcomes = run(tree, env);
-    for outcome in &outcomes {
+fn print_rows(outcomes: &[Outcome]) -> bool {
+    for outcome in outcomes {
         match (&outcome.skipped, outcome.ok) {
             (Some(reason), _) => println!("skipped  {}: {reason}", outcome.name),
             (None, true) => println!("ok       {}: {}", outcome.name, outcome.expected),
@@ -160,7 +166,8 @@ mod tests {
     #[test]
     fn a_skipped_row_is_a_failure() {
         let (machine, env) = machine();
-        assert!(!run_rows(&machine.lio(), &env));
+        assert!(!print_rows(&run(&machine.lio(), &env)));
+        assert!(print_rows(&run_fc(&machine.lio(), &env)), "none of these needs it");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The Debian packages that the rig needs on this machine.
+//! The Debian packages that the rig, and what else is tested, needs on this machine.
 //!
 //! What must never happen: a half-way failure deep in a build because a tool is missing. All of them are looked for
 //! first; root gets them installed, everybody else gets one line to run.
@@ -42,30 +42,49 @@ pub fn missing(root: bool, exists: impl Fn(&str) -> bool) -> Vec<&'static str> {
 }
 
 /// The one line for somebody who may not install packages.
-pub fn message(packages: &[&str]) -> String {
+pub fn message(what: &str, packages: &[&str]) -> String {
     format!(
-        "the rig needs Debian packages that are not installed; run: sudo apt-get install -y --no-install-recommends {}",
+        "{what} needs Debian packages that are not installed; run: sudo apt-get install -y --no-install-recommends {}",
         packages.join(" ")
     )
 }
 
-/// Makes sure that everything is there.
+/// Makes sure that everything is there that the rig needs.
 pub fn ensure() -> Result<()> {
     let root = nix::unistd::geteuid().is_root();
-    let packages = missing(root, |program| find(program).is_some());
+    install("the rig", || missing(root, |program| find(program).is_some()))
+}
+
+/// Makes sure that nothing is missing that `what` needs: root gets it installed.
+pub fn install(what: &str, missing: impl Fn() -> Vec<&'static str>) -> Result<()> {
+    let packages = missing();
     if packages.is_empty() {
         return Ok(());
     }
-    if !root || !Path::new("/usr/bin/apt-get").exists() {
-        bail!(message(&packages));
+    if !nix::unistd::geteuid().is_root() || !Path::new("/usr/bin/apt-get").exists() {
+        bail!(message(what, &packages));
     }
-    eprintln!("rig: installing {}", packages.join(" "));
+    eprintln!("{what}: installing {}", packages.join(" "));
     apt_get(&["update", "-qq"])?;
     let mut install = vec!["install", "-y", "-qq", "--no-install-recommends"];
     install.extend(&packages);
     apt_get(&install)?;
-    let still = missing(root, |program| find(program).is_some());
-    if still.is_empty() { Ok(()) } else { bail!(message(&still)) }
+    let still = missing();
+    if still.is_empty() { Ok(()) } else { bail!(message(what, &still)) }
+}
+
+/// Makes sure that PostgreSQL is there: tests start servers of their own.
+pub fn ensure_postgresql() -> Result<()> {
+    install(
+        "the store's tests on PostgreSQL",
+        || if has_postgresql() { Vec::new() } else { vec!["postgresql"] },
+    )
+}
+
+/// Debian keeps its programs in a folder for each version, outside of PATH.
+fn has_postgresql() -> bool {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    versions.map(|version| version.path().join("bin/postgres")).any(|program| program.exists())
 }
 
 fn apt_get(args: &[&str]) -> Result<()> {
@@ -96,7 +115,7 @@ mod tests {
     fn the_message_is_one_line_that_can_be_run() {
         let packages = missing(true, |program| program != "qemu-system-x86_64" && program != "depmod");
         assert_eq!(packages, ["qemu-system-x86", "kmod"]);
-        let text = message(&packages);
+        let text = message("the rig", &packages);
         assert!(
             text.ends_with("run: sudo apt-get install -y --no-install-recommends qemu-system-x86 kmod"),
             "{text}"

@@ -8,7 +8,7 @@ use mooring_rig::Running;
 
 use super::{Demo, GO_ON};
 use crate::evidence::{check, wait_for};
-use crate::site::{number, progress};
+use crate::site::{going, number, progress};
 
 const MOMENT: Duration = Duration::from_secs(1);
 
@@ -34,7 +34,7 @@ impl Demo<'_> {
 
     pub(super) fn host_processes_killed(&mut self) -> Result<()> {
         let writer = self.disk1.write_stamps(&[])?;
-        sleep(MOMENT);
+        going(&writer)?;
         let target = self.target.clone();
         let before = (self.control.hosts[0].session(&target)?, self.session_at_target()?);
         let host = &mut self.control.hosts[0];
@@ -64,7 +64,8 @@ impl Demo<'_> {
     /// Storage agent and controller are killed and started again.
     pub(super) fn storage_killed(&mut self, agent: Running) -> Result<Running> {
         let (writer, reader) = (self.disk1.write_stamps(&[])?, self.disk2.watch_stamps()?);
-        sleep(MOMENT);
+        going(&writer)?;
+        going(&reader)?;
         agent.kill()?;
         drop(agent.wait()?);
         self.control.kill_controller()?;
@@ -87,7 +88,8 @@ impl Demo<'_> {
 
     pub(super) fn power_cut(&mut self, agent: Running) -> Result<Running> {
         let (writer, reader) = (self.disk1.write_stamps(&[])?, self.disk2.watch_stamps()?);
-        sleep(MOMENT);
+        going(&writer)?;
+        going(&reader)?;
         let storage = self.site.storage()?;
         let before = number(&progress(&writer)?, "done")?;
         let cut = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use mooring_rig::Running;
 use serde_json::Value;
 
@@ -11,32 +11,17 @@ use crate::control::Control;
 use crate::disk::Disk;
 use crate::evidence::{check, wait_for};
 use crate::native::text;
-use crate::site::{BIN, number, progress, sequences};
-
-/// Writes in flight of the victim.
-const WRITERS: u64 = 8;
-/// How long the slow backend takes for a write.
-const SLOW_MS: u64 = 1500;
+use crate::site::{number, progress};
+use crate::slow::{self, SLOW_MS, WRITERS};
 
 impl Demo<'_> {
     /// Puts a delay before every write of the volume's LV, or takes it away. The LV's own table is swapped: the export goes on.
-    fn slow(&self, slow: bool) -> Result<()> {
-        let table = if slow {
-            format!("awk '{{print $1, $2, \"delay\", $4, $5, 0, $4, $5, {SLOW_MS}}}'")
-        } else {
-            "awk '{print $1, $2, \"linear\", $4, $5}'".to_owned()
-        };
-        let script = format!(
-            "modprobe dm-delay; name=$(dmsetup info -c --noheadings -o name {0}); dmsetup table $name | {table} > /run/table; \
-             dmsetup reload $name /run/table; dmsetup resume $name",
-            self.device
-        );
-        self.site.storage()?.sh(&script)?.ok().context("swap the LV's table")?;
-        Ok(())
+    pub(super) fn slow(&self, slow: bool) -> Result<()> {
+        self.site.delay_writes(&self.device, slow.then_some(SLOW_MS))
     }
 
     /// Host1 writes through the slow backend; returns when all its writers are in flight.
-    fn write_slowly(&self) -> Result<(Running, u64)> {
+    pub(super) fn write_slowly(&self) -> Result<(Running, u64)> {
         self.slow(true)?;
         let writer = self.disk1.write_stamps(&["--threads", &WRITERS.to_string()])?;
         let initiator = self.initiator1()?;
@@ -58,19 +43,9 @@ impl Demo<'_> {
         Ok(text(&self.control.live(&self.attachment1)?, "initiator")?.to_owned())
     }
 
-    /// Runs `cut` on the storage node, reads the stamps as soon as it has returned and again when everything slow must have
-    /// landed, in one script. Says what `cut` printed, and how many stamps landed after it.
-    fn landed_after(&self, cut: &str) -> Result<(String, u64)> {
-        let read = format!("{BIN}/mooring-stamp read {}", self.device);
-        let wait = SLOW_MS * 3 / 1000;
-        let out = self.site.storage()?.sh(&format!("{cut}; echo; {read}; sleep {wait}; {read}"))?.ok()?;
-        let mut lines: Vec<&str> = out.stdout.trim_end().lines().collect();
-        let (Some(after), Some(before)) = (lines.pop(), lines.pop()) else {
-            bail!("no stamps in {}", out.stdout)
-        };
-        let (before, after) = (sequences(before)?, sequences(after)?);
-        let landed = after.iter().sum::<u64>().saturating_sub(before.iter().sum());
-        Ok((lines.join("\n"), landed))
+    /// What `cut` printed, and how many stamps of the shared volume landed after it.
+    pub(super) fn landed_after(&self, cut: &str) -> Result<(String, u64)> {
+        slow::landed_after(self.site, &self.device, cut)
     }
 
     pub(super) fn force_detach(&mut self) -> Result<()> {
@@ -120,12 +95,18 @@ impl Demo<'_> {
         check(live.status.code() == Some(3), || format!("the attachment is still there: {}", live.stdout))
     }
 
+    /// What a reader of host2 has seen; an error of its reads is one here.
+    pub(super) fn survivor(reader: &Running, during: &str) -> Result<Value> {
+        let seen = progress(reader)?;
+        check(number(&seen, "errors")? == 0, || format!("host2's reads during {during}: {seen}"))?;
+        Ok(seen)
+    }
+
     /// Ends a reader, demands that it saw no error, and says its longest gap.
     pub(super) fn no_gap(&mut self, reader: Running, during: &str) -> Result<u64> {
-        let seen = progress(&reader)?;
+        let seen = Self::survivor(&reader, during)?;
         reader.kill()?;
         drop(reader.wait()?);
-        check(number(&seen, "errors")? == 0, || format!("host2's reads during {during}: {seen}"))?;
         let gap = number(&seen, "longest_gap_ms")?;
         self.evidence.shows(format!(
             "host2 read on during {during}: {} reads, 0 errors, longest gap {gap} ms",
@@ -149,10 +130,7 @@ impl Demo<'_> {
         let unmap = format!(
             "for link in $(find {acl}/lun_1 -maxdepth 1 -type l); do rm $link; done; rmdir {acl}/lun_1"
         );
-        let (_, landed) = self.landed_after(&unmap)?;
-        check(landed > 0, || {
-            "control: no stamp landed after a mere unmapping, so the proof above proves nothing".to_owned()
-        })?;
+        let landed = slow::landed_after_unmapping(self.site, &self.device, &unmap)?;
         self.evidence.shows(format!(
             "control: with {in_flight} writes in flight, unmapping alone lets {landed} stamps land after it"
         ));

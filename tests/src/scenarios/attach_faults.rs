@@ -10,7 +10,7 @@ use crate::control::{Control, PORT};
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
-use crate::site::{GROUP, Programs, Site, TARGET, number, progress};
+use crate::site::{GROUP, Programs, Site, TARGET, going, number, progress};
 
 const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
 const HALF_MINUTE: Duration = Duration::from_secs(30);
@@ -228,7 +228,7 @@ impl<'a> Faults<'a> {
     fn connection_lost(&mut self) -> Result<()> {
         let (id, disk) = self.attach()?;
         let writer = disk.write_stamps(&["--threads", "1"])?;
-        wait_for("writes", HALF_MINUTE, || Ok(progress(&writer).ok().map(|_| ())))?;
+        going(&writer)?;
         for _ in 0..5 {
             disk.vm.sh("ss -K dport = 3260 >/dev/null")?.ok()?;
             std::thread::sleep(Duration::from_secs(1));

@@ -130,7 +130,9 @@ fn disturb(host: &Host<'_>, stock: &Stock) -> Result<()> {
     let vm = host.vm;
     vm.sh("iscsid")?.ok().context("start iscsid")?;
     sleep(MOMENT);
-    vm.sh("kill $(pidof iscsid); sleep 1; iscsid")?.ok().context("restart iscsid")?;
+    vm.sh("kill $(pidof iscsid); while pidof iscsid; do sleep 0.2; done; iscsid")?
+        .ok()
+        .context("restart iscsid")?;
     sleep(MOMENT);
     let listed = vm.sh("iscsiadm -m session")?.ok()?.stdout;
     check(listed.lines().count() == OURS, || format!("iscsiadm lists: {listed}"))?;
@@ -140,7 +142,9 @@ fn disturb(host: &Host<'_>, stock: &Stock) -> Result<()> {
     // Logs out of everything that it may: the stock session. Ours it cannot.
     vm.sh("iscsiadm -m node -u || true; iscsiadm -m session -u || true")?.ok()?;
     sleep(MOMENT);
-    vm.sh("kill -9 $(pidof iscsid); sleep 1; iscsid")?.ok().context("kill iscsid and start it")?;
+    vm.sh("kill -9 $(pidof iscsid); while pidof iscsid; do sleep 0.2; done; iscsid")?
+        .ok()
+        .context("kill iscsid and start it")?;
     sleep(MOMENT);
     Ok(())
 }

@@ -27,6 +27,16 @@ const ROWS: &[(&str, i32, &str)] = &[
     ("lvm lvchange --deltag mooring-unzeroed small/none", 5, "Failed to find logical volume \"small/none\""),
     ("lvm lvremove --yes --force small/none", 5, "Failed to find logical volume \"small/none\""),
     ("lvm lvremove --yes --force small/there", 5, " in use"),
+    (
+        "lvm lvextend --yes --alloc normal --extents +2 small/there /dev/mapper/smalldisk:0-1",
+        5,
+        "extents needed, but only",
+    ),
+    (
+        "lvm lvextend --yes --alloc normal --extents +2 small/none /dev/mapper/smalldisk:2-3",
+        5,
+        "not found in volume group",
+    ),
 ];
 
 pub(super) fn run(_: &Programs) -> Result<()> {

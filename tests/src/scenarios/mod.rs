@@ -3,8 +3,13 @@
 mod attach_faults;
 mod beside_iscsid;
 mod contract;
+mod extend;
 mod faults;
+mod fc;
+mod fc_agent;
+mod fc_main_job;
 mod lvm;
+mod portals;
 mod sessiond_killed;
 mod stuck;
 
@@ -26,14 +31,14 @@ pub struct Scenario {
 }
 
 /// How a scenario has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Everything that it shows was shown.
     Passed,
-    /// Something was not.
-    Failed,
-    /// It could not run; the reason was printed.
-    Skipped,
+    /// Something was not: why.
+    Failed(String),
+    /// It could not run: why.
+    Skipped(String),
 }
 
 /// All scenarios, in the order in which they run.
@@ -49,6 +54,21 @@ pub const ALL: &[Scenario] = &[
         run: contract::backports,
     },
     Scenario {
+        name: "fc",
+        shows: "Fibre Channel on tcm_fc: the contract's rows, a shut LUN, writes whose data come late, the drain of one nexus",
+        run: fc::run,
+    },
+    Scenario {
+        name: "agent-fc",
+        shows: "the agent over Fibre Channel and iSCSI at once: one volume, ro enforced, a force detach with its stamps and control",
+        run: fc_agent::run,
+    },
+    Scenario {
+        name: "fc-main-job",
+        shows: "the controller over Fibre Channel: two hosts by cinderclient rw and ro, iSCSI beside them, force detach with its control",
+        run: fc_main_job::run,
+    },
+    Scenario {
         name: "lvm-words",
         shows: "the messages by which the agent tells LVM's errors apart, from the real lvm",
         run: lvm::run,
@@ -57,6 +77,11 @@ pub const ALL: &[Scenario] = &[
         name: "main-job",
         shows: "one volume, two hosts, native attach rw and ro, force detach with its control, crashes, power cut, cinderclient",
         run: |programs| demo::run(programs, None),
+    },
+    Scenario {
+        name: "trials",
+        shows: "a writing host taken off by force, alive, without network, without power, on a slow and a fast backend: nothing lands after the receipt",
+        run: |programs| demo::trials::run(programs, demo::trials::TRIALS_IN_CI),
     },
     Scenario {
         name: "attach-faults",
@@ -79,6 +104,16 @@ pub const ALL: &[Scenario] = &[
         run: faults::run,
     },
     Scenario {
+        name: "extend",
+        shows: "a volume grows while two hosts have it: the new size on both, zeros behind the old end, with the control that sees old data",
+        run: extend::run,
+    },
+    Scenario {
+        name: "portals",
+        shows: "portals of IPv6 and IPv4 whose addresses come and go under I/O, sessions and counters as they are seen, a host without power is missing",
+        run: portals::run,
+    },
+    Scenario {
         name: "stuck-backend",
         shows: "a backing device that does not answer: an unproven receipt in time, other volumes go on, proven afterwards",
         run: stuck::run,
@@ -90,13 +125,19 @@ pub fn run(scenario: &Scenario, programs: &Programs) -> Verdict {
     println!("-- {}: {}", scenario.name, scenario.shows);
     let began = Instant::now();
     let result = (scenario.run)(programs);
-    let (verdict, why) = match result {
-        Ok(()) => (Verdict::Passed, String::new()),
+    let took = began.elapsed().as_secs_f64();
+    let (verdict, said) = match result {
+        Ok(()) => (Verdict::Passed, "Passed"),
         Err(error) if error.downcast_ref::<KernelNotAvailable>().is_some() => {
-            (Verdict::Skipped, format!(": {error:#}"))
+            (Verdict::Skipped(format!("{error:#}")), "Skipped")
         }
-        Err(error) => (Verdict::Failed, format!(": {error:#}")),
+        Err(error) => (Verdict::Failed(format!("{error:#}")), "Failed"),
     };
-    println!("-- {} {verdict:?} after {:.1} s{why}", scenario.name, began.elapsed().as_secs_f64());
+    match &verdict {
+        Verdict::Passed => println!("-- {} {said} after {took:.1} s", scenario.name),
+        Verdict::Failed(why) | Verdict::Skipped(why) => {
+            println!("-- {} {said} after {took:.1} s: {why}", scenario.name);
+        }
+    }
     verdict
 }

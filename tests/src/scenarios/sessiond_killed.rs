@@ -16,7 +16,7 @@ use crate::control::{Control, PORT};
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::native::{KernelSession, NativeHost, text};
-use crate::site::{BIN, Programs, Site, number, progress};
+use crate::site::{BIN, Programs, Site, going, number, progress};
 
 const PROGRAM: &str = "mooring-sessiond-faults";
 const HALF_MINUTE: Duration = Duration::from_secs(30);
@@ -247,7 +247,7 @@ impl<'a> Killed<'a> {
     /// Daemons die while a writer runs: when they have lost their connection, and at their start. No write fails.
     fn under_io(&mut self, attached: &Attached<'_>) -> Result<()> {
         let writer = attached.disk.write_stamps(&["--threads", "1"])?;
-        wait_for("writes", HALF_MINUTE, || Ok((number(&progress(&writer)?, "done")? > 0).then_some(())))?;
+        going(&writer)?;
         for at in points(&RECOVERY) {
             let armed = self.arm(&at)?;
             attached.disk.vm.sh("ss -K dport = 3260 >/dev/null")?.ok()?;

@@ -7,7 +7,7 @@ use mooring_rig::RigOptions;
 
 use crate::evidence::{Evidence, check, wait_for};
 use crate::initiator::Host;
-use crate::site::{Programs, Site};
+use crate::site::{Programs, Site, going};
 
 const PORTAL: &str = "10.10.0.10:3260";
 
@@ -34,7 +34,7 @@ fn scenes(site: &Site) -> Result<()> {
     host.login(&target, PORTAL, None, 10)?.ok()?;
     let disk = host.disk(&target, PORTAL)?;
     let writer = disk.write_stamps(&["--threads", "4"])?;
-    std::thread::sleep(Duration::from_secs(1));
+    going(&writer)?;
     storage.sh(&format!("dmsetup suspend --noflush {device}"))?.ok()?;
     std::thread::sleep(Duration::from_secs(1));
 

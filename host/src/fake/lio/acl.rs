@@ -89,8 +89,12 @@ impl Lio {
 
 impl Machine {
     pub(super) fn make_acl(&mut self, key: &TpgKey, name: &str) -> Result<(), Errno> {
+        if !key.target.fabric.takes_initiator(name) {
+            return Err(Errno::EINVAL);
+        }
         let tpg = self.lio.tpg_mut(key).ok_or(Errno::ENOENT)?;
-        let depth = tpg.values.text(&tables::TPG, "attrib", "default_cmdsn_depth").parse().unwrap_or(64);
+        let depth =
+            tpg.values.text(tpg.kind.tpg_shape(), "attrib", "default_cmdsn_depth").parse().unwrap_or(64);
         let acl =
             Acl { values: Values::default(), depth, mapped: std::collections::BTreeMap::new(), dying: false };
         tpg.acls.insert(name.to_owned(), acl);
@@ -98,6 +102,7 @@ impl Machine {
         for session in self.sessions.values_mut() {
             if session.tpg == *key && session.initiator == name {
                 session.dynamic = false;
+                session.blind = false;
             }
         }
         Ok(())

@@ -55,7 +55,7 @@ impl Lio {
 
     pub(super) fn put_root(&mut self, part: &str, name: &str, value: &[u8]) -> Result<(), Errno> {
         // Only before a backstore or a fabric has registered (lio.md, a).
-        if name != "dbroot" || self.fabric.is_some() || !self.hbas.is_empty() {
+        if name != "dbroot" || !self.fabrics.is_empty() || !self.hbas.is_empty() {
             return Err(Errno::EINVAL);
         }
         self.values.set(part, name, value.strip_suffix(b"\n").unwrap_or(value));

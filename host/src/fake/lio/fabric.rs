@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use nix::errno::Errno;
 
 use super::Drain;
-use super::model::{Fabric, Lio, Lun, LunKey, Portal, Target, Tpg, TpgKey, Values};
+use super::fc::FabricKind;
+use super::model::{Fabric, Lio, Lun, LunKey, Portal, Target, TargetKey, Tpg, TpgKey, Values};
 use super::path::{Dir, Owner, lun_number, number_after};
-use super::tables;
 use crate::fake::state::Machine;
 
 /// Longest target name in bytes (`ISCSI_IQN_LEN` less the NUL), and longest credential.
@@ -16,25 +16,19 @@ const CREDENTIAL_MAX: usize = 255;
 
 impl Lio {
     pub(super) fn make_fabric(&mut self, name: &str) -> Result<(), Errno> {
-        if name != "iscsi" {
-            return Err(Errno::EINVAL);
-        }
-        self.fabric = Some(Fabric::default());
+        let kind = FabricKind::of(name).ok_or(Errno::EINVAL)?;
+        self.fabrics.insert(kind, Fabric::default());
         Ok(())
     }
 
-    pub(super) fn make_target(&mut self, name: &str) -> Result<(), Errno> {
-        if name.len() > TARGET_NAME_MAX {
-            return Err(Errno::EINVAL);
-        }
-        let fabric = self.fabric.as_mut().ok_or(Errno::ENOENT)?;
-        fabric.targets.insert(name.to_owned(), Target::default());
-        Ok(())
-    }
-
-    pub(super) fn make_tpg(&mut self, target: &str, name: &str) -> Result<(), Errno> {
+    pub(super) fn make_tpg(&mut self, target: &TargetKey, name: &str) -> Result<(), Errno> {
         let tpg: u16 = number_after(name, "tpgt_").ok_or(Errno::EINVAL)?;
-        self.target_mut(target).ok_or(Errno::ENOENT)?.tpgs.insert(tpg, Tpg::default());
+        let kind = target.fabric;
+        if !kind.takes_group(tpg) {
+            return Err(Errno::EINVAL);
+        }
+        let made = Tpg { kind, enabled: !kind.has_enable(), ..Tpg::default() };
+        self.target_mut(target).ok_or(Errno::ENOENT)?.tpgs.insert(tpg, made);
         Ok(())
     }
 
@@ -96,8 +90,8 @@ impl Lio {
             Owner::Root => &mut self.values,
             Owner::Hba(hba) => &mut self.hbas.get_mut(hba)?.values,
             Owner::Store(key) => &mut self.store_mut(key)?.values,
-            Owner::Fabric => &mut self.fabric.as_mut()?.values,
-            Owner::Target(name) => &mut self.target_mut(name)?.values,
+            Owner::Fabric(kind) => &mut self.fabrics.get_mut(kind)?.values,
+            Owner::Target(key) => &mut self.target_mut(key)?.values,
             Owner::Tpg(key) => &mut self.tpg_mut(key)?.values,
             Owner::Portal(key, name) => &mut self.tpg_mut(key)?.portals.get_mut(name)?.values,
             Owner::Lun(key) => &mut self.lun_mut(key)?.values,
@@ -111,8 +105,8 @@ impl Lio {
             Owner::Root => &self.values,
             Owner::Hba(hba) => &self.hbas.get(hba)?.values,
             Owner::Store(key) => &self.store(key)?.values,
-            Owner::Fabric => &self.fabric.as_ref()?.values,
-            Owner::Target(name) => &self.target(name)?.values,
+            Owner::Fabric(kind) => &self.fabrics.get(kind)?.values,
+            Owner::Target(key) => &self.target(key)?.values,
             Owner::Tpg(key) => &self.tpg(key)?.values,
             Owner::Portal(key, name) => &self.tpg(key)?.portals.get(name)?.values,
             Owner::Lun(key) => &self.lun(key)?.values,
@@ -123,6 +117,21 @@ impl Lio {
 }
 
 impl Machine {
+    pub(super) fn make_target(&mut self, kind: FabricKind, name: &str) -> Result<(), Errno> {
+        let taken = match kind {
+            FabricKind::Iscsi => name.len() <= TARGET_NAME_MAX,
+            FabricKind::Fc => kind.takes_initiator(name),
+            // These ask their adapters for the port.
+            FabricKind::Qla2xxx | FabricKind::Efct => self.has_fc_port(kind, name),
+        };
+        if !taken {
+            return Err(Errno::EINVAL);
+        }
+        let fabric = self.lio.fabrics.get_mut(&kind).ok_or(Errno::ENOENT)?;
+        fabric.targets.insert(name.to_owned(), Target::default());
+        Ok(())
+    }
+
     pub(super) fn make_portal(&mut self, key: &TpgKey, name: &str) -> Result<(), Errno> {
         let address = portal_address(name).ok_or(Errno::EINVAL)?;
         let target = self.lio.target(&key.target).ok_or(Errno::ENOENT)?;
@@ -164,6 +173,9 @@ impl Machine {
     /// What the kernel does behind a plain attribute.
     pub(super) fn after_write(&mut self, dir: &Dir, name: &str) {
         let (Owner::Tpg(key), "attrib") = (&dir.owner, dir.part.as_str()) else { return };
+        if key.target.fabric != FabricKind::Iscsi {
+            return;
+        }
         let Some(tpg) = self.lio.tpg_mut(key) else { return };
         match name {
             "authentication" => {
@@ -178,12 +190,22 @@ impl Machine {
 
 impl Tpg {
     pub(crate) fn requires_authentication(&self) -> bool {
-        self.is_on("authentication")
+        self.kind == FabricKind::Iscsi && self.is_on("authentication")
+    }
+
+    /// Whether an initiator without an ACL may log in. efct does not ask.
+    pub(crate) fn admits_strangers(&self) -> bool {
+        self.kind == FabricKind::Efct || self.is_on("generate_node_acls")
+    }
+
+    /// Whether such an initiator sees LUNs.
+    pub(crate) fn shows_strangers(&self) -> bool {
+        self.admits_strangers() && !self.is_on("demo_mode_login_only")
     }
 
     /// A flag in `attrib`.
     pub(crate) fn is_on(&self, name: &str) -> bool {
-        self.values.is_on(&tables::TPG, "attrib", name)
+        self.values.is_on(self.kind.tpg_shape(), "attrib", name)
     }
 }
 

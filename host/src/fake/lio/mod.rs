@@ -8,6 +8,7 @@
 mod acl;
 mod core;
 mod fabric;
+mod fc;
 mod model;
 mod path;
 mod read;
@@ -26,7 +27,8 @@ use crate::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath};
 pub(super) use self::acl::credentials;
 pub use self::core::naa;
 pub(super) use self::fabric::portal_address;
-pub(super) use self::model::{Acl, AclKey, Counters, Lio, LunKey, Tpg, TpgKey};
+pub(super) use self::fc::FabricKind;
+pub(super) use self::model::{Acl, AclKey, Counters, Lio, LunKey, TargetKey, Tpg, TpgKey};
 
 /// configfs hands at most one page less a byte to an attribute by one `write(2)`.
 const WRITE_BYTES_MAX: usize = 4095;
@@ -320,7 +322,7 @@ impl Machine {
             (Owner::Root, "") => self.lio.make_fabric(name),
             (Owner::Root, "core") => self.lio.make_hba(name),
             (Owner::Hba(hba), "") => self.lio.make_store(hba, name),
-            (Owner::Fabric, "") => self.lio.make_target(name),
+            (Owner::Fabric(kind), "") => self.make_target(*kind, name),
             (Owner::Target(target), "") => self.lio.make_tpg(target, name),
             (Owner::Tpg(tpg), "np") => self.make_portal(tpg, name),
             (Owner::Tpg(tpg), "lun") => self.lio.make_lun(tpg, name),
@@ -353,10 +355,10 @@ impl Machine {
             Owner::Root => {}
             Owner::Hba(hba) => drop(self.lio.hbas.remove(hba)),
             Owner::Store(key) => self.remove_store(key),
-            Owner::Fabric => self.lio.fabric = None,
-            Owner::Target(name) => {
-                if let Some(fabric) = &mut self.lio.fabric {
-                    fabric.targets.remove(name);
+            Owner::Fabric(kind) => drop(self.lio.fabrics.remove(kind)),
+            Owner::Target(key) => {
+                if let Some(fabric) = self.lio.fabrics.get_mut(&key.fabric) {
+                    fabric.targets.remove(&key.name);
                 }
             }
             Owner::Tpg(key) => {
@@ -411,6 +413,10 @@ impl Machine {
         if matches!(attr.rule, Rule::Own) {
             return self.put_own(dir, attr.name, value);
         }
+        // Nothing of a LUN can be written while it has no backstore.
+        if matches!(&dir.owner, Owner::Lun(key) if self.lio.store_of(key).is_none()) {
+            return Err(Errno::ENODEV);
+        }
         let exported = match &dir.owner {
             Owner::Store(key) => !self.lio.exports(key).is_empty(),
             _ => false,
@@ -437,7 +443,7 @@ impl Machine {
                 values.set(&dir.part, name, seconds.to_string());
                 Ok(Drain::default())
             }
-            Owner::Tpg(_) | Owner::Acl(_) | Owner::Fabric => {
+            Owner::Tpg(_) | Owner::Acl(_) | Owner::Fabric(_) => {
                 self.lio.put_auth(dir, name, value).map(|()| Drain::default())
             }
             Owner::Mapped(key) => self.lio.put_write_protect(key, value).map(|()| Drain::default()),

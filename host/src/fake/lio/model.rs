@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::fc::FabricKind;
 use super::tables::{Attr, Newline, Shape};
 
 /// Attribute values that differ from their table's first value, by `part/name`, without the final newline.
@@ -52,10 +53,17 @@ pub(crate) struct StoreKey {
     pub(crate) name: String,
 }
 
-/// `iscsi/IQN/tpgt_N`.
+/// `FABRIC/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TargetKey {
+    pub(crate) fabric: FabricKind,
+    pub(crate) name: String,
+}
+
+/// `FABRIC/NAME/tpgt_N`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TpgKey {
-    pub(crate) target: String,
+    pub(crate) target: TargetKey,
     pub(crate) tpg: u16,
 }
 
@@ -95,7 +103,7 @@ pub(crate) struct Lio {
     pub(crate) present: bool,
     pub(crate) values: Values,
     pub(crate) hbas: BTreeMap<String, Hba>,
-    pub(crate) fabric: Option<Fabric>,
+    pub(crate) fabrics: BTreeMap<FabricKind, Fabric>,
     /// Folders whose inode lock is held by a call that waits, each with the child that it removes.
     pub(crate) locked: Vec<(String, Option<String>)>,
     pub(crate) next_index: u32,
@@ -107,7 +115,7 @@ impl Default for Lio {
             present: true,
             values: Values::default(),
             hbas: BTreeMap::new(),
-            fabric: None,
+            fabrics: BTreeMap::new(),
             locked: Vec::new(),
             next_index: 1,
         }
@@ -156,7 +164,7 @@ pub(crate) struct Opened {
     pub(crate) read_only: bool,
 }
 
-/// The iSCSI fabric module.
+/// A fabric module.
 #[derive(Debug, Default)]
 pub(crate) struct Fabric {
     pub(crate) values: Values,
@@ -178,6 +186,7 @@ pub(crate) struct Target {
 /// A target portal group.
 #[derive(Debug, Default)]
 pub(crate) struct Tpg {
+    pub(crate) kind: FabricKind,
     pub(crate) values: Values,
     pub(crate) enabled: bool,
     pub(crate) portals: BTreeMap<String, Portal>,
@@ -238,12 +247,12 @@ impl Lio {
         self.hbas.get_mut(&key.hba)?.stores.get_mut(&key.name)
     }
 
-    pub(crate) fn target(&self, name: &str) -> Option<&Target> {
-        self.fabric.as_ref()?.targets.get(name)
+    pub(crate) fn target(&self, key: &TargetKey) -> Option<&Target> {
+        self.fabrics.get(&key.fabric)?.targets.get(&key.name)
     }
 
-    pub(crate) fn target_mut(&mut self, name: &str) -> Option<&mut Target> {
-        self.fabric.as_mut()?.targets.get_mut(name)
+    pub(crate) fn target_mut(&mut self, key: &TargetKey) -> Option<&mut Target> {
+        self.fabrics.get_mut(&key.fabric)?.targets.get_mut(&key.name)
     }
 
     pub(crate) fn tpg(&self, key: &TpgKey) -> Option<&Tpg> {
@@ -280,8 +289,14 @@ impl Lio {
 
     /// Every target portal group.
     pub(crate) fn tpgs(&self) -> impl Iterator<Item = (TpgKey, &Tpg)> {
-        self.fabric.iter().flat_map(|fabric| &fabric.targets).flat_map(|(name, target)| {
-            target.tpgs.iter().map(|(tpg, found)| (TpgKey { target: name.clone(), tpg: *tpg }, found))
+        let targets = self.fabrics.iter().flat_map(|(kind, fabric)| {
+            fabric
+                .targets
+                .iter()
+                .map(|(name, target)| (TargetKey { fabric: *kind, name: name.clone() }, target))
+        });
+        targets.flat_map(|(key, target)| {
+            target.tpgs.iter().map(move |(tpg, found)| (TpgKey { target: key.clone(), tpg: *tpg }, found))
         })
     }
 
@@ -301,5 +316,10 @@ impl Lio {
     /// The backstore behind a LUN, if it is linked.
     pub(crate) fn store_of(&self, lun: &LunKey) -> Option<&Store> {
         self.store(&self.lun(lun)?.link.as_ref()?.1)
+    }
+
+    /// Whether a LUN is shut (`alua_tg_pt_offline`): commands to it fail when they are about to be executed.
+    pub(crate) fn is_shut(&self, lun: &LunKey) -> bool {
+        self.lun(lun).is_some_and(|lun| lun.values.is_on(&super::tables::LUN, "", "alua_tg_pt_offline"))
     }
 }

@@ -2,7 +2,8 @@
 
 use nix::errno::Errno;
 
-use super::model::{AclKey, Lio, LunKey, MappedKey, StoreKey, TpgKey};
+use super::fc::FabricKind;
+use super::model::{AclKey, Lio, LunKey, MappedKey, StoreKey, TargetKey, TpgKey};
 use super::tables::{self, Attr, Shape};
 use crate::TreePath;
 
@@ -12,8 +13,8 @@ pub(super) enum Owner {
     Root,
     Hba(String),
     Store(StoreKey),
-    Fabric,
-    Target(String),
+    Fabric(FabricKind),
+    Target(TargetKey),
     Tpg(TpgKey),
     Portal(TpgKey, String),
     Lun(LunKey),
@@ -27,12 +28,12 @@ impl Owner {
             Self::Root => &tables::ROOT,
             Self::Hba(_) => &tables::HBA,
             Self::Store(_) => &tables::STORE,
-            Self::Fabric => &tables::FABRIC,
-            Self::Target(_) => &tables::TARGET,
-            Self::Tpg(_) => &tables::TPG,
+            Self::Fabric(kind) => kind.fabric_shape(),
+            Self::Target(key) => key.fabric.target_shape(),
+            Self::Tpg(key) => key.target.fabric.tpg_shape(),
             Self::Portal(..) => &tables::PORTAL,
             Self::Lun(_) => &tables::LUN,
-            Self::Acl(_) => &tables::ACL,
+            Self::Acl(key) => key.tpg.target.fabric.acl_shape(),
             Self::Mapped(_) => &tables::MAPPED,
         }
     }
@@ -72,7 +73,8 @@ fn store_path(key: &StoreKey) -> TreePath {
 }
 
 fn lun_path(key: &LunKey) -> TreePath {
-    let tpg = TreePath::new("iscsi").join(&key.tpg.target).join(format!("tpgt_{}", key.tpg.tpg));
+    let target = &key.tpg.target;
+    let tpg = TreePath::new(target.fabric.folder()).join(&target.name).join(format!("tpgt_{}", key.tpg.tpg));
     tpg.join("lun").join(lun_name(key.lun))
 }
 
@@ -143,16 +145,21 @@ impl Lio {
     /// The object of this name that a `mkdir` has made in a folder.
     fn child(&self, dir: &Dir, name: &str) -> Option<Owner> {
         let owner = match (&dir.owner, dir.part.as_str()) {
-            (Owner::Root, "") => (name == "iscsi" && self.fabric.is_some()).then_some(Owner::Fabric)?,
+            (Owner::Root, "") => {
+                let kind = FabricKind::of(name)?;
+                self.fabrics.get(&kind)?;
+                Owner::Fabric(kind)
+            }
             (Owner::Root, "core") => Owner::Hba(self.hbas.contains_key(name).then(|| name.to_owned())?),
             (Owner::Hba(hba), "") => {
                 let key = StoreKey { hba: hba.clone(), name: name.to_owned() };
                 self.store(&key)?;
                 Owner::Store(key)
             }
-            (Owner::Fabric, "") => {
-                self.target(name)?;
-                Owner::Target(name.to_owned())
+            (Owner::Fabric(kind), "") => {
+                let key = TargetKey { fabric: *kind, name: name.to_owned() };
+                self.target(&key)?;
+                Owner::Target(key)
             }
             (Owner::Target(target), "") => {
                 let key = TpgKey { target: target.clone(), tpg: number_after(name, "tpgt_")? };
@@ -189,10 +196,10 @@ impl Lio {
             map.map(|map| map.keys().cloned().collect()).unwrap_or_default()
         }
         match (&dir.owner, dir.part.as_str()) {
-            (Owner::Root, "") => self.fabric.iter().map(|_| "iscsi".to_owned()).collect(),
+            (Owner::Root, "") => self.fabrics.keys().map(|kind| kind.folder().to_owned()).collect(),
             (Owner::Root, "core") => names(Some(&self.hbas)),
             (Owner::Hba(hba), "") => names(self.hbas.get(hba).map(|hba| &hba.stores)),
-            (Owner::Fabric, "") => names(self.fabric.as_ref().map(|fabric| &fabric.targets)),
+            (Owner::Fabric(kind), "") => names(self.fabrics.get(kind).map(|fabric| &fabric.targets)),
             (Owner::Target(target), "") => {
                 let found = self.target(target);
                 found.iter().flat_map(|t| t.tpgs.keys()).map(|tpg| format!("tpgt_{tpg}")).collect()

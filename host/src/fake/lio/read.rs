@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use nix::errno::Errno;
 
-use super::model::{AclKey, Counters, LunKey, MappedKey, Plugin, StoreKey, TpgKey};
+use super::fc::FabricKind;
+use super::model::{AclKey, Counters, LunKey, MappedKey, Plugin, StoreKey, TargetKey, TpgKey};
 use super::path::{Dir, Owner, lun_name};
 use super::tables::{self, Attr};
 use crate::fake::session::Session;
@@ -57,12 +58,12 @@ impl Machine {
             Owner::Root => self.show_root(&dir.part, attr.name),
             Owner::Hba(hba) => self.show_hba(hba, attr.name),
             Owner::Store(key) => self.show_store(key, &dir.part, attr.name),
-            Owner::Target(name) => self.show_target(name, &dir.part, attr.name),
+            Owner::Target(key) => self.show_target(key, &dir.part, attr.name),
             Owner::Tpg(key) => self.show_tpg(key, &dir.part, attr.name),
             Owner::Lun(key) => self.show_lun(key, &dir.part, attr.name),
             Owner::Acl(key) => self.show_acl(key, &dir.part, attr.name),
             Owner::Mapped(key) => self.show_mapped(key, &dir.part, attr.name),
-            Owner::Fabric | Owner::Portal(..) => None,
+            Owner::Fabric(_) | Owner::Portal(..) => None,
         };
         match derived {
             Some(result) => result.map(String::into_bytes),
@@ -116,7 +117,8 @@ impl Machine {
                 let members = self.lio.exports(key);
                 // The kernel copies the NUL of each line, too.
                 let member = |lun: &LunKey| {
-                    format!("iSCSI/{}/tpgt_{}/{}\n\0", lun.tpg.target, lun.tpg.tpg, lun_name(lun.lun))
+                    let TargetKey { fabric, name } = &lun.tpg.target;
+                    format!("{}/{name}/tpgt_{}/{}\n\0", fabric.name(), lun.tpg.tpg, lun_name(lun.lun))
                 };
                 text(members.iter().map(member).collect())
             }
@@ -185,12 +187,12 @@ impl Machine {
         Some(info)
     }
 
-    fn show_target(&self, name: &str, part: &str, attr: &str) -> Derived {
-        let target = self.lio.target(name)?;
+    fn show_target(&self, key: &TargetKey, part: &str, attr: &str) -> Derived {
+        let target = self.lio.target(key)?;
         let failed = target.authenticate_fails + target.authorize_fails;
         match (part.strip_prefix("fabric_statistics/")?, attr) {
             ("iscsi_instance", "sessions") => {
-                line(self.sessions.values().filter(|session| session.tpg.target == name).count())
+                line(self.sessions.values().filter(|session| session.tpg.target == *key).count())
             }
             ("iscsi_instance", "nodes") => line(target.tpgs.len()),
             ("iscsi_instance", "portals") => {
@@ -223,7 +225,7 @@ impl Machine {
         let Some(store) = self.lio.store_of(key) else {
             return Some(Err(Errno::ENODEV));
         };
-        let target = &key.tpg.target;
+        let TargetKey { fabric, name: target } = &key.tpg.target;
         match (part, name) {
             ("", "alua_tg_pt_gp") => line(
                 "TG Port Alias: default_tg_pt_gp\nTG Port Group ID: 0\nTG Port Primary Access State: Active/Optimized\nTG Port Primary Access Status: None\nTG Port Secondary Access State: None\nTG Port Secondary Access Status: None",
@@ -231,9 +233,11 @@ impl Machine {
             ("statistics/scsi_port" | "statistics/scsi_tgt_port", "dev") => line(store.index),
             ("statistics/scsi_port", "role") => line(format!("Device{}", store.index)),
             ("statistics/scsi_port" | "statistics/scsi_tgt_port", "indx") => line(lun.index),
-            ("statistics/scsi_tgt_port", "name") => line(format!("iSCSIPort#{}", lun.index)),
+            ("statistics/scsi_tgt_port", "name") => line(format!("{}Port#{}", fabric.name(), lun.index)),
             ("statistics/scsi_tgt_port", "port_index") => line(format!("{target}+t+{}", key.tpg.tpg)),
             ("statistics/scsi_tgt_port", name) => lun.counters.show(name),
+            ("statistics/scsi_transport", "device") => line(format!("scsiTransport{}", fabric.name())),
+            ("statistics/scsi_transport", "proto_id") => line(fabric.protocol()),
             ("statistics/scsi_transport", "dev_name") => {
                 let serial = String::from_utf8_lossy(&store.serial);
                 line(format!("{target}+{}", if serial.is_empty() { "LIO-ORG".into() } else { serial }))
@@ -244,6 +248,9 @@ impl Machine {
 
     fn show_acl(&self, key: &AclKey, part: &str, name: &str) -> Derived {
         let session = self.session_of(key);
+        if key.tpg.target.fabric != FabricKind::Iscsi {
+            return (part.is_empty() && name == "port_name").then(|| line(&key.initiator)).flatten();
+        }
         match (part, name) {
             ("", "cmdsn_depth") => line(self.lio.acl(key)?.depth),
             ("", "info") => text(self.acl_info(key)?),
@@ -292,7 +299,7 @@ impl Machine {
              CID: 0  Connection State: TARG_CONN_STATE_LOGGED_IN\n   Address {address} TCP  StatSN: 0x{expected:08x}\n",
             initiator = key.initiator,
             isid = session.isid_text(" "),
-            address = session.address,
+            address = session.address(),
         ))
     }
 

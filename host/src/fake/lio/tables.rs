@@ -78,16 +78,16 @@ impl Shape {
     }
 }
 
-const fn ro(name: &'static str, text: &'static str) -> Attr {
+pub(super) const fn ro(name: &'static str, text: &'static str) -> Attr {
     Attr { name, mode: Mode::ReadOnly, text, newline: Newline::Always, rule: Rule::Refused(Errno::EACCES) }
 }
 
-const fn rw(name: &'static str, text: &'static str, rule: Rule) -> Attr {
+pub(super) const fn rw(name: &'static str, text: &'static str, rule: Rule) -> Attr {
     Attr { name, mode: Mode::ReadWrite, text, newline: Newline::Always, rule }
 }
 
 /// Read-only, without a newline (most of these are empty files).
-const fn bare_ro(name: &'static str, text: &'static str) -> Attr {
+pub(super) const fn bare_ro(name: &'static str, text: &'static str) -> Attr {
     Attr { name, mode: Mode::ReadOnly, text, newline: Newline::Never, rule: Rule::Refused(Errno::EACCES) }
 }
 
@@ -97,7 +97,7 @@ const fn bare(name: &'static str, rule: Rule) -> Attr {
 }
 
 /// An ACL's tag: comes back as it was written.
-const fn tag() -> Attr {
+pub(super) const fn tag() -> Attr {
     Attr { name: "tag", mode: Mode::ReadWrite, text: "", newline: Newline::Never, rule: Rule::Verbatim }
 }
 
@@ -105,7 +105,7 @@ const fn wo(name: &'static str) -> Attr {
     Attr { name, mode: Mode::WriteOnly, text: "", newline: Newline::Never, rule: Rule::Own }
 }
 
-const fn part(name: &'static str, attrs: &'static [Attr]) -> Shape {
+pub(super) const fn part(name: &'static str, attrs: &'static [Attr]) -> Shape {
     Shape { name, attrs, parts: &[] }
 }
 

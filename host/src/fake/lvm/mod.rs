@@ -1,5 +1,6 @@
 //! A fake `/sbin/lvm`: the calls of the agent, with the JSON, the texts and the exit statuses of lvm2 2.03. What must
-//! never happen: a new volume that reads as zeros, or a volume removed while something holds it.
+//! never happen: a new volume that reads as zeros, extents that read as zeros and were not zeroed where they lie, or a
+//! volume removed while something holds it.
 
 mod arguments;
 mod run;
@@ -46,28 +47,82 @@ impl Default for LvmState {
     }
 }
 
-#[derive(Debug)]
+/// The one disk of every group, as its extents are named.
+const DISK: &str = "/dev/sdb";
+
+#[derive(Debug, Default)]
 struct Group {
     uuid: String,
     extents: u64,
     volumes: BTreeMap<String, Volume>,
+    /// From here on all extents are free.
+    fresh: u64,
+    /// Free ones before that.
+    returned: BTreeSet<u64>,
+    /// Free extents that read as zeros, as long as nobody takes them.
+    zeros: BTreeSet<u64>,
 }
 
 impl Group {
     fn free(&self) -> u64 {
-        self.extents.saturating_sub(self.volumes.values().map(|volume| volume.extents).sum())
+        self.extents - self.fresh + u64::try_from(self.returned.len()).unwrap_or_default()
+    }
+
+    fn is_free(&self, extent: u64) -> bool {
+        (self.fresh..self.extents).contains(&extent) || self.returned.contains(&extent)
+    }
+
+    /// The first free extents: that many, if there are so many.
+    fn first_free(&self, count: u64) -> Vec<u64> {
+        let all = self.returned.iter().copied().chain(self.fresh..self.extents);
+        all.take(usize::try_from(count).unwrap_or(usize::MAX)).collect()
+    }
+
+    /// These are not free any more.
+    fn take(&mut self, extents: &[u64]) {
+        for extent in extents {
+            if *extent >= self.fresh {
+                self.returned.extend(self.fresh..*extent);
+                self.fresh = extent + 1;
+            } else {
+                self.returned.remove(extent);
+            }
+        }
     }
 }
 
 #[derive(Debug)]
 struct Volume {
     uuid: String,
-    extents: u64,
+    /// Where it lies, in its own order.
+    extents: Vec<u64>,
     tags: BTreeSet<String>,
     active: bool,
     read_only: bool,
     /// The device's content while the volume is not active.
     parked: Option<Device>,
+}
+
+impl Volume {
+    fn count(&self) -> u64 {
+        u64::try_from(self.extents.len()).unwrap_or(u64::MAX)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.count().saturating_mul(EXTENT)
+    }
+
+    /// Its segments, as `first-last`.
+    fn ranges(&self) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for extent in &self.extents {
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == *extent => *last = *extent,
+                _ => ranges.push((*extent, *extent)),
+            }
+        }
+        ranges
+    }
 }
 
 /// The device node of a logical volume.
@@ -78,7 +133,7 @@ fn device_path(vg: &str, lv: &str) -> std::path::PathBuf {
 impl LvmState {
     pub(super) fn add_group(&mut self, name: &str, bytes: u64) {
         let uuid = self.uuid();
-        let group = Group { uuid, extents: bytes / EXTENT, volumes: BTreeMap::new() };
+        let group = Group { uuid, extents: bytes / EXTENT, ..Group::default() };
         self.groups.insert(name.to_owned(), group);
     }
 
@@ -111,7 +166,7 @@ impl Machine {
             let mut device =
                 volume.parked.take().unwrap_or(Device { node: Node::Block, ..Device::default() });
             device.minor = minor;
-            device.size = volume.extents * EXTENT;
+            device.size = volume.bytes();
             device.read_only = volume.read_only;
             self.next_minor += 1;
             self.devices.insert(path, device);
@@ -139,7 +194,8 @@ impl FakeLvm {
     pub fn lose_volume(&self, vg: &str, lv: &str) {
         let mut machine = self.handle.lock();
         if let Some(group) = machine.lvm.groups.get_mut(vg) {
-            group.volumes.remove(lv);
+            let volume = group.volumes.remove(lv);
+            group.returned.extend(volume.into_iter().flat_map(|volume| volume.extents));
         }
         machine.devices.remove(&device_path(vg, lv));
     }

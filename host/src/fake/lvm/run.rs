@@ -1,16 +1,19 @@
-//! The commands: `vgs`, `lvs`, `lvcreate`, `lvchange`, `lvremove`. What must never happen: a change by a command that
+//! The commands: `vgs`, `lvs`, `lvcreate`, `lvextend`, `lvchange`, `lvremove`. What must never happen: a change by a command that
 //! ends with an error.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::arguments::{Arguments, PARSING, bytes};
-use super::{EXTENT, Group, Volume, device_path};
+use super::{DISK, EXTENT, Group, Volume, device_path};
 use crate::CommandOutput;
 use crate::fake::state::Machine;
 
 /// A command that failed: exit status, standard error.
 type Failure = (i32, String);
+
+/// What a report command says: its rows, and what it could not find.
+type Listed = (String, Vec<String>);
 
 const REPORT_OPTIONS: [&str; 5] = ["--reportformat", "--units", "-o", "-S", "--select"];
 
@@ -19,8 +22,9 @@ impl Machine {
         let (verb, rest) = args.split_first().map_or(("", &[][..]), |(verb, rest)| (verb.as_str(), rest));
         let result = match verb {
             "vgs" => self.vgs(rest),
-            "lvs" => self.lvs(rest),
+            "lvs" => return self.lvs_output(rest),
             "lvcreate" => self.lvcreate(rest),
+            "lvextend" => self.lvextend(rest),
             "lvchange" => self.lvchange(rest),
             "lvremove" => self.lvremove(rest),
             _ => Err((2, format!("  No such command '{verb}'.  Try 'lvm help'.\n"))),
@@ -43,8 +47,21 @@ impl Machine {
         Ok(report("vg", &rows?))
     }
 
-    fn lvs(&self, rest: &[String]) -> Result<String, Failure> {
+    /// LVs that are not there are an error, and those that are there are listed all the same.
+    fn lvs_output(&self, rest: &[String]) -> CommandOutput {
+        match self.lvs(rest) {
+            Ok((stdout, missing)) => CommandOutput {
+                status: if missing.is_empty() { 0 } else { 5 },
+                stdout: stdout.into_bytes(),
+                stderr: missing.concat(),
+            },
+            Err((status, stderr)) => CommandOutput { status, stdout: Vec::new(), stderr },
+        }
+    }
+
+    fn lvs(&self, rest: &[String]) -> Result<Listed, Failure> {
         let args = report_arguments(rest)?;
+        let segments = args.get("--segments").is_some();
         let tag = match args.get("-S").or_else(|| args.get("--select")) {
             None => None,
             Some(selection) => Some(
@@ -53,11 +70,14 @@ impl Machine {
                     .ok_or_else(|| (3, format!("  Selection syntax error at '{selection}'.\n{PARSING}")))?,
             ),
         };
+        let mut missing = Vec::new();
         for name in &args.names {
-            match name.split_once('/') {
-                None if !self.lvm.groups.contains_key(name) => return Err(no_group(name)),
-                Some((vg, lv)) => drop(self.volume(vg, lv)?),
-                None => {}
+            let vg = name.split_once('/').map_or(name.as_str(), |(vg, _)| vg);
+            if !self.lvm.groups.contains_key(vg) {
+                return Err(no_group(vg));
+            }
+            if let Some((vg, lv)) = name.split_once('/') {
+                missing.extend(self.volume(vg, lv).err().map(|(_, text)| text));
             }
         }
         let mut rows = Vec::new();
@@ -71,11 +91,18 @@ impl Machine {
                         .devices
                         .get(&device_path(vg, lv))
                         .is_some_and(crate::fake::state::Device::in_use);
-                    rows.push(row(&args, |field| volume_field(vg, lv, volume, open, field))?);
+                    for range in if segments { volume.ranges() } else { vec![(0, 0)] } {
+                        let segment = |field: &str| (field == "seg_pe_ranges").then(|| extents_of(range));
+                        rows.push(row(&args, |field| {
+                            segment(field)
+                                .filter(|_| segments)
+                                .or_else(|| volume_field(vg, lv, volume, open, field))
+                        })?);
+                    }
                 }
             }
         }
-        Ok(report("lv", &rows))
+        Ok((report(if segments { "seg" } else { "lv" }, &rows), missing))
     }
 
     fn lvcreate(&mut self, rest: &[String]) -> Result<String, Failure> {
@@ -136,12 +163,72 @@ impl Machine {
             ));
         }
         let uuid = self.lvm.uuid();
-        let volume = Volume { uuid, extents, tags, active: false, read_only: false, parked: None };
         if let Some(group) = self.lvm.groups.get_mut(vg) {
+            let taken = group.first_free(extents);
+            group.take(&taken);
+            for extent in &taken {
+                group.zeros.remove(extent);
+            }
+            let volume = Volume { uuid, extents: taken, tags, active: false, read_only: false, parked: None };
             group.volumes.insert(name.to_owned(), volume);
         }
         self.set_active(vg, name, true);
         Ok(())
+    }
+
+    /// Only onto extents that are named: what else LVM would take, the agent never asks for.
+    fn lvextend(&mut self, rest: &[String]) -> Result<String, Failure> {
+        let args = Arguments::parse(rest, &["--alloc", "--extents"], &["--yes"]).map_err(|text| (3, text))?;
+        let Some((name, ranges)) = args.names.split_first().filter(|(_, ranges)| !ranges.is_empty()) else {
+            return Err((3, format!("  Please specify a logical volume path and extents.\n{PARSING}")));
+        };
+        let Some((vg, lv)) = name.split_once('/') else {
+            return Err((3, format!("  Path required for Logical Volume \"{name}\".\n{PARSING}")));
+        };
+        let group = self.lvm.groups.get(vg).ok_or_else(|| no_group(vg))?;
+        if !group.volumes.contains_key(lv) {
+            return Err((5, format!("  Logical volume {lv} not found in volume group {vg}.\n")));
+        }
+        let wanted = args.get("--extents").and_then(|text| text.strip_prefix('+')?.parse::<u64>().ok());
+        let wanted = wanted.ok_or_else(|| (3, format!("  Invalid argument for --extents\n{PARSING}")))?;
+        let mut named = BTreeSet::new();
+        for text in ranges {
+            let range = text.strip_prefix(DISK).and_then(|text| text.strip_prefix(':')?.split_once('-'));
+            let range = range.and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+            let (first, last): (u64, u64) =
+                range.ok_or_else(|| (5, format!("  Cannot find physical volume \"{text}\".\n")))?;
+            named.extend(first..=last);
+        }
+        let free: Vec<u64> = named.into_iter().filter(|extent| group.is_free(*extent)).collect();
+        let count = u64::try_from(free.len()).unwrap_or(u64::MAX);
+        if count < wanted {
+            return Err((
+                5,
+                format!("  Insufficient free space: {wanted} extents needed, but only {count} available\n"),
+            ));
+        }
+        self.give_extents(vg, lv, &free[..usize::try_from(wanted).unwrap_or(free.len())]);
+        Ok(format!("  Logical volume {vg}/{lv} successfully resized.\n"))
+    }
+
+    fn give_extents(&mut self, vg: &str, lv: &str, extents: &[u64]) {
+        let device = self.devices.get_mut(&device_path(vg, lv));
+        let Some(group) = self.lvm.groups.get_mut(vg) else { return };
+        group.take(extents);
+        let zeros: Vec<bool> = extents.iter().map(|extent| group.zeros.remove(extent)).collect();
+        let Some(volume) = group.volumes.get_mut(lv) else { return };
+        let mut at = volume.bytes();
+        volume.extents.extend(extents);
+        let parked = volume.parked.as_mut();
+        if let Some(device) = device.or(parked) {
+            device.size = at + EXTENT * u64::try_from(extents.len()).unwrap_or_default();
+            for zero in zeros {
+                if zero {
+                    device.mark_zeroed(at, at + EXTENT);
+                }
+                at += EXTENT;
+            }
+        }
     }
 
     fn lvchange(&mut self, rest: &[String]) -> Result<String, Failure> {
@@ -180,16 +267,26 @@ impl Machine {
     }
 
     fn lvremove(&mut self, rest: &[String]) -> Result<String, Failure> {
-        let args = Arguments::parse(rest, &[], &["--yes", "--force"]).map_err(|text| (3, text))?;
+        let args = Arguments::parse(rest, &["--config"], &["--yes", "--force"]).map_err(|text| (3, text))?;
         let (vg, lv) = one_volume(&args)?;
         self.volume(&vg, &lv)?;
         let path = device_path(&vg, &lv);
         if self.devices.get(&path).is_some_and(crate::fake::state::Device::in_use) {
             return Err(in_use(&vg, &lv));
         }
-        self.devices.remove(&path);
-        if let Some(group) = self.lvm.groups.get_mut(&vg) {
-            group.volumes.remove(&lv);
+        let device = self.devices.remove(&path);
+        if let Some(group) = self.lvm.groups.get_mut(&vg)
+            && let Some(volume) = group.volumes.remove(&lv)
+        {
+            // Where a site lets LVM discard what is freed, nobody knows what it reads as.
+            let kept = args.get("--config") == Some("devices/issue_discards=0");
+            let device = device.or(volume.parked).filter(|_| kept);
+            let zeroed = |at: u64| {
+                device.as_ref().is_some_and(|device| device.reads_zeros(at * EXTENT, (at + 1) * EXTENT))
+            };
+            let at = (0..).zip(&volume.extents).filter(|(at, _)| zeroed(*at));
+            group.zeros.extend(at.map(|(_, extent)| *extent));
+            group.returned.extend(volume.extents);
         }
         Ok(format!("  Logical volume \"{lv}\" successfully removed.\n"))
     }
@@ -201,7 +298,8 @@ impl Machine {
 }
 
 fn report_arguments(rest: &[String]) -> Result<Arguments, Failure> {
-    let args = Arguments::parse(rest, &REPORT_OPTIONS, &["--nosuffix"]).map_err(|text| (3, text))?;
+    let args =
+        Arguments::parse(rest, &REPORT_OPTIONS, &["--nosuffix", "--segments"]).map_err(|text| (3, text))?;
     let exact = args.get("--reportformat") == Some("json")
         && args.get("--units") == Some("b")
         && args.get("--nosuffix").is_some();
@@ -264,7 +362,7 @@ fn volume_field(vg: &str, lv: &str, volume: &Volume, open: bool, field: &str) ->
         "lv_name" => lv.to_owned(),
         "lv_uuid" => volume.uuid.clone(),
         "vg_name" => vg.to_owned(),
-        "lv_size" => (volume.extents * EXTENT).to_string(),
+        "lv_size" => volume.bytes().to_string(),
         "lv_tags" => volume.tags.iter().cloned().collect::<Vec<_>>().join(","),
         "lv_attr" => {
             let permission = if volume.read_only { 'r' } else { 'w' };
@@ -276,6 +374,10 @@ fn volume_field(vg: &str, lv: &str, volume: &Volume, open: bool, field: &str) ->
         "lv_device_open" => if open { "open" } else { "" }.to_owned(),
         _ => return None,
     })
+}
+
+fn extents_of((first, last): (u64, u64)) -> String {
+    format!("{DISK}:{first}-{last}")
 }
 
 /// One report row: every value a string, as lvm2 2.03 writes them.

@@ -5,7 +5,7 @@
 //! with `--ordinary-port` such a session is one that a distribution's iscsid takes over.
 
 use std::fs;
-use std::net::{SocketAddrV4, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -87,8 +87,7 @@ impl Bare {
 
     /// From the TCP connection to a logged in session.
     fn log_in(&mut self, args: &Args) -> Result<KernelSession> {
-        let address = SocketAddrV4::new(args.portal.address(), args.portal.port());
-        let socket = TcpStream::connect_timeout(&address.into(), PATIENCE).context("connect")?;
+        let socket = TcpStream::connect_timeout(&args.portal.socket(), PATIENCE).context("connect")?;
         socket.set_nodelay(true).context("set TCP_NODELAY")?;
         // What anybody's session is called that was made without an interface record.
         let iface = if args.ordinary_port { "default" } else { "floor" };

@@ -104,6 +104,7 @@ impl Client {
             identity: Some(v1::ExportIdentity { kind: Some(derived) }),
             portals: vec!["10.10.0.10:3260".to_owned()],
             grants: (0..hosts).map(grant).collect(),
+            fc: None,
         };
         let stamp = self.stamp(&spec);
         let request = v1::PutExportRequest {

@@ -1,44 +1,72 @@
 //! The rules of volume types and attachments. Pure: rows in, a verdict out; every transaction asks here.
 //!
+//! Here is what an attachment needs to be made and connected, and the status that follows. `mode` says who may write, `detach`
+//! who may be cut off and what goes along, `transport` over what a host reaches a volume and `numbers` under which LUN, `types` what extra specs may
+//! say, `retype` when a volume may change its type.
+//!
 //! What must never happen here: I/O; a verdict from a report; a mode that is wider than somebody asked for; a status that
 //! is not a function of the attachments and of the operation that runs.
 
-use std::collections::BTreeMap;
+mod detach;
+mod mode;
+pub mod numbers;
+pub mod retype;
+pub mod transport;
+pub mod types;
 
-use mooring_model::{AttachmentId, Iqn, Mode, VolumeId};
+use mooring_model::{AttachmentId, Mode, VolumeId};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+pub use self::detach::{Deletion, deletion_allowed, may_force};
+pub use self::mode::{effective_mode, is_readonly, may_mix, mode};
+pub use self::types::{MULTIATTACH, check_specs, is_multiattach};
 use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus};
-
-/// The extra spec that makes a type's volumes shareable.
-pub const MULTIATTACH: &str = "multiattach";
+use crate::initiators::Initiators;
 
 /// An operation that runs on a volume, or how it ended. Kept apart from the derived status, so that neither loses the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Its agent makes it.
     Creating,
+    /// Its agent makes it larger. It is there all the while.
+    Extending,
     /// Its agent wipes it.
     Deleting,
     /// It could not be made.
     Error,
+    /// It could not be made larger. It is there as it was.
+    ErrorExtending,
     /// It could not be deleted.
     ErrorDeleting,
 }
 
 impl Operation {
     /// Every one.
-    pub const ALL: [Self; 4] = [Self::Creating, Self::Deleting, Self::Error, Self::ErrorDeleting];
+    pub const ALL: [Self; 6] = [
+        Self::Creating,
+        Self::Extending,
+        Self::Deleting,
+        Self::Error,
+        Self::ErrorExtending,
+        Self::ErrorDeleting,
+    ];
 
     /// What the volume's status is while it lasts.
     pub const fn status(self) -> VolumeStatus {
         match self {
             Self::Creating => VolumeStatus::Creating,
+            Self::Extending => VolumeStatus::Extending,
             Self::Deleting => VolumeStatus::Deleting,
             Self::Error => VolumeStatus::Error,
+            Self::ErrorExtending => VolumeStatus::ErrorExtending,
             Self::ErrorDeleting => VolumeStatus::ErrorDeleting,
         }
+    }
+
+    /// Whether the volume is there and served while it lasts, as without any operation: who reaches it may change.
+    pub const fn is_served(self) -> bool {
+        matches!(self, Self::Extending | Self::ErrorExtending)
     }
 
     /// From the word of its status.
@@ -59,35 +87,35 @@ pub struct Existing {
     /// Its mode.
     pub mode: Mode,
     /// Its nexus, once it has one.
-    pub initiator: Option<Iqn>,
+    pub initiator: Option<Initiators>,
     /// Its host, once it has one.
     pub host: Option<String>,
     /// The grant of its nexus is still wanted for it.
     pub granted: bool,
 }
 
-/// Whether a type's volumes may be attached more than once: exactly `<is> True` in any spelling of its letters and blanks;
-/// anything else is no. The one place where this is read.
-pub fn is_multiattach(specs: &BTreeMap<String, String>) -> bool {
-    specs.get(MULTIATTACH).is_some_and(|spec| {
-        let mut words = spec.split_whitespace();
-        let is = words.next().is_some_and(|word| word.eq_ignore_ascii_case("<is>"));
-        let yes = words.next().is_some_and(|word| word.eq_ignore_ascii_case("true"));
-        is && yes && words.next().is_none()
-    })
-}
-
-/// Whether extra specs can stand together.
-pub fn check_specs(specs: &BTreeMap<String, String>) -> Result<(), String> {
-    let cacheable = specs.get("cacheable").is_some_and(|spec| {
-        let last = spec.split_whitespace().next_back().unwrap_or_default();
-        ["true", "yes", "1", "on"].iter().any(|word| last.eq_ignore_ascii_case(word))
-    });
-    // Two hosts with a cache each would read what the other has overwritten.
-    if cacheable && is_multiattach(specs) {
-        return Err("Invalid volume type: cacheable and multiattach cannot be set together.".to_owned());
+impl Existing {
+    /// It reaches the volume, or is meant to. What could not be attached counts only while its grant is not gone.
+    pub fn is_live(&self) -> bool {
+        self.granted
+            || matches!(
+                self.status,
+                AttachmentStatus::Reserved | AttachmentStatus::Attaching | AttachmentStatus::Attached
+            )
     }
-    Ok(())
+
+    /// It has a name of this host: the nexus of that one is its own, too.
+    pub fn shares(&self, initiator: &Initiators) -> bool {
+        self.initiator.as_ref().is_some_and(|own| own.meets(initiator))
+    }
+
+    /// It is on its way out, or never came in.
+    pub fn is_leaving(&self) -> bool {
+        matches!(
+            self.status,
+            AttachmentStatus::Detaching | AttachmentStatus::ErrorAttaching | AttachmentStatus::ErrorDetaching
+        )
+    }
 }
 
 /// The status of a volume, from its attachments: attached over attaching over detaching over reserved. What is in error
@@ -113,13 +141,17 @@ pub fn derive(
     (operation.map_or(status, Operation::status), attach)
 }
 
-/// Whether a further attachment may be reserved. The text is the one that clients know.
+/// Whether a further attachment may be reserved. The texts are those that clients know.
+///
+/// `held`: `os-begin_detaching` was called on a volume with several attachments and is not undone. The call names none of
+/// them, so nobody knows which one goes; who has none yet waits until that is settled.
 pub fn may_attach(
     volume: VolumeId,
     multiattach: bool,
     operation: Option<Operation>,
     existing: &[Existing],
     instance: Option<Uuid>,
+    held: bool,
 ) -> Result<(), String> {
     let (status, _) = derive(operation, existing.iter().map(|attachment| attachment.status));
     let allowed = if multiattach { "available or in-use or downloading" } else { "available or downloading" };
@@ -134,6 +166,12 @@ pub fn may_attach(
     // What could not be attached holds nothing. What could not be detached may still reach the disk.
     let mut others =
         existing.iter().filter(|other| other.status != AttachmentStatus::ErrorAttaching).peekable();
+    if held && !others.clone().any(|other| instance.is_some() && other.instance == instance) {
+        return Err(format!(
+            "Invalid volume: Volume {volume} is held by os-begin_detaching: no further server can be attached until one \
+             attachment is deleted or os-roll_detaching is called."
+        ));
+    }
     if multiattach || others.peek().is_none() {
         return Ok(());
     }
@@ -144,16 +182,23 @@ pub fn may_attach(
     Err(refused())
 }
 
+/// Whether a further attachment needs the policy `volume:multiattach_bootable_volume`: the volume is shared and bootable, and
+/// somebody holds it already, if only a reservation. To be asked in the transaction that inserts the attachment, or of
+/// two at a time neither would see the other.
+pub fn bootable_multiattach(multiattach: bool, bootable: bool, existing: &[Existing]) -> bool {
+    multiattach && bootable && existing.iter().any(|other| other.status != AttachmentStatus::ErrorAttaching)
+}
+
 /// Whether an attachment may be connected from this nexus. `own` is itself, when it is there already.
 pub fn may_connect(
     own: Option<AttachmentId>,
     instance: Option<Uuid>,
-    initiator: &Iqn,
+    initiator: &Initiators,
     host: Option<&str>,
     existing: &[Existing],
 ) -> Result<(), String> {
     for other in existing.iter().filter(|other| Some(other.id) != own) {
-        let same_nexus = other.initiator.as_ref() == Some(initiator);
+        let same_nexus = other.shares(initiator);
         let going =
             other.status == AttachmentStatus::Detaching || other.status == AttachmentStatus::ErrorAttaching;
         if same_nexus && going && !other.granted {
@@ -172,61 +217,6 @@ pub fn may_connect(
         }
     }
     Ok(())
-}
-
-/// The mode of a new attachment: the argument, else the connector's, else that of a sibling of the same server, else rw.
-pub fn mode(
-    argument: Option<Mode>,
-    connector: Option<&Map<String, Value>>,
-    instance: Option<Uuid>,
-    existing: &[Existing],
-) -> Result<Mode, String> {
-    if let Some(mode) = argument {
-        return Ok(mode);
-    }
-    // Clients send a missing mode as JSON null or as its text.
-    match connector.and_then(|connector| connector.get("mode")) {
-        Some(Value::String(word)) if word != "null" => {
-            return word.parse().map_err(|error: mooring_model::ParseModeError| {
-                format!("Invalid input received: connector mode: {error}")
-            });
-        }
-        None | Some(Value::Null | Value::String(_)) => {}
-        Some(_) => return Err("Invalid input received: connector mode: want rw or ro".to_owned()),
-    }
-    let sibling = existing.iter().find(|other| instance.is_some() && other.instance == instance);
-    Ok(sibling.map_or(Mode::ReadWrite, |sibling| sibling.mode))
-}
-
-/// What a nexus may do: rw if any of its attachments is.
-pub fn effective_mode(modes: impl IntoIterator<Item = Mode>) -> Option<Mode> {
-    modes.into_iter().max()
-}
-
-/// Whether one attachment can be forced away alone: the nexus goes as a whole.
-pub fn may_force(id: AttachmentId, initiator: &Iqn, existing: &[Existing]) -> Result<(), String> {
-    let shares =
-        |other: &&Existing| other.id != id && other.initiator.as_ref() == Some(initiator) && other.granted;
-    match existing.iter().find(shares) {
-        None => Ok(()),
-        Some(other) => Err(format!(
-            "attachment {} shares the access of {initiator} to this volume: force cuts both; detach that one first",
-            other.id
-        )),
-    }
-}
-
-/// The initiator of a client's connector.
-pub fn initiator(connector: &Map<String, Value>) -> Result<Iqn, String> {
-    let missing = || {
-        "Invalid input received: the connector has no initiator: iSCSI needs the host's initiator name"
-            .to_owned()
-    };
-    let text = connector.get("initiator").and_then(Value::as_str).ok_or_else(missing)?;
-    // Names are compared without case, and the kernel's are lower case.
-    text.to_ascii_lowercase()
-        .parse()
-        .map_err(|error| format!("Invalid input received: connector initiator: {error}"))
 }
 
 /// A text of a connector.

@@ -1,0 +1,95 @@
+//! Targets under our prefix that no spec names: their volume's wish was lost, or another store made them. They are told, and
+//! left as they are: an initiator may be logged in.
+//!
+//! What must never happen here: a write; a target of somebody else called ours.
+
+use mooring_host::EntryKind;
+use mooring_model::{Cure, ExportIdentity, Problem, VolumeId};
+use mooring_targets::layout;
+
+use super::{Engine, lock};
+
+/// Strays that are told one by one. After the loss of a store all targets are some, until the specs come again.
+const TOLD_MAX: usize = 16;
+
+/// One of them, as it was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stray {
+    id: VolumeId,
+    /// Initiators that have an ACL.
+    grants: usize,
+}
+
+impl Engine {
+    /// Looks for targets of ours that no wish explains.
+    pub(super) fn note_strays(&self) {
+        let tree = &*self.shared.machine.target;
+        // Without its folder there is no target; what else is wrong with the tree, every export says.
+        let Ok(entries) = tree.list(&layout::fabric()) else { return };
+        let prefix = &self.shared.config.iqn_prefix;
+        let folders = entries.iter().filter(|entry| entry.kind == EntryKind::Dir);
+        let stray = |id| {
+            let names = ExportIdentity::Derived.names(id, prefix);
+            Stray {
+                id,
+                grants: mooring_targets::read_initiators(tree, &names).map_or(0, |names| names.len()),
+            }
+        };
+        let mut strays: Vec<_> = folders
+            .filter_map(|entry| prefix.volume(&entry.name))
+            .filter(|id| !self.explains_target(*id))
+            .map(stray)
+            .collect();
+        strays.sort_unstable_by_key(|stray| stray.id);
+        let mut known = lock(&self.shared.strays);
+        for new in strays.iter().filter(|stray| !known.contains(stray)) {
+            tracing::warn!(volume = %new.id, initiators = new.grants, "an orphaned target: left as it is");
+        }
+        if *known != strays {
+            *known = strays;
+            self.lvm().tell();
+        }
+    }
+
+    /// A wish was taken: a target that it explains is none any more.
+    pub(super) fn explain_stray(&self, id: VolumeId) {
+        let mut known = lock(&self.shared.strays);
+        let count = known.len();
+        known.retain(|stray| stray.id != id || !self.explains_target(id));
+        if known.len() < count {
+            self.lvm().tell();
+        }
+    }
+
+    /// A wish of the export, or one that takes it away with its volume.
+    fn explains_target(&self, id: VolumeId) -> bool {
+        self.known_cell(id).is_some_and(|cell| {
+            let state = cell.state();
+            state.export.is_some() || super::is_tombstone(state.volume.as_ref())
+        })
+    }
+
+    /// Targets of ours that no wish explains: those that the last look found and that no wish has explained since.
+    pub(crate) fn strays(&self) -> Vec<Problem> {
+        let strays = lock(&self.shared.strays).clone();
+        let prefix = &self.shared.config.iqn_prefix;
+        let problem = |Stray { id, grants }: &Stray| Problem {
+            object: format!("orphaned target {}", prefix.target(*id)),
+            text: format!(
+                "no spec of volume {id}'s export is kept here, and the kernel serves it to {grants} initiator(s): it is left as \
+                 it is. If the store was lost, its controller sends the spec again; if nobody wants it, log its initiators \
+                 out and remove the target by hand (targetcli, configfs)"
+            ),
+            cure: Cure::Operator,
+        };
+        let mut told: Vec<_> = strays.iter().take(TOLD_MAX).map(problem).collect();
+        if let Some(more) = strays.len().checked_sub(TOLD_MAX).filter(|more| *more > 0) {
+            told.push(Problem {
+                object: "orphaned targets".to_owned(),
+                text: format!("there are {more} more targets of ours that no spec names"),
+                cure: Cure::Operator,
+            });
+        }
+        told
+    }
+}

@@ -1,0 +1,196 @@
+//! A gate before LVM. A report that hangs (a disk below some group does not answer) would take a thread, and with it
+//! a volume, from everybody who asks after it: while one has not come back, further ones are refused at once, as if they
+//! had run into their time limit. A report hangs when it takes several times as long as reports on this machine take: a busy
+//! machine with many groups needs seconds for one, and would refuse itself all of them.
+//!
+//! Commands that take extents run one at a time, so that none of ours takes what another one is about to.
+//!
+//! What must never happen here: a command that changes something refused because a report hangs; a gate that stays shut
+//! when the report has come back.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mooring_host::{Command, CommandError, CommandOutput, Commands};
+
+use crate::workers::LOST_AFTER;
+
+/// A report hangs if it takes so many times as long as the slowest of late.
+const TIMES_USUAL: u32 = 4;
+
+/// And in any case if it takes so long.
+const HANGS_AFTER_MAX: Duration = Duration::from_secs(30);
+
+/// Reports at work, and what they have taken.
+#[derive(Default)]
+struct Reports {
+    /// When those at work began.
+    at_work: Vec<Instant>,
+    /// What the slowest of late took; it fades with every faster one.
+    slowest: Duration,
+}
+
+impl Reports {
+    fn hangs_after(&self) -> Duration {
+        (self.slowest * TIMES_USUAL).clamp(LOST_AFTER, HANGS_AFTER_MAX)
+    }
+
+    /// A report has come. One that was given up on says nothing of how long they take.
+    fn took(&mut self, took: Duration) {
+        self.slowest = took.max(self.slowest * 3 / 4);
+    }
+}
+
+/// The commands of a machine behind the gate.
+pub(crate) struct Gated {
+    inner: Arc<dyn Commands>,
+    reports: Mutex<Reports>,
+    /// Held by who takes extents.
+    extents: Mutex<()>,
+}
+
+impl Gated {
+    pub(crate) fn new(inner: Arc<dyn Commands>) -> Self {
+        Self { inner, reports: Mutex::default(), extents: Mutex::default() }
+    }
+
+    fn reports(&self) -> MutexGuard<'_, Reports> {
+        // They are whole after every statement.
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A report at work, however it ends.
+struct AtWork<'a> {
+    gate: &'a Gated,
+    began: Instant,
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        let mut reports = self.gate.reports();
+        if let Some(at) = reports.at_work.iter().position(|began| *began == self.began) {
+            reports.at_work.swap_remove(at);
+        }
+    }
+}
+
+impl Commands for Gated {
+    fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
+        match command.args.first().map(String::as_str) {
+            Some("vgs" | "lvs") => {}
+            Some("lvcreate") => {
+                let _alone = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
+                return self.inner.run(command);
+            }
+            _ => return self.inner.run(command),
+        }
+        let began = Instant::now();
+        {
+            let mut reports = self.reports();
+            let timeout = reports.hangs_after();
+            if reports.at_work.iter().any(|began| began.elapsed() >= timeout) {
+                let args = command.args.join(" ");
+                return Err(CommandError::Timeout { program: command.program, args, timeout });
+            }
+            reports.at_work.push(began);
+        }
+        let _at_work = AtWork { gate: self, began };
+        let output = self.inner.run(command)?;
+        self.reports().took(began.elapsed());
+        Ok(output)
+    }
+
+    fn run_in_a_row(&self, commands: &[Command]) -> Result<Vec<CommandOutput>, CommandError> {
+        let _alone = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
+        self.inner.run_in_a_row(commands)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Reports wait until the test lets them go.
+    struct Hanging(Mutex<mpsc::Receiver<()>>);
+
+    impl Commands for Hanging {
+        fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
+            if command.args[0] == "vgs" {
+                self.0.lock().unwrap().recv().unwrap();
+            }
+            Ok(CommandOutput { status: 0, stdout: Vec::new(), stderr: String::new() })
+        }
+    }
+
+    fn command(verb: &str) -> Command {
+        Command { program: "/sbin/lvm", args: vec![verb.to_owned()], timeout: Duration::from_secs(1) }
+    }
+
+    #[test]
+    fn nobody_of_ours_takes_extents_between_two_commands_in_a_row() {
+        /// Says which commands run, and lets a moment pass in each.
+        struct Slow(Mutex<Vec<String>>);
+        impl Commands for Slow {
+            fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
+                self.0.lock().unwrap().push(command.args[0].clone());
+                std::thread::sleep(Duration::from_millis(2));
+                let status = i32::from(command.args[0] == "fails");
+                Ok(CommandOutput { status, ..CommandOutput::default() })
+            }
+        }
+        let slow = Arc::new(Slow(Mutex::default()));
+        let gate = Arc::new(Gated::new(Arc::clone(&slow) as Arc<dyn Commands>));
+        let creator = {
+            let gate = Arc::clone(&gate);
+            std::thread::spawn(move || (0..20).for_each(|_| drop(gate.run(&command("lvcreate")).unwrap())))
+        };
+        for _ in 0..20 {
+            let row = gate.run_in_a_row(&[command("lvremove"), command("lvextend")]).unwrap();
+            assert_eq!(row.len(), 2);
+        }
+        creator.join().unwrap();
+        let ran = slow.0.lock().unwrap().clone();
+        let removed = ran.iter().enumerate().filter(|(_, verb)| *verb == "lvremove");
+        assert_eq!(removed.filter(|(at, _)| ran[at + 1] == "lvextend").count(), 20, "{ran:?}");
+        assert_eq!(gate.run_in_a_row(&[command("fails"), command("lvextend")]).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_report_hangs_when_it_takes_several_times_as_long_as_others_of_late() {
+        let mut reports = Reports::default();
+        assert_eq!(reports.hangs_after(), LOST_AFTER);
+        reports.took(Duration::from_secs(5));
+        assert_eq!(reports.hangs_after(), Duration::from_secs(20));
+        reports.took(Duration::from_mins(1));
+        assert_eq!(reports.hangs_after(), HANGS_AFTER_MAX);
+        for _ in 0..20 {
+            reports.took(Duration::from_millis(20));
+        }
+        assert_eq!(reports.hangs_after(), LOST_AFTER, "it was busy once, and is not any more");
+    }
+
+    #[test]
+    fn one_report_that_hangs_shuts_the_gate_for_reports_until_it_is_back() {
+        let (go, wait) = mpsc::channel();
+        let gate = Arc::new(Gated::new(Arc::new(Hanging(Mutex::new(wait)))));
+        let first = {
+            let gate = Arc::clone(&gate);
+            std::thread::spawn(move || gate.run(&command("vgs")).unwrap())
+        };
+        while gate.reports().at_work.is_empty() {
+            std::thread::yield_now();
+        }
+        gate.run(&command("lvs")).expect("it has only just begun");
+        std::thread::sleep(LOST_AFTER);
+        assert!(matches!(gate.run(&command("lvs")), Err(CommandError::Timeout { .. })));
+        assert!(matches!(gate.run(&command("vgs")), Err(CommandError::Timeout { .. })));
+        gate.run(&command("lvremove")).expect("changes are not refused");
+        go.send(()).unwrap();
+        first.join().unwrap();
+        gate.run(&command("lvs")).expect("the gate is open again");
+    }
+}

@@ -1,0 +1,63 @@
+//! One life of an agent, from its state folder's lock to the last answer: what the program does between its command line
+//! and its end, on the kernel or on a fake of it.
+//!
+//! What must never happen here: two agents on one state folder; anything torn down because this ends.
+
+use std::os::unix::fs::DirBuilderExt;
+
+use anyhow::{Context, Result};
+use mooring_connectors::Parts;
+use mooring_host::{LockFile, Uevents};
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::connections::Connections;
+use crate::engine::Engine;
+use crate::listen;
+use crate::machine::Machine;
+use crate::store::Store;
+
+/// What a host attaches volumes with.
+pub struct HostParts {
+    /// The machine, as the connectors see it.
+    pub parts: Parts,
+    /// Opens the stream of uevents when it is read. Without one, disks are found by looking, each second.
+    pub uevents: OpenUevents,
+}
+
+/// Opens the stream of uevents.
+pub type OpenUevents = Box<dyn FnOnce() -> Option<Box<dyn Uevents>> + Send>;
+
+/// Serves until `stop` is true. `ready` is called once, when everything that was wished before has been looked at and
+/// requests are about to be answered.
+pub async fn run(
+    config: Config,
+    machine: Machine,
+    host: Option<HostParts>,
+    ready: impl FnOnce(&Engine) -> Result<()>,
+    stop: watch::Receiver<bool>,
+) -> Result<()> {
+    let folder = config.state_dir.clone();
+    // The store holds secrets: nobody else looks into its folder.
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)
+        .with_context(|| format!("make the state folder {}", folder.display()))?;
+    let _only_one =
+        LockFile::acquire(folder.join("agent.lock")).context("only one agent may work on a state folder")?;
+    let store = Store::open(&folder)?;
+    let bound = listen::bind(&config).await?;
+    let engine = Engine::new(config, machine, store)?;
+    let connections = match host {
+        Some(host) => Some((Connections::new(engine.clone(), host.parts)?, host.uevents)),
+        None => None,
+    };
+    engine.start().await;
+    let connections = connections.map(|(connections, uevents)| {
+        connections.start(uevents());
+        connections
+    });
+    ready(&engine)?;
+    listen::serve_with(&engine, connections.as_ref(), bound, stop).await
+}

@@ -1,0 +1,262 @@
+//! Group commit: changes that come at the same time share one transaction, and so one sync. Whoever gets the connection
+//! first does the work of everybody who waits for it; the others find theirs done.
+//!
+//! What must never happen here: a change called done before the sync that it shares; one change's failure that takes
+//! another's with it; two changes in another order than one after the other.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::{Connection, TransactionBehavior};
+
+/// A change that waits for its turn.
+pub(super) trait Change: Send + Sync {
+    /// Makes it, in somebody's transaction. It may be made again in another one, when the first came to nothing.
+    fn make(&self, conn: &Connection) -> rusqlite::Result<()>;
+    /// It came to nothing: the transaction did not.
+    fn fail(&self, error: rusqlite::Error);
+    /// Whether it has been made or has failed, for good.
+    fn is_over(&self) -> bool;
+    /// From now on it is over.
+    fn end(&self);
+}
+
+struct Task<T, F> {
+    work: F,
+    /// What came of it, and whether that is the last word.
+    outcome: Mutex<(Option<rusqlite::Result<T>>, bool)>,
+}
+
+impl<T: Send, F: Fn(&Connection) -> rusqlite::Result<T> + Send + Sync> Change for Task<T, F> {
+    fn make(&self, conn: &Connection) -> rusqlite::Result<()> {
+        let made = (self.work)(conn)?;
+        lock(&self.outcome).0 = Some(Ok(made));
+        Ok(())
+    }
+
+    fn fail(&self, error: rusqlite::Error) {
+        lock(&self.outcome).0 = Some(Err(error));
+    }
+
+    fn is_over(&self) -> bool {
+        lock(&self.outcome).1
+    }
+
+    fn end(&self) {
+        lock(&self.outcome).1 = true;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // What is guarded is whole after every statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The changes that wait.
+#[derive(Default)]
+pub(super) struct Queue(Mutex<Vec<Arc<dyn Change>>>);
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Queue").field(&lock(&self.0).len()).finish()
+    }
+}
+
+impl Queue {
+    /// Adds a change that nobody waits for: it is made with the next one that somebody does.
+    pub(super) fn add(&self, change: Arc<dyn Change>) {
+        lock(&self.0).push(change);
+    }
+
+    /// Makes one change durable, and with it those that wait meanwhile. Returns what came of it, and how many transactions
+    /// were committed here. `work` may run more than once, and has no effect outside of its transaction.
+    pub(super) fn write<T: Send + 'static>(
+        &self,
+        main: &Mutex<Connection>,
+        work: impl Fn(&Connection) -> rusqlite::Result<T> + Send + Sync + 'static,
+    ) -> (rusqlite::Result<T>, u64) {
+        let task = Arc::new(Task { work, outcome: Mutex::new((None, false)) });
+        let own: Arc<dyn Change> = task.clone();
+        lock(&self.0).push(Arc::clone(&own));
+        // A transaction that a panic has cut short was rolled back when it was dropped.
+        let mut conn = lock(main);
+        let mut commits = 0;
+        if !own.is_over() {
+            let mut batch = std::mem::take(&mut *lock(&self.0));
+            // Not there when somebody's panic has cut the batch short that it was in.
+            if !batch.iter().any(|change| Arc::ptr_eq(change, &own)) {
+                batch.push(own);
+            }
+            commits = make_all(&mut conn, &batch);
+        }
+        drop(conn);
+        let outcome = lock(&task.outcome).0.take();
+        (outcome.unwrap_or(Err(rusqlite::Error::InvalidQuery)), commits)
+    }
+}
+
+/// All of them in one transaction; if that does not work, each in its own. Returns the number of commits.
+fn make_all(conn: &mut Connection, batch: &[Arc<dyn Change>]) -> u64 {
+    let mut commits = 0;
+    if batch.len() > 1 && make_together(conn, batch).is_ok() {
+        commits = 1;
+    } else {
+        for change in batch {
+            match make_alone(conn, change.as_ref()) {
+                Ok(()) => commits += 1,
+                Err(error) => change.fail(error),
+            }
+        }
+    }
+    for change in batch {
+        change.end();
+    }
+    commits
+}
+
+fn make_alone(conn: &mut Connection, change: &dyn Change) -> rusqlite::Result<()> {
+    // Immediate: the lock is taken before the first look, so that no look is stale when the write comes.
+    let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    change.make(&transaction)?;
+    transaction.commit()
+}
+
+/// An error that is one change's own rolls back that change only.
+fn make_together(conn: &mut Connection, batch: &[Arc<dyn Change>]) -> rusqlite::Result<()> {
+    let mut transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for change in batch {
+        let savepoint = transaction.savepoint()?;
+        match change.make(&savepoint) {
+            Ok(()) => savepoint.commit()?,
+            // A full disk, for one: SQLite has rolled back everything.
+            Err(error) if savepoint.is_autocommit() => return Err(error),
+            Err(error) => {
+                savepoint.finish()?;
+                change.fail(error);
+            }
+        }
+    }
+    transaction.commit()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn database() -> Arc<Mutex<Connection>> {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch("CREATE TABLE t (x INTEGER PRIMARY KEY, body BLOB) STRICT").unwrap();
+        Arc::new(Mutex::new(conn))
+    }
+
+    fn insert(x: i64, bytes: i64) -> impl Fn(&Connection) -> rusqlite::Result<i64> {
+        move |conn| {
+            conn.execute("INSERT INTO t (x, body) VALUES (?1, zeroblob(?2))", (x, bytes))?;
+            Ok(x)
+        }
+    }
+
+    fn rows(main: &Mutex<Connection>) -> Vec<i64> {
+        let conn = lock(main);
+        let mut statement = conn.prepare("SELECT x FROM t ORDER BY x").unwrap();
+        statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
+    }
+
+    /// Makes changes that all come while another one is at work. What came of each, and the commits of all.
+    fn at_once(main: &Arc<Mutex<Connection>>, changes: &[(i64, i64)]) -> (Vec<bool>, u64) {
+        let queue = Arc::new(Queue::default());
+        let busy = lock(main);
+        let threads: Vec<_> = changes
+            .iter()
+            .map(|(x, bytes)| {
+                let (queue, main, work) = (Arc::clone(&queue), Arc::clone(main), insert(*x, *bytes));
+                thread::spawn(move || queue.write(&main, work))
+            })
+            .collect();
+        while lock(&queue.0).len() < changes.len() {
+            thread::yield_now();
+        }
+        drop(busy);
+        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(lock(&queue.0).is_empty());
+        (ended.iter().map(|(made, _)| made.is_ok()).collect(), ended.iter().map(|(_, commits)| commits).sum())
+    }
+
+    #[test]
+    fn changes_that_come_at_once_share_a_commit() {
+        let main = database();
+        let changes: Vec<_> = (0..16).map(|x| (x, 1)).collect();
+        assert_eq!(at_once(&main, &changes), (vec![true; 16], 1));
+        assert_eq!(rows(&main), (0..16).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_change_that_fails_takes_no_other_with_it() {
+        let main = database();
+        assert!(Queue::default().write(&main, insert(2, 1)).0.is_ok());
+        // The key is taken.
+        assert_eq!(at_once(&main, &[(1, 1), (2, 1), (3, 1)]), (vec![true, false, true], 1));
+        assert_eq!(rows(&main), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_full_disk_fails_those_that_have_no_room() {
+        let main = database();
+        lock(&main).pragma_update_and_check(None, "max_page_count", 20, |_| Ok(())).unwrap();
+        let (made, commits) = at_once(&main, &[(1, 1), (2, 1 << 20), (3, 1)]);
+        assert_eq!((made, commits > 0), (vec![true, false, true], true));
+        assert_eq!(rows(&main), [1, 3]);
+        assert!(Queue::default().write(&main, insert(4, 1)).0.is_ok(), "no transaction was left open");
+    }
+
+    struct Rider(i64, Mutex<Vec<&'static str>>);
+
+    impl Change for Rider {
+        fn make(&self, conn: &Connection) -> rusqlite::Result<()> {
+            lock(&self.1).push("made");
+            insert(self.0, 1)(conn).map(drop)
+        }
+
+        fn fail(&self, _: rusqlite::Error) {
+            lock(&self.1).push("failed");
+        }
+
+        fn is_over(&self) -> bool {
+            false
+        }
+
+        fn end(&self) {
+            lock(&self.1).push("ended");
+        }
+    }
+
+    #[test]
+    fn what_nobody_waits_for_shares_the_next_commit() {
+        let (main, queue) = (database(), Queue::default());
+        let riders = [1, 2, 1].map(|x| Arc::new(Rider(x, Mutex::default())));
+        for rider in &riders {
+            queue.add(rider.clone());
+        }
+        assert!(rows(&main).is_empty());
+        let (made, commits) = queue.write(&main, insert(3, 1));
+        assert!(made.is_ok());
+        assert_eq!((commits, rows(&main)), (1, vec![1, 2, 3]));
+        assert_eq!(*lock(&riders[1].1), ["made", "ended"]);
+        // One that cannot be takes nobody with it.
+        assert_eq!(*lock(&riders[2].1), ["made", "failed", "ended"]);
+        assert_eq!(queue.write(&main, insert(4, 1)).1, 1);
+        assert_eq!(lock(&riders[0].1).len(), 2, "made once");
+    }
+
+    #[test]
+    fn a_change_that_panics_leaves_the_connection_usable() {
+        let main = database();
+        let queue = Queue::default();
+        let panics = |_: &Connection| -> rusqlite::Result<()> { panic!("on purpose") };
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| queue.write(&main, panics)));
+        assert!(caught.is_err());
+        assert!(queue.write(&main, insert(1, 1)).0.is_ok());
+        assert_eq!(rows(&main), [1]);
+    }
+}

@@ -1,0 +1,115 @@
+//! What this host can do, also while LVM hangs: nobody waits for it, what was seen last is said with its age, and what the
+//! kernel serves goes on being granted and revoked.
+
+use std::time::{Duration, Instant};
+
+use mooring_api::v1;
+use mooring_api::v1::report::What;
+use tokio_stream::StreamExt;
+use tonic::Streaming;
+
+use crate::rig::*;
+use crate::switch::Switch;
+
+/// Longer than an answer waits for LVM, with a busy machine's slack; much shorter than LVM's time limit of two minutes.
+const SOON: Duration = Duration::from_secs(6);
+
+/// LVM's first report, as the switch writes it down.
+fn report(agent: &Agent) -> String {
+    agent.switch.log().into_iter().find(|call| call.starts_with("lvm vgs")).expect("LVM was asked")
+}
+
+fn next(agent: &Agent, reports: &mut Streaming<v1::Report>) -> What {
+    agent.wait(async { reports.next().await.unwrap().unwrap().what.unwrap() })
+}
+
+fn first(agent: &Agent, reports: &mut Streaming<v1::Report>) -> Vec<What> {
+    std::iter::from_fn(|| Some(next(agent, reports)).filter(|what| !matches!(what, What::Synced(_))))
+        .collect()
+}
+
+fn silence(seen: &v1::Capabilities) -> Option<&str> {
+    seen.problems.iter().find(|problem| problem.object == "LVM").map(|problem| problem.text.as_str())
+}
+
+#[test]
+fn an_lvm_that_hangs_holds_up_nothing_that_the_kernel_serves() {
+    let (node, v) = (Node::new(), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    let before = agent.capabilities();
+    assert_eq!((before.pools_age_ms, silence(&before)), (0, None));
+    assert_eq!((before.pools.len(), before.pools[0].provisioned_bytes), (1, SIZE));
+
+    agent.switch.pause_before(&report(&agent));
+    let began = Instant::now();
+    // A look that had begun before may still answer the first question.
+    let mut asked = std::iter::repeat_with(|| agent.capabilities()).take(100);
+    let seen = asked.find(|seen| silence(seen).is_some()).expect("an LVM that is said to hang");
+    assert_eq!(seen.pools, before.pools, "as they were seen last");
+    assert!(seen.pools_age_ms > 0 && !seen.pools_unknown && seen.multiattach, "{seen:?}");
+    let text = silence(&seen).expect("a problem").to_owned();
+    for word in ["does not answer since 2", "Z, and the pools are as they were at 2", "dmsetup info"] {
+        assert!(text.contains(word), "{word:?} is not in {text:?}");
+    }
+    let mut reports = agent.watch();
+    let told = first(&agent, &mut reports);
+    assert!(matches!(&told[0], What::Capabilities(seen) if silence(seen).is_some()), "{:?}", told[0]);
+    agent.make(put_export(&v, 2, &[("host1", RW), ("host2", RO)]));
+    assert!(agent.make(put_export(&v, 3, &[("host2", RO)]))[0].proven);
+    assert_eq!(node.reach(&v), ["host2 ro"]);
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    // However often it is asked, one call of LVM waits, and the text stays the same for those who keep it.
+    let again = agent.capabilities();
+    assert_eq!(silence(&again), Some(text.as_str()));
+    assert!(again.pools_age_ms > seen.pools_age_ms);
+
+    agent.switch.forget_log();
+    agent.switch.go_on();
+    let told = loop {
+        if let What::Capabilities(seen) = next(&agent, &mut reports) {
+            break seen;
+        }
+    };
+    assert_eq!((told.pools_age_ms, silence(&told)), (0, None), "news without a question");
+    let calls = agent.switch.log().iter().filter(|call| call.starts_with("lvm vgs")).count();
+    assert!(calls <= 2, "the one that hung, and one for all who asked meanwhile: {calls}");
+    assert_eq!(agent.capabilities(), before);
+}
+
+#[test]
+fn an_agent_that_starts_while_lvm_hangs_serves_what_the_kernel_serves() {
+    let (node, v) = (Node::new(), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    let report = report(&agent);
+    agent.crash();
+
+    let began = Instant::now();
+    let switch = Switch::new(&node.fake, None);
+    switch.pause_before(&report);
+    let agent = node.start_on(switch);
+    let mut reports = agent.watch();
+    let told = first(&agent, &mut reports);
+    assert!(!told.iter().any(|what| matches!(what, What::Capabilities(_))), "nothing is known: {told:?}");
+    assert!(told.iter().any(|what| matches!(what, What::Volume(report) if report.volume_id == v)));
+    let seen = agent.capabilities();
+    assert!(seen.pools_unknown && seen.pools.is_empty(), "{seen:?}");
+    assert!(silence(&seen).is_some_and(|text| text.contains("nothing is known of the volume groups")));
+    // More than once: no change loses the volume's thread to LVM.
+    agent.make(put_export(&v, 2, &[("host1", RW), ("host2", RO)]));
+    assert!(agent.make(put_export(&v, 3, &[("host2", RO)]))[0].proven);
+    assert_eq!(node.reach(&v), ["host2 ro"]);
+    assert!(began.elapsed() < 2 * SOON, "{:?}", began.elapsed());
+
+    agent.switch.go_on();
+    eventually("LVM's answer", || {
+        let seen = agent.capabilities();
+        !seen.pools_unknown && silence(&seen).is_none() && seen.pools.len() == 1
+    });
+    eventually("the volume is seen again", || {
+        agent.get(&v).unwrap().volume.is_some_and(|volume| volume.phase() == v1::Phase::Ready)
+    });
+}

@@ -1,0 +1,177 @@
+//! Volumes that grow under their sessions: served all the while, cut off in time, whole again after any death.
+
+use mooring_api::v1;
+use tonic::Code;
+
+use crate::rig::*;
+use crate::switch::Switch;
+
+fn growth(id: &str) -> String {
+    format!("/dev/vg0/mooring-grow-{id}")
+}
+
+fn zeroing(id: &str) -> String {
+    format!("zero {}", growth(id))
+}
+
+fn put_size(id: &str, counter: u64, mib: u64) -> v1::PutVolumeRequest {
+    put_volume_spec(id, counter, volume_spec(mib * MIB))
+}
+
+/// What a volume of 8 MiB has grown by reads as zeros.
+fn tail_is_zeroed(node: &Node, id: &str, mib: u64) -> bool {
+    let ranges = node.fake.blocks().zeroed_ranges(device(id));
+    ranges.iter().any(|(from, to)| *from <= SIZE && *to == mib * MIB)
+}
+
+/// An agent with one volume of 8 MiB, which host1 writes to.
+fn exported(node: &Node, v: &str) -> (Agent, mooring_host::fake::SessionId) {
+    let agent = node.start();
+    agent.make(put_volume(v, 1));
+    agent.make(put_export(v, 1, &[("host1", RW)]));
+    let one = node.login(v, "host1").unwrap();
+    node.fake.write(one, 1).unwrap();
+    (agent, one)
+}
+
+#[test]
+fn it_grows_under_its_session_and_what_it_grows_by_is_zeroed() {
+    let (node, v) = (Node::new(), volume(1));
+    let (agent, one) = exported(&node, &v);
+    let tree = node.tree();
+    agent.switch.forget_log();
+    agent.make(put_size(&v, 2, 20));
+    let seen = agent.get(&v).unwrap().volume.unwrap();
+    assert_eq!((seen.size_bytes, seen.phase()), (20 * MIB, v1::Phase::Ready));
+    assert!(tail_is_zeroed(&node, &v, 20));
+    assert!(!node.lvs().contains("mooring-grow"), "{}", node.lvs());
+    // The target has nothing to do, and the session goes on.
+    assert_eq!(node.tree(), tree);
+    node.fake.write(one, 1).unwrap();
+    let log = agent.switch.log();
+    let lvm: Vec<_> = log.iter().filter_map(|call| call.strip_prefix("lvm ")).collect();
+    let verbs: Vec<_> = lvm.iter().map(|line| line.split(' ').next().unwrap()).collect();
+    // A look, the LV's identity before its zeroing, where it lies, and a look again.
+    let expected = ["vgs", "lvs", "lvcreate", "lvs", "lvchange", "lvs", "lvremove", "lvextend", "vgs", "lvs"];
+    assert_eq!(verbs, expected, "{log:?}");
+    assert_eq!(agent.plan(""), v1::PlanResponse::default());
+    // Another grant does not ask LVM again.
+    agent.switch.forget_log();
+    agent.make(put_export(&v, 2, &[("host1", RW), ("host2", RO)]));
+    assert!(!agent.switch.log().iter().any(|call| call.starts_with("lvm ")));
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_nothing_is_kept_of_it() {
+    let (node, v) = (Node::new(), volume(1));
+    let (agent, one) = exported(&node, &v);
+    for (mib, code, cure, words) in [
+        (4, Code::FailedPrecondition, "fix_spec", "a volume never shrinks"),
+        (2000, Code::ResourceExhausted, "operator", "more are wanted for volume"),
+    ] {
+        assert_refused(agent.put_volume(put_size(&v, 2, mib)), code, cure, &[words]);
+        let kept = agent.get(&v).unwrap();
+        assert_eq!(kept.volume_stamp.unwrap().generation.unwrap().counter, 1);
+        assert_eq!(kept.volume.unwrap().size_bytes, 8 * MIB);
+    }
+    assert!(!node.lvs().contains("mooring-grow"));
+    node.fake.write(one, 1).unwrap();
+}
+
+#[test]
+fn a_revoke_does_not_wait_for_a_growth() {
+    let (node, v) = (Node::new(), volume(1));
+    let (agent, _) = exported(&node, &v);
+    agent.switch.pause_before(&zeroing(&v));
+    let answer = agent.put_volume(v1::PutVolumeRequest { deadline_ms: 200, ..put_size(&v, 2, 900) }).unwrap();
+    let report = answer.report.unwrap();
+    assert!(!answer.done && report.phase() == v1::Phase::Ready && report.size_bytes == 8 * MIB, "{report:?}");
+    eventually("it zeroes", || agent.switch.paused().is_some());
+    // What is known of the export is known meanwhile, too.
+    assert_eq!(agent.get(&v).unwrap().export.unwrap().grants.len(), 1);
+    let mut client = agent.client();
+    let put = put_export(&v, 2, &[]);
+    let revoke = agent.spawn(async move { client.put_export(put).await });
+    let rmdir = format!("rmdir iscsi/{}/tpgt_1/acls/{}", target(&v), iqn("host1"));
+    eventually("the revoke is taken", || {
+        agent.get(&v).unwrap().export_stamp.unwrap().generation.unwrap().counter == 2
+    });
+    // The zeroing goes on, a piece at a time, until it gives way.
+    eventually("the grant goes", || {
+        agent.switch.go_on();
+        agent.switch.pause_before(&zeroing(&v));
+        agent.switch.log().contains(&rmdir)
+    });
+    assert!(!agent.switch.log().iter().any(|call| call.contains("lvextend")), "it has not ended before");
+    let revoked = agent.wait(revoke).unwrap().unwrap().into_inner();
+    assert!(revoked.receipts.iter().all(|receipt| receipt.proven), "{revoked:?}");
+    assert_eq!(node.reach(&v), Vec::<String>::new());
+    // And goes on where it was.
+    agent.switch.go_on();
+    eventually("it grows", || agent.get(&v).unwrap().volume.unwrap().size_bytes == 900 * MIB);
+    let zeroings = agent.switch.log().iter().filter(|call| **call == zeroing(&v)).count();
+    assert!(zeroings <= 57, "{zeroings} pieces of 16 MiB were zeroed for 892 MiB");
+    assert!(tail_is_zeroed(&node, &v, 900));
+}
+
+#[test]
+fn after_a_reboot_it_is_served_before_it_goes_on_growing() {
+    for autoactivation in [true, false] {
+        let (node, v) = (Node::new(), volume(1));
+        node.fake.set_autoactivation(autoactivation);
+        let (agent, _) = exported(&node, &v);
+        agent.switch.pause_before(&zeroing(&v));
+        let put = v1::PutVolumeRequest { deadline_ms: 200, ..put_size(&v, 2, 20) };
+        assert!(!agent.put_volume(put).unwrap().done);
+        eventually("it zeroes", || agent.switch.paused().is_some());
+        agent.crash();
+        node.fake.reboot();
+        let switch = Switch::new(&node.fake, None);
+        switch.pause_before(&zeroing(&v));
+        let agent = node.start_on(switch);
+        eventually("it is served", || node.reach(&v) == ["host1 rw"]);
+        eventually("it zeroes again", || agent.switch.paused().is_some());
+        assert_eq!(agent.get(&v).unwrap().volume.unwrap().size_bytes, 8 * MIB);
+        node.login(&v, "host1").unwrap();
+        agent.switch.go_on();
+        eventually("it grows", || agent.get(&v).unwrap().volume.unwrap().size_bytes == 20 * MIB);
+        assert!(tail_is_zeroed(&node, &v, 20));
+    }
+}
+
+#[test]
+fn what_is_in_the_way_of_its_growth_is_said_and_it_is_served_as_it_is() {
+    let (node, v) = (Node::with("resync_seconds = 1"), volume(1));
+    let (agent, one) = exported(&node, &v);
+    node.fake.lvm().fail_next("lvcreate", 5, "  Cannot change VG vg0 while PVs are missing.\n");
+    let answer = agent.put_volume(put_size(&v, 2, 20)).unwrap();
+    let report = answer.report.unwrap();
+    assert!(!answer.done && report.phase() == v1::Phase::Ready && report.size_bytes == 8 * MIB, "{report:?}");
+    assert!(report.problems[0].text.contains("PVs are missing"), "{report:?}");
+    node.fake.write(one, 1).unwrap();
+    agent.make(put_export(&v, 2, &[("host1", RW), ("host2", RO)]));
+    // Cured, it goes on by itself.
+    eventually("it grows", || agent.get(&v).unwrap().volume.unwrap().size_bytes == 20 * MIB);
+    assert_eq!(agent.get(&v).unwrap().volume.unwrap().problems, []);
+}
+
+#[test]
+fn a_volume_that_is_doomed_while_it_grows_leaves_nothing() {
+    let (node, v) = (Node::new(), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.switch.pause_before(&zeroing(&v));
+    let put = v1::PutVolumeRequest { deadline_ms: 200, ..put_size(&v, 2, 900) };
+    assert!(!agent.put_volume(put).unwrap().done);
+    eventually("it zeroes", || agent.switch.paused().is_some());
+    let mut client = agent.client();
+    let doom = delete_volume(&v, 3);
+    let doomed = agent.spawn(async move { client.put_volume(doom).await });
+    eventually("it is taken", || {
+        agent.get(&v).unwrap().volume_stamp.unwrap().generation.unwrap().counter == 3
+    });
+    agent.switch.go_on();
+    assert!(agent.wait(doomed).unwrap().unwrap().into_inner().done);
+    node.assert_nothing_left(&v);
+    assert!(!node.lvs().contains("mooring-"), "{}", node.lvs());
+}

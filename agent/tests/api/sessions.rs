@@ -1,0 +1,163 @@
+//! Who is logged in: read when asked, followed at a bounded pace, told when it changes.
+
+use std::time::Duration;
+
+use mooring_api::v1;
+use mooring_api::v1::report::What;
+use tokio_stream::StreamExt;
+
+use crate::rig::*;
+
+fn grants(agent: &Agent, id: &str) -> Vec<v1::GrantReport> {
+    agent.get(id).unwrap().export.unwrap().grants
+}
+
+/// The next report of an export that these words fit; others are passed over.
+fn told(
+    agent: &Agent,
+    reports: &mut tonic::Streaming<v1::Report>,
+    fits: impl Fn(&v1::ExportReport) -> bool,
+) -> v1::ExportReport {
+    agent.wait(async {
+        loop {
+            if let What::Export(report) = reports.next().await.unwrap().unwrap().what.unwrap()
+                && fits(&report)
+            {
+                return report;
+            }
+        }
+    })
+}
+
+#[test]
+fn a_login_and_its_end_are_told_unasked() {
+    let (node, v) = (Node::new(), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RO)]));
+    let mut reports = agent.watch();
+    let session = node.login(&v, "host1").unwrap();
+    let report = told(&agent, &mut reports, |report| !report.grants[0].sessions.is_empty());
+    let seen = &report.grants[0].sessions[0];
+    assert_eq!((seen.initiator.as_str(), seen.state.as_str()), (iqn("host1").as_str(), "LOGGED_IN"));
+    assert_eq!((seen.addresses.as_slice(), seen.isid.len()), (&["10.10.0.11".to_owned()][..], 12));
+    assert!(seen.since_us > 0 && report.looked_us >= seen.since_us);
+    assert!(report.in_force && report.grants[1].sessions.is_empty());
+    node.fake.logout(session);
+    let report = told(&agent, &mut reports, |report| report.grants[0].sessions.is_empty());
+    assert!(report.looked_us > seen.since_us);
+}
+
+#[test]
+fn who_asks_is_told_what_is_so_now() {
+    let (node, v) = (Node::new(), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    let session = node.login(&v, "host1").unwrap();
+    let first = grants(&agent, &v)[0].clone();
+    assert_eq!((first.sessions.len(), first.commands, first.active_us), (1, 0, 0));
+    for _ in 0..256 {
+        node.fake.write(session, 1).unwrap();
+    }
+    let busy = grants(&agent, &v)[0].clone();
+    assert_eq!((busy.commands, busy.read_mib, busy.written_mib), (256, 0, 1));
+    assert!(busy.active_us > 0);
+    assert_eq!(busy.sessions[0].since_us, first.sessions[0].since_us, "the same session, seen first then");
+    // A restart knows the sessions again by looking, and what moved before it, it has not seen.
+    agent.crash();
+    let agent = node.start();
+    let again = grants(&agent, &v)[0].clone();
+    assert_eq!((again.sessions[0].id, again.commands, again.active_us), (busy.sessions[0].id, 256, 0));
+    assert!(again.sessions[0].since_us >= busy.sessions[0].since_us);
+}
+
+/// What a revoked nexus did is not said of the one that is granted after it.
+#[test]
+fn a_nexus_made_anew_begins_at_nothing() {
+    let (node, v) = (Node::new(), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    let session = node.login(&v, "host1").unwrap();
+    node.fake.write(session, 1).unwrap();
+    assert_eq!(grants(&agent, &v)[0].sessions.len(), 1);
+    let receipts = agent.make(put_export(&v, 2, &[]));
+    assert!(receipts[0].proven && receipts[0].sessions_cut.len() == 1, "{receipts:?}");
+    let answer = agent.put_export(put_export(&v, 3, &[("host1", RW)])).unwrap();
+    let grant = &answer.report.unwrap().grants[0];
+    assert_eq!((grant.sessions.len(), grant.commands), (0, 0));
+}
+
+/// Following the sessions changes nothing, and asks for so much in a second, not for more with more volumes.
+#[test]
+fn the_pulse_only_reads_and_goes_round() {
+    let node = Node::new();
+    let agent = node.start();
+    let ids: Vec<_> = (1..=40).map(volume).collect();
+    for id in &ids {
+        agent.make(put_volume(id, 1));
+        agent.make(put_export(id, 1, &[("host1", RW), ("host2", RW), ("host3", RO)]));
+    }
+    let changes = agent.switch.changes();
+    let mut reports = agent.watch();
+    for id in &ids {
+        node.login(id, "host3").unwrap();
+    }
+    let mut missing: std::collections::BTreeSet<_> = ids.iter().cloned().collect();
+    while !missing.is_empty() {
+        let report = told(&agent, &mut reports, |report| !report.grants[2].sessions.is_empty());
+        missing.remove(&report.volume_id);
+    }
+    assert_eq!(agent.switch.changes(), changes);
+}
+
+/// A drain that hangs is not walked into by the pulse: the volume's next answer is as quick as before.
+#[test]
+fn the_pulse_keeps_away_from_a_drain() {
+    let (node, v) = (Node::new(), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RO)]));
+    let session = node.login(&v, "host1").unwrap();
+    node.fake.hold(device(&v));
+    node.fake.start_write(session, 1).unwrap();
+    agent.make_not_done(brief(put_export(&v, 2, &[("host2", RO)])));
+    let waiting = node.fake.waiting();
+    // The pulse comes by twice meanwhile.
+    std::thread::sleep(Duration::from_millis(2_500));
+    assert!(node.fake.waiting() <= waiting, "no more calls hang than before");
+    node.fake.release(device(&v));
+    eventually("the drain ends", || node.fake.waiting() == 0);
+}
+
+/// Of two sessions of one host the kernel shows the newer. What the older one has in flight is not counted, and not hidden: a
+/// receipt says at most how many commands may still land.
+#[test]
+fn what_nobody_sees_may_land_all_the_same() {
+    let (node, v) = (Node::new(), volume(1));
+    let second = "10.0.1.1:3260";
+    node.fake.set_addresses(["127.0.0.1", "10.0.0.1", "10.0.1.1"].map(|ip| ip.parse().unwrap()));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    let spec = |grants: &[(&str, v1::Mode)]| {
+        let portals = [PORTAL, second].map(str::to_owned).to_vec();
+        v1::ExportSpec { portals, ..export_spec(grants) }
+    };
+    agent.make(put_export_spec(&v, 1, spec(&[("host1", RW), ("host2", RW)])));
+    let (user, secret) = ("host1", secret_of("host1"));
+    let older = node.fake.login(PORTAL, &target(&v), &iqn("host1"), Some((user, &secret))).unwrap();
+    node.fake.login(second, &target(&v), &iqn("host1"), Some((user, &secret))).unwrap();
+    node.login(&v, "host2").unwrap();
+    assert_eq!(grants(&agent, &v).iter().map(|grant| grant.sessions.len()).collect::<Vec<_>>(), [1, 1]);
+    node.fake.hold(device(&v));
+    for _ in 0..8 {
+        node.fake.start_write(older, 1).unwrap();
+    }
+    let answer = agent.put_export(brief(put_export_spec(&v, 2, spec(&[("host2", RW)])))).unwrap();
+    let receipt = &answer.receipts[0];
+    // The window of the session that nobody sees: `cmdsn_depth`.
+    assert_eq!((receipt.proven, receipt.sessions_cut.len(), receipt.may_still_land), (false, 1, 64));
+    node.fake.release(device(&v));
+    eventually("the proof", || agent.get(&v).unwrap().receipts[0].proven);
+}

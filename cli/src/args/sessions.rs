@@ -1,0 +1,37 @@
+//! The words of `mooring session`.
+//!
+//! What must never happen here: a secret as an argument.
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Subcommand};
+
+use crate::select::VolumeRef;
+
+/// Sessions.
+#[derive(Debug, Subcommand)]
+pub enum SessionCommand {
+    /// List the sessions of attachments as their targets see them: of one volume, of one host, or all
+    #[command(after_help = "\
+STATE says MISSING where an attachment should be logged in and is not. SINCE is when the storage
+agent saw the session first, and LAST ACTIVITY when it saw commands move: it looks every second, at
+1,000 volumes about twice a minute. Of several sessions of one host on one volume the kernel shows
+the newest. With --agent, one storage node is asked instead, and knows no hosts.
+
+Examples:
+  mooring session list
+  mooring session list --volume data --host host1
+  mooring --agent unix:/run/mooring/agent.sock session list
+  mooring session list --json | jq -r '.sessions[] | select(.missing) | .host'")]
+    List(SessionListArgs),
+}
+
+/// `session list`.
+#[derive(Debug, Args)]
+pub struct SessionListArgs {
+    /// Of this volume: its id or its name
+    #[arg(long, value_name = "VOLUME")]
+    pub volume: Option<VolumeRef>,
+    /// Of this host
+    #[arg(long, value_name = "HOST", value_parser = NonEmptyStringValueParser::new())]
+    pub host: Option<String>,
+}

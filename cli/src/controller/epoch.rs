@@ -1,0 +1,17 @@
+//! `mooring epoch`.
+//!
+//! What must never happen here: an epoch raised twice for one command.
+
+use serde_json::json;
+
+use crate::Reply;
+use crate::controller::Client;
+use crate::controller::answers::EpochRaised;
+use crate::controller::client::Call;
+use crate::error::Failure;
+
+/// `epoch raise`.
+pub(crate) async fn raise(client: &Client) -> Result<Reply<EpochRaised>, Failure> {
+    let call = Call::add("the new epoch", &["mooring", "v1", "epoch"], json!({}));
+    Ok(Reply::ok(client.read(call).await?))
+}

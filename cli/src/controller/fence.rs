@@ -1,0 +1,165 @@
+//! `mooring host fence`, `unfence` and `fences`: a host cut off from every volume.
+//!
+//! What must never happen here: success without the proof of every part.
+
+use std::fmt::{self, Display, Formatter};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::Reply;
+use crate::controller::Client;
+use crate::controller::client::Call;
+use crate::controller::records::{Kept, ReceiptRecord};
+use crate::display::{facts, joined, or_none, table};
+use crate::error::Failure;
+use crate::output::Receipt;
+
+/// One attachment of a fenced host.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+pub(crate) struct Part {
+    attachment_id: String,
+    volume_id: String,
+    state: String,
+    receipt: Option<Kept<ReceiptRecord>>,
+    waits_for: Option<String>,
+}
+
+/// A fence.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Fence {
+    host: String,
+    #[serde(default)]
+    initiators: Vec<String>,
+    #[serde(default)]
+    reason: Option<String>,
+    #[serde(default)]
+    user_id: Option<String>,
+    #[serde(default)]
+    fenced_at: Option<String>,
+    #[serde(default)]
+    lifted_at: Option<String>,
+    proof: String,
+    #[serde(default)]
+    parts: Vec<Part>,
+}
+
+/// `{"fence":…}`
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct OneFence {
+    fence: Kept<Fence>,
+}
+
+/// `{"fences":…}`
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Fences {
+    fences: Vec<Kept<Fence>>,
+}
+
+impl Part {
+    /// Its grant is gone, and the kernel has said that nothing of it lands any more. What is not understood is no proof.
+    fn is_proven(&self) -> bool {
+        let proven =
+            |raw: &Kept<ReceiptRecord>| Receipt::of_record(raw).is_some_and(|receipt| receipt.proven);
+        self.state == "cut" && self.receipt.as_ref().is_none_or(proven)
+    }
+
+    fn in_words(&self) -> String {
+        let receipt = self.receipt.as_ref();
+        match (self.state.as_str(), receipt) {
+            ("cut", None) => "cut: nothing was granted".to_owned(),
+            ("cut", Some(_)) if self.is_proven() => "cut: proven".to_owned(),
+            ("unproven", Some(receipt)) => {
+                format!("UNPROVEN: {} commands may still land", receipt.may_still_land)
+            }
+            ("waiting", _) => format!("NOT CUT yet: {}", or_none(self.waits_for.as_deref())),
+            (state, _) => format!("not understood: {state}"),
+        }
+    }
+}
+
+impl Fence {
+    fn is_proven(&self) -> bool {
+        self.proof == "proven" && self.parts.iter().all(Part::is_proven)
+    }
+}
+
+/// `host fence`.
+pub(crate) async fn fence(
+    client: &Client,
+    host: &str,
+    reason: Option<&str>,
+) -> Result<Reply<OneFence>, Failure> {
+    let mut body = Map::new();
+    if let Some(reason) = reason {
+        body.insert("reason".to_owned(), json!(reason));
+    }
+    let path = ["mooring", "v1", "hosts", host, "fence"];
+    let call = Call::make("the fence", &path, Value::Object(body)).waiting();
+    let answer: OneFence = client.read(call).await?;
+    Ok(Reply::when(answer.fence.is_proven(), answer))
+}
+
+/// `host unfence`.
+pub(crate) async fn unfence(client: &Client, host: &str, anyway: bool) -> Result<Reply<OneFence>, Failure> {
+    let path = ["mooring", "v1", "hosts", host, "unfence"];
+    let body = if anyway { json!({ "anyway": true }) } else { json!({}) };
+    // Not repeated by itself: the second answer would be that there is no fence.
+    Ok(Reply::ok(client.read(Call::add("the end of a fence", &path, body)).await?))
+}
+
+/// `host fences`.
+pub(crate) async fn list(client: &Client, all: bool) -> Result<Reply<Fences>, Failure> {
+    let mut call = Call::get("the list of fences", &["mooring", "v1", "fences"]);
+    if all {
+        call = call.query("all", &true);
+    }
+    Ok(Reply::ok(client.read(call).await?))
+}
+
+impl Display for OneFence {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let fence = &self.fence;
+        let how = match (&fence.lifted_at, fence.is_proven()) {
+            (Some(_), _) => "the fence is lifted; what it had does not come back",
+            (None, true) => "fenced: nothing of it reaches any volume",
+            (None, false) => "the fence is durable and NOT PROVEN yet; repeat the command to see it proven",
+        };
+        writeln!(f, "host {}: {how}", fence.host)?;
+        write!(
+            f,
+            "{}",
+            facts([
+                ("INITIATORS", joined(&fence.initiators)),
+                ("REASON", or_none(fence.reason.as_deref())),
+                ("BY", or_none(fence.user_id.as_deref())),
+                ("SINCE", or_none(fence.fenced_at.as_deref())),
+            ])
+        )?;
+        if fence.parts.is_empty() {
+            return f.write_str("\nit had no attachments");
+        }
+        let row = |part: &Part| [part.attachment_id.clone(), part.volume_id.clone(), part.in_words()];
+        write!(f, "\n{}", table(["ATTACHMENT", "VOLUME", "RECEIPT"], fence.parts.iter().map(row)))
+    }
+}
+
+impl Display for Fences {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.fences.is_empty() {
+            return f.write_str("no host is fenced");
+        }
+        let row = |fence: &Kept<Fence>| {
+            [
+                fence.host.clone(),
+                if fence.is_proven() { "proven" } else { "UNPROVEN" }.to_owned(),
+                fence.parts.len().to_string(),
+                or_none(fence.fenced_at.as_deref()),
+                or_none(fence.lifted_at.as_deref()),
+                or_none(fence.reason.as_deref()),
+            ]
+        };
+        let heads = ["HOST", "PROOF", "ATTACHMENTS", "SINCE", "LIFTED", "REASON"];
+        f.write_str(&table(heads, self.fences.iter().map(row)))
+    }
+}

@@ -1,0 +1,237 @@
+//! `mooring session list`: who is logged in where, and who should be and is not. The controller knows it of all storage nodes,
+//! one agent of its own.
+//!
+//! What must never happen here: a session that nobody has seen; a missing one that looks like one that nobody asked for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display, Formatter};
+
+use mooring_api::v1;
+use serde::Serialize;
+
+use crate::Reply;
+use crate::args::SessionListArgs;
+use crate::controller::Client;
+use crate::controller::attachment::of_volume;
+use crate::controller::records::{Live, SessionRecord};
+use crate::display::{joined, or_none, table};
+use crate::error::Failure;
+use crate::output::time;
+use crate::select::{find, name_of};
+use crate::session::Session;
+
+/// What a session is called that is not there.
+const MISSING: &str = "MISSING";
+
+/// `session list`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Sessions {
+    pub sessions: Vec<Seen>,
+}
+
+/// One session, or that there is none where one should be.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Seen {
+    pub volume_id: String,
+    pub volume_name: Option<String>,
+    /// `null` where one agent tells.
+    pub host: Option<String>,
+    /// The storage node; `null` where it tells itself.
+    pub storage_host: Option<String>,
+    pub initiator: Option<String>,
+    pub attachments: Vec<String>,
+    /// It should be there and is not.
+    pub missing: bool,
+    /// `null`: there is none, or it is not for the caller to see.
+    pub session: Option<One>,
+    /// Of the nexus, since it was granted.
+    pub commands: u64,
+    pub read_mib: u64,
+    pub written_mib: u64,
+    /// When commands were seen to move last; `null`: not since somebody looks.
+    pub last_activity: Option<String>,
+    /// When the target was looked at; `null`: not yet.
+    pub looked_at: Option<String>,
+}
+
+/// A session.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct One {
+    /// The target's number of it.
+    pub id: u64,
+    pub isid: String,
+    pub addresses: Vec<String>,
+    pub state: String,
+    pub in_flight: u32,
+    /// When it was seen first.
+    pub since: Option<String>,
+}
+
+impl One {
+    fn of_record(record: &SessionRecord) -> Self {
+        Self {
+            id: record.id,
+            isid: record.isid.clone(),
+            addresses: record.addresses.clone(),
+            state: record.state.clone(),
+            in_flight: record.in_flight,
+            since: record.since.clone(),
+        }
+    }
+
+    fn of_wire(session: &v1::Session) -> Self {
+        Self {
+            id: session.id,
+            isid: session.isid.clone(),
+            addresses: session.addresses.clone(),
+            state: session.state.clone(),
+            in_flight: session.in_flight,
+            since: time(session.since_us),
+        }
+    }
+}
+
+/// One line for each session, or one without.
+fn each(seen: &Seen, sessions: Vec<One>) -> Vec<Seen> {
+    if sessions.is_empty() {
+        return vec![seen.clone()];
+    }
+    sessions.into_iter().map(|session| Seen { session: Some(session), ..seen.clone() }).collect()
+}
+
+/// What the controller says. Attachments of one volume on one host share their sessions. Those that are on their way in are
+/// here once they are logged in.
+fn of_attachments(all: &[impl std::ops::Deref<Target = Live>]) -> Vec<Seen> {
+    // By volume and initiator.
+    let mut nexuses = BTreeMap::<_, (Seen, Vec<One>)>::new();
+    for live in all.iter().filter(|live| live.session == Some(true) || live.session_missing) {
+        let counters = live.counters.unwrap_or_default();
+        let (seen, _) = nexuses.entry((&live.volume_id, &live.initiator)).or_insert_with(|| {
+            let seen = Seen {
+                volume_id: live.volume_id.clone(),
+                volume_name: live.volume_name.clone(),
+                host: live.host.clone(),
+                storage_host: live.storage_host.clone(),
+                initiator: live.initiator.clone(),
+                attachments: Vec::new(),
+                missing: false,
+                session: None,
+                commands: counters.commands,
+                read_mib: counters.read_mib,
+                written_mib: counters.written_mib,
+                last_activity: live.last_activity.clone(),
+                looked_at: live.looked_at.clone(),
+            };
+            (seen, live.sessions.iter().map(One::of_record).collect())
+        });
+        seen.attachments.push(live.id.clone());
+        seen.missing |= live.session_missing;
+    }
+    nexuses.into_values().flat_map(|(seen, sessions)| each(&seen, sessions)).collect()
+}
+
+/// `session list` of the controller.
+pub(crate) async fn of_controller(
+    client: &Client,
+    args: &SessionListArgs,
+) -> Result<Reply<Sessions>, Failure> {
+    let id = match &args.volume {
+        None => None,
+        Some(volume) => Some(crate::controller::volume::find(client, volume).await?.id),
+    };
+    let all = of_volume(client, id.as_deref()).await?;
+    let mut sessions = of_attachments(&all);
+    if let Some(host) = &args.host {
+        sessions.retain(|seen| seen.host.as_ref() == Some(host));
+    }
+    Ok(Reply::ok(Sessions { sessions }))
+}
+
+/// What one agent says of one volume. Whether a session should be there, it does not know.
+fn of_status(status: &v1::VolumeStatus) -> Vec<Seen> {
+    let Some(report) = &status.export else { return Vec::new() };
+    let attachments = |initiator: &str| -> Vec<String> {
+        let specs = status.export_spec.iter().flat_map(|spec| &spec.grants);
+        let ids = specs.filter(|spec| spec.initiator == initiator).flat_map(|spec| &spec.attachment_ids);
+        ids.cloned().collect::<BTreeSet<_>>().into_iter().collect()
+    };
+    let seen = |grant: &v1::GrantReport| Seen {
+        volume_id: status.volume_id.clone(),
+        volume_name: name_of(&status.volume_opaque),
+        host: None,
+        storage_host: None,
+        initiator: Some(grant.initiator.clone()),
+        attachments: attachments(&grant.initiator),
+        missing: false,
+        session: None,
+        commands: grant.commands,
+        read_mib: grant.read_mib,
+        written_mib: grant.written_mib,
+        last_activity: time(grant.active_us),
+        looked_at: time(report.looked_us),
+    };
+    let live = report.grants.iter().filter(|grant| !grant.sessions.is_empty());
+    live.flat_map(|grant| each(&seen(grant), grant.sessions.iter().map(One::of_wire).collect())).collect()
+}
+
+/// `session list` of one agent.
+pub(crate) async fn of_agent(session: &Session, args: &SessionListArgs) -> Result<Reply<Sessions>, Failure> {
+    if args.host.is_some() {
+        return Err(Failure::Usage(
+            "an agent knows initiators and no hosts: leave --host away, or say --controller".to_owned(),
+        ));
+    }
+    let sessions = match &args.volume {
+        Some(volume) => of_status(&find(session, volume).await?.1),
+        None => session.list().await?.iter().flat_map(of_status).collect(),
+    };
+    Ok(Reply::ok(Sessions { sessions }))
+}
+
+impl Seen {
+    fn state(&self) -> String {
+        match &self.session {
+            _ if self.missing => MISSING.to_owned(),
+            Some(session) => session.state.clone(),
+            None => "logged in".to_owned(),
+        }
+    }
+}
+
+impl Display for Sessions {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.sessions.is_empty() {
+            return f.write_str("no sessions");
+        }
+        let row = |seen: &Seen| {
+            let session = seen.session.as_ref();
+            [
+                seen.volume_name.clone().unwrap_or_else(|| seen.volume_id.clone()),
+                or_none(seen.host.as_deref().or(seen.initiator.as_deref())),
+                or_none(seen.storage_host.as_deref()),
+                seen.state(),
+                session.map_or_else(|| or_none(None), |session| joined(&session.addresses)),
+                or_none(session.map(|session| session.isid.as_str())),
+                or_none(session.and_then(|session| session.since.as_deref())),
+                seen.commands.to_string(),
+                format!("{} MiB", seen.read_mib),
+                format!("{} MiB", seen.written_mib),
+                or_none(seen.last_activity.as_deref()),
+            ]
+        };
+        let heads = [
+            "VOLUME",
+            "HOST",
+            "STORAGE",
+            "STATE",
+            "ADDRESS",
+            "ISID",
+            "SINCE",
+            "COMMANDS",
+            "READ",
+            "WRITTEN",
+            "LAST ACTIVITY",
+        ];
+        f.write_str(&table(heads, self.sessions.iter().map(row)))
+    }
+}

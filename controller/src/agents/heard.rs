@@ -1,0 +1,34 @@
+//! When the agents were heard, kept for other controllers and for the time after a restart.
+//!
+//! What must never happen here: a write for each message of an agent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Agent;
+use crate::flow::Inner;
+use crate::store::{Db, Heard};
+
+/// How often it is kept, for all agents together.
+const EVERY: Duration = Duration::from_secs(10);
+
+fn heard(agent: &Agent) -> Option<Heard> {
+    let state = agent.state();
+    let at = state.last_report.filter(|_| state.channel.is_some())?;
+    Some(Heard { name: agent.entry.name.clone(), at, asked_at: state.asked_at })
+}
+
+/// Keeps it, for ever.
+pub(crate) async fn run(inner: Arc<Inner>) {
+    loop {
+        tokio::time::sleep(EVERY).await;
+        let heard: Vec<_> = inner.agents.all().iter().filter_map(|agent| heard(agent)).collect();
+        if heard.is_empty() {
+            continue;
+        }
+        let write = move |db: &Db<'_>| Ok(heard.iter().try_for_each(|heard| db.keep_heard(heard))?);
+        if let Err(refusal) = inner.store.write("keep when agents were heard", write).await {
+            tracing::warn!(error = %refusal, "cannot keep when agents were heard");
+        }
+    }
+}

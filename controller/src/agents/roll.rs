@@ -1,0 +1,80 @@
+//! Who is who: finds an enrolled agent by its name, its id, or the name that it logs in under, however many there are.
+//!
+//! What must never happen here: an agent that is not found by what it is known by now, or is found by what it was; the state
+//! of an agent locked together with this.
+
+use std::borrow::Borrow;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+
+use mooring_model::{AgentId, Iqn};
+
+/// Places of the configuration's order, by something that agents have. It should be one each, and an agent that is dialled
+/// under two names, or whose machine was cloned, has another's until it is refused.
+#[derive(Debug)]
+pub(super) struct Places<K>(HashMap<K, BTreeSet<usize>>);
+
+impl<K> Default for Places<K> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<K: Hash + Eq + Clone> Places<K> {
+    /// The first that has this.
+    pub(super) fn first<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<usize>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get(key)?.first().copied()
+    }
+
+    /// One of them has another one now.
+    pub(super) fn changed(&mut self, place: usize, old: Option<&K>, new: Option<&K>) {
+        if old == new {
+            return;
+        }
+        if let Some(places) = old.and_then(|old| self.0.get_mut(old)) {
+            places.remove(&place);
+        }
+        if let Some(old) = old.filter(|old| self.0.get(old).is_some_and(BTreeSet::is_empty)) {
+            self.0.remove(old);
+        }
+        if let Some(new) = new {
+            self.0.entry(new.clone()).or_default().insert(place);
+        }
+    }
+}
+
+/// What agents say that they are.
+#[derive(Debug, Default)]
+pub(super) struct Roll {
+    pub(super) ids: Places<AgentId>,
+    pub(super) initiators: Places<Iqn>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever they are called one after the other: a look finds what a look at all of them would.
+        #[test]
+        fn as_a_look_at_all(changes in prop::collection::vec((0..5_usize, prop::option::of(0..4_u8)), 0..40)) {
+            let mut places = Places::default();
+            let mut all: [Option<u8>; 5] = [None; 5];
+            for (place, new) in changes {
+                places.changed(place, all[place].as_ref(), new.as_ref());
+                all[place] = new;
+                for key in 0..4 {
+                    prop_assert_eq!(places.first(&key), all.iter().position(|has| *has == Some(key)));
+                }
+            }
+            prop_assert_eq!(places.0.len(), all.iter().flatten().collect::<BTreeSet<_>>().len());
+        }
+    }
+}

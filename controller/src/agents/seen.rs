@@ -1,0 +1,350 @@
+//! What agents said of volumes, kept small: of each of a hundred thousand volumes the last reports as bytes of the wire, read
+//! when somebody asks. As values they are some thirty pieces of memory for each volume.
+//!
+//! What must never happen here: a report that is read as something else than it was.
+
+use mooring_api::{Message, v1};
+use mooring_model::{
+    ExportReport, Generation, GrantReport, Initiator, Naa, Receipt, SessionReport, Stamp, VolumeId,
+    VolumeReport,
+};
+use tokio::time::Instant;
+
+use super::wire;
+
+/// What a storage agent said of one volume.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SeenVolume {
+    /// What it keeps of the volume's wish.
+    pub(crate) volume_stamp: Option<Stamp>,
+    /// What it keeps of the export's wish.
+    pub(crate) export_stamp: Option<Stamp>,
+    /// The volume as it is.
+    pub(crate) volume: Option<VolumeReport>,
+    /// The export as it is.
+    pub(crate) export: Option<ExportReport>,
+    /// Receipts that came by themselves and are not kept yet.
+    pub(crate) receipts: Vec<Receipt>,
+}
+
+impl SeenVolume {
+    /// What a status says.
+    pub(crate) fn of(status: &v1::VolumeStatus) -> Self {
+        Self {
+            volume_stamp: wire::stamp(status.volume_stamp.as_ref()),
+            export_stamp: wire::stamp(status.export_stamp.as_ref()),
+            volume: status.volume.as_ref().and_then(wire::volume),
+            export: status.export.as_ref().and_then(wire::export),
+            receipts: status.receipts.iter().filter_map(wire::receipt).collect(),
+        }
+    }
+}
+
+/// The same, as it is kept. Its volume's id is said with it: it stands in most names, and in none of what is kept.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Kept {
+    /// What it keeps of the volume's wish.
+    pub(crate) volume_stamp: Option<Stamp>,
+    /// What it keeps of the export's wish.
+    pub(crate) export_stamp: Option<Stamp>,
+    volume: Option<Box<[u8]>>,
+    export: Option<Box<[u8]>>,
+    /// Of the report of the export.
+    generation: Option<Generation>,
+    /// When the export was reported last.
+    pub(super) export_at: Option<Instant>,
+    /// Somebody could be logged in and is not.
+    pub(super) quiet: bool,
+    /// Of few volumes at a time there is any of this.
+    moved: Option<Box<Moved>>,
+}
+
+/// What comes with changes.
+#[derive(Debug, Clone, Default)]
+struct Moved {
+    put_at: Option<Instant>,
+    receipts: Vec<Receipt>,
+    proven_at: Option<Generation>,
+}
+
+/// What the state of a session is called that is logged in.
+const LOGGED_IN: &str = "LOGGED_IN";
+
+/// The sessions of a grant that are logged in.
+pub(crate) fn logged_in(grant: &GrantReport) -> impl Iterator<Item = &SessionReport> {
+    grant.sessions.iter().filter(|session| session.state == LOGGED_IN)
+}
+
+/// Whether a report shows somebody who could be logged in and is not; whether he should is not asked.
+fn is_quiet(report: &ExportReport) -> bool {
+    let quiet = |grant: &GrantReport| grant.seen.is_some() && logged_in(grant).next().is_none();
+    report.looked.is_some() && report.grants.iter().any(quiet)
+}
+
+/// Stands for the volume's id at the end of a name. No name has it.
+const ID: char = '\0';
+
+fn shorten(name: &mut String, id: &str) {
+    if name.ends_with(id) {
+        name.truncate(name.len() - id.len());
+        name.push(ID);
+    }
+}
+
+fn lengthen(name: &mut String, id: &str) {
+    if name.ends_with(ID) {
+        name.pop();
+        name.push_str(id);
+    }
+}
+
+fn packed(report: &impl Message) -> Box<[u8]> {
+    report.encode_to_vec().into_boxed_slice()
+}
+
+fn packed_volume(report: &VolumeReport) -> Box<[u8]> {
+    let mut report = v1::VolumeReport::from(report);
+    let id = std::mem::take(&mut report.volume_id);
+    shorten(&mut report.device, &id);
+    packed(&report)
+}
+
+fn packed_export(report: &ExportReport) -> Box<[u8]> {
+    let mut report = v1::ExportReport::from(report);
+    let id = std::mem::take(&mut report.volume_id);
+    shorten(&mut report.target, &id);
+    if report.naa == Naa::of_serial(&id).as_str() {
+        report.naa.clear();
+    }
+    for grant in &mut report.grants {
+        for session in grant.sessions.iter_mut().filter(|session| session.initiator == grant.initiator) {
+            session.initiator.clear();
+        }
+    }
+    packed(&report)
+}
+
+impl Kept {
+    /// What was said now.
+    pub(super) fn new(seen: SeenVolume) -> Self {
+        let mut kept = Self {
+            volume_stamp: seen.volume_stamp,
+            export_stamp: seen.export_stamp,
+            export_at: Some(Instant::now()),
+            ..Self::default()
+        };
+        if !seen.receipts.is_empty() {
+            kept.moved().receipts = seen.receipts;
+        }
+        if let Some(report) = seen.volume {
+            kept.see_volume(&report);
+        }
+        if let Some(report) = seen.export {
+            kept.see_export(&report);
+        }
+        kept
+    }
+
+    fn moved(&mut self) -> &mut Moved {
+        self.moved.get_or_insert_default()
+    }
+
+    pub(super) fn see_volume(&mut self, report: &VolumeReport) {
+        self.volume = Some(packed_volume(report));
+    }
+
+    /// Answers and the stream of reports race: an older generation does not replace a newer. Whether it says anything new: of
+    /// each change both come.
+    pub(super) fn see_export(&mut self, report: &ExportReport) -> bool {
+        if self.generation > Some(report.generation) {
+            return false;
+        }
+        self.export_at = Some(Instant::now());
+        let new = packed_export(report);
+        let news = self.export.as_ref() != Some(&new);
+        self.generation = Some(report.generation);
+        self.export = Some(new);
+        self.quiet = is_quiet(report);
+        news
+    }
+
+    /// The volume, of this id, as it is.
+    pub(crate) fn volume(&self, id: VolumeId) -> Option<VolumeReport> {
+        let mut report = v1::VolumeReport::decode(self.volume.as_deref()?).ok()?;
+        report.volume_id = id.to_string();
+        lengthen(&mut report.device, &report.volume_id);
+        wire::volume(&report)
+    }
+
+    /// Its export as it is.
+    pub(crate) fn export(&self, id: VolumeId) -> Option<ExportReport> {
+        let mut report = v1::ExportReport::decode(self.export.as_deref()?).ok()?;
+        report.volume_id = id.to_string();
+        lengthen(&mut report.target, &report.volume_id);
+        if report.naa.is_empty() {
+            Naa::of_serial(&report.volume_id).as_str().clone_into(&mut report.naa);
+        }
+        for grant in &mut report.grants {
+            for session in grant.sessions.iter_mut().filter(|session| session.initiator.is_empty()) {
+                session.initiator.clone_from(&grant.initiator);
+            }
+        }
+        wire::export(&report)
+    }
+
+    /// It keeps this wish of the export now. `proven`: all its receipts came with the answer, proven.
+    pub(super) fn took_export(&mut self, stamp: Stamp, proven: bool) {
+        let moved = self.moved();
+        moved.proven_at = proven.then_some(stamp.generation);
+        moved.put_at = Some(Instant::now());
+        self.export_stamp = Some(stamp);
+    }
+
+    /// When the export's wish was sent last.
+    pub(super) fn put_at(&self) -> Option<Instant> {
+        self.moved.as_ref()?.put_at
+    }
+
+    /// Whether a receipt that came by itself is news: what came with an answer is not.
+    pub(super) fn see_receipt(&mut self, receipt: Receipt) -> bool {
+        let moved = self.moved();
+        let news = moved.proven_at != Some(receipt.generation);
+        if news {
+            moved.receipts.push(receipt);
+        }
+        news
+    }
+
+    pub(super) fn receipt_since(&self, initiator: &Initiator, since: Generation) -> Option<&Receipt> {
+        let mut receipts = self.moved.iter().flat_map(|moved| &moved.receipts);
+        receipts.find(|it| it.initiator == *initiator && it.generation >= since)
+    }
+
+    pub(super) fn take_receipts(&mut self) -> Vec<Receipt> {
+        self.moved.as_mut().map(|moved| std::mem::take(&mut moved.receipts)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use mooring_model::{ByteSize, Counters, Cure, LUN_DEFAULT, Mode, Phase, Problem, StuckStep};
+
+    use super::*;
+
+    fn problem() -> Problem {
+        Problem { object: "o".to_owned(), text: "t".to_owned(), cure: Cure::Operator }
+    }
+
+    fn volume() -> VolumeReport {
+        VolumeReport {
+            id: VolumeId::from_u128(7),
+            phase: Phase::Ready,
+            group: "vg0".to_owned(),
+            size: ByteSize(1 << 30),
+            device: Some("/dev/vg0/x".to_owned()),
+            zeroed: Some(ByteSize(5)),
+            problems: vec![problem()],
+        }
+    }
+
+    fn export(counter: u64) -> ExportReport {
+        let initiator: mooring_model::Iqn = "iqn.2026-01.lab:host1".parse().unwrap();
+        let session = SessionReport {
+            initiator: initiator.clone(),
+            isid: "00023d000001".to_owned(),
+            id: 4,
+            addresses: vec!["10.0.0.7".to_owned()],
+            state: "LOGGED_IN".to_owned(),
+            in_flight: 2,
+            since: Some(SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_001)),
+        };
+        let grant = |seen| GrantReport {
+            initiator: initiator.clone(),
+            lun: LUN_DEFAULT,
+            wanted: Mode::ReadWrite,
+            seen,
+            sessions: vec![session.clone()],
+            counters: Counters { commands: 1, read_mib: 2, written_mib: 3, active: None },
+        };
+        ExportReport {
+            volume: VolumeId::from_u128(7),
+            generation: Generation { epoch: 1, counter },
+            target: "iqn.2026-11.dev.mooring:x".parse().unwrap(),
+            naa: Naa::of_serial("00000000-0000-0000-0000-000000000007"),
+            portals: vec!["10.0.0.1:3260".parse().unwrap()],
+            in_force: true,
+            grants: vec![grant(Some(Mode::ReadOnly)), grant(None)],
+            fc: Vec::new(),
+            problems: vec![problem()],
+            stuck: Some(StuckStep { step: "s".to_owned(), since: Duration::from_millis(9) }),
+            looked: Some(SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_002)),
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_what_was_said() {
+        let id = VolumeId::from_u128(7);
+        let seen = SeenVolume { volume: Some(volume()), export: Some(export(2)), ..SeenVolume::default() };
+        let mut kept = Kept::new(seen);
+        assert_eq!((kept.volume(id), kept.export(id)), (Some(volume()), Some(export(2))));
+        // The same again is no news, an older one is not taken, a newer one is.
+        assert!(!kept.see_export(&export(2)));
+        assert!(!kept.see_export(&export(1)));
+        assert_eq!(kept.export(id), Some(export(2)));
+        assert!(kept.see_export(&export(3)));
+        assert!(kept.see_export(&ExportReport { in_force: false, ..export(3) }));
+        assert!(!kept.export(id).unwrap().in_force);
+        assert_eq!((Kept::default().volume(id), Kept::default().export(id)), (None, None));
+    }
+
+    #[test]
+    fn who_could_be_there_and_is_not() {
+        let quiet = |change: fn(&mut ExportReport)| {
+            let mut report = export(2);
+            change(&mut report);
+            Kept::new(SeenVolume { export: Some(report), ..SeenVolume::default() }).quiet
+        };
+        assert!(!quiet(|_| {}));
+        assert!(quiet(|report| report.grants[0].sessions.clear()));
+        assert!(quiet(|report| report.grants[0].sessions[0].state = "FAILED".to_owned()));
+        assert!(!quiet(|report| report.grants[1].sessions.clear()), "its nexus is not complete");
+        assert!(
+            !quiet(|report| {
+                report.grants[0].sessions.clear();
+                report.looked = None;
+            }),
+            "nobody has looked"
+        );
+    }
+
+    /// Whatever of the names follows from the id: it comes back, and what does not is as it was.
+    #[test]
+    fn names_come_back_whole() {
+        let id = VolumeId::from_u128(7);
+        let usual = ExportReport {
+            target: format!("iqn.2026-11.dev.mooring:{id}").parse().unwrap(),
+            naa: Naa::of_serial(&id.to_string()),
+            ..export(2)
+        };
+        let other = ExportReport { naa: Naa::of_serial("recorded"), ..export(2) };
+        let stranger = {
+            let mut report = usual.clone();
+            report.grants[0].sessions[0].initiator = "iqn.2026-01.lab:another".parse().unwrap();
+            report
+        };
+        let sizes = [usual, other, stranger].map(|report| {
+            let seen = SeenVolume { export: Some(report.clone()), ..SeenVolume::default() };
+            let kept = Kept::new(seen);
+            assert_eq!(kept.export(id), Some(report.clone()));
+            (kept.export.unwrap().len(), packed(&v1::ExportReport::from(&report)).len())
+        });
+        assert!(sizes[0].0 + 150 < sizes[0].1, "{sizes:?}");
+        for device in [Some(format!("/dev/vg0/mooring-{id}")), Some("/dev/vg0/x".to_owned()), None] {
+            let report = VolumeReport { device, ..volume() };
+            let kept = Kept::new(SeenVolume { volume: Some(report.clone()), ..SeenVolume::default() });
+            assert_eq!(kept.volume(id), Some(report));
+        }
+    }
+}

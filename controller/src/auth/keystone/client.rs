@@ -1,0 +1,233 @@
+//! Questions to Keystone, and the token of our own that they need.
+//!
+//! What must never happen here: a token or the password in a log, an error, or at another address than Keystone's
+//! (redirects are not followed, proxies of the environment not used); an answer that is read without a bound.
+
+use std::fmt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode};
+use mooring_model::{Chain, Secret};
+use reqwest::{Certificate, Response};
+use tokio::time::Instant;
+
+use super::wire::{self, Known};
+use super::{KeystoneError, Options};
+
+/// Longest answer that is read.
+const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+
+/// After a question that was not answered, no other is asked for this long: those who wait are not all made to wait for
+/// the same silence.
+const DOWN_FOR: Duration = Duration::from_secs(1);
+
+/// Permissions of the password file that are refused: for others, and writing by the group.
+const MODE_REFUSED: u32 = 0o027;
+
+/// Keystone cannot be asked. Why is in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Down;
+
+/// A question without its answer.
+enum Trouble {
+    /// Nothing came: nothing else will come at once.
+    Silence(String),
+    /// What came is no answer to this question.
+    Answer(String),
+}
+
+/// The token that we show when we ask.
+struct Own {
+    token: HeaderValue,
+    renew: Instant,
+}
+
+pub(super) struct Client {
+    http: reqwest::Client,
+    options: Options,
+    password: Secret,
+    own: tokio::sync::Mutex<Option<Own>>,
+    down_until: Mutex<Option<Instant>>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("url", &self.options.url).finish_non_exhaustive()
+    }
+}
+
+fn password(path: &Path) -> Result<Secret, KeystoneError> {
+    let read = |source| KeystoneError::Read { path: path.to_owned(), source };
+    let mode = std::fs::metadata(path).map_err(read)?.permissions().mode() & 0o777;
+    if mode & MODE_REFUSED != 0 {
+        return Err(KeystoneError::Open { path: path.to_owned(), mode });
+    }
+    let text = std::fs::read_to_string(path).map_err(read)?;
+    match text.lines().next() {
+        Some(line) if !line.is_empty() => Ok(Secret::new(line)),
+        _ => {
+            Err(KeystoneError::Content { path: path.to_owned(), why: "want the password as the first line" })
+        }
+    }
+}
+
+fn http(options: &Options) -> Result<reqwest::Client, KeystoneError> {
+    // A provider that is there already does as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut builder = reqwest::Client::builder()
+        .user_agent(concat!("mooring-controller/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(options.timeout)
+        .timeout(options.timeout)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy();
+    if let Some(path) = &options.ca {
+        let text =
+            std::fs::read(path).map_err(|source| KeystoneError::Read { path: path.clone(), source })?;
+        let found = Certificate::from_pem_bundle(&text).unwrap_or_default();
+        if found.is_empty() {
+            return Err(KeystoneError::Content { path: path.clone(), why: "no certificates in PEM format" });
+        }
+        builder = builder.tls_certs_only(found);
+    } else if options.url.starts_with("http://") {
+        // What the system trusts is not needed, and its absence must not matter.
+        builder = builder.tls_certs_only([]);
+    }
+    builder.build().map_err(|error| KeystoneError::Setup(format!("TLS cannot be used: {}", Chain(&error))))
+}
+
+/// The whole body, if it is not too long.
+async fn body(mut response: Response) -> Result<Vec<u8>, String> {
+    let mut all = Vec::new();
+    while let Some(part) = response.chunk().await.map_err(|error| broken(&error))? {
+        if all.len() + part.len() > ANSWER_BYTES_MAX {
+            return Err(format!("an answer of more than {ANSWER_BYTES_MAX} bytes"));
+        }
+        all.extend_from_slice(&part);
+    }
+    Ok(all)
+}
+
+fn broken(error: &reqwest::Error) -> String {
+    if error.is_timeout() { "no answer in time".to_owned() } else { Chain(error).to_string() }
+}
+
+impl Client {
+    pub(super) fn new(options: &Options) -> Result<Self, KeystoneError> {
+        Ok(Self {
+            http: http(options)?,
+            password: password(&options.password_file)?,
+            options: options.clone(),
+            own: tokio::sync::Mutex::new(None),
+            down_until: Mutex::new(None),
+        })
+    }
+
+    /// What Keystone says about a token: `None` if it knows none such. `expired`: also one that has ended a while ago.
+    pub(super) async fn validate(&self, token: &HeaderValue, expired: bool) -> Result<Option<Known>, Down> {
+        // Ours may have been revoked since: then a new one is asked for, once.
+        for _ in 0..2 {
+            self.not_down()?;
+            let own = self.own_token().await?;
+            match self.question(token, expired, &own).await {
+                Ok(Some(answer)) => return Ok(answer),
+                Ok(None) => self.forget(&own).await,
+                Err(Trouble::Silence(why)) => return Err(self.silent(&why)),
+                Err(Trouble::Answer(why)) => return Err(self.warn(&why)),
+            }
+        }
+        Err(self.silent("it refuses the token that it has just given to us"))
+    }
+
+    /// `None`: our own token was refused.
+    async fn question(
+        &self,
+        token: &HeaderValue,
+        expired: bool,
+        own: &HeaderValue,
+    ) -> Result<Option<Option<Known>>, Trouble> {
+        let answer = |why: &str| Trouble::Answer(why.to_owned());
+        let more = if expired { "&allow_expired=1" } else { "" };
+        let url = format!("{}/v3/auth/tokens?nocatalog{more}", self.options.url);
+        let request = self.http.get(url).header("x-auth-token", own).header("x-subject-token", token);
+        let response = request.send().await.map_err(|error| Trouble::Silence(broken(&error)))?;
+        match response.status() {
+            StatusCode::OK => {
+                let body = body(response).await.map_err(Trouble::Answer)?;
+                Ok(Some(Some(wire::known(&body).map_err(answer)?)))
+            }
+            StatusCode::NOT_FOUND => Ok(Some(None)),
+            StatusCode::UNAUTHORIZED => Ok(None),
+            StatusCode::FORBIDDEN => Err(answer(
+                "our user may not ask about tokens: give it the role service or admin in its project",
+            )),
+            other => Err(Trouble::Answer(format!("it answers {other}"))),
+        }
+    }
+
+    /// Our own token, a new one if there is none or it will end soon.
+    async fn own_token(&self) -> Result<HeaderValue, Down> {
+        let mut own = self.own.lock().await;
+        if let Some(own) = own.as_ref().filter(|own| Instant::now() < own.renew) {
+            return Ok(own.token.clone());
+        }
+        // Whoever had the lock before may have found out.
+        self.not_down()?;
+        let new = self.login().await.map_err(|why| self.silent(&why))?;
+        let token = new.token.clone();
+        *own = Some(new);
+        Ok(token)
+    }
+
+    async fn login(&self) -> Result<Own, String> {
+        let url = format!("{}/v3/auth/tokens?nocatalog", self.options.url);
+        let request = self.http.post(url).json(&wire::login(&self.options, self.password.expose()));
+        let response = request.send().await.map_err(|error| broken(&error))?;
+        match response.status() {
+            StatusCode::CREATED => {}
+            StatusCode::UNAUTHORIZED => {
+                return Err(
+                    "it refuses our user: look at username, password_file, project and their domains"
+                        .to_owned(),
+                );
+            }
+            other => return Err(format!("it answers {other} to our login")),
+        }
+        let mut token = response.headers().get("x-subject-token").cloned().ok_or("it gives no token")?;
+        token.set_sensitive(true);
+        let ends = wire::expires(&body(response).await?).ok_or("its token has no end")?;
+        let life = ends.duration_since(std::time::SystemTime::now()).unwrap_or_default();
+        // Well before its end, so that no question is asked with a token that ends on the way.
+        let renew = Instant::now() + life.saturating_sub((life / 10).min(Duration::from_mins(5)));
+        Ok(Own { token, renew })
+    }
+
+    /// Forgets our token, if it is still this one.
+    async fn forget(&self, refused: &HeaderValue) {
+        let mut own = self.own.lock().await;
+        if own.as_ref().is_some_and(|own| own.token == *refused) {
+            *own = None;
+        }
+    }
+
+    fn not_down(&self) -> Result<(), Down> {
+        let until = *self.down_until.lock().unwrap_or_else(PoisonError::into_inner);
+        if until.is_some_and(|until| Instant::now() < until) { Err(Down) } else { Ok(()) }
+    }
+
+    /// What concerns one question only: others are asked.
+    fn warn(&self, why: &str) -> Down {
+        tracing::warn!(keystone = %self.options.url, why, "cannot ask Keystone about a token");
+        Down
+    }
+
+    /// What concerns all.
+    fn silent(&self, why: &str) -> Down {
+        let mut until = self.down_until.lock().unwrap_or_else(PoisonError::into_inner);
+        *until = Some(Instant::now() + DOWN_FOR);
+        drop(until);
+        self.warn(why)
+    }
+}

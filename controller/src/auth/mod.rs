@@ -1,0 +1,183 @@
+//! Who may call: those with a token of Keystone's, those with a static token of a file, or anybody on loopback where the
+//! operator says so. What they may do is said by [`crate::policy`].
+//!
+//! What must never happen here: a token in a log or an error; a comparison whose time tells how much was right; a call
+//! without a token from another machine; somebody who acts for a project that no token of his names.
+
+pub mod keystone;
+mod memory;
+mod noauth;
+mod roles;
+mod tokens;
+
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+
+pub use keystone::{Keystone, KeystoneError};
+pub use tokens::{NewToken, NewTokenError, Tokens, TokensError};
+
+use crate::domain::Caller;
+use crate::policy::Policies;
+
+/// The project of those who name none, where nobody is asked who they are.
+const PROJECT_DEFAULT: &str = "default";
+
+/// Who may call.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one per process")]
+pub enum Auth {
+    /// Those whom Keystone knows.
+    Keystone(Keystone),
+    /// Those with a token of the file.
+    Tokens(Tokens),
+    /// Anybody, as an admin. For loopback listeners only: [`crate::config::Config`] sees to that.
+    NoAuth,
+    /// Anybody, as an admin, by whatever name they call us: the operator insisted.
+    NoAuthAnywhere,
+}
+
+/// Who a request is from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// `None`: the address says it.
+    pub project: Option<String>,
+    /// The token is for the whole system: of no project.
+    pub system: bool,
+    /// For the records.
+    pub user: String,
+    /// In lower case, sorted.
+    pub roles: Vec<String>,
+    /// The token's project is the admins' (so it is where no such project is set up).
+    pub admin_project: bool,
+    /// A service's own token came along: this is another service, acting for the user.
+    pub service: bool,
+}
+
+impl Identity {
+    /// The caller of one request, whose address may name the project.
+    pub(crate) fn caller(
+        self,
+        policies: &Policies,
+        project: Option<String>,
+        request: String,
+    ) -> Result<Caller, AuthRefusal> {
+        let admin = policies.makes_admin(&self);
+        let project = match (self.project, self.system) {
+            (Some(own), _) => own,
+            // Whoever is nobody's admin must not choose whose member to be.
+            (None, true) if !admin => return Err(AuthRefusal::Unscoped),
+            (None, true) => project.unwrap_or_default(),
+            (None, false) => project.unwrap_or_else(|| PROJECT_DEFAULT.to_owned()),
+        };
+        Ok(Caller { project, user: self.user, roles: self.roles, admin, service: self.service, request })
+    }
+}
+
+/// Why a request is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AuthRefusal {
+    /// 401.
+    #[error(
+        "The request you have made requires authentication: send a token as X-Auth-Token or as Authorization: Bearer."
+    )]
+    NoToken,
+    /// 401.
+    #[error("The token is not known.")]
+    UnknownToken,
+    /// 401: a service token that is not one.
+    #[error("The service token is not known.")]
+    UnknownServiceToken,
+    /// 403: a token without a project, of somebody who is no admin of the system.
+    #[error("The token is of no project: ask for one that is.")]
+    Unscoped,
+    /// 400: a token of the whole system, and an address without a project.
+    #[error("The token is for the whole system: name a project in the address, as /v3/PROJECT/volumes.")]
+    NoProject,
+    /// 403: a web page that had its own name resolved to this machine.
+    #[error("Without authentication, requests are taken for localhost only.")]
+    ForeignHost,
+    /// 503: Keystone does not answer, and nothing is remembered about the token.
+    #[error("The identity service cannot be asked about the token now: try again.")]
+    Unavailable,
+    /// 503: too many tokens are being looked at.
+    #[error("Too many tokens are being looked at: try again.")]
+    Busy,
+}
+
+impl AuthRefusal {
+    /// The answer's code.
+    pub(crate) const fn status(self) -> StatusCode {
+        match self {
+            Self::NoToken | Self::UnknownToken | Self::UnknownServiceToken => StatusCode::UNAUTHORIZED,
+            Self::Unscoped | Self::ForeignHost => StatusCode::FORBIDDEN,
+            Self::NoProject => StatusCode::BAD_REQUEST,
+            Self::Unavailable | Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// Whether a text can be a project: what can stand in an address without being escaped.
+pub fn project_ok(text: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    !text.is_empty() && text.len() <= 64 && text.bytes().all(known)
+}
+
+impl Auth {
+    /// Who a request is from. `host` is what it calls us.
+    pub async fn identify(&self, headers: &HeaderMap, host: Option<&str>) -> Result<Identity, AuthRefusal> {
+        let token = presented(headers).filter(|token| !token.is_empty());
+        let service = headers.get("x-service-token").map(HeaderValue::as_bytes);
+        let service = service.filter(|token| !token.is_empty());
+        match self {
+            Self::Keystone(keystone) => keystone.identify(token.ok_or(AuthRefusal::NoToken)?, service).await,
+            Self::Tokens(tokens) => of_file(tokens, token.ok_or(AuthRefusal::NoToken)?, service).await,
+            Self::NoAuth => {
+                noauth::only_local(host)?;
+                Ok(noauth::identity(token, service.is_some()))
+            }
+            Self::NoAuthAnywhere => Ok(noauth::identity(token, service.is_some())),
+        }
+    }
+
+    /// What a 401 says about where to get a token.
+    pub(crate) fn challenge(&self) -> HeaderValue {
+        match self {
+            Self::Keystone(keystone) => keystone.challenge(),
+            Self::Tokens(_) | Self::NoAuth | Self::NoAuthAnywhere => {
+                HeaderValue::from_static("Bearer realm=\"mooring\"")
+            }
+        }
+    }
+}
+
+async fn of_file(tokens: &Tokens, token: &[u8], service: Option<&[u8]>) -> Result<Identity, AuthRefusal> {
+    let service = match service {
+        None => false,
+        Some(token) => {
+            let found = tokens.find(token).await.map_err(|refusal| match refusal {
+                AuthRefusal::UnknownToken => AuthRefusal::UnknownServiceToken,
+                other => other,
+            })?;
+            found.roles.iter().any(|role| role == roles::SERVICE)
+        }
+    };
+    let found = tokens.find(token).await?;
+    Ok(Identity {
+        project: Some(found.project.clone()),
+        system: false,
+        user: found.user.clone(),
+        roles: found.roles.clone(),
+        admin_project: true,
+        service,
+    })
+}
+
+fn presented(headers: &HeaderMap) -> Option<&[u8]> {
+    if let Some(token) = headers.get("x-auth-token") {
+        return Some(token.as_bytes());
+    }
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests;

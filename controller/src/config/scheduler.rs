@@ -1,0 +1,113 @@
+//! `[scheduler]`, and the zones of agents.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{ConfigError, File};
+use crate::schedule::Multipliers;
+use crate::service::{AgentEntry, Scheduler, ZONE_DEFAULT};
+
+/// Most attempts that make sense: each one waits for an agent.
+const ATTEMPTS_MAX: u32 = 100;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawScheduler {
+    reserved_percentage: Option<Spanned<i64>>,
+    max_over_subscription_ratio: Option<Spanned<f64>>,
+    free_capacity_multiplier: Option<Spanned<f64>>,
+    volumes_multiplier: Option<Spanned<f64>>,
+    default_zone: Option<Spanned<String>>,
+    fast_fail: Option<bool>,
+    max_attempts: Option<Spanned<i64>>,
+}
+
+/// A zone's name. Types list several with commas between them.
+pub(super) fn zone(file: &File<'_>, text: &Spanned<String>, key: &str) -> Result<String, ConfigError> {
+    let zone = text.get_ref();
+    let plain = zone.trim() == zone && !zone.contains(',') && !zone.chars().any(char::is_control);
+    if zone.is_empty() || zone.chars().count() > 255 || !plain {
+        let why = format!("{key}: {zone:?} is no zone: want 1 to 255 characters without commas");
+        return Err(file.wrong(&text.span(), why));
+    }
+    Ok(zone.clone())
+}
+
+fn multiplier(
+    file: &File<'_>,
+    number: Option<&Spanned<f64>>,
+    key: &str,
+    default: f64,
+) -> Result<f64, ConfigError> {
+    match number {
+        None => Ok(default),
+        Some(number) if number.get_ref().is_finite() => Ok(*number.get_ref()),
+        Some(number) => Err(file.wrong(&number.span(), format!("scheduler.{key}: want a finite number"))),
+    }
+}
+
+pub(super) fn scheduler(
+    file: &File<'_>,
+    raw: Option<&Spanned<RawScheduler>>,
+    agents: &[AgentEntry],
+) -> Result<Scheduler, ConfigError> {
+    let default = Scheduler::default();
+    let Some(raw) = raw.map(Spanned::get_ref) else { return Ok(default) };
+    let reserved_percentage = match &raw.reserved_percentage {
+        None => default.reserved_percentage,
+        Some(number) => u8::try_from(*number.get_ref())
+            .ok()
+            .filter(|percent| *percent <= 100)
+            .ok_or_else(|| file.wrong(&number.span(), "scheduler.reserved_percentage: want 0 to 100"))?,
+    };
+    let max_over_subscription_ratio = match &raw.max_over_subscription_ratio {
+        None => default.max_over_subscription_ratio,
+        Some(ratio) if ratio.get_ref().is_finite() && *ratio.get_ref() >= 1.0 => *ratio.get_ref(),
+        Some(ratio) => {
+            let why = "scheduler.max_over_subscription_ratio: want a number that is 1.0 or more";
+            return Err(file.wrong(&ratio.span(), why));
+        }
+    };
+    let max_attempts = match &raw.max_attempts {
+        None => default.max_attempts,
+        Some(number) => {
+            let known = u32::try_from(*number.get_ref()).ok().filter(|n| (1..=ATTEMPTS_MAX).contains(n));
+            let known = known.and_then(|n| usize::try_from(n).ok());
+            known.ok_or_else(|| {
+                file.wrong(&number.span(), format!("scheduler.max_attempts: want 1 to {ATTEMPTS_MAX}"))
+            })?
+        }
+    };
+    let Multipliers { free_capacity, volumes } = default.multipliers;
+    let free = raw.free_capacity_multiplier.as_ref();
+    Ok(Scheduler {
+        reserved_percentage,
+        max_over_subscription_ratio,
+        multipliers: Multipliers {
+            free_capacity: multiplier(file, free, "free_capacity_multiplier", free_capacity)?,
+            volumes: multiplier(file, raw.volumes_multiplier.as_ref(), "volumes_multiplier", volumes)?,
+        },
+        default_zone: raw.default_zone.as_ref().map(|zone| default_zone(file, zone, agents)).transpose()?,
+        fast_fail: raw.fast_fail.unwrap_or(default.fast_fail),
+        max_attempts,
+    })
+}
+
+/// One that no agent is in would refuse every volume whose creator names none.
+fn default_zone(
+    file: &File<'_>,
+    text: &Spanned<String>,
+    agents: &[AgentEntry],
+) -> Result<String, ConfigError> {
+    let zone = zone(file, text, "scheduler.default_zone")?;
+    let mut zones: Vec<_> =
+        agents.iter().map(|agent| agent.zone.as_deref().unwrap_or(ZONE_DEFAULT)).collect();
+    zones.sort_unstable();
+    zones.dedup();
+    if !zones.is_empty() && !zones.contains(&zone.as_str()) {
+        let known = zones.join(", ");
+        let why = format!("scheduler.default_zone: no agent is in {zone:?}; the agents' zones: {known}");
+        return Err(file.wrong(&text.span(), why));
+    }
+    Ok(zone)
+}

@@ -1,0 +1,113 @@
+//! A volume that grows: its storage agent is told, and its users see the new size when the agent has seen it.
+//!
+//! What must never happen here: a host told of a size that the storage agent has not reported; a size taken back that the
+//! agent keeps as a wish; a volume that is not served because it does not grow.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mooring_model::{ByteSize, Cure, Phase, VolumeReport};
+
+use super::storage::Work;
+use super::wishes::{self, GIB, Rewished};
+use super::{Inner, Next};
+use crate::agents::Agent;
+use crate::rules::Operation;
+use crate::service::Refusal;
+use crate::store::{Abort, Db, Event, VolumeRow};
+
+/// How long an agent may wait with its answer to a larger size. It looks at LVM first.
+pub(super) const WAIT_MS: u32 = 2_000;
+
+/// A report may be lost: it is looked at this often.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// The volume, if it still stands where this pass saw it.
+fn same(db: &Db<'_>, seen: &VolumeRow) -> Result<Option<VolumeRow>, Abort> {
+    let is_same = |now: &VolumeRow| {
+        (now.operation, now.size_gib, now.grows_from) == (seen.operation, seen.size_gib, seen.grows_from)
+    };
+    Ok(db.volume(seen.id)?.filter(is_same))
+}
+
+impl Inner {
+    /// Its agent took nothing of the larger size: what is there is what was there, and what is wanted again.
+    pub(super) async fn extension_refused(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        work: &Work,
+        text: &str,
+    ) -> Result<Next, Refusal> {
+        let (seen, why) = (work.volume.clone(), format!("{}: {text}", agent.entry.name));
+        tracing::warn!(volume = %seen.id, error = why, "the agent does not make a volume larger");
+        let id = seen.id;
+        let write = move |db: &Db<'_>| {
+            let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
+            db.keep_message(Event::Extend, &volume.project, id, &why)?;
+            db.fail_growth(id, &why)?;
+            wishes::apply(db, id, &mut [], &BTreeSet::new())
+        };
+        let rewished = self.store.write("take back a volume's size", write).await?;
+        self.go(id, &rewished.hosts);
+        Ok(Next::Again)
+    }
+
+    /// What has become of its growth, by the agent's report. Whether that was written down; if not, the export is next: it is
+    /// served meanwhile.
+    pub(super) async fn growth_pass(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        work: &Work,
+        mut report: VolumeReport,
+    ) -> Result<bool, Refusal> {
+        let seen = work.volume.clone();
+        if seen.grows_from.is_none() {
+            return Ok(false);
+        }
+        let has_grown = |report: &VolumeReport| {
+            report.phase == Phase::Ready && report.size >= ByteSize(u64::from(seen.size_gib) * GIB)
+        };
+        if !has_grown(&report) {
+            // An answer that was made before a report may have come after it.
+            match self.look(agent, seen.id).await {
+                Ok(_) => report = agent.volume(seen.id).unwrap_or(report),
+                Err(error) => tracing::debug!(volume = %seen.id, %error, "cannot look at a growth"),
+            }
+        }
+        if has_grown(&report) {
+            return self.has_grown(seen).await.map(|()| true);
+        }
+        let taken = agent.volume_stamp(seen.id) == work.volume_spec.as_ref().map(|spec| spec.stamp.clone());
+        let waits = report.problems.iter().any(|problem| problem.cure != Cure::Retry);
+        if seen.operation != Some(Operation::Extending) || !waits || !taken {
+            return Ok(false);
+        }
+        // It goes on by itself when that is cured: the wish stands.
+        let problems = report.problems.iter().map(ToString::to_string);
+        let why = format!("{}: {}", agent.entry.name, problems.collect::<Vec<_>>().join("; "));
+        let id = seen.id;
+        let write = move |db: &Db<'_>| {
+            let Some(volume) = same(db, &seen)? else { return Ok(()) };
+            db.keep_message(Event::Extend, &volume.project, id, &why)?;
+            Ok(db.set_operation(id, Some(Operation::ErrorExtending), Some(&why))?)
+        };
+        self.store.write("keep why a volume does not grow", write).await?;
+        self.touch(id);
+        Ok(true)
+    }
+
+    async fn has_grown(self: &Arc<Self>, seen: VolumeRow) -> Result<(), Refusal> {
+        let id = seen.id;
+        let write = move |db: &Db<'_>| {
+            if same(db, &seen)?.is_none() {
+                return Ok(Rewished::default());
+            }
+            db.end_growth(id)?;
+            wishes::apply(db, id, &mut [], &BTreeSet::new())
+        };
+        let rewished = self.store.write("keep that a volume has grown", write).await?;
+        self.go(id, &rewished.hosts);
+        Ok(())
+    }
+}

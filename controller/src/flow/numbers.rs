@@ -1,0 +1,32 @@
+//! Numbers over Fibre Channel, given in the transaction that grants: the rules are in [`crate::rules::numbers`].
+//!
+//! What must never happen here: a grant before its number is kept.
+
+use mooring_model::{AgentId, InitiatorSlot, Lun, Wwpn};
+
+use crate::initiators::HostPorts;
+use crate::rules::numbers;
+use crate::service::Refusal;
+use crate::store::{Abort, Db, VolumeRow};
+
+/// Gives a host its number of a volume, the same that it has already; and each of its ports a slot at the volume's agent.
+pub(crate) fn take(db: &Db<'_>, volume: &VolumeRow, ports: &HostPorts) -> Result<Lun, Abort> {
+    let known = db.fc_luns(volume.agent, ports)?;
+    let lun = numbers::lun(volume.id, ports, &known).map_err(Refusal::Conflict)?;
+    db.take_fc_lun(volume.agent, ports, lun, volume.id)?;
+    for port in ports.iter() {
+        give_slot(db, volume.agent, port)?;
+    }
+    Ok(lun)
+}
+
+fn give_slot(db: &Db<'_>, agent: AgentId, port: Wwpn) -> Result<(), Abort> {
+    if db.fc_slot(agent, port)?.is_some() {
+        return Ok(());
+    }
+    let taken = db.fc_slots(agent)?.into_values().map(InitiatorSlot::get).collect();
+    let slot = numbers::slot(port, &taken).ok_or_else(|| {
+        Refusal::Conflict("the storage agent has met as many Fibre Channel ports as it can number".to_owned())
+    })?;
+    Ok(db.keep_fc_slot(agent, port, slot)?)
+}

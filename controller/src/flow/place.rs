@@ -1,0 +1,467 @@
+//! Where a volume is put: the agents' last reports and the database, as the pools that `schedule` chooses among; and the
+//! way of a volume that its first pool could not make.
+//!
+//! Such a volume is taken away there first. Its wish becomes a tombstone in the transaction that says why; only when the agent
+//! has said that the tombstone is true does another transaction choose the next pool and wish the volume there. A
+//! controller that dies in between reads from the row where it is: a volume that is being made and whose own pool is among those
+//! that it was tried on is leaving.
+//!
+//! What must never happen here: a volume wished at one agent while another may have it; a pool chosen outside of the
+//! transaction that writes it (two volumes would get the same space); data destroyed that somebody may have written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mooring_model::{AgentId, Cure, Stamp, VolumeId};
+use serde_json::{Map, Value, json};
+
+use super::{AGAIN, AGENT_WAIT_MS, Inner, Next, wishes};
+use crate::agents::Agent;
+use crate::agents::calls::CallError;
+use crate::domain::Hints;
+use crate::rules::Operation;
+use crate::schedule::capabilities::{self, Placed, Settings};
+use crate::schedule::{self, Multipliers, NoPlace, Pool, PoolRef, Request};
+use crate::service::Refusal;
+use crate::store::{Abort, AgentRow, Db, Event, Kind, Place, SpecRow, Tried, VolumeRow};
+
+/// The availability zone of agents that name none: Cinder's own default.
+pub const ZONE_DEFAULT: &str = "nova";
+
+/// How long the agent of a volume that was never sent to it may be down before another pool is tried. As long as Cinder
+/// takes a silent service for up.
+pub const DOWN_MAX: Duration = Duration::from_mins(1);
+
+/// How volumes are placed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scheduler {
+    /// Percent of every pool that volumes are not to take.
+    pub reserved_percentage: u8,
+    /// How often a pool may be promised to thin volumes.
+    pub max_over_subscription_ratio: f64,
+    /// How much each weigher counts.
+    pub multipliers: Multipliers,
+    /// The zone of volumes whose request names none, and whose type is bound to none. `None`: any.
+    pub default_zone: Option<String>,
+    /// A volume that no pool can take is refused at once. Else it is accepted and ends in an error, as with Cinder.
+    pub fast_fail: bool,
+    /// How many pools are tried, the first one included.
+    pub max_attempts: usize,
+}
+
+impl Default for Scheduler {
+    fn default() -> Self {
+        let settings = Settings::default();
+        Self {
+            reserved_percentage: settings.reserved_percentage,
+            max_over_subscription_ratio: settings.max_over_subscription_ratio,
+            multipliers: Multipliers::default(),
+            default_zone: None,
+            fast_fail: true,
+            max_attempts: 3,
+        }
+    }
+}
+
+/// The zone of an agent.
+pub(crate) fn zone_of(agent: &Agent) -> &str {
+    agent.entry.zone.as_deref().unwrap_or(ZONE_DEFAULT)
+}
+
+/// What the database says of a pool, in extents of its own.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    allocated: u64,
+    promised: u64,
+    volumes: u64,
+}
+
+/// How much of the database is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Figures {
+    /// What a choice needs: only the promises. It costs the same however many volumes there are.
+    Promises,
+    /// Also what is shown: all volumes are summed up.
+    All,
+}
+
+/// The pools of the enrolled agents, as they were last reported.
+pub(crate) fn pools(inner: &Inner, db: &Db<'_>, figures: Figures) -> Result<Vec<Pool>, Abort> {
+    let mut sums: BTreeMap<(AgentId, String), Vec<(u64, Sums)>> = BTreeMap::new();
+    for row in db.promised()? {
+        let part = Sums { promised: row.volumes, ..Sums::default() };
+        sums.entry((row.agent, row.pool)).or_default().push((row.size_gib, part));
+    }
+    if figures == Figures::All {
+        for row in db.taken()? {
+            let part = Sums { allocated: row.volumes, volumes: row.volumes, ..Sums::default() };
+            sums.entry((row.agent, row.pool)).or_default().push((row.size_gib, part));
+        }
+    }
+    let mut pools = Vec::new();
+    for row in db.agents()? {
+        let Some(agent) = inner.agents.named(&row.name) else { continue };
+        let Some(report) = &row.capabilities else { continue };
+        let settings = settings(inner, agent);
+        let known = agent_of(&row, agent, &settings, db, report);
+        for reported in &report.pools {
+            let parts = sums.remove(&(row.id, reported.name.clone())).unwrap_or_default();
+            let sum = summed(&parts, reported.extent_bytes);
+            let placed = Placed { allocated: sum.allocated, promised: sum.promised };
+            let mut pool = capabilities::pool(&known, reported, placed);
+            if figures == Figures::All {
+                let provisioned = pool.capacity.provisioned.saturating_add(sum.promised);
+                pool.capabilities
+                    .insert("provisioned_capacity_gb".to_owned(), json!(schedule::gib(provisioned)));
+                pool.capabilities.insert("total_volumes".to_owned(), json!(sum.volumes));
+            }
+            pools.push(pool);
+        }
+    }
+    Ok(pools)
+}
+
+/// An agent for `schedule`.
+pub(crate) fn agent_of<'a>(
+    row: &'a AgentRow,
+    agent: &'a Agent,
+    settings: &'a Settings,
+    db: &Db<'_>,
+    report: &'a mooring_api::v1::Capabilities,
+) -> capabilities::Agent<'a> {
+    capabilities::Agent {
+        id: row.id,
+        name: &row.name,
+        software: &row.software,
+        report,
+        reported_at: row.reported_at.unwrap_or(std::time::UNIX_EPOCH),
+        now: db.now,
+        up: agent.is_up(),
+        disabled: row.disabled.then(|| row.disabled_reason.as_deref().unwrap_or_default()),
+        drained: row.drained,
+        settings,
+    }
+}
+
+/// What the configuration says of an agent's pools.
+pub(crate) fn settings(inner: &Inner, agent: &Agent) -> Settings {
+    let scheduler = &inner.options.scheduler;
+    Settings {
+        zone: zone_of(agent).to_owned(),
+        reserved_percentage: scheduler.reserved_percentage,
+        max_over_subscription_ratio: scheduler.max_over_subscription_ratio,
+        ..Settings::default()
+    }
+}
+
+fn summed(parts: &[(u64, Sums)], extent: u64) -> Sums {
+    let extent = extent.max(1);
+    parts.iter().fold(Sums::default(), |sum, (size_gib, part)| {
+        let each = size_gib.saturating_mul(wishes::GIB).div_ceil(extent).saturating_mul(extent);
+        Sums {
+            allocated: sum
+                .allocated
+                .saturating_add(part.allocated.saturating_mul(size_gib.saturating_mul(wishes::GIB))),
+            promised: sum.promised.saturating_add(part.promised.saturating_mul(each)),
+            volumes: sum.volumes.saturating_add(part.volumes),
+        }
+    })
+}
+
+/// What a volume asks of its pool. Hints about volumes that are gone meanwhile name no agent.
+pub(crate) fn request(
+    inner: &Inner,
+    db: &Db<'_>,
+    size_gib: u32,
+    specs: BTreeMap<String, String>,
+    hints: &Hints,
+) -> Result<Request, Abort> {
+    let agents = |ids: &[VolumeId]| {
+        let rows = ids.iter().map(|id| db.volume(*id)).collect::<Result<Vec<_>, _>>()?;
+        let placed = rows.into_iter().flatten().filter(VolumeRow::is_placed);
+        Ok::<_, Abort>(placed.map(|row| row.agent).collect::<BTreeSet<_>>())
+    };
+    let bound = schedule::specs::zones(&specs).is_some();
+    let mut request = Request::new(u64::from(size_gib) * wishes::GIB, specs);
+    let default = || inner.options.scheduler.default_zone.clone().filter(|_| !bound);
+    request.zone = hints.zone.clone().or_else(default);
+    if !hints.same_host.is_empty() {
+        request.same_host = Some(agents(&hints.same_host)?);
+    }
+    request.different_host = agents(&hints.different_host)?;
+    Ok(request)
+}
+
+/// The best pool for a request, or why there is none.
+pub(crate) fn choose(inner: &Inner, db: &Db<'_>, request: &Request) -> Result<Result<Place, NoPlace>, Abort> {
+    // Nothing else of the sums can be asked for by a type.
+    let summed = request.specs.keys().any(|key| {
+        let key = key.strip_prefix("capabilities:").unwrap_or(key);
+        matches!(key, "allocated_capacity_gb" | "provisioned_capacity_gb" | "total_volumes")
+    });
+    let pools = pools(inner, db, if summed { Figures::All } else { Figures::Promises })?;
+    let candidates = match schedule::choose(&pools, request, inner.options.scheduler.multipliers) {
+        Ok(candidates) => candidates,
+        Err(none) => return Ok(Err(none)),
+    };
+    let best = candidates.first().map(|candidate| Place {
+        agent: candidate.pool.agent,
+        pool: candidate.pool.name.clone(),
+        zone: candidate.pool.zone.clone(),
+        sent: candidate.pool.up,
+    });
+    Ok(best.ok_or(NoPlace { reported: true, rejected: Vec::new() }))
+}
+
+/// The place of a volume that has none.
+pub(crate) fn nowhere() -> Place {
+    Place { agent: AgentId::from_u128(0), pool: String::new(), zone: ZONE_DEFAULT.to_owned(), sent: false }
+}
+
+/// The request of a volume that was placed before, and failed.
+fn again(inner: &Inner, db: &Db<'_>, volume: &VolumeRow) -> Result<Request, Abort> {
+    let specs = db.type_by_id(volume.type_id)?.map(|found| found.extra_specs).unwrap_or_default();
+    let hints = Hints::from_kept(&volume.hints);
+    let mut request = request(inner, db, volume.size_gib, specs, &hints)?;
+    request.excluded = volume
+        .tried
+        .iter()
+        .map(|tried| (PoolRef { agent: tried.agent, pool: tried.pool.clone() }, tried.why.clone()))
+        .collect();
+    Ok(request)
+}
+
+fn message(volume: &VolumeRow, max: usize, rest: &str) -> String {
+    format!("a storage node could not make it (attempt {} of {max}): {rest}", volume.tried.len())
+}
+
+/// What a failure leaves.
+enum Failed {
+    /// It is taken away there, and tried elsewhere.
+    Leaves,
+    /// There is nothing left to try.
+    Ends,
+    /// It is another matter by now.
+    Moot,
+}
+
+/// A pool could not make the volume: the reason is kept, and there is another one to try, or the volume is in error.
+fn fail(inner: &Inner, db: &Db<'_>, seen: &VolumeRow, why: &str) -> Result<Failed, Abort> {
+    let id = seen.id;
+    let Some(mut volume) = db.volume(id)? else { return Ok(Failed::Moot) };
+    let same = volume.agent == seen.agent && volume.pool == seen.pool && volume.operation == seen.operation;
+    if !same || volume.is_leaving() || volume.review.is_some() {
+        return Ok(Failed::Moot);
+    }
+    let max = inner.options.scheduler.max_attempts;
+    if !volume.was_tried() {
+        volume.tried.push(Tried { agent: volume.agent, pool: volume.pool.clone(), why: why.to_owned() });
+        db.set_tried(id, &volume.tried)?;
+    }
+    let creating = volume.operation == Some(Operation::Creating);
+    let next =
+        creating && volume.tried.len() < max && choose(inner, db, &again(inner, db, &volume)?)?.is_ok();
+    if next {
+        let text = message(&volume, max, "another one is tried");
+        db.keep_message(Event::Create, &volume.project, id, &text)?;
+    } else {
+        if creating {
+            let text = message(&volume, max, "there is no other one");
+            db.keep_message(Event::Create, &volume.project, id, &text)?;
+        }
+        db.set_operation(id, Some(Operation::Error), Some(why))?;
+    }
+    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    Ok(if next { Failed::Leaves } else { Failed::Ends })
+}
+
+/// Its agent does not take it away: it is in error there, unless it is another matter by now.
+fn stay(db: &Db<'_>, seen: &VolumeRow, why: &str) -> Result<(), Abort> {
+    let Some(volume) = db.volume(seen.id)? else { return Ok(()) };
+    let same = volume.agent == seen.agent && volume.pool == seen.pool;
+    if !same || !volume.is_leaving() || volume.review.is_some() {
+        return Ok(());
+    }
+    db.set_operation(volume.id, Some(Operation::Error), Some(why))?;
+    wishes::apply(db, volume.id, &mut [], &BTreeSet::new())?;
+    Ok(())
+}
+
+/// Its agent has nothing of the volume any more: it goes to the next pool. `at`: the tombstone that is true.
+fn move_on(inner: &Inner, db: &Db<'_>, seen: &VolumeRow, at: &Stamp) -> Result<(), Abort> {
+    let id = seen.id;
+    let Some(volume) = db.volume(id)? else { return Ok(()) };
+    let same = volume.agent == seen.agent && volume.pool == seen.pool;
+    let stamp = db.spec(id, Kind::Volume)?.map(|spec| spec.stamp);
+    if !same || !volume.is_leaving() || volume.review.is_some() || stamp.as_ref() != Some(at) {
+        return Ok(());
+    }
+    match choose(inner, db, &again(inner, db, &volume)?)? {
+        Ok(place) => db.move_volume(id, &place)?,
+        Err(none) => {
+            tracing::info!(volume = %id, %none, "no other pool can take the volume");
+            let text = message(&volume, inner.options.scheduler.max_attempts, "there is no other one");
+            db.keep_message(Event::Create, &volume.project, id, &text)?;
+            let why = volume.tried.last().map(|tried| tried.why.as_str());
+            db.set_operation(id, Some(Operation::Error), why)?;
+        }
+    }
+    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    Ok(())
+}
+
+/// The agent of the volume is down, and the volume was never sent to it: it may go to one that is up. Tells when to ask
+/// again.
+fn leave_unsent(inner: &Inner, db: &Db<'_>, seen: &VolumeRow) -> Result<Next, Abort> {
+    let id = seen.id;
+    let Some(mut volume) = db.volume(id)? else { return Ok(Next::Idle) };
+    let same = volume.agent == seen.agent && volume.pool == seen.pool;
+    let waits = volume.operation == Some(Operation::Creating) && volume.review.is_none();
+    if !same || !waits || volume.is_leaving() || db.may_be_sent(id)? {
+        return Ok(Next::Idle);
+    }
+    let row = db.agents()?.into_iter().find(|row| row.id == volume.agent);
+    let heard = row.and_then(|row| row.heard_at.max(row.reported_at)).unwrap_or(volume.created_at);
+    let silent = db.now.duration_since(heard.max(volume.created_at)).unwrap_or_default();
+    if let Some(left) = DOWN_MAX.checked_sub(silent).filter(|left| !left.is_zero()) {
+        return Ok(Next::After(left));
+    }
+    let name = inner.agents.name_of(volume.agent);
+    let why = format!("agent {name} was down for {} s, and was never asked", silent.as_secs());
+    volume.tried.push(Tried { agent: volume.agent, pool: volume.pool.clone(), why });
+    match choose(inner, db, &again(inner, db, &volume)?)? {
+        Ok(place) if place.sent && volume.tried.len() < inner.options.scheduler.max_attempts => {
+            db.set_tried(id, &volume.tried)?;
+            db.move_volume(id, &place)?;
+            wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+            Ok(Next::Again)
+        }
+        _ => Ok(Next::After(DOWN_MAX)),
+    }
+}
+
+impl Inner {
+    /// A pool could not make the volume.
+    pub(super) async fn creation_failed(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        volume: &VolumeRow,
+        why: String,
+    ) -> Result<Next, Refusal> {
+        let id = volume.id;
+        if let Some(next) = self.was_exported(agent, id).await? {
+            return Ok(next);
+        }
+        tracing::warn!(volume = %id, agent = agent.entry.name, why, "a volume could not be made");
+        let (inner, seen) = (Arc::clone(self), volume.clone());
+        let write = move |db: &Db<'_>| fail(&inner, db, &seen, &why);
+        let failed = self.store.write("say why a volume is not made", write).await?;
+        self.touch(id);
+        Ok(match failed {
+            Failed::Leaves | Failed::Moot => Next::Again,
+            Failed::Ends => Next::Idle,
+        })
+    }
+
+    /// Takes a volume away where it could not be made, and puts it on the next pool once that is true.
+    pub(super) async fn leave_pass(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        volume: &VolumeRow,
+        tombstone: &SpecRow,
+    ) -> Result<Next, Refusal> {
+        let id = volume.id;
+        if let Some(next) = self.was_exported(agent, id).await? {
+            return Ok(next);
+        }
+        match self.put_volume(agent, id, tombstone, AGENT_WAIT_MS).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(Next::After(AGAIN)),
+            Err(CallError::Stale(text)) => return self.review(id, &text).await,
+            Err(CallError::Refused { text, cure, .. }) if cure != Cure::Retry => {
+                let seen = volume.clone();
+                let write = move |db: &Db<'_>| stay(db, &seen, &text);
+                self.store.write("say why a volume is not taken away", write).await?;
+                self.touch(id);
+                return Ok(Next::Idle);
+            }
+            Err(error) => {
+                tracing::warn!(volume = %id, %error, "a volume is not taken away yet");
+                return Ok(Next::After(AGAIN));
+            }
+        }
+        let (inner, seen, at) = (Arc::clone(self), volume.clone(), tombstone.stamp.clone());
+        let write = move |db: &Db<'_>| move_on(&inner, db, &seen, &at);
+        self.store.write("put a volume on another pool", write).await?;
+        // Another controller may drive the agent there.
+        self.notes.wish(id);
+        self.touch(id);
+        Ok(Next::Again)
+    }
+
+    /// The agent keeps an export of a volume that is only being made here: this database is an older state, and there may
+    /// be data.
+    async fn was_exported(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        id: VolumeId,
+    ) -> Result<Option<Next>, Refusal> {
+        if agent.export_stamp(id).is_none() {
+            return Ok(None);
+        }
+        let why = format!("agent {} keeps an export of it, and here it is only being made", agent.entry.name);
+        self.review(id, &why).await.map(Some)
+    }
+
+    /// The volume's agent is down. One that was never sent to it may go elsewhere; any other waits for it.
+    pub(super) async fn unreachable_pass(self: &Arc<Self>, volume: &VolumeRow) -> Result<Next, Refusal> {
+        if volume.operation != Some(Operation::Creating) || !volume.is_placed() {
+            return Ok(Next::Idle);
+        }
+        let (inner, seen) = (Arc::clone(self), volume.clone());
+        let write = move |db: &Db<'_>| leave_unsent(&inner, db, &seen);
+        let next = self.store.write("look for another pool", write).await?;
+        if matches!(next, Next::Again) {
+            self.notes.wish(volume.id);
+            self.touch(volume.id);
+        }
+        Ok(next)
+    }
+
+    /// Before the first call that may bring the volume to its agent. `false`: it is not there any more.
+    pub(super) async fn mark_sent(&self, volume: &VolumeRow) -> Result<bool, Refusal> {
+        let (id, agent, pool) = (volume.id, volume.agent, volume.pool.clone());
+        let write = move |db: &Db<'_>| Ok(db.mark_sent(id, agent, &pool)?);
+        self.store.write("send a volume", write).await
+    }
+}
+
+impl Hints {
+    /// As they are kept with the volume.
+    pub(crate) fn kept(&self) -> Map<String, Value> {
+        let mut kept = Map::new();
+        for (key, ids) in [("same_host", &self.same_host), ("different_host", &self.different_host)] {
+            if !ids.is_empty() {
+                kept.insert(key.to_owned(), ids.iter().map(ToString::to_string).collect());
+            }
+        }
+        if let Some(zone) = &self.zone {
+            kept.insert("availability_zone".to_owned(), json!(zone));
+        }
+        kept
+    }
+
+    /// Back from there.
+    pub(crate) fn from_kept(kept: &Map<String, Value>) -> Self {
+        let ids = |key: &str| {
+            let ids = kept.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            ids.iter().filter_map(|id| id.as_str()?.parse().ok()).collect()
+        };
+        Self {
+            same_host: ids("same_host"),
+            different_host: ids("different_host"),
+            zone: kept.get("availability_zone").and_then(Value::as_str).map(str::to_owned),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Below `/mooring/v1`: hosts that are cut off from every volume, and the one receipt of that.
+//!
+//! What must never happen here: "proven" of a fence with one part that is not.
+
+use axum::extract::State;
+use axum::{Json, routing};
+use mooring_model::Proof;
+use serde_json::{Value, json};
+
+use super::App;
+use super::backend::Backend;
+use super::body::Body;
+use super::context::{At, Ctx};
+use super::fault::Fault;
+use super::mooring::{receipt, wait};
+use super::routes::Routes;
+use super::schema;
+use super::views::rfc3339;
+use crate::domain::{AttachmentReceipt, FencePart, FenceState, HostFence};
+
+type Answer = Result<Json<Value>, Fault>;
+
+pub(super) fn routes<B: Backend>() -> Routes<B> {
+    Routes::new()
+        .route("/fences", routing::get(list::<B>))
+        .route("/hosts/{name}/fence", routing::get(show::<B>).post(fence::<B>))
+        .route("/hosts/{name}/unfence", routing::post(unfence::<B>))
+}
+
+async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
+    let lifted = ctx.query.flag("all")?;
+    let fences = app.backend().fences(&ctx.caller, lifted).await?;
+    Ok(Json(json!({ "fences": fences.iter().map(view).collect::<Vec<_>>() })))
+}
+
+async fn show<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(name): At<String>) -> Answer {
+    Ok(Json(json!({ "fence": view(&app.backend().fence(&ctx.caller, &name).await?) })))
+}
+
+async fn fence<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(name): At<String>,
+    Body(body): Body,
+) -> Answer {
+    let fields = schema::whole(&body)?;
+    fields.only(&["reason"])?;
+    let reason = fields.text("reason", 0, true)?.map(str::to_owned);
+    let wait = wait(&ctx, app.agents_wait())?;
+    let fence = app.backend().fence_host(&ctx.caller, &name, reason, wait).await?;
+    Ok(Json(json!({ "fence": view(&fence) })))
+}
+
+async fn unfence<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(name): At<String>,
+    Body(body): Body,
+) -> Answer {
+    let fields = schema::whole(&body)?;
+    fields.only(&["anyway"])?;
+    let anyway = fields.boolean("anyway")?.unwrap_or(false);
+    let fence = app.backend().unfence_host(&ctx.caller, &name, anyway).await?;
+    Ok(Json(json!({ "fence": view(&fence) })))
+}
+
+fn view(fence: &HostFence) -> Value {
+    let may_still_land: u64 = fence.parts.iter().map(landing).sum();
+    let ended = if fence.is_proven() { ended(fence) } else { None };
+    json!({
+        "id": fence.id.to_string(),
+        "host": fence.name,
+        "initiators": fence.initiators.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "reason": fence.reason,
+        "user_id": fence.user,
+        "request_id": fence.request,
+        "fenced_at": rfc3339(fence.fenced_at),
+        "lifted_at": fence.lifted_at.and_then(rfc3339),
+        "proof": if fence.is_proven() { "proven" } else { "unproven" },
+        "may_still_land": if fence.waits() { Value::Null } else { json!(may_still_land) },
+        "ended": ended,
+        "parts": fence.parts.iter().map(part).collect::<Vec<_>>(),
+    })
+}
+
+/// Commands that may still land, of a part whose grant is gone.
+fn landing(part: &FencePart) -> u64 {
+    match &part.state {
+        FenceState::Unproven(receipt) => match receipt.proof {
+            Proof::Unproven { in_flight } => in_flight.into(),
+            Proof::Proven => 0,
+        },
+        FenceState::Cut(_) | FenceState::Waits(_) => 0,
+    }
+}
+
+/// When the last of them was proven.
+fn ended(fence: &HostFence) -> Option<String> {
+    let ends = fence.parts.iter().filter_map(|part| match &part.state {
+        FenceState::Cut(Some(receipt)) => receipt.ended,
+        _ => None,
+    });
+    rfc3339(ends.max().unwrap_or(fence.fenced_at))
+}
+
+fn part(part: &FencePart) -> Value {
+    let (state, kept, waits_for) = match &part.state {
+        FenceState::Cut(receipt) => ("cut", receipt.clone(), None),
+        FenceState::Unproven(receipt) => ("unproven", Some(receipt.clone()), None),
+        FenceState::Waits(why) => ("waiting", None, Some(why.as_str())),
+    };
+    let of = AttachmentReceipt { attachment: part.attachment, receipt: kept };
+    json!({
+        "attachment_id": part.attachment.to_string(),
+        "volume_id": part.volume.to_string(),
+        "state": state,
+        "receipt": receipt(&of),
+        "waits_for": waits_for,
+    })
+}

@@ -1,0 +1,67 @@
+//! `/messages` (3.3): why something that was accepted did not come true.
+//!
+//! What must never happen here: another project's message.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::{Json, routing};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::App;
+use super::backend::Backend;
+use super::context::{At, Ctx};
+use super::fault::Fault;
+use super::routes::Routes;
+use super::version::Version;
+use super::{schema, views};
+use crate::list::{ListQuery, MESSAGES};
+
+type Answer = Result<Json<Value>, Fault>;
+
+pub(super) fn routes<B: Backend>() -> Routes<B> {
+    Routes::new()
+        .route("/messages", routing::get(list::<B>))
+        .route("/messages/{id}", routing::get(show::<B>).delete(delete::<B>))
+}
+
+/// A message's id; any other text names none.
+fn message_id(text: &str) -> Result<Uuid, Fault> {
+    let unknown = || Fault::not_found("Message", text.chars().take(64).collect::<String>());
+    schema::hyphenated(text).ok_or_else(unknown)
+}
+
+async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
+    ctx.since(Version::MESSAGES)?;
+    let mut query = ctx.query.list(&MESSAGES, &ctx, Version::STRICT_FILTERS)?;
+    if ctx.version < Version::MESSAGE_FILTERS {
+        // Neither filters nor pages: all that one page holds.
+        query = ListQuery { all_projects: query.all_projects, ..ListQuery::default() };
+    }
+    let page = app.backend().messages(&ctx.caller, query.clone()).await?;
+    let views: Vec<_> = page.items.iter().map(|message| views::message(&ctx, message)).collect();
+    let mut body = Map::new();
+    body.insert("messages".into(), json!(views));
+    let next = ctx.query.next(&query, &page.items, |message| message.id.to_string());
+    if let Some(next) = next.filter(|_| ctx.version >= Version::MESSAGE_FILTERS) {
+        let href = ctx.href(&format!("/messages?{next}"));
+        body.insert("messages_links".into(), json!([{ "rel": "next", "href": href }]));
+    }
+    Ok(Json(Value::Object(body)))
+}
+
+async fn show<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
+    ctx.since(Version::MESSAGES)?;
+    let message = app.backend().message(&ctx.caller, message_id(&id)?).await?;
+    Ok(Json(json!({ "message": views::message(&ctx, &message) })))
+}
+
+async fn delete<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+) -> Result<StatusCode, Fault> {
+    ctx.since(Version::MESSAGES)?;
+    app.backend().delete_message(&ctx.caller, message_id(&id)?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

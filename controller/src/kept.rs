@@ -1,0 +1,310 @@
+//! What agents keep for us beside each spec, and never read: enough to rebuild this database from them.
+//!
+//! JSON, so that every release reads what every other one wrote: keys are only ever added, and what is missing is not known.
+//! Agents take a limited size. Of what does not fit, only what cannot be known otherwise is written, and that something is
+//! missing.
+//!
+//! What must never happen here: more than agents take; a secret (it stands in the spec); anything of a moment, or of what the
+//! wish does not follow: it would be sent anew for that.
+
+use std::collections::BTreeMap;
+
+use mooring_model::limit::OPAQUE_BYTES_MAX;
+use mooring_model::{AgentId, AttachmentId, Mode};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::domain::VolumeType;
+use crate::store::{AttachmentRow, VolumeRow, micros};
+
+/// Of a volume, beside its spec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeptVolume {
+    pub(crate) name: Option<String>,
+    pub(crate) description: Option<String>,
+    pub(crate) project: String,
+    pub(crate) user: String,
+    /// The name of its type.
+    #[serde(rename = "type")]
+    pub(crate) type_name: Option<String>,
+    pub(crate) type_id: Uuid,
+    pub(crate) size_gib: u32,
+    pub(crate) multiattach: bool,
+    #[serde(default)]
+    pub(crate) metadata: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) bootable: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) readonly: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) zone: Option<String>,
+    /// Microseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) created_us: Option<i64>,
+    /// The rest of its type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) volume_type: Option<KeptType>,
+    /// Something did not fit.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) truncated: bool,
+}
+
+/// Of a type, beside its name and its id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeptType {
+    pub(crate) description: Option<String>,
+    pub(crate) is_public: bool,
+    pub(crate) extra_specs: BTreeMap<String, String>,
+    /// Of a private one: who may use it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) projects: Vec<String>,
+}
+
+/// Of an export, beside its spec: the attachments that have a grant.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeptExport {
+    pub(crate) attachments: Vec<KeptAttachment>,
+    /// Something did not fit.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) truncated: bool,
+}
+
+/// Of one attachment, beside its grant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeptAttachment {
+    pub(crate) id: AttachmentId,
+    pub(crate) instance: Option<Uuid>,
+    pub(crate) mode: Mode,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) host: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) project: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) native: Option<AgentId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mountpoint: Option<String>,
+    /// As the client gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) connector: Option<Map<String, Value>>,
+    /// Microseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) created_us: Option<i64>,
+}
+
+/// The first of these that agents take.
+fn first_fitting<T: Serialize>(tiers: impl IntoIterator<Item = T>) -> Option<Vec<u8>> {
+    let encoded = tiers.into_iter().filter_map(|tier| serde_json::to_vec(&tier).ok());
+    encoded.into_iter().find(|bytes| bytes.len() <= OPAQUE_BYTES_MAX)
+}
+
+impl KeptVolume {
+    /// What is kept of this row. `projects`: who may use its type, if that is private.
+    pub(crate) fn of(row: &VolumeRow, volume_type: Option<VolumeType>, projects: Vec<String>) -> Self {
+        let (type_name, kept_type) = volume_type
+            .map(|of| {
+                let VolumeType { name, description, is_public, extra_specs, .. } = of;
+                (name, KeptType { description, is_public, extra_specs, projects })
+            })
+            .unzip();
+        Self {
+            name: row.name.clone(),
+            description: row.description.clone(),
+            project: row.project.clone(),
+            user: row.user.clone(),
+            type_name,
+            type_id: row.type_id,
+            size_gib: row.size_gib,
+            multiattach: row.multiattach,
+            metadata: row.metadata.clone(),
+            bootable: row.bootable,
+            readonly: row.readonly,
+            zone: Some(row.zone.clone()),
+            created_us: Some(micros(row.created_at)),
+            volume_type: kept_type,
+            truncated: false,
+        }
+    }
+
+    /// As agents keep it: first without its metadata, then without what its type demands.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let few = Self { metadata: BTreeMap::new(), truncated: true, ..self.clone() };
+        let fewer = Self { description: None, volume_type: None, ..few.clone() };
+        first_fitting([self, &few, &fewer]).unwrap_or_default()
+    }
+
+    /// What an agent kept; `None` when it makes no sense.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+}
+
+impl KeptExport {
+    /// What is kept of the attachments of a volume.
+    pub(crate) fn of(rows: &[AttachmentRow]) -> Self {
+        let kept = |row: &AttachmentRow| KeptAttachment {
+            id: row.id,
+            instance: row.instance,
+            mode: row.mode,
+            host: row.host.clone(),
+            project: Some(row.project.clone()),
+            native: row.native,
+            mountpoint: row.mountpoint.clone(),
+            connector: row.connector.clone(),
+            created_us: Some(micros(row.created_at)),
+        };
+        let granted = rows.iter().filter(|row| row.grant_wanted);
+        Self { attachments: granted.map(kept).collect(), truncated: false }
+    }
+
+    /// As agents keep it: of very many first without what clients said, then what no spec holds, and in the end nothing but
+    /// that something is missing.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        if let Some(all) = first_fitting([self]) {
+            return all;
+        }
+        let each = |change: fn(&KeptAttachment) -> KeptAttachment| Self {
+            attachments: self.attachments.iter().map(change).collect(),
+            truncated: true,
+        };
+        let few = each(|one| KeptAttachment { connector: None, mountpoint: None, ..one.clone() });
+        let fewer = each(|one| KeptAttachment {
+            instance: one.instance,
+            created_us: one.created_us,
+            ..KeptAttachment::bare(one.id, one.mode)
+        });
+        let none = Self { attachments: Vec::new(), truncated: true };
+        first_fitting([few, fewer, none]).unwrap_or_default()
+    }
+
+    /// What an agent kept; `None` when it makes no sense.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+}
+
+impl KeptAttachment {
+    /// One of which only the grant is known.
+    pub(crate) const fn bare(id: AttachmentId, mode: Mode) -> Self {
+        Self {
+            id,
+            instance: None,
+            mode,
+            host: None,
+            project: None,
+            native: None,
+            mountpoint: None,
+            connector: None,
+            created_us: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::{btree_map, vec};
+    use proptest::option;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    prop_compose! {
+        fn any_type()(
+            description in option::of(".{0,255}"), is_public in any::<bool>(),
+            extra_specs in btree_map("[a-z:]{1,40}", ".{0,255}", 0..40), projects in vec("[0-9a-f]{32}", 0..5),
+        ) -> KeptType {
+            KeptType { description, is_public, extra_specs, projects }
+        }
+    }
+
+    prop_compose! {
+        fn any_volume()(
+            name in option::of(".{0,255}"), description in option::of(".{0,255}"), project in ".{1,64}", user in ".{1,64}",
+            type_name in option::of(".{1,255}"), type_id in any::<u128>(), size_gib in 1..u32::MAX,
+            flags in any::<[bool; 2]>(), readonly in option::of(any::<bool>()),
+            zone in option::of(".{1,255}"), created_us in option::of(0..i64::MAX), volume_type in option::of(any_type()),
+            // Up to what users may say, and beyond what agents take.
+            metadata in btree_map(".{1,255}", ".{0,255}", 0..150),
+        ) -> KeptVolume {
+            KeptVolume {
+                name, description, project, user, type_name, type_id: Uuid::from_u128(type_id), size_gib,
+                multiattach: flags[0], metadata, bootable: flags[1], readonly, zone, created_us, volume_type,
+                truncated: false,
+            }
+        }
+    }
+
+    prop_compose! {
+        fn any_attachment()(
+            id in any::<u128>(), instance in option::of(any::<u128>()), writes in any::<bool>(),
+            host in option::of(".{1,255}"), project in option::of(".{1,64}"), native in option::of(any::<u128>()),
+            mountpoint in option::of(".{1,64}"), created_us in option::of(0..i64::MAX),
+            connector in option::of(btree_map("[a-z_]{1,20}", ".{0,80}", 0..6)),
+        ) -> KeptAttachment {
+            let value = |of: BTreeMap<String, String>| of.into_iter().map(|(key, text)| (key, text.into())).collect();
+            KeptAttachment {
+                id: AttachmentId::from_u128(id), instance: instance.map(Uuid::from_u128),
+                mode: if writes { Mode::ReadWrite } else { Mode::ReadOnly }, host, project,
+                native: native.map(AgentId::from_u128), mountpoint, connector: connector.map(value), created_us,
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_volume_is_read_as_it_was_written_and_never_more_than_agents_take(volume in any_volume()) {
+            let bytes = volume.to_bytes();
+            prop_assert!(!bytes.is_empty() && bytes.len() <= OPAQUE_BYTES_MAX);
+            let read = KeptVolume::from_bytes(&bytes).unwrap();
+            if read.truncated {
+                // Who it is is never what is left out.
+                let who = |of: &KeptVolume| (of.name.clone(), of.project.clone(), of.user.clone(), of.type_id);
+                prop_assert_eq!(who(&read), who(&volume));
+                prop_assert!(serde_json::to_vec(&volume).unwrap().len() > OPAQUE_BYTES_MAX);
+            } else {
+                prop_assert_eq!(read, volume);
+            }
+        }
+
+        #[test]
+        fn attachments_are_read_as_they_were_written(some in vec(any_attachment(), 0..6), times in 1_usize..400) {
+            let attachments: Vec<_> = some.iter().cycle().take(some.len() * times).cloned().collect();
+            let export = KeptExport { attachments, truncated: false };
+            let bytes = export.to_bytes();
+            prop_assert!(!bytes.is_empty() && bytes.len() <= OPAQUE_BYTES_MAX);
+            let read = KeptExport::from_bytes(&bytes).unwrap();
+            if read.truncated {
+                prop_assert!(serde_json::to_vec(&export).unwrap().len() > OPAQUE_BYTES_MAX);
+                for (read, written) in read.attachments.iter().zip(&export.attachments) {
+                    prop_assert_eq!((read.id, read.instance, read.mode), (written.id, written.instance, written.mode));
+                }
+            } else {
+                prop_assert_eq!(read, export);
+            }
+        }
+
+        #[test]
+        fn what_others_wrote_is_read_or_not_and_nothing_else(bytes in vec(any::<u8>(), 0..200)) {
+            // No panic.
+            let _ = (KeptVolume::from_bytes(&bytes), KeptExport::from_bytes(&bytes));
+        }
+    }
+
+    #[test]
+    fn what_the_first_release_wrote_is_read() {
+        let volume = br#"{"name":"v","description":null,"project":"p","user":"u","type":"t",
+            "type_id":"00000000-0000-4000-8000-000000000001","size_gib":1,"multiattach":true,"metadata":{"a":"b"}}"#;
+        let volume = KeptVolume::from_bytes(volume).unwrap();
+        assert_eq!(
+            (volume.type_name.as_deref(), volume.created_us, volume.volume_type),
+            (Some("t"), None, None)
+        );
+        let export =
+            br#"{"attachments":[{"id":"00000000-0000-4000-8000-000000000002","instance":null,"mode":"rw"}]}"#;
+        assert_eq!(KeptExport::from_bytes(export).unwrap().attachments[0].mode, Mode::ReadWrite);
+        let none = KeptExport::from_bytes(br#"{"attachments":[],"truncated":true}"#).unwrap();
+        assert!(none.truncated && none.attachments.is_empty());
+    }
+}

@@ -1,0 +1,322 @@
+//! What lists can be asked for: which keys filter and sort which collection, and what a page is. Pure: the front makes a
+//! [`ListQuery`] of a query string, the store makes SQL of a [`ListQuery`].
+//!
+//! What must never happen here: a key that is also SQL and comes from a request; a filter for everybody on what only
+//! admins see.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use mooring_model::VolumeId;
+
+/// Most entries of one page: Cinder's `osapi_max_limit`.
+pub const PAGE_MAX: u64 = 1_000;
+
+/// What a key's values are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Any text.
+    Text,
+    /// A UUID; any other text is nobody's.
+    Id,
+    /// A whole number.
+    Number,
+    /// A boolean.
+    Truth,
+    /// A moment.
+    Time,
+    /// The users' own keys of a volume.
+    Metadata,
+    /// The extra specs of a type.
+    Specs,
+    /// Something that nothing here has: nothing matches.
+    Nobody,
+    /// A boolean that is true of all.
+    Always,
+}
+
+/// A key of a collection.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Key {
+    /// As clients say it.
+    pub name: &'static str,
+    /// The column.
+    pub(crate) column: &'static str,
+    /// Its values.
+    pub kind: Kind,
+    /// Whether a row may have none.
+    pub(crate) nullable: bool,
+    /// Not only admins filter by it.
+    pub everybody: bool,
+    /// Lists can be sorted by it.
+    pub sorts: bool,
+}
+
+/// What can be listed.
+#[derive(Debug)]
+pub struct Collection {
+    /// As `GET /resource_filters` calls it.
+    pub resource: &'static str,
+    /// What one of it is called in a 404.
+    pub one: &'static str,
+    pub(crate) table: &'static str,
+    /// Who sees a row, where only a project's are seen; `{}` stands for the project.
+    pub(crate) scope: &'static str,
+    /// What it is filtered and sorted by.
+    pub keys: &'static [Key],
+}
+
+const fn key(name: &'static str, column: &'static str, kind: Kind) -> Key {
+    Key { name, column, kind, nullable: false, everybody: false, sorts: true }
+}
+
+const fn nothing(name: &'static str, kind: Kind) -> Key {
+    Key { sorts: false, ..key(name, "", kind) }
+}
+
+impl Key {
+    const fn opt(self) -> Self {
+        Self { nullable: true, ..self }
+    }
+
+    const fn open(self) -> Self {
+        Self { everybody: true, ..self }
+    }
+
+    const fn unsorted(self) -> Self {
+        Self { sorts: false, ..self }
+    }
+}
+
+/// `/volumes`.
+pub static VOLUMES: Collection = Collection {
+    resource: "volume",
+    one: "Volume",
+    table: "volumes",
+    scope: "project = {}",
+    keys: &[
+        key("name", "name", Kind::Text).opt().open(),
+        key("status", "status", Kind::Text).open(),
+        key("metadata", "metadata", Kind::Metadata).open().unsorted(),
+        key("bootable", "bootable", Kind::Truth).open(),
+        nothing("migration_status", Kind::Nobody).open(),
+        key("availability_zone", "zone", Kind::Text).open(),
+        nothing("group_id", Kind::Nobody).open(),
+        key("size", "COALESCE(grows_from, size_gib)", Kind::Number).open(),
+        key("created_at", "created_us", Kind::Time).open(),
+        key("updated_at", "updated_us", Kind::Time).opt().open(),
+        nothing("consumes_quota", Kind::Always).open(),
+        key("display_name", "name", Kind::Text).opt(),
+        key("id", "id", Kind::Id),
+        key("description", "description", Kind::Text).opt().unsorted(),
+        key("display_description", "description", Kind::Text).opt().unsorted(),
+        key("volume_type_id", "type_id", Kind::Id),
+        key("multiattach", "multiattach", Kind::Truth).unsorted(),
+        key("attach_status", "attach_status", Kind::Text).unsorted(),
+        key("user_id", "user_id", Kind::Text).unsorted(),
+    ],
+};
+
+/// `/attachments`.
+pub static ATTACHMENTS: Collection = Collection {
+    resource: "attachment",
+    one: "Attachment",
+    table: "attachments",
+    scope: "project = {}",
+    keys: &[
+        key("volume_id", "volume_id", Kind::Id).open(),
+        key("status", "status", Kind::Text).open(),
+        key("instance_id", "instance", Kind::Id).opt().open(),
+        key("attach_status", "status", Kind::Text).open(),
+        key("id", "id", Kind::Id),
+        key("attached_host", "host", Kind::Text).opt(),
+        key("attach_mode", "mode", Kind::Text),
+        key("created_at", "created_us", Kind::Time),
+    ],
+};
+
+/// `/types`.
+pub static TYPES: Collection = Collection {
+    resource: "volume_type",
+    one: "Volume type",
+    table: "volume_types",
+    scope: "(is_public = 1 OR EXISTS (SELECT 1 FROM type_projects WHERE type_id = volume_types.id AND \
+            type_projects.project = {}))",
+    keys: &[
+        key("is_public", "is_public", Kind::Truth).open(),
+        key("extra_specs", "", Kind::Specs).open().unsorted(),
+        key("id", "id", Kind::Id),
+        key("name", "name", Kind::Text),
+        key("description", "description", Kind::Text).opt(),
+        key("created_at", "created_us", Kind::Time),
+    ],
+};
+
+/// `/messages`.
+pub static MESSAGES: Collection = Collection {
+    resource: "message",
+    one: "Message",
+    table: "messages",
+    scope: "project = {}",
+    keys: &[
+        key("resource_uuid", "resource_id", Kind::Text).opt().open(),
+        key("resource_type", "resource_kind", Kind::Text).open(),
+        key("event_id", "event", Kind::Text).open(),
+        key("request_id", "request", Kind::Text).open(),
+        key("message_level", "level", Kind::Text).open(),
+        key("id", "id", Kind::Id),
+        key("created_at", "created_us", Kind::Time),
+        key("guaranteed_until", "expires_us", Kind::Time),
+    ],
+};
+
+/// `/snapshots`: there is none, no table has any, and its keys are known all the same.
+pub static SNAPSHOTS: Collection = Collection {
+    resource: "snapshot",
+    one: "Snapshot",
+    table: "",
+    scope: "",
+    keys: &[
+        key("name", "name", Kind::Text).opt().open(),
+        key("status", "status", Kind::Text).open(),
+        key("volume_id", "volume_id", Kind::Id).open(),
+        key("metadata", "metadata", Kind::Metadata).open().unsorted(),
+        key("availability_zone", "zone", Kind::Text).open().unsorted(),
+        nothing("consumes_quota", Kind::Always).open(),
+        key("display_name", "name", Kind::Text).opt(),
+        key("id", "id", Kind::Id),
+        key("created_at", "created_us", Kind::Time),
+        key("updated_at", "updated_us", Kind::Time).opt(),
+    ],
+};
+
+/// All that lists of objects are made of.
+pub static COLLECTIONS: [&Collection; 5] = [&VOLUMES, &SNAPSHOTS, &ATTACHMENTS, &TYPES, &MESSAGES];
+
+impl Collection {
+    /// A key by its name.
+    pub fn key(&self, name: &str) -> Option<&'static Key> {
+        self.keys.iter().find(|key| key.name == name)
+    }
+}
+
+/// How a moment is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// `lt`.
+    Before,
+    /// `lte`.
+    NotAfter,
+    /// `eq`.
+    At,
+    /// `neq`.
+    NotAt,
+    /// `gte`.
+    NotBefore,
+    /// `gt`.
+    After,
+}
+
+/// What a row's value must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Test {
+    /// This text.
+    Text(String),
+    /// A text with this in it.
+    Part(String),
+    /// This number; booleans are 0 and 1.
+    Number(i64),
+    /// A moment so placed to this one.
+    Time(Order, SystemTime),
+    /// All of these pairs.
+    Pairs(BTreeMap<String, String>),
+    /// What no row has.
+    Nothing,
+}
+
+/// One condition of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    /// Of what.
+    pub key: &'static Key,
+    /// The condition.
+    pub test: Test,
+}
+
+/// What a list is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListQuery {
+    /// Of all projects (admins), or of the caller's.
+    pub all_projects: bool,
+    /// Of this project only (admins, with all projects).
+    pub project: Option<String>,
+    /// All must hold.
+    pub filters: Vec<Filter>,
+    /// What to sort by, and whether the greatest is first. Age and id follow, so that a place in a list is always one.
+    pub sort: Vec<(&'static Key, bool)>,
+    /// Entries of the page.
+    pub limit: u64,
+    /// Entries left out before it.
+    pub offset: u64,
+    /// The page begins after this one.
+    pub marker: Option<String>,
+    /// How many there are without page and marker is asked for, too.
+    pub count: bool,
+}
+
+impl Default for ListQuery {
+    fn default() -> Self {
+        Self {
+            all_projects: false,
+            project: None,
+            filters: Vec::new(),
+            sort: Vec::new(),
+            limit: PAGE_MAX,
+            offset: 0,
+            marker: None,
+            count: false,
+        }
+    }
+}
+
+impl ListQuery {
+    /// The attachments of one volume, of whatever project.
+    pub fn attachments_of(volume: VolumeId) -> Self {
+        let key = ATTACHMENTS.keys.iter().find(|key| key.name == "volume_id");
+        let filters = key.map(|key| Filter { key, test: Test::Text(volume.to_string()) });
+        Self { all_projects: true, filters: filters.into_iter().collect(), ..Self::default() }
+    }
+}
+
+/// A page of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page<T> {
+    /// Its entries.
+    pub items: Vec<T>,
+    /// How many there are without page and marker, where that was asked for.
+    pub count: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_unique_and_what_has_no_column_is_not_sorted() {
+        for collection in COLLECTIONS {
+            for (index, key) in collection.keys.iter().enumerate() {
+                assert!(collection.keys[..index].iter().all(|other| other.name != key.name), "{key:?}");
+                assert!(!key.sorts || !key.column.is_empty(), "{key:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_only_admins_see_is_no_filter_for_others() {
+        for name in ["attached_host", "user_id"] {
+            for collection in COLLECTIONS {
+                assert!(collection.key(name).is_none_or(|key| !key.everybody));
+            }
+        }
+    }
+}

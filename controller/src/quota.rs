@@ -1,0 +1,324 @@
+//! Quotas: how much a project may have, and whether a change fits. Pure arithmetic; the transaction that writes the change
+//! counts the use and asks here.
+//!
+//! A limit comes from the project's own override, else from the default class, else from the configuration, else from
+//! [`Key::built_in`]. Whole gigabytes are GiB, as everywhere in the Block Storage API.
+//!
+//! What must never happen here: arithmetic that wraps; a change that shrinks what is used refused because it is over already; a
+//! limit set below what is used.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The largest number that a limit can be.
+pub const LIMIT_MAX: u64 = 0x7fff_ffff;
+
+/// What is counted.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// Volumes.
+    Volumes,
+    /// GiB of volumes and snapshots.
+    Gigabytes,
+    /// Snapshots.
+    Snapshots,
+    /// GiB of each volume alone; nothing is used of it.
+    PerVolumeGigabytes,
+    /// Backups.
+    Backups,
+    /// GiB of backups.
+    BackupGigabytes,
+    /// Volume groups.
+    Groups,
+    /// Volumes of this type, by its name.
+    VolumesOf(String),
+    /// GiB of volumes and snapshots of this type.
+    GigabytesOf(String),
+    /// Snapshots of volumes of this type.
+    SnapshotsOf(String),
+}
+
+impl Key {
+    /// All that does not depend on a type.
+    pub const PLAIN: [Self; 7] = [
+        Self::Volumes,
+        Self::PerVolumeGigabytes,
+        Self::Snapshots,
+        Self::Gigabytes,
+        Self::Backups,
+        Self::BackupGigabytes,
+        Self::Groups,
+    ];
+
+    /// Those of one type.
+    pub fn of_type(name: &str) -> [Self; 3] {
+        [
+            Self::VolumesOf(name.to_owned()),
+            Self::GigabytesOf(name.to_owned()),
+            Self::SnapshotsOf(name.to_owned()),
+        ]
+    }
+
+    /// From its name in the API. Whether the type of a per-type key exists is not looked at. `None`: no such key.
+    pub fn from_name(name: &str) -> Option<Self> {
+        if let Some(plain) = Self::PLAIN.into_iter().find(|key| key.to_string() == name) {
+            return Some(plain);
+        }
+        let (what, of) = name.split_once('_').filter(|(_, of)| !of.is_empty())?;
+        match what {
+            "volumes" => Some(Self::VolumesOf(of.to_owned())),
+            "gigabytes" => Some(Self::GigabytesOf(of.to_owned())),
+            "snapshots" => Some(Self::SnapshotsOf(of.to_owned())),
+            _ => None,
+        }
+    }
+
+    /// Whose type, for those that count one type only.
+    pub fn type_name(&self) -> Option<&str> {
+        match self {
+            Self::VolumesOf(of) | Self::GigabytesOf(of) | Self::SnapshotsOf(of) => Some(of),
+            _ => None,
+        }
+    }
+
+    /// The limit where nobody has set one.
+    pub const fn built_in(&self) -> Limit {
+        match self {
+            Self::Volumes | Self::Snapshots | Self::Backups | Self::Groups => Limit::At(10),
+            Self::Gigabytes | Self::BackupGigabytes => Limit::At(1000),
+            Self::PerVolumeGigabytes | Self::VolumesOf(_) | Self::GigabytesOf(_) | Self::SnapshotsOf(_) => {
+                Limit::Unlimited
+            }
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Volumes => f.write_str("volumes"),
+            Self::Gigabytes => f.write_str("gigabytes"),
+            Self::Snapshots => f.write_str("snapshots"),
+            Self::PerVolumeGigabytes => f.write_str("per_volume_gigabytes"),
+            Self::Backups => f.write_str("backups"),
+            Self::BackupGigabytes => f.write_str("backup_gigabytes"),
+            Self::Groups => f.write_str("groups"),
+            Self::VolumesOf(of) => write!(f, "volumes_{of}"),
+            Self::GigabytesOf(of) => write!(f, "gigabytes_{of}"),
+            Self::SnapshotsOf(of) => write!(f, "snapshots_{of}"),
+        }
+    }
+}
+
+/// How much there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// -1 in the API.
+    Unlimited,
+    /// At most this.
+    At(u64),
+}
+
+impl Limit {
+    /// From its number in the API. `None`: it is below -1, or above [`LIMIT_MAX`].
+    pub fn from_number(number: i64) -> Option<Self> {
+        match number {
+            -1 => Some(Self::Unlimited),
+            _ => u64::try_from(number).ok().filter(|number| *number <= LIMIT_MAX).map(Self::At),
+        }
+    }
+
+    /// Its number in the API.
+    pub fn number(self) -> i64 {
+        match self {
+            Self::Unlimited => -1,
+            Self::At(most) => i64::try_from(most).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// Whether this much is within it.
+    pub fn allows(self, used: u64) -> bool {
+        match self {
+            Self::Unlimited => true,
+            Self::At(most) => used <= most,
+        }
+    }
+}
+
+/// The limits of one project, by who set them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// For this project.
+    pub project: BTreeMap<Key, Limit>,
+    /// In the default class.
+    pub class: BTreeMap<Key, Limit>,
+    /// In the configuration.
+    pub configured: BTreeMap<Key, Limit>,
+}
+
+impl Limits {
+    /// The limit that holds.
+    pub fn of(&self, key: &Key) -> Limit {
+        self.project.get(key).copied().unwrap_or_else(|| self.default_of(key))
+    }
+
+    /// The limit of a project that has no own.
+    pub fn default_of(&self, key: &Key) -> Limit {
+        let set = self.class.get(key).or_else(|| self.configured.get(key));
+        set.copied().unwrap_or_else(|| key.built_in())
+    }
+
+    /// Every key with its limit and its use, for the answers that show them.
+    pub fn table(&self, usage: &Usage, types: &[&str]) -> Vec<Entry> {
+        let keys = Key::PLAIN.into_iter().chain(types.iter().flat_map(|name| Key::of_type(name)));
+        keys.map(|key| Entry { limit: self.of(&key), in_use: used(usage, &key), key }).collect()
+    }
+}
+
+/// One line of what is shown. Nothing is ever reserved: use is counted in the transaction that adds to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// What.
+    pub key: Key,
+    /// How much there may be.
+    pub limit: Limit,
+    /// How much there is.
+    pub in_use: u64,
+}
+
+/// How much a project has. What is not named is 0.
+pub type Usage = BTreeMap<Key, u64>;
+
+fn used(usage: &Usage, key: &Key) -> u64 {
+    usage.get(key).copied().unwrap_or(0)
+}
+
+/// What a change adds and takes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Delta {
+    change: BTreeMap<Key, i64>,
+    volume_gib: Option<u64>,
+}
+
+impl Delta {
+    /// A new volume.
+    pub fn volume(type_name: &str, gib: u32) -> Self {
+        let change = BTreeMap::from([
+            (Key::Volumes, 1),
+            (Key::Gigabytes, i64::from(gib)),
+            (Key::VolumesOf(type_name.to_owned()), 1),
+            (Key::GigabytesOf(type_name.to_owned()), i64::from(gib)),
+        ]);
+        Self { change, volume_gib: Some(gib.into()) }
+    }
+
+    /// A volume that grows. One that does not grow adds nothing.
+    pub fn extend(type_name: &str, from_gib: u32, to_gib: u32) -> Self {
+        let more = i64::from(to_gib.saturating_sub(from_gib));
+        let change = BTreeMap::from([(Key::Gigabytes, more), (Key::GigabytesOf(type_name.to_owned()), more)]);
+        Self { change, volume_gib: Some(to_gib.into()) }
+    }
+
+    /// A new snapshot of a volume of this size.
+    pub fn snapshot(type_name: &str, gib: u32) -> Self {
+        let change = BTreeMap::from([
+            (Key::Snapshots, 1),
+            (Key::Gigabytes, i64::from(gib)),
+            (Key::SnapshotsOf(type_name.to_owned()), 1),
+            (Key::GigabytesOf(type_name.to_owned()), i64::from(gib)),
+        ]);
+        Self { change, volume_gib: None }
+    }
+
+    /// A volume that gets another type: what all types share does not change.
+    pub fn retype(old_type: &str, new_type: &str, gib: u32) -> Self {
+        if old_type == new_type {
+            return Self::default();
+        }
+        let change = BTreeMap::from([
+            (Key::VolumesOf(old_type.to_owned()), -1),
+            (Key::GigabytesOf(old_type.to_owned()), -i64::from(gib)),
+            (Key::VolumesOf(new_type.to_owned()), 1),
+            (Key::GigabytesOf(new_type.to_owned()), i64::from(gib)),
+        ]);
+        Self { change, volume_gib: None }
+    }
+
+    /// The keys that it changes, and by how much: what has to be counted before [`check`].
+    pub fn keys(&self) -> impl Iterator<Item = (&Key, i64)> {
+        self.change.iter().map(|(key, change)| (key, *change))
+    }
+}
+
+/// Why a change does not fit: 413. The text is in the form that clients know, and has the word `exceed` in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{error}: {text}")]
+pub struct Over {
+    /// The error's name in the API.
+    pub error: &'static str,
+    /// What it says.
+    pub text: String,
+}
+
+/// Whether a change fits. Only what grows is looked at: a project that is over its limit may always give back.
+pub fn check(usage: &Usage, limits: &Limits, delta: &Delta) -> Result<(), Over> {
+    if let (Some(size), Limit::At(most)) = (delta.volume_gib, limits.of(&Key::PerVolumeGigabytes))
+        && size > most
+    {
+        let text = format!("Requested volume size {size}G is larger than maximum allowed limit {most}G.");
+        return Err(Over { error: "VolumeSizeExceedsLimit", text });
+    }
+    // By name, as clients are used to it: too many gigabytes is said before too many volumes.
+    let mut over: Vec<_> = delta
+        .change
+        .iter()
+        .filter_map(|(key, change)| Some((key, u64::try_from(*change).ok().filter(|more| *more > 0)?)))
+        .filter_map(|(key, more)| match limits.of(key) {
+            Limit::At(most) if used(usage, key).saturating_add(more) > most => Some((key, more, most)),
+            _ => None,
+        })
+        .collect();
+    over.sort_by_cached_key(|(key, ..)| key.to_string());
+    over.first().map_or(Ok(()), |(key, more, most)| Err(exceeded(key, *more, *most, used(usage, key))))
+}
+
+fn exceeded(key: &Key, more: u64, most: u64, used: u64) -> Over {
+    let number = |what: &str| format!("Maximum number of {what} allowed ({most}) exceeded");
+    let (error, text) = match key {
+        Key::Volumes | Key::VolumesOf(_) => {
+            ("VolumeLimitExceeded", format!("{} for quota '{key}'.", number("volumes")))
+        }
+        Key::Snapshots | Key::SnapshotsOf(_) => ("SnapshotLimitExceeded", number("snapshots")),
+        Key::Backups => ("BackupLimitExceeded", number("backups")),
+        Key::Groups => ("GroupLimitExceeded", number("groups")),
+        Key::BackupGigabytes => (
+            "VolumeBackupSizeExceedsAvailableQuota",
+            format!(
+                "Requested backup exceeds allowed Backup gigabytes quota. Requested {more}G, quota is {most}G and \
+                 {used}G has been consumed."
+            ),
+        ),
+        Key::Gigabytes | Key::GigabytesOf(_) | Key::PerVolumeGigabytes => (
+            "VolumeSizeExceedsAvailableQuota",
+            format!(
+                "Requested volume or snapshot exceeds allowed {key} quota. Requested {more}G, quota is {most}G and \
+                 {used}G has been consumed."
+            ),
+        ),
+    };
+    Over { error, text }
+}
+
+/// Whether a project's limit may be set to this (400 if not): not below what it has. A volume larger than a new limit for each
+/// volume stays.
+pub fn may_set(key: &Key, limit: Limit, usage: &Usage) -> Result<(), String> {
+    let used = used(usage, key);
+    if *key == Key::PerVolumeGigabytes || limit.allows(used) {
+        return Ok(());
+    }
+    Err(format!(
+        "Quota {key} limit must be equal or greater than existing resources. Current usage is {used} and the requested limit \
+         is {}.",
+        limit.number()
+    ))
+}

@@ -1,0 +1,682 @@
+//! From what agents keep to rows. Pure: nothing is asked and nothing is written.
+//!
+//! A volume is taken over only if what is kept beside its wishes explains them: the export that these rows want must be the
+//! one that its agent keeps, to the last grant and secret. Otherwise it is named and left as it is.
+//!
+//! What must never happen here: a guess that would change a grant; a secret in a note.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
+
+use mooring_api::{Message, v1};
+use mooring_model::{
+    AgentId, AttachmentId, ExportReport, ExportSpec, FcGrant, InitiatorSlot, Iqn, Lun, Mode, Phase, Stamp,
+    VolumeId, VolumeReport, Wwpn,
+};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::ask::Heard;
+use super::{AgentReport, RebuildError};
+use crate::agents::wire;
+use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus, VolumeType};
+use crate::flow::seen::seen_mode;
+use crate::flow::wishes::{self, GIB};
+use crate::initiators::{HostPorts, Initiators};
+use crate::kept::{KeptAttachment, KeptExport, KeptType, KeptVolume};
+use crate::rules::Operation;
+use crate::service::{Refusal, ZONE_DEFAULT};
+use crate::store::{Abort, AttachmentRow, Kind, Nexus, SpecRow, VolumeRow, Wish, time_of};
+
+/// Everything that is to be written.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Above everything that any agent keeps.
+    pub(super) epoch: u64,
+    pub(super) types: Vec<FoundType>,
+    pub(super) volumes: Vec<FoundVolume>,
+    pub(super) reports: Vec<AgentReport>,
+    pub(super) notes: Vec<String>,
+}
+
+/// A type, as its volumes keep it.
+#[derive(Debug)]
+pub(super) struct FoundType {
+    pub(super) of: VolumeType,
+    pub(super) projects: Vec<String>,
+}
+
+/// A volume with all that is its own.
+#[derive(Debug)]
+pub(super) struct FoundVolume {
+    pub(super) row: VolumeRow,
+    pub(super) attachments: Vec<AttachmentRow>,
+    pub(super) nexuses: Vec<(Iqn, Nexus)>,
+    /// Of the Fibre Channel ports that reach it.
+    pub(super) slots: BTreeMap<Wwpn, InitiatorSlot>,
+    /// As the agents keep them.
+    pub(super) specs: Vec<(Kind, SpecRow)>,
+    /// Hosts that keep a connection whose access is gone at the target.
+    pub(super) revoked: BTreeSet<AgentId>,
+    /// The wishes of these rows are not what the agents keep: something was on its way.
+    pub(super) rewish: bool,
+    kept: KeptVolume,
+}
+
+type Connections<'a> = BTreeMap<VolumeId, Vec<(AgentId, &'a v1::ConnectionStatus)>>;
+
+/// What is known of all agents together.
+struct All<'a> {
+    heard: &'a [Heard],
+    connections: Connections<'a>,
+    now: SystemTime,
+}
+
+/// Reads what all agents said.
+pub(super) fn read(heard: &[Heard], now: SystemTime) -> Result<Found, RebuildError> {
+    let name = |agent: &Heard| AgentReport { name: agent.entry.name.clone(), ..AgentReport::default() };
+    let mut reports: Vec<_> = heard.iter().map(name).collect();
+    let mut claims: BTreeMap<VolumeId, Vec<(usize, &v1::VolumeStatus)>> = BTreeMap::new();
+    for (index, agent) in heard.iter().enumerate() {
+        for status in &agent.volumes {
+            let Ok(id) = status.volume_id.parse() else { continue };
+            match claim(status) {
+                Claim::Wanted => claims.entry(id).or_default().push((index, status)),
+                Claim::Left(note) => reports[index].notes.push(format!("volume {id}: {note}")),
+                Claim::Outdated => return Err(RebuildError::Outdated(agent.entry.name.clone())),
+            }
+        }
+    }
+    let all = All { heard, connections: connections(heard), now };
+    let mut taken = BTreeSet::new();
+    let mut numbers = Numbers::default();
+    let mut volumes = Vec::new();
+    for (id, claims) in &claims {
+        let [(index, status)] = claims[..] else {
+            let names: Vec<_> = claims.iter().map(|(index, _)| heard[*index].entry.name.as_str()).collect();
+            for (index, _) in claims {
+                reports[*index].notes.push(format!(
+                    "volume {id}: {} all keep it, and which one is right is not known: it stays as it is, everywhere",
+                    names.join(" and ")
+                ));
+            }
+            continue;
+        };
+        let read = all.volume(&heard[index], *id, status);
+        let read = read.and_then(|volume| numbers.take(volume)).and_then(|volume| alone(volume, &mut taken));
+        match read {
+            Ok(volume) => {
+                reports[index].volumes += 1;
+                reports[index].attachments += volume.attachments.len();
+                reports[index].notes.extend(all.unknown_hosts(&volume));
+                volumes.push(volume);
+            }
+            Err(why) => {
+                reports[index].notes.push(format!("volume {id}: {why}: it stays as it is, with its grants"));
+            }
+        }
+    }
+    all.count_connections(&volumes, &mut reports);
+    let (types, notes) = types(&volumes);
+    Ok(Found { epoch: newest_epoch(heard).saturating_add(1), types, volumes, reports, notes })
+}
+
+enum Claim {
+    /// Its agent is to have it.
+    Wanted,
+    /// Nothing that could be taken over, and why.
+    Left(String),
+    /// An agent that says too little.
+    Outdated,
+}
+
+fn claim(status: &v1::VolumeStatus) -> Claim {
+    let report = status.volume.clone().unwrap_or_default();
+    match (&status.volume_stamp, &status.volume_spec, report.phase()) {
+        (Some(_), Some(_), _) => Claim::Wanted,
+        (_, None, v1::Phase::Orphan) => Claim::Left(format!(
+            "an orphan in group {}, {} bytes: data of ours without a spec; whose it is is not known",
+            report.group, report.size_bytes
+        )),
+        (_, _, v1::Phase::Deleting | v1::Phase::Gone) => {
+            Claim::Left("it is being deleted; its agent goes on with that".to_owned())
+        }
+        (Some(_), None, _) => Claim::Outdated,
+        (None, _, _) => Claim::Left("no spec of it is kept".to_owned()),
+    }
+}
+
+fn connections(heard: &[Heard]) -> Connections<'_> {
+    let mut all = Connections::new();
+    for agent in heard {
+        for status in &agent.connections {
+            if let Ok(volume) = status.volume_id.parse() {
+                all.entry(volume).or_default().push((agent.id, status));
+            }
+        }
+    }
+    all
+}
+
+/// Above every generation that anybody keeps, also of what is not taken over.
+fn newest_epoch(heard: &[Heard]) -> u64 {
+    let epoch = |stamp: &v1::Stamp| stamp.generation.map_or(0, |generation| generation.epoch);
+    let volumes = heard.iter().flat_map(|agent| &agent.volumes);
+    let stamps = volumes.flat_map(|status| status.volume_stamp.iter().chain(&status.export_stamp));
+    let connections = heard.iter().flat_map(|agent| &agent.connections);
+    let listed = stamps.chain(connections.filter_map(|status| status.stamp.as_ref())).map(epoch);
+    // Tombstones of what is gone are not listed, but counted there.
+    listed.chain(heard.iter().map(|agent| agent.hello.newest_epoch)).max().unwrap_or(0)
+}
+
+/// An attachment has one volume, and a server one attachment of a volume on a host.
+fn alone(volume: FoundVolume, taken: &mut BTreeSet<AttachmentId>) -> Result<FoundVolume, String> {
+    let ids: BTreeSet<_> = volume.attachments.iter().map(|row| row.id).collect();
+    if let Some(id) = ids.intersection(taken).next() {
+        return Err(format!("attachment {id} is one of another volume, too"));
+    }
+    let mut places = BTreeSet::new();
+    for row in &volume.attachments {
+        if let (Some(instance), Some(host)) = (row.instance, &row.host)
+            && !places.insert((instance, host))
+        {
+            return Err(format!("server {instance} has two attachments on host {host}"));
+        }
+    }
+    taken.extend(ids);
+    Ok(volume)
+}
+
+/// The Fibre Channel numbers of what was taken over, by agent: none may be two volumes' or two ports'.
+#[derive(Default)]
+struct Numbers {
+    slots: BTreeMap<(AgentId, Wwpn), InitiatorSlot>,
+    ports: BTreeMap<(AgentId, InitiatorSlot), Wwpn>,
+    luns: BTreeSet<(AgentId, Wwpn, Lun)>,
+}
+
+impl Numbers {
+    fn take(&mut self, volume: FoundVolume) -> Result<FoundVolume, String> {
+        let agent = volume.row.agent;
+        for (port, slot) in &volume.slots {
+            let own = self.slots.get(&(agent, *port)).is_some_and(|known| known != slot);
+            let other = self.ports.get(&(agent, *slot)).is_some_and(|known| known != port);
+            if own || other {
+                return Err(format!("port {port} has slot {slot} there, and another volume says otherwise"));
+            }
+        }
+        let of_row = |row: &AttachmentRow| Some((row.initiator.as_ref()?.ports()?.clone(), row.lun?));
+        let luns: BTreeSet<_> = volume
+            .attachments
+            .iter()
+            .filter_map(of_row)
+            .flat_map(|(ports, lun)| ports.iter().map(|port| (agent, port, lun)).collect::<Vec<_>>())
+            .collect();
+        if let Some((_, port, lun)) = luns.intersection(&self.luns).next() {
+            return Err(format!("LUN {lun} of port {port} is another volume's, too"));
+        }
+        for (port, slot) in &volume.slots {
+            self.slots.insert((agent, *port), *slot);
+            self.ports.insert((agent, *slot), *port);
+        }
+        self.luns.extend(luns);
+        Ok(volume)
+    }
+}
+
+fn spec_row(stamp: Stamp, body: Option<Vec<u8>>, opaque: &[u8]) -> SpecRow {
+    let wish = Wish { body, opaque: opaque.to_vec(), hard: false, digest: stamp.digest.clone() };
+    SpecRow { stamp, wish, settled: false }
+}
+
+impl All<'_> {
+    fn volume(&self, agent: &Heard, id: VolumeId, status: &v1::VolumeStatus) -> Result<FoundVolume, String> {
+        let corrupt = || "what is kept beside its spec cannot be read".to_owned();
+        let kept = KeptVolume::from_bytes(&status.volume_opaque).ok_or_else(corrupt)?;
+        let stamp = wire::stamp(status.volume_stamp.as_ref()).ok_or("its stamp cannot be read")?;
+        let spec = status.volume_spec.as_ref().ok_or("its spec is missing")?;
+        if spec.size_bytes != u64::from(kept.size_gib) * GIB {
+            return Err(format!(
+                "its spec says {} bytes, and beside it stand {} GiB",
+                spec.size_bytes, kept.size_gib
+            ));
+        }
+        let mut specs =
+            vec![(Kind::Volume, spec_row(stamp, Some(spec.encode_to_vec()), &status.volume_opaque))];
+        let seen = status.export.as_ref().and_then(wire::export);
+        let mut row = self.row(agent, id, status, &kept, spec);
+        if let Some(seen) = &seen {
+            row.target = Some(seen.target.clone());
+            row.naa = Some(seen.naa.clone());
+            row.portals.clone_from(&seen.portals);
+            row.fc_ports = seen.fc.iter().filter(|port| port.serves).map(|port| port.port.wwpn).collect();
+        }
+        let mut found = FoundVolume {
+            row,
+            attachments: Vec::new(),
+            nexuses: Vec::new(),
+            slots: BTreeMap::new(),
+            specs: Vec::new(),
+            revoked: BTreeSet::new(),
+            rewish: false,
+            kept,
+        };
+        if let Some(stamp) = wire::stamp(status.export_stamp.as_ref()) {
+            let body = status.export_spec.as_ref().map(Message::encode_to_vec);
+            specs.push((Kind::Export, spec_row(stamp.clone(), body, &status.export_opaque)));
+            // A tombstone is of a delete that had begun, and whose second half was never sent.
+            found.rewish = status.export_spec.is_none();
+            if let Some(spec) = &status.export_spec {
+                let export = mooring_api::export_from_wire(id, spec)
+                    .map_err(|error| format!("its export makes no sense: {error}"))?;
+                self.attachments(&mut found, &export, &stamp, seen.as_ref(), &status.export_opaque)?;
+            }
+        }
+        found.specs = specs;
+        self.connections_of(&mut found);
+        Ok(found)
+    }
+
+    fn row(
+        &self,
+        agent: &Heard,
+        id: VolumeId,
+        status: &v1::VolumeStatus,
+        kept: &KeptVolume,
+        spec: &v1::VolumeSpec,
+    ) -> VolumeRow {
+        let report = status.volume.as_ref().and_then(wire::volume);
+        let (operation, fault) = operation(report.as_ref(), status.export_stamp.is_some());
+        let grows_from = report.as_ref().and_then(|report| grows_from(report, kept.size_gib));
+        let operation = operation.or(grows_from.map(|_| Operation::Extending));
+        let zone = kept.zone.as_deref().or(agent.entry.zone.as_deref()).unwrap_or(ZONE_DEFAULT);
+        VolumeRow {
+            id,
+            name: kept.name.clone(),
+            description: kept.description.clone(),
+            size_gib: kept.size_gib,
+            type_id: kept.type_id,
+            multiattach: kept.multiattach,
+            operation,
+            status: VolumeStatus::Available,
+            attach_status: AttachStatus::Detached,
+            project: kept.project.clone(),
+            user: kept.user.clone(),
+            metadata: kept.metadata.clone(),
+            agent: agent.id,
+            pool: spec.group.clone(),
+            target: None,
+            naa: None,
+            portals: Vec::new(),
+            fc_ports: BTreeSet::new(),
+            review: None,
+            created_at: kept.created_us.map_or(self.now, time_of),
+            updated_at: None,
+            fault,
+            bootable: kept.bootable,
+            readonly: kept.readonly,
+            zone: zone.to_owned(),
+            reserved: 0,
+            holds: 0,
+            holds_until: None,
+            said_status: None,
+            hints: serde_json::Map::new(),
+            tried: Vec::new(),
+            grows_from,
+        }
+    }
+
+    /// The attachments of an export, from its grants and what is kept beside them.
+    fn attachments(
+        &self,
+        found: &mut FoundVolume,
+        export: &ExportSpec,
+        stamp: &Stamp,
+        seen: Option<&ExportReport>,
+        opaque: &[u8],
+    ) -> Result<(), String> {
+        let kept = KeptExport::from_bytes(opaque).ok_or("what is kept beside its export cannot be read")?;
+        let truncated = kept.truncated;
+        let mut kept: BTreeMap<_, _> = kept.attachments.into_iter().map(|one| (one.id, one)).collect();
+        for grant in &export.grants {
+            let chap =
+                grant.chap.clone().ok_or_else(|| format!("{} is granted without CHAP", grant.initiator))?;
+            found.nexuses.push((grant.initiator.clone(), Nexus(chap)));
+        }
+        for grant in granted(export)? {
+            let one = match kept.remove(&grant.attachment) {
+                Some(one) => one,
+                None if truncated => KeptAttachment::bare(grant.attachment, grant.mode),
+                None => return Err(format!("nothing is kept of its attachment {}", grant.attachment)),
+            };
+            let mut row = self.attachment(&found.row, &grant, one, seen);
+            row.wished_at = stamp.generation;
+            found.rewish |= row.native.is_some() && !self.is_heard(row.native);
+            found.attachments.push(row);
+        }
+        found.slots = export.fc.grants.iter().map(|grant| (grant.initiator, grant.slot)).collect();
+        if let Some(id) = kept.keys().next() {
+            return Err(format!("attachment {id} is kept beside its export, and has no grant in it"));
+        }
+        found.attachments.sort_by_key(|row| (row.created_at, row.id));
+        let none = || Abort::from(Refusal::Internal("no credentials".to_owned()));
+        let nexuses: BTreeMap<_, _> = found.nexuses.iter().map(|(of, nexus)| (of, nexus)).collect();
+        let own = wishes::export_spec(
+            export.volume,
+            &found.attachments,
+            |initiator| nexuses.get(initiator).map(|nexus| nexus.0.clone()).ok_or_else(none),
+            |port| found.slots.get(&port).copied().ok_or_else(none),
+        );
+        if own.ok().map(sorted) != Some(sorted(export.clone())) {
+            return Err(
+                "what is kept of its attachments does not make the grants that its agent keeps".to_owned()
+            );
+        }
+        Ok(())
+    }
+
+    fn is_heard(&self, agent: Option<AgentId>) -> bool {
+        agent.is_some_and(|id| self.heard.iter().any(|agent| agent.id == id))
+    }
+
+    /// The wish of a host's connection to a volume.
+    fn connection(&self, volume: VolumeId, host: AgentId) -> Option<&v1::ConnectionSpec> {
+        let of = self.connections.get(&volume)?.iter().find(|(agent, _)| *agent == host)?;
+        of.1.spec.as_ref()
+    }
+
+    fn attachment(
+        &self,
+        volume: &VolumeRow,
+        grant: &Granted,
+        kept: KeptAttachment,
+        seen: Option<&ExportReport>,
+    ) -> AttachmentRow {
+        let id = kept.id;
+        let has = |host: AgentId| self.connection(volume.id, host).is_some_and(|spec| wishes_for(spec, id));
+        // Where little is kept, the host that has it says that it is one of ours.
+        let ours = || {
+            let by_name =
+                |agent: &&Heard| agent.initiator.as_ref().is_some_and(|own| grant.initiators == *own);
+            self.heard.iter().find(by_name).map(|agent| agent.id).filter(|host| has(*host))
+        };
+        let native = kept.native.or_else(ours);
+        let name = |id| self.heard.iter().find(|agent| agent.id == id).map(|agent| agent.entry.name.clone());
+        let host = kept.host.or_else(|| native.and_then(name));
+        // A host that does not have it was to get it, or has let go of it.
+        let connected = native.is_some_and(|host| has(host) || !self.is_heard(native));
+        let enters = native.is_some() && !connected;
+        let granted = seen
+            .is_some_and(|seen| grant.initiators.each().all(|one| seen_mode(seen, &one) == Some(grant.mode)));
+        let said = || {
+            let said = match &grant.initiators {
+                Initiators::Iscsi(iqn) => json!({ "initiator": iqn, "host": host }),
+                Initiators::Fc(ports) => json!({ "wwpns": ports.iter().collect::<Vec<_>>(), "host": host }),
+            };
+            said.as_object().cloned().unwrap_or_default()
+        };
+        let connector = native.is_none().then(|| kept.connector.unwrap_or_else(said));
+        let project = kept.project.unwrap_or_else(|| volume.project.clone());
+        AttachmentRow {
+            instance: kept.instance,
+            mode: kept.mode,
+            status: if enters { AttachmentStatus::Attaching } else { AttachmentStatus::Attached },
+            connector,
+            initiator: Some(grant.initiators.clone()),
+            lun: grant.lun,
+            host,
+            mountpoint: kept.mountpoint,
+            native,
+            grant_wanted: true,
+            granted: !enters && granted,
+            held: true,
+            connect_wanted: connected,
+            connect_ever: connected,
+            ..AttachmentRow::reserved(id, volume.id, &project, kept.created_us.map_or(self.now, time_of))
+        }
+    }
+
+    /// The connections of hosts that were heard.
+    fn connections_of(&self, found: &mut FoundVolume) {
+        for (host, status) in self.connections.get(&found.row.id).into_iter().flatten() {
+            let Some(stamp) = wire::stamp(status.stamp.as_ref()) else { continue };
+            let body = status.spec.as_ref().map(Message::encode_to_vec);
+            found.specs.push((Kind::Connection(*host), spec_row(stamp, body, &status.opaque)));
+            let Some(spec) = &status.spec else { continue };
+            let granted = found.nexuses.iter().any(|(initiator, _)| initiator.as_str() == spec.initiator);
+            if !granted {
+                found.revoked.insert(*host);
+            }
+            let wanted =
+                found.attachments.iter().filter(|row| row.native == Some(*host) && row.connect_wanted);
+            let wanted: BTreeSet<_> = wanted.map(|row| row.id.to_string()).collect();
+            let has: BTreeSet<_> = spec.attachments.iter().map(|wish| wish.attachment_id.clone()).collect();
+            found.rewish |= wanted != has;
+        }
+    }
+
+    fn unknown_hosts(&self, volume: &FoundVolume) -> Vec<String> {
+        let unknown = |row: &&AttachmentRow| row.native.is_some() && !self.is_heard(row.native);
+        let text = |row: &AttachmentRow| {
+            let host = row.host.as_deref().unwrap_or("a host without a name");
+            format!("attachment {}: its host, {host}, was not heard; it is taken for attached there", row.id)
+        };
+        volume.attachments.iter().filter(unknown).map(text).collect()
+    }
+
+    fn count_connections(&self, volumes: &[FoundVolume], reports: &mut [AgentReport]) {
+        let known: BTreeSet<_> = volumes.iter().map(|volume| volume.row.id).collect();
+        for (agent, report) in self.heard.iter().zip(reports) {
+            for status in &agent.connections {
+                let id = &status.volume_id;
+                if status.stamp.is_none() {
+                    report
+                        .notes
+                        .push(format!("connection to volume {id}: a session of ours that no spec names"));
+                } else if id.parse().is_ok_and(|id| known.contains(&id)) {
+                    report.connections += usize::from(status.spec.is_some());
+                } else {
+                    report.notes.push(format!(
+                        "connection to volume {id}: its volume is not taken over: it stays as it is"
+                    ));
+                }
+            }
+        }
+    }
+}
+
+fn wishes_for(spec: &v1::ConnectionSpec, id: AttachmentId) -> bool {
+    let id = id.to_string();
+    spec.attachments.iter().any(|wish| wish.attachment_id == id)
+}
+
+/// Two exports that say the same are equal.
+fn sorted(mut spec: ExportSpec) -> ExportSpec {
+    spec.grants.iter_mut().for_each(|grant| grant.attachments.sort());
+    spec.grants.sort_by(|a, b| a.initiator.cmp(&b.initiator));
+    spec.fc.grants.iter_mut().for_each(|grant| grant.attachments.sort());
+    spec.fc.grants.sort_by_key(|grant| grant.initiator);
+    spec
+}
+
+/// What one attachment is granted.
+struct Granted {
+    attachment: AttachmentId,
+    initiators: Initiators,
+    /// Of its nexus.
+    mode: Mode,
+    lun: Option<Lun>,
+}
+
+/// The grants of an export, by attachment: over Fibre Channel one has a grant for each port of its host.
+fn granted(export: &ExportSpec) -> Result<Vec<Granted>, String> {
+    let mut all = Vec::new();
+    let some = |initiator: &dyn std::fmt::Display, attachments: &[AttachmentId]| match attachments {
+        [] => Err(format!("{initiator} is granted without an attachment")),
+        _ => Ok(()),
+    };
+    for grant in &export.grants {
+        some(&grant.initiator, &grant.attachments)?;
+        let initiators = Initiators::Iscsi(grant.initiator.clone());
+        let of = |id: &AttachmentId| Granted {
+            attachment: *id,
+            initiators: initiators.clone(),
+            mode: grant.mode,
+            lun: None,
+        };
+        all.extend(grant.attachments.iter().map(of));
+    }
+    let mut over_fc: BTreeMap<AttachmentId, Vec<&FcGrant>> = BTreeMap::new();
+    for grant in &export.fc.grants {
+        some(&grant.initiator, &grant.attachments)?;
+        for id in &grant.attachments {
+            over_fc.entry(*id).or_default().push(grant);
+        }
+    }
+    for (attachment, grants) in over_fc {
+        let luns: BTreeSet<_> = grants.iter().map(|grant| grant.lun).collect();
+        let (Some(lun), 1) = (luns.first(), luns.len()) else {
+            return Err(format!("attachment {attachment} has several LUNs"));
+        };
+        let Some(ports) = HostPorts::new(grants.iter().map(|grant| grant.initiator)) else { continue };
+        // Of a host that shares only some of its ports with another attachment, modes may differ: its own is kept beside.
+        let mode = grants.iter().map(|grant| grant.mode).max().unwrap_or(Mode::ReadOnly);
+        all.push(Granted { attachment, initiators: Initiators::Fc(ports), mode, lun: Some(*lun) });
+    }
+    Ok(all)
+}
+
+/// Where a volume stands. One that was ever to be exported was there: whatever is wrong with it now, it is never made anew.
+fn operation(report: Option<&VolumeReport>, exported: bool) -> (Option<Operation>, Option<String>) {
+    if exported {
+        return (None, None);
+    }
+    match report.map(|report| (report.phase, &report.problems)) {
+        Some((Phase::Ready, _)) => (None, None),
+        Some((Phase::Failed, problems)) => {
+            let text = problems
+                .iter()
+                .map(|it| format!("{}: {}", it.object, it.text))
+                .collect::<Vec<_>>()
+                .join("; ");
+            (Some(Operation::Error), Some(text))
+        }
+        Some(_) | None => (Some(Operation::Creating), None),
+    }
+}
+
+/// The size of a volume that is there and smaller than it is wanted: its growth was under way.
+fn grows_from(report: &VolumeReport, wanted_gib: u32) -> Option<u32> {
+    let gib = u32::try_from(report.size.0 / GIB).ok().filter(|gib| (1..wanted_gib).contains(gib));
+    gib.filter(|_| report.phase == Phase::Ready)
+}
+
+/// The types of these volumes: as the newest of them keeps each.
+fn types(volumes: &[FoundVolume]) -> (Vec<FoundType>, Vec<String>) {
+    let mut newest: BTreeMap<Uuid, &FoundVolume> = BTreeMap::new();
+    let mut notes = Vec::new();
+    let mut differ = BTreeSet::new();
+    for volume in volumes {
+        let rank = |of: &FoundVolume| (of.kept.volume_type.is_some(), of.row.created_at);
+        let known = newest.entry(volume.row.type_id).or_insert(volume);
+        let says = |of: &FoundVolume| (of.kept.type_name.clone(), of.kept.volume_type.clone());
+        if says(known) != says(volume) {
+            differ.insert(volume.row.type_id);
+        }
+        if rank(volume) > rank(known) {
+            *known = volume;
+        }
+    }
+    let mut names = BTreeSet::new();
+    let mut types = Vec::new();
+    for (id, volume) in newest {
+        let kept = &volume.kept;
+        let mut name = kept.type_name.clone().unwrap_or_else(|| id.to_string());
+        if !names.insert(name.clone()) {
+            notes.push(format!("type {id} was called {name}, as another one: it is called {id} now"));
+            name = id.to_string();
+        }
+        if differ.contains(&id) {
+            notes.push(format!(
+                "type {name} was changed after some of its volumes: it is as its newest volume has it"
+            ));
+        }
+        let kept = kept.volume_type.clone().unwrap_or_else(|| {
+            notes.push(format!(
+                "type {name}: its extra specs are not kept, but for multiattach: set them again"
+            ));
+            let shared = kept.multiattach.then(|| ("multiattach".to_owned(), "<is> True".to_owned()));
+            let extra_specs = shared.into_iter().collect();
+            KeptType { description: None, is_public: true, extra_specs, projects: Vec::new() }
+        });
+        let KeptType { description, is_public, extra_specs, projects } = kept;
+        types.push(FoundType { of: VolumeType { id, name, description, is_public, extra_specs }, projects });
+    }
+    (types, notes)
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_model::{ByteSize, Cure, Problem};
+
+    use super::*;
+
+    fn report(phase: Phase) -> VolumeReport {
+        let problem =
+            Problem { object: "vg0".to_owned(), text: "a disk is gone".to_owned(), cure: Cure::Operator };
+        VolumeReport {
+            id: VolumeId::from_u128(1),
+            phase,
+            group: "vg0".to_owned(),
+            size: ByteSize(GIB),
+            device: None,
+            zeroed: None,
+            problems: vec![problem],
+        }
+    }
+
+    #[test]
+    fn what_was_ever_exported_is_there_whatever_its_agent_says_now() {
+        use Phase::{Creating, Deleting, Failed, Gone, Orphan, Ready};
+        for phase in [Creating, Ready, Deleting, Gone, Failed, Orphan] {
+            assert_eq!(operation(Some(&report(phase)), true), (None, None), "{phase}");
+        }
+        assert_eq!(operation(None, true), (None, None));
+        // Only what nobody can ever have written to is made anew, perhaps elsewhere; and not what failed for a reason.
+        assert_eq!(operation(Some(&report(Ready)), false).0, None);
+        assert_eq!(operation(Some(&report(Creating)), false).0, Some(Operation::Creating));
+        let (failed, why) = operation(Some(&report(Failed)), false);
+        assert_eq!((failed, why.as_deref()), (Some(Operation::Error), Some("vg0: a disk is gone")));
+    }
+
+    #[test]
+    fn what_is_smaller_than_it_is_wanted_was_growing() {
+        let seen = |phase, bytes| VolumeReport { size: ByteSize(bytes), ..report(phase) };
+        assert_eq!(grows_from(&seen(Phase::Ready, GIB), 3), Some(1));
+        assert_eq!(grows_from(&seen(Phase::Ready, 3 * GIB), 3), None);
+        // Rounded up to whole extents; or not there.
+        assert_eq!(grows_from(&seen(Phase::Ready, 3 * GIB + 4096), 3), None);
+        assert_eq!(grows_from(&seen(Phase::Creating, 0), 3), None);
+    }
+
+    #[test]
+    fn an_agent_that_does_not_give_its_specs_back_is_not_taken_for_one_that_keeps_none() {
+        let stamp = Some(v1::Stamp::default());
+        let spec = Some(v1::VolumeSpec::default());
+        let status = |phase: v1::Phase, stamp: &Option<v1::Stamp>, spec: &Option<v1::VolumeSpec>| {
+            let mut volume = v1::VolumeReport::default();
+            volume.set_phase(phase);
+            let (volume, volume_stamp, volume_spec) = (Some(volume), stamp.clone(), spec.clone());
+            claim(&v1::VolumeStatus { volume, volume_stamp, volume_spec, ..Default::default() })
+        };
+        for phase in [v1::Phase::Ready, v1::Phase::Creating, v1::Phase::Failed, v1::Phase::Unspecified] {
+            assert!(matches!(status(phase, &stamp, &spec), Claim::Wanted));
+            assert!(matches!(status(phase, &stamp, &None), Claim::Outdated));
+            assert!(matches!(status(phase, &None, &None), Claim::Left(_)));
+        }
+        for phase in [v1::Phase::Orphan, v1::Phase::Deleting, v1::Phase::Gone] {
+            assert!(matches!(status(phase, &stamp, &None), Claim::Left(_)));
+            assert!(matches!(status(phase, &None, &None), Claim::Left(_)));
+        }
+    }
+}

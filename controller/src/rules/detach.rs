@@ -1,0 +1,61 @@
+//! Who may be cut off, and who goes along.
+//!
+//! What must never happen here: an attachment cut that nobody named; a server's disk pulled by its own user behind the back
+//! of the compute service; "no session is live" concluded from a report that is missing.
+
+use mooring_model::AttachmentId;
+use uuid::Uuid;
+
+use super::Existing;
+use crate::initiators::Initiators;
+
+/// Who goes along when one attachment is forced away. The target cuts the nexus (volume, initiator) as a whole.
+///
+/// Siblings that are leaving anyway and still hold the grant go in the same act, or they would keep it alive. One that is in use
+/// refuses, unless the caller widens the act to the host (`widen`): then every attachment of the nexus goes.
+pub fn may_force(
+    id: AttachmentId,
+    initiator: &Initiators,
+    existing: &[Existing],
+    widen: bool,
+) -> Result<Vec<AttachmentId>, String> {
+    let siblings = existing.iter().filter(|other| other.id != id && other.shares(initiator));
+    if widen {
+        return Ok(siblings.map(|other| other.id).collect());
+    }
+    let holding: Vec<_> = siblings.filter(|other| other.granted).collect();
+    match holding.iter().find(|other| !other.is_leaving()) {
+        None => Ok(holding.iter().map(|other| other.id).collect()),
+        Some(other) => Err(format!(
+            "attachment {} ({}) shares the access of {initiator} to this volume: force cuts both; detach that one first, or \
+             cut every attachment of the host to it, with widen=host (mooring detach {id} --force --widen)",
+            other.id, other.status
+        )),
+    }
+}
+
+/// What decides whether an attachment may be deleted (CVE-2023-2088).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deletion {
+    /// A valid service token came along: the compute service itself asks.
+    pub service: bool,
+    /// The attachment's server.
+    pub instance: Option<Uuid>,
+    /// It was connected once: it got connection info, or its host was told to connect.
+    pub connected: bool,
+    /// A session of its nexus is live, as the storage agent says. `None`: there is no report to tell from.
+    pub live: Option<bool>,
+}
+
+/// Whether an attachment may be deleted: by the compute service; or when no server has it, or it never was connected, or
+/// the storage agent sees that no session of its nexus is live. The text of the refusal (409) is the one that clients know.
+///
+/// A disk that is taken from a running server leaves the host with a device whose place another volume may take.
+pub fn deletion_allowed(deletion: Deletion) -> Result<(), String> {
+    match deletion.instance {
+        Some(instance) if !deletion.service && deletion.connected && deletion.live != Some(false) => {
+            Err(format!("Detach volume from instance {instance} using the Compute API"))
+        }
+        _ => Ok(()),
+    }
+}

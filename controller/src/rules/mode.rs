@@ -1,0 +1,90 @@
+//! Who may write: the mode of an attachment, and of the nexus that it shares.
+//!
+//! What must never happen here: a mode that is wider than what was asked for; writes to a volume whose flag says read only;
+//! a flag that is read as set because its text is not empty.
+
+use std::collections::BTreeMap;
+
+use mooring_model::{AttachmentId, Mode};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::Existing;
+use super::types::{self, MIXED_MODES};
+use crate::initiators::Initiators;
+
+/// Whether the `readonly` key of a volume's admin metadata is set. It is a text and read as a boolean, in all of its spellings.
+/// A text that is no boolean counts as set: that is the narrower side.
+pub fn is_readonly(flag: Option<&str>) -> bool {
+    flag.is_some_and(|text| !text.trim().is_empty() && types::boolean(text) != Some(false))
+}
+
+/// The mode of a new attachment: the argument, else the connector's, else that of a sibling of the same server, else ro for
+/// a volume whose `readonly` flag is set, else rw.
+///
+/// A volume with the flag is never written: whoever asks for rw is refused, and a sibling's rw is not inherited.
+pub fn mode(
+    argument: Option<Mode>,
+    connector: Option<&Map<String, Value>>,
+    instance: Option<Uuid>,
+    existing: &[Existing],
+    readonly: bool,
+) -> Result<Mode, String> {
+    let asked = match argument {
+        Some(mode) => Some(mode),
+        None => of_connector(connector)?,
+    };
+    if let Some(mode) = asked {
+        if readonly && mode == Mode::ReadWrite {
+            return Err("Invalid volume: the volume is read only (its readonly flag is set): it can be attached with mode \
+                        ro only."
+                .to_owned());
+        }
+        return Ok(mode);
+    }
+    let sibling = existing.iter().find(|other| instance.is_some() && other.instance == instance);
+    let widest = if readonly { Mode::ReadOnly } else { Mode::ReadWrite };
+    Ok(sibling.map_or(widest, |sibling| sibling.mode.min(widest)))
+}
+
+fn of_connector(connector: Option<&Map<String, Value>>) -> Result<Option<Mode>, String> {
+    // Clients send a missing mode as JSON null or as its text.
+    match connector.and_then(|connector| connector.get("mode")) {
+        Some(Value::String(word)) if word != "null" => {
+            word.parse().map(Some).map_err(|error: mooring_model::ParseModeError| {
+                format!("Invalid input received: connector mode: {error}")
+            })
+        }
+        None | Some(Value::Null | Value::String(_)) => Ok(None),
+        Some(_) => Err("Invalid input received: connector mode: want rw or ro".to_owned()),
+    }
+}
+
+/// What a nexus may do: rw if any of its attachments is.
+pub fn effective_mode(modes: impl IntoIterator<Item = Mode>) -> Option<Mode> {
+    modes.into_iter().max()
+}
+
+/// Whether an attachment of this mode may share its nexus. The target enforces one mode per nexus, so that ro beside rw is
+/// served as rw. That is allowed, and reported, unless the type is strict: extra spec `mooring:mixed_modes` = `<is> False`.
+/// `own` is the attachment itself, when it is there already.
+pub fn may_mix(
+    specs: &BTreeMap<String, String>,
+    own: Option<AttachmentId>,
+    initiator: &Initiators,
+    mode: Mode,
+    existing: &[Existing],
+) -> Result<(), String> {
+    if !types::is_strict(specs) {
+        return Ok(());
+    }
+    let shares = |other: &&Existing| Some(other.id) != own && other.shares(initiator) && other.is_live();
+    match existing.iter().filter(shares).find(|other| other.mode != mode) {
+        None => Ok(()),
+        Some(other) => Err(format!(
+            "attachment {} has mode {} from {initiator}, and the volume's type ({MIXED_MODES} is <is> False) does not allow \
+             {mode} beside it on one host: use mode {}, another host, or detach that one first",
+            other.id, other.mode, other.mode
+        )),
+    }
+}

@@ -1,0 +1,149 @@
+//! When a volume may get another type, as one ordered verdict.
+//!
+//! Everything is known before anything is answered: whether the volume's pool can serve the new type, too. So a retype is
+//! refused at once or done at once, and [`Change`] holds the type and the flag that are written together.
+//!
+//! What must never happen here: a volume whose flag differs from its type's because a retype failed half way; a flag that
+//! changes under a live attachment; a check left out because an earlier one was harmless.
+
+use uuid::Uuid;
+
+use super::{Operation, types};
+use crate::domain::{VolumeStatus, VolumeType};
+use crate::quota::Over;
+
+/// May the volume move to another pool?
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MigrationPolicy {
+    /// No. The default.
+    #[default]
+    Never,
+    /// Where its own pool cannot serve the new type.
+    OnDemand,
+}
+
+impl MigrationPolicy {
+    /// From the word in a request.
+    pub fn from_word(word: &str) -> Option<Self> {
+        match word {
+            "never" => Some(Self::Never),
+            "on-demand" => Some(Self::OnDemand),
+            _ => None,
+        }
+    }
+}
+
+/// What decides, all of it read in the transaction that writes the change.
+#[derive(Debug, Clone)]
+pub struct Retype<'a> {
+    /// The policy `volume:retype` lets the caller do it.
+    pub may_retype: bool,
+    /// The policy `volume:multiattach` lets the caller have shared volumes.
+    pub may_multiattach: bool,
+    /// As the caller named the new type, for the answer.
+    pub named: &'a str,
+    /// The new type. `None`: there is none that the caller may see.
+    pub new_type: Option<&'a VolumeType>,
+    /// The volume's type now.
+    pub old_type: Uuid,
+    /// The volume's own flag, which is what counts: the old type may say otherwise.
+    pub multiattach: bool,
+    /// GiB.
+    pub size_gib: u32,
+    /// The volume's status, derived.
+    pub status: VolumeStatus,
+    /// What runs on it, or how that ended.
+    pub operation: Option<Operation>,
+    /// What the quotas of the new type say.
+    pub quota: Result<(), Over>,
+    /// May it move?
+    pub migration: MigrationPolicy,
+    /// Whether its pool can serve the new type (`schedule::fits`), and why not.
+    pub fits: Result<(), String>,
+}
+
+/// Why not. Each is one status code of the API.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// 403.
+    #[error("Policy doesn't allow {0} to be performed.")]
+    Forbidden(&'static str),
+    /// 404.
+    #[error("Volume type {0} could not be found.")]
+    NotFound(String),
+    /// 400.
+    #[error("{0}")]
+    Invalid(String),
+    /// 413.
+    #[error(transparent)]
+    Over(Over),
+    /// 501.
+    #[error("{0}")]
+    Later(String),
+}
+
+/// What is written, in one transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// The volume's type from now on.
+    pub type_id: Uuid,
+    /// Its flag from now on.
+    pub multiattach: bool,
+}
+
+/// Whether a volume may get its new type. The checks come in the order of the Block Storage API: the first that fails answers.
+pub fn retype(wish: &Retype<'_>) -> Result<Change, Refused> {
+    if !wish.may_retype {
+        return Err(Refused::Forbidden("volume:retype"));
+    }
+    let new_type = wish.new_type.ok_or_else(|| Refused::NotFound(wish.named.chars().take(255).collect()))?;
+    let specs = &new_type.extra_specs;
+    types::check_size(specs, &new_type.name, wish.size_gib).map_err(Refused::Invalid)?;
+    let multiattach = types::is_multiattach(specs);
+    check_flag(wish, multiattach)?;
+    if types::check_encryption(specs).is_err() {
+        return Err(Refused::Invalid(
+            "Invalid input received: Retype requested both encryption and multi-attach, which is not supported."
+                .to_owned(),
+        ));
+    }
+    wish.quota.clone().map_err(Refused::Over)?;
+    let rests = matches!(wish.status, VolumeStatus::Available | VolumeStatus::InUse);
+    if !rests || wish.operation.is_some() || new_type.id == wish.old_type {
+        return Err(Refused::Invalid(
+            "Invalid volume: Retype needs volume to be in available or in-use state, not be part of an active migration or \
+             a consistency group, requested type has to be different that the one from the volume, and for in-use volumes \
+             front-end qos specs cannot change."
+                .to_owned(),
+        ));
+    }
+    match (&wish.fits, wish.migration) {
+        (Ok(()), _) => Ok(Change { type_id: new_type.id, multiattach }),
+        (Err(why), MigrationPolicy::Never) => Err(Refused::Invalid(format!(
+            "Invalid volume: the volume's pool cannot serve the type {}, and migration_policy is never: {why}",
+            new_type.name
+        ))),
+        (Err(why), MigrationPolicy::OnDemand) => Err(Refused::Later(format!(
+            "the volume's pool cannot serve the type {}, and volumes cannot be moved to another pool yet: {why}",
+            new_type.name
+        ))),
+    }
+}
+
+/// The flag changes only while nobody is attached: a hypervisor has set its disk up by it.
+fn check_flag(wish: &Retype<'_>, multiattach: bool) -> Result<(), Refused> {
+    if multiattach == wish.multiattach {
+        return Ok(());
+    }
+    if wish.status != VolumeStatus::Available {
+        return Err(Refused::Invalid(format!(
+            "Invalid input received: Invalid volume_type passed, retypes affecting multiattach are only allowed on available \
+             volumes, the specified volume however currently has a status of: {}.",
+            wish.status
+        )));
+    }
+    if multiattach && !wish.may_multiattach {
+        return Err(Refused::Forbidden("volume:multiattach"));
+    }
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! Over which transport a host reaches a volume: what its connector offers, what the caller and the volume's type ask for, and
+//! what the storage agent serves.
+//!
+//! iSCSI where both would do: it is what every agent serves, and what a connector meant before there was a choice. Fibre
+//! Channel where the caller or the type says so, or where nothing else is common ([decision
+//! 27](../../../docs/decisions/0027-a-host-has-one-transport-per-attachment.md)).
+//!
+//! What must never happen here: a transport that one of them did not name; a connector's garbage taken for a port.
+
+use mooring_model::limit::FC_PORTS_PER_HOST_MAX;
+use mooring_model::{Iqn, Wwpn};
+use serde_json::{Map, Value};
+
+use super::types::Specs;
+use crate::initiators::{HostPorts, Initiators};
+use crate::schedule::specs::satisfies;
+
+/// The extra spec, the capability, and the key of a connector that name a transport.
+pub const STORAGE_PROTOCOL: &str = "storage_protocol";
+
+/// How blocks travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Transport {
+    /// iSCSI.
+    Iscsi,
+    /// Fibre Channel.
+    Fc,
+}
+
+impl Transport {
+    /// All of them, the first choice first.
+    pub const ALL: [Self; 2] = [Self::Iscsi, Self::Fc];
+
+    /// Its name on the wire to agents, and in Mooring's own API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Iscsi => "iscsi",
+            Self::Fc => "fc",
+        }
+    }
+
+    /// That of these names.
+    pub const fn of(initiators: &Initiators) -> Self {
+        match initiators {
+            Initiators::Iscsi(_) => Self::Iscsi,
+            Initiators::Fc(_) => Self::Fc,
+        }
+    }
+
+    /// Its spellings in the Block Storage API; the first one is shown.
+    pub const fn spellings(self) -> &'static [&'static str] {
+        match self {
+            Self::Iscsi => &["iSCSI", "iscsi"],
+            Self::Fc => &["FC", "fibre_channel", "fc"],
+        }
+    }
+
+    /// From any of its spellings.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.spellings().contains(&word))
+    }
+
+    /// A type with these extra specs takes it.
+    pub fn is_allowed(self, specs: &Specs) -> bool {
+        let values: Value = self.spellings().iter().copied().collect();
+        let scoped = format!("capabilities:{STORAGE_PROTOCOL}");
+        [STORAGE_PROTOCOL, scoped.as_str()]
+            .into_iter()
+            .filter_map(|key| specs.get(key))
+            .all(|wanted| satisfies(&values, wanted))
+    }
+}
+
+/// What a host could log in with.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Offer {
+    /// Its iSCSI name.
+    pub iscsi: Option<Iqn>,
+    /// Its Fibre Channel ports.
+    pub fc: Option<HostPorts>,
+    /// The transport that the caller wants.
+    pub asked: Option<Transport>,
+}
+
+impl Offer {
+    /// What a client's connector offers.
+    pub fn of_connector(connector: &Map<String, Value>) -> Result<Self, String> {
+        let wrong = |text: String| format!("Invalid input received: {text}");
+        let asked = asked(connector).map_err(wrong)?;
+        let iscsi = match connector.get("initiator").filter(|value| !value.is_null()) {
+            None => None,
+            Some(value) => Some(iqn(value).map_err(wrong)?),
+        };
+        let fc = match host_ports(connector) {
+            Ok(ports) => ports,
+            // A host that logs in over iSCSI may say of its adapters what it likes.
+            Err(_) if iscsi.is_some() && asked != Some(Transport::Fc) => None,
+            Err(text) => return Err(wrong(text)),
+        };
+        if iscsi.is_none() && fc.is_none() {
+            return Err(wrong(
+                "the connector has no initiator: iSCSI needs the host's initiator name, Fibre Channel its wwpns and wwnns"
+                    .to_owned(),
+            ));
+        }
+        Ok(Self { iscsi, fc, asked })
+    }
+
+    /// Whether an attachment that has these is of this host.
+    pub fn covers(&self, known: &Initiators) -> bool {
+        self.iscsi.as_ref().is_some_and(|iqn| known == iqn)
+            || self.fc.clone().is_some_and(|ports| known.meets(&Initiators::Fc(ports)))
+    }
+
+    fn of(&self, transport: Transport) -> Option<Initiators> {
+        match transport {
+            Transport::Iscsi => self.iscsi.clone().map(Initiators::Iscsi),
+            Transport::Fc => self.fc.clone().map(Initiators::Fc),
+        }
+    }
+
+    fn names(&self) -> String {
+        listed(Transport::ALL.into_iter().filter(|one| self.of(*one).is_some()))
+    }
+}
+
+/// What a storage agent says of its transports.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Served {
+    /// Those that it serves.
+    pub has: Vec<Transport>,
+    /// Those of them that can be reached now.
+    pub ready: Vec<Transport>,
+}
+
+fn listed(transports: impl Iterator<Item = Transport>) -> String {
+    let names: Vec<_> = transports.map(|one| one.spellings()[0]).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(" and ") }
+}
+
+/// Under which names a host is to be granted access: of the transports that all allow, the first that the storage agent is
+/// ready for, else the first that it serves at all. `agent`: its name, for the text. `served`: `None` while it has not said.
+pub fn choose(
+    offer: &Offer,
+    specs: &Specs,
+    agent: &str,
+    served: Option<&Served>,
+) -> Result<Initiators, String> {
+    let candidates: Vec<_> = Transport::ALL
+        .into_iter()
+        .filter(|one| offer.asked.is_none_or(|asked| asked == *one) && one.is_allowed(specs))
+        .filter(|one| offer.of(*one).is_some())
+        .collect();
+    // An agent that has not said anything yet serves what all do.
+    let all = Served { has: vec![Transport::Iscsi], ready: vec![Transport::Iscsi] };
+    let served = served.unwrap_or(&all);
+    let first = |of: &[Transport]| candidates.iter().copied().find(|one| of.contains(one));
+    let chosen = first(&served.ready).or_else(|| first(&served.has));
+    if let Some(found) = chosen.and_then(|one| offer.of(one)) {
+        return Ok(found);
+    }
+    let asked = offer.asked.map(|asked| format!(", and {} is asked for", asked.spellings()[0]));
+    let typed = specs.get(STORAGE_PROTOCOL).or_else(|| specs.get("capabilities:storage_protocol"));
+    let typed = typed.map(|spec| {
+        let spec: String = spec.chars().take(80).collect();
+        format!(", and the volume's type wants {STORAGE_PROTOCOL} {spec}")
+    });
+    Err(format!(
+        "Invalid input received: no common transport: the connector offers {}, storage agent {agent} serves {}{}{}",
+        offer.names(),
+        listed(served.has.iter().copied()),
+        asked.unwrap_or_default(),
+        typed.unwrap_or_default(),
+    ))
+}
+
+fn asked(connector: &Map<String, Value>) -> Result<Option<Transport>, String> {
+    let Some(value) = connector.get(STORAGE_PROTOCOL).filter(|value| !value.is_null()) else {
+        return Ok(None);
+    };
+    match value.as_str().and_then(Transport::from_word) {
+        Some(transport) => Ok(Some(transport)),
+        None => Err(format!("connector {STORAGE_PROTOCOL}: want iSCSI or FC")),
+    }
+}
+
+fn iqn(value: &Value) -> Result<Iqn, String> {
+    let text = value.as_str().ok_or("connector initiator: want a text")?;
+    // Names are compared without case, and the kernel's are lower case.
+    text.to_ascii_lowercase().parse().map_err(|error| format!("connector initiator: {error}"))
+}
+
+/// One list of names of a connector. `None`: it has none; some clients send one name without a list.
+fn names(connector: &Map<String, Value>, key: &str) -> Result<Option<Vec<Wwpn>>, String> {
+    let list = match connector.get(key) {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Array(list)) => list.as_slice(),
+        Some(one) => std::slice::from_ref(one),
+    };
+    if list.is_empty() {
+        return Ok(None);
+    }
+    if list.len() > FC_PORTS_PER_HOST_MAX {
+        return Err(format!("connector {key}: more than {FC_PORTS_PER_HOST_MAX} names"));
+    }
+    let name = |value: &Value| {
+        let text = value.as_str().ok_or_else(|| format!("connector {key}: want texts"))?;
+        text.parse().map_err(|error| format!("connector {key}: {error}"))
+    };
+    list.iter().map(name).collect::<Result<_, _>>().map(Some)
+}
+
+/// The Fibre Channel ports of a connector: it must name its nodes, too, as every host with an adapter does.
+fn host_ports(connector: &Map<String, Value>) -> Result<Option<HostPorts>, String> {
+    match (names(connector, "wwpns")?, names(connector, "wwnns")?) {
+        (None, None) => Ok(None),
+        (Some(ports), Some(_)) => Ok(HostPorts::new(ports)),
+        (Some(_), None) => Err("the connector has wwpns and no wwnns: Fibre Channel needs both".to_owned()),
+        (None, Some(_)) => Err("the connector has wwnns and no wwpns: Fibre Channel needs both".to_owned()),
+    }
+}

@@ -1,0 +1,145 @@
+//! What the extra specs of a volume type may say, and what they mean to the control plane itself.
+//!
+//! What must never happen here: two readings of one spec. `multiattach` is written in one spelling and read in one place; the
+//! scheduler's laxer operators (`schedule::specs`) only choose a pool by it.
+
+use std::collections::BTreeMap;
+
+/// The extra spec that makes a type's volumes shareable.
+pub const MULTIATTACH: &str = "multiattach";
+
+/// The extra spec that forbids ro beside rw in one nexus: `<is> False` makes a type strict.
+pub const MIXED_MODES: &str = "mooring:mixed_modes";
+
+/// The extra spec that says how volumes are encrypted at their hosts.
+pub const ENCRYPTION: &str = "encryption";
+
+/// The extra spec with a type's smallest volume, in GiB.
+pub const SIZE_MIN: &str = "provisioning:min_vol_size";
+
+/// The extra spec with a type's largest volume, in GiB.
+pub const SIZE_MAX: &str = "provisioning:max_vol_size";
+
+/// Extra specs.
+pub type Specs = BTreeMap<String, String>;
+
+/// A boolean in any spelling that clients of the API use. `None`: it is none.
+pub fn boolean(text: &str) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "true" | "t" | "yes" | "y" | "on" | "1" => Some(true),
+        "false" | "f" | "no" | "n" | "off" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// The boolean after `<is>`, in any spelling. `None`: it is not of that form.
+fn is_boolean(spec: &str) -> Option<bool> {
+    let mut words = spec.split_whitespace();
+    let (operator, value) = (words.next()?, words.next()?);
+    (operator.eq_ignore_ascii_case("<is>") && words.next().is_none()).then(|| boolean(value))?
+}
+
+/// Whether a type's volumes may be attached more than once: exactly `<is> True` in any spelling of its letters and blanks;
+/// anything else is no. The one place where this is read.
+pub fn is_multiattach(specs: &Specs) -> bool {
+    specs.get(MULTIATTACH).is_some_and(|spec| {
+        let mut words = spec.split_whitespace();
+        let is = words.next().is_some_and(|word| word.eq_ignore_ascii_case("<is>"));
+        let yes = words.next().is_some_and(|word| word.eq_ignore_ascii_case("true"));
+        is && yes && words.next().is_none()
+    })
+}
+
+/// Whether a type refuses ro beside rw in one nexus.
+pub fn is_strict(specs: &Specs) -> bool {
+    specs.get(MIXED_MODES).is_some_and(|spec| is_boolean(spec) == Some(false))
+}
+
+/// Whether a type's volumes are encrypted at their hosts. Anything but a plain no is a yes.
+pub fn is_encrypted(specs: &Specs) -> bool {
+    specs.get(ENCRYPTION).is_some_and(|spec| {
+        let no = is_boolean(spec).or_else(|| boolean(spec)) == Some(false);
+        !spec.trim().is_empty() && !no
+    })
+}
+
+/// The extra specs as they are to be written: a boolean that this control plane reads itself gets its one spelling, and what
+/// would be read as a no by one reader and as a yes by another is refused.
+pub fn normalise(mut specs: Specs) -> Result<Specs, String> {
+    for key in [MULTIATTACH, MIXED_MODES] {
+        let Some(spec) = specs.get_mut(key) else { continue };
+        *spec = match is_boolean(spec) {
+            Some(true) => "<is> True".to_owned(),
+            Some(false) => "<is> False".to_owned(),
+            None => {
+                return Err(format!(
+                    "Invalid volume type: {key} is {}: want '<is> True' or '<is> False'.",
+                    shown(spec)
+                ));
+            }
+        };
+    }
+    for key in [SIZE_MIN, SIZE_MAX] {
+        limit(&specs, key)?;
+    }
+    Ok(specs)
+}
+
+/// Whether extra specs can stand together. Of the whole set, as it would be after the change, on every path that writes any.
+pub fn check_specs(specs: &Specs) -> Result<(), String> {
+    let cacheable = specs.get("cacheable").is_some_and(|spec| {
+        let last = spec.split_whitespace().next_back().unwrap_or_default();
+        boolean(last) == Some(true)
+    });
+    // Two hosts with a cache each would read what the other has overwritten.
+    if cacheable && is_multiattach(specs) {
+        return Err("Invalid volume type: cacheable and multiattach cannot be set together.".to_owned());
+    }
+    check_encryption(specs).map_err(|text| format!("Invalid volume type: {text}"))?;
+    if let (Some(least), Some(most)) = (limit(specs, SIZE_MIN)?, limit(specs, SIZE_MAX)?)
+        && least > most
+    {
+        return Err(format!(
+            "Invalid volume type: {SIZE_MIN} ({least}) is greater than {SIZE_MAX} ({most})."
+        ));
+    }
+    Ok(())
+}
+
+/// Whether volumes of a type can be both shared and encrypted: never. Also asked when a volume is made: a type may be older
+/// than the rule. The text wants its prefix (`Invalid volume: `, …).
+pub fn check_encryption(specs: &Specs) -> Result<(), String> {
+    if is_multiattach(specs) && is_encrypted(specs) {
+        return Err("encryption and multiattach cannot be used together.".to_owned());
+    }
+    Ok(())
+}
+
+/// Whether a volume of this size may have this type.
+pub fn check_size(specs: &Specs, type_name: &str, size_gib: u32) -> Result<(), String> {
+    if let Some(least) = limit(specs, SIZE_MIN)?.filter(|least| size_gib < *least) {
+        return Err(format!(
+            "Invalid input received: Specified volume size of '{size_gib}' is less than the minimum required size of \
+             '{least}' for volume type '{type_name}'."
+        ));
+    }
+    if let Some(most) = limit(specs, SIZE_MAX)?.filter(|most| size_gib > *most) {
+        return Err(format!(
+            "Invalid input received: Specified volume size of '{size_gib}' is greater than the maximum allowable size of \
+             '{most}' for volume type '{type_name}'."
+        ));
+    }
+    Ok(())
+}
+
+fn limit(specs: &Specs, key: &str) -> Result<Option<u32>, String> {
+    let Some(spec) = specs.get(key) else { return Ok(None) };
+    spec.trim().parse().map(Some).map_err(|_| {
+        format!("Invalid volume type: {key} is {}: want a whole number of gigabytes.", shown(spec))
+    })
+}
+
+/// A value that is wrong, short enough for an error.
+fn shown(spec: &str) -> String {
+    format!("{:?}", spec.chars().take(80).collect::<String>())
+}

@@ -1,0 +1,238 @@
+//! What an agent reports, in the words of the Block Storage API: the capabilities of its pools, as the scheduler matches them and
+//! as `get_pools` and `/capabilities/{host}` show them.
+//!
+//! What must never happen here: a capability that no part of the house keeps (nothing is said to work that answers 501); a
+//! number that is newer than the report that it stands for.
+
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use mooring_api::v1;
+use mooring_model::AgentId;
+use serde_json::{Map, Value, json};
+
+use super::pool::{Capacity, Pool, Space, gib};
+use super::specs::Capabilities;
+use crate::rules::transport::{STORAGE_PROTOCOL, Transport};
+use crate::rules::types;
+
+/// The back end of every agent, between `@` and `#` of a pool's name.
+pub const BACKEND: &str = "lvm";
+
+const VENDOR: &str = "Mooring";
+
+/// What the configuration says about pools.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// `volume_backend_name`: types choose by it.
+    pub backend_name: String,
+    /// The availability zone of the agent.
+    pub zone: String,
+    /// Percent of a pool that volumes are not to take.
+    pub reserved_percentage: u8,
+    /// How often a pool may be promised to thin volumes.
+    pub max_over_subscription_ratio: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            backend_name: BACKEND.to_owned(),
+            zone: "nova".to_owned(),
+            reserved_percentage: 0,
+            max_over_subscription_ratio: 20.0,
+        }
+    }
+}
+
+/// An agent as it is known.
+#[derive(Debug, Clone, Copy)]
+pub struct Agent<'a> {
+    /// Its id.
+    pub id: AgentId,
+    /// Its name in the configuration.
+    pub name: &'a str,
+    /// What it says its software is, at hello.
+    pub software: &'a str,
+    /// Its last report.
+    pub report: &'a v1::Capabilities,
+    /// When that came.
+    pub reported_at: SystemTime,
+    /// The time now.
+    pub now: SystemTime,
+    /// It answers.
+    pub up: bool,
+    /// Its service is disabled: why.
+    pub disabled: Option<&'a str>,
+    /// It is being emptied.
+    pub drained: bool,
+    /// What the configuration says.
+    pub settings: &'a Settings,
+}
+
+/// What the controller itself knows of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Placed {
+    /// Bytes of the volumes that are placed there.
+    pub allocated: u64,
+    /// Bytes of those that are not in the report yet.
+    pub promised: u64,
+}
+
+impl Agent<'_> {
+    /// `host@backend`.
+    pub fn host(&self) -> String {
+        format!("{}@{BACKEND}", self.name)
+    }
+
+    fn age(&self) -> Duration {
+        self.now.duration_since(self.reported_at).unwrap_or_default()
+    }
+
+    /// What its volumes can be reached over now.
+    fn transports(&self) -> impl Iterator<Item = Transport> {
+        let ready = |of: &Transport| {
+            self.report.transports.iter().any(|seen| seen.ready && seen.protocol == of.as_str())
+        };
+        Transport::ALL.into_iter().filter(ready)
+    }
+
+    /// Their protocols, each in every spelling that types may use.
+    fn protocols(&self) -> Vec<&'static str> {
+        self.transports().flat_map(Transport::spellings).copied().collect()
+    }
+}
+
+/// A pool for the scheduler, with its capabilities.
+pub fn pool(agent: &Agent<'_>, reported: &v1::Pool, placed: Placed) -> Pool {
+    let settings = agent.settings;
+    let capacity = Capacity {
+        total: Space::Bytes(reported.total_bytes),
+        free: Space::Bytes(reported.free_bytes),
+        allocated: placed.allocated,
+        // Thick volumes have what they take. Foreign volumes of the group count, too.
+        provisioned: reported.total_bytes.saturating_sub(reported.free_bytes),
+        promised: placed.promised,
+        extent: reported.extent_bytes,
+        reserved_percentage: settings.reserved_percentage.min(100),
+        max_over_subscription_ratio: settings.max_over_subscription_ratio,
+        thin: !reported.thick,
+        thick: reported.thick,
+    };
+    Pool {
+        agent: agent.id,
+        host: agent.host(),
+        name: reported.name.clone(),
+        zone: settings.zone.clone(),
+        age: Some(agent.age()),
+        up: agent.up,
+        disabled: agent.disabled.map(str::to_owned),
+        drained: agent.drained,
+        multiattach: agent.report.multiattach,
+        capabilities: of_pool(agent, reported, &capacity),
+        capacity,
+        volumes: reported.volumes.into(),
+    }
+}
+
+fn of_pool(agent: &Agent<'_>, reported: &v1::Pool, capacity: &Capacity) -> Capabilities {
+    let settings = agent.settings;
+    let total = capacity.total.bytes().unwrap_or(0);
+    let free = capacity.free.bytes().unwrap_or(0);
+    let keys = [
+        ("volume_backend_name", json!(settings.backend_name)),
+        ("vendor_name", json!(VENDOR)),
+        ("driver_version", json!(agent.software)),
+        (STORAGE_PROTOCOL, json!(agent.protocols())),
+        ("pool_name", json!(reported.name)),
+        ("location_info", json!(format!("Mooring:{}:{}", agent.name, reported.name))),
+        ("total_capacity_gb", json!(gib(total))),
+        ("free_capacity_gb", json!(gib(free))),
+        ("allocated_capacity_gb", json!(gib(capacity.allocated))),
+        ("provisioned_capacity_gb", json!(gib(capacity.provisioned))),
+        ("reserved_percentage", json!(capacity.reserved_percentage)),
+        // Cinder's own reports have a text here, and its clients' schemas take it.
+        ("max_over_subscription_ratio", json!(format!("{:?}", capacity.max_over_subscription_ratio))),
+        ("thin_provisioning_support", json!(capacity.thin)),
+        ("thick_provisioning_support", json!(capacity.thick)),
+        ("total_volumes", json!(reported.volumes)),
+        ("multiattach", json!(agent.report.multiattach)),
+        ("QoS_support", json!(false)),
+        ("consistencygroup_support", json!(false)),
+        ("consistent_group_snapshot_enabled", json!(false)),
+        ("sparse_copy_volume", json!(false)),
+        ("online_extend_support", json!(true)),
+        ("filter_function", Value::Null),
+        ("goodness_function", Value::Null),
+        ("backend_state", json!(if agent.up { "up" } else { "down" })),
+        ("timestamp", json!(naive_utc(agent.reported_at))),
+        ("mooring_report_age_seconds", json!(agent.age().as_secs())),
+    ];
+    keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// Naive UTC in ISO form, as the API writes times.
+fn naive_utc(time: SystemTime) -> String {
+    let time = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
+    time.to_zoned(TimeZone::UTC).strftime("%Y-%m-%dT%H:%M:%S.%6f").to_string()
+}
+
+/// Capabilities as `get_pools` shows them: of a protocol's spellings the first one only.
+pub fn shown(capabilities: &Capabilities) -> Map<String, Value> {
+    let mut shown = capabilities.clone();
+    if let Some(protocol) = shown.get_mut(STORAGE_PROTOCOL)
+        && let Some(names) = protocol.as_array()
+    {
+        let has = |one: &Transport| names.iter().any(|name| name == one.spellings()[0]);
+        *protocol = said(Transport::ALL.into_iter().filter(has));
+    }
+    shown
+}
+
+/// Protocols in the words of the API: one is a text, as with every back end that has one; several are a list.
+fn said(transports: impl Iterator<Item = Transport>) -> Value {
+    let mut names: Vec<_> = transports.map(|one| json!(one.spellings()[0])).collect();
+    if names.len() > 1 { Value::Array(names) } else { names.pop().unwrap_or(Value::Null) }
+}
+
+/// Whether a capability is what a filter of `get_pools` asks for: the text is read as what the capability is.
+pub fn equals(capability: &Value, wanted: &str) -> bool {
+    match capability {
+        Value::Bool(yes) => types::boolean(wanted) == Some(*yes),
+        Value::Number(number) => {
+            let wanted = wanted.trim().parse::<f64>().ok();
+            number.as_f64().zip(wanted).is_some_and(|(have, want)| (have - want).abs() < f64::EPSILON)
+        }
+        Value::String(text) => text == wanted,
+        Value::Array(list) => list.iter().any(|one| equals(one, wanted)),
+        Value::Null | Value::Object(_) => false,
+    }
+}
+
+/// The answer of `/capabilities/{host}`.
+pub fn of_host(agent: &Agent<'_>) -> Value {
+    let property = |title: &str, description: &str| json!({ "title": title, "description": description, "type": "boolean" });
+    json!({
+        "namespace": format!("OS::Storage::Capabilities::{}", agent.host()),
+        "vendor_name": VENDOR,
+        "volume_backend_name": agent.settings.backend_name,
+        "pool_name": Value::Null,
+        "driver_version": agent.software,
+        "storage_protocol": said(agent.transports()),
+        "display_name": Value::Null,
+        "description": Value::Null,
+        "visibility": Value::Null,
+        "replication_targets": [],
+        "properties": {
+            "multiattach": property("Shared by hosts", "Volumes of the type may be attached any number of times: <is> True."),
+            types::MIXED_MODES: property(
+                "Read-only beside read-write on one host",
+                "Attachments of one host share one access, and it is read-write if any of them is. <is> False refuses \
+                 the mix instead.",
+            ),
+            "thin_provisioning": property("Thin provisioning", "Volumes take space as they are written."),
+        },
+        "mooring_report_age_seconds": agent.age().as_secs(),
+    })
+}

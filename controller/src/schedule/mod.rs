@@ -1,0 +1,182 @@
+//! Where a volume is put: pure, from the pools as they were last reported.
+//!
+//! [`choose`] asks every [`Filter`] about every [`Pool`] and orders those that pass; the caller takes the first and keeps
+//! the others for the case that it fails. [`fits`] asks about one pool, for a retype. [`specs`] reads extra specs,
+//! [`capabilities`] says what a report means in the words of the API.
+//!
+//! What must never happen here: I/O; a pool chosen that a filter refuses; a verdict that depends on the order of the reports; a
+//! missing report taken for "no".
+
+pub mod capabilities;
+mod filters;
+mod pool;
+pub mod specs;
+mod weigh;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use mooring_model::AgentId;
+
+pub use self::filters::Filter;
+pub use self::pool::{Capacity, Pool, PoolRef, Provisioning, Space, gib};
+pub use self::weigh::Multipliers;
+use crate::rules::types;
+
+/// Longest text of a refusal, in bytes: it is shown to people, and there may be hundreds of pools.
+pub const MESSAGE_BYTES_MAX: usize = 1000;
+
+/// Longest reason for one pool, in bytes.
+const REASON_BYTES_MAX: usize = 240;
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Request {
+    /// The volume's size in bytes.
+    pub bytes: u64,
+    /// The extra specs of its type.
+    pub specs: BTreeMap<String, String>,
+    /// It is to be shared by hosts.
+    pub multiattach: bool,
+    /// Thin or thick. `None`: either.
+    pub provisioning: Option<Provisioning>,
+    /// The availability zone that the caller named.
+    pub zone: Option<String>,
+    /// The hint `same_host`: the agents of those volumes. `None`: there is no hint. Empty: none of them is anywhere.
+    pub same_host: Option<BTreeSet<AgentId>>,
+    /// The hint `different_host`: the agents of those volumes.
+    pub different_host: BTreeSet<AgentId>,
+    /// Pools that were tried before, and why they failed.
+    pub excluded: BTreeMap<PoolRef, String>,
+    /// Only this pool is meant.
+    pub pool: Option<PoolRef>,
+    /// The volume is there already and needs no space there (retype).
+    pub resides: Option<PoolRef>,
+}
+
+impl Request {
+    /// For a volume of this size, with what the type's extra specs say. The rest is left open.
+    pub fn new(bytes: u64, mut specs: BTreeMap<String, String>) -> Self {
+        let multiattach = types::is_multiattach(&specs);
+        // A pool that can share takes what is not shared, too: a plain no demands nothing.
+        specs.retain(|key, _| multiattach || key != types::MULTIATTACH);
+        Self {
+            bytes,
+            multiattach,
+            provisioning: specs.get(Provisioning::SPEC).and_then(|word| Provisioning::from_word(word)),
+            specs,
+            ..Self::default()
+        }
+    }
+}
+
+/// A pool that can take the volume.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate<'a> {
+    /// The pool.
+    pub pool: &'a Pool,
+    /// The more the better, among pools that are equally up.
+    pub weight: f64,
+}
+
+/// The pools that can take a volume, best first and at least one; or why there is none.
+pub type Verdict<'a> = Result<Vec<Candidate<'a>>, NoPlace>;
+
+/// Orders the pools that can take what is asked for.
+pub fn choose<'a>(pools: &'a [Pool], request: &Request, multipliers: Multipliers) -> Verdict<'a> {
+    let mut fitting = Vec::new();
+    let mut rejected = Vec::new();
+    for pool in pools {
+        match fits(pool, request) {
+            Ok(()) => fitting.push(pool),
+            Err(why) => rejected.push(why),
+        }
+    }
+    if fitting.is_empty() {
+        rejected.sort_by(|a, b| a.pool.cmp(&b.pool));
+        let reported = pools.iter().any(|pool| pool.age.is_some());
+        return Err(NoPlace { reported, rejected });
+    }
+    Ok(weigh::order(fitting, request, multipliers))
+}
+
+/// Whether one pool can take what is asked for.
+pub fn fits(pool: &Pool, request: &Request) -> Result<(), Rejected> {
+    let refusal = Filter::ALL.into_iter().find_map(|filter| Some((filter, filter.refuses(pool, request)?)));
+    match refusal {
+        None => Ok(()),
+        Some((filter, why)) => Err(Rejected { pool: pool.full_name(), filter, why: cut(why) }),
+    }
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > REASON_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(REASON_BYTES_MAX));
+        text.push('…');
+    }
+    text
+}
+
+/// A pool that cannot take a volume.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{pool}: {filter}: {why}")]
+pub struct Rejected {
+    /// Its name in the API.
+    pub pool: String,
+    /// The filter that refused it.
+    pub filter: Filter,
+    /// Why.
+    pub why: String,
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// There is no place. As a text: with the reason of each pool, as far as there is room, for those who may see pools (logs,
+/// admins). For others: [`NoPlace::summary`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct NoPlace {
+    /// Some pool has been reported: the answer is a verdict (400). Else nobody knows yet (503).
+    pub reported: bool,
+    /// Why not, by the pool's name.
+    pub rejected: Vec<Rejected>,
+}
+
+const UNREPORTED: &str = "no storage agent has reported its pools yet: try again";
+
+impl NoPlace {
+    /// How many pools were refused by which filter: names no pool and none of its numbers.
+    pub fn summary(&self) -> String {
+        if !self.reported {
+            return UNREPORTED.to_owned();
+        }
+        let mut counts = BTreeMap::<Filter, usize>::new();
+        for rejected in &self.rejected {
+            *counts.entry(rejected.filter).or_default() += 1;
+        }
+        let counts: Vec<_> =
+            counts.into_iter().map(|(filter, pools)| format!("{filter} ({pools} refused)")).collect();
+        format!("No valid backend was found: {}", counts.join(", "))
+    }
+}
+
+impl fmt::Display for NoPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.reported {
+            return f.write_str(UNREPORTED);
+        }
+        let mut text = "No valid backend was found".to_owned();
+        for (n, rejected) in self.rejected.iter().enumerate() {
+            let part = format!("{} {rejected}", if n == 0 { ":" } else { ";" });
+            // Room is kept for the words that say how many are left out.
+            if text.len() + part.len() > MESSAGE_BYTES_MAX - 40 {
+                return write!(f, "{text}; and {} more pools", self.rejected.len() - n);
+            }
+            text.push_str(&part);
+        }
+        f.write_str(&text)
+    }
+}

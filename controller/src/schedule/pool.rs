@@ -1,0 +1,222 @@
+//! A pool as it was last reported, and the arithmetic of its space.
+//!
+//! What must never happen here: a volume promised where its whole extents do not fit; space counted twice, in the report of an
+//! agent and in the promises of the controller; arithmetic that wraps.
+
+use std::time::Duration;
+
+use mooring_model::AgentId;
+
+use super::specs::Capabilities;
+
+const GIB: f64 = 1_073_741_824.0;
+
+/// How much there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Space {
+    /// Bytes.
+    Bytes(u64),
+    /// As much as anybody could want.
+    Infinite,
+    /// Nobody can tell.
+    Unknown,
+}
+
+impl Space {
+    /// Bytes, where they are known.
+    pub const fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Infinite | Self::Unknown => None,
+        }
+    }
+}
+
+/// How a volume takes its space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Provisioning {
+    /// All at once.
+    Thick,
+    /// As it is written.
+    Thin,
+}
+
+impl Provisioning {
+    /// The extra spec that wishes one of them.
+    pub const SPEC: &str = "provisioning:type";
+
+    /// From that spec's value. `None`: either will do.
+    pub fn from_word(word: &str) -> Option<Self> {
+        match word {
+            "thick" => Some(Self::Thick),
+            "thin" => Some(Self::Thin),
+            _ => None,
+        }
+    }
+
+    /// The word of the spec.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Thick => "thick",
+            Self::Thin => "thin",
+        }
+    }
+}
+
+/// The space of a pool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Capacity {
+    /// All of it.
+    pub total: Space,
+    /// What no volume has taken.
+    pub free: Space,
+    /// Bytes of the volumes that this control plane has put there.
+    pub allocated: u64,
+    /// Bytes that all volumes there think they have.
+    pub provisioned: u64,
+    /// Bytes of volumes that are placed there and not in the report yet.
+    pub promised: u64,
+    /// Bytes of one extent: volumes take whole ones. 0 is 1.
+    pub extent: u64,
+    /// Percent of the total that volumes are not to take, 0 to 100.
+    pub reserved_percentage: u8,
+    /// How often the total may be promised to thin volumes.
+    pub max_over_subscription_ratio: f64,
+    /// Thin volumes can be made.
+    pub thin: bool,
+    /// Thick volumes can be made.
+    pub thick: bool,
+}
+
+impl Capacity {
+    /// Bytes that a volume of this size takes. `None`: more than can be counted.
+    pub fn whole_extents(&self, bytes: u64) -> Option<u64> {
+        let extent = self.extent.max(1);
+        bytes.div_ceil(extent).checked_mul(extent)
+    }
+
+    /// Whether a volume would be thin there: thin is the rule where it can be had and thick is not wished.
+    pub fn would_be_thin(&self, wish: Option<Provisioning>) -> bool {
+        self.thin && wish != Some(Provisioning::Thick)
+    }
+
+    fn reserved(&self, total: u64) -> u64 {
+        let reserved = u128::from(total) * u128::from(self.reserved_percentage.min(100)) / 100;
+        u64::try_from(reserved).unwrap_or(total)
+    }
+
+    /// Bytes that can still be given to volumes, as thin or thick ones. `None`: it is not known, or without end.
+    pub fn available(&self, wish: Option<Provisioning>) -> Option<u64> {
+        let (total, free) = (self.total.bytes()?, self.free.bytes()?);
+        let reserved = self.reserved(total);
+        let usable = total.saturating_sub(reserved);
+        let taken = self.provisioned.saturating_add(self.promised);
+        let left = free.saturating_sub(self.promised).saturating_sub(reserved);
+        if !self.would_be_thin(wish) {
+            return Some(left.min(usable.saturating_sub(taken)));
+        }
+        // Two bounds: what all thin volumes think they have, and what is physically left of it.
+        let virtual_total = scaled(usable, self.max_over_subscription_ratio);
+        let virtual_left = scaled(left, self.max_over_subscription_ratio);
+        Some(virtual_left.min(virtual_total.saturating_sub(taken)))
+    }
+
+    /// Why a volume of this size has no place there. `None`: it has.
+    pub fn refuses(&self, bytes: u64, wish: Option<Provisioning>) -> Option<String> {
+        // Who cannot tell what is free is believed to have it.
+        self.free.bytes()?;
+        let Some(total) = self.total.bytes() else {
+            // A share of what is not known cannot be kept free.
+            return (self.reserved_percentage > 0).then(|| {
+                format!("{} % of it are reserved, and its total is not known", self.reserved_percentage)
+            });
+        };
+        let thin = self.would_be_thin(wish);
+        let ratio = self.max_over_subscription_ratio;
+        if thin && (ratio.is_nan() || ratio < 1.0) {
+            return Some(format!("its max_over_subscription_ratio is {ratio}, and must be 1 at least"));
+        }
+        let available = self.available(wish).unwrap_or(0);
+        match self.whole_extents(bytes) {
+            Some(needed) if needed <= available && total > 0 => None,
+            _ => Some(format!(
+                "{} GiB are wanted, and {} of {} GiB can be given{}{}",
+                gib(bytes),
+                gib(available),
+                gib(total),
+                if thin { " as thin volumes" } else { "" },
+                match self.reserved_percentage {
+                    0 => String::new(),
+                    percent => format!(" with {percent} % reserved"),
+                }
+            )),
+        }
+    }
+}
+
+/// A number of bytes times a ratio, rounded down.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "rounded down and within bounds: a cast to an integer saturates"
+)]
+fn scaled(bytes: u64, ratio: f64) -> u64 {
+    (bytes as f64 * ratio.max(0.0)).floor() as u64
+}
+
+/// Bytes as GiB with at most two decimals, rounded down: never more than there is.
+#[allow(clippy::cast_precision_loss, reason = "two decimals are wanted")]
+pub fn gib(bytes: u64) -> f64 {
+    (bytes as f64 / GIB * 100.0).floor() / 100.0
+}
+
+/// A pool as it was last reported.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pool {
+    /// Its agent.
+    pub agent: AgentId,
+    /// The agent's name and back end, as `host@backend`.
+    pub host: String,
+    /// Its own name.
+    pub name: String,
+    /// Its agent's availability zone.
+    pub zone: String,
+    /// How old the report is. `None`: there has never been one.
+    pub age: Option<Duration>,
+    /// Its agent answers.
+    pub up: bool,
+    /// Its service is disabled: why.
+    pub disabled: Option<String>,
+    /// Its agent is being emptied.
+    pub drained: bool,
+    /// It can serve a volume to many hosts.
+    pub multiattach: bool,
+    /// Its space.
+    pub capacity: Capacity,
+    /// How many volumes it has.
+    pub volumes: u64,
+    /// What extra specs are matched against (`capabilities::of_pool`).
+    pub capabilities: Capabilities,
+}
+
+impl Pool {
+    /// Its name in the API: `host@backend#pool`. Unique, as agents' names are.
+    pub fn full_name(&self) -> String {
+        format!("{}#{}", self.host, self.name)
+    }
+
+    /// Whether it is this one.
+    pub fn is(&self, other: &PoolRef) -> bool {
+        self.agent == other.agent && self.name == other.pool
+    }
+}
+
+/// Names a pool.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolRef {
+    /// Its agent.
+    pub agent: AgentId,
+    /// Its own name.
+    pub pool: String,
+}

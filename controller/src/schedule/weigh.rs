@@ -1,0 +1,68 @@
+//! The order among pools that can all take a volume.
+//!
+//! Each weigher's numbers are stretched over 0 to 1 and multiplied; the sums decide. Pools of agents that are down come last,
+//! whatever they weigh; equal ones are ordered by their names.
+//!
+//! What must never happen here: an order that depends on the order of the reports; a pool that is left out.
+
+use super::pool::Pool;
+use super::{Candidate, Request};
+
+/// How much each weigher counts. Negative: the less the better.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Multipliers {
+    /// Of the space that can still be given (virtual, for thin volumes). Positive spreads volumes, negative stacks them.
+    pub free_capacity: f64,
+    /// Of the number of volumes. Negative spreads volumes.
+    pub volumes: f64,
+}
+
+impl Default for Multipliers {
+    /// Free capacity leads. The number of volumes has a tenth of its weight: with the same weight, the larger of two pools
+    /// and the emptier one would be equal, whatever their sizes.
+    fn default() -> Self {
+        Self { free_capacity: 1.0, volumes: -0.1 }
+    }
+}
+
+/// The pools, best first.
+pub(super) fn order<'a>(
+    pools: Vec<&'a Pool>,
+    request: &Request,
+    multipliers: Multipliers,
+) -> Vec<Candidate<'a>> {
+    let free: Vec<_> = pools.iter().map(|pool| free(pool, request)).collect();
+    let volumes: Vec<_> = pools.iter().map(|pool| Some(count(pool.volumes))).collect();
+    let free = weighed(&free, multipliers.free_capacity);
+    let volumes = weighed(&volumes, multipliers.volumes);
+    let weights = free.into_iter().zip(volumes).map(|(free, volumes)| free + volumes);
+    let mut candidates: Vec<_> =
+        pools.into_iter().zip(weights).map(|(pool, weight)| Candidate { pool, weight }).collect();
+    candidates.sort_by_cached_key(|candidate| candidate.pool.full_name());
+    candidates.sort_by(|a, b| b.pool.up.cmp(&a.pool.up).then(b.weight.total_cmp(&a.weight)));
+    candidates
+}
+
+fn free(pool: &Pool, request: &Request) -> Option<f64> {
+    pool.capacity.available(request.provisioning).map(count)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "only compared, after division by a range")]
+fn count(number: u64) -> f64 {
+    number as f64
+}
+
+/// Stretched over 0 to 1 and multiplied. What is not known weighs as the worst that is known.
+fn weighed(numbers: &[Option<f64>], multiplier: f64) -> Vec<f64> {
+    let known = || numbers.iter().flatten().copied();
+    let least = known().fold(f64::INFINITY, f64::min);
+    let range = known().fold(f64::NEG_INFINITY, f64::max) - least;
+    let worst = if multiplier < 0.0 { 1.0 } else { 0.0 };
+    let stretched = |number: &Option<f64>| match number {
+        Some(number) if range > 0.0 => (number - least) / range,
+        // All are equal: none is preferred.
+        Some(_) => 0.0,
+        None => worst,
+    };
+    numbers.iter().map(|number| stretched(number) * multiplier).collect()
+}

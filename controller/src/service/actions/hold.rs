@@ -1,0 +1,105 @@
+//! What was announced: attachments to come (`os-reserve`), detaches to come (`os-begin_detaching`).
+//!
+//! What must never happen here: an announcement that outlives its maker for ever.
+
+use std::time::Duration;
+
+use mooring_model::VolumeId;
+
+use crate::domain::{AttachStatus, AttachmentStatus, Caller, VolumeStatus};
+use crate::flow::Inner;
+use crate::service::attach::{existing_of, may_reserve};
+use crate::service::{Refusal, Service, volumes};
+use crate::store::{Abort, Db, VolumeRow};
+
+/// How long a detach stays announced. Who announces one begins it within seconds; who died holds up the others no longer.
+const HOLD: Duration = Duration::from_mins(10);
+
+fn find(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    id: VolumeId,
+    policy: &'static str,
+) -> Result<VolumeRow, Abort> {
+    let volume = volumes::find(inner, db, caller, id)?;
+    inner.policies().check(policy, caller, &volumes::target(&volume))?;
+    Ok(volume)
+}
+
+impl Service {
+    async fn announce(
+        &self,
+        op: &'static str,
+        id: VolumeId,
+        work: impl Fn(&Inner, &Db<'_>) -> Result<(), Abort> + Send + 'static,
+    ) -> Result<(), Refusal> {
+        let inner = self.inner.clone();
+        self.inner.store.write(op, move |db| work(&inner, db)).await?;
+        self.inner.touch(id);
+        Ok(())
+    }
+
+    pub(super) async fn reserve(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        let caller = caller.clone();
+        let work = move |inner: &Inner, db: &Db<'_>| {
+            let volume = find(inner, db, &caller, id, "volume_extension:volume_actions:reserve")?;
+            let existing = existing_of(&db.attachments_of(id)?, volume.reserved);
+            may_reserve(inner, db, &caller, &volume, &existing, None)?;
+            Ok(db.set_reserved(id, volume.reserved.saturating_add(1))?)
+        };
+        self.announce("reserve a volume", id, work).await
+    }
+
+    /// Of what was never reserved, it says nothing.
+    pub(super) async fn unreserve(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        let caller = caller.clone();
+        let work = move |inner: &Inner, db: &Db<'_>| {
+            let volume = find(inner, db, &caller, id, "volume_extension:volume_actions:unreserve")?;
+            if volume.reserved > 0 {
+                db.set_reserved(id, volume.reserved - 1)?;
+            }
+            Ok(())
+        };
+        self.announce("unreserve a volume", id, work).await
+    }
+
+    /// Announces a detach. It names no attachment: of one, the volume is shown as detaching; of several, it stays in use, and
+    /// no further server is attached until one detach has begun.
+    pub(super) async fn begin_detaching(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        let caller = caller.clone();
+        let work = move |inner: &Inner, db: &Db<'_>| {
+            let volume = find(inner, db, &caller, id, "volume_extension:volume_actions:begin_detaching")?;
+            let held = if volume.is_held(db.now) { volume.holds } else { 0 };
+            let attached = db.attachment_statuses(id)?;
+            let attached = attached.iter().filter(|status| **status == AttachmentStatus::Attached).count();
+            let in_use =
+                volume.status == VolumeStatus::InUse && volume.attach_status == AttachStatus::Attached;
+            if !in_use || usize::try_from(held).is_ok_and(|held| held >= attached) {
+                return Err(Refusal::Invalid(format!(
+                    "Invalid volume: Unable to detach volume. Volume status must be 'in-use' and attach_status must be \
+                     'attached' to detach. (status {}, {attached} attached, {held} announced)",
+                    volume.status
+                ))
+                .into());
+            }
+            Ok(db.set_holds(id, held + 1, Some(db.now + HOLD))?)
+        };
+        self.announce("announce a detach", id, work).await?;
+        self.inner.expire_holds(id, HOLD);
+        Ok(())
+    }
+
+    /// Takes one announcement back. Of what was never announced, it says nothing.
+    pub(super) async fn roll_detaching(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        let caller = caller.clone();
+        let work = move |inner: &Inner, db: &Db<'_>| {
+            let volume = find(inner, db, &caller, id, "volume_extension:volume_actions:roll_detaching")?;
+            if volume.holds > 0 {
+                db.set_holds(id, volume.holds - 1, volume.holds_until)?;
+            }
+            Ok(())
+        };
+        self.announce("take back an announced detach", id, work).await
+    }
+}

@@ -1,0 +1,201 @@
+//! The older way out: a connection ends first, and then the attachment.
+//!
+//! What must never happen here: the attachment of another server taken because none was named.
+
+use std::collections::BTreeSet;
+
+use mooring_model::{AttachmentId, VolumeId};
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use crate::domain::{AttachmentStatus, Caller};
+use crate::flow::wishes::{self, Rewished};
+use crate::flow::{Follower, Inner};
+use crate::rules::transport::Offer;
+use crate::service::detach::{Looked, Needed, Way, decided, may_delete, take_back};
+use crate::service::{Refusal, Service, Wait, not_in_review, volumes};
+use crate::store::{Abort, AttachmentRow, Db};
+
+/// The attachment that a call without an id means.
+fn meant(db: &Db<'_>, id: VolumeId, attachment: Option<AttachmentId>) -> Result<Option<AttachmentId>, Abort> {
+    if let Some(own) = attachment {
+        let found = db.attachment(own)?;
+        if found.as_ref().is_some_and(|row| row.volume != id) {
+            let text = format!("Invalid volume: attachment {own} is not one of volume {id}.");
+            return Err(Refusal::Invalid(text).into());
+        }
+        let gone = db.detached(own)?.filter(|gone| gone.volume == id);
+        return Ok(found.map(|row| row.id).or(gone.map(|_| own)));
+    }
+    match db.attachments_of(id)?[..] {
+        [] => Ok(None),
+        [ref one] => Ok(Some(one.id)),
+        ref several => Err(Refusal::Invalid(format!(
+            "Invalid volume: Volume {id} is attached to more than one server: {} attachments. Say which one by \
+             attachment_id.",
+            several.len()
+        ))
+        .into()),
+    }
+}
+
+/// What ends of a connection, and how.
+enum Ended {
+    /// Nothing was there.
+    Nothing,
+    /// Its access goes; the attachment stays until it is detached.
+    Access(AttachmentId, Rewished),
+    /// It never became an attachment: it goes as a whole.
+    Whole(AttachmentId),
+    /// Nothing was written: whether a session is live decides.
+    Look(Needed),
+}
+
+fn end(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    id: VolumeId,
+    connector: Option<&Map<String, Value>>,
+    looked: Looked,
+) -> Result<Ended, Abort> {
+    let volume = volumes::find(inner, db, caller, id)?;
+    let policy = "volume_extension:volume_actions:terminate_connection";
+    inner.policies().check(policy, caller, &volumes::target(&volume))?;
+    not_in_review(&volume)?;
+    let rows = db.attachments_of(id)?;
+    if inner.options.protect_instances && !caller.service && rows.len() > 1 {
+        return Err(Refusal::Conflict(format!(
+            "Detach volume {id} from its servers using the Compute API: it has {} attachments, and this call names none",
+            rows.len()
+        ))
+        .into());
+    }
+    let found = chosen(id, &rows, connector)?;
+    let Some(mut row) = found else {
+        return Ok(Ended::Nothing);
+    };
+    if let Some(initiator) = decided(inner, caller, &row, looked)? {
+        return Ok(Ended::Look(Needed { agent: volume.agent, volume: id, initiator }));
+    }
+    if row.status != AttachmentStatus::Attached || row.native.is_some() {
+        return Ok(Ended::Whole(row.id));
+    }
+    take_back(&mut row);
+    let own = row.id;
+    Ok(Ended::Access(own, wishes::apply(db, id, &mut [row], &BTreeSet::new())?))
+}
+
+/// The attachment of a connector; without one, the only one that is connected.
+fn chosen(
+    id: VolumeId,
+    rows: &[AttachmentRow],
+    connector: Option<&Map<String, Value>>,
+) -> Result<Option<AttachmentRow>, Refusal> {
+    let connected: Vec<_> = rows.iter().filter(|row| row.held).collect();
+    let names = |connector: &&Map<String, Value>| {
+        ["initiator", "wwpns"].into_iter().any(|key| connector.contains_key(key))
+    };
+    if let Some(connector) = connector.filter(names) {
+        let offer = Offer::of_connector(connector).map_err(Refusal::Invalid)?;
+        let own = |row: &&&AttachmentRow| row.initiator.as_ref().is_some_and(|own| offer.covers(own));
+        return Ok(connected.iter().find(own).map(|row| (*row).clone()));
+    }
+    match connected[..] {
+        [] => Ok(None),
+        [one] => Ok(Some(one.clone())),
+        _ => Err(Refusal::Invalid(format!(
+            "Invalid input received: volume {id} has {} connections: the connector must have the initiator or the wwpns \
+             of the one that ends",
+            connected.len()
+        ))),
+    }
+}
+
+impl Service {
+    /// Takes an attachment of a volume away: that with this id, or the only one. One that is not there is gone.
+    pub(super) async fn detach_volume(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        attachment: Option<AttachmentId>,
+        force: bool,
+        wait: Wait,
+    ) -> Result<(), Refusal> {
+        let (inner, owner) = (self.inner.clone(), caller.clone());
+        let read = move |db: &Db<'_>| {
+            let volume = volumes::find(&inner, db, &owner, id)?;
+            if force {
+                may_delete(&inner, &owner, &volume.project, Way::Forced)?;
+            } else {
+                let policy = "volume_extension:volume_actions:detach";
+                inner.policies().check(policy, &owner, &volumes::target(&volume))?;
+            }
+            meant(db, id, attachment)
+        };
+        let Some(own) = self.inner.store.read("find an attachment", read).await? else {
+            return self.rederive(id).await;
+        };
+        match self.delete_attachment(caller, own, force, wait).await {
+            Ok(_) | Err(Refusal::NotFound { .. }) => Ok(()),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    async fn rederive(&self, id: VolumeId) -> Result<(), Refusal> {
+        self.inner.store.write("derive a volume's status", move |db| Ok(db.derive_status(id)?)).await
+    }
+
+    /// Ends a connection, and with it the promise of an attachment that did not come.
+    pub(super) async fn terminate_connection(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        connector: Option<Map<String, Value>>,
+        wait: Wait,
+    ) -> Result<(), Refusal> {
+        let deadline = Instant::now() + wait.0;
+        let mut looked = None;
+        loop {
+            let (inner, owner, given) = (self.inner.clone(), caller.clone(), connector.clone());
+            let write = move |db: &Db<'_>| end(&inner, db, &owner, id, given.as_ref(), looked);
+            match self.inner.store.write("terminate a connection", write).await? {
+                Ended::Nothing => return Ok(()),
+                Ended::Look(Needed { agent, volume, initiator }) => {
+                    looked = Some(self.inner.is_live(agent, volume, &initiator).await);
+                }
+                Ended::Whole(own) => {
+                    let left = Wait(deadline.saturating_duration_since(Instant::now()));
+                    return self.detach_volume(caller, id, Some(own), false, left).await;
+                }
+                Ended::Access(own, rewished) => {
+                    let mut changes = self.inner.follow(id);
+                    self.inner.go(id, &rewished.hosts);
+                    return self.access_ends(own, id, &mut changes, deadline).await;
+                }
+            }
+        }
+    }
+
+    async fn access_ends(
+        &self,
+        own: AttachmentId,
+        id: VolumeId,
+        changes: &mut Follower,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        loop {
+            let late = tokio::time::timeout_at(deadline, changes.changed()).await.is_err();
+            let read = move |db: &Db<'_>| Ok(db.attachment(own)?.is_some_and(|row| row.held));
+            if !self.inner.store.read("read a connection's end", read).await? {
+                return Ok(());
+            }
+            if late {
+                let why = self.why_waits(id).await;
+                return Err(Refusal::Pending(format!(
+                    "the connection of attachment {own} has not ended yet: {why}; it goes on, ask again"
+                )));
+            }
+        }
+    }
+}

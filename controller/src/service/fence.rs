@@ -1,0 +1,308 @@
+//! Fences: a host is cut off from every volume with one word, at all storage nodes, and stays so until somebody lifts that.
+//!
+//! The fence and the end of the host's attachments are one transaction: afterwards nothing is granted to the host any more,
+//! and what it has is on its way out, by force. What the storage agents say of each attachment is its own receipt; the fence's
+//! receipt is all of them together.
+//!
+//! What must never happen here: a grant to a fenced host; a fence said to be proven while one part is not; a part that is
+//! forgotten because its storage node does not answer.
+
+use std::collections::BTreeSet;
+
+use mooring_model::limit::KERNEL_ANSWER_DEADLINE;
+use mooring_model::{AttachmentId, Initiator, Proof, VolumeId};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::detach::{force_away, receipt_of, told};
+use super::{Refusal, Service, TEXT_CHARS_MAX, Wait};
+use crate::domain::{AttachmentStatus, Caller, FencePart, FenceState, HostFence};
+use crate::flow::Inner;
+use crate::flow::wishes::{self, Rewished};
+use crate::initiators::Initiators;
+use crate::policy::Target;
+use crate::store::{Abort, Asked, AttachmentRow, Db, FenceRow};
+
+/// Longest reason, in characters.
+pub const REASON_MAX: usize = 255;
+
+/// Records of one list.
+const FENCES_MAX: u32 = 1_000;
+
+/// What a fence begins at a volume: what it takes from it, and whom to wake.
+struct Cutting {
+    volume: VolumeId,
+    parts: Vec<AttachmentId>,
+    rewished: Rewished,
+}
+
+/// The fence in force that stands in the way of a new access, in words.
+pub(super) fn forbids(db: &Db<'_>, initiator: &Initiators, host: Option<&str>) -> Result<(), Abort> {
+    let Some(fence) = db.fence_of(initiator, host)? else { return Ok(()) };
+    let FenceRow { name, reason, .. } = fence;
+    let why = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let text =
+        format!("{initiator} is fenced{why}: an operator lifts that with `mooring host unfence {name}`");
+    Err(Refusal::Conflict(text).into())
+}
+
+/// Under which names the host that is meant logs in.
+fn meant(db: &Db<'_>, name: &str) -> Result<BTreeSet<Initiator>, Abort> {
+    if let Ok(initiator) = name.parse::<Initiator>() {
+        return Ok(BTreeSet::from([initiator]));
+    }
+    let enrolled = db.agent_named(name)?;
+    let mut initiators: BTreeSet<_> = db.initiators_of_host(name)?.into_iter().collect();
+    let known = enrolled.is_some();
+    initiators.extend(enrolled.and_then(|agent| agent.initiator).map(Initiator::Iscsi));
+    if initiators.is_empty() && !known {
+        let what = name.chars().take(TEXT_CHARS_MAX).collect();
+        return Err(Refusal::NotFound { kind: "Host", what }.into());
+    }
+    Ok(initiators)
+}
+
+/// Takes everything of these initiators away from one volume.
+fn cut(
+    db: &Db<'_>,
+    caller: &Caller,
+    fence: Uuid,
+    volume: VolumeId,
+    initiators: &BTreeSet<Initiator>,
+) -> Result<Cutting, Abort> {
+    let mut cutting = Cutting { volume, parts: Vec::new(), rewished: Rewished::default() };
+    let Some(row) = db.volume(volume)? else { return Ok(cutting) };
+    let is_fenced = |row: &AttachmentRow| {
+        let mut names = row.initiator.iter().flat_map(Initiators::each);
+        names.any(|name| initiators.contains(&name))
+    };
+    let mut going = Vec::new();
+    let mut gone = false;
+    for mut attachment in db.attachments_of(volume)?.into_iter().filter(is_fenced) {
+        db.fence_part(fence, attachment.id, volume)?;
+        cutting.parts.push(attachment.id);
+        if row.review.is_some() {
+            // Nothing is wished of it until an operator has said what holds; the part says so.
+            continue;
+        }
+        if attachment.status == AttachmentStatus::Attached {
+            db.use_hold(volume)?;
+        }
+        force_away(db, caller, &mut attachment);
+        if attachment.held {
+            going.push(attachment);
+        } else {
+            // Nothing of it is at any agent.
+            db.detach(&attachment, None)?;
+            gone = true;
+        }
+    }
+    if gone {
+        db.attachment_event(volume)?;
+    }
+    if gone || !going.is_empty() {
+        cutting.rewished = wishes::apply(db, volume, &mut going, &BTreeSet::new())?;
+    }
+    Ok(cutting)
+}
+
+fn begin(
+    db: &Db<'_>,
+    caller: &Caller,
+    name: &str,
+    reason: Option<&str>,
+) -> Result<(Uuid, Vec<Cutting>), Abort> {
+    let kept = db.fence_named(name)?;
+    let mut initiators = meant(db, name).or_else(|refusal| match &kept {
+        // Fenced when something still spoke of it.
+        Some(_) => Ok(BTreeSet::new()),
+        None => Err(refusal),
+    })?;
+    let id = if let Some(fence) = kept {
+        initiators.extend(db.fenced_initiators(fence.id)?);
+        fence.id
+    } else {
+        let asked = Asked { user: caller.user.clone(), request: caller.request.clone(), at: db.now };
+        let (id, reason) = (Uuid::new_v4(), reason.map(str::to_owned));
+        db.insert_fence(&FenceRow { id, name: name.to_owned(), reason, asked, lifted_at: None })?;
+        id
+    };
+    let mut volumes = BTreeSet::new();
+    for initiator in &initiators {
+        db.fence_initiator(id, initiator)?;
+        volumes.extend(db.volumes_of_initiator(initiator)?);
+    }
+    let mut begun = Vec::new();
+    for volume in volumes {
+        begun.push(cut(db, caller, id, volume, &initiators)?);
+    }
+    Ok((id, begun))
+}
+
+fn state(
+    inner: &Inner,
+    db: &Db<'_>,
+    attachment: AttachmentId,
+    volume: VolumeId,
+) -> Result<FenceState, Abort> {
+    let Some(row) = db.attachment(attachment)? else {
+        let receipt = db.detached(attachment)?.and_then(|gone| gone.receipt);
+        return Ok(FenceState::Cut(receipt.map(|id| db.receipt(id)).transpose()?.flatten()));
+    };
+    if let Some(receipt) = receipt_of(db, &row)? {
+        return Ok(match receipt.proof {
+            Proof::Proven => FenceState::Cut(Some(receipt)),
+            Proof::Unproven { .. } => FenceState::Unproven(receipt),
+        });
+    }
+    // A proof that came and is not kept yet is no answer: it will be in a moment, or its agent says it again.
+    match told(inner, db, &row)?.filter(|receipt| receipt.proof != Proof::Proven) {
+        Some(receipt) => Ok(FenceState::Unproven(receipt)),
+        None => Ok(FenceState::Waits(why_waits(inner, db, &row, volume)?)),
+    }
+}
+
+fn why_waits(inner: &Inner, db: &Db<'_>, row: &AttachmentRow, volume: VolumeId) -> Result<String, Abort> {
+    let Some(of) = db.volume(volume)? else { return Ok("its volume is not there".to_owned()) };
+    if of.review.is_some() && !row.is_revoking() {
+        return Ok(format!(
+            "volume {volume} is in review and nothing is changed there: `mooring volume confirm-review {volume}`, then \
+             fence the host again"
+        ));
+    }
+    Ok(match (inner.agents.up(of.agent), &row.fault) {
+        (Err(why), _) => why,
+        (Ok(_), Some(fault)) => fault.clone(),
+        (Ok(agent), None) => format!("agent {} is at it", agent.entry.name),
+    })
+}
+
+fn view(inner: &Inner, db: &Db<'_>, row: FenceRow) -> Result<HostFence, Abort> {
+    let FenceRow { id, name, reason, asked, lifted_at } = row;
+    let mut parts = Vec::new();
+    for (attachment, volume) in db.fence_parts(id)? {
+        parts.push(FencePart { attachment, volume, state: state(inner, db, attachment, volume)? });
+    }
+    let Asked { user, request, at } = asked;
+    let initiators = db.fenced_initiators(id)?;
+    Ok(HostFence { id, name, initiators, reason, user, request, fenced_at: at, lifted_at, parts })
+}
+
+fn find(db: &Db<'_>, name: &str) -> Result<FenceRow, Abort> {
+    let missing = || Refusal::NotFound { kind: "Fence", what: name.chars().take(TEXT_CHARS_MAX).collect() };
+    Ok(db.fence_named(name)?.ok_or_else(missing)?)
+}
+
+fn checked(reason: Option<String>) -> Result<Option<String>, Refusal> {
+    let reason = reason.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    if reason.as_ref().is_some_and(|text| text.chars().count() > REASON_MAX) {
+        return Err(Refusal::Invalid(format!("reason: longer than {REASON_MAX} characters")));
+    }
+    Ok(reason)
+}
+
+impl Service {
+    /// Cuts a host off from every volume, at all storage nodes, by force, and refuses it every access until
+    /// [`Service::unfence_host`]. The host is an enrolled one, one that connectors name, or an initiator's own name.
+    ///
+    /// Answers when every part is proven; else after 5 s (with a storage agent that says nothing: after `wait`) with what is
+    /// known. It goes on by itself; said again, it answers how far it is and takes along what came in between.
+    pub async fn fence_host(
+        &self,
+        caller: &Caller,
+        name: &str,
+        reason: Option<String>,
+        wait: Wait,
+    ) -> Result<HostFence, Refusal> {
+        self.inner.policies().check("mooring:fence", caller, &Target::default())?;
+        let reason = checked(reason)?;
+        let (asked, deadline) = (Instant::now(), Instant::now() + wait.0);
+        let (owner, host) = (caller.clone(), name.to_owned());
+        let write = move |db: &Db<'_>| begin(db, &owner, &host, reason.as_deref());
+        let (id, begun) = self.inner.store.write("fence a host", write).await?;
+        tracing::info!(host = name, fence = %id, volumes = begun.len(), user = %caller.user, "a host is fenced");
+        for cutting in &begun {
+            self.inner.go(cutting.volume, &cutting.rewished.hosts);
+        }
+        let unproven_at = (asked + KERNEL_ANSWER_DEADLINE).min(deadline);
+        for cutting in begun {
+            self.until_cut(cutting.volume, cutting.parts, unproven_at, deadline).await?;
+        }
+        self.fence(caller, name).await
+    }
+
+    /// Waits until what a fence takes from one volume is proven, or the time for that is over.
+    async fn until_cut(
+        &self,
+        volume: VolumeId,
+        parts: Vec<AttachmentId>,
+        unproven_at: Instant,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        let mut changes = self.inner.follow(volume);
+        loop {
+            let (inner, parts) = (self.inner.clone(), parts.clone());
+            let read = move |db: &Db<'_>| {
+                let states = parts.iter().map(|part| state(&inner, db, *part, volume));
+                states.collect::<Result<Vec<_>, _>>()
+            };
+            let states = self.inner.store.read_one("read a fence", read).await?;
+            let waits = states.iter().any(|state| matches!(state, FenceState::Waits(_)));
+            let proven = states.iter().all(|state| matches!(state, FenceState::Cut(_)));
+            let limit = if waits { deadline } else { unproven_at };
+            if proven || Instant::now() >= limit {
+                return Ok(());
+            }
+            let _ = tokio::time::timeout_at(limit, changes.changed()).await;
+        }
+    }
+
+    /// A fence in force, with how far it is. 404: there is none of this name.
+    pub async fn fence(&self, caller: &Caller, name: &str) -> Result<HostFence, Refusal> {
+        self.inner.policies().check("mooring:fence", caller, &Target::default())?;
+        let (inner, name) = (self.inner.clone(), name.to_owned());
+        let read = move |db: &Db<'_>| view(&inner, db, find(db, &name)?);
+        self.inner.store.read("read a fence", read).await
+    }
+
+    /// Fences, newest first: those in force, or with those that were lifted.
+    pub async fn fences(&self, caller: &Caller, lifted: bool) -> Result<Vec<HostFence>, Refusal> {
+        self.inner.policies().check("mooring:fence", caller, &Target::default())?;
+        let inner = self.inner.clone();
+        let read = move |db: &Db<'_>| {
+            db.fences(lifted, FENCES_MAX)?.into_iter().map(|row| view(&inner, db, row)).collect()
+        };
+        self.inner.store.read("list fences", read).await
+    }
+
+    /// Lifts a fence: the host may be given access anew; what it had does not come back. Refused (409) while a part is not
+    /// proven, because the host might find its own old writes landing, unless `anyway`.
+    pub async fn unfence_host(
+        &self,
+        caller: &Caller,
+        name: &str,
+        anyway: bool,
+    ) -> Result<HostFence, Refusal> {
+        self.inner.policies().check("mooring:fence", caller, &Target::default())?;
+        let (inner, host) = (self.inner.clone(), name.to_owned());
+        let write = move |db: &Db<'_>| {
+            let row = find(db, &host)?;
+            let fence = view(&inner, db, row.clone())?;
+            if !fence.is_proven() && !anyway {
+                let open =
+                    fence.parts.iter().filter(|part| !matches!(part.state, FenceState::Cut(_))).count();
+                let text = format!(
+                    "host {host}: {open} of {} attachments are not proven to be cut off; ask again when they are, or say \
+                     that it is to be lifted anyway",
+                    fence.parts.len()
+                );
+                return Err(Refusal::Conflict(text).into());
+            }
+            db.lift_fence(row.id)?;
+            Ok(HostFence { lifted_at: Some(db.now), ..fence })
+        };
+        let fence = self.inner.store.write("lift a fence", write).await?;
+        tracing::info!(host = name, fence = %fence.id, user = %caller.user, "a fence is lifted");
+        Ok(fence)
+    }
+}

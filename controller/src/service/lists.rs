@@ -1,0 +1,329 @@
+//! Lists, and what is counted over many rows: a page costs a handful of statements, however long the list is.
+//!
+//! What must never happen here: another project's row in a list of somebody who is no admin; a statement per row.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use mooring_model::VolumeId;
+use uuid::Uuid;
+
+use super::view::{self, Secrets};
+use super::{Refusal, Service, text_limit, volumes};
+use crate::domain::{
+    Attachment, Caller, HostUsage, Message, MetadataChange, StorageHost, Volume, VolumeName, VolumeType,
+    VolumesSummary,
+};
+use crate::flow::place::zone_of;
+use crate::flow::{Inner, wishes};
+use crate::list::{ListQuery, Page, Test};
+use crate::schedule::capabilities::BACKEND;
+use crate::store::{Abort, AgentRow, Db};
+
+/// The query with whose rows it is about: `None` of its project is all of them.
+fn seen_by(caller: &Caller, mut query: ListQuery) -> ListQuery {
+    if !(caller.admin && query.all_projects) {
+        query.project = Some(caller.project.clone());
+    }
+    query
+}
+
+fn found<T>(kind: &'static str, query: &ListQuery, page: Option<Vec<T>>) -> Result<Vec<T>, Refusal> {
+    page.ok_or_else(|| {
+        let what = query.marker.iter().flat_map(|marker| marker.chars()).take(64).collect();
+        Refusal::NotFound { kind, what }
+    })
+}
+
+fn volumes_page(inner: &Inner, db: &Db<'_>, query: &ListQuery) -> Result<Page<Volume>, Abort> {
+    let rows = found("Volume", query, db.volume_page(query)?)?;
+    let ids: Vec<VolumeId> = rows.iter().map(|row| row.id).collect();
+    let mut attached = db.attached_to(&ids)?;
+    let kinds: BTreeSet<Uuid> = rows.iter().map(|row| row.type_id).collect();
+    let kinds: HashMap<Uuid, VolumeType> =
+        db.types_by_id(&kinds)?.into_iter().map(|kind| (kind.id, kind)).collect();
+    let mut items = Vec::with_capacity(rows.len());
+    for row in rows {
+        let kind = kinds.get(&row.type_id).cloned().ok_or_else(|| view::without_type(row.id))?;
+        let attachments = attached.remove(&row.id).unwrap_or_default();
+        items.push(view::volume_of(inner, row, kind, attachments));
+    }
+    let count = if query.count { Some(db.volume_count(query)?) } else { None };
+    Ok(Page { items, count })
+}
+
+fn attachments_page(
+    inner: &Inner,
+    db: &Db<'_>,
+    query: &ListQuery,
+    secrets: Secrets,
+) -> Result<Page<Attachment>, Abort> {
+    let mut rows = found("Attachment", query, db.attachment_page(query)?)?;
+    let ids: BTreeSet<VolumeId> = rows.iter().map(|row| row.volume).collect();
+    let volumes = db.volumes_by_id(&ids.into_iter().collect::<Vec<_>>())?;
+    // Also grants that are seen and not noted yet. Few are on their way in at once.
+    for row in rows.iter_mut().filter(|row| row.is_coming()) {
+        if let Some(volume) = volumes.get(&row.volume) {
+            row.granted = inner.sees_grant(db, volume.agent, row)?;
+        }
+    }
+    let connected: Vec<_> =
+        rows.iter().filter(|row| row.grant_wanted && row.granted).map(|row| row.id).collect();
+    let nexuses = db.nexuses_of(&connected)?;
+    let mut items = Vec::with_capacity(rows.len());
+    for row in rows {
+        let volume = volumes.get(&row.volume);
+        let volume =
+            volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
+        let nexus = nexuses.get(&row.id);
+        items.push(view::attachment_of(volume, row, nexus, secrets));
+    }
+    Ok(Page { items, count: None })
+}
+
+fn change_metadata(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    id: VolumeId,
+    change: &MetadataChange,
+    only_if: Option<&BTreeMap<String, String>>,
+) -> Result<BTreeMap<String, String>, Abort> {
+    let mut row = volumes::find(inner, db, caller, id)?;
+    if only_if.is_some_and(|known| *known != row.metadata) {
+        let text = format!("The metadata of volume {id} has changed since it was read.");
+        return Err(Refusal::Changed(text).into());
+    }
+    let mut metadata = row.metadata.clone();
+    match change.clone() {
+        MetadataChange::Merge(new) => metadata.extend(new),
+        MetadataChange::Replace(new) => metadata = new,
+        MetadataChange::Remove(key) => {
+            if metadata.remove(&key).is_none() {
+                let shown: String = key.chars().take(super::TEXT_CHARS_MAX).collect();
+                let what = format!("{id} has no metadata with key {shown}");
+                return Err(Refusal::NotFound { kind: "Metadata", what }.into());
+            }
+        }
+    }
+    volumes::may_update(inner, caller, &row, false, Some(&metadata))?;
+    volumes::check_metadata(&metadata)?;
+    row.metadata = metadata;
+    db.update_volume(&row)?;
+    // A wish carries it, so that a controller can be rebuilt. Nothing new is wished of what is in review.
+    if row.review.is_none() {
+        wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    }
+    Ok(row.metadata)
+}
+
+impl Service {
+    /// Volumes.
+    pub async fn volumes(&self, caller: &Caller, query: ListQuery) -> Result<Page<Volume>, Refusal> {
+        self.may("volume:get_all", caller)?;
+        let (inner, query) = (self.inner.clone(), seen_by(caller, query));
+        let read = move |db: &Db<'_>| volumes_page(&inner, db, &query);
+        self.inner.store.read("list volumes", read).await
+    }
+
+    /// Volumes, by name only.
+    pub async fn volume_names(&self, caller: &Caller, query: ListQuery) -> Result<Page<VolumeName>, Refusal> {
+        self.may("volume:get_all", caller)?;
+        let query = seen_by(caller, query);
+        let read = move |db: &Db<'_>| {
+            let items = found("Volume", &query, db.volume_name_page(&query)?)?;
+            let count = if query.count { Some(db.volume_count(&query)?) } else { None };
+            Ok(Page { items, count })
+        };
+        self.inner.store.read("list volumes", read).await
+    }
+
+    /// How many volumes there are and how large they are; `metadata`: with its keys and values.
+    pub async fn volumes_summary(
+        &self,
+        caller: &Caller,
+        query: ListQuery,
+        metadata: bool,
+    ) -> Result<VolumesSummary, Refusal> {
+        self.may("volume:get_all", caller)?;
+        let query = seen_by(caller, query);
+        let read = move |db: &Db<'_>| {
+            let (count, size_gib) = db.volume_sums(&query)?;
+            let mut summary = VolumesSummary { count, size_gib, metadata: BTreeMap::new() };
+            let all = if metadata { db.metadata_of(&query)? } else { Vec::new() };
+            for (key, value) in all.into_iter().flatten() {
+                summary.metadata.entry(key).or_default().insert(value);
+            }
+            Ok(summary)
+        };
+        self.inner.store.read("sum volumes up", read).await
+    }
+
+    /// Changes a volume's metadata, in one transaction with the look at what it is: of two changes at once none is lost.
+    /// `only_if`: refused as `Changed` unless it is this.
+    pub async fn change_metadata(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        change: MetadataChange,
+        only_if: Option<BTreeMap<String, String>>,
+    ) -> Result<BTreeMap<String, String>, Refusal> {
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let write = move |db: &Db<'_>| change_metadata(&inner, db, &caller, id, &change, only_if.as_ref());
+        let metadata = self.inner.store.write("change a volume's metadata", write).await?;
+        self.inner.go(id, &BTreeSet::new());
+        Ok(metadata)
+    }
+
+    /// Attachments. An admin who names a volume means all of its attachments.
+    pub async fn attachments(&self, caller: &Caller, query: ListQuery) -> Result<Page<Attachment>, Refusal> {
+        let mut query = query;
+        let of_one = |test: &Test| matches!(test, Test::Text(_));
+        query.all_projects |=
+            query.filters.iter().any(|filter| filter.key.name == "volume_id" && of_one(&filter.test));
+        let (query, secrets) = (seen_by(caller, query), self.secrets_for(caller));
+        let inner = self.inner.clone();
+        let read = move |db: &Db<'_>| attachments_page(&inner, db, &query, secrets);
+        self.inner.store.read("list attachments", read).await
+    }
+
+    /// Types: those that the caller may use; all of them for admins.
+    pub async fn types(&self, caller: &Caller, query: ListQuery) -> Result<Page<VolumeType>, Refusal> {
+        self.may("volume_extension:type_get_all", caller)?;
+        let query = seen_by(caller, ListQuery { all_projects: true, ..query });
+        let read = move |db: &Db<'_>| {
+            let items = found("Volume type", &query, db.type_page(&query)?)?;
+            Ok(Page { items, count: None })
+        };
+        self.inner.store.read("list types", read).await
+    }
+
+    /// Messages of the caller's project.
+    pub async fn messages(&self, caller: &Caller, query: ListQuery) -> Result<Page<Message>, Refusal> {
+        self.may("message:get_all", caller)?;
+        let query = seen_by(caller, query);
+        let read = move |db: &Db<'_>| {
+            let items = found("Message", &query, db.message_page(&query)?)?;
+            Ok(Page { items, count: None })
+        };
+        self.inner.store.read("list messages", read).await
+    }
+
+    /// One message. 404 for another project's.
+    pub async fn message(&self, caller: &Caller, id: Uuid) -> Result<Message, Refusal> {
+        self.may("message:get", caller)?;
+        let project = (!caller.admin).then(|| caller.project.clone());
+        let read =
+            move |db: &Db<'_>| Ok(db.message(id, project.as_deref())?.ok_or_else(|| no_message(id))?);
+        self.inner.store.read("read a message", read).await
+    }
+
+    /// Takes a message away.
+    pub async fn delete_message(&self, caller: &Caller, id: Uuid) -> Result<(), Refusal> {
+        self.may("message:delete", caller)?;
+        let project = (!caller.admin).then(|| caller.project.clone());
+        let write = move |db: &Db<'_>| {
+            db.message(id, project.as_deref())?.ok_or_else(|| no_message(id))?;
+            Ok(db.delete_message(id)?)
+        };
+        self.inner.store.write("delete a message", write).await
+    }
+
+    /// The storage agents. Admins only.
+    pub async fn storage_hosts(&self, caller: &Caller) -> Result<Vec<StorageHost>, Refusal> {
+        self.may("volume_extension:hosts", caller)?;
+        let inner = self.inner.clone();
+        let read = move |db: &Db<'_>| {
+            let host = |row: AgentRow| {
+                let agent = inner.agents.named(&row.name)?;
+                Some(StorageHost {
+                    name: format!("{}@{BACKEND}", row.name),
+                    zone: zone_of(agent).to_owned(),
+                    up: agent.is_up(),
+                    enabled: !row.disabled,
+                    heard_at: agent.state().last_report.max(row.heard_at),
+                })
+            };
+            Ok(db.agents()?.into_iter().filter(serves).filter_map(host).collect())
+        };
+        self.inner.store.read("list storage hosts", read).await
+    }
+
+    /// What projects have on a storage agent. Admins only.
+    pub async fn storage_host(&self, caller: &Caller, name: &str) -> Result<Vec<HostUsage>, Refusal> {
+        self.may("volume_extension:hosts", caller)?;
+        text_limit("host", name)?;
+        let name = name.to_owned();
+        let read = move |db: &Db<'_>| {
+            let plain = name.split('@').next().unwrap_or_default();
+            let host = db.agents()?.into_iter().find(|row| row.name == plain);
+            let host = host.ok_or_else(|| Refusal::NotFound { kind: "Host", what: name.clone() })?;
+            let usage = |(project, volumes, size_gib)| HostUsage { project, volumes, size_gib };
+            Ok(db.usage_on(host.id)?.into_iter().map(usage).collect())
+        };
+        self.inner.store.read("read a storage host", read).await
+    }
+}
+
+/// It has pools.
+fn serves(row: &AgentRow) -> bool {
+    row.capabilities.as_ref().is_some_and(|seen| !seen.pools.is_empty())
+}
+
+fn no_message(id: Uuid) -> Refusal {
+    Refusal::NotFound { kind: "Message", what: id.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use mooring_model::{AgentId, AttachmentId};
+
+    use super::*;
+    use crate::service::ServiceOptions;
+    use crate::store::testing;
+
+    fn service(dir: &tempfile::TempDir) -> Service {
+        Service::open(ServiceOptions::new(dir.path().join("state"))).unwrap()
+    }
+
+    /// A page costs as many statements whether it has ten volumes or a thousand: those of its chunks.
+    #[test]
+    fn statements_per_page() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = service(&dir);
+        let store = &service.inner.store;
+        let fill = |db: &Db<'_>| {
+            for number in 0..1_001 {
+                let id = VolumeId::from_u128(number + 1);
+                testing::insert_volume(db, id, AgentId::from_u128(1), &BTreeMap::new())?;
+                for attachment in 0..3 {
+                    testing::insert_attachment(db, AttachmentId::from_u128(10 * number + attachment), id)?;
+                }
+            }
+            Ok(())
+        };
+        store.prepare("fill", fill).unwrap();
+        let counted = |limit: u64, marker: Option<VolumeId>| {
+            let marker = marker.map(|id| id.to_string());
+            let query = ListQuery { limit, marker, count: true, ..ListQuery::default() };
+            store
+                .read_blocking(|db| {
+                    let ((volumes, statements), attachments) = (
+                        testing::counted(db, |db| volumes_page(&service.inner, db, &query).unwrap()),
+                        testing::counted(db, |db| {
+                            attachments_page(&service.inner, db, &query, Secrets::Hidden)
+                        })
+                        .1,
+                    );
+                    Ok((volumes.items.len(), statements, attachments))
+                })
+                .unwrap()
+        };
+        // The page, four chunks of attachments, the type with its specs, the count; the page and the 334 volumes of a
+        // thousand attachments, of which none is connected.
+        assert_eq!(counted(1_000, None), (1_000, 8, 1 + 2));
+        assert_eq!(counted(10, None).1, 5);
+        assert_eq!(counted(10, Some(VolumeId::from_u128(500))).1, 6, "and the marker's row");
+    }
+}

@@ -1,0 +1,255 @@
+//! What operators do to a volume, and the flags that its users set.
+//!
+//! What must never happen here: an attachment row that goes while its grant stays; a status that covers what the agents are
+//! at; data destroyed under an attachment.
+
+use std::collections::BTreeSet;
+
+use mooring_model::VolumeId;
+use mooring_model::limit::VOLUME_BYTES_MAX;
+
+use super::{Refusal, Service, not_in_review, quotas, volumes};
+use crate::domain::{Caller, VolumeAction, VolumeStatus};
+use crate::flow::place::{self, Figures};
+use crate::flow::{Inner, wishes};
+use crate::rules::{self, Operation};
+use crate::schedule::Provisioning;
+use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
+
+/// Begins to delete a volume that stands as it stands. It must not have attachments: their rows are the grants' own.
+fn force_delete(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
+    if volume.operation == Some(Operation::Deleting) {
+        return Ok(());
+    }
+    not_in_review(volume)?;
+    if let Some(attachment) = db.attachments_of(volume.id)?.first() {
+        let text = format!(
+            "Invalid volume: Volume {} is attached (attachment {}, {}): detach it first, by force if its host does not \
+             answer",
+            volume.id, attachment.id, attachment.status
+        );
+        return Err(Refusal::Invalid(text).into());
+    }
+    if !volume.is_placed() {
+        // No agent knows of it.
+        return Ok(db.delete_volume(volume.id)?);
+    }
+    db.set_operation(volume.id, Some(Operation::Deleting), None)?;
+    wishes::apply(db, volume.id, &mut [], &BTreeSet::new())?;
+    Ok(())
+}
+
+fn set_bootable(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    volume: &VolumeRow,
+    bootable: bool,
+) -> Result<(), Abort> {
+    let existing: Vec<_> = db.attachments_of(volume.id)?.iter().map(AttachmentRow::existing).collect();
+    let live = existing.iter().filter(|one| one.is_live()).count();
+    // As if it had been bootable when the second server came.
+    if live > 1 && rules::bootable_multiattach(volume.multiattach, bootable, &existing) {
+        let target = volumes::target(volume);
+        inner.policies().check("volume:multiattach_bootable_volume", caller, &target)?;
+    }
+    db.set_bootable(volume.id, bootable)?;
+    told(db, volume)
+}
+
+/// What users say of a volume is kept by its agent, too, so that a controller can be rebuilt. Nothing new is wished of what is
+/// in review.
+fn told(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
+    if volume.review.is_none() {
+        wishes::apply(db, volume.id, &mut [], &BTreeSet::new())?;
+    }
+    Ok(())
+}
+
+fn set_readonly(db: &Db<'_>, volume: &VolumeRow, readonly: bool) -> Result<(), Abort> {
+    let live = db.attachments_of(volume.id)?.iter().any(|row| row.existing().is_live());
+    if live || volume.status != VolumeStatus::Available {
+        return Err(Refusal::Invalid(format!(
+            "Invalid volume: Volume {} status must be available to update readonly flag, but current status is: {}.",
+            volume.id, volume.status
+        ))
+        .into());
+    }
+    db.set_readonly(volume.id, readonly)?;
+    told(db, volume)
+}
+
+/// An operator may say that a volume is in error, and may take that back. Everything else is derived, and to say it would cover
+/// what is.
+fn reset_status(
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    status: Option<VolumeStatus>,
+    attached: Option<bool>,
+) -> Result<(), Abort> {
+    let id = volume.id;
+    let rows = db.attachments_of(id)?;
+    let invalid = |text: String| Abort::from(Refusal::Invalid(format!("Invalid volume: {text}")));
+    if attached == Some(false)
+        && let Some(row) = rows.first()
+    {
+        return Err(invalid(format!(
+            "Volume {id} has attachment {} ({}), and a record that goes cuts nobody off: use os-force_detach, or DELETE \
+             of the attachment with force",
+            row.id, row.status
+        )));
+    }
+    if attached == Some(true) && !rows.iter().any(|row| row.existing().is_live()) {
+        return Err(invalid(format!("Volume {id} has no attachment: attach it instead")));
+    }
+    let Some(said) = status else { return Ok(()) };
+    db.say_status(id, None)?;
+    if volume.operation == Some(Operation::ErrorExtending) && volume.grows_from.is_none() {
+        // Nothing goes on: that it failed was seen.
+        db.set_operation(id, None, None)?;
+    }
+    reset_to(db, volume, &rows, said)
+}
+
+/// The rest of it, of what is there now.
+fn reset_to(
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    rows: &[AttachmentRow],
+    said: VolumeStatus,
+) -> Result<(), Abort> {
+    let id = volume.id;
+    let invalid = |text: String| Abort::from(Refusal::Invalid(format!("Invalid volume: {text}")));
+    let now = db.volume(id)?;
+    let derived = now.as_ref().map_or(volume.status, |now| now.status);
+    if said == derived {
+        return Ok(());
+    }
+    if now.is_some_and(|now| now.operation.is_some()) {
+        return Err(invalid(format!(
+            "Volume {id} is {derived} because of what its storage agent does or said: its status cannot be reset. Delete \
+             it, by force if need be"
+        )));
+    }
+    match said {
+        VolumeStatus::Error => Ok(db.say_status(id, Some(said))?),
+        VolumeStatus::InUse if rows.is_empty() => {
+            Err(invalid(format!("Volume {id} has no attachment: it cannot be in-use")))
+        }
+        _ => Err(invalid(format!(
+            "Volume {id} cannot be set to {said}: its attachments say that it is {derived}, and error is all that can \
+             be said instead"
+        ))),
+    }
+}
+
+fn extend(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    volume: &VolumeRow,
+    to_gib: u32,
+    online: bool,
+) -> Result<(), Abort> {
+    let (id, from_gib) = (volume.id, volume.size_gib);
+    if online && volume.status == VolumeStatus::InUse {
+        inner.policies().check("volume:extend_attached_volume", caller, &volumes::target(volume))?;
+    }
+    let ready = volume.status == VolumeStatus::Available || (online && volume.status == VolumeStatus::InUse);
+    if !ready {
+        return Err(Refusal::Invalid(format!(
+            "Invalid volume: Volume {id} status must be available to extend, currently {}.",
+            volume.status
+        ))
+        .into());
+    }
+    not_in_review(volume)?;
+    if to_gib <= from_gib {
+        return Err(Refusal::Invalid(format!(
+            "Invalid input received: New size for extend must be greater than current size. (current: {from_gib}, \
+             extended: {to_gib})."
+        ))
+        .into());
+    }
+    if u64::from(to_gib) * wishes::GIB > VOLUME_BYTES_MAX {
+        let text =
+            format!("Invalid input received: New size for extend, {to_gib}, is more than a volume can have.");
+        return Err(Refusal::Invalid(text).into());
+    }
+    let volume_type = db.type_by_id(volume.type_id)?;
+    if let Some(of) = &volume_type {
+        rules::types::check_size(&of.extra_specs, &of.name, to_gib).map_err(Refusal::Invalid)?;
+    }
+    quotas::check_extend(inner, db, volume, to_gib)?;
+    check_space(inner, db, volume, to_gib - from_gib)?;
+    db.begin_growth(id, to_gib)?;
+    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    Ok(())
+}
+
+/// What certainly does not fit is refused at once. What may, its agent decides.
+fn check_space(inner: &Inner, db: &Db<'_>, volume: &VolumeRow, more_gib: u32) -> Result<(), Abort> {
+    let pools = place::pools(inner, db, Figures::Promises)?;
+    let own = pools.iter().find(|pool| pool.agent == volume.agent && pool.name == volume.pool);
+    let left = own.and_then(|pool| pool.capacity.available(Some(Provisioning::Thick)));
+    let more = u64::from(more_gib) * wishes::GIB;
+    if left.is_none_or(|left| more <= left) {
+        return Ok(());
+    }
+    Err(Refusal::Invalid(format!(
+        "Invalid input received: the pool of volume {} has no room for {more_gib} GiB more.",
+        volume.id
+    ))
+    .into())
+}
+
+const fn policy(action: &VolumeAction) -> &'static str {
+    match action {
+        VolumeAction::SetBootable(_) => "volume:update",
+        VolumeAction::SetReadonly(_) => "volume:update_readonly_flag",
+        VolumeAction::ResetStatus { .. } => "volume_extension:volume_admin_actions:reset_status",
+        VolumeAction::ForceDelete => "volume_extension:volume_admin_actions:force_delete",
+        VolumeAction::Extend { .. } => "volume:extend",
+    }
+}
+
+impl Service {
+    /// Does it, in one transaction.
+    pub async fn volume_action(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        action: VolumeAction,
+    ) -> Result<(), Refusal> {
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let write = move |db: &Db<'_>| {
+            let volume = volumes::find(&inner, db, &caller, id)?;
+            inner.policies().check(policy(&action), &caller, &volumes::target(&volume))?;
+            match action {
+                VolumeAction::SetBootable(bootable) => set_bootable(&inner, db, &caller, &volume, bootable),
+                VolumeAction::SetReadonly(readonly) => set_readonly(db, &volume, readonly),
+                VolumeAction::ResetStatus { status, attached } => reset_status(db, &volume, status, attached),
+                VolumeAction::ForceDelete => force_delete(db, &volume),
+                VolumeAction::Extend { size_gib, online } => {
+                    extend(&inner, db, &caller, &volume, size_gib, online)
+                }
+            }
+        };
+        self.inner.store.write("change a volume", write).await?;
+        self.inner.go(id, &BTreeSet::new());
+        Ok(())
+    }
+
+    /// `DELETE` with `force`: as [`VolumeAction::ForceDelete`], by a policy of its own.
+    pub async fn force_delete_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let write = move |db: &Db<'_>| {
+            let volume = volumes::find(&inner, db, &caller, id)?;
+            inner.policies().check("volume:force_delete", &caller, &volumes::target(&volume))?;
+            force_delete(db, &volume)
+        };
+        self.inner.store.write("delete a volume by force", write).await?;
+        self.inner.go(id, &BTreeSet::new());
+        Ok(())
+    }
+}

@@ -1,0 +1,155 @@
+//! Quotas: what a project may have, and what it has. Counted in the transaction that adds to it, from the rows themselves.
+//!
+//! What must never happen here: a limit that two requests at once pass together; a limit of a type that does not exist; the
+//! use of another project told to somebody who may not ask for it.
+
+use std::collections::BTreeMap;
+
+use super::{Refusal, Service};
+use crate::domain::Caller;
+use crate::flow::Inner;
+use crate::policy::Target;
+use crate::quota::{self, Delta, Entry, Key, Limit, Limits, Over};
+use crate::store::{Abort, Db, VolumeRow};
+
+/// The limits that hold for a project.
+fn limits(inner: &Inner, db: &Db<'_>, project: &str) -> Result<Limits, Abort> {
+    Ok(Limits {
+        project: db.project_limits(project)?,
+        class: db.class_limits()?,
+        configured: inner.options.quotas.clone(),
+    })
+}
+
+/// Whether a change fits into a project's quotas. Nothing is counted where nothing is limited.
+pub(super) fn verdict(
+    inner: &Inner,
+    db: &Db<'_>,
+    project: &str,
+    delta: &Delta,
+) -> Result<Result<(), Over>, Abort> {
+    let limits = limits(inner, db, project)?;
+    let limited = delta.keys().any(|(key, more)| more > 0 && limits.of(key) != Limit::Unlimited);
+    let usage = if limited { db.usage(project)? } else { quota::Usage::new() };
+    Ok(quota::check(&usage, &limits, delta))
+}
+
+/// As [`verdict`], where an excess is the answer.
+pub(super) fn check(inner: &Inner, db: &Db<'_>, project: &str, delta: &Delta) -> Result<(), Abort> {
+    Ok(verdict(inner, db, project, delta)?.map_err(|over| Refusal::Exceeded(over.to_string()))?)
+}
+
+/// Whether a volume may grow to this size.
+pub(super) fn check_extend(inner: &Inner, db: &Db<'_>, volume: &VolumeRow, to_gib: u32) -> Result<(), Abort> {
+    let name = db.type_by_id(volume.type_id)?.map_or_else(String::new, |found| found.name);
+    check(inner, db, &volume.project, &Delta::extend(&name, volume.size_gib, to_gib))
+}
+
+/// Refuses limits of types that there are not.
+fn check_keys(db: &Db<'_>, limits: &BTreeMap<Key, Limit>) -> Result<(), Abort> {
+    for key in limits.keys() {
+        if let Some(name) = key.type_name().filter(|name| name.chars().count() <= super::TEXT_CHARS_MAX)
+            && db.type_by_name(name)?.is_some()
+        {
+            continue;
+        }
+        if key.type_name().is_some() {
+            let shown: String = key.to_string().chars().take(80).collect();
+            let text = format!("Bad key(s) in quota set: {shown}: there is no such volume type");
+            return Err(Refusal::Invalid(text).into());
+        }
+    }
+    Ok(())
+}
+
+fn table(db: &Db<'_>, limits: &Limits, usage: &quota::Usage) -> Result<Vec<Entry>, Abort> {
+    let names = db.type_names()?;
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    Ok(limits.table(usage, &names))
+}
+
+impl Service {
+    /// What a project may have, and what it has.
+    pub async fn quotas(&self, caller: &Caller, project: &str) -> Result<Vec<Entry>, Refusal> {
+        self.inner.policies().check("volume_extension:quotas:show", caller, &Target::of(project))?;
+        let (inner, project) = (self.inner.clone(), project.to_owned());
+        let read = move |db: &Db<'_>| table(db, &limits(&inner, db, &project)?, &db.usage(&project)?);
+        self.inner.store.read("read quotas", read).await
+    }
+
+    /// What a project may have for which nothing is set.
+    pub async fn default_quotas(&self, caller: &Caller, project: &str) -> Result<Vec<Entry>, Refusal> {
+        self.inner.policies().check("volume_extension:quotas:show", caller, &Target::of(project))?;
+        self.defaults("read default quotas").await
+    }
+
+    /// The same, as the default class.
+    pub async fn class_quotas(&self, caller: &Caller) -> Result<Vec<Entry>, Refusal> {
+        self.inner.policies().check("volume_extension:quota_classes:get", caller, &Target::own(caller))?;
+        self.defaults("read default quotas").await
+    }
+
+    async fn defaults(&self, op: &'static str) -> Result<Vec<Entry>, Refusal> {
+        let inner = self.inner.clone();
+        let read = move |db: &Db<'_>| {
+            let defaults = Limits { project: BTreeMap::new(), ..limits(&inner, db, "")? };
+            table(db, &defaults, &quota::Usage::new())
+        };
+        self.inner.store.read(op, read).await
+    }
+
+    /// Sets some of a project's limits. 400 for one below what the project has.
+    pub async fn set_quotas(
+        &self,
+        caller: &Caller,
+        project: &str,
+        new: BTreeMap<Key, Limit>,
+    ) -> Result<Vec<Entry>, Refusal> {
+        self.inner.policies().check("volume_extension:quotas:update", caller, &Target::of(project))?;
+        if project.is_empty() {
+            return Err(Refusal::Invalid("an empty text is no project's id".to_owned()));
+        }
+        let (inner, project) = (self.inner.clone(), project.to_owned());
+        let write = move |db: &Db<'_>| {
+            check_keys(db, &new)?;
+            let usage = db.usage(&project)?;
+            for (key, limit) in &new {
+                quota::may_set(key, *limit, &usage).map_err(Refusal::Invalid)?;
+            }
+            db.set_limits(Some(&project), &new)?;
+            table(db, &limits(&inner, db, &project)?, &usage)
+        };
+        self.inner.store.write("set quotas", write).await
+    }
+
+    /// Takes a project's own limits away: the defaults hold.
+    pub async fn delete_quotas(&self, caller: &Caller, project: &str) -> Result<(), Refusal> {
+        self.inner.policies().check("volume_extension:quotas:delete", caller, &Target::of(project))?;
+        let project = project.to_owned();
+        let write = move |db: &Db<'_>| Ok(db.delete_limits(&project)?);
+        self.inner.store.write("delete quotas", write).await
+    }
+
+    /// Sets some limits of the default class.
+    pub async fn set_class_quotas(
+        &self,
+        caller: &Caller,
+        new: BTreeMap<Key, Limit>,
+    ) -> Result<Vec<Entry>, Refusal> {
+        self.inner.policies().check("volume_extension:quota_classes:update", caller, &Target::own(caller))?;
+        let write = move |db: &Db<'_>| {
+            check_keys(db, &new)?;
+            Ok(db.set_limits(None, &new)?)
+        };
+        self.inner.store.write("set default quotas", write).await?;
+        self.defaults("read default quotas").await
+    }
+
+    /// What the caller's project (an admin's: any project) may have, and what it has, for `GET /limits`.
+    pub async fn limits(&self, caller: &Caller, project: Option<&str>) -> Result<Vec<Entry>, Refusal> {
+        let project = project.filter(|_| caller.admin).unwrap_or(&caller.project).to_owned();
+        let inner = self.inner.clone();
+        let read = move |db: &Db<'_>| Ok(limits(&inner, db, &project)?.table(&db.usage(&project)?, &[]));
+        self.inner.store.read("read limits", read).await
+    }
+}

@@ -1,0 +1,152 @@
+//! Another type for a volume that exists: decided and written in one transaction, where the volume is.
+//!
+//! What must never happen here: a type without its flag, or the flag without its type (both, and the wish that carries them,
+//! are one commit); a flag that changes while a grant lives, whatever the status says.
+
+use std::collections::BTreeSet;
+
+use mooring_model::VolumeId;
+
+use super::{Refusal, Service, not_in_review, quotas, types, volumes};
+use crate::domain::{Caller, VolumeStatus, VolumeType};
+use crate::flow::{Inner, place, wishes};
+use crate::policy::Target;
+use crate::quota::Delta;
+use crate::rules::retype::{self, MigrationPolicy, Refused, Retype};
+use crate::schedule::capabilities::{self, Placed, Settings};
+use crate::schedule::{self, PoolRef, Request};
+use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        let text = refused.to_string();
+        match refused {
+            Refused::Forbidden(_) => Self::Forbidden(text),
+            Refused::NotFound(what) => {
+                let id = what.parse::<uuid::Uuid>().is_ok();
+                Self::NotFound {
+                    kind: "Volume type",
+                    what: if id { what } else { format!("with name {what}") },
+                }
+            }
+            Refused::Invalid(_) => Self::Invalid(text),
+            Refused::Over(_) => Self::Exceeded(text),
+            Refused::Later(text) => Self::Unimplemented(format!("Mooring does not implement it yet: {text}")),
+        }
+    }
+}
+
+/// The type that is meant. `None`: there is none that the caller may see.
+fn wanted(db: &Db<'_>, caller: &Caller, named: &str) -> Result<Option<VolumeType>, Abort> {
+    match types::find(db, caller, named) {
+        Ok(found) => Ok(Some(found)),
+        Err(Abort::Refused(Refusal::NotFound { .. })) => Ok(None),
+        Err(abort) => Err(abort),
+    }
+}
+
+/// Whether the volume's own pool can serve the new type, by the last report. The volume is there: it needs no more space.
+fn fits(
+    inner: &Inner,
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    new_type: &VolumeType,
+) -> Result<Result<(), String>, Abort> {
+    let place = PoolRef { agent: volume.agent, pool: volume.pool.clone() };
+    let mut request = Request::new(u64::from(volume.size_gib) * wishes::GIB, new_type.extra_specs.clone());
+    (request.pool, request.resides) = (Some(place.clone()), Some(place.clone()));
+    let row = db.agents()?.into_iter().find(|row| row.id == volume.agent);
+    let Some((row, report)) = row.as_ref().and_then(|row| Some((row, row.capabilities.as_ref()?))) else {
+        return Ok(Err("its agent has never reported".to_owned()));
+    };
+    let Some(agent) = inner.agents.named(&row.name) else {
+        return Ok(Err(format!("agent {} is not enrolled any more", row.name)));
+    };
+    let settings = Settings { zone: volume.zone.clone(), ..place::settings(inner, agent) };
+    let agent = place::agent_of(row, agent, &settings, db, report);
+    let Some(reported) = report.pools.iter().find(|pool| pool.name == volume.pool) else {
+        return Ok(Err(format!("agent {} reports no pool {}", row.name, volume.pool)));
+    };
+    let pool = capabilities::pool(&agent, reported, Placed::default());
+    Ok(schedule::fits(&pool, &request).map_err(|why| why.to_string()))
+}
+
+/// The status that decides. An attachment in error does not count in the volume's own, and its grant may live.
+fn status(volume: &VolumeRow, rows: &[AttachmentRow]) -> VolumeStatus {
+    if volume.status == VolumeStatus::Available && rows.iter().any(|row| row.existing().is_live()) {
+        return VolumeStatus::InUse;
+    }
+    volume.status
+}
+
+/// A type that wants one mode for all attachments of a host does not come over a host that has two.
+fn check_modes(new_type: &VolumeType, rows: &[AttachmentRow]) -> Result<(), Refusal> {
+    let existing: Vec<_> = rows.iter().map(AttachmentRow::existing).collect();
+    for one in &existing {
+        if let Some(initiator) = one.initiator.as_ref().filter(|_| one.is_live()) {
+            crate::rules::may_mix(&new_type.extra_specs, Some(one.id), initiator, one.mode, &existing)
+                .map_err(|why| Refusal::Invalid(format!("Invalid volume: {why}")))?;
+        }
+    }
+    Ok(())
+}
+
+fn write(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    id: VolumeId,
+    named: &str,
+    migration: MigrationPolicy,
+) -> Result<BTreeSet<mooring_model::AgentId>, Abort> {
+    let volume = volumes::find(inner, db, caller, id)?;
+    let rows = db.attachments_of(id)?;
+    let new_type = wanted(db, caller, named)?;
+    let old_name = db.type_by_id(volume.type_id)?.map_or_else(String::new, |found| found.name);
+    let (quota, fits) = match &new_type {
+        None => (Ok(()), Ok(())),
+        Some(new_type) => {
+            let delta = Delta::retype(&old_name, &new_type.name, volume.size_gib);
+            (quotas::verdict(inner, db, &volume.project, &delta)?, fits(inner, db, &volume, new_type)?)
+        }
+    };
+    let (policies, target) = (inner.policies(), volumes::target(&volume));
+    let change = retype::retype(&Retype {
+        may_retype: policies.allows("volume:retype", caller, &target),
+        may_multiattach: policies.allows("volume:multiattach", caller, &Target::own(caller)),
+        named,
+        new_type: new_type.as_ref(),
+        old_type: volume.type_id,
+        multiattach: volume.multiattach,
+        size_gib: volume.size_gib,
+        status: status(&volume, &rows),
+        operation: volume.operation,
+        quota,
+        migration,
+        fits,
+    })
+    .map_err(Refusal::from)?;
+    if let Some(new_type) = &new_type {
+        check_modes(new_type, &rows)?;
+    }
+    not_in_review(&volume)?;
+    db.set_type(id, change.type_id, change.multiattach)?;
+    Ok(wishes::apply(db, id, &mut [], &BTreeSet::new())?.hosts)
+}
+
+impl Service {
+    /// Gives a volume another type, where it is. Refused at once or done at once.
+    pub async fn retype_volume(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        new_type: &str,
+        migration: MigrationPolicy,
+    ) -> Result<(), Refusal> {
+        let (inner, caller, named) = (self.inner.clone(), caller.clone(), new_type.to_owned());
+        let write = move |db: &Db<'_>| write(&inner, db, &caller, id, &named, migration);
+        let hosts = self.inner.store.write("retype a volume", write).await?;
+        self.inner.go(id, &hosts);
+        Ok(())
+    }
+}

@@ -1,0 +1,435 @@
+//! Lists: SQL made of a [`ListQuery`], the same text for both databases.
+//!
+//! A page begins where its marker's row stands in the order of the list (keyset paging), so the cost of a page does not
+//! grow with its place. What is without a value sorts as the empty text or as 0: the databases disagree about NULL.
+//!
+//! What must never happen here: a value in a statement's text; a list without a bound; a statement per entry.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use mooring_model::{AgentId, AttachmentId, Chap, ChapSide, Secret, VolumeId};
+use serde_json::Value as Json;
+use uuid::Uuid;
+
+use super::attachments::{self, AttachmentRow, Nexus};
+use super::sql::{Row, SqlError, Value, values};
+use super::volumes::{self, VolumeRow};
+use super::{Db, messages, types};
+use crate::domain::{Attached, AttachmentStatus, Message, VolumeName, VolumeType};
+use crate::list::{
+    ATTACHMENTS, Collection, Filter, Key, Kind, ListQuery, MESSAGES, Order, TYPES, Test, VOLUMES,
+};
+
+/// Ids looked up by one statement. Always as many (or one), so that it stays prepared; the last chunk repeats one.
+const CHUNK: usize = 250;
+
+/// Characters that keys of metadata are made of, beside letters and digits.
+const METADATA_KEY_EXTRA: &str = "-_:. /";
+
+/// A statement that is being written.
+#[derive(Default)]
+struct Statement {
+    text: String,
+    values: Vec<Value>,
+}
+
+impl Statement {
+    /// Keeps a value, and says its placeholder.
+    fn bind(&mut self, value: impl Into<Value>) -> String {
+        self.values.push(value.into());
+        format!("?{}", self.values.len())
+    }
+}
+
+/// What a list is sorted by: an expression, and whether the greatest is first.
+type Place = (String, bool);
+
+fn sort_expression(key: &Key) -> String {
+    match (key.nullable, key.kind) {
+        (false, _) => key.column.to_owned(),
+        (true, Kind::Number | Kind::Truth | Kind::Time) => format!("COALESCE({}, 0)", key.column),
+        (true, _) => format!("COALESCE({}, '')", key.column),
+    }
+}
+
+/// The whole order: what is asked for, then age, then id. Without a wish, the newest is first.
+fn places(query: &ListQuery) -> Vec<Place> {
+    let mut places: Vec<Place> = Vec::new();
+    for (key, down) in &query.sort {
+        let column = sort_expression(key);
+        if places.iter().all(|(other, _)| *other != column) {
+            places.push((column, *down));
+        }
+    }
+    let down = places.first().is_none_or(|(_, down)| *down);
+    for last in ["created_us", "id"] {
+        if places.iter().all(|(column, _)| column != last) {
+            places.push((last.to_owned(), down));
+        }
+    }
+    places
+}
+
+/// A pair of metadata as it stands in the column, which holds compact JSON with sorted keys. A quote inside a text is
+/// written with a backslash, and no key has a quote, a comma or a brace: what follows `{` or `,` like this is that pair.
+fn metadata_pair(key: &str, value: &str) -> Option<[String; 2]> {
+    let known = |c: char| c.is_ascii_alphanumeric() || METADATA_KEY_EXTRA.contains(c);
+    if key.is_empty() || !key.chars().all(known) {
+        return None;
+    }
+    let pair = format!("{}:{}", Json::from(key), Json::from(value));
+    Some([format!("{{{pair}"), format!(",{pair}")])
+}
+
+/// "Has this in it", with case, in both databases: their LIKEs disagree about case, and their functions about names.
+fn contains(statement: &mut Statement, column: &str, part: impl Into<Value>) -> String {
+    let part = statement.bind(part);
+    format!("REPLACE({column}, {part}, '') <> {column}")
+}
+
+fn condition(statement: &mut Statement, filter: &Filter) -> String {
+    const NEVER: &str = "1 = 0";
+    let column = filter.key.column;
+    match &filter.test {
+        Test::Nothing => NEVER.to_owned(),
+        Test::Part(part) if part.is_empty() => "1 = 1".to_owned(),
+        Test::Part(part) => contains(statement, column, part),
+        Test::Text(text) => format!("{column} = {}", statement.bind(text)),
+        Test::Number(number) => format!("{column} = {}", statement.bind(*number)),
+        Test::Time(order, time) => {
+            let operator = match order {
+                Order::Before => "<",
+                Order::NotAfter => "<=",
+                Order::At => "=",
+                Order::NotAt => "<>",
+                Order::NotBefore => ">=",
+                Order::After => ">",
+            };
+            format!("{column} {operator} {}", statement.bind(*time))
+        }
+        Test::Pairs(pairs) if filter.key.kind == Kind::Specs => all(pairs, |key, value| {
+            let (key, value) = (statement.bind(key), statement.bind(value));
+            format!(
+                "EXISTS (SELECT 1 FROM extra_specs WHERE type_id = volume_types.id AND key = {key} AND \
+                     value = {value})"
+            )
+        }),
+        Test::Pairs(pairs) => all(pairs, |key, value| match metadata_pair(key, value) {
+            None => NEVER.to_owned(),
+            Some([first, later]) => {
+                let first = contains(statement, column, first);
+                let later = contains(statement, column, later);
+                format!("({first} OR {later})")
+            }
+        }),
+    }
+}
+
+fn all(pairs: &BTreeMap<String, String>, mut one: impl FnMut(&str, &str) -> String) -> String {
+    let conditions: Vec<_> = pairs.iter().map(|(key, value)| one(key, value)).collect();
+    if conditions.is_empty() { "1 = 1".to_owned() } else { conditions.join(" AND ") }
+}
+
+/// Who sees what of the collection.
+fn scope(statement: &mut Statement, of: &Collection, project: Option<&str>) -> Option<String> {
+    project.map(|project| of.scope.replace("{}", &statement.bind(project)))
+}
+
+fn conditions(statement: &mut Statement, of: &Collection, query: &ListQuery) -> Vec<String> {
+    let mut all: Vec<String> = scope(statement, of, query.project.as_deref()).into_iter().collect();
+    for filter in &query.filters {
+        all.push(condition(statement, filter));
+    }
+    all
+}
+
+/// "Stands after these values": of places that all go one way a row comparison, which an index follows.
+fn after(statement: &mut Statement, places: &[Place], marker: Vec<Value>) -> String {
+    let marker: Vec<String> = marker.into_iter().map(|value| statement.bind(value)).collect();
+    let sign = |down: bool| if down { "<" } else { ">" };
+    let down = places.first().is_some_and(|(_, down)| *down);
+    if places.iter().all(|(_, other)| *other == down) {
+        let columns: Vec<&str> = places.iter().map(|(column, _)| column.as_str()).collect();
+        return format!("({}) {} ({})", columns.join(", "), sign(down), marker.join(", "));
+    }
+    let mut ways = Vec::new();
+    for (index, ((column, down), value)) in places.iter().zip(&marker).enumerate() {
+        let mut same: Vec<String> = places
+            .iter()
+            .zip(&marker)
+            .take(index)
+            .map(|((column, _), value)| format!("{column} = {value}"))
+            .collect();
+        same.push(format!("{column} {} {value}", sign(*down)));
+        ways.push(format!("({})", same.join(" AND ")));
+    }
+    format!("({})", ways.join(" OR "))
+}
+
+fn filtered(statement: &mut Statement, conditions: &[String]) {
+    if !conditions.is_empty() {
+        statement.text.push_str(" WHERE ");
+        statement.text.push_str(&conditions.join(" AND "));
+    }
+}
+
+impl Db<'_> {
+    /// Where the marker stands; `None`: the caller sees no such row.
+    fn marker(
+        &self,
+        of: &Collection,
+        query: &ListQuery,
+        places: &[Place],
+    ) -> Result<Option<Vec<Value>>, SqlError> {
+        let mut statement = Statement::default();
+        let columns: Vec<&str> = places.iter().map(|(column, _)| column.as_str()).collect();
+        statement.text = format!("SELECT {} FROM {}", columns.join(", "), of.table);
+        let id = statement.bind(query.marker.as_deref());
+        let mut conditions = vec![format!("id = {id}")];
+        conditions.extend(scope(&mut statement, of, query.project.as_deref()));
+        filtered(&mut statement, &conditions);
+        let read = |row: &mut Row| (0..places.len()).map(|index| row.get(index)).collect();
+        self.one(&statement.text, &statement.values, read)
+    }
+
+    /// A page of a collection; `None`: there is no row that its marker names. `project` of the query is who sees.
+    fn page<T>(
+        &self,
+        of: &Collection,
+        columns: &str,
+        query: &ListQuery,
+        map: impl Fn(&mut Row) -> Result<T, SqlError>,
+    ) -> Result<Option<Vec<T>>, SqlError> {
+        let places = places(query);
+        let marker = match &query.marker {
+            None => None,
+            Some(_) => match self.marker(of, query, &places)? {
+                None => return Ok(None),
+                found => found,
+            },
+        };
+        let mut statement =
+            Statement { text: format!("SELECT {columns} FROM {}", of.table), values: Vec::new() };
+        let mut conditions = conditions(&mut statement, of, query);
+        conditions.extend(marker.map(|marker| after(&mut statement, &places, marker)));
+        filtered(&mut statement, &conditions);
+        let order = |(column, down): &Place| format!("{column} {}", if *down { "DESC" } else { "ASC" });
+        let order: Vec<_> = places.iter().map(order).collect();
+        let limit = statement.bind(query.limit);
+        let offset = statement.bind(query.offset);
+        let rest = format!(" ORDER BY {} LIMIT {limit} OFFSET {offset}", order.join(", "));
+        statement.text.push_str(&rest);
+        self.all(&statement.text, &statement.values, map).map(Some)
+    }
+
+    /// How many there are, without page and marker.
+    fn count(&self, of: &Collection, query: &ListQuery) -> Result<u64, SqlError> {
+        let mut statement =
+            Statement { text: format!("SELECT COUNT(*) FROM {}", of.table), values: Vec::new() };
+        let conditions = conditions(&mut statement, of, query);
+        filtered(&mut statement, &conditions);
+        Ok(self.one(&statement.text, &statement.values, |row| row.get(0))?.unwrap_or(0))
+    }
+
+    /// How many volumes a list has in all.
+    pub(crate) fn volume_count(&self, query: &ListQuery) -> Result<u64, SqlError> {
+        self.count(&VOLUMES, query)
+    }
+
+    /// A page of volumes.
+    pub(crate) fn volume_page(&self, query: &ListQuery) -> Result<Option<Vec<VolumeRow>>, SqlError> {
+        self.page(&VOLUMES, volumes::COLUMNS, query, volumes::volume)
+    }
+
+    /// The same, by name only.
+    pub(crate) fn volume_name_page(&self, query: &ListQuery) -> Result<Option<Vec<VolumeName>>, SqlError> {
+        self.page(&VOLUMES, "id, name", query, |row| Ok(VolumeName { id: row.parsed(0)?, name: row.get(1)? }))
+    }
+
+    /// A page of attachments.
+    pub(crate) fn attachment_page(&self, query: &ListQuery) -> Result<Option<Vec<AttachmentRow>>, SqlError> {
+        self.page(&ATTACHMENTS, attachments::COLUMNS, query, attachments::attachment)
+    }
+
+    /// A page of types.
+    pub(crate) fn type_page(&self, query: &ListQuery) -> Result<Option<Vec<VolumeType>>, SqlError> {
+        let Some(plain) = self.page(&TYPES, types::COLUMNS, query, types::plain)? else { return Ok(None) };
+        self.with_all_specs(plain).map(Some)
+    }
+
+    /// Types by their ids.
+    pub(crate) fn types_by_id(&self, ids: &BTreeSet<Uuid>) -> Result<Vec<VolumeType>, SqlError> {
+        let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
+        let mut plain = Vec::new();
+        self.in_chunks(
+            &format!("SELECT {} FROM volume_types WHERE id IN", types::COLUMNS),
+            "",
+            &ids,
+            |row| {
+                plain.push(types::plain(row)?);
+                Ok(())
+            },
+        )?;
+        self.with_all_specs(plain)
+    }
+
+    fn with_all_specs(&self, plain: Vec<types::Plain>) -> Result<Vec<VolumeType>, SqlError> {
+        let mut specs: HashMap<String, BTreeMap<String, String>> = HashMap::new();
+        let ids: Vec<_> = plain.iter().map(|(id, ..)| id.to_string()).collect();
+        self.in_chunks("SELECT type_id, key, value FROM extra_specs WHERE type_id IN", "", &ids, |row| {
+            specs.entry(row.get(0)?).or_default().insert(row.get(1)?, row.get(2)?);
+            Ok(())
+        })?;
+        let with_specs = |(id, name, description, is_public): types::Plain| VolumeType {
+            extra_specs: specs.remove(&id.to_string()).unwrap_or_default(),
+            id,
+            name,
+            description,
+            is_public,
+        };
+        Ok(plain.into_iter().map(with_specs).collect())
+    }
+
+    /// A page of messages.
+    pub(crate) fn message_page(&self, query: &ListQuery) -> Result<Option<Vec<Message>>, SqlError> {
+        self.page(&MESSAGES, messages::COLUMNS, query, messages::message)
+    }
+
+    /// Looks many ids up, a chunk with each statement.
+    fn in_chunks(
+        &self,
+        before: &str,
+        after: &str,
+        ids: &[String],
+        mut each: impl FnMut(&mut Row) -> Result<(), SqlError>,
+    ) -> Result<(), SqlError> {
+        let size = if ids.len() == 1 { 1 } else { CHUNK };
+        let marks: Vec<String> = (1..=size).map(|number| format!("?{number}")).collect();
+        let sql = format!("{before} ({}) {after}", marks.join(", "));
+        for chunk in ids.chunks(size) {
+            let last = chunk.last().into_iter().cycle();
+            let values: Vec<Value> = chunk.iter().chain(last).take(size).map(Value::from).collect();
+            self.sql.each(&sql, &values, &mut each)?;
+        }
+        Ok(())
+    }
+
+    /// Which volumes' attachments are there, oldest first.
+    pub(crate) fn attached_to(&self, ids: &[VolumeId]) -> Result<HashMap<VolumeId, Vec<Attached>>, SqlError> {
+        let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
+        let before = "SELECT volume_id, id, instance, mode, status, host, mountpoint, attached_us FROM attachments \
+                      WHERE volume_id IN";
+        let mut found: HashMap<VolumeId, Vec<Attached>> = HashMap::new();
+        self.in_chunks(before, "ORDER BY created_us, id", &ids, |row| {
+            let volume: VolumeId = row.parsed(0)?;
+            found.entry(volume).or_default().push(Attached {
+                id: row.parsed(1)?,
+                instance: row.parsed_opt(2)?,
+                mode: row.parsed(3)?,
+                status: row.word(4, AttachmentStatus::from_word)?,
+                attached_host: row.get(5)?,
+                mountpoint: row.get(6)?,
+                attached_at: row.time_opt(7)?,
+            });
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Volumes by their ids.
+    pub(crate) fn volumes_by_id(&self, ids: &[VolumeId]) -> Result<HashMap<VolumeId, VolumeRow>, SqlError> {
+        let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
+        let mut found = HashMap::new();
+        self.in_chunks(&format!("SELECT {} FROM volumes WHERE id IN", volumes::COLUMNS), "", &ids, |row| {
+            let volume = volumes::volume(row)?;
+            found.insert(volume.id, volume);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// The credentials of attachments' nexuses.
+    pub(crate) fn nexuses_of(&self, ids: &[AttachmentId]) -> Result<HashMap<AttachmentId, Nexus>, SqlError> {
+        let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
+        let before = "SELECT a.id, n.chap_user, n.secret FROM attachments a JOIN nexuses n \
+                      ON n.volume_id = a.volume_id AND n.initiator = a.initiator WHERE a.id IN";
+        let mut found = HashMap::new();
+        self.in_chunks(before, "", &ids, |row| {
+            let initiator = ChapSide { user: row.get(1)?, secret: Secret::new(row.get::<String>(2)?) };
+            found.insert(row.parsed(0)?, Nexus(Chap { initiator, mutual: None }));
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Number and GiB of the volumes of a list.
+    pub(crate) fn volume_sums(&self, query: &ListQuery) -> Result<(u64, u64), SqlError> {
+        let text = "SELECT COUNT(*), CAST(COALESCE(SUM(size_gib), 0) AS BIGINT) FROM volumes";
+        let mut statement = Statement { text: text.to_owned(), values: Vec::new() };
+        let conditions = conditions(&mut statement, &VOLUMES, query);
+        filtered(&mut statement, &conditions);
+        let sums = self.one(&statement.text, &statement.values, |row| Ok((row.get(0)?, row.get(1)?)))?;
+        Ok(sums.unwrap_or_default())
+    }
+
+    /// Every metadata that volumes of a list have, each once.
+    pub(crate) fn metadata_of(&self, query: &ListQuery) -> Result<Vec<BTreeMap<String, String>>, SqlError> {
+        let text = "SELECT DISTINCT metadata FROM volumes";
+        let mut statement = Statement { text: text.to_owned(), values: Vec::new() };
+        let conditions = conditions(&mut statement, &VOLUMES, query);
+        filtered(&mut statement, &conditions);
+        self.all(&statement.text, &statement.values, |row| row.json(0))
+    }
+
+    /// What projects have on an agent: project, volumes, GiB.
+    pub(crate) fn usage_on(&self, agent: AgentId) -> Result<Vec<(String, u64, u64)>, SqlError> {
+        let sql = "SELECT project, COUNT(*), CAST(COALESCE(SUM(size_gib), 0) AS BIGINT) FROM volumes \
+                   WHERE agent_id = ?1 GROUP BY project ORDER BY project";
+        self.all(sql, &values![agent], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::btree_map;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::store::{Store, testing};
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// The filter of metadata finds what looking at each volume finds, whatever the texts are.
+        #[test]
+        fn metadata_is_found_as_pairs(
+            volumes in prop::collection::vec(btree_map("[ab:]{1,2}", "[ab,:{}\"\\\\é\n]{0,4}", 0..4), 1..12),
+            asked in btree_map("[ab:]{1,2}|[a\"{,]{1,3}", "[ab,:{}\"\\\\é\n]{0,4}", 0..2),
+            of in any::<prop::sample::Index>(),
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let store = Store::open(crate::store::Database::Embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+            // Something that is there, too: chance alone would find little.
+            let known: BTreeMap<_, _> = of.get(&volumes).clone().into_iter().take(1).collect();
+            for asked in [asked, known] {
+                let key = VOLUMES.key("metadata").unwrap();
+                let filters = vec![Filter { key, test: Test::Pairs(asked.clone()) }];
+                let query = ListQuery { filters, all_projects: true, ..ListQuery::default() };
+                let wanted = volumes
+                    .iter()
+                    .filter(|has| asked.iter().all(|(key, value)| has.get(key) == Some(value)))
+                    .count();
+                let kept = volumes.clone();
+                let found = store.prepare("look", move |db| {
+                    db.run("DELETE FROM volumes", &[])?;
+                    for (number, metadata) in (1..).zip(&kept) {
+                        testing::insert_volume(db, VolumeId::from_u128(number), AgentId::from_u128(1), metadata)?;
+                    }
+                    Ok(db.volume_count(&query)?)
+                });
+                prop_assert_eq!(found.unwrap(), wanted as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Messages: why something that was accepted did not come true, for those who asked for it.
+//!
+//! What must never happen here: one of another project found by its id; messages without an end (each new one takes
+//! those away whose time is over).
+
+use std::time::Duration;
+
+use mooring_model::{AttachmentId, VolumeId};
+use uuid::Uuid;
+
+use super::Db;
+use super::sql::{Row, SqlError, values};
+use crate::domain::Message;
+use crate::store::AttachmentRow;
+
+/// How long a message is kept: Cinder's default.
+const TTL: Duration = Duration::from_hours(30 * 24);
+
+/// Longest text, in characters.
+const TEXT_CHARS_MAX: usize = 1_024;
+
+pub(super) const COLUMNS: &str =
+    "id, project, request, resource_kind, resource_id, event, level, text, created_us, expires_us";
+
+pub(super) fn message(row: &mut Row) -> Result<Message, SqlError> {
+    Ok(Message {
+        id: row.parsed(0)?,
+        project: row.get(1)?,
+        request: row.get(2)?,
+        resource_kind: row.get(3)?,
+        resource_id: row.get(4)?,
+        event: row.get(5)?,
+        level: row.get(6)?,
+        text: row.get(7)?,
+        created_at: row.time(8)?,
+        expires_at: row.time(9)?,
+    })
+}
+
+/// What did not come true. The codes are Cinder's: action, then reason (001: unknown to it, 002: no host could be found).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The storage agent could not make a volume.
+    Create,
+    /// No pool could take a volume.
+    Schedule,
+    /// An attachment could not be made.
+    Attach,
+    /// The storage agent could not make a volume larger.
+    Extend,
+}
+
+impl Event {
+    fn code(self) -> &'static str {
+        match self {
+            Self::Create => "VOLUME_VOLUME_008_001",
+            Self::Schedule => "VOLUME_VOLUME_001_002",
+            Self::Attach => "VOLUME_VOLUME_002_001",
+            Self::Extend => "VOLUME_VOLUME_007_001",
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Create => "create volume",
+            Self::Schedule => "schedule allocate volume",
+            Self::Attach => "attach volume",
+            Self::Extend => "extend volume",
+        }
+    }
+}
+
+impl Db<'_> {
+    /// Keeps a message about a volume for its project. It is logged under its request id, which only it has: what went
+    /// wrong was done by no request.
+    pub(crate) fn keep_message(
+        &self,
+        event: Event,
+        project: &str,
+        volume: VolumeId,
+        why: &str,
+    ) -> Result<(), SqlError> {
+        self.run("DELETE FROM messages WHERE expires_us <= ?1", &values![self.now])?;
+        let request = format!("req-{}", Uuid::new_v4());
+        let text: String = format!("{}: {why}", event.words()).chars().take(TEXT_CHARS_MAX).collect();
+        tracing::info!(%request, %volume, text, "a message is kept");
+        let sql = "INSERT INTO messages (id, project, request, resource_kind, resource_id, event, level, text, created_us, \
+                   expires_us) VALUES (?1, ?2, ?3, 'VOLUME', ?4, ?5, 'ERROR', ?6, ?7, ?8)";
+        let expires = self.now.checked_add(TTL).unwrap_or(self.now);
+        self.run(
+            sql,
+            &values![Uuid::new_v4(), project, request, volume, event.code(), text, self.now, expires],
+        )
+        .map(drop)
+    }
+
+    /// Keeps a message about an attachment that has just ended in an error.
+    pub(crate) fn keep_attach_failed(&self, row: &AttachmentRow) -> Result<(), SqlError> {
+        let id: AttachmentId = row.id;
+        let why = format!("attachment {id}: {}", row.fault.as_deref().unwrap_or("it was given up"));
+        self.keep_message(Event::Attach, &row.project, row.volume, &why)
+    }
+
+    /// One message of a project, or (admins) of any.
+    pub(crate) fn message(&self, id: Uuid, project: Option<&str>) -> Result<Option<Message>, SqlError> {
+        let sql = format!("SELECT {COLUMNS} FROM messages WHERE id = ?1 AND (?2 IS NULL OR project = ?2)");
+        self.one(&sql, &values![id, project], message)
+    }
+
+    /// Takes a message away.
+    pub(crate) fn delete_message(&self, id: Uuid) -> Result<(), SqlError> {
+        self.run("DELETE FROM messages WHERE id = ?1", &values![id]).map(drop)
+    }
+}

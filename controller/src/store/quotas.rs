@@ -1,0 +1,93 @@
+//! Limits that differ from the defaults, and what a project has, counted from its volumes.
+//!
+//! What must never happen here: a count kept beside the rows that are counted; a count that costs more the more volumes other
+//! projects have (there is an index that answers it alone).
+
+use std::collections::BTreeMap;
+
+use super::Db;
+use super::sql::{SqlError, values};
+use crate::quota::{Key, Limit, Usage};
+
+/// The default class, in the place of a project.
+const CLASS: &str = "";
+
+impl Db<'_> {
+    fn limits_in(&self, project: &str) -> Result<BTreeMap<Key, Limit>, SqlError> {
+        let sql = "SELECT key, value FROM quotas WHERE project = ?1";
+        let rows = self.all(sql, &values![project], |row| Ok((row.get::<String>(0)?, row.get::<i64>(1)?)))?;
+        let known = |(key, value): (String, i64)| Some((Key::from_name(&key)?, Limit::from_number(value)?));
+        Ok(rows.into_iter().filter_map(known).collect())
+    }
+
+    /// A project's own limits.
+    pub(crate) fn project_limits(&self, project: &str) -> Result<BTreeMap<Key, Limit>, SqlError> {
+        if project == CLASS { Ok(BTreeMap::new()) } else { self.limits_in(project) }
+    }
+
+    /// The limits of the default class.
+    pub(crate) fn class_limits(&self) -> Result<BTreeMap<Key, Limit>, SqlError> {
+        self.limits_in(CLASS)
+    }
+
+    /// Sets limits, of a project or (`None`) of the default class; others stay.
+    pub(crate) fn set_limits(
+        &self,
+        project: Option<&str>,
+        limits: &BTreeMap<Key, Limit>,
+    ) -> Result<(), SqlError> {
+        let sql = "INSERT INTO quotas (project, key, value) VALUES (?1, ?2, ?3) \
+                   ON CONFLICT (project, key) DO UPDATE SET value = excluded.value";
+        for (key, limit) in limits {
+            self.run(sql, &values![project.unwrap_or(CLASS), key.to_string(), limit.number()])?;
+        }
+        Ok(())
+    }
+
+    /// Takes a project's own limits away: the defaults hold.
+    pub(crate) fn delete_limits(&self, project: &str) -> Result<(), SqlError> {
+        self.run("DELETE FROM quotas WHERE project = ?1 AND project <> ''", &values![project]).map(drop)
+    }
+
+    /// A type has another name: its limits, too.
+    pub(crate) fn rename_type_limits(&self, old: &str, new: &str) -> Result<(), SqlError> {
+        for (old, new) in Key::of_type(old).iter().zip(Key::of_type(new)) {
+            // Left over of another type that had the name.
+            self.run("DELETE FROM quotas WHERE key = ?1", &values![new.to_string()])?;
+            let sql = "UPDATE quotas SET key = ?2 WHERE key = ?1";
+            self.run(sql, &values![old.to_string(), new.to_string()])?;
+        }
+        Ok(())
+    }
+
+    /// A type is gone: another one of its name begins without its limits.
+    pub(crate) fn delete_type_limits(&self, name: &str) -> Result<(), SqlError> {
+        for key in Key::of_type(name) {
+            self.run("DELETE FROM quotas WHERE key = ?1", &values![key.to_string()])?;
+        }
+        Ok(())
+    }
+
+    /// What a project has, each type for itself and all together.
+    pub(crate) fn usage(&self, project: &str) -> Result<Usage, SqlError> {
+        let sql = "SELECT t.name, u.volumes, u.gib FROM \
+                   (SELECT type_id, COUNT(*) AS volumes, CAST(SUM(size_gib) AS BIGINT) AS gib FROM volumes \
+                   WHERE project = ?1 GROUP BY type_id) u JOIN volume_types t ON t.id = u.type_id";
+        let rows = self.all(sql, &values![project], |row| {
+            Ok((row.get::<String>(0)?, row.get::<u64>(1)?, row.get::<u64>(2)?))
+        })?;
+        let mut usage = Usage::new();
+        for (name, volumes, gib) in rows {
+            for (key, more) in [
+                (Key::Volumes, volumes),
+                (Key::Gigabytes, gib),
+                (Key::VolumesOf(name.clone()), volumes),
+                (Key::GigabytesOf(name), gib),
+            ] {
+                let sum = usage.entry(key).or_default();
+                *sum = sum.saturating_add(more);
+            }
+        }
+        Ok(usage)
+    }
+}

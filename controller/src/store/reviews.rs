@@ -1,0 +1,189 @@
+//! Volumes in review: nothing is sent for them until an agent or an operator has said what holds.
+//!
+//! The kind decides what ends a review. The text is for people, and nobody reads it again but they.
+//!
+//! What must never happen here: a decision that follows from a text.
+
+use mooring_model::VolumeId;
+
+use super::Db;
+use super::sql::{Row, SqlError, values};
+use super::volumes::VolumeRow;
+
+/// What kind of review.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReviewKind {
+    /// The database was restored or rebuilt, and the volume's storage agent was not heard yet.
+    Restored,
+    /// An agent keeps a newer wish than this database.
+    Ahead,
+    /// The storage agent keeps that the volume was deleted, and that is newer than this database.
+    Deleted,
+    /// The database was restored, and the storage agent has nothing of the volume.
+    Missing,
+    /// The storage agent has lost its store, and the volume's data with it.
+    Lost,
+    /// An agent refused a wish as older than what it keeps.
+    Refused,
+}
+
+impl ReviewKind {
+    const ALL: [Self; 6] =
+        [Self::Restored, Self::Ahead, Self::Deleted, Self::Missing, Self::Lost, Self::Refused];
+
+    /// As it is kept and shown.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Restored => "restored",
+            Self::Ahead => "ahead",
+            Self::Deleted => "deleted",
+            Self::Missing => "missing",
+            Self::Lost => "lost",
+            Self::Refused => "refused",
+        }
+    }
+
+    fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+/// Why nothing is sent for a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Review {
+    /// What ends it.
+    pub(crate) kind: ReviewKind,
+    /// For people: what it is, and what to do.
+    pub(crate) why: String,
+}
+
+/// The columns `review` and `review_kind` of a row.
+pub(super) fn review(row: &mut Row, why: usize, kind: usize) -> Result<Option<Review>, SqlError> {
+    let Some(why) = row.get(why)? else { return Ok(None) };
+    Ok(Some(Review { kind: row.word(kind, ReviewKind::from_word)?, why }))
+}
+
+impl Db<'_> {
+    /// Volumes in review, newest first.
+    pub(crate) fn volumes_in_review(&self) -> Result<Vec<VolumeRow>, SqlError> {
+        self.volumes_where("WHERE review IS NOT NULL ORDER BY created_us DESC, id DESC", &[])
+    }
+
+    /// Puts a volume in review.
+    pub(crate) fn put_in_review(&self, id: VolumeId, kind: ReviewKind, why: &str) -> Result<(), SqlError> {
+        let sql = "UPDATE volumes SET review = ?2, review_kind = ?3 WHERE id = ?1";
+        self.run(sql, &values![id, why, kind.as_str()]).map(drop)
+    }
+
+    /// Ends a volume's review.
+    pub(crate) fn end_review(&self, id: VolumeId) -> Result<(), SqlError> {
+        self.run("UPDATE volumes SET review = NULL, review_kind = NULL WHERE id = ?1", &values![id]).map(drop)
+    }
+
+    /// Puts all volumes in review. How many there are.
+    pub(crate) fn review_all(&self, kind: ReviewKind, why: &str) -> Result<u64, SqlError> {
+        self.run("UPDATE volumes SET review = ?1, review_kind = ?2", &values![why, kind.as_str()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may")]
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::store::contract::pg;
+    use crate::store::{Database, PostgresOptions, Store, sqlite};
+
+    /// As the releases before said it, and what it was.
+    const OLD: [(Option<&str>, Option<ReviewKind>); 7] = [
+        (None, None),
+        (
+            Some(
+                "the controller's database was restored or rebuilt, and this volume's storage agent was not heard yet",
+            ),
+            Some(ReviewKind::Restored),
+        ),
+        (
+            Some(
+                "agent a keeps generation 2.1 of the export, and this database 1.4: it was restored from an older state, and \
+                 nothing is sent until an operator confirms",
+            ),
+            Some(ReviewKind::Ahead),
+        ),
+        (
+            Some(
+                "agent a has nothing of this volume: it was deleted after this database was backed up (restored), or its agent \
+                 has lost it; confirm to make it again, empty",
+            ),
+            Some(ReviewKind::Missing),
+        ),
+        (
+            Some(
+                "agent a has lost its store and has no data of this volume in its pools: bring the disks of pool vg0 back and \
+                 restart that agent, or confirm to make the volume again, empty",
+            ),
+            Some(ReviewKind::Lost),
+        ),
+        (
+            Some(
+                "agent a: older than 2.1: this database may be an older state; nothing is sent until an operator confirms",
+            ),
+            Some(ReviewKind::Refused),
+        ),
+        (Some("whatever it was"), Some(ReviewKind::Ahead)),
+    ];
+
+    /// What fills a database of an older schema.
+    fn rows() -> String {
+        let volume = |(n, (why, _)): (u32, (Option<&str>, _))| {
+            let why = why.map_or("NULL".to_owned(), |why| format!("'{}'", why.replace('\'', "''")));
+            format!(
+                "INSERT INTO volumes (id, size_gib, type_id, multiattach, status, attach_status, project, user_id, metadata, \
+                 agent_id, pool, review, created_us) VALUES ('{}', 1, '00000000-0000-4000-8000-000000000001', 0, 'available', \
+                 'detached', 'p', 'u', '{{}}', '00000000-0000-4000-8000-000000000002', 'vg0', {why}, 0);",
+                Uuid::from_u128(n.into())
+            )
+        };
+        let kind = "INSERT INTO volume_types (id, name, is_public, created_us) \
+                    VALUES ('00000000-0000-4000-8000-000000000001', 't', 1, 0);";
+        std::iter::once(kind.to_owned()).chain((0..).zip(OLD).map(volume)).collect()
+    }
+
+    fn check(database: Database) {
+        let store = Store::open(database, None, Clock::system()).unwrap();
+        for (n, (why, kind)) in (0_u32..).zip(OLD) {
+            let id = VolumeId::from_u128(n.into());
+            let row = store.prepare("test", move |db| Ok(db.volume(id)?.unwrap())).unwrap();
+            let want = kind.zip(why).map(|(kind, why)| Review { kind, why: why.to_owned() });
+            assert_eq!(row.review, want);
+        }
+    }
+
+    #[test]
+    fn reviews_of_older_databases_keep_their_kind_and_their_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = rusqlite::Connection::open(dir.path().join(sqlite::FILE_NAME)).unwrap();
+        conn.execute_batch(concat!(include_str!("schema/1.sql"), include_str!("schema/2.sql"))).unwrap();
+        conn.execute_batch(&rows()).unwrap();
+        conn.pragma_update(None, "user_version", 2).unwrap();
+        drop(conn);
+        check(Database::Embedded(dir.path().to_owned()));
+    }
+
+    #[test]
+    fn the_same_on_postgresql() {
+        let (server, name) = (pg::Server::shared(), Uuid::new_v4().simple().to_string());
+        let url = server.database(&name);
+        server.psql(&name, include_str!("schema/pg/1.sql"));
+        server.psql(
+            &name,
+            "CREATE TABLE schema_version (version BIGINT PRIMARY KEY); INSERT INTO schema_version VALUES (1)",
+        );
+        server.psql(&name, &rows());
+        let options = PostgresOptions::new(&url, None, None, false).unwrap();
+        check(Database::Postgres(Box::new(options)));
+    }
+}

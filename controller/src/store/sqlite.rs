@@ -1,0 +1,440 @@
+//! SQLite: one file, one writer at a time, synced once for all changes that wait together.
+//!
+//! Whoever writes puts its work into a queue; one of them runs all that is queued, each in a savepoint of its own, in one
+//! transaction with one sync, until nothing is (flat combining). Alone, a change pays nothing for it; of many, one thread
+//! is busy and none waits for it.
+//! Reads have connections of their own and see the last commit.
+//!
+//! What must never happen here: an answer before the sync; a refused change that takes others with it; a file that others
+//! can read or two controllers on one.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mooring_systemd::folder::{self, Anchor, FolderError};
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, TransactionBehavior, params_from_iter};
+use rusqlite_migration::{M, Migrations};
+
+use super::error::StoreError;
+use super::sql::{EachRow, Row, Sql, SqlError, Value};
+
+/// The database's name in the state folder.
+pub(crate) const FILE_NAME: &str = "mooring-controller.db";
+
+/// Every schema ever released, oldest first. Only ever appended to.
+const SCHEMAS: [&str; 4] = [
+    include_str!("schema/1.sql"),
+    include_str!("schema/2.sql"),
+    include_str!("schema/3.sql"),
+    include_str!("schema/4.sql"),
+];
+
+/// How long a change waits for somebody else's lock on the file (an operator's sqlite3 shell).
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Statements that stay prepared: all there are, nearly.
+const STATEMENTS_CACHED: usize = 192;
+
+/// Changes that share one sync at most. Those behind them wait for the next.
+const GROUP_MAX: usize = 64;
+
+/// Reads at a time. Each has a connection that stays open: to open one costs more than most reads.
+pub(super) const READERS: usize = 8;
+
+/// Pages that the writer keeps in memory, in KiB: what a change touches is scattered over all indexes.
+const WRITER_CACHE_KIB: i64 = 8 * 1024;
+
+/// Tells whoever waits how the commit went.
+pub(super) type Told = Box<dyn FnOnce(Result<(), SqlError>) + Send>;
+
+/// One change: says whether it is to be kept, and who is told after the commit.
+pub(super) type Work = Box<dyn FnOnce(&dyn Sql) -> (bool, Told) + Send>;
+
+/// Changes that wait.
+#[derive(Default)]
+struct Queue {
+    works: VecDeque<Work>,
+    /// Somebody runs them, or is about to.
+    combining: bool,
+}
+
+/// The database file.
+pub(super) struct Sqlite {
+    path: PathBuf,
+    /// The file, as it was opened.
+    anchor: Anchor,
+    writer: Mutex<Connection>,
+    queue: Mutex<Queue>,
+    readers: Mutex<Vec<Connection>>,
+    /// Transactions that changed something: each is one sync.
+    commits: AtomicU64,
+    /// Held as long as the store: two controllers on one file would each think the other's writes impossible.
+    _lock: fs::File,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A transaction that a panic has cut short was rolled back when it was dropped.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sqlite {
+    /// Opens the file in this folder; makes both when they are not there. Blocks.
+    pub(super) fn open(dir: &Path) -> Result<Self, StoreError> {
+        // SQLite gives its -wal and -shm files the permissions of the database.
+        let path = folder::private_file(dir, FILE_NAME)?;
+        let held = take_lock(dir)?;
+        let mut writer = connect(&path)?;
+        let anchor =
+            Anchor::of(&path).map_err(|source| FolderError::Unusable { path: dir.to_owned(), source })?;
+        check(&path, &writer)?;
+        configure(&writer).map_err(|source| StoreError::of(&path, "set up the store", source))?;
+        migrate(&path, &mut writer)?;
+        Ok(Self {
+            path,
+            anchor,
+            writer: Mutex::new(writer),
+            queue: Mutex::default(),
+            readers: Mutex::default(),
+            commits: AtomicU64::new(0),
+            _lock: held,
+        })
+    }
+
+    /// From now on it takes nothing more, as on a full disk.
+    #[cfg(test)]
+    pub(super) fn fill(&self) {
+        let writer = lock(&self.writer);
+        let pages: i64 = writer.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap_or(0);
+        let _ = writer.pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, i64>(0));
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Queues a change. [`Sqlite::must_combine`] must follow.
+    pub(super) fn queue(&self, work: Work) {
+        lock(&self.queue).works.push_back(work);
+    }
+
+    /// Whether the caller must run [`Sqlite::combine`], on a thread that may block: something is queued and nobody does.
+    pub(super) fn must_combine(&self) -> bool {
+        let mut queue = lock(&self.queue);
+        let must = !queue.combining && !queue.works.is_empty();
+        queue.combining |= must;
+        must
+    }
+
+    /// Runs what is queued until nothing is.
+    pub(super) fn combine(&self) {
+        let mut writer = lock(&self.writer);
+        loop {
+            let group: Vec<Work> = {
+                let mut queue = lock(&self.queue);
+                let count = queue.works.len().min(GROUP_MAX);
+                // Under the lock: whoever queues after this finds that nobody combines.
+                queue.combining = count > 0;
+                queue.works.drain(..count).collect()
+            };
+            if group.is_empty() {
+                return;
+            }
+            let before = writer.total_changes();
+            // A change that panics takes its group with it, and nothing of those behind.
+            let ran = catch_unwind(AssertUnwindSafe(|| run_group(&mut writer, &self.anchor, group)));
+            if ran.is_err() {
+                tracing::error!("a change of the database panicked: its group was rolled back");
+            }
+            if writer.total_changes() != before {
+                self.commits.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Nobody will combine: what is queued is dropped, and whoever waits for it is told.
+    pub(super) fn abandon(&self) {
+        let works = {
+            let mut queue = lock(&self.queue);
+            queue.combining = false;
+            std::mem::take(&mut queue.works)
+        };
+        // Not under the lock: a change may hold the last handle of something that queues another one when it goes.
+        drop(works);
+    }
+
+    /// How many transactions have changed something since the start.
+    pub(super) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
+    }
+
+    /// One change at once, for the start.
+    pub(super) fn write<T, E: From<SqlError>>(
+        &self,
+        work: impl FnOnce(&dyn Sql) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut writer = lock(&self.writer);
+        let transaction =
+            writer.transaction_with_behavior(TransactionBehavior::Immediate).map_err(SqlError::from)?;
+        let value = work(&Open(&transaction))?;
+        in_place(&self.anchor)?;
+        transaction.commit().map_err(SqlError::from)?;
+        in_place(&self.anchor)?;
+        Ok(value)
+    }
+
+    /// As [`Sqlite::read`], for few rows: on the writer's connection while nobody writes. Its pages are the newest ones, while
+    /// a reader's are void after every commit and read again.
+    pub(super) fn read_one<T, E: From<SqlError> + From<StoreError>>(
+        &self,
+        work: impl FnOnce(&dyn Sql) -> Result<T, E>,
+    ) -> Result<T, E> {
+        match self.writer.try_lock() {
+            Ok(mut writer) => snapshot(&mut writer, work),
+            Err(_) => self.read(work),
+        }
+    }
+
+    /// Reads the last commit, one snapshot for all of `work`.
+    pub(super) fn read<T, E: From<SqlError> + From<StoreError>>(
+        &self,
+        work: impl FnOnce(&dyn Sql) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let kept = lock(&self.readers).pop();
+        let mut reader = if let Some(reader) = kept {
+            reader
+        } else {
+            let reader = connect(&self.path);
+            // Another file may be in its place.
+            in_place(&self.anchor)?;
+            reader?
+        };
+        let done = snapshot(&mut reader, work);
+        let mut readers = lock(&self.readers);
+        if readers.len() < READERS {
+            readers.push(reader);
+        }
+        done
+    }
+}
+
+fn snapshot<T, E: From<SqlError>>(
+    conn: &mut Connection,
+    work: impl FnOnce(&dyn Sql) -> Result<T, E>,
+) -> Result<T, E> {
+    let transaction =
+        conn.transaction_with_behavior(TransactionBehavior::Deferred).map_err(SqlError::from)?;
+    work(&Open(&transaction))
+}
+
+/// What is written into a file without a name is not kept.
+fn in_place(anchor: &Anchor) -> Result<(), SqlError> {
+    if anchor.holds() { Ok(()) } else { Err(SqlError::Gone) }
+}
+
+fn run_group(writer: &mut Connection, anchor: &Anchor, group: Vec<Work>) {
+    if let Err(error) = in_place(anchor) {
+        let lost = Lost::of(&error);
+        return group.into_iter().for_each(|work| fail(work, &lost));
+    }
+    // Immediate: the lock is taken before the first look, so that no look is stale when the write comes.
+    let mut transaction = match writer.transaction_with_behavior(TransactionBehavior::Immediate) {
+        Ok(transaction) => transaction,
+        Err(error) => {
+            let lost = Lost::of(&error.into());
+            return group.into_iter().for_each(|work| fail(work, &lost));
+        }
+    };
+    let mut told = Vec::with_capacity(group.len());
+    let alone = group.len() == 1;
+    for work in group {
+        if alone {
+            // It needs no savepoint, for which SQLite copies each page before its first change.
+            let (keep, tell) = work(&Open(&transaction));
+            if keep {
+                told.push((tell, None));
+                break;
+            }
+            let ended = transaction.rollback().map_err(SqlError::from);
+            return tell(ended);
+        }
+        match transaction.savepoint() {
+            Err(error) => fail(work, &Lost::of(&error.into())),
+            Ok(savepoint) => {
+                let (keep, tell) = work(&Open(&savepoint));
+                // A savepoint that is dropped is rolled back.
+                let kept = if keep { savepoint.commit() } else { drop_savepoint(savepoint) };
+                told.push((tell, kept.err().map(SqlError::from)));
+            }
+        }
+    }
+    // Once more after the sync: the folder may have gone meanwhile.
+    let committed = transaction.commit().map_err(SqlError::from).and_then(|()| in_place(anchor));
+    let committed = committed.map_err(|error| Lost::of(&error));
+    for (tell, error) in told {
+        tell(match (error, &committed) {
+            (Some(error), _) => Err(error),
+            (None, Ok(())) => Ok(()),
+            (None, Err(lost)) => Err(lost.error()),
+        });
+    }
+}
+
+fn drop_savepoint(mut savepoint: rusqlite::Savepoint<'_>) -> rusqlite::Result<()> {
+    savepoint.rollback()
+}
+
+/// An error of a whole group, for each of its members.
+enum Lost {
+    /// The file is not at its path.
+    Gone,
+    /// SQLite's.
+    Said { code: Option<ErrorCode>, text: String },
+}
+
+impl Lost {
+    fn of(error: &SqlError) -> Self {
+        match error {
+            SqlError::Gone => Self::Gone,
+            other => Self::Said { code: other.code(), text: other.to_string() },
+        }
+    }
+
+    fn error(&self) -> SqlError {
+        match self {
+            Self::Gone => SqlError::Gone,
+            Self::Said { code, text } => SqlError::Group { code: *code, text: text.clone() },
+        }
+    }
+}
+
+/// Answers a change that never ran.
+fn fail(work: Work, lost: &Lost) {
+    struct Failing<'a>(&'a Lost);
+    impl Sql for Failing<'_> {
+        fn each(&self, _: &str, _: &[Value], _: EachRow<'_>) -> Result<(), SqlError> {
+            Err(self.0.error())
+        }
+        fn run(&self, _: &str, _: &[Value]) -> Result<u64, SqlError> {
+            Err(self.0.error())
+        }
+    }
+    let (_, tell) = work(&Failing(lost));
+    tell(Err(lost.error()));
+}
+
+/// A connection in a transaction.
+struct Open<'a>(&'a Connection);
+
+impl ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Null => ValueRef::Null,
+            Self::Int(number) => ValueRef::Integer(*number),
+            Self::Text(text) => ValueRef::Text(text.as_bytes()),
+            Self::Blob(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}
+
+fn value(column: ValueRef<'_>) -> Result<Value, rusqlite::Error> {
+    Ok(match column {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(number) => Value::Int(number),
+        ValueRef::Text(_) => Value::Text(column.as_str()?.to_owned()),
+        ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
+        // No column and no statement of ours has one.
+        ValueRef::Real(_) => return Err(rusqlite::Error::InvalidQuery),
+    })
+}
+
+impl Sql for Open<'_> {
+    fn each(&self, sql: &str, values: &[Value], work: EachRow<'_>) -> Result<(), SqlError> {
+        let mut statement = self.0.prepare_cached(sql)?;
+        let columns = statement.column_count();
+        let mut found = statement.query(params_from_iter(values))?;
+        let mut row = Row::default();
+        while let Some(next) = found.next()? {
+            row.refill((0..columns).map(|index| value(next.get_ref(index)?)))?;
+            work(&mut row)?;
+        }
+        Ok(())
+    }
+
+    fn run(&self, sql: &str, values: &[Value]) -> Result<u64, SqlError> {
+        let changed = self.0.prepare_cached(sql)?.execute(params_from_iter(values))?;
+        Ok(u64::try_from(changed).unwrap_or(u64::MAX))
+    }
+}
+
+fn take_lock(dir: &Path) -> Result<fs::File, StoreError> {
+    let path = dir.join("mooring-controller.lock");
+    let unusable = |source| FolderError::Unusable { path: dir.to_owned(), source };
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(unusable)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(StoreError::Locked { path }),
+        Err(fs::TryLockError::Error(source)) => Err(unusable(source).into()),
+    }
+}
+
+fn connect(path: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open = |source| StoreError::Open { path: path.to_owned(), source };
+    let conn = Connection::open_with_flags(path, flags).map_err(open)?;
+    conn.busy_timeout(BUSY_TIMEOUT).map_err(open)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
+    Ok(conn)
+}
+
+/// Refuses a database that is damaged or comes from a newer controller, before anything is written to it.
+fn check(path: &Path, conn: &Connection) -> Result<(), StoreError> {
+    let look = |source: rusqlite::Error| StoreError::of(path, "check the store", source);
+    let found: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(look)?;
+    let known = i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX);
+    if found > known {
+        return Err(StoreError::Newer { store: path.display().to_string(), found, known });
+    }
+    let verdict: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(look)?;
+    if verdict != "ok" {
+        return Err(StoreError::Corrupt { path: path.to_owned(), why: verdict });
+    }
+    Ok(())
+}
+
+fn configure(conn: &Connection) -> rusqlite::Result<()> {
+    conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0))?;
+    // FULL: every commit syncs the log. NORMAL would lose acknowledged wishes in a power cut.
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    // A checkpoint syncs twice and stands in the way of a commit: one for each 16 MiB of log is enough.
+    conn.pragma_update(None, "wal_autocheckpoint", 4_096)?;
+    // What a savepoint may have to bring back need not outlive the process.
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    conn.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+    conn.pragma_update(None, "foreign_keys", "ON")?;
+    // A revoked secret does not stay behind in free pages.
+    conn.pragma_update(None, "secure_delete", "ON")?;
+    conn.pragma_update(None, "trusted_schema", "OFF")
+}
+
+fn migrate(path: &Path, conn: &mut Connection) -> Result<(), StoreError> {
+    match Migrations::new(SCHEMAS.map(M::up).to_vec()).to_latest(conn) {
+        Ok(()) => Ok(()),
+        Err(rusqlite_migration::Error::RusqliteError { err: source, .. }) => {
+            Err(StoreError::of(path, "bring the store to this controller's schema", source))
+        }
+        Err(error) => Err(StoreError::Corrupt { path: path.to_owned(), why: error.to_string() }),
+    }
+}

@@ -1,0 +1,214 @@
+//! The older calls for attachments, and what is announced with them: the same attachments, by the same rules.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+mod support;
+
+use mooring_api::v1;
+use mooring_controller::domain::{AttachAction, AttachmentStatus, Caller, NewAttachment, VolumeStatus};
+use mooring_controller::service::Refusal;
+use mooring_model::{AttachmentId, Mode, VolumeId};
+use serde_json::Value;
+use support::{LONG, Rig, admin, client, connector, put_forward, reserve, until};
+use uuid::Uuid;
+
+type Done = Result<Option<serde_json::Map<String, Value>>, Refusal>;
+
+async fn act(rig: &Rig, volume: VolumeId, action: AttachAction) -> Done {
+    rig.service.attach_action(&service(), volume, action, LONG).await
+}
+
+fn service() -> Caller {
+    Caller { service: true, ..admin() }
+}
+
+fn attach(server: u128) -> AttachAction {
+    let instance = Some(Uuid::from_u128(server));
+    AttachAction::Attach { instance, host: None, mountpoint: "/dev/vdb".to_owned(), mode: None }
+}
+
+fn open(node: u32) -> AttachAction {
+    AttachAction::InitializeConnection { connector: connector(node) }
+}
+
+fn close(node: u32) -> AttachAction {
+    AttachAction::TerminateConnection { connector: Some(connector(node)) }
+}
+
+const fn detach(attachment: Option<AttachmentId>) -> AttachAction {
+    AttachAction::Detach { attachment, force: false }
+}
+
+async fn status(rig: &Rig, volume: VolumeId) -> VolumeStatus {
+    rig.service.volume(&admin(), volume).await.unwrap().status
+}
+
+fn is_invalid(done: &Done) {
+    assert!(matches!(done, Err(Refusal::Invalid(_))), "{done:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_older_way_in_and_out() {
+    let rig = Rig::new(0).await;
+    let volume = rig.volume(false).await;
+    act(&rig, volume, AttachAction::Reserve).await.unwrap();
+    assert_eq!(status(&rig, volume).await, VolumeStatus::Attaching);
+    is_invalid(&act(&rig, volume, AttachAction::Reserve).await);
+    let refused = rig.service.create_attachment(&admin(), reserve(volume), LONG).await;
+    assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
+    let info = act(&rig, volume, open(1)).await.unwrap().unwrap();
+    assert_eq!(info["access_mode"], "rw");
+    assert_eq!(act(&rig, volume, open(1)).await.unwrap().unwrap(), info, "found, not made again");
+    is_invalid(&act(&rig, volume, open(2)).await);
+    assert_eq!(rig.storage.granted(volume).len(), 1);
+    act(&rig, volume, attach(7)).await.unwrap();
+    act(&rig, volume, attach(7)).await.unwrap();
+    is_invalid(&act(&rig, volume, attach(8)).await);
+    let seen = rig.service.volume(&admin(), volume).await.unwrap();
+    assert_eq!((seen.status, seen.attachments.len()), (VolumeStatus::InUse, 1));
+    let own = &seen.attachments[0];
+    assert_eq!((own.instance, own.mountpoint.as_deref()), (Some(Uuid::from_u128(7)), Some("/dev/vdb")));
+
+    act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
+    assert_eq!(status(&rig, volume).await, VolumeStatus::Detaching);
+    is_invalid(&act(&rig, volume, AttachAction::BeginDetaching).await);
+    act(&rig, volume, AttachAction::RollDetaching).await.unwrap();
+    assert_eq!(status(&rig, volume).await, VolumeStatus::InUse);
+    act(&rig, volume, AttachAction::RollDetaching).await.unwrap();
+    act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
+    // The connection ends; the attachment is there until it is detached, and can be connected again.
+    act(&rig, volume, close(1)).await.unwrap();
+    assert_eq!((rig.storage.granted(volume).len(), status(&rig, volume).await), (0, VolumeStatus::Detaching));
+    assert!(act(&rig, volume, open(1)).await.unwrap().is_some());
+    assert_eq!(rig.storage.granted(volume).len(), 1);
+    act(&rig, volume, close(1)).await.unwrap();
+    act(&rig, volume, detach(None)).await.unwrap();
+    assert_eq!(status(&rig, volume).await, VolumeStatus::Available);
+    act(&rig, volume, detach(Some(own.id))).await.unwrap();
+    act(&rig, volume, detach(Some(AttachmentId::from_u128(1)))).await.unwrap();
+    assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().holds, 0, "used by the detach");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attach_that_does_not_come_leaves_nothing() {
+    let rig = Rig::new(0).await;
+    let volume = rig.volume(false).await;
+    act(&rig, volume, AttachAction::Reserve).await.unwrap();
+    act(&rig, volume, AttachAction::Unreserve).await.unwrap();
+    assert_eq!(status(&rig, volume).await, VolumeStatus::Available);
+    act(&rig, volume, AttachAction::Unreserve).await.unwrap();
+    act(&rig, volume, AttachAction::Reserve).await.unwrap();
+    act(&rig, volume, open(1)).await.unwrap();
+    act(&rig, volume, close(1)).await.unwrap();
+    act(&rig, volume, AttachAction::Unreserve).await.unwrap();
+    let seen = rig.service.volume(&admin(), volume).await.unwrap();
+    assert_eq!((seen.status, seen.attachments.len()), (VolumeStatus::Available, 0));
+    // Without a connection: whose it is, and no more.
+    act(&rig, volume, attach(7)).await.unwrap();
+    assert_eq!((status(&rig, volume).await, rig.storage.granted(volume).len()), (VolumeStatus::InUse, 0));
+    act(&rig, volume, AttachAction::Detach { attachment: None, force: true }).await.unwrap();
+    assert_eq!(status(&rig, volume).await, VolumeStatus::Available);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_the_one_that_is_meant_is_said() {
+    let rig = Rig::new(0).await;
+    let (volume, other) = (rig.volume(true).await, rig.volume(false).await);
+    for node in [1, 2] {
+        act(&rig, volume, AttachAction::Reserve).await.unwrap();
+        act(&rig, volume, open(node)).await.unwrap();
+    }
+    // Two connections wait, and a server's id says nothing of which.
+    is_invalid(&act(&rig, volume, attach(7)).await);
+    for (node, narrow) in [(1, 1), (2, 2)] {
+        let host = Some(format!("node{node}"));
+        let mountpoint = "/dev/vdb".to_owned();
+        let action = AttachAction::Attach { instance: None, host, mountpoint, mode: Some(Mode::ReadOnly) };
+        act(&rig, volume, action).await.unwrap();
+        // The access was wider until now: it is not when that is answered.
+        let export = rig.storage.state().exports[&volume.to_string()].spec.clone().unwrap();
+        let read_only = |grant: &&v1::Grant| grant.mode() == v1::Mode::ReadOnly;
+        assert_eq!(export.grants.iter().filter(read_only).count(), narrow, "{export:?}");
+    }
+    let seen = rig.service.volume(&admin(), volume).await.unwrap();
+    assert!(seen.attachments.iter().all(|one| one.mode == Mode::ReadOnly));
+    is_invalid(&act(&rig, volume, detach(None)).await);
+    is_invalid(&act(&rig, volume, AttachAction::Detach { attachment: None, force: true }).await);
+    let ids: Vec<_> = seen.attachments.iter().map(|one| one.id).collect();
+    is_invalid(&act(&rig, other, detach(Some(ids[0]))).await);
+    let user = rig.service.attach_action(&admin(), volume, close(1), LONG).await;
+    assert!(matches!(user, Err(Refusal::Conflict(_))), "{user:?}");
+    let forced = AttachAction::Detach { attachment: Some(ids[0]), force: true };
+    act(&rig, volume, forced.clone()).await.unwrap();
+    act(&rig, volume, forced).await.unwrap();
+    assert_eq!(rig.storage.granted(volume).len(), 1);
+    act(&rig, volume, detach(Some(ids[1]))).await.unwrap();
+    assert_eq!(status(&rig, volume).await, VolumeStatus::Available);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_announced_detach_of_a_shared_volume_holds_up_other_servers_only() {
+    let rig = Rig::new(0).await;
+    let volume = rig.volume(true).await;
+    let of = |server: u128| NewAttachment { instance: Some(Uuid::from_u128(server)), ..reserve(volume) };
+    let mut ids = Vec::new();
+    for server in [1, 2] {
+        let made = rig.service.create_attachment(&admin(), of(server), LONG).await.unwrap();
+        rig.service.complete_attachment(&admin(), made.id).await.unwrap();
+        ids.push(made.id);
+    }
+    act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
+    assert_eq!(status(&rig, volume).await, VolumeStatus::InUse);
+    let refused = rig.service.create_attachment(&admin(), of(3), LONG).await;
+    assert!(
+        matches!(&refused, Err(Refusal::Invalid(text)) if text.contains("begin_detaching")),
+        "{refused:?}"
+    );
+    let moves = rig.service.create_attachment(&admin(), of(1), LONG).await.unwrap();
+    rig.service.delete_attachment(&admin(), moves.id, false, LONG).await.unwrap();
+    assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().holds, 1, "a reservation was none");
+    // The detach that was announced begins.
+    rig.service.delete_attachment(&admin(), ids[0], false, LONG).await.unwrap();
+    assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().holds, 0);
+    rig.service.create_attachment(&admin(), of(3), LONG).await.unwrap();
+    // Who announces and dies holds up nobody for ever.
+    act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
+    let refused = rig.service.create_attachment(&admin(), of(4), LONG).await;
+    assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
+    put_forward(601);
+    rig.service.create_attachment(&admin(), of(4), LONG).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_announcement_that_is_over_is_not_shown_after_a_restart() {
+    let mut rig = Rig::new(0).await;
+    let volume = rig.volume(false).await;
+    act(&rig, volume, attach(7)).await.unwrap();
+    act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
+    rig.restart().await;
+    assert_eq!(status(&rig, volume).await, VolumeStatus::Detaching);
+    put_forward(601);
+    rig.restart().await;
+    rig.until_volume(volume, VolumeStatus::InUse).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_older_calls_and_the_newer_see_the_same_attachments() {
+    let rig = Rig::new(0).await;
+    let volume = rig.volume(false).await;
+    let made = rig.service.create_attachment(&admin(), client(volume, 1), LONG).await.unwrap();
+    let info = act(&rig, volume, open(1)).await.unwrap().unwrap();
+    assert_eq!(Some(info), made.connection_info);
+    rig.service.complete_attachment(&admin(), made.id).await.unwrap();
+    act(&rig, volume, detach(None)).await.unwrap();
+    until("the end", async || match rig.service.attachment(&admin(), made.id).await {
+        Err(Refusal::NotFound { .. }) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    act(&rig, volume, open(2)).await.unwrap();
+    let seen = rig.service.volume(&admin(), volume).await.unwrap();
+    assert_eq!(seen.attachments[0].status, AttachmentStatus::Attaching);
+    rig.service.delete_attachment(&admin(), seen.attachments[0].id, false, LONG).await.unwrap();
+    assert_eq!(status(&rig, volume).await, VolumeStatus::Available);
+}

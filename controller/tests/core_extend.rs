@@ -1,0 +1,188 @@
+//! Volumes that grow: what is shown meanwhile, who is told and when, and what becomes of one that does not.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
+mod support;
+
+use mooring_api::v1;
+use mooring_controller::domain::{AttachmentStatus, Volume, VolumeAction, VolumeStatus};
+use mooring_controller::list::ListQuery;
+use mooring_controller::service::Refusal;
+use mooring_model::{Mode, VolumeId};
+use support::*;
+use tonic::Code;
+
+const GIB: u64 = 1 << 30;
+
+async fn extend(rig: &Rig, id: VolumeId, size_gib: u32) -> Result<(), Refusal> {
+    rig.service.volume_action(&admin(), id, VolumeAction::Extend { size_gib, online: true }).await
+}
+
+async fn shown(rig: &Rig, id: VolumeId) -> (VolumeStatus, u32) {
+    let volume = rig.service.volume(&admin(), id).await.unwrap();
+    (volume.status, volume.size_gib)
+}
+
+/// What the storage agent was told.
+fn told(rig: &Rig, id: VolumeId) -> u64 {
+    rig.storage.state().volumes[&id.to_string()].spec.as_ref().unwrap().size_bytes / GIB
+}
+
+/// What a host was told.
+fn told_host(rig: &Rig, host: usize, id: VolumeId) -> u64 {
+    rig.hosts[host].state().connections[&id.to_string()].spec.as_ref().unwrap().size_bytes / GIB
+}
+
+async fn until_told(rig: &Rig, id: VolumeId, gib: u64) {
+    until("the storage agent's wish", async || match told(rig, id) {
+        told if told == gib => Ok(()),
+        told => Err(format!("{told} GiB")),
+    })
+    .await;
+}
+
+fn hold(rig: &Rig, problem: Option<(&str, v1::Cure)>) {
+    let problem = problem.map(|(text, cure)| v1::Problem {
+        object: "volume group vg0".to_owned(),
+        text: text.to_owned(),
+        cure: cure.into(),
+    });
+    let mut state = rig.storage.state();
+    (state.knobs.hold_growth, state.knobs.growth_problem) = (true, problem);
+}
+
+fn release(rig: &Rig, id: VolumeId) {
+    rig.storage.state().knobs.hold_growth = false;
+    rig.storage.publish(&id.to_string());
+}
+
+fn invalid(refused: Result<(), Refusal>, words: &str) {
+    match refused {
+        Err(Refusal::Invalid(text)) if text.contains(words) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_are_told_when_the_storage_agent_has_seen_it_and_not_before() {
+    let rig = Rig::new(2).await;
+    let id = rig.volume(true).await;
+    for host in ["host1", "host2"] {
+        rig.attach(id, host, Mode::ReadWrite).await;
+    }
+    hold(&rig, None);
+    extend(&rig, id, 3).await.unwrap();
+    assert_eq!(shown(&rig, id).await, (VolumeStatus::Extending, 1));
+    until_told(&rig, id, 3).await;
+    // It is served all the while: one of them leaves, and nobody else comes.
+    let volume = rig.service.volume(&admin(), id).await.unwrap();
+    rig.service.delete_attachment(&admin(), volume.attachments[0].id, false, LONG).await.unwrap();
+    assert_eq!(rig.storage.granted(id).len(), 1);
+    let refused = rig.service.create_attachment(&admin(), native(id, "host1", Mode::ReadOnly), LONG).await;
+    assert!(matches!(&refused, Err(Refusal::Invalid(text)) if text.contains("extending")), "{refused:?}");
+    invalid(extend(&rig, id, 4).await, "currently extending");
+    invalid(rig.service.delete_volume(&admin(), id).await.map(drop), "Volume status must be available");
+    assert_eq!((shown(&rig, id).await, told_host(&rig, 1, id)), ((VolumeStatus::Extending, 1), 1));
+    release(&rig, id);
+    let grown = rig.until_volume(id, VolumeStatus::InUse).await;
+    assert_eq!((grown.size_gib, grown.fault), (3, None));
+    until("the host's wish", async || match told_host(&rig, 1, id) {
+        3 => Ok(()),
+        told => Err(format!("{told} GiB")),
+    })
+    .await;
+    assert_eq!(grown.attachments.len(), 1);
+    assert_eq!(grown.attachments[0].status, AttachmentStatus::Attached);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_agent_does_not_take_is_taken_back() {
+    let rig = Rig::new(0).await;
+    let id = rig.volume(false).await;
+    let full = cured(Code::ResourceExhausted, "volume group vg0: 2 GiB more are wanted", "operator");
+    rig.storage.state().knobs.refuse_volume = Some(full);
+    extend(&rig, id, 3).await.unwrap();
+    let failed = rig.until_volume(id, VolumeStatus::ErrorExtending).await;
+    assert_eq!(failed.size_gib, 1);
+    assert!(failed.fault.as_deref().is_some_and(|why| why.contains("2 GiB more are wanted")), "{failed:?}");
+    let messages = rig.service.messages(&admin(), ListQuery::default()).await.unwrap().items;
+    assert!(messages.iter().any(|kept| kept.text.starts_with("extend volume: ")), "{messages:?}");
+    rig.storage.state().knobs.refuse_volume = None;
+    // What is wanted of it is what it was, also at the agent.
+    until_told(&rig, id, 1).await;
+    invalid(extend(&rig, id, 3).await, "currently error_extending");
+    let reset = VolumeAction::ResetStatus { status: Some(VolumeStatus::Available), attached: None };
+    rig.service.volume_action(&admin(), id, reset).await.unwrap();
+    assert_eq!(shown(&rig, id).await, (VolumeStatus::Available, 1));
+    extend(&rig, id, 2).await.unwrap();
+    assert_eq!(rig.until_volume(id, VolumeStatus::Available).await.size_gib, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stops_a_growth_is_said_and_when_it_is_cured_it_has_grown() {
+    let rig = Rig::new(1).await;
+    let id = rig.volume(false).await;
+    rig.attach(id, "host1", Mode::ReadWrite).await;
+    hold(&rig, Some(("a disk is missing", v1::Cure::Operator)));
+    extend(&rig, id, 2).await.unwrap();
+    let stopped = rig.until_volume(id, VolumeStatus::ErrorExtending).await;
+    assert_eq!((stopped.size_gib, stopped.attachments.len()), (1, 1));
+    assert!(stopped.fault.as_deref().is_some_and(|why| why.contains("a disk is missing")), "{stopped:?}");
+    // Its agent keeps the wish, and goes on with it: nobody says that it is over.
+    let reset = VolumeAction::ResetStatus { status: Some(VolumeStatus::InUse), attached: None };
+    invalid(rig.service.volume_action(&admin(), id, reset).await, "its status cannot be reset");
+    assert_eq!(told(&rig, id), 2);
+    release(&rig, id);
+    let grown = rig.until_volume(id, VolumeStatus::InUse).await;
+    assert_eq!((grown.size_gib, grown.fault), (2, None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_pass_by_itself_is_waited_for() {
+    let rig = Rig::new(0).await;
+    let id = rig.volume(false).await;
+    hold(&rig, Some(("its extents were taken meanwhile", v1::Cure::Retry)));
+    extend(&rig, id, 2).await.unwrap();
+    until_told(&rig, id, 2).await;
+    rig.storage.publish(&id.to_string());
+    assert_eq!(shown(&rig, id).await, (VolumeStatus::Extending, 1));
+    release(&rig, id);
+    assert_eq!(rig.until_volume(id, VolumeStatus::Available).await.size_gib, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_dies_meanwhile_goes_on() {
+    let mut rig = Rig::new(1).await;
+    let id = rig.volume(false).await;
+    rig.attach(id, "host1", Mode::ReadWrite).await;
+    hold(&rig, None);
+    extend(&rig, id, 2).await.unwrap();
+    rig.restart().await;
+    assert_eq!(shown(&rig, id).await, (VolumeStatus::Extending, 1));
+    until_told(&rig, id, 2).await;
+    release(&rig, id);
+    assert_eq!(rig.until_volume(id, VolumeStatus::InUse).await.size_gib, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_new_size_counts_from_the_request_on() {
+    let rig = Rig::new(0).await;
+    let id = rig.volume(false).await;
+    hold(&rig, None);
+    extend(&rig, id, 400).await.unwrap();
+    let other = rig.volume(false).await;
+    assert!(matches!(extend(&rig, other, 700).await, Err(Refusal::Exceeded(_))));
+    release(&rig, id);
+    let grown: Volume = rig.until_volume(id, VolumeStatus::Available).await;
+    assert_eq!(grown.size_gib, 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_certainly_does_not_fit_is_refused_at_once() {
+    let rig = Rig::new(0).await;
+    let id = rig.volume(false).await;
+    // The pool has 512 GiB left.
+    invalid(extend(&rig, id, 600).await, "no room for 599 GiB more");
+    invalid(extend(&rig, id, 1).await, "must be greater than current size");
+    assert_eq!(shown(&rig, id).await, (VolumeStatus::Available, 1));
+    assert_eq!(told(&rig, id), 1);
+}

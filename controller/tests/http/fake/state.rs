@@ -1,0 +1,218 @@
+//! What the fake knows, and how it changes.
+
+use mooring_controller::initiators::Initiators;
+
+use super::*;
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) types: Vec<VolumeType>,
+    pub(crate) volumes: Vec<Volume>,
+    pub(crate) attachments: Vec<Attachment>,
+    pub(crate) receipts: Vec<AttachmentReceipt>,
+    /// Projects that may use private types.
+    pub(crate) access: BTreeSet<(Uuid, String)>,
+    /// Default types of projects.
+    pub(crate) defaults: BTreeMap<String, Uuid>,
+    /// One project's limits.
+    pub(crate) quotas: Limits,
+    /// What was done to volumes.
+    pub(crate) actions: Vec<VolumeAction>,
+    pub(crate) messages: Vec<Message>,
+    /// Who asked last.
+    pub(crate) caller: Option<Caller>,
+    /// How long the last call might have waited.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) forced: Option<bool>,
+    pub(crate) way: Option<Way>,
+    pub(crate) action: Option<AttachAction>,
+    pub(crate) records: Vec<DetachRecord>,
+    pub(crate) newer_than: Option<u64>,
+    /// The hints of the last volume.
+    pub(crate) hints: Hints,
+    /// Which pools were asked for last.
+    pub(crate) pool_filter: PoolFilter,
+    /// What was said last of a service or host.
+    pub(crate) said: Option<(String, HostChange)>,
+    /// What a fence finds, and the last one.
+    pub(crate) fence_parts: Vec<FencePart>,
+    pub(crate) fence: Option<HostFence>,
+    /// What the next call answers instead.
+    pub(crate) refuse: Option<Refusal>,
+    /// New attachments wait here until it is closed.
+    pub(crate) gate: Option<Arc<tokio::sync::Semaphore>>,
+    /// How many came to the gate.
+    pub(crate) waiting: usize,
+    pub(super) clock: u64,
+}
+
+pub(super) fn whole<T>(items: Vec<T>) -> Page<T> {
+    Page { items, count: None }
+}
+
+pub(super) fn attached(attachment: &Attachment) -> Attached {
+    Attached {
+        id: attachment.id,
+        instance: attachment.instance,
+        mode: attachment.mode,
+        status: attachment.status,
+        attached_host: attachment.attached_host.clone(),
+        mountpoint: attachment.mountpoint.clone(),
+        attached_at: attachment.attached_at,
+    }
+}
+
+const NOW: SystemTime = SystemTime::UNIX_EPOCH;
+
+fn session_of(initiator: Iqn) -> SessionReport {
+    SessionReport {
+        initiator,
+        isid: "00023d000001".to_owned(),
+        id: 3,
+        addresses: vec!["10.0.0.2".to_owned()],
+        state: "LOGGED_IN".to_owned(),
+        in_flight: 0,
+        since: Some(NOW),
+    }
+}
+
+impl State {
+    pub(super) fn now(&mut self) -> SystemTime {
+        self.clock += 1;
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_000_000 + self.clock)
+    }
+
+    pub(super) fn volume_index(&self, caller: &Caller, id: VolumeId) -> Result<usize, Refusal> {
+        let own = |volume: &Volume| volume.id == id && (caller.admin || volume.project == caller.project);
+        self.volumes.iter().position(own).map_or_else(|| not_found("Volume", id), Ok)
+    }
+
+    pub(super) fn with_attachments(&self, volume: &Volume) -> Volume {
+        let mut volume = volume.clone();
+        let own = self.attachments.iter().filter(|attachment| attachment.volume == volume.id);
+        volume.attachments = own.map(attached).collect();
+        let any = |status| volume.attachments.iter().any(|attachment| attachment.status == status);
+        if any(AttachmentStatus::Attached) {
+            (volume.status, volume.attach_status) = (VolumeStatus::InUse, AttachStatus::Attached);
+        } else if any(AttachmentStatus::Attaching) {
+            (volume.status, volume.attach_status) = (VolumeStatus::Attaching, AttachStatus::Attaching);
+        } else if any(AttachmentStatus::Reserved) {
+            (volume.status, volume.attach_status) = (VolumeStatus::Reserved, AttachStatus::Reserved);
+        }
+        volume
+    }
+
+    pub(super) fn type_index(&self, id: Uuid) -> Result<usize, Refusal> {
+        self.types.iter().position(|kind| kind.id == id).map_or_else(|| not_found("Volume type", id), Ok)
+    }
+
+    pub(super) fn attachment_index(&self, caller: &Caller, id: AttachmentId) -> Result<usize, Refusal> {
+        let own = |attachment: &Attachment| {
+            attachment.id == id && self.volume_index(caller, attachment.volume).is_ok()
+        };
+        self.attachments.iter().position(own).map_or_else(|| not_found("Attachment", id), Ok)
+    }
+
+    pub(super) fn live_of(&self, attachment: &Attachment) -> AttachmentLive {
+        let volume = self.volumes.iter().find(|volume| volume.id == attachment.volume);
+        AttachmentLive {
+            attachment: attachment.clone(),
+            volume_name: volume.and_then(|volume| volume.name.clone()),
+            effective_mode: Some(attachment.mode),
+            session: Some(true),
+            nexus: Some(NexusLive {
+                storage: "storage1".to_owned(),
+                sessions: attachment
+                    .initiator
+                    .as_ref()
+                    .and_then(Initiators::iqn)
+                    .cloned()
+                    .map(session_of)
+                    .into_iter()
+                    .collect(),
+                counters: Counters { commands: 7, read_mib: 1, written_mib: 2, active: Some(NOW) },
+                looked: Some(NOW),
+                missing: false,
+            }),
+            host_phase: attachment.native.map(|_| "ready".to_owned()),
+            device_path: attachment.native.map(|_| format!("/run/mooring/attachments/{}", attachment.id)),
+            disk: attachment.native.map(|_| "sda".to_owned()),
+            problems: Vec::new(),
+            steps_ms: vec![("granted".to_owned(), 3), ("done".to_owned(), 40)],
+            revision: self.clock,
+        }
+    }
+}
+
+pub(super) fn connect(attachment: &mut Attachment, connector: Map<String, Value>) {
+    let text = |key: &str| connector.get(key).and_then(Value::as_str).map(str::to_owned);
+    attachment.attached_host = text("host");
+    attachment.mountpoint = text("mountpoint");
+    attachment.initiator = text("initiator").and_then(|text| text.parse().ok());
+    attachment.connector = Some(connector);
+    if attachment.status == AttachmentStatus::Reserved {
+        attachment.status = AttachmentStatus::Attaching;
+    }
+    let info = json!({
+        "driver_volume_type": "iscsi",
+        "target_discovered": false,
+        "target_iqn": format!("iqn.2026-11.dev.mooring:{}", attachment.volume),
+        "target_portal": "10.0.0.1:3260",
+        "target_lun": 1,
+        "volume_id": attachment.volume.to_string(),
+        "auth_method": "CHAP",
+        "auth_username": "user",
+        "auth_password": SECRET,
+        "access_mode": attachment.mode.to_string(),
+        "encrypted": false,
+        "qos_specs": null,
+        "cacheable": false,
+        "enforce_multipath": false,
+    });
+    attachment.connection_info = info.as_object().cloned();
+}
+
+/// A fence that holds.
+pub(super) fn fence_of(
+    caller: &Caller,
+    name: &str,
+    reason: Option<String>,
+    parts: Vec<FencePart>,
+) -> HostFence {
+    HostFence {
+        id: Uuid::from_u128(1),
+        name: name.to_owned(),
+        initiators: vec!["iqn.2026-11.dev.mooring:host.7".parse().unwrap()],
+        reason,
+        user: caller.user.clone(),
+        request: caller.request.clone(),
+        fenced_at: SystemTime::UNIX_EPOCH,
+        lifted_at: None,
+        parts,
+    }
+}
+
+/// The scheduler and one storage agent.
+pub(super) fn services() -> Vec<ServiceState> {
+    let service = |binary, host: &str| ServiceState {
+        binary,
+        host: host.to_owned(),
+        zone: "nova".to_owned(),
+        up: true,
+        disabled: false,
+        disabled_reason: None,
+        heard_at: Some(SystemTime::UNIX_EPOCH),
+    };
+    vec![service("cinder-scheduler", "mooring-controller"), service("cinder-volume", "storage1@lvm")]
+}
+
+/// A volume that the second pool took.
+pub(super) fn placement_of(volume: VolumeId, hints: Hints) -> Placement {
+    Placement {
+        volume,
+        pool: Some("storage1@lvm#vg0".to_owned()),
+        zone: "nova".to_owned(),
+        hints,
+        tried: vec![("storage2@lvm#vg0".to_owned(), "storage2: no room".to_owned())],
+    }
+}

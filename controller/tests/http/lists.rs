@@ -1,0 +1,328 @@
+//! Lists, asked of a control plane with a store: filters, orders, pages.
+
+use mooring_controller::domain::NewVolume;
+use mooring_controller::service::Service;
+use serde_json::{Value, json};
+
+use crate::client::{Api, DEAD, INSTANCE, PROJECT, keys};
+use crate::support::{Rig, new_volume};
+
+/// Name, GiB, metadata.
+type Wanted<'a> = (Option<&'a str>, u32, &'a [(&'a str, &'a str)]);
+
+/// Volumes of the tests' project.
+async fn volumes(service: &Service, all: &[Wanted<'_>]) -> Vec<String> {
+    let caller =
+        mooring_controller::domain::Caller { project: PROJECT.to_owned(), ..crate::support::admin() };
+    let mut ids = Vec::new();
+    for (name, size_gib, metadata) in all {
+        let pair = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let metadata = metadata.iter().map(pair).collect();
+        let name = name.map(str::to_owned);
+        let new = NewVolume { name, size_gib: *size_gib, metadata, ..new_volume() };
+        ids.push(service.create_volume(&caller, new).await.unwrap().id.to_string());
+    }
+    ids
+}
+
+async fn listed(api: &Api, version: &str, path: &str, list: &str, of: &str) -> Vec<Value> {
+    let answer = api.v3(version, "GET", path, None).await;
+    let all = answer.body[list].as_array().unwrap_or_else(|| panic!("{path}: {}", answer.body));
+    all.iter().map(|item| item[of].clone()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn volumes_are_filtered_and_sorted() {
+    let rig = Rig::new(0).await;
+    let ids = volumes(
+        &rig.service,
+        &[
+            (Some("a"), 3, &[("k", "a")]),
+            (Some("bB"), 1, &[("k", "b\"%_"), ("x.y/z", "1")]),
+            (Some("b"), 2, &[]),
+            (None, 1, &[]),
+        ],
+    )
+    .await;
+    for id in &ids {
+        rig.until_volume(id.parse().unwrap(), mooring_controller::domain::VolumeStatus::Available).await;
+    }
+    let api = Api::on(&rig.service);
+    let all = json!([null, "b", "bB", "a"]);
+    for (version, query, wanted) in [
+        ("3.60", "", &all),
+        ("3.60", "?sort=name:asc", &json!([null, "a", "b", "bB"])),
+        ("3.60", "?sort=size:desc,name:asc", &json!(["a", "b", null, "bB"])),
+        ("3.60", "?sort=size:asc,name", &json!(["bB", null, "b", "a"])),
+        ("3.60", "?sort_key=size&sort_dir=asc", &json!(["bB", null, "b", "a"])),
+        ("3.60", "?name=b", &json!(["b"])),
+        ("3.34", "?name~=b", &json!(["b", "bB"])),
+        ("3.34", "?name~=B", &json!(["bB"])),
+        ("3.34", "?name~=%25", &json!([])),
+        ("3.34", "?name~=", &all),
+        ("3.33", "?name=b'%20OR%20''='", &json!([])),
+        ("3.60", "?status=available", &all),
+        ("3.60", "?status~=avail", &all),
+        ("3.60", "?status=error", &json!([])),
+        ("3.60", "?size=2", &json!(["b"])),
+        ("3.60", "?size=x", &json!([])),
+        ("3.60", "?size=99999999999999999999", &json!([])),
+        ("3.60", "?metadata=%7B'k':%20'a'%7D", &json!(["a"])),
+        ("3.60", "?metadata=%7B%22k%22:%22b%5C%22%25_%22,%22x.y/z%22:%221%22%7D", &json!(["bB"])),
+        ("3.60", "?metadata=%7B'k':%20'b'%7D", &json!([])),
+        ("3.60", "?metadata=%7B'%22':%20'b'%7D", &json!([])),
+        ("3.60", "?metadata=%7B%7D", &all),
+        ("3.60", "?bootable=true", &json!([])),
+        ("3.60", "?bootable=false", &all),
+        ("3.60", "?availability_zone=nova", &all),
+        ("3.60", "?consumes_quota=true", &all),
+        ("3.60", "?consumes_quota=false", &json!([])),
+        ("3.60", "?group_id=x", &json!([])),
+        ("3.60", "?created_at=gt:2026-01-01T00:00:00", &all),
+        ("3.60", "?created_at=lt:2026-01-01T00:00:00", &json!([])),
+        ("3.59", "?created_at=gt:2026-01-01T00:00:00", &json!([])),
+        ("3.60", "?limit=2", &json!([null, "b"])),
+        ("3.60", "?offset=1&limit=1", &json!(["b"])),
+        ("3.60", "?offset=99999999999999999999999", &json!([])),
+        ("3.60", "?limit=99999999999999999999999", &all),
+        ("3.60", "?limit=0", &json!([])),
+        ("3.60", &format!("?marker={}", ids[2]), &json!(["bB", "a"])),
+        // Before 3.31 what is not known is dropped.
+        ("3.30", "?nosuch=1", &all),
+        ("3.33", "?name~=b", &all),
+    ] {
+        let path = format!("/volumes/detail{query}");
+        if query.contains("name~") && version == "3.33" {
+            assert_eq!(api.v3(version, "GET", &path, None).await.status, 400, "{query}");
+            continue;
+        }
+        assert_eq!(
+            json!(listed(&api, version, &path, "volumes", "name").await),
+            *wanted,
+            "{version} {query}"
+        );
+        let summary = format!("/volumes{query}");
+        assert_eq!(json!(listed(&api, version, &summary, "volumes", "name").await), *wanted, "{query}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_questions_are_refused() {
+    let rig = Rig::new(0).await;
+    let api = Api::on(&rig.service);
+    for list in ["/volumes", "/volumes/detail", "/attachments", "/types", "/messages", "/snapshots"] {
+        for (query, code) in [
+            ("?nosuch=1", 400),
+            ("?limit=-1", 400),
+            ("?limit=x", 400),
+            ("?limit=", 400),
+            ("?offset=1.5", 400),
+            ("?sort=nosuch", 400),
+            ("?sort=id:up", 400),
+            ("?sort=id&sort_key=id", 400),
+            ("?all_tenants=perhaps", 400),
+            ("?limit=1&limit=2", 400),
+            ("?id=%FF", 400),
+            ("?id=%00", 400),
+            (&format!("?marker={DEAD}"), 404),
+            ("?marker=%27", 404),
+            (&format!("?marker={}", "a".repeat(5_000)), 404),
+        ] {
+            let answer = api.get(&format!("{list}{query}")).await;
+            assert_eq!(answer.status, code, "{list}{query}: {}", answer.body);
+            assert!(answer.body.to_string().len() < 1_000, "what is wrong is not repeated without a bound");
+        }
+    }
+    for query in ["?created_at=yesterday", "?metadata=x", "?bootable=x", "?consumes_quota=x"] {
+        assert_eq!(api.get(&format!("/volumes{query}")).await.status, 400, "{query}");
+    }
+}
+
+/// Whatever the order: page after page is the whole list, none missing and none twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_follow_each_other_and_end() {
+    let rig = Rig::new(0).await;
+    let names = [Some("x"), Some("y"), Some("z"), None, Some("x"), Some("y"), Some("z")];
+    let named: Vec<Wanted<'_>> = (0..).zip(names).map(|(n, name)| (name, 1 + n % 2, &[][..])).collect();
+    volumes(&rig.service, &named).await;
+    let api = Api::on(&rig.service);
+    for sort in [
+        "",
+        "sort=name:asc&",
+        "sort=name:desc&",
+        "sort=size:asc,name:desc&",
+        "sort=name:asc,size:desc&",
+        "sort=id&",
+    ] {
+        let whole = listed(&api, "3.60", &format!("/volumes?{sort}"), "volumes", "id").await;
+        assert_eq!(whole.len(), 7);
+        for limit in [1, 2, 3, 7] {
+            let mut path = format!("/volumes?{sort}limit={limit}&with_count=true");
+            let mut seen = Vec::new();
+            loop {
+                let page = api.get(&path).await;
+                let items = page.body["volumes"].as_array().unwrap();
+                assert_eq!(page.body["count"], 7);
+                seen.extend(items.iter().map(|item| item["id"].clone()));
+                // Only a full page has a next one.
+                assert_eq!(page.body["volumes_links"].is_array(), items.len() == limit, "{path}");
+                let Some(next) = page.body["volumes_links"][0]["href"].as_str() else { break };
+                path = next.split_once(PROJECT).unwrap().1.to_owned();
+            }
+            assert_eq!(seen, whole, "{sort}{limit}");
+        }
+    }
+    let page = api.get("/volumes?limit=1&with_count=true&name~=x").await;
+    assert_eq!(keys(&page.body), ["count", "volumes", "volumes_links"]);
+    assert_eq!(page.body["count"], 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn projects_see_their_own() {
+    let rig = Rig::new(0).await;
+    volumes(&rig.service, &[(Some("mine"), 1, &[])]).await;
+    let other = rig.volume(false).await;
+    let api = Api::on(&rig.service);
+    let names =
+        async |query: &str| listed(&api, "3.60", &format!("/volumes{query}"), "volumes", "name").await;
+    assert_eq!(names("").await, ["mine"]);
+    assert_eq!(names("?all_tenants=1").await, ["v", "mine"]);
+    assert_eq!(names("?all_tenants=1&project_id=p").await, ["v"]);
+    assert_eq!(api.get(&format!("/volumes?marker={other}")).await.status, 404);
+    assert_eq!(names(&format!("?all_tenants=1&marker={other}")).await, ["mine"]);
+    let sums = api.get("/volumes/summary?all_tenants=1").await;
+    assert_eq!(sums.body["volume-summary"], json!({ "total_count": 2, "total_size": 2, "metadata": {} }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn summaries() {
+    let rig = Rig::new(0).await;
+    let api = Api::on(&rig.service);
+    let empty = api.v3("3.12", "GET", "/volumes/summary", None).await;
+    assert_eq!(empty.body, json!({ "volume-summary": { "total_count": 0, "total_size": 0 } }));
+    volumes(
+        &rig.service,
+        &[(None, 3, &[("k", "b")]), (None, 4, &[("k", "a"), ("l", "c")]), (None, 1, &[("k", "a")])],
+    )
+    .await;
+    let sums = api.v3("3.36", "GET", "/volumes/summary", None).await;
+    let metadata = json!({ "k": ["a", "b"], "l": ["c"] });
+    let wanted = json!({ "total_count": 3, "total_size": 8, "metadata": metadata });
+    assert_eq!(sums.body["volume-summary"], wanted);
+    assert_eq!(api.v3("3.11", "GET", "/volumes/summary", None).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attachments() {
+    let rig = Rig::new(0).await;
+    let ids = volumes(&rig.service, &[(Some("1"), 1, &[]), (Some("2"), 1, &[])]).await;
+    for id in &ids {
+        rig.until_volume(id.parse().unwrap(), mooring_controller::domain::VolumeStatus::Available).await;
+    }
+    let api = Api::on(&rig.service);
+    let first = api.reserved(&ids[0]).await;
+    let second = api.reserved(&ids[1]).await;
+    let found = async |query: &str| -> Vec<String> {
+        let answer = api.get(&format!("/attachments{query}")).await;
+        assert_eq!(keys(&answer.body), ["attachments"], "{query}: never a link");
+        let list = answer.body["attachments"].as_array().unwrap().clone();
+        list.iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let both = [second.clone(), first.clone()];
+    assert_eq!(found("").await, both);
+    assert_eq!(found("?limit=1").await, [second.as_str()]);
+    assert_eq!(found(&format!("?limit=1&marker={second}")).await, [first.as_str()]);
+    assert_eq!(found(&format!("?volume_id={}", ids[0])).await, [first.as_str()]);
+    assert_eq!(found("?volume_id=x").await, [""; 0]);
+    assert_eq!(found("?status=reserved").await, both);
+    assert_eq!(found("?attach_status=attached").await, [""; 0]);
+    assert_eq!(found(&format!("?instance_id={}", INSTANCE.to_uppercase())).await, both);
+    assert_eq!(found(&format!("?instance_id={DEAD}")).await, [""; 0]);
+    assert_eq!(found("?instance_id~=aaaa").await, both);
+    assert_eq!(found("?sort=created_at:asc").await, [first.clone(), second]);
+
+    // In a list it says what it says alone: how to connect, with the secret of its own nexus.
+    let connector = json!({ "attachment": { "connector": crate::support::connector(1) } });
+    assert_eq!(api.put(&format!("/attachments/{first}"), connector).await.status, 200);
+    let alone = api.get(&format!("/attachments/{first}")).await;
+    assert!(alone.body["attachment"]["connection_info"]["auth_password"].is_string());
+    let all = api.get("/attachments/detail?sort=created_at:asc").await;
+    assert_eq!(all.body["attachments"][0], alone.body["attachment"]);
+    assert_eq!(all.body["attachments"][1]["connection_info"], json!({}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn types() {
+    let rig = Rig::new(0).await;
+    let api = Api::on(&rig.service);
+    for (name, specs) in [("a", json!({})), ("b", json!({ "multiattach": "<is> True" }))] {
+        let body = json!({ "volume_type": { "name": name, "extra_specs": specs } });
+        assert_eq!(api.post("/types", body).await.status, 200);
+    }
+    let body = json!({ "volume_type": { "name": "hidden", "os-volume-type-access:is_public": "no" } });
+    assert_eq!(api.post("/types", body).await.status, 200);
+    let names =
+        async |query: &str| listed(&api, "3.60", &format!("/types{query}"), "volume_types", "name").await;
+    assert_eq!(names("").await, ["b", "a", "__DEFAULT__"]);
+    assert_eq!(names("?is_public=None").await, ["hidden", "b", "a", "__DEFAULT__"]);
+    assert_eq!(names("?is_public=false").await, ["hidden"]);
+    assert_eq!(names("?sort=name:desc&limit=2").await, ["b", "a"]);
+    assert_eq!(names("?extra_specs=%7B'multiattach':'%3Cis%3E%20True'%7D").await, ["b"]);
+    assert_eq!(names("?extra_specs=%7B'multiattach':'x'%7D").await, [""; 0]);
+    let old = listed(&api, "3.51", "/types?extra_specs=x&nosuch=1", "volume_types", "name").await;
+    assert_eq!(old.len(), 3, "before 3.52 types have no such filter");
+
+    let page = api.get("/types?limit=1").await;
+    let id = page.body["volume_types"][0]["id"].as_str().unwrap();
+    let next = page.body["volume_type_links"][0]["href"].as_str().unwrap();
+    assert!(next.ends_with(&format!("/types?limit=1&marker={id}")), "{next}");
+    assert_eq!(names(&format!("?limit=1&marker={id}")).await, ["a"]);
+}
+
+/// What was accepted and did not come true says why, to its project.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages() {
+    let rig = Rig::new(0).await;
+    rig.storage.state().knobs.fail_volumes = true;
+    let id = volumes(&rig.service, &[(None, 1, &[])]).await.remove(0);
+    rig.until_volume(id.parse().unwrap(), mooring_controller::domain::VolumeStatus::Error).await;
+    let api = Api::on(&rig.service);
+    // Which node and pool it was, and why, is for operators.
+    let text = "create volume: a storage node could not make it (attempt 1 of 3): there is no other one";
+    let list = api.get(&format!("/messages?resource_uuid={id}")).await;
+    let message = &list.body["messages"][0];
+    for (key, value) in [
+        ("event_id", json!("VOLUME_VOLUME_008_001")),
+        ("message_level", json!("ERROR")),
+        ("resource_type", json!("VOLUME")),
+        ("resource_uuid", json!(id)),
+        ("user_message", json!(text)),
+    ] {
+        assert_eq!(message[key], value, "{key}");
+    }
+    assert_eq!(list.body["messages"].as_array().unwrap().len(), 1);
+    let path = format!("/messages/{}", message["id"].as_str().unwrap());
+    assert_eq!(api.get(&path).await.body["message"], *message);
+    assert_eq!(api.get("/messages?message_level=INFO").await.body, json!({ "messages": [] }));
+    assert_eq!(api.v3("3.2", "GET", "/messages", None).await.status, 404);
+    let gone = api.delete(&path).await;
+    assert_eq!((gone.status.as_u16(), gone.body), (204, Value::Null));
+    assert_eq!(api.get(&path).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_attach_leaves_a_message() {
+    let rig = Rig::new(0).await;
+    let ids = volumes(&rig.service, &[(None, 1, &[])]).await;
+    let id = ids[0].parse().unwrap();
+    rig.until_volume(id, mooring_controller::domain::VolumeStatus::Available).await;
+    let why = tonic::Status::failed_precondition("no portal");
+    rig.storage.state().knobs.refuse_export = Some(why);
+    let api = Api::on(&rig.service);
+    let body = json!({ "attachment": { "volume_uuid": ids[0], "connector": crate::support::connector(1) } });
+    assert_eq!(api.post("/attachments", body).await.status, 400);
+    let list = api.get("/messages?event_id=VOLUME_VOLUME_002_001").await;
+    let text = list.body["messages"][0]["user_message"].as_str().unwrap();
+    assert!(text.starts_with("attach volume: attachment ") && text.contains("no portal"), "{text}");
+    assert_eq!(list.body["messages"].as_array().unwrap().len(), 1);
+}

@@ -1,0 +1,142 @@
+//! Small collections, snapshots that there are none of, and metadata with its tag.
+
+use mooring_controller::domain::VolumeStatus;
+use serde_json::{Value, json};
+
+use crate::client::{Api, DEAD};
+
+#[tokio::test]
+async fn what_tools_ask_first() {
+    let api = Api::new();
+    let zones = api.get("/os-availability-zone").await;
+    let zone = json!({ "zoneName": "nova", "zoneState": { "available": true } });
+    assert_eq!(zones.body, json!({ "availabilityZoneInfo": [zone] }));
+    let all = api.get("/extensions").await;
+    let aliases: Vec<_> =
+        all.body["extensions"].as_array().unwrap().iter().map(|one| one["alias"].clone()).collect();
+    assert!(aliases.contains(&json!("os-types-extra-specs")));
+    assert!(aliases.contains(&json!("scheduler-stats")));
+    assert!(!aliases.contains(&json!("backups")), "what is not there is not listed");
+    let one = api.get("/extensions/os-hosts").await;
+    assert_eq!(one.body["extension"]["name"], "Hosts");
+    assert_eq!(api.get("/extensions/backups").await.status, 404);
+
+    let filters = api.v3("3.33", "GET", "/resource_filters?resource=attachment", None).await;
+    let wanted = json!({ "resource": "attachment", "filters": ["volume_id", "status", "instance_id", "attach_status"] });
+    assert_eq!(filters.body, json!({ "resource_filters": [wanted] }));
+    assert_eq!(api.v3("3.32", "GET", "/resource_filters", None).await.status, 404);
+
+    let hosts = api.get("/os-hosts").await;
+    let host = json!({
+        "host_name": "storage1@lvm", "service": "cinder-volume", "zone": "nova", "service-status": "available",
+        "service-state": "disabled", "last-update": "1970-01-01T00:00:00.000000",
+    });
+    assert_eq!(hosts.body, json!({ "hosts": [host] }));
+    let total = &api.get("/os-hosts/storage1@lvm").await.body["host"][0]["resource"];
+    assert_eq!((&total["project"], &total["volume_count"]), (&json!("(total)"), &json!("4")));
+    assert_eq!(api.get("/os-hosts/nosuch").await.status, 404);
+}
+
+/// Nothing makes what would be in them: empty for those who look, refused for those who want more.
+#[tokio::test]
+async fn what_is_empty() {
+    let api = Api::new();
+    for (path, list) in [
+        ("/backups", "backups"),
+        ("/backups/detail", "backups"),
+        ("/groups/detail", "groups"),
+        ("/os-volume-transfer/detail", "transfers"),
+        ("/volume-transfers", "transfers"),
+        ("/qos-specs", "qos_specs"),
+        ("/snapshots", "snapshots"),
+        ("/snapshots/detail", "snapshots"),
+    ] {
+        assert_eq!(api.get(path).await.body, json!({ list: [] }), "{path}");
+    }
+    for (path, text) in [
+        ("backups", format!("Backup {DEAD} could not be found.")),
+        ("groups", format!("Group {DEAD} could not be found.")),
+        ("messages", format!("Message {DEAD} could not be found.")),
+        ("qos-specs", format!("No such QoS spec {DEAD}.")),
+        ("snapshots", format!("Snapshot {DEAD} could not be found.")),
+    ] {
+        api.get(&format!("/{path}/{DEAD}")).await.is_fault(404, "itemNotFound", &text);
+        api.delete(&format!("/{path}/{DEAD}")).await.is_fault(404, "itemNotFound", &text);
+    }
+    for path in ["/backups", "/groups", "/qos-specs", "/volume-transfers"] {
+        assert_eq!(api.post(path, json!({})).await.status, 501, "{path}");
+    }
+    assert_eq!(api.post(&format!("/backups/{DEAD}/restore"), json!({})).await.status, 404);
+}
+
+#[tokio::test]
+async fn snapshots_are_refused_after_all_checks() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let snapshot = async |version: &str, body: Value| {
+        api.v3(version, "POST", "/snapshots", Some(json!({ "snapshot": body }))).await
+    };
+    let fine = json!({ "volume_id": volume, "name": "s", "metadata": { "a": "b" } });
+    assert_eq!(snapshot("3.60", fine.clone()).await.status, 501);
+    let unknown = format!("Volume {DEAD} could not be found.");
+    snapshot("3.60", json!({ "volume_id": DEAD })).await.is_fault(404, "itemNotFound", &unknown);
+    let missing = "Invalid input for field/attribute snapshot. Value: {}. 'volume_id' is a required property";
+    snapshot("3.60", json!({})).await.is_fault(400, "badRequest", missing);
+    let none = api.post("/snapshots", json!({})).await;
+    none.is_fault(400, "badRequest", "'snapshot' is a required property");
+    let force = "Since microversion 3.66 the 'force' flag is invalid for this request.  For backward compatability, \
+                 however, when the 'force' flag is passed with a value evaluating to True, it is silently ignored.";
+    let not_forced = json!({ "volume_id": volume, "force": false });
+    snapshot("3.66", not_forced.clone()).await.is_fault(400, "badRequest", force);
+    assert_eq!(snapshot("3.65", not_forced).await.status, 501);
+
+    let id = api.reserved(&volume).await;
+    api.post(&format!("/attachments/{id}/action"), json!({ "os-complete": null })).await;
+    assert_eq!(api.fake.state().volumes[0].status, VolumeStatus::Available, "the fake derives it");
+    let busy =
+        format!("Invalid volume: Volume {volume} status must be available, but current status is: in-use.");
+    snapshot("3.60", fine.clone()).await.is_fault(400, "badRequest", &busy);
+    assert_eq!(snapshot("3.60", json!({ "volume_id": volume, "force": true })).await.status, 501);
+    assert_eq!(snapshot("3.66", fine).await.status, 501);
+}
+
+#[tokio::test]
+async fn encryption_of_what_is_not_encrypted() {
+    let api = Api::new();
+    let path = format!("/volumes/{}/encryption", api.volume("v").await);
+    assert_eq!(api.get(&path).await.body, json!({ "encryption_key_id": null }));
+    assert_eq!(api.get(&format!("/volumes/{DEAD}/encryption")).await.status, 404);
+}
+
+#[tokio::test]
+async fn metadata_has_a_tag() {
+    let api = Api::new();
+    let path = format!("/v3/{}/volumes/{}/metadata", crate::client::PROJECT, api.volume("v").await);
+    let call = |method: &str, tag: Option<&str>, path: &str, body: Value| {
+        let call = api.call(method, path).version("3.15");
+        let call = if let Some(tag) = tag { call.header("if-match", tag) } else { call };
+        if body.is_null() { call.send() } else { call.json(&body).send() }
+    };
+    let body = |value: &str| json!({ "metadata": { "k": value } });
+    assert_eq!(call("PUT", None, &path, body("1")).await.status, 200);
+    let read = call("GET", None, &path, Value::Null).await;
+    let first = read.header("etag").unwrap().to_owned();
+    let second = call("PUT", Some(&first), &path, body("2")).await;
+    assert_eq!(second.status, 200);
+    let tag = second.header("etag").unwrap().to_owned();
+    assert_ne!(tag, first);
+    for (method, path, body) in [
+        ("PUT", path.clone(), body("3")),
+        ("POST", path.clone(), body("3")),
+        ("PUT", format!("{path}/k"), json!({ "meta": { "k": "3" } })),
+        ("DELETE", format!("{path}/k"), Value::Null),
+    ] {
+        assert_eq!(call(method, Some(&first), &path, body).await.status, 412, "{method}");
+    }
+    assert_eq!(call("GET", None, &path, Value::Null).await.body, body("2"));
+    let either = format!("{first}, {}", tag.trim_matches('"'));
+    assert_eq!(call("POST", Some(&either), &path, body("3")).await.status, 200);
+    assert_eq!(call("DELETE", Some("*"), &format!("{path}/k"), Value::Null).await.status, 200);
+    let before = api.call("GET", &path).version("3.14").send().await;
+    assert_eq!(before.header("etag"), None);
+}

@@ -1,0 +1,412 @@
+//! When a volume may get another type, what extra specs may say, who may write, and who may be cut off: as exhaustive tables.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+use mooring_controller::domain::{AttachmentStatus, VolumeStatus, VolumeType};
+use mooring_controller::initiators::Initiators;
+use mooring_controller::quota::Over;
+use mooring_controller::rules::retype::{Change, MigrationPolicy, Refused, Retype, retype};
+use mooring_controller::rules::types::{self, Specs};
+use mooring_controller::rules::{self, Deletion, Existing, Operation};
+use mooring_model::{AttachmentId, Mode, VolumeId};
+use proptest::prelude::*;
+use serde_json::json;
+use uuid::Uuid;
+
+const OLD: Uuid = Uuid::from_u128(1);
+const NEW: Uuid = Uuid::from_u128(2);
+
+fn specs(pairs: &[(&str, &str)]) -> Specs {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn of_specs(pairs: &[(&str, &str)]) -> VolumeType {
+    VolumeType {
+        id: NEW,
+        name: "new".to_owned(),
+        description: None,
+        is_public: true,
+        extra_specs: specs(pairs),
+    }
+}
+
+/// A retype that nothing stands against.
+fn granted(new_type: &VolumeType) -> Retype<'_> {
+    Retype {
+        may_retype: true,
+        may_multiattach: true,
+        named: "new",
+        new_type: Some(new_type),
+        old_type: OLD,
+        multiattach: false,
+        size_gib: 10,
+        status: VolumeStatus::Available,
+        operation: None,
+        quota: Ok(()),
+        migration: MigrationPolicy::Never,
+        fits: Ok(()),
+    }
+}
+
+fn over() -> Over {
+    Over { error: "VolumeLimitExceeded", text: "no".to_owned() }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Code {
+    Done,
+    Forbidden,
+    NotFound,
+    Invalid,
+    Over,
+    Later,
+}
+
+fn code(verdict: &Result<Change, Refused>) -> Code {
+    match verdict {
+        Ok(_) => Code::Done,
+        Err(Refused::Forbidden(_)) => Code::Forbidden,
+        Err(Refused::NotFound(_)) => Code::NotFound,
+        Err(Refused::Invalid(_)) => Code::Invalid,
+        Err(Refused::Over(_)) => Code::Over,
+        Err(Refused::Later(_)) => Code::Later,
+    }
+}
+
+#[test]
+fn the_first_check_that_fails_answers() {
+    // Each row spoils one thing more, from the last check to the first: the answer is always the newest one's.
+    let encrypted =
+        of_specs(&[("multiattach", "<is> True"), ("encryption", "luks"), ("provisioning:max_vol_size", "9")]);
+    let shared = of_specs(&[("multiattach", "<is> True")]);
+    let mut wish = granted(&shared);
+    assert_eq!(retype(&wish), Ok(Change { type_id: NEW, multiattach: true }));
+    wish.fits = Err("it is full".to_owned());
+    wish.migration = MigrationPolicy::OnDemand;
+    assert_eq!(code(&retype(&wish)), Code::Later);
+    wish.migration = MigrationPolicy::Never;
+    assert!(retype(&wish).unwrap_err().to_string().ends_with("never: it is full"));
+    wish.old_type = NEW;
+    assert!(
+        retype(&wish)
+            .unwrap_err()
+            .to_string()
+            .starts_with("Invalid volume: Retype needs volume to be in available")
+    );
+    wish.quota = Err(over());
+    assert_eq!(retype(&wish), Err(Refused::Over(over())));
+    let unlimited = of_specs(&[("multiattach", "<is> True"), ("encryption", "luks")]);
+    wish.new_type = Some(&unlimited);
+    assert!(retype(&wish).unwrap_err().to_string().contains("both encryption and multi-attach"));
+    wish.may_multiattach = false;
+    assert_eq!(retype(&wish), Err(Refused::Forbidden("volume:multiattach")));
+    wish.status = VolumeStatus::InUse;
+    assert_eq!(
+        retype(&wish).unwrap_err().to_string(),
+        "Invalid input received: Invalid volume_type passed, retypes affecting multiattach are only allowed on available \
+         volumes, the specified volume however currently has a status of: in-use."
+    );
+    wish.new_type = Some(&encrypted);
+    assert!(
+        retype(&wish).unwrap_err().to_string().contains("greater than the maximum allowable size of '9'")
+    );
+    wish.new_type = None;
+    assert_eq!(retype(&wish).unwrap_err().to_string(), "Volume type new could not be found.");
+    wish.may_retype = false;
+    assert_eq!(retype(&wish).unwrap_err().to_string(), "Policy doesn't allow volume:retype to be performed.");
+}
+
+/// Written apart from the code that it tests: the rows of the table, as questions.
+fn expected(wish: &Retype<'_>, to_shared: bool) -> Code {
+    let flag_changes = wish.multiattach != to_shared;
+    if flag_changes && wish.status != VolumeStatus::Available {
+        Code::Invalid
+    } else if flag_changes && to_shared && !wish.may_multiattach {
+        Code::Forbidden
+    } else if wish.quota.is_err() {
+        Code::Over
+    } else if ![VolumeStatus::Available, VolumeStatus::InUse].contains(&wish.status)
+        || wish.operation.is_some()
+        || wish.old_type == NEW
+    {
+        Code::Invalid
+    } else if wish.fits.is_ok() {
+        Code::Done
+    } else if wish.migration == MigrationPolicy::OnDemand {
+        Code::Later
+    } else {
+        Code::Invalid
+    }
+}
+
+#[test]
+fn every_case_of_a_retype_has_its_answer() {
+    let kinds = [of_specs(&[]), of_specs(&[("multiattach", "<is> True")])];
+    let operations: Vec<_> = std::iter::once(None).chain(Operation::ALL.map(Some)).collect();
+    let mut done = 0;
+    for bits in 0..1_u32 << 7 {
+        let bit = |n: u32| bits >> n & 1 == 1;
+        for status in VolumeStatus::ALL.iter().copied() {
+            for operation in operations.iter().copied() {
+                let kind = &kinds[usize::from(bit(0))];
+                let mut wish = granted(kind);
+                wish.status = status;
+                wish.operation = operation;
+                wish.multiattach = bit(1);
+                wish.may_multiattach = bit(2);
+                wish.old_type = if bit(3) { OLD } else { NEW };
+                wish.quota = if bit(4) { Ok(()) } else { Err(over()) };
+                wish.fits = if bit(5) { Ok(()) } else { Err("full".to_owned()) };
+                wish.migration = if bit(6) { MigrationPolicy::OnDemand } else { MigrationPolicy::Never };
+                let verdict = retype(&wish);
+                assert_eq!(code(&verdict), expected(&wish, bit(0)), "{wish:?}");
+                if let Ok(change) = verdict {
+                    done += 1;
+                    // The flag is the new type's, whatever the volume's was.
+                    assert_eq!(change, Change { type_id: NEW, multiattach: bit(0) });
+                    assert!(status == VolumeStatus::Available || bit(0) == bit(1), "{wish:?}");
+                }
+            }
+        }
+    }
+    assert!(done > 0);
+}
+
+#[test]
+fn a_type_bounds_its_sizes() {
+    let sized = specs(&[("provisioning:min_vol_size", "5"), ("provisioning:max_vol_size", " 9 ")]);
+    for (size, ok) in [(4, false), (5, true), (9, true), (10, false)] {
+        assert_eq!(types::check_size(&sized, "t", size).is_ok(), ok, "{size}");
+    }
+    assert!(types::check_specs(&sized).is_ok());
+    let crossed = specs(&[("provisioning:min_vol_size", "9"), ("provisioning:max_vol_size", "5")]);
+    assert!(types::check_specs(&crossed).unwrap_err().contains("is greater than"));
+    for wrong in ["", "-1", "1.5", "ten", "99999999999"] {
+        for key in [types::SIZE_MIN, types::SIZE_MAX] {
+            let wrong = specs(&[(key, wrong)]);
+            assert!(types::normalise(wrong.clone()).is_err(), "{wrong:?}");
+            assert!(types::check_size(&wrong, "t", 5).is_err(), "{wrong:?}");
+        }
+    }
+}
+
+#[test]
+fn a_flag_is_written_in_one_spelling() {
+    for key in [types::MULTIATTACH, types::MIXED_MODES] {
+        let written = |value: &str| types::normalise(specs(&[(key, value), ("other", "<is> yes")]));
+        for word in ["True", "true", "TRUE", "t", "yes", "Y", "on", "1"] {
+            for spec in [format!("<is> {word}"), format!(" <IS>\t{word} ")] {
+                assert_eq!(
+                    written(&spec),
+                    Ok(specs(&[(key, "<is> True"), ("other", "<is> yes")])),
+                    "{spec:?}"
+                );
+            }
+        }
+        for word in ["False", "f", "no", "N", "off", "0"] {
+            assert_eq!(written(&format!("<is> {word}")).unwrap()[key], "<is> False", "{word}");
+        }
+        for wrong in
+            ["", "True", "<is>", "<is>True", "<is> maybe", "<is> True False", "<in> True", "== 1", "ja\0"]
+        {
+            assert!(written(wrong).unwrap_err().contains(key), "{wrong:?}");
+        }
+    }
+    let long = types::normalise(specs(&[("multiattach", &"x".repeat(9000))])).unwrap_err();
+    assert!(long.len() < 200, "{long}");
+    // What is written is read as it was meant.
+    assert!(rules::is_multiattach(&types::normalise(specs(&[("multiattach", "<is> yes")])).unwrap()));
+}
+
+#[test]
+fn shared_is_neither_cached_nor_encrypted() {
+    let shared = ("multiattach", "<is> True");
+    for (other, ok) in [
+        (("cacheable", "<is> True"), false),
+        (("cacheable", "yes"), false),
+        (("cacheable", "<is> False"), true),
+        (("encryption", "luks"), false),
+        (("encryption", "<is> True"), false),
+        (("encryption", ""), true),
+        (("encryption", "<is> False"), true),
+        (("encryption", "false"), true),
+    ] {
+        assert_eq!(rules::check_specs(&specs(&[shared, other])).is_ok(), ok, "{other:?}");
+        assert!(rules::check_specs(&specs(&[("multiattach", "<is> False"), other])).is_ok(), "{other:?}");
+        let encrypted = other.0 == "encryption" && !ok;
+        assert_eq!(types::check_encryption(&specs(&[shared, other])).is_err(), encrypted, "{other:?}");
+    }
+}
+
+fn initiator(n: u32) -> Initiators {
+    format!("iqn.2026-01.org.example:n{n}").parse().unwrap()
+}
+
+fn existing(n: u32, status: AttachmentStatus) -> Existing {
+    Existing {
+        id: AttachmentId::from_u128(n.into()),
+        status,
+        instance: Some(Uuid::from_u128(n.into())),
+        mode: Mode::ReadWrite,
+        initiator: Some(initiator(1)),
+        host: Some("node1".to_owned()),
+        granted: true,
+    }
+}
+
+#[test]
+fn a_volume_with_the_readonly_flag_is_never_written() {
+    for set in ["True", "true", "1", "yes", "ON", " t ", "what?"] {
+        assert!(rules::is_readonly(Some(set)), "{set}");
+    }
+    for unset in ["False", "false", "0", "no", "OFF", "f", "", " "] {
+        assert!(!rules::is_readonly(Some(unset)), "{unset}");
+    }
+    assert!(!rules::is_readonly(None));
+
+    let connector = |mode: serde_json::Value| json!({ "mode": mode }).as_object().unwrap().clone();
+    let (ro, rw) = (connector(json!("ro")), connector(json!("rw")));
+    let me = Some(Uuid::from_u128(1));
+    let sibling = [existing(1, AttachmentStatus::Attached)];
+    let mode = |argument, connector, instance| rules::mode(argument, connector, instance, &sibling, true);
+    assert!(mode(Some(Mode::ReadWrite), None, None).unwrap_err().contains("read only"));
+    assert!(mode(Some(Mode::ReadWrite), Some(&ro), None).is_err());
+    assert!(mode(None, Some(&rw), None).unwrap_err().contains("read only"));
+    assert_eq!(mode(Some(Mode::ReadOnly), Some(&rw), me), Ok(Mode::ReadOnly));
+    assert_eq!(mode(None, Some(&ro), me), Ok(Mode::ReadOnly));
+    assert_eq!(mode(None, None, me), Ok(Mode::ReadOnly), "a sibling's rw is not inherited");
+    assert_eq!(mode(None, None, None), Ok(Mode::ReadOnly));
+}
+
+#[test]
+fn a_strict_type_has_one_mode_for_a_nexus() {
+    let strict = specs(&[("mooring:mixed_modes", "<is> False")]);
+    let there = [existing(1, AttachmentStatus::Attached)];
+    let mix = |specs: &Specs, own, n, mode, there: &[Existing]| {
+        rules::may_mix(specs, own, &initiator(n), mode, there).is_ok()
+    };
+    for loose in [specs(&[]), specs(&[("mooring:mixed_modes", "<is> True")])] {
+        assert!(mix(&loose, None, 1, Mode::ReadOnly, &there));
+    }
+    assert!(!mix(&strict, None, 1, Mode::ReadOnly, &there));
+    assert!(mix(&strict, None, 1, Mode::ReadWrite, &there));
+    assert!(mix(&strict, None, 2, Mode::ReadOnly, &there), "another nexus");
+    assert!(mix(&strict, Some(there[0].id), 1, Mode::ReadOnly, &there), "itself");
+    for status in AttachmentStatus::ALL.iter().copied() {
+        let mut other = existing(1, status);
+        assert!(!mix(&strict, None, 1, Mode::ReadOnly, &[other.clone()]), "{status}: it still has the grant");
+        other.granted = false;
+        assert_eq!(mix(&strict, None, 1, Mode::ReadOnly, &[other.clone()]), other.is_leaving(), "{status}");
+    }
+    let text = rules::may_mix(&strict, None, &initiator(1), Mode::ReadOnly, &there).unwrap_err();
+    assert!(text.contains(&there[0].id.to_string()) && text.contains("mooring:mixed_modes"), "{text}");
+}
+
+#[test]
+fn s12_a_second_attachment_of_a_shared_bootable_volume_needs_its_policy() {
+    for status in AttachmentStatus::ALL.iter().copied() {
+        let there = [existing(1, status)];
+        let needs = status != AttachmentStatus::ErrorAttaching;
+        assert_eq!(rules::bootable_multiattach(true, true, &there), needs, "{status}");
+        assert!(!rules::bootable_multiattach(true, false, &there));
+        assert!(!rules::bootable_multiattach(false, true, &there));
+    }
+    assert!(!rules::bootable_multiattach(true, true, &[]));
+}
+
+#[test]
+fn a_hold_keeps_other_servers_out() {
+    let there = [existing(1, AttachmentStatus::Attached), existing(2, AttachmentStatus::Attached)];
+    let may = |held, multiattach, instance: Option<u128>| {
+        let instance = instance.map(Uuid::from_u128);
+        rules::may_attach(VolumeId::from_u128(1), multiattach, None, &there, instance, held)
+    };
+    assert!(may(true, true, Some(3)).unwrap_err().starts_with("Invalid volume: "));
+    assert!(may(true, true, None).is_err());
+    assert_eq!(may(true, true, Some(2)), Ok(()), "a server that moves goes on");
+    assert_eq!(may(false, true, Some(3)), Ok(()));
+    assert!(may(true, false, Some(3)).is_err());
+}
+
+#[test]
+fn force_takes_those_along_that_are_leaving_anyway() {
+    let me = existing(1, AttachmentStatus::Attached);
+    let nexus = initiator(1);
+    for status in AttachmentStatus::ALL.iter().copied() {
+        for granted in [false, true] {
+            let mut other = existing(2, status);
+            other.granted = granted;
+            let elsewhere =
+                Existing { initiator: Some(initiator(9)), ..existing(3, AttachmentStatus::Attached) };
+            let there = [me.clone(), other.clone(), elsewhere];
+            let wide = rules::may_force(me.id, &nexus, &there, true);
+            assert_eq!(wide, Ok(vec![other.id]), "{status} {granted}: the whole nexus, and no other");
+            let narrow = rules::may_force(me.id, &nexus, &there, false);
+            let leaving = !matches!(
+                status,
+                AttachmentStatus::Reserved | AttachmentStatus::Attaching | AttachmentStatus::Attached
+            );
+            match (granted, leaving) {
+                (false, _) => assert_eq!(narrow, Ok(Vec::new()), "{status}"),
+                (true, true) => assert_eq!(narrow, Ok(vec![other.id]), "{status}"),
+                (true, false) => {
+                    let text = narrow.unwrap_err();
+                    assert!(text.contains(&other.id.to_string()) && text.contains("widen"), "{text}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn only_the_compute_service_takes_a_disk_from_a_running_server() {
+    let server = Uuid::from_u128(7);
+    for service in [false, true] {
+        for instance in [None, Some(server)] {
+            for connected in [false, true] {
+                for live in [None, Some(false), Some(true)] {
+                    let verdict = rules::deletion_allowed(Deletion { service, instance, connected, live });
+                    let refused = !service && instance.is_some() && connected && live != Some(false);
+                    let text = format!("Detach volume from instance {server} using the Compute API");
+                    let want = if refused { Err(text) } else { Ok(()) };
+                    assert_eq!(verdict, want, "{service} {instance:?} {connected} {live:?}");
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_mode_is_never_wider_than_what_was_asked(
+        argument in proptest::option::of(any::<bool>()),
+        connector in proptest::option::of(any::<bool>()),
+        siblings in proptest::collection::vec((any::<bool>(), 0_u32..3), 0..6),
+        instance in proptest::option::of(0_u32..3),
+        readonly in any::<bool>(),
+    ) {
+        let mode = |rw: bool| if rw { Mode::ReadWrite } else { Mode::ReadOnly };
+        let there: Vec<_> = siblings
+            .iter()
+            .map(|(rw, n)| Existing { mode: mode(*rw), ..existing(*n, AttachmentStatus::Attached) })
+            .collect();
+        let given = connector.map(|rw| json!({ "mode": mode(rw).to_string() }).as_object().unwrap().clone());
+        let instance = instance.map(|n| Uuid::from_u128(n.into()));
+        let got = rules::mode(argument.map(mode), given.as_ref(), instance, &there, readonly);
+        let asked = argument.or(connector).map(mode);
+        match got {
+            Err(_) => prop_assert!(readonly && asked == Some(Mode::ReadWrite)),
+            Ok(got) => {
+                prop_assert!(!readonly || got == Mode::ReadOnly);
+                prop_assert!(asked.is_none_or(|asked| got == asked));
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_normalised_stays_so(key in "[a-z:]{1,12}", value in "\\PC{0,20}", flag in "<is> [a-zA-Z01]{1,5}") {
+        if let Ok(once) = types::normalise(specs(&[(&key, &value), ("multiattach", &flag)])) {
+            prop_assert_eq!(types::normalise(once.clone()), Ok(once));
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Everything that the service promises, on PostgreSQL; and several controllers on one database.
+
+#![allow(clippy::duplicate_mod, reason = "each file of tests brings its own `support`, as it does alone")]
+
+#[path = "../core_attach.rs"]
+mod core_attach;
+#[path = "../core_extend.rs"]
+mod core_extend;
+#[path = "../core_fence.rs"]
+mod core_fence;
+#[path = "../core_lost.rs"]
+mod core_lost;
+#[path = "../core_rebuild.rs"]
+mod core_rebuild;
+#[path = "../core_restart.rs"]
+mod core_restart;
+#[path = "../core_secrets.rs"]
+mod core_secrets;
+#[path = "../laws_events.rs"]
+mod laws_events;
+mod many;

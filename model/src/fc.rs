@@ -1,0 +1,482 @@
+//! Fibre Channel: port names, target ports, and who reaches a volume under which numbers.
+//!
+//! All volumes of one target port share its portal group, and each (volume, initiator) has a TPG LUN of its own there: taking
+//! its backing away drains this nexus and no other. The number of that LUN is a function of two small numbers, so that no
+//! two nexuses of a port can have the same one (decision 22):
+//!
+//! ```text
+//! TPG LUN = slot × 256 + LUN        slot: the initiator's, 1 to 65535; LUN: what this initiator sees, 1 to 255
+//! ```
+//!
+//! What must never happen here: two spellings of one port that compare as different; a grant whose number could be another
+//! grant's.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::num::NonZeroU16;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::limit::{FC_LUN_MAX, GRANTS_PER_EXPORT_MAX};
+use crate::name::wrong;
+use crate::{AttachmentId, Counters, ExportNames, Lun, Mode, NameError, SpecError};
+
+/// A Fibre Channel port name, 64 bits. Its text is the one that configfs takes: `20:00:52:54:00:14:00:0a`, lower case.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Wwpn(u64);
+
+impl Wwpn {
+    /// The name of this number; `None` for 0, which is no port's.
+    pub const fn from_u64(number: u64) -> Option<Self> {
+        if number == 0 { None } else { Some(Self(number)) }
+    }
+
+    /// The number, as sysfs writes it behind `0x`.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+/// The 16 digits of a text with or without separators.
+fn digits(text: &str) -> Option<String> {
+    let bare = ["0x", "0X", "naa.", "NAA."].iter().find_map(|prefix| text.strip_prefix(prefix));
+    let text = bare.unwrap_or(text);
+    let separated = |separator| {
+        let parts: Vec<&str> = text.split(separator).collect();
+        let whole = bare.is_none() && parts.len() == 8 && parts.iter().all(|part| part.len() == 2);
+        whole.then(|| parts.concat())
+    };
+    let digits = separated(':').or_else(|| separated('-')).unwrap_or_else(|| text.to_owned());
+    (digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(digits)
+}
+
+impl FromStr for Wwpn {
+    type Err = NameError;
+
+    /// Parses what tools print: `20:00:52:54:00:14:00:0A`, `20-00-…`, `0x200052540014000a` (sysfs), `naa.200052540014000a`
+    /// (rtslib), or the 16 digits alone.
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        const WANT: &str = "a Fibre Channel port name";
+        let number = digits(text).and_then(|digits| u64::from_str_radix(&digits, 16).ok());
+        let number = number.ok_or_else(|| {
+            wrong(text, WANT, "want 16 hexadecimal digits, for example 20:00:52:54:00:14:00:0a")
+        })?;
+        Self::from_u64(number).ok_or_else(|| wrong(text, WANT, "all zeros name no port"))
+    }
+}
+
+impl TryFrom<String> for Wwpn {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Self, NameError> {
+        text.parse()
+    }
+}
+
+impl From<Wwpn> for String {
+    fn from(name: Wwpn) -> Self {
+        name.to_string()
+    }
+}
+
+impl fmt::Display for Wwpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.to_be_bytes().iter().enumerate() {
+            write!(f, "{}{byte:02x}", if index == 0 { "" } else { ":" })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Wwpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The target driver of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FcFabric {
+    /// Ports of libfc: software FCoE, and adapters that leave the protocol to it.
+    #[serde(rename = "fc")]
+    TcmFc,
+    /// QLogic adapters.
+    Qla2xxx,
+    /// Emulex adapters.
+    Efct,
+}
+
+impl FcFabric {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::TcmFc, Self::Qla2xxx, Self::Efct];
+
+    /// Its folder in configfs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TcmFc => "fc",
+            Self::Qla2xxx => "qla2xxx",
+            Self::Efct => "efct",
+        }
+    }
+
+    /// The kernel module that provides it.
+    pub const fn module(self) -> &'static str {
+        match self {
+            Self::TcmFc => "tcm_fc",
+            Self::Qla2xxx => "tcm_qla2xxx",
+            Self::Efct => "efct",
+        }
+    }
+}
+
+impl fmt::Display for FcFabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for FcFabric {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let known = Self::ALL.into_iter().find(|fabric| fabric.as_str() == text);
+        known.ok_or_else(|| wrong(text, "a Fibre Channel target driver", "want fc, qla2xxx or efct"))
+    }
+}
+
+/// A target port of a storage node: `fc/20:00:52:54:00:14:00:0a`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FcPort {
+    /// Its driver.
+    pub fabric: FcFabric,
+    /// Its name.
+    pub wwpn: Wwpn,
+}
+
+impl fmt::Display for FcPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.fabric, self.wwpn)
+    }
+}
+
+impl FromStr for FcPort {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let (fabric, name) = text.split_once('/').ok_or_else(|| {
+            wrong(
+                text,
+                "a Fibre Channel target port",
+                "want its driver and its name: fc/20:00:52:54:00:14:00:0a",
+            )
+        })?;
+        Ok(Self { fabric: fabric.parse()?, wwpn: name.parse()? })
+    }
+}
+
+/// The number of an initiator on a storage node. The controller gives each initiator one and gives it to no other while a
+/// nexus of the first may be in a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InitiatorSlot(NonZeroU16);
+
+impl InitiatorSlot {
+    /// A slot from 1 to 65535.
+    pub const fn new(number: u16) -> Option<Self> {
+        match NonZeroU16::new(number) {
+            Some(number) => Some(Self(number)),
+            None => None,
+        }
+    }
+
+    /// The number.
+    pub const fn get(self) -> u16 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for InitiatorSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// The number of a LUN in a port's portal group; no initiator sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortLun(u32);
+
+impl PortLun {
+    /// What a TPG LUN's number must be a multiple of to begin an initiator's block.
+    const BLOCK: u32 = FC_LUN_MAX as u32 + 1;
+
+    /// The number of this initiator's LUN; `None` if the LUN is not one that a grant may have.
+    pub fn of(slot: InitiatorSlot, lun: Lun) -> Option<Self> {
+        let lun = Some(lun.0).filter(|lun| (1..=FC_LUN_MAX).contains(lun))?;
+        Some(Self(u32::from(slot.get()) * Self::BLOCK + u32::from(lun)))
+    }
+
+    /// Whose it is and as what, if the number is one that [`PortLun::of`] makes.
+    pub fn parts(number: u32) -> Option<(InitiatorSlot, Lun)> {
+        let slot = InitiatorSlot::new(u16::try_from(number / Self::BLOCK).ok()?)?;
+        let lun = u16::try_from(number % Self::BLOCK).ok().filter(|lun| *lun > 0)?;
+        Some((slot, Lun(lun)))
+    }
+
+    /// The number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for PortLun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// The wish that one initiator port reaches the volume over Fibre Channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FcGrant {
+    /// Who.
+    pub initiator: Wwpn,
+    /// The initiator's number on this storage node.
+    pub slot: InitiatorSlot,
+    /// Under which LUN number it sees the volume: one of 1 to 255, of all its volumes on this node another.
+    pub lun: Lun,
+    /// What it may do.
+    pub mode: Mode,
+    /// The attachments that share this nexus.
+    pub attachments: Vec<AttachmentId>,
+}
+
+/// The Fibre Channel export of one volume: a grant is in force on every port. A grant that is absent here is revoked.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FcExportSpec {
+    /// The target ports. Empty: those of the agent.
+    pub ports: Vec<FcPort>,
+    /// Who reaches it.
+    pub grants: Vec<FcGrant>,
+}
+
+impl FcExportSpec {
+    /// Checks what the types alone do not hold. That an initiator keeps its slot, and has another LUN for every volume, is
+    /// the controller's to hold: a spec shows one volume.
+    pub fn check(&self) -> Result<(), SpecError> {
+        if self.ports.iter().map(|port| port.wwpn).collect::<BTreeSet<_>>().len() != self.ports.len() {
+            return Err(SpecError::new("fc.ports", "one port stands there twice"));
+        }
+        if self.grants.len() > GRANTS_PER_EXPORT_MAX {
+            return Err(SpecError::new("fc.grants", format!("more than {GRANTS_PER_EXPORT_MAX}")));
+        }
+        let (mut names, mut slots) = (BTreeSet::new(), BTreeSet::new());
+        for (index, grant) in self.grants.iter().enumerate() {
+            let field = |name| format!("fc.grants[{index}].{name}");
+            if !names.insert(grant.initiator) {
+                let why = format!(
+                    "{} stands there twice; attachments of one initiator share one grant",
+                    grant.initiator
+                );
+                return Err(SpecError::new(field("initiator"), why));
+            }
+            if !slots.insert(grant.slot) {
+                let why = format!("slot {} is another initiator's here: one each", grant.slot);
+                return Err(SpecError::new(field("slot"), why));
+            }
+            if PortLun::of(grant.slot, grant.lun).is_none() {
+                let why = format!("LUN {} is not allowed: want 1 to {FC_LUN_MAX}", grant.lun);
+                return Err(SpecError::new(field("lun"), why));
+            }
+            if self.ports.iter().any(|port| port.wwpn == grant.initiator) {
+                let why = format!("{} is a target port of this export, not an initiator", grant.initiator);
+                return Err(SpecError::new(field("initiator"), why));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One Fibre Channel grant as it is seen on one port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FcGrantReport {
+    /// The initiator.
+    pub initiator: Wwpn,
+    /// The LUN number it sees.
+    pub lun: Lun,
+    /// The mode that is wanted.
+    pub wanted: Mode,
+    /// The mode that the kernel enforces; `None` while the nexus is not complete.
+    pub seen: Option<Mode>,
+    /// Whether the target holds a login of it.
+    pub logged_in: bool,
+    /// What it has done.
+    pub counters: Counters,
+}
+
+/// One volume over one Fibre Channel port as it is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FcPortReport {
+    /// The port.
+    pub port: FcPort,
+    /// The port's portal group is there and answers logins.
+    pub serves: bool,
+    /// The grants.
+    pub grants: Vec<FcGrantReport>,
+}
+
+/// Where one volume's export over one port stands: the backstore's names, which all fabrics share, and the port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FcNames {
+    /// Backstore and serial; the iSCSI names in it are not used here.
+    pub export: ExportNames,
+    /// The target port.
+    pub port: FcPort,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn grant(initiator: u64, slot: u16, lun: u16) -> FcGrant {
+        FcGrant {
+            initiator: Wwpn::from_u64(initiator).unwrap(),
+            slot: InitiatorSlot::new(slot).unwrap(),
+            lun: Lun(lun),
+            mode: Mode::ReadWrite,
+            attachments: Vec::new(),
+        }
+    }
+
+    fn spec(grants: Vec<FcGrant>) -> FcExportSpec {
+        let wwpn = Wwpn::from_u64(0x2000_5254_0014_000a).unwrap();
+        FcExportSpec { ports: vec![FcPort { fabric: FcFabric::TcmFc, wwpn }], grants }
+    }
+
+    #[test]
+    fn one_port_has_many_spellings_and_one_text() {
+        for text in [
+            "20:00:52:54:00:14:00:0a",
+            "20:00:52:54:00:14:00:0A",
+            "20-00-52-54-00-14-00-0a",
+            "0x200052540014000a",
+            "0X200052540014000A",
+            "naa.200052540014000a",
+            "NAA.200052540014000A",
+            "200052540014000a",
+            "200052540014000A",
+        ] {
+            let name: Wwpn = text.parse().unwrap();
+            assert_eq!(
+                (name.to_string().as_str(), name.as_u64()),
+                ("20:00:52:54:00:14:00:0a", 0x2000_5254_0014_000a)
+            );
+        }
+        for bad in [
+            "",
+            "0x",
+            "naa.",
+            "20:00:52:54:00:14:00",
+            "20:00:52:54:00:14:00:0a:0b",
+            "20:00:52:54:00:14:00:a",
+            "200:0:52:54:00:14:00:0a",
+            "20:00-52:54:00:14:00:0a",
+            "0x20:00:52:54:00:14:00:0a",
+            "naa.20-00-52-54-00-14-00-0a",
+            "0xnaa.200052540014000a",
+            "200052540014000",
+            "200052540014000ag",
+            "+00052540014000a",
+            "20:00:52:54:00:14:00:0g",
+            " 200052540014000a",
+            "200052540014000a\n",
+            "00:00:00:00:00:00:00:00",
+            "iqn.2026-01.lab:host1",
+            "2000525400140００a",
+        ] {
+            assert!(bad.parse::<Wwpn>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_driver_is_named_by_its_folder() {
+        for fabric in FcFabric::ALL {
+            assert_eq!(fabric.as_str().parse::<FcFabric>().unwrap(), fabric);
+        }
+        for bad in ["", "iscsi", "tcm_fc", "FC", "qla2xxx_npiv"] {
+            assert!(bad.parse::<FcFabric>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_port_is_its_driver_and_its_name() {
+        let port: FcPort = "qla2xxx/20:00:52:54:00:14:00:0A".parse().unwrap();
+        assert_eq!(port.to_string(), "qla2xxx/20:00:52:54:00:14:00:0a");
+        for bad in ["", "fc", "fc/", "/20:00:52:54:00:14:00:0a", "20:00:52:54:00:14:00:0a", "fc/20:00/1"] {
+            assert!(bad.parse::<FcPort>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_spec_is_checked_by_field() {
+        assert_eq!(spec(vec![grant(1, 1, 1), grant(2, 2, 1), grant(3, 65535, 255)]).check(), Ok(()));
+        for (grants, field) in [
+            (vec![grant(1, 1, 0)], "fc.grants[0].lun"),
+            (vec![grant(1, 1, 256)], "fc.grants[0].lun"),
+            (vec![grant(1, 1, 1), grant(1, 2, 1)], "fc.grants[1].initiator"),
+            (vec![grant(1, 1, 1), grant(2, 1, 2)], "fc.grants[1].slot"),
+            (vec![grant(0x2000_5254_0014_000a, 1, 1)], "fc.grants[0].initiator"),
+        ] {
+            assert_eq!(spec(grants).check().unwrap_err().field, field);
+        }
+        let many = (1..=513).map(|number| grant(u64::from(number), number, 1)).collect();
+        assert_eq!(spec(many).check().unwrap_err().field, "fc.grants");
+        let mut twice = spec(vec![]);
+        twice.ports.push(FcPort { fabric: FcFabric::Efct, ..twice.ports[0] });
+        assert_eq!(twice.check().unwrap_err().field, "fc.ports");
+    }
+
+    proptest! {
+        /// Law: the text of a name is the name, in every spelling that tools use.
+        #[test]
+        fn text_and_number_agree(number in 1u64..) {
+            let name = Wwpn::from_u64(number).unwrap();
+            let text = name.to_string();
+            prop_assert_eq!(text.parse::<Wwpn>().unwrap(), name);
+            prop_assert_eq!(text.to_uppercase().parse::<Wwpn>().unwrap(), name);
+            prop_assert_eq!(format!("0x{number:016x}").parse::<Wwpn>().unwrap(), name);
+            prop_assert_eq!(Wwpn::try_from(String::from(name)).unwrap(), name);
+            prop_assert_eq!(text.len(), 23);
+        }
+
+        /// Law: any text is read without a panic; what is read has one canonical text.
+        #[test]
+        fn garbage_is_refused(text in prop_oneof!["\\PC{0,24}", "[0-9a-f:x.-]{14,24}", "(0x|naa\\.)?[0-9a-fA-F]{15,17}"]) {
+            if let Ok(name) = text.parse::<Wwpn>() {
+                prop_assert_eq!(name.to_string().parse::<Wwpn>().unwrap(), name);
+            }
+        }
+
+        /// Law: two nexuses of a port have one number only if they are the same nexus; and the number tells which.
+        #[test]
+        fn port_luns_are_unique(a in (1u16.., 1u16..=255), b in (1u16.., 1u16..=255)) {
+            let number = |(slot, lun)| PortLun::of(InitiatorSlot::new(slot).unwrap(), Lun(lun)).unwrap();
+            prop_assert_eq!(number(a) == number(b), a == b);
+            let (slot, lun) = PortLun::parts(number(a).get()).unwrap();
+            prop_assert_eq!((slot.get(), lun.0), a);
+            // Keeps clear of the numbers that rtslib and people use.
+            prop_assert!(number(a).get() > 256);
+        }
+
+        /// Law: a number that is nobody's has no parts.
+        #[test]
+        fn foreign_numbers_have_no_parts(number in any::<u32>()) {
+            match PortLun::parts(number) {
+                Some((slot, lun)) => prop_assert_eq!(PortLun::of(slot, lun).unwrap().get(), number),
+                None => prop_assert!(number < 257 || number % 256 == 0 || number > 0x00ff_ffff),
+            }
+        }
+    }
+}

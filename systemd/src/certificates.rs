@@ -1,0 +1,197 @@
+//! Certificates and keys that a configuration names: looked at when the configuration is checked, so that it is not the first
+//! connection that finds a wrong one.
+//!
+//! What must never happen here: anything of a key in an error.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::InconsistentKeys;
+use rustls::RootCertStore;
+use rustls::crypto::ring::sign::any_supported_type;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use x509_parser::parse_x509_certificate;
+
+/// How long before its end a certificate is warned of.
+const SOON: Duration = Duration::from_hours(14 * 24);
+
+/// A file that TLS cannot use.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// It cannot be read.
+    #[error("cannot read {}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It holds something else.
+    #[error("{} holds no {what} in PEM format: {why}", .path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// The key is another certificate's.
+    #[error("the key {} is not that of the certificate {}", .key.display(), .cert.display())]
+    Mismatch {
+        /// The certificate.
+        cert: PathBuf,
+        /// The key.
+        key: PathBuf,
+    },
+}
+
+fn of_pem(path: &Path, what: &'static str) -> impl Fn(pem::Error) -> CertificateError + use<> {
+    let path = path.to_owned();
+    move |error| match error {
+        pem::Error::Io(source) => CertificateError::Read { path: path.clone(), source },
+        other => CertificateError::Content { path: path.clone(), what, why: other.to_string() },
+    }
+}
+
+fn content(path: &Path, what: &'static str, why: &impl fmt::Display) -> CertificateError {
+    CertificateError::Content { path: path.to_owned(), what, why: why.to_string() }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let what = "certificate";
+    let found = CertificateDer::pem_file_iter(path).map_err(of_pem(path, what))?;
+    let found = found.collect::<Result<Vec<_>, _>>().map_err(of_pem(path, what))?;
+    if found.is_empty() { Err(content(path, what, &"there is none")) } else { Ok(found) }
+}
+
+/// Warns of those that are not valid now, or soon not any more.
+fn warnings(
+    path: &Path,
+    certificates: &[CertificateDer<'_>],
+    now: SystemTime,
+) -> Result<Vec<String>, CertificateError> {
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut warnings = Vec::new();
+    for der in certificates {
+        let (_, parsed) = parse_x509_certificate(der)
+            .map_err(|error| content(path, "certificate that can be read", &error))?;
+        let (validity, subject) = (parsed.validity(), parsed.subject());
+        let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        let mut warn = |word: &str, time: &x509_parser::time::ASN1Time| {
+            warnings.push(format!("{}: the certificate of {subject} {word} {time}", path.display()));
+        };
+        if validity.not_after.timestamp() < seconds(now) {
+            warn("was valid until", &validity.not_after);
+        } else if validity.not_before.timestamp() > seconds(now) {
+            warn("is not valid before", &validity.not_before);
+        } else if validity.not_after.timestamp() < seconds(now + SOON) {
+            warn("is valid only until", &validity.not_after);
+        }
+    }
+    Ok(warnings)
+}
+
+/// Checks a certificate, with its chain, and its key. Returns what is to be warned of.
+pub fn check_identity(cert: &Path, key: &Path, now: SystemTime) -> Result<Vec<String>, CertificateError> {
+    let chain = certificates(cert)?;
+    let warnings = warnings(cert, &chain, now)?;
+    let own = PrivateKeyDer::from_pem_file(key).map_err(of_pem(key, "private key"))?;
+    let own =
+        any_supported_type(&own).map_err(|error| content(key, "private key of a known kind", &error))?;
+    match CertifiedKey::new(chain, Arc::clone(&own)).keys_match() {
+        // Of a key that does not tell its public half nothing is known; the first connection will.
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(warnings),
+        Err(rustls::Error::InconsistentKeys(_)) => {
+            Err(CertificateError::Mismatch { cert: cert.to_owned(), key: key.to_owned() })
+        }
+        Err(error) => Err(content(cert, "certificate that TLS takes", &error)),
+    }
+}
+
+/// Checks the certificates of an authority. Returns what is to be warned of.
+pub fn check_authority(path: &Path, now: SystemTime) -> Result<Vec<String>, CertificateError> {
+    let found = certificates(path)?;
+    let warnings = warnings(path, &found, now)?;
+    let mut store = RootCertStore::empty();
+    for der in found {
+        store.add(der).map_err(|error| content(path, "certificate of an authority", &error))?;
+    }
+    Ok(warnings)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    /// 2026-01-01 and 2027-01-01.
+    const YEAR: (u64, u64) = (1_767_225_600, 1_798_761_600);
+    const DAY: u64 = 86_400;
+
+    /// A certificate of the year 2026, with its key.
+    fn made() -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["storage1".to_owned()]).unwrap();
+        params.not_before = date_time_ymd(2026, 1, 1);
+        params.not_after = date_time_ymd(2027, 1, 1);
+        (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+    }
+
+    #[test]
+    fn what_tls_cannot_use_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            fs::write(dir.path().join(name), text).unwrap();
+            dir.path().join(name)
+        };
+        let (good, other) = (made(), made());
+        let (cert, key) = (file("good.crt", &good.0), file("good.key", &good.1));
+        let now = UNIX_EPOCH + Duration::from_secs(YEAR.0 + DAY);
+        assert_eq!(check_identity(&cert, &key, now).unwrap(), Vec::<String>::new());
+        assert_eq!(check_authority(&cert, now).unwrap(), Vec::<String>::new());
+        let strange = file("other.key", &other.1);
+        let (text, none) = (file("text", "no PEM"), dir.path().join("none"));
+        for (checked, words) in [
+            (check_identity(&cert, &strange, now), ["other.key", "is not that of the certificate"]),
+            (check_identity(&text, &key, now), ["text", "no certificate"]),
+            (check_identity(&cert, &cert, now), ["good.crt", "no private key"]),
+            (check_identity(&cert, &none, now), ["none", "cannot read"]),
+            (check_authority(&key, now), ["good.key", "no certificate"]),
+            (check_authority(&none, now), ["none", "cannot read"]),
+        ] {
+            let said = checked.unwrap_err().to_string();
+            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+            assert!(!said.contains("PRIVATE"), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_certificate_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cert, key) = made();
+        let (cert_file, key_file) = (dir.path().join("crt"), dir.path().join("key"));
+        fs::write(&cert_file, cert).unwrap();
+        fs::write(&key_file, key).unwrap();
+        for (seconds, word) in [
+            (YEAR.1 + DAY, "was valid until"),
+            (YEAR.0 - DAY, "is not valid before"),
+            (YEAR.1 - 2 * DAY, "is valid only until"),
+        ] {
+            let now = UNIX_EPOCH + Duration::from_secs(seconds);
+            for warnings in [check_identity(&cert_file, &key_file, now), check_authority(&cert_file, now)] {
+                let warnings = warnings.unwrap();
+                assert!(warnings.len() == 1 && warnings[0].contains(word), "{warnings:?}");
+            }
+        }
+    }
+}

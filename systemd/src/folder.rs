@@ -1,0 +1,150 @@
+//! A daemon's own files in its state folder: durable by name, readable by nobody else.
+//!
+//! What must never happen here: a file called there that is another one by now; a file with secrets that others can read, be it for a moment; a folder that an operator has
+//! made and whose permissions we change.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// A folder that cannot hold what must survive. Both are the operator's to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// It cannot be made or used.
+    #[error(
+        "cannot use the state folder {}: it must be a folder that this daemon's user may write to", .path.display()
+    )]
+    Unusable {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Others could put another file in the place of ours.
+    #[error("others may write to the state folder {} (mode {mode:04o}): run chmod go-w on it", .path.display())]
+    Exposed {
+        /// The folder.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+}
+
+/// Makes the folder and an empty file in it, where they are not there (0700 and 0600), and makes their names durable.
+pub fn private_file(dir: &Path, name: &str) -> Result<PathBuf, FolderError> {
+    let unusable = |source: io::Error| FolderError::Unusable { path: dir.to_owned(), source };
+    if !dir.is_dir() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(unusable)?;
+        if let Some(parent) = dir.parent() {
+            fs::File::open(parent).and_then(|parent| parent.sync_all()).map_err(unusable)?;
+        }
+    }
+    // A folder that an operator made is not changed: it may be shared on purpose, and the files protect themselves. But
+    // whoever may write to it may put another file in the place of ours.
+    let mode = fs::metadata(dir).map_err(unusable)?.permissions().mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        return Err(FolderError::Exposed { path: dir.to_owned(), mode });
+    }
+    let path = dir.join(name);
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(unusable)?;
+    file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(unusable)?;
+    fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(unusable)?;
+    Ok(path)
+}
+
+/// A file that was opened at its path: says whether that path still leads to it. An open file outlives its name, and its lock
+/// does as well, so that a daemon whose folder was deleted would write on into nothing, and a second one could start beside it.
+#[derive(Debug, Clone)]
+pub struct Anchor {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Anchor {
+    /// What is at this path now.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let found = fs::metadata(path)?;
+        Ok(Self { path: path.to_owned(), device: found.dev(), inode: found.ino() })
+    }
+
+    /// Whether it is there still: one look at its name. A failing disk is no proof that it is gone.
+    pub fn holds(&self) -> bool {
+        match fs::metadata(&self.path) {
+            Ok(found) => (found.dev(), found.ino()) == (self.device, self.inode),
+            Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_anchor_knows_its_file_from_another_one() {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().join("state");
+        let path = private_file(&dir, "x.db").unwrap();
+        let anchor = Anchor::of(&path).unwrap();
+        fs::write(&path, "grown").unwrap();
+        assert!(anchor.holds());
+        let aside = top.path().join("aside");
+        fs::rename(&dir, &aside).unwrap();
+        assert!(!anchor.holds(), "its folder is gone");
+        private_file(&dir, "x.db").unwrap();
+        assert!(!anchor.holds(), "another one is in its place");
+        fs::remove_dir_all(&dir).unwrap();
+        fs::write(&dir, "a file where its folder was").unwrap();
+        assert!(!anchor.holds());
+        fs::remove_file(&dir).unwrap();
+        fs::rename(&aside, &dir).unwrap();
+        assert!(anchor.holds(), "it is back");
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn folder_and_file_are_ours_alone_and_made_once() {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().join("a/state");
+        let path = private_file(&dir, "x.db").unwrap();
+        assert_eq!((mode(&dir), mode(&path)), (0o700, 0o600));
+        fs::write(&path, "kept").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(private_file(&dir, "x.db").unwrap(), path);
+        assert_eq!((mode(&path), fs::read_to_string(&path).unwrap().as_str()), (0o600, "kept"));
+    }
+
+    #[test]
+    fn a_folder_that_others_write_to_is_refused_and_not_changed() {
+        let top = tempfile::tempdir().unwrap();
+        fs::set_permissions(top.path(), fs::Permissions::from_mode(0o775)).unwrap();
+        let error = private_file(top.path(), "x.db").unwrap_err();
+        assert!(matches!(error, FolderError::Exposed { mode: 0o775, .. }), "{error}");
+        assert!(error.to_string().contains("chmod go-w"));
+        assert_eq!((mode(top.path()), top.path().join("x.db").exists()), (0o775, false));
+        // One that only others may read is the operator's choice.
+        fs::set_permissions(top.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(private_file(top.path(), "x.db").is_ok());
+    }
+
+    #[test]
+    fn what_is_no_folder_is_named() {
+        let top = tempfile::tempdir().unwrap();
+        let file = top.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = private_file(&file.join("state"), "x.db").unwrap_err();
+        assert!(error.to_string().contains("file/state"), "{error}");
+    }
+}

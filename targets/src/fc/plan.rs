@@ -1,0 +1,390 @@
+//! Compares what is wanted over one port with what is seen. Pure.
+//!
+//! The order of a revoke, and what breaks without it:
+//! 1. the mapped LUN's link: nothing new of this initiator reaches the disk. No barrier (lio.md, d);
+//! 2. the TPG LUN's link: returns when the commands in flight of this nexus have drained, and of no other (lio.md, o);
+//! 3. the folders of both, only then: while the mapped LUN's stands, the ACL cannot be removed, and its removal would wait
+//!    for commands of this nexus with the whole port's `acls` folder held;
+//! 4. the ACL, if nothing is left in it.
+//!
+//! The order of a grant: TPG LUN, its link; ACL, mapped LUN, its link, `write_protect`. A read-only one is shut before it is
+//! mapped, and opened when it is protected and `num_cmds` still reads 0 (decision 23). A portal group that has to be
+//! enabled is enabled last.
+//!
+//! What must never happen here: a step on a place whose TPG LUN shows another backstore; an opening of a shut LUN for a
+//! read-only nexus without the expectation before it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use mooring_host::TreePath;
+use mooring_model::{
+    BlockedKind, ExportNames, FcFabric, FcGrant, FcNames, FcPort, InitiatorSlot, Lun, Mode, Plan, PortLun,
+    Step, Wwpn,
+};
+
+use super::layout;
+use super::places::{Remake, going, leaves, left, obstacle, remake};
+use super::view::{AclSeen, GroupView, NexusView, Place, View};
+use crate::exports::{Exports, plan_exports};
+use crate::layout::{LINK, backstore};
+use crate::op::Op;
+use crate::plan::{Part, foreign, write_plain, write_protect};
+
+/// One volume's export over one port as it is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// It is there.
+    Present {
+        /// Its backstore and its port.
+        names: FcNames,
+        /// The block device behind it.
+        device: PathBuf,
+        /// Who reaches it.
+        grants: Vec<FcGrant>,
+    },
+    /// A tombstone: nothing of it is there. The port stays.
+    Absent {
+        /// The names under which it is removed.
+        names: FcNames,
+    },
+}
+
+impl Wanted {
+    /// The export's names.
+    pub fn names(&self) -> &FcNames {
+        match self {
+            Self::Present { names, .. } | Self::Absent { names } => names,
+        }
+    }
+
+    /// Who shall reach it.
+    pub fn grants(&self) -> &[FcGrant] {
+        match self {
+            Self::Present { grants, .. } => grants,
+            Self::Absent { .. } => &[],
+        }
+    }
+
+    /// The places of its grants: what `former` is, once it was seen in force.
+    pub fn places(&self) -> BTreeSet<Place> {
+        self.grants().iter().map(Place::of).collect()
+    }
+}
+
+/// What to do so that what is seen becomes what is wanted, of a volume that is exported over this port alone. Over several
+/// fabrics or ports: [`plan_exports`](crate::plan_exports).
+pub fn plan(wanted: &Wanted, view: &View) -> Plan<Op> {
+    plan_exports(&Exports { iscsi: None, fc: vec![(wanted, view)] })
+}
+
+/// The nexus that is proven cut once this step has returned: the step takes a TPG LUN from its backstore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drained {
+    /// On which port.
+    pub port: FcPort,
+    /// Of which initiator.
+    pub slot: InitiatorSlot,
+    /// Which of its LUNs.
+    pub lun: Lun,
+}
+
+impl Drained {
+    /// Whether this is the nexus of a place on that port.
+    pub fn is(self, port: FcPort, place: Place) -> bool {
+        self.port == port && (self.slot, self.lun) == (place.slot, place.lun)
+    }
+}
+
+/// What a step of a plan proves when it has returned. No other step proves anything on Fibre Channel.
+pub fn drains(step: &Step<Op>) -> Option<Drained> {
+    let Op::Unlink { path } = &step.op else { return None };
+    let parts: Vec<&str> = path.as_str().split('/').collect();
+    let [fabric, wwpn, "tpgt_1", "lun", lun, _] = parts.as_slice() else { return None };
+    let port = FcPort { fabric: fabric.parse::<FcFabric>().ok()?, wwpn: wwpn.parse().ok()? };
+    let (slot, lun) = PortLun::parts(lun.strip_prefix("lun_")?.parse().ok()?)?;
+    Some(Drained { port, slot, lun })
+}
+
+/// The backstore that the export is to show, if it can show one.
+pub(crate) fn needs_backstore<'a>(wanted: &'a Wanted, view: &View) -> Option<(&'a ExportNames, &'a Path)> {
+    let Wanted::Present { names, device, grants } = wanted else { return None };
+    let left = left(wanted, view);
+    let free = |grant| obstacle(names, Place::of(grant), &left).is_none();
+    grants.iter().any(free).then_some((&names.export, device.as_path()))
+}
+
+/// The part of one port. `open`: nothing of the backstore is in the way.
+pub(crate) fn part(wanted: &Wanted, view: &View, open: bool) -> Part {
+    let names = wanted.names();
+    let mut planner = Planner {
+        port: names.port,
+        backstore: backstore(&names.export),
+        view,
+        left: left(wanted, view),
+        going: going(wanted, view),
+        wanted: wanted.grants().iter().map(|grant| (Place::of(grant), grant)).collect(),
+        plan: Plan::default(),
+    };
+    let free = planner.obstacles(names);
+    let free = if open { free } else { Vec::new() };
+    planner.take_away(&free, matches!(wanted, Wanted::Present { .. }));
+    let gives_at = planner.plan.steps.len();
+    if !free.is_empty() {
+        planner.make_group();
+        for grant in free {
+            planner.give(grant);
+        }
+        planner.enable();
+    }
+    Part { plan: planner.plan, gives_at }
+}
+
+struct Planner<'a> {
+    port: FcPort,
+    backstore: TreePath,
+    view: &'a View,
+    /// The wanted places, once those that go are gone.
+    left: BTreeMap<Place, NexusView>,
+    going: Vec<(Place, &'a NexusView)>,
+    wanted: BTreeMap<Place, &'a FcGrant>,
+    plan: Plan<Op>,
+}
+
+impl<'a> Planner<'a> {
+    /// Names what is in the way; the grants that nothing is in the way of.
+    fn obstacles(&mut self, names: &FcNames) -> Vec<&'a FcGrant> {
+        let mut free = Vec::new();
+        for (place, grant) in self.wanted.clone() {
+            match obstacle(names, place, &self.left) {
+                None => free.push(grant),
+                Some((object, BlockedKind::Foreign, why)) => foreign(&mut self.plan, &object, why),
+                Some((object, kind, why)) => self.plan.block(kind, object.as_str(), why),
+            }
+        }
+        free
+    }
+
+    fn lun(&self, place: Place) -> Option<TreePath> {
+        place.number().map(|number| layout::lun(self.port, number))
+    }
+
+    fn mapped(&self, place: Place) -> TreePath {
+        layout::mapped(self.port, place.initiator, place.lun)
+    }
+
+    fn write(&mut self, path: TreePath, value: &str, why: impl Into<std::borrow::Cow<'static, str>>) {
+        self.plan.step(write_plain(path, value), why);
+    }
+
+    fn take_away(&mut self, free: &[&'a FcGrant], present: bool) {
+        if present {
+            self.tighten();
+        }
+        self.shrink_modes();
+        let (going, left) = (self.going.clone(), self.left.clone());
+        let remade: Vec<(Place, &NexusView, Remake)> = free
+            .iter()
+            .filter_map(|grant| Some((grant, Place::of(grant), left.get(&Place::of(grant))?)))
+            .map(|(grant, place, nexus)| (place, nexus, remake(grant, nexus)))
+            .filter(|(_, _, remake)| *remake != Remake::No)
+            .collect();
+        for (place, nexus) in &going {
+            self.unmap(*place, nexus, "no grant for it");
+        }
+        for (place, nexus, _) in &remade {
+            self.unmap(*place, nexus, "mapped wrongly, made anew");
+        }
+        for (place, nexus) in &going {
+            self.drain(*place, nexus, "no grant for it");
+        }
+        for (place, nexus, _) in remade.iter().filter(|(_, _, remake)| *remake == Remake::Suspect) {
+            self.drain(*place, nexus, "it may have been asked while it was writable");
+        }
+        for (place, nexus) in &going {
+            self.remove_folders(*place, nexus);
+        }
+        self.prune_acls(&going);
+    }
+
+    /// What of the portal group lets in more than it should. It is the port's, not a volume's: every volume's plan sees to it.
+    fn tighten(&mut self) {
+        if let Some(group) = &self.view.group {
+            self.plan.steps.extend(attrib_steps(self.port, Some(group)));
+        }
+    }
+
+    /// Modes that become smaller on a nexus that is open.
+    fn shrink_modes(&mut self) {
+        for (place, grant) in self.wanted.clone() {
+            let Some(nexus) = self.left.get(&place) else { continue };
+            if grant.mode == Mode::ReadOnly && !nexus.is_shut() && self.maps(place, nexus) == Some(false) {
+                let why = format!("{} may only read; works on live sessions", place.initiator);
+                self.write(self.mapped(place).join("write_protect"), "1", why);
+            }
+        }
+    }
+
+    /// The `write_protect` of a mapping that leads to our own TPG LUN and works.
+    fn maps(&self, place: Place, nexus: &NexusView) -> Option<bool> {
+        let mapped = nexus.mapped.as_ref()?;
+        let leads =
+            self.lun(place).is_some_and(|lun| mapped.link.as_ref().is_some_and(|link| link.target == lun));
+        mapped.write_protect.filter(|_| leads && nexus.shows(&self.backstore))
+    }
+
+    fn unmap(&mut self, place: Place, nexus: &NexusView, why: &'static str) {
+        let link = nexus.mapped.as_ref().and_then(|mapped| mapped.link.as_ref());
+        if let Some(link) = link.filter(|link| self.lun(place).is_some_and(|lun| lun == link.target)) {
+            let path = self.mapped(place).join(&link.name);
+            self.plan.step(Op::Unlink { path }, format!("{why}: no new commands of {}", place.initiator));
+        }
+    }
+
+    fn drain(&mut self, place: Place, nexus: &NexusView, why: &'static str) {
+        let link = nexus.lun.as_ref().and_then(|lun| lun.link.as_ref());
+        if let (Some(link), Some(lun)) = (link, self.lun(place)) {
+            let path = lun.join(&link.name);
+            self.plan
+                .step(Op::Unlink { path }, format!("{why}: waits for the commands of {}", place.initiator));
+        }
+    }
+
+    fn remove_folders(&mut self, place: Place, nexus: &NexusView) {
+        if leaves(self.port, place, nexus) {
+            let why = format!("drained: the mapped LUN of {}", place.initiator);
+            self.plan.step(Op::Rmdir { path: self.mapped(place) }, why);
+        }
+        if let (Some(_), Some(path)) = (&nexus.lun, self.lun(place)) {
+            self.plan.step(Op::Rmdir { path }, "drained: its TPG LUN");
+        }
+    }
+
+    fn prune_acls(&mut self, going: &[(Place, &NexusView)]) {
+        let kept: BTreeSet<Wwpn> = self.wanted.keys().map(|place| place.initiator).collect();
+        let empty = |(place, nexus): &&(Place, &NexusView)| {
+            !kept.contains(&place.initiator)
+                && (nexus.acl == AclSeen::Empty || leaves(self.port, *place, nexus))
+        };
+        let initiators: BTreeSet<Wwpn> =
+            going.iter().filter(empty).map(|(place, _)| place.initiator).collect();
+        for initiator in initiators {
+            let path = layout::acl(self.port, initiator);
+            self.plan.step(Op::Prune { path }, "no volume of this initiator is left, unless another's");
+        }
+    }
+
+    fn make_group(&mut self) {
+        if self.view.group.is_none() {
+            let steps = group_steps(self.port, None);
+            self.plan.steps.extend(steps.into_iter().filter(|step| step.op.path().name() != "enable"));
+        }
+    }
+
+    fn enable(&mut self) {
+        if layout::has_enable(self.port.fabric)
+            && !self.view.group.as_ref().is_some_and(|group| group.enabled)
+        {
+            self.write(layout::tpg(self.port).join("enable"), "1", "logins from here on");
+        }
+    }
+
+    /// Makes one nexus true.
+    fn give(&mut self, grant: &FcGrant) {
+        let place = Place::of(grant);
+        let nexus = &self.left.get(&place).cloned().unwrap_or_default();
+        let remake = remake(grant, nexus);
+        let Some(lun) = self.lun(place) else { return };
+        let read_only = grant.mode == Mode::ReadOnly;
+        let linked = nexus.shows(&self.backstore) && remake != Remake::Suspect;
+        let mapping = nexus.mapped.as_ref().filter(|mapped| mapped.link.is_some() && remake == Remake::No);
+        let mut shut = nexus.is_shut();
+        if nexus.lun.is_none() {
+            self.plan.step(Op::Mkdir { path: lun.clone() }, "a TPG LUN of its own");
+        }
+        if !linked {
+            let (target, link) = (self.backstore.clone(), lun.join(LINK));
+            self.plan.step(Op::Link { target, link }, "shows the backstore; nobody is mapped to it yet");
+        }
+        // A folder that lost its link says nothing of its gate, and keeps it.
+        let unknown = nexus.lun.is_some() && !linked;
+        if mapping.is_none() && read_only && (!linked || !shut) {
+            self.write(lun.join(layout::SHUT), "1", "shut, until it is mapped and read-only");
+            shut = true;
+        } else if unknown && !read_only {
+            self.write(lun.join(layout::SHUT), "0", "it may have been shut");
+            shut = false;
+        }
+        if mapping.is_none() {
+            self.map(place, nexus, &lun);
+        }
+        self.set_mode(grant, mapping.and_then(|mapped| mapped.write_protect), shut);
+        if shut {
+            self.open(&lun, &self.mapped(place), read_only);
+        }
+    }
+
+    fn map(&mut self, place: Place, nexus: &NexusView, lun: &TreePath) {
+        let mapped = self.mapped(place);
+        if nexus.mapped.is_none() {
+            // Also when it was seen: another volume's removal may take an empty one away at any time.
+            let why = "the initiator's ACL, shared with its other volumes";
+            self.plan.step(Op::Mkdir { path: mapped.parent() }, why);
+            self.plan.step(Op::Mkdir { path: mapped.clone() }, "the LUN as the initiator numbers it");
+        }
+        self.plan.step(Op::Link { target: lun.clone(), link: mapped.join(LINK) }, "maps it");
+    }
+
+    /// `seen`: the `write_protect` of a mapping that stays.
+    fn set_mode(&mut self, grant: &FcGrant, seen: Option<bool>, shut: bool) {
+        let (protect, why) = match grant.mode {
+            Mode::ReadOnly => (true, "read-only"),
+            Mode::ReadWrite => (false, "read-write"),
+        };
+        // A mapping that is open and shrinks was written first of all.
+        let done = seen == Some(protect) || (protect && seen.is_some() && !shut);
+        if !done {
+            self.write(self.mapped(Place::of(grant)).join("write_protect"), write_protect(grant.mode), why);
+        }
+    }
+
+    fn open(&mut self, lun: &TreePath, mapped: &TreePath, read_only: bool) {
+        if read_only {
+            let (path, value) = (layout::num_cmds(mapped), "0".to_owned());
+            self.plan.step(Op::Expect { path, value }, "nobody asked it while it was writable");
+        }
+        self.write(lun.join(layout::SHUT), "0", "opens it");
+    }
+}
+
+/// What sets the attributes of a portal group right. One that a group which is there does not have is one that its driver does
+/// not have.
+fn attrib_steps(port: FcPort, seen: Option<&GroupView>) -> Vec<Step<Op>> {
+    let mut plan = Plan::default();
+    for (name, value, why) in layout::attribs(port.fabric) {
+        let wrong = seen.is_none_or(|group| group.attribs.get(name).is_some_and(|seen| seen != value));
+        if wrong {
+            plan.step(write_plain(layout::tpg(port).join("attrib").join(name), value), *why);
+        }
+    }
+    plan.steps
+}
+
+/// What makes a port's portal group from what is seen of it.
+pub(super) fn group_steps(port: FcPort, seen: Option<&GroupView>) -> Vec<Step<Op>> {
+    let mut plan = Plan::default();
+    if seen.is_none() {
+        for (path, why) in [
+            (layout::fabric(port), "the Fibre Channel fabric"),
+            (layout::target(port), "the port"),
+            (layout::tpg(port), "its portal group; it stays when the volume goes"),
+        ] {
+            plan.step(Op::Mkdir { path }, why);
+        }
+    }
+    plan.steps.extend(attrib_steps(port, seen));
+    if layout::has_enable(port.fabric) && !seen.is_some_and(|group| group.enabled) {
+        plan.step(write_plain(layout::tpg(port).join("enable"), "1"), "logins from here on");
+    }
+    plan.steps
+}

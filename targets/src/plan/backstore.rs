@@ -1,0 +1,153 @@
+//! The backstore of a volume: one, whatever the number of fabrics that show it.
+//!
+//! What must never happen: a rebuild of a backstore that is enabled; a removal while an export of the volume is wanted.
+
+use std::path::Path;
+
+use mooring_host::TreePath;
+use mooring_model::{BlockedKind, ExportNames, Plan};
+
+use super::{foreign, write_plain};
+use crate::layout;
+use crate::op::Op;
+use crate::view::{BackstoreView, HbaFolder};
+
+/// Blocks of 1 MiB of a 512-byte device. dm devices report about 2 TiB, which initiators log and ignore (lio.md, a).
+const OPTIMAL_SECTORS: &str = "2048";
+
+/// `SE_UDEV_PATH_LEN`, with its terminator: the kernel cuts what is longer, silently.
+const DEVICE_BYTES_MAX: usize = 511;
+
+/// A backstore that is wanted, beside what is seen.
+pub(crate) struct Backing<'a> {
+    pub(crate) names: &'a ExportNames,
+    pub(crate) device: &'a Path,
+    pub(crate) seen: Option<&'a BackstoreView>,
+    /// A LUN of ours shows the backstore under our name: then the whole export was wired by us.
+    pub(crate) linked: bool,
+    /// Initiators that are mapped to such LUNs.
+    pub(crate) initiators: usize,
+}
+
+impl Backing<'_> {
+    /// What stands in the way of it.
+    pub(crate) fn obstacles(&self, plan: &mut Plan<Op>) {
+        self.device_name(plan);
+        self.wrong(plan);
+    }
+
+    /// `control` is a list of options: a comma or a newline in the path would be read as another option.
+    fn device_name(&self, plan: &mut Plan<Op>) {
+        let device = self.device.to_string_lossy();
+        let plain = device.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',');
+        if !plain || !self.device.is_absolute() || device.len() > DEVICE_BYTES_MAX {
+            let why = "the kernel cannot be given this device path: want an absolute path of at most 511 printable \
+                       characters without blanks and commas";
+            plan.block(BlockedKind::Missing, device.escape_debug().to_string(), why);
+        }
+    }
+
+    fn wrong(&self, plan: &mut Plan<Op>) {
+        let Some(seen) = self.seen.filter(|seen| seen.enabled) else { return };
+        let mut wrong = Vec::new();
+        if seen.device.as_deref().map(Path::new) != Some(self.device) {
+            let found = seen.device.as_deref().unwrap_or("no device");
+            wrong.push(format!("found {found} open, wanted {}", self.device.display()));
+        }
+        if seen.readonly {
+            wrong.push("found it made read-only, wanted read-write".to_owned());
+        }
+        if seen.exported && seen.serial != self.names.serial {
+            wrong.push(format!(
+                "found it exported with serial {:?}, wanted {:?}",
+                seen.serial, self.names.serial
+            ));
+        }
+        if wrong.is_empty() {
+            return;
+        }
+        let object = layout::backstore(self.names);
+        let wrong = wrong.join("; ");
+        if self.linked {
+            let initiators = self.initiators;
+            let why = format!(
+                "{wrong}. This cannot change while it is exported ({initiators} initiators are mapped), and it is not \
+                 rebuilt by itself: detach them and delete the export, then make it again"
+            );
+            plan.block(BlockedKind::Birth, object.as_str(), why);
+        } else {
+            let why =
+                format!("{wrong}. It is not ours and was not touched: remove it, or give it another name");
+            foreign(plan, &object, why);
+        }
+    }
+
+    /// Makes it true.
+    pub(crate) fn make(&self, plan: &mut Plan<Op>) {
+        let dir = layout::backstore(self.names);
+        match self.seen {
+            Some(seen) if seen.enabled => {
+                if seen.serial != self.names.serial {
+                    // Not exported, else it is an obstacle: a crash of ours cannot leave this, but it can be put right.
+                    plan.step(self.serial(), "its identity; cannot change once exported");
+                }
+                if !seen.exported {
+                    self.advise(plan);
+                }
+                return;
+            }
+            Some(half) if self.is_other(half) || half.readonly => {
+                let why = "made halfway for another device; nothing can be linked to it yet";
+                plan.step(Op::Rmdir { path: dir.clone() }, why);
+                plan.step(Op::Mkdir { path: dir.clone() }, "the backstore");
+            }
+            Some(_) => {}
+            None => {
+                // Always, also when it was seen: another export's removal may take an empty one away at any time.
+                plan.step(Op::Mkdir { path: layout::hba(self.names) }, "the HBA, shared with other exports");
+                plan.step(Op::Mkdir { path: dir.clone() }, "the backstore");
+            }
+        }
+        let device = self.device.display().to_string();
+        plan.step(write_plain(dir.join("control"), &format!("udev_path={device}")), "its device");
+        plan.step(write_plain(dir.join("udev_path"), &device), "the same for people and targetcli");
+        plan.step(self.serial(), "its identity; cannot change once exported");
+        plan.step(write_plain(dir.join("enable"), "1"), "opens the device");
+        self.advise(plan);
+    }
+
+    fn serial(&self) -> Op {
+        let path = layout::backstore(self.names).join("wwn").join("vpd_unit_serial");
+        write_plain(path, &self.names.serial)
+    }
+
+    fn is_other(&self, seen: &BackstoreView) -> bool {
+        seen.device.as_deref().is_some_and(|device| Path::new(device) != self.device)
+    }
+
+    fn advise(&self, plan: &mut Plan<Op>) {
+        let path: TreePath = layout::backstore(self.names).join("attrib").join("optimal_sectors");
+        let why = "device-mapper claims a transfer size that initiators reject; cannot change once exported";
+        plan.step(Op::Advise { path, value: OPTIMAL_SECTORS.into() }, why);
+    }
+}
+
+/// Removes it, when no fabric wants it any more.
+pub(crate) fn remove(plan: &mut Plan<Op>, names: &ExportNames, seen: Option<&BackstoreView>, hba: HbaFolder) {
+    let prune = Op::Prune { path: layout::hba(names) };
+    match seen {
+        Some(seen) if seen.enabled && seen.serial != names.serial => {
+            let why = format!(
+                "found it enabled with serial {:?}, wanted {:?} or nothing. It is not ours and was not touched: remove it",
+                seen.serial, names.serial
+            );
+            foreign(plan, &layout::backstore(names), why);
+        }
+        Some(_) => {
+            plan.step(Op::Rmdir { path: layout::backstore(names) }, "closes the device");
+            plan.step(prune, "no backstore is left in it, unless another export's");
+        }
+        None if hba == HbaFolder::Empty => plan.step(prune, "no backstore is left in it"),
+        None => {}
+    }
+}

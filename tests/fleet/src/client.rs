@@ -1,0 +1,189 @@
+//! A client of the controller: one request at a time, and everything of its answer.
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+use tokio::runtime::Handle;
+
+use crate::wait::PATIENCE;
+
+/// Asked for unless a test says otherwise: that of the recorded answers.
+const VERSION: &str = "3.60";
+
+/// Somebody who calls. Clones call as the same.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    handle: Handle,
+    base: String,
+    project: String,
+    token: Option<String>,
+    version: Option<String>,
+    headers: Vec<(String, String)>,
+}
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// What was asked, for messages.
+    pub asked: String,
+    /// The status code.
+    pub status: u16,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body; null when there is none.
+    pub body: Value,
+}
+
+impl Answer {
+    /// Expects a status, and hands out the body.
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}: {}", self.asked, self.body);
+        self.body
+    }
+
+    /// Expects a fault with these words in its text.
+    #[track_caller]
+    pub fn refused(self, status: u16, words: &str) {
+        let fault = self.expect(status);
+        let text = fault.as_object().and_then(|fault| fault.values().next()).map(|fault| &fault["message"]);
+        let text = text.and_then(Value::as_str).unwrap_or_default();
+        assert!(text.contains(words), "{words:?} is not in {fault}");
+    }
+
+    /// A header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+impl Client {
+    pub(crate) fn new(handle: &Handle, base: &str, project: &str, token: &str) -> Self {
+        // An error here means that a provider is installed already: the same one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Self {
+            http: reqwest::Client::builder().timeout(2 * PATIENCE).build().unwrap(),
+            handle: handle.clone(),
+            base: base.to_owned(),
+            project: project.to_owned(),
+            token: Some(token.to_owned()),
+            version: Some(VERSION.to_owned()),
+            headers: Vec::new(),
+        }
+    }
+
+    /// The address of the Block Storage API with the project, as a service catalogue has it.
+    pub fn endpoint(&self) -> String {
+        format!("{}/v3/{}", self.base, self.project)
+    }
+
+    /// Its token.
+    pub fn token(&self) -> &str {
+        self.token.as_deref().unwrap_or_default()
+    }
+
+    /// Its project.
+    pub fn project(&self) -> &str {
+        &self.project
+    }
+
+    /// The same, asking for a microversion.
+    #[must_use]
+    pub fn at(&self, version: &str) -> Self {
+        Self { version: Some(version.to_owned()), ..self.clone() }
+    }
+
+    /// The same, asking for none.
+    #[must_use]
+    pub fn unversioned(&self) -> Self {
+        Self { version: None, ..self.clone() }
+    }
+
+    /// The same with one more header.
+    #[must_use]
+    pub fn with(&self, name: &str, value: &str) -> Self {
+        let mut headers = self.headers.clone();
+        headers.push((name.to_owned(), value.to_owned()));
+        Self { headers, ..self.clone() }
+    }
+
+    /// The same without a token.
+    #[must_use]
+    pub fn nobody(&self) -> Self {
+        Self { token: None, ..self.clone() }
+    }
+
+    /// `GET`.
+    pub fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, None)
+    }
+
+    /// `POST`.
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send("POST", path, Some(body))
+    }
+
+    /// `PUT`.
+    pub fn put(&self, path: &str, body: &Value) -> Answer {
+        self.send("PUT", path, Some(body))
+    }
+
+    /// `DELETE`.
+    pub fn delete(&self, path: &str) -> Answer {
+        self.send("DELETE", path, None)
+    }
+
+    /// An action of an object, such as `os-reserve`.
+    pub fn action(&self, path: &str, action: &str, body: &Value) -> Answer {
+        self.post(&format!("{path}/action"), &json!({ action: body }))
+    }
+
+    /// Any request. The path is below the project's address of the Block Storage API; one below `/mooring/` is Mooring's own,
+    /// and one that begins with `//` is the server's, without its first slash.
+    pub fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        let url = match path.strip_prefix("//") {
+            Some(rest) => format!("{}/{rest}", self.base),
+            None if path.starts_with("/mooring/") => format!("{}{path}", self.base),
+            None => format!("{}{path}", self.endpoint()),
+        };
+        let asked = format!("{method} {path}");
+        let mut request = self.http.request(Method::from_bytes(method.as_bytes()).unwrap(), url);
+        if let Some(body) = body {
+            request = request.header("Content-Type", "application/json").body(body.to_string());
+        }
+        self.finish(request, asked)
+    }
+
+    /// A request with a body as it is.
+    pub fn send_raw(&self, method: &str, path: &str, body: Vec<u8>) -> Answer {
+        let url = format!("{}{path}", self.endpoint());
+        let request = self.http.request(Method::from_bytes(method.as_bytes()).unwrap(), url).body(body);
+        self.finish(request, format!("{method} {path}"))
+    }
+
+    fn finish(&self, mut request: RequestBuilder, asked: String) -> Answer {
+        if let Some(token) = &self.token {
+            request = request.header("X-Auth-Token", token);
+        }
+        if let Some(version) = &self.version {
+            request = request.header("OpenStack-API-Version", format!("volume {version}"));
+        }
+        // Put in the place of what stands there already, a content type for example.
+        let own = self.headers.iter().map(|(name, value)| {
+            let name = HeaderName::from_bytes(name.as_bytes()).expect("the name of a header");
+            (name, HeaderValue::from_str(value).expect("the value of a header"))
+        });
+        request = request.headers(own.collect());
+        let (said, asked) = (asked.clone(), asked);
+        self.handle.block_on(async move {
+            let answer = request.send().await.unwrap_or_else(|error| panic!("{said}: {error}"));
+            let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+            let bytes = answer.bytes().await.unwrap_or_else(|error| panic!("{said}: {error}"));
+            let body = serde_json::from_slice(&bytes)
+                .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+            let body = if bytes.is_empty() { Value::Null } else { body };
+            Answer { asked, status, headers, body }
+        })
+    }
+}

@@ -1,0 +1,227 @@
+//! The controller of a fleet: the real service and its HTTP front on a loopback port, which comes back on the same port and the
+//! same database whenever it is started again.
+//!
+//! What must never happen here: an option that the program would not have; two controllers of one fleet at the same time.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mooring_api::TlsFiles;
+use mooring_controller::auth::{Auth, NewToken, Tokens};
+use mooring_controller::http::{self, BODY_TIMEOUT, Options, Serving};
+use mooring_controller::quota::{Key, Limit};
+use mooring_controller::rebuild::{self, How, RebuildError, Report};
+use mooring_controller::service::{AgentEntry, Database, Service, ServiceOptions};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use crate::client::Client;
+use crate::wait::until;
+use crate::{CLUSTER, PROJECT_A, PROJECT_B};
+
+/// Who is asked who they are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody, by a token.
+    #[default]
+    Tokens,
+    /// Nobody.
+    NoAuth,
+}
+
+/// What an operator's configuration changes.
+pub type Tune = Box<dyn Fn(&mut ServiceOptions) + Send + Sync>;
+
+/// Somebody with a token.
+struct Account {
+    name: &'static str,
+    project: &'static str,
+    role: &'static str,
+}
+
+/// Everybody who may call.
+const ACCOUNTS: [Account; 5] = [
+    Account { name: "admin", project: PROJECT_A, role: "admin" },
+    Account { name: "member", project: PROJECT_A, role: "member" },
+    Account { name: "reader", project: PROJECT_A, role: "reader" },
+    Account { name: "service", project: PROJECT_A, role: "service" },
+    Account { name: "stranger", project: PROJECT_B, role: "member" },
+];
+
+/// A controller, running or not.
+pub struct Control {
+    state_dir: PathBuf,
+    agents: Vec<(String, String)>,
+    access: Access,
+    tune: Vec<Tune>,
+    /// Account, token.
+    tokens: Vec<(&'static str, String)>,
+    token_file: String,
+    address: SocketAddr,
+    running: Mutex<Option<Running>>,
+    /// For the clients: it lives as long as they may ask.
+    asking: Runtime,
+}
+
+struct Running {
+    runtime: Runtime,
+    service: Service,
+    stop: watch::Sender<bool>,
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+impl Control {
+    pub(crate) fn new(
+        state_dir: PathBuf,
+        agents: Vec<(String, String)>,
+        access: Access,
+        tune: Vec<Tune>,
+    ) -> Self {
+        let mut tokens = Vec::new();
+        let mut token_file = String::new();
+        for account in &ACCOUNTS {
+            let made = NewToken::make(account.name, account.project, None, &[account.role]).unwrap();
+            tokens.push((account.name, made.token));
+            token_file += &made.block;
+        }
+        // The first start finds a free port; all others take the same one.
+        let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = probe.local_addr().unwrap();
+        let running = Mutex::default();
+        Self { state_dir, agents, access, tune, tokens, token_file, address, running, asking: runtime() }
+    }
+
+    /// Its address, such as `http://127.0.0.1:34567`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// How many agents are enrolled.
+    pub(crate) fn agents(&self) -> usize {
+        self.agents.len()
+    }
+
+    /// The folder of its database.
+    pub fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
+    /// A client with an account's token; without authentication, with its name and project in the token's place.
+    #[track_caller]
+    pub fn client(&self, name: &str) -> Client {
+        let account = ACCOUNTS.iter().find(|account| account.name == name).expect("an account");
+        let token = match self.access {
+            Access::NoAuth => format!("{}:{}", account.name, account.project),
+            Access::Tokens => {
+                self.tokens.iter().find(|(known, _)| *known == name).map(|(_, token)| token.clone()).unwrap()
+            }
+        };
+        Client::new(self.asking.handle(), &self.url(), account.project, &token)
+    }
+
+    /// Starts it on its database. Does nothing when it runs.
+    pub fn start(&self) {
+        self.start_with(false);
+    }
+
+    /// Starts it on a database that was restored from a backup.
+    pub fn start_restored(&self) {
+        self.start_with(true);
+    }
+
+    fn start_with(&self, restored: bool) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.is_none() {
+            // A transaction that nobody waits for any more may still hold the database of a killed one.
+            *running = Some(until("the controller", || self.launch(restored)));
+        }
+    }
+
+    /// Its database is lost for good. It must not run.
+    pub fn lose_database(&self) {
+        std::fs::remove_dir_all(&self.state_dir).expect("the folder of its database");
+    }
+
+    /// `mooring-controller rebuild --from-agents`. It must not run.
+    pub fn rebuild(&self, how: &How) -> Result<Report, RebuildError> {
+        let database = Database::Embedded(self.state_dir.clone());
+        self.asking.block_on(rebuild::run(self.options(false), database, how))
+    }
+
+    fn options(&self, restored: bool) -> ServiceOptions {
+        let entry = |(name, address): &(String, String)| AgentEntry {
+            name: name.clone(),
+            address: address.parse().unwrap(),
+            tls: TlsFiles::default(),
+            // Plain text, on loopback.
+            insecure: address.starts_with("http://"),
+            zone: None,
+        };
+        let mut options = ServiceOptions {
+            agents: self.agents.iter().map(entry).collect(),
+            cluster: Some(CLUSTER.parse().unwrap()),
+            restored,
+            // Tests make as many as they like.
+            quotas: [Key::Volumes, Key::Gigabytes].map(|key| (key, Limit::Unlimited)).into(),
+            ..ServiceOptions::new(self.state_dir.clone())
+        };
+        self.tune.iter().for_each(|tune| tune(&mut options));
+        options
+    }
+
+    fn launch(&self, restored: bool) -> Result<Running, String> {
+        let runtime = runtime();
+        let options = self.options(restored);
+        let policies = Arc::clone(&options.policies);
+        let service = Service::open(options).map_err(|error| format!("{error:?}"))?;
+        let auth = match self.access {
+            Access::NoAuth => Auth::NoAuth,
+            Access::Tokens => Auth::Tokens(Tokens::parse(&self.token_file, "tokens.toml").unwrap()),
+        };
+        let options = Options { auth, policies, public_url: None, tls: false, body_timeout: BODY_TIMEOUT };
+        let (stop, stopped) = watch::channel(false);
+        let bound = runtime.block_on(http::bind(&[self.address])).map_err(|(_, error)| error.to_string())?;
+        let served = service.clone();
+        runtime.spawn(async move {
+            served.start();
+            let router = http::router(served, options);
+            // Its end is the fleet's.
+            let _ = http::serve(router, bound, Serving::default(), stopped).await;
+        });
+        Ok(Running { runtime, service, stop })
+    }
+
+    /// Ends it in order: what it answers is answered, agents keep what they have.
+    pub fn stop(&self) {
+        if let Some(running) = self.running.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            running.stop.send_replace(true);
+            running.runtime.block_on(running.service.stop());
+            drop(running.service);
+            running.runtime.shutdown_background();
+        }
+    }
+
+    /// Ends it as nearly as a part of a process can be killed: every task ends where it waits, no request is answered any
+    /// more. A transaction that has begun is finished or undone by the database.
+    pub fn kill(&self) {
+        if let Some(running) = self.running.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            running.runtime.shutdown_background();
+        }
+    }
+
+    /// Killed, and started again on the same database and the same port.
+    pub fn restart(&self) {
+        self.kill();
+        self.start();
+    }
+}

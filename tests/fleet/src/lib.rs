@@ -1,0 +1,293 @@
+//! The whole control plane in one process, without root and without a kernel: the real controller behind its HTTP port, and
+//! real agents on fake hosts, each with its own store, its own socket and a machine that outlives it.
+//!
+//! ```no_run
+//! use mooring_fleet::Fleet;
+//!
+//! let fleet = Fleet::builder().storage("s1", &[("vg0", 100)]).host("h1").start();
+//! let member = fleet.member();
+//! let volume = member.volume(Some(&fleet.shared_type()), 1);
+//! let node = fleet.stock("node1");
+//! let attached = member.attach(&volume, &node, None);
+//! let session = node.login(&attached.info).unwrap();
+//! session.write().unwrap();
+//! assert_eq!(fleet.storage("s1").grants(&volume)[node.initiator()].to_string(), "LUN 1 rw");
+//! ```
+//!
+//! What must never happen here: a machine that is kinder than a real one (the fakes are those that the agents' laws rest
+//! on); a sleep that decides; something that only a test of one requirement needs.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test bed: what fails ends the test"
+)]
+#![allow(clippy::missing_panics_doc, reason = "everything here panics when the test bed itself fails")]
+
+pub mod client;
+pub mod control;
+pub mod door;
+pub mod network;
+pub mod node;
+pub mod stock;
+mod wait;
+mod work;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use client::{Answer, Client};
+pub use control::{Access, Control, Tune};
+pub use network::Network;
+pub use node::Node;
+pub use stock::{Session, Stock};
+pub use wait::{PATIENCE, until, until_some};
+pub use work::Attached;
+
+use mooring_controller::policy::Policies;
+use mooring_controller::service::ServiceOptions;
+
+/// The project of [`Fleet::member`], and of the admin.
+pub const PROJECT_A: &str = "0123456789abcdef0123456789abcdef";
+
+/// The project of [`Fleet::stranger`].
+pub const PROJECT_B: &str = "fedcba9876543210fedcba9876543210";
+
+/// The cluster of every fleet.
+pub const CLUSTER: &str = "6a1f1dbe-2f5c-4a8e-9d57-0f3c1a7b9e11";
+
+/// What a fleet is made of.
+#[derive(Default)]
+pub struct Builder {
+    nodes: Vec<node::Plan>,
+    agents: Vec<(String, String)>,
+    access: Access,
+    tune: Vec<Tune>,
+    asleep: bool,
+}
+
+impl Builder {
+    /// A storage node with these pools, in GiB.
+    #[must_use]
+    pub fn storage(mut self, name: &str, pools: &[(&str, u64)]) -> Self {
+        let pools = pools.iter().map(|(pool, gib)| ((*pool).to_owned(), *gib)).collect();
+        self.nodes.push(node::Plan {
+            name: name.to_owned(),
+            pools,
+            host: false,
+            target: true,
+            ports: Vec::new(),
+        });
+        self
+    }
+
+    /// A storage node that serves over Fibre Channel, too: at these ports, as `20:00:52:54:00:14:00:0a`.
+    #[must_use]
+    pub fn storage_with_ports(mut self, name: &str, pools: &[(&str, u64)], ports: &[&str]) -> Self {
+        self = self.storage(name, pools);
+        if let Some(plan) = self.nodes.last_mut() {
+            plan.ports = ports.iter().map(|port| (*port).to_owned()).collect();
+        }
+        self
+    }
+
+    /// A storage node whose kernel has no iSCSI target: its pools lack the capability `multiattach`.
+    #[must_use]
+    pub fn storage_without_target(mut self, name: &str, pools: &[(&str, u64)]) -> Self {
+        self = self.storage(name, pools);
+        if let Some(plan) = self.nodes.last_mut() {
+            plan.target = false;
+        }
+        self
+    }
+
+    /// A host that attaches volumes natively.
+    #[must_use]
+    pub fn host(mut self, name: &str) -> Self {
+        let (name, pools, ports) = (name.to_owned(), Vec::new(), Vec::new());
+        self.nodes.push(node::Plan { name, pools, host: true, target: false, ports });
+        self
+    }
+
+    /// An agent that is a process of its own, at `unix:PATH` or `http://127.0.0.1:PORT`: whoever started it ends it.
+    #[must_use]
+    pub fn agent(mut self, name: &str, address: &str) -> Self {
+        self.agents.push((name.to_owned(), address.to_owned()));
+        self
+    }
+
+    /// Nobody is asked who they are: everybody is an admin. Without this, tokens say it.
+    #[must_use]
+    pub fn no_auth(mut self) -> Self {
+        self.access = Access::NoAuth;
+        self
+    }
+
+    /// What an operator's configuration says otherwise than the usual one.
+    #[must_use]
+    pub fn tuned(mut self, tune: impl Fn(&mut ServiceOptions) + Send + Sync + 'static) -> Self {
+        self.tune.push(Box::new(tune));
+        self
+    }
+
+    /// An operator's policies, over the defaults.
+    #[must_use]
+    pub fn policies(self, text: &str) -> Self {
+        let policies = Arc::new(Policies::parse(text, "policy.yaml", false).unwrap());
+        self.tuned(move |options| options.policies = Arc::clone(&policies))
+    }
+
+    /// Starts no agent: [`Node::start`] does. The controller is not waited for either.
+    #[must_use]
+    pub fn asleep(mut self) -> Self {
+        self.asleep = true;
+        self
+    }
+
+    /// Starts everything, and waits until the controller has heard of every agent.
+    pub fn start(self) -> Fleet {
+        let dir = scratch();
+        let network = Network::default();
+        let nodes: Vec<_> = self
+            .nodes
+            .into_iter()
+            .enumerate()
+            .map(|(index, plan)| Node::new(index, plan, &dir.path().join("nodes"), &network))
+            .collect();
+        if !self.asleep {
+            nodes.iter().for_each(Node::start);
+        }
+        let mut agents = self.agents;
+        agents.extend(nodes.iter().map(|node| (node.name().to_owned(), node.address().to_owned())));
+        let control = Control::new(dir.path().join("controller"), agents, self.access, self.tune);
+        control.start();
+        let fleet = Fleet { control, nodes, network, dir };
+        if !self.asleep {
+            fleet.until_up();
+        }
+        fleet
+    }
+}
+
+/// A folder in memory where there is one: what a busy disk does to a sync is no matter of these tests.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder")
+}
+
+/// A running control plane.
+pub struct Fleet {
+    // The controller goes first, so that it does not complain about agents that are gone.
+    control: Control,
+    nodes: Vec<Node>,
+    network: Network,
+    dir: tempfile::TempDir,
+}
+
+impl Fleet {
+    /// An empty plan.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// The usual one: `s1` with 100 GiB.
+    pub fn small() -> Self {
+        Self::builder().storage("s1", &[("vg0", 100)]).start()
+    }
+
+    /// The usual one with an operator's policies.
+    pub fn ruled(policies: &str) -> Self {
+        Self::builder().storage("s1", &[("vg0", 100)]).policies(policies).start()
+    }
+
+    /// The controller.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// A node by its name.
+    #[track_caller]
+    pub fn node(&self, name: &str) -> &Node {
+        self.nodes.iter().find(|node| node.name() == name).unwrap_or_else(|| panic!("no node {name}"))
+    }
+
+    /// A storage node by its name.
+    #[track_caller]
+    pub fn storage(&self, name: &str) -> &Node {
+        self.node(name)
+    }
+
+    /// A host by its name.
+    #[track_caller]
+    pub fn host(&self, name: &str) -> &Node {
+        self.node(name)
+    }
+
+    /// A stock initiator: a host without an agent, such as one with os-brick.
+    pub fn stock(&self, name: &str) -> Stock {
+        Stock::new(name, &self.network)
+    }
+
+    /// The same, with two Fibre Channel ports: of another number, other ones.
+    pub fn stock_with_ports(&self, name: &str, number: u16) -> Stock {
+        self.stock(name).with_ports(number)
+    }
+
+    /// The wires.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// Everything of this fleet that is a file.
+    pub fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The folder of the controller's database.
+    pub fn database(&self) -> PathBuf {
+        self.control.state_dir().to_owned()
+    }
+
+    /// May do everything, in project A.
+    pub fn admin(&self) -> Client {
+        self.control.client("admin")
+    }
+
+    /// A member of project A.
+    pub fn member(&self) -> Client {
+        self.control.client("member")
+    }
+
+    /// One who may only look, of project A.
+    pub fn reader(&self) -> Client {
+        self.control.client("reader")
+    }
+
+    /// Another service, as Nova is: its token has the role `service`.
+    pub fn service(&self) -> Client {
+        self.control.client("service")
+    }
+
+    /// A member of project B.
+    pub fn stranger(&self) -> Client {
+        self.control.client("stranger")
+    }
+
+    /// A type whose volumes may be shared. Made when it is not there.
+    #[track_caller]
+    pub fn shared_type(&self) -> String {
+        self.admin().volume_type("shared", &[("multiattach", "<is> True")])
+    }
+
+    /// Waits until the controller has heard of every agent.
+    #[track_caller]
+    pub fn until_up(&self) {
+        let admin = self.admin();
+        until("every agent is up", || {
+            let hosts = admin.get("/mooring/v1/hosts").expect(200);
+            let hosts = hosts["hosts"].as_array().cloned().unwrap_or_default();
+            let up = hosts.iter().filter(|host| host["up"] == true).count();
+            if up == self.control.agents() { Ok(()) } else { Err(format!("{hosts:?}")) }
+        });
+    }
+}

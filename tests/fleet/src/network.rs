@@ -1,0 +1,197 @@
+//! The wires: which storage node listens on which portal, and the sessions of hosts that attach natively.
+//!
+//! A host's half of a session lives in its fake world, the target's half in the storage node's fake kernel. This holds the two
+//! together: a login here is a login there, and what the target does to a session is done to the host.
+//!
+//! What must never happen here: a host that is logged in while the target knows nothing of it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mooring_connectors::client::ClientError;
+use mooring_connectors::fake::World;
+use mooring_connectors::wire::{End, SessionState, SessionStatus, SessionWish};
+use mooring_connectors::{SessionChanges, Sessions};
+use mooring_host::fake::{FakeMachine, LoginRefusal, SessionId};
+use mooring_model::VolumeId;
+
+/// The port of every portal.
+pub const PORT: u16 = 3260;
+
+/// The wires; clones are the same.
+#[derive(Clone, Default)]
+pub struct Network(Arc<Mutex<Wires>>);
+
+#[derive(Default)]
+struct Wires {
+    storages: BTreeMap<String, FakeMachine>,
+    /// Fibre Channel ports of storage nodes, by their sixteen digits; and how the machine calls them.
+    ports: BTreeMap<String, (FakeMachine, String)>,
+    hosts: BTreeMap<String, Host>,
+}
+
+struct Host {
+    world: World,
+    sessions: BTreeMap<VolumeId, Wire>,
+}
+
+#[derive(Clone)]
+struct Wire {
+    machine: FakeMachine,
+    session: SessionId,
+    wish: SessionWish,
+}
+
+impl Wire {
+    /// What the target shows is what the host's disk is made from.
+    fn show(&self, world: &World) {
+        let lun = u64::from(self.wish.lun.0);
+        let Ok(seen) = self.machine.inquire(self.session, lun) else { return };
+        world.target(self.wish.volume, |target| {
+            if let Some(unit) = &mut target.unit {
+                (unit.size, unit.protected) = (seen.size, seen.write_protected);
+            }
+        });
+    }
+}
+
+impl Wires {
+    fn log_in(&self, wish: &SessionWish) -> Result<Wire, LoginRefusal> {
+        let portal = wish.portals.iter().map(ToString::to_string).find(|at| self.storages.contains_key(at));
+        let portal = portal.ok_or(LoginRefusal::Unreachable)?;
+        let machine = self.storages[&portal].clone();
+        let chap = wish.chap.as_ref().map(|chap| (chap.user.as_str(), chap.secret.as_str()));
+        let session = machine.login(&portal, wish.target.as_str(), wish.initiator.as_str(), chap)?;
+        Ok(Wire { machine, session, wish: wish.clone() })
+    }
+
+    /// A session that was cut is made again, or ends.
+    fn keep(&self, world: &World, wire: &mut Wire) -> bool {
+        if !wire.machine.is_live(wire.session) {
+            match self.log_in(&wire.wish) {
+                Ok(again) => *wire = again,
+                Err(refusal) => {
+                    world.end_as(wire.wish.volume, SessionState::Forbidden, &refusal.to_string());
+                    return false;
+                }
+            }
+        }
+        wire.show(world);
+        true
+    }
+}
+
+impl Network {
+    fn lock(&self) -> MutexGuard<'_, Wires> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add_storage(&self, portal: &str, machine: &FakeMachine) {
+        self.lock().storages.insert(portal.to_owned(), machine.clone());
+    }
+
+    pub(crate) fn add_port(&self, at: &str, machine: &FakeMachine) {
+        let name = at.split('/').next_back().unwrap_or_default().replace(':', "");
+        self.lock().ports.insert(name, (machine.clone(), at.to_owned()));
+    }
+
+    /// Logs a port of a host in at a port of a storage node, both as sixteen digits.
+    pub(crate) fn plogi(
+        &self,
+        target: &str,
+        initiator: &str,
+    ) -> Result<(FakeMachine, SessionId), LoginRefusal> {
+        let found = self.lock().ports.get(target).cloned();
+        let (machine, at) = found.ok_or(LoginRefusal::Unreachable)?;
+        let pairs: Vec<_> = initiator.as_bytes().chunks(2).map(String::from_utf8_lossy).collect();
+        let session = machine.plogi(&at, &pairs.join(":"))?;
+        Ok((machine, session))
+    }
+
+    pub(crate) fn add_host(&self, name: &str, world: &World) {
+        let host = Host { world: world.clone(), sessions: BTreeMap::new() };
+        self.lock().hosts.insert(name.to_owned(), host);
+    }
+
+    /// The machine behind a portal.
+    pub fn machine(&self, portal: &str) -> Option<FakeMachine> {
+        self.lock().storages.get(portal).cloned()
+    }
+
+    /// Something has changed at a target: what it has cut is made again where it lets the host in, and ended where not.
+    pub(crate) fn refresh(&self) {
+        let mut wires = self.lock();
+        let mut hosts = std::mem::take(&mut wires.hosts);
+        for host in hosts.values_mut() {
+            host.sessions.retain(|_, wire| wires.keep(&host.world, wire));
+        }
+        wires.hosts = hosts;
+    }
+
+    fn log_in(&self, host: &str, wish: &SessionWish) {
+        let mut wires = self.lock();
+        let known = wires.hosts.get_mut(host).expect("a host of this fleet");
+        if let Some(wire) =
+            known.sessions.get_mut(&wish.volume).filter(|wire| wire.machine.is_live(wire.session))
+        {
+            wire.wish = wish.clone();
+            return wire.show(&known.world);
+        }
+        let made = wires.log_in(wish);
+        let host = wires.hosts.get_mut(host).expect("a host of this fleet");
+        let secret = wish.chap.as_ref().map(|chap| chap.secret.as_str());
+        host.world.export(wish.volume, 0, secret.filter(|_| made.is_ok()));
+        match made {
+            Ok(wire) => {
+                wire.show(&host.world);
+                host.sessions.insert(wish.volume, wire);
+            }
+            Err(refusal) => host.world.target(wish.volume, |target| {
+                target.reachable = refusal != LoginRefusal::Unreachable;
+                target.granted = refusal != LoginRefusal::NotAuthorized;
+            }),
+        }
+    }
+
+    fn log_out(&self, host: &str, volume: VolumeId) {
+        let wire = self.lock().hosts.get_mut(host).and_then(|host| host.sessions.remove(&volume));
+        if let Some(wire) = wire {
+            wire.machine.logout(wire.session);
+        }
+    }
+}
+
+/// The keeper of a host's sessions, as its agent sees it: the world's, with the target's half.
+pub(crate) struct Wired {
+    pub(crate) host: String,
+    pub(crate) network: Network,
+    pub(crate) world: Arc<dyn Sessions>,
+}
+
+impl Sessions for Wired {
+    fn ensure(&self, wish: &SessionWish, wait: Duration) -> Result<SessionStatus, ClientError> {
+        // A keeper that is down makes no session.
+        self.world.get(wish.volume)?;
+        self.network.log_in(&self.host, wish);
+        self.world.ensure(wish, wait)
+    }
+
+    fn end(&self, volume: VolumeId, how: End, wait: Duration) -> Result<Option<SessionStatus>, ClientError> {
+        let ended = self.world.end(volume, how, wait)?;
+        self.network.log_out(&self.host, volume);
+        Ok(ended)
+    }
+
+    fn get(&self, volume: VolumeId) -> Result<Option<SessionStatus>, ClientError> {
+        self.world.get(volume)
+    }
+
+    fn list(&self) -> Result<Vec<SessionStatus>, ClientError> {
+        self.world.list()
+    }
+
+    fn watch(&self) -> Result<Box<dyn SessionChanges>, ClientError> {
+        self.world.watch()
+    }
+}

@@ -1,0 +1,102 @@
+//! Volumes that grow, with any number of hosts at work on them.
+
+use mooring_fleet::{Client, Fleet, Node, until};
+use mooring_host::Errno;
+use serde_json::json;
+
+const GIB: u64 = 1 << 30;
+
+fn extend(client: &Client, volume: &str, gib: u64) -> mooring_fleet::Answer {
+    client.action(&format!("/volumes/{volume}"), "os-extend", &json!({ "new_size": gib }))
+}
+
+/// Waits until it is shown with this size and status.
+fn until_shown(client: &Client, volume: &str, gib: u64, status: &str) {
+    until(&format!("{gib} GiB, {status}"), || {
+        let seen = client.show(volume);
+        if seen["size"] == gib && seen["status"] == status { Ok(()) } else { Err(seen.to_string()) }
+    });
+}
+
+/// What the volume has grown by reads as zeros.
+fn tail_is_zeroed(fleet: &Fleet, volume: &str, from: u64, to: u64) -> bool {
+    let device = Node::device("vg0", volume);
+    let zeroed = fleet.storage("s1").machine().blocks().zeroed_ranges(device);
+    zeroed.iter().any(|(start, end)| *start <= from * GIB && *end == to * GIB)
+}
+
+#[test]
+fn a_shared_volume_grows_under_all_its_hosts() {
+    let fleet = Fleet::builder().storage("s1", &[("vg0", 50)]).host("h1").host("h2").start();
+    let member = fleet.member();
+    let volume = member.volume(Some(&fleet.shared_type()), 1);
+    let stock = fleet.stock("node1");
+    let attached = member.attach(&volume, &stock, None);
+    let session = stock.login(&attached.info).unwrap();
+    let paths: Vec<_> = ["h1", "h2"]
+        .map(|host| (host, fleet.admin().attach_natively(&volume, host, "rw")))
+        .into_iter()
+        .map(|(host, id)| (host, fleet.host(host).path_of(&id), id))
+        .collect();
+    let tree = fleet.storage("s1").tree();
+    extend(&member, &volume, 3).expect(202);
+    until_shown(&member, &volume, 3, "in-use");
+    for (host, path, id) in &paths {
+        let host = fleet.host(host);
+        until("the new size on the host", || match host.world().size_of(volume.parse().unwrap()) {
+            Some(size) if size == 3 * GIB => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+        assert_eq!(host.path_of(id), *path, "the path is the same disk's");
+        host.hold_open(&volume, true);
+    }
+    assert!(session.write().is_ok() && tail_is_zeroed(&fleet, &volume, 1, 3));
+    assert_eq!(fleet.storage("s1").tree(), tree, "the target has nothing to do");
+    // Nobody notices that it grows once more, with the disks held open.
+    extend(&member, &volume, 4).expect(202);
+    until_shown(&member, &volume, 4, "in-use");
+    assert!(session.write().is_ok() && tail_is_zeroed(&fleet, &volume, 3, 4));
+}
+
+#[test]
+fn what_is_in_use_grows_for_clients_that_know_that_it_may() {
+    let fleet = Fleet::small();
+    let (member, stock) = (fleet.member(), fleet.stock("node1"));
+    let volume = member.volume(None, 1);
+    extend(&member.at("3.0"), &volume, 2).expect(202);
+    until_shown(&member, &volume, 2, "available");
+    let attached = member.attach(&volume, &stock, None);
+    stock.login(&attached.info).unwrap();
+    extend(&member.at("3.41"), &volume, 3).refused(400, "currently in-use");
+    extend(&member.at("3.42"), &volume, 3).expect(202);
+    until_shown(&member, &volume, 3, "in-use");
+    for wrong in [3, 1] {
+        extend(&member.at("3.42"), &volume, wrong).refused(400, "must be greater than current size");
+    }
+    // Neither the pool nor the project has so much.
+    assert!(matches!(extend(&member.at("3.42"), &volume, 900).status, 400 | 413));
+    assert_eq!(member.show(&volume)["size"], 3);
+}
+
+#[test]
+fn a_growth_that_fails_is_said_cuts_nobody_off_and_goes_on_when_it_can() {
+    let fleet = Fleet::small();
+    let (member, stock) = (fleet.member(), fleet.stock("node1"));
+    let volume = member.volume(None, 1);
+    let attached = member.attach(&volume, &stock, None);
+    let session = stock.login(&attached.info).unwrap();
+    let storage = fleet.storage("s1");
+    storage.machine().blocks().fail_zeroing(Some(Errno::EIO));
+    extend(&member, &volume, 2).expect(202);
+    until_shown(&member, &volume, 1, "error_extending");
+    assert!(session.write().is_ok());
+    let messages = member.get("/messages").expect(200);
+    let told = messages["messages"].as_array().unwrap().iter().any(|message| {
+        message["user_message"].as_str().is_some_and(|text| text.starts_with("extend volume: "))
+    });
+    assert!(told, "{messages}");
+    storage.machine().blocks().fail_zeroing(None);
+    storage.restart();
+    until_shown(&member, &volume, 2, "in-use");
+    assert!(session.write().is_ok() && tail_is_zeroed(&fleet, &volume, 1, 2));
+}

@@ -1,0 +1,98 @@
+//! The simulation: the real controller and the real agents on fake hosts, in one process, in virtual time, from a seed.
+//!
+//! One run is one runtime with one thread, a clock that stands still while anything can be done, a network in memory, and
+//! two storage nodes whose kernel, LVM and disks are the fakes of `mooring-host`. `docs/simulation.md` says what is real and
+//! what is not.
+//!
+//! What must never happen here: a choice or a time that does not follow from the seed; a violation that is not reported.
+
+mod calls;
+mod check;
+mod clients;
+mod control;
+mod gate;
+mod jobs;
+mod lie;
+mod model;
+mod net;
+mod node;
+mod run;
+mod settle;
+mod switch;
+mod time;
+mod world;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result};
+
+/// A defect put in on purpose, to show that the simulation would see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Broken {
+    /// The network says "revoked", and the agent never hears of it.
+    Answer,
+    /// The kernel says that a mapped LUN and its ACL are removed, and keeps both.
+    Revoke,
+    /// The kernel maps everything writable.
+    Mode,
+}
+
+/// How runs are made.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Events before everything heals.
+    pub events: u32,
+    /// A defect put in on purpose.
+    pub broken: Option<Broken>,
+}
+
+/// What a run has shown.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Its seed.
+    pub seed: u64,
+    /// What must never be, and was. Empty: the run is good.
+    pub violations: Vec<String>,
+    /// What happened, line by line.
+    pub trace: Vec<String>,
+    /// Of the trace: the same seed has the same.
+    pub hash: u64,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, options: Options) -> Result<Outcome> {
+    // In memory where there is one: what a disk does to a sync is no matter of this.
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).context("make a folder")?;
+    let gate = gate::Gate::default();
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    gate.attach(&mut builder);
+    let runtime = builder
+        .enable_time()
+        .start_paused(true)
+        // One thread, in order, for all transactions.
+        .max_blocking_threads(1)
+        // What another thread has woken comes when everything else is done, so that its speed has no part in the order.
+        .global_queue_interval(u32::MAX)
+        .build()
+        .context("start a runtime")?;
+    let path = dir.path().to_owned();
+    let ended = runtime.block_on(async {
+        gate.close();
+        tokio::spawn(async move {
+            let run = run::Run::new(seed, &options, &path).await?;
+            let model = Arc::clone(&run.world.model);
+            let ended = run.all(options.events).await;
+            ended.map(|()| model)
+        })
+        .await
+    });
+    runtime.shutdown_background();
+    let model =
+        ended.with_context(|| format!("seed {seed} panicked"))?.with_context(|| format!("seed {seed}"))?;
+    let model = lock(&model);
+    Ok(Outcome { seed, violations: model.violations.clone(), trace: model.trace.clone(), hash: model.hash() })
+}

@@ -1,0 +1,97 @@
+//! What the run knows by itself: what its clients asked for and what they were told, and the trace of it all.
+//!
+//! What must never happen here: anything taken from the controller's rows or the agents' reports: those are what is judged.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use mooring_host::fake::SessionId;
+use mooring_model::{AttachmentId, Mode, VolumeId};
+use tokio::time::Instant;
+
+/// A volume that some client asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownVolume {
+    pub(crate) name: String,
+    /// The database was put back to a state from before it, or from before its end.
+    pub(crate) lost: bool,
+    /// An operator has said what holds, and what does not is still being taken away.
+    pub(crate) confirmed: bool,
+    /// When it was asked for, in steps of the run.
+    pub(crate) born: u64,
+}
+
+/// An attachment that some client asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownAttachment {
+    pub(crate) name: String,
+    pub(crate) volume: VolumeId,
+    pub(crate) node: u8,
+    pub(crate) mode: Mode,
+    /// Its end was acknowledged at this step.
+    pub(crate) gone: Option<u64>,
+    /// Where its host is logged in.
+    pub(crate) session: Option<(usize, SessionId)>,
+}
+
+/// The model and the trace.
+pub(crate) struct Model {
+    pub(crate) step: u64,
+    pub(crate) volumes: BTreeMap<VolumeId, KnownVolume>,
+    pub(crate) attachments: BTreeMap<AttachmentId, KnownAttachment>,
+    /// What must never be, and was.
+    pub(crate) violations: Vec<String>,
+    pub(crate) trace: Vec<String>,
+    hash: DefaultHasher,
+    born: Instant,
+}
+
+impl Model {
+    /// Must be called inside the run's runtime.
+    pub(crate) fn new() -> Self {
+        Self {
+            step: 0,
+            volumes: BTreeMap::new(),
+            attachments: BTreeMap::new(),
+            violations: Vec::new(),
+            trace: Vec::new(),
+            hash: DefaultHasher::new(),
+            born: Instant::now(),
+        }
+    }
+
+    /// Writes a line of the trace.
+    pub(crate) fn say(&mut self, what: impl AsRef<str>) {
+        let line = format!("{:>9} ms  {}", self.born.elapsed().as_millis(), what.as_ref());
+        line.hash(&mut self.hash);
+        self.trace.push(line);
+    }
+
+    /// Something is so that must never be.
+    pub(crate) fn violated(&mut self, what: impl AsRef<str>) {
+        self.say(format!("VIOLATED: {}", what.as_ref()));
+        self.violations.push(what.as_ref().to_owned());
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash.finish()
+    }
+
+    /// Names of ours in the place of ids.
+    pub(crate) fn name(&self, volume: VolumeId) -> String {
+        self.volumes.get(&volume).map_or_else(|| volume.to_string(), |known| known.name.clone())
+    }
+
+    /// Another attachment of this volume from the same host may be there, as far as its clients were told.
+    pub(crate) fn shares(&self, id: AttachmentId) -> bool {
+        let Some(this) = self.attachments.get(&id) else { return false };
+        self.attachments.iter().any(|(other, known)| {
+            *other != id && known.gone.is_none() && known.volume == this.volume && known.node == this.node
+        })
+    }
+}
+
+/// The initiator name of a stock host.
+pub(crate) fn initiator_of(node: u8) -> String {
+    format!("iqn.2026-01.org.example:node{node}")
+}

@@ -1,0 +1,214 @@
+//! A storage node: a fake machine that stays, and agents on it that come and go.
+//!
+//! What must never happen here: two agents of one node at the same time.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use mooring_agent::config::Config;
+use mooring_agent::engine::Engine;
+use mooring_agent::machine::Machine;
+use mooring_agent::serve::Service;
+use mooring_agent::store::Store;
+use mooring_api::MESSAGE_BYTES_MAX;
+use mooring_api::v1::agent_server::AgentServer;
+use mooring_host::KernelTree;
+use mooring_host::fake::{FakeMachine, SessionId};
+use mooring_model::VolumeId;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::Server;
+
+use crate::Broken;
+use crate::calls::Calls;
+use crate::jobs::{Hung, Jobs};
+use crate::net::Wire;
+use crate::switch::Switch;
+use crate::time::WallClock;
+
+/// Room for volumes.
+const GROUP_BYTES: u64 = 64 << 30;
+
+/// A running agent.
+struct Process {
+    switch: Switch,
+    jobs: Jobs,
+    stop: watch::Sender<bool>,
+    serving: JoinHandle<()>,
+}
+
+/// A storage node.
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) machine: FakeMachine,
+    pub(crate) wire: Wire,
+    pub(crate) clock: WallClock,
+    /// The power failed: what its kernel had is made again by its agent.
+    pub(crate) rebooted: bool,
+    calls: Calls,
+    dir: PathBuf,
+    config: Config,
+    portal: String,
+    hung: Hung,
+    held: Arc<AtomicBool>,
+    device: Option<PathBuf>,
+    process: Option<Process>,
+    broken: Option<Broken>,
+    complaints: Vec<String>,
+}
+
+/// Where a volume's LV is.
+pub(crate) fn device_of(volume: VolumeId) -> PathBuf {
+    format!("/dev/vg0/mooring-{volume}").into()
+}
+
+impl Node {
+    pub(crate) fn new(number: u8, dir: &Path, calls: &Calls, broken: Option<Broken>) -> Result<Self> {
+        let name = format!("storage{number}");
+        let dir = dir.join(&name);
+        for module in ["target_core_mod", "target_core_iblock", "iscsi_target_mod"] {
+            std::fs::create_dir_all(dir.join("sys/module").join(module))?;
+        }
+        let portal = format!("10.0.0.{number}:3260");
+        let text = format!(
+            "state_dir = \"{0}/state\"\nrun_dir = \"{0}/run\"\nportals = [\"{portal}\"]\nresync_seconds = 60\n\
+             [[groups]]\nname = \"vg0\"\n",
+            dir.display()
+        );
+        let machine = FakeMachine::new();
+        machine.add_vg("vg0", GROUP_BYTES);
+        machine.set_addresses([Ipv4Addr::new(10, 0, 0, number).into()]);
+        Ok(Self {
+            config: Config::parse(&text, "agent.toml").context("the agent's configuration")?,
+            machine,
+            wire: Wire::default(),
+            clock: WallClock::new(),
+            rebooted: false,
+            calls: calls.clone(),
+            name,
+            dir,
+            portal,
+            hung: Hung::default(),
+            held: Arc::default(),
+            device: None,
+            process: None,
+            broken,
+            complaints: Vec::new(),
+        })
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| !process.switch.is_dead())
+    }
+
+    /// Starts an agent, if none runs.
+    pub(crate) fn start(&mut self) -> Result<()> {
+        if self.is_up() {
+            return Ok(());
+        }
+        self.crash();
+        let switch = Switch::new(&self.machine, &self.wire, &self.held, self.broken);
+        let jobs = Jobs::new(switch.clone(), self.hung.clone());
+        let machine = Machine {
+            target: Arc::new(switch.clone()),
+            sys: Arc::new(KernelTree::new(self.dir.join("sys"))),
+            commands: Arc::new(switch.clone()),
+            blocks: Arc::new(switch.clone()),
+            clock: Arc::new(self.clock.clone()),
+            addresses: {
+                let machine = self.machine.clone();
+                Arc::new(move || machine.local_addresses())
+            },
+            root: self.dir.join("root"),
+        };
+        let store = Store::open(&self.config.state_dir).context("open an agent's store")?;
+        let engine = Engine::with_workers(self.config.clone(), machine, store, jobs.workers())?;
+        let (stop, stopped) = watch::channel(false);
+        let (wire, calls, alive) = (self.wire.clone(), self.calls.clone(), switch.clone());
+        let serving = tokio::spawn(async move {
+            engine.start().await;
+            if alive.is_dead() {
+                return;
+            }
+            let incoming = UnboundedReceiverStream::new(wire.listen()).map(Ok::<_, std::io::Error>);
+            let service = AgentServer::new(Service::new(engine, stopped));
+            let service = service.max_decoding_message_size(MESSAGE_BYTES_MAX);
+            // It ends with the process.
+            drop(Server::builder().layer(calls).add_service(service).serve_with_incoming(incoming).await);
+        });
+        self.process = Some(Process { switch, jobs, stop, serving });
+        Ok(())
+    }
+
+    /// The agent is killed: nothing is closed, nothing is said, nothing is done any more.
+    pub(crate) fn crash(&mut self) {
+        if let Some(process) = self.process.take() {
+            process.switch.kill();
+            process.stop.send_replace(true);
+            process.serving.abort();
+            self.complaints.extend(process.switch.complaints());
+        }
+    }
+
+    /// The agent is killed around one of its next changes of the machine.
+    pub(crate) fn crash_in(&self, changes: u64, after: bool) {
+        if let Some(process) = &self.process {
+            process.switch.kill_in(changes, after);
+        }
+    }
+
+    /// What a simulation must not see of an agent's code.
+    pub(crate) fn complaints(&mut self) -> Vec<String> {
+        let mut all = std::mem::take(&mut self.complaints);
+        all.extend(self.process.iter().flat_map(|process| process.switch.complaints()));
+        all
+    }
+
+    /// The power fails and comes back.
+    pub(crate) fn reboot(&mut self) {
+        self.crash();
+        self.machine.reboot();
+        self.end_hold();
+        self.rebooted = true;
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// A device stops answering, with a write in flight on it.
+    pub(crate) fn hold(&mut self, volume: VolumeId, session: SessionId) {
+        let device = device_of(volume);
+        self.machine.hold(&device);
+        drop(self.machine.start_write(session, 1));
+        self.held.store(true, Ordering::Release);
+        self.device = Some(device);
+    }
+
+    /// It answers again.
+    pub(crate) fn release(&mut self) {
+        if let Some(device) = self.device.clone() {
+            self.machine.release(device);
+            self.end_hold();
+        }
+    }
+
+    fn end_hold(&mut self) {
+        self.device = None;
+        self.hung.go_on(&self.machine);
+        self.held.store(false, Ordering::Release);
+        if let Some(process) = &self.process {
+            process.jobs.resume();
+        }
+    }
+
+    /// An initiator logs in with what it was given.
+    pub(crate) fn login(&self, target: &str, initiator: &str, user: &str, secret: &str) -> Result<SessionId> {
+        Ok(self.machine.login(&self.portal, target, initiator, Some((user, secret)))?)
+    }
+}

@@ -1,0 +1,279 @@
+//! One run: a seed's events, one after another, with everything checked after each.
+//!
+//! What must never happen here: a choice that does not come from the seed.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use fastrand::Rng;
+use mooring_model::{AttachmentId, Mode, VolumeId};
+use tokio::task::JoinSet;
+
+use crate::calls::Calls;
+use crate::check::check;
+use crate::clients::{self, Errand};
+use crate::control::Control;
+use crate::model::{KnownAttachment, KnownVolume};
+use crate::net::Weather;
+use crate::world::World;
+use crate::{Options, lock, settle};
+
+/// Hosts that log in by themselves.
+const HOSTS: u8 = 3;
+/// Volumes that clients want at the same time.
+const VOLUMES: usize = 4;
+/// Late calls have come by then: a database is not put back while its network still brings what it sent.
+const NETWORK_LIFE: Duration = Duration::from_secs(40);
+
+/// A copy of the database.
+struct Backup {
+    step: u64,
+    /// Volumes that clients knew of then.
+    volumes: BTreeSet<VolumeId>,
+}
+
+pub(crate) struct Run {
+    pub(crate) world: World,
+    pub(crate) control: Control,
+    pub(crate) clients: JoinSet<()>,
+    rng: Rng,
+    backup: Option<Backup>,
+    named: (u32, u32),
+}
+
+/// What may happen besides what clients do.
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    Crash(usize),
+    CrashIn(usize, u64, bool),
+    Start(usize),
+    Reboot(usize),
+    Weather(usize, Weather),
+    Storm(u8),
+    Skew(usize, i64),
+    Hold(usize),
+    Release(usize),
+    KillController,
+    BackUp,
+    Restore,
+}
+
+impl Run {
+    /// Must be called inside the run's runtime.
+    pub(crate) async fn new(seed: u64, options: &Options, dir: &Path) -> Result<Self> {
+        let mut rng = Rng::with_seed(seed);
+        let world = World::new(dir, Calls::new(rng.fork(), options.broken), options.broken)?;
+        for node in world.nodes.iter() {
+            lock(node).start()?;
+        }
+        let mut control = world.control(dir)?;
+        control.start(false)?;
+        control.make_types().await?;
+        // Until the agents have said their pools.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok(Self { world, control, clients: JoinSet::new(), rng, backup: None, named: (0, 0) })
+    }
+
+    /// All events, and then everything heals and comes to rest.
+    pub(crate) async fn all(mut self, events: u32) -> Result<()> {
+        for step in 0..events {
+            lock(&self.world.model).step = step.into();
+            self.event().await?;
+            let pause = match self.rng.u8(0..10) {
+                0..3 => 0,
+                3..6 => self.rng.u64(0..20),
+                6..9 => self.rng.u64(0..1500),
+                _ => self.rng.u64(0..12_000),
+            };
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            while self.clients.try_join_next().is_some() {}
+            check(&self.world, self.control.service()).await;
+            if !lock(&self.world.model).violations.is_empty() {
+                return Ok(());
+            }
+        }
+        settle::settle(&mut self).await
+    }
+
+    async fn event(&mut self) -> Result<()> {
+        if self.rng.u8(0..100) < 68 {
+            if let Some(errand) = self.errand() {
+                self.send(errand);
+            }
+            return Ok(());
+        }
+        let fault = self.fault();
+        self.world.say(format!("{fault:?}"));
+        match fault {
+            Fault::Crash(at) => lock(&self.world.nodes[at]).crash(),
+            Fault::CrashIn(at, changes, after) => lock(&self.world.nodes[at]).crash_in(changes, after),
+            Fault::Start(at) => lock(&self.world.nodes[at]).start()?,
+            Fault::Reboot(at) => lock(&self.world.nodes[at]).reboot(),
+            Fault::Weather(at, weather) => lock(&self.world.nodes[at]).wire.set(weather),
+            Fault::Storm(per_cent) => self.world.calls.set_storm(per_cent),
+            Fault::Skew(at, by) => match self.world.nodes.get(at) {
+                Some(node) => lock(node).clock.set_wrong_by(by),
+                None => self.control.clock.set_wrong_by(by),
+            },
+            Fault::Hold(at) => self.hold(at),
+            Fault::Release(at) => lock(&self.world.nodes[at]).release(),
+            Fault::KillController => self.restart_controller(false).await?,
+            Fault::BackUp => self.back_up().await?,
+            Fault::Restore => self.restart_controller(true).await?,
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self) -> Fault {
+        let at = self.rng.usize(0..self.world.nodes.len());
+        match self.rng.u8(0..40) {
+            0..3 => Fault::Crash(at),
+            3..8 => Fault::CrashIn(at, self.rng.u64(1..30), self.rng.bool()),
+            8..17 => Fault::Start(at),
+            17 => Fault::Reboot(at),
+            18 => Fault::Weather(at, Weather::Cut),
+            19 => Fault::Weather(at, Weather::Hole),
+            20..24 => Fault::Weather(at, Weather::Fair),
+            24 => Fault::Storm(self.rng.u8(10..60)),
+            25 => Fault::Storm(0),
+            26 | 27 => {
+                Fault::Skew(self.rng.usize(0..=self.world.nodes.len()), self.rng.i64(-7_200_000..7_200_000))
+            }
+            28..31 => Fault::Hold(at),
+            31..33 => Fault::Release(at),
+            33..36 => Fault::KillController,
+            36..38 => Fault::BackUp,
+            _ => Fault::Restore,
+        }
+    }
+
+    /// What a client does next. What it is about may be gone, or not there yet.
+    fn errand(&mut self) -> Option<Errand> {
+        let (volumes, attachments) = {
+            let model = lock(&self.world.model);
+            let volumes: Vec<_> =
+                model.volumes.iter().filter(|(_, known)| !known.lost).map(|(id, _)| *id).collect();
+            let attachments: Vec<_> = model
+                .attachments
+                .iter()
+                .filter(|(_, known)| known.gone.is_none())
+                .map(|(id, _)| *id)
+                .collect();
+            (volumes, attachments)
+        };
+        let attachment = self.rng.choice(&attachments).copied();
+        let some = |errand: fn(AttachmentId) -> Errand| attachment.map(errand);
+        match self.rng.u8(0..20) {
+            0..4 => (volumes.len() < VOLUMES).then(|| self.new_volume()),
+            4..12 => self.rng.choice(&volumes).copied().map(|volume| self.new_attachment(volume)),
+            12..15 => some(|id| Errand::Detach { id, force: false }),
+            15 | 16 => some(|id| Errand::Detach { id, force: true }),
+            17 => some(|id| Errand::Write { id }),
+            18 => some(|id| Errand::Complete { id }),
+            _ => self.rng.choice(&volumes).copied().map(|volume| Errand::Delete { volume }),
+        }
+    }
+
+    fn new_volume(&mut self) -> Errand {
+        let volume = VolumeId::from_u128(self.rng.u128(..));
+        self.named.0 += 1;
+        let mut model = lock(&self.world.model);
+        let born = model.step;
+        model.volumes.insert(
+            volume,
+            KnownVolume { name: format!("v{}", self.named.0), lost: false, confirmed: false, born },
+        );
+        Errand::Create { volume, shared: self.rng.u8(0..4) > 0 }
+    }
+
+    fn new_attachment(&mut self, volume: VolumeId) -> Errand {
+        let id = AttachmentId::from_u128(self.rng.u128(..));
+        self.named.1 += 1;
+        let name = format!("a{}", self.named.1);
+        let mode = if self.rng.u8(0..3) == 0 { Mode::ReadOnly } else { Mode::ReadWrite };
+        let node = self.rng.u8(1..=HOSTS);
+        let mut model = lock(&self.world.model);
+        let text = format!("{name} is of {} for node{node}, {mode}", model.name(volume));
+        model.say(text);
+        let known = KnownAttachment { name, volume, node, mode, gone: None, session: None };
+        model.attachments.insert(id, known);
+        Errand::Attach { id, reserve: self.rng.u8(0..4) == 0 }
+    }
+
+    fn send(&mut self, errand: Errand) {
+        let Some(service) = self.control.service().cloned() else { return };
+        let text = {
+            let model = lock(&self.world.model);
+            let name = |id| model.attachments.get(&id).map_or_else(String::new, |known| known.name.clone());
+            match errand {
+                Errand::Create { volume, shared } => format!("create {} shared={shared}", model.name(volume)),
+                Errand::Delete { volume } => format!("delete {}", model.name(volume)),
+                Errand::Attach { id, reserve } => format!("attach {} reserve={reserve}", name(id)),
+                Errand::Complete { id } => format!("complete {}", name(id)),
+                Errand::Detach { id, force } => format!("detach {} force={force}", name(id)),
+                Errand::Write { id } => format!("write {}", name(id)),
+            }
+        };
+        self.world.say(text);
+        self.clients.spawn(clients::run(self.world.clone(), service, errand, self.rng.fork()));
+    }
+
+    /// A device stops answering while a host writes to it.
+    fn hold(&mut self, at: usize) {
+        let live: Vec<_> = {
+            let model = lock(&self.world.model);
+            let of_node = model.attachments.values().filter_map(|known| {
+                let (_, session) = known.session.filter(|(node, _)| *node == at)?;
+                Some((known.volume, session))
+            });
+            of_node.collect()
+        };
+        let mut node = lock(&self.world.nodes[at]);
+        let live: Vec<_> = live.into_iter().filter(|(_, session)| node.machine.is_live(*session)).collect();
+        if let Some((volume, session)) = self.rng.choice(&live).copied().filter(|_| !node.is_held()) {
+            node.hold(volume, session);
+            drop(node);
+            let name = lock(&self.world.model).name(volume);
+            self.world.say(format!("  a write to {name} hangs"));
+        }
+    }
+
+    async fn stop_controller(&mut self) -> Result<()> {
+        self.clients.shutdown().await;
+        self.control.kill().await
+    }
+
+    async fn back_up(&mut self) -> Result<()> {
+        self.stop_controller().await?;
+        self.control.back_up()?;
+        let model = lock(&self.world.model);
+        self.backup = Some(Backup { step: model.step, volumes: model.volumes.keys().copied().collect() });
+        drop(model);
+        self.control.start(false)
+    }
+
+    async fn restart_controller(&mut self, restore: bool) -> Result<()> {
+        let backup =
+            self.backup.as_ref().filter(|_| restore).map(|backup| (backup.step, backup.volumes.clone()));
+        self.stop_controller().await?;
+        let Some((step, volumes)) = backup else {
+            tokio::time::sleep(Duration::from_millis(self.rng.u64(0..3000))).await;
+            return self.control.start(false);
+        };
+        self.control.restore()?;
+        {
+            let mut model = lock(&self.world.model);
+            for (id, known) in &mut model.volumes {
+                known.lost |= !volumes.contains(id) || known.born > step;
+            }
+            for known in model.attachments.values_mut() {
+                // The database remembers it again; whether it holds is an operator's word.
+                known.gone = known.gone.filter(|gone| *gone <= step);
+            }
+        }
+        tokio::time::sleep(NETWORK_LIFE).await;
+        self.control.start(true)
+    }
+}

@@ -1,0 +1,181 @@
+//! The end of a run: everything heals, and within some virtual minutes everything that is wished is true; then everything is
+//! detached and deleted, and nothing is left.
+//!
+//! What must never happen here: a run that is called good because nobody could look.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use mooring_controller::domain::{AttachmentStatus, VolumeStatus};
+use mooring_controller::service::{Service, Wait};
+use mooring_model::{Mode, VolumeId};
+
+use crate::check::{check, is_in_review};
+use crate::control::admin;
+use crate::lock;
+use crate::net::Weather;
+use crate::run::Run;
+use crate::world::{Kernel, Snapshot, World};
+
+/// How long wishes may take to become true once everything works.
+const REST_WITHIN: Duration = Duration::from_mins(5);
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+fn heal(run: &mut Run) -> Result<()> {
+    run.world.say("everything heals");
+    run.world.calls.set_storm(0);
+    run.control.clock.set_wrong_by(0);
+    for node in run.world.nodes.iter() {
+        let mut node = lock(node);
+        node.clock.set_wrong_by(0);
+        node.wire.set(Weather::Fair);
+        node.release();
+        node.start()?;
+    }
+    run.control.start(false)
+}
+
+/// Heals, waits for rest, takes everything away, waits again.
+pub(crate) async fn settle(run: &mut Run) -> Result<()> {
+    heal(run)?;
+    let Some(service) = run.control.service().cloned() else { return Ok(()) };
+    for last in [false, true] {
+        let mut waited = Duration::ZERO;
+        loop {
+            for node in run.world.nodes.iter() {
+                // A kill that was to come at some later change may come only now.
+                lock(node).start()?;
+            }
+            while run.clients.try_join_next().is_some() {}
+            confirm(&run.world, &service).await;
+            check(&run.world, Some(&service)).await;
+            if !lock(&run.world.model).violations.is_empty() {
+                return Ok(());
+            }
+            let Some(why) = restless(run, &service, last).await else { break };
+            if waited >= REST_WITHIN {
+                lock(&run.world.model).violated(format!("it does not come to rest: {why}"));
+                return Ok(());
+            }
+            if last && run.clients.is_empty() {
+                take_away(run, &service).await;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+            waited += LOOK_EVERY;
+        }
+        lock(&run.world.model).volumes.values_mut().for_each(|known| known.confirmed = false);
+        run.world.say(if last { "nothing is left" } else { "at rest" });
+    }
+    Ok(())
+}
+
+/// An operator says that what a restored database wishes holds.
+async fn confirm(world: &World, service: &Service) {
+    let Some(snapshot) = world.snapshot(service).await else { return };
+    for id in snapshot.volumes.keys().filter(|id| is_in_review(&snapshot, **id)) {
+        log_out_unknown(world, &snapshot, *id);
+        // An agent that is not up yet: asked again.
+        let confirmed = service.confirm_review(&admin(), *id).await.is_ok();
+        let mut model = lock(&world.model);
+        if let Some(known) = model.volumes.get_mut(id).filter(|_| confirmed) {
+            known.confirmed = true;
+            let text = format!("an operator confirms {}", known.name);
+            model.say(text);
+        }
+    }
+}
+
+/// Hosts that the database does not know any more log out: a live session is nobody's to cut who does not know it, and the
+/// review would go on.
+fn log_out_unknown(world: &World, snapshot: &Snapshot, volume: VolumeId) {
+    let model = lock(&world.model);
+    let unknown = model
+        .attachments
+        .iter()
+        .filter(|(id, known)| known.volume == volume && !snapshot.rows.contains_key(id));
+    for (at, session) in unknown.filter_map(|(_, known)| known.session) {
+        lock(&world.nodes[at]).machine.logout(session);
+    }
+}
+
+/// Asks for the end of everything that is there, each in a task of its own.
+async fn take_away(run: &mut Run, service: &Service) {
+    let Some(snapshot) = run.world.snapshot(service).await else { return };
+    for id in snapshot.rows.keys().copied() {
+        let service = service.clone();
+        run.clients.spawn(async move {
+            let _ = service.delete_attachment(&admin(), id, false, Wait(Duration::from_secs(10))).await;
+        });
+    }
+    let used = |id: &VolumeId| snapshot.rows.values().any(|row| row.volume == *id);
+    for id in snapshot.volumes.keys().copied().filter(|id| !used(id)) {
+        let service = service.clone();
+        run.clients.spawn(async move {
+            let _ = service.delete_volume(&admin(), id).await;
+        });
+    }
+}
+
+/// What the kernels should let initiators do, by the rows.
+fn wanted(snapshot: &Snapshot) -> Kernel {
+    let mut wanted: BTreeMap<(VolumeId, String), Mode> = BTreeMap::new();
+    for row in snapshot.rows.values() {
+        if let (Some(initiator), AttachmentStatus::Attaching | AttachmentStatus::Attached) =
+            (&row.initiator, row.status)
+        {
+            let mode = wanted.entry((row.volume, initiator.clone())).or_insert(row.mode);
+            *mode = (*mode).max(row.mode);
+        }
+    }
+    wanted
+}
+
+/// What is not at rest yet.
+async fn restless(run: &Run, service: &Service, last: bool) -> Option<String> {
+    if !run.clients.is_empty() {
+        return Some("clients still ask".to_owned());
+    }
+    let Some(snapshot) = run.world.snapshot(service).await else {
+        return Some("the controller does not answer".to_owned());
+    };
+    for (id, shown) in &snapshot.volumes {
+        if is_in_review(&snapshot, *id) {
+            return Some(format!("volume {id} is in review: {:?}", shown.fault));
+        }
+        if matches!(shown.status, VolumeStatus::Creating | VolumeStatus::Deleting) {
+            return Some(format!("volume {id} is {}: {:?}", shown.status, shown.fault));
+        }
+        if shown.status != VolumeStatus::Error && run.world.node_of(*id).is_none() {
+            return Some(format!("volume {id} is {}, and has no LV", shown.status));
+        }
+    }
+    for (id, row) in &snapshot.rows {
+        let moving = match row.status {
+            AttachmentStatus::Detaching => true,
+            AttachmentStatus::Attaching | AttachmentStatus::Attached => {
+                row.initiator.is_some() && !row.connected
+            }
+            _ => false,
+        };
+        if moving {
+            return Some(format!("attachment {id} is {}, connected: {}", row.status, row.connected));
+        }
+    }
+    let lost = |volume: &VolumeId| lock(&run.world.model).volumes.get(volume).is_none_or(|known| known.lost);
+    let mut kernel = run.world.kernel();
+    // What a database that was put back does not know is left alone.
+    kernel.retain(|(volume, _), _| snapshot.volumes.contains_key(volume) || !lost(volume));
+    let wanted = wanted(&snapshot);
+    if kernel != wanted {
+        return Some(format!("the kernels have {kernel:?}, and {wanted:?} is wanted"));
+    }
+    let left = run.world.model.lock().ok().and_then(|model| {
+        let mut known = model.volumes.iter().filter(|(_, known)| !known.lost);
+        known.find(|(id, _)| run.world.node_of(**id).is_some()).map(|(_, known)| known.name.clone())
+    });
+    match (last, snapshot.volumes.len(), left) {
+        (false, ..) | (true, 0, None) => None,
+        (true, volumes, left) => Some(format!("{volumes} volumes are there; an LV is left: {left:?}")),
+    }
+}

@@ -1,0 +1,165 @@
+//! All of one run: the controller, the storage nodes, the network, the clients, and what is known of them.
+//!
+//! What must never happen here: a lock that is held while something of the product runs that takes it, too.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use anyhow::Result;
+use mooring_controller::domain::{AttachmentStatus, VolumeStatus};
+use mooring_controller::list::ListQuery;
+use mooring_controller::service::Service;
+use mooring_host::fake::Access;
+use mooring_model::{AttachmentId, Mode, VolumeId};
+
+use crate::calls::Calls;
+use crate::control::{Control, admin};
+use crate::model::{Model, initiator_of};
+use crate::node::{Node, device_of};
+use crate::{Broken, lock};
+
+/// Storage nodes of a run.
+const NODES: u8 = 2;
+
+/// What clients and the driver share. Clones are the same world.
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) nodes: Arc<Vec<Mutex<Node>>>,
+    pub(crate) model: Arc<Mutex<Model>>,
+    pub(crate) calls: Calls,
+}
+
+/// A row as the controller's API shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) volume: VolumeId,
+    pub(crate) initiator: Option<String>,
+    pub(crate) mode: Mode,
+    pub(crate) status: AttachmentStatus,
+    /// A client may log in with what it was given.
+    pub(crate) connected: bool,
+}
+
+/// A volume as the controller's API shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) status: VolumeStatus,
+    pub(crate) attach_status: mooring_controller::domain::AttachStatus,
+    pub(crate) attachments: Vec<AttachmentStatus>,
+    /// Why it is in error or in review.
+    pub(crate) fault: Option<String>,
+}
+
+/// One read of the controller.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    pub(crate) volumes: BTreeMap<VolumeId, Shown>,
+    pub(crate) rows: BTreeMap<AttachmentId, Row>,
+}
+
+/// Who reaches what in all kernels: (volume, initiator) and whether it may write.
+pub(crate) type Kernel = BTreeMap<(VolumeId, String), Mode>;
+
+impl World {
+    pub(crate) fn new(dir: &Path, calls: Calls, broken: Option<Broken>) -> Result<Self> {
+        let nodes: Result<Vec<_>> =
+            (1..=NODES).map(|n| Node::new(n, dir, &calls, broken).map(Mutex::new)).collect();
+        Ok(Self { nodes: Arc::new(nodes?), model: Arc::new(Mutex::new(Model::new())), calls })
+    }
+
+    pub(crate) fn control(&self, dir: &Path) -> Result<Control> {
+        let wires = self.nodes.iter().map(|node| {
+            let node = lock(node);
+            (node.name.clone(), node.wire.clone())
+        });
+        Control::new(dir, wires.collect())
+    }
+
+    pub(crate) fn say(&self, what: impl AsRef<str>) {
+        lock(&self.model).say(what);
+    }
+
+    /// The node that has a volume's LV.
+    pub(crate) fn node_of(&self, volume: VolumeId) -> Option<usize> {
+        self.nodes.iter().position(|node| {
+            let blocks = lock(node).machine.blocks();
+            mooring_host::BlockDevices::size(&blocks, &device_of(volume)).is_ok_and(|size| size.is_some())
+        })
+    }
+
+    /// What all kernels let initiators do now.
+    pub(crate) fn kernel(&self) -> Kernel {
+        let mut all = Kernel::new();
+        for node in self.nodes.iter() {
+            let machine = lock(node).machine.clone();
+            for reach in machine.reachable() {
+                let volume = reach.target.rsplit(':').next().and_then(|id| id.parse().ok());
+                let Some(volume) = volume.filter(|_| reach.authenticated && reach.initiator != "*") else {
+                    lock(&self.model)
+                        .violated(format!("open to anybody: {} of {}", reach.initiator, reach.target));
+                    continue;
+                };
+                let mode = match reach.mode {
+                    Access::ReadOnly => Mode::ReadOnly,
+                    Access::ReadWrite => Mode::ReadWrite,
+                };
+                let kept = all.entry((volume, reach.initiator)).or_insert(mode);
+                *kept = (*kept).max(mode);
+            }
+        }
+        all
+    }
+
+    /// What the controller says, as an admin sees it. `None`: it says nothing now.
+    pub(crate) async fn snapshot(&self, service: &Service) -> Option<Snapshot> {
+        let all = || ListQuery { all_projects: true, ..ListQuery::default() };
+        let (volumes, attachments) = loop {
+            let volumes = service.volumes(&admin(), all()).await.ok()?.items;
+            let attachments = service.attachments(&admin(), all()).await.ok()?.items;
+            // Two reads: nothing may have changed between them.
+            if service.volumes(&admin(), all()).await.ok()?.items == volumes {
+                break (volumes, attachments);
+            }
+        };
+        let mut snapshot = Snapshot::default();
+        for volume in volumes {
+            let own = attachments.iter().filter(|attachment| attachment.volume == volume.id);
+            let shown = Shown {
+                status: volume.status,
+                attach_status: volume.attach_status,
+                attachments: own.map(|attachment| attachment.status).collect(),
+                fault: volume.fault,
+            };
+            snapshot.volumes.insert(volume.id, shown);
+        }
+        for attachment in attachments {
+            let row = Row {
+                volume: attachment.volume,
+                initiator: attachment.initiator.as_ref().map(ToString::to_string),
+                mode: attachment.mode,
+                status: attachment.status,
+                connected: attachment.connection_info.is_some(),
+            };
+            snapshot.rows.insert(attachment.id, row);
+        }
+        Some(snapshot)
+    }
+
+    /// A client was told that its attachment is gone. From this moment its host reaches nothing by it.
+    pub(crate) fn acknowledged(&self, id: AttachmentId) {
+        let kernel = self.kernel();
+        let mut model = lock(&self.model);
+        let step = model.step;
+        let shares = model.shares(id);
+        let Some(known) = model.attachments.get_mut(&id) else { return };
+        known.gone = Some(step);
+        let (name, nexus) = (known.name.clone(), (known.volume, initiator_of(known.node)));
+        if !shares
+            && kernel.contains_key(&nexus)
+            && !model.volumes.get(&nexus.0).is_some_and(|known| known.lost)
+        {
+            model.violated(format!("the detach of {name} was acknowledged, and its grant is in the kernel"));
+        }
+    }
+}

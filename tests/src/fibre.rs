@@ -1,0 +1,79 @@
+//! Fibre Channel without hardware: FCoE VN2VN over `eth1`. libfc's ports log in to each other as they do over a fabric.
+//!
+//! What must never happen here: an initiator's port that comes up before the target's portal group; it would take that port
+//! for no target, and not look again (docs/kernel/lio.md, h).
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use mooring_rig::Vm;
+
+use crate::disk::Disk;
+use crate::evidence::wait_for;
+
+/// The interface that carries the frames.
+const LINK: &str = "eth1";
+
+/// The name of a VM's port, as LIO writes it: `20:00` and the hardware address of its interface.
+pub fn port_name(vm: &Vm) -> Result<String> {
+    let address = vm.sh(&format!("cat /sys/class/net/{LINK}/address"))?.ok()?;
+    Ok(format!("20:00:{}", address.line()))
+}
+
+/// Makes room for whole frames and loads the modules. The port is not there yet.
+pub fn prepare(vm: &Vm, modules: &str) -> Result<()> {
+    vm.sh(&format!("ip link set {LINK} mtu 2500 up && modprobe -a fcoe {modules}"))?
+        .ok()
+        .with_context(|| format!("prepare {} for FCoE", vm.name()))?;
+    Ok(())
+}
+
+/// Brings the port up. The link is down while it is made: in libfcoe of 6.1 a frame of another port that comes in between
+/// kills the kernel's worker (`fcoe_ctlr_vn_recv`).
+pub fn open_port(vm: &Vm) -> Result<()> {
+    let make = format!("echo {LINK} > /sys/module/libfcoe/parameters/create_vn2vn");
+    vm.sh(&format!("ip link set {LINK} down && {make} && ip link set {LINK} up"))?
+        .ok()
+        .with_context(|| format!("bring up the Fibre Channel port of {}", vm.name()))?;
+    Ok(())
+}
+
+/// Holds back every frame that the VM sends for so long. A write's data leave only when the target has asked for them: they
+/// come that much later than their command.
+pub fn delay(vm: &Vm, by: Duration) -> Result<()> {
+    let ms = by.as_millis();
+    vm.sh(&format!("modprobe sch_netem && tc qdisc replace dev {LINK} root netem delay {ms}ms limit 1000"))?
+        .ok()
+        .context("hold frames back")?;
+    Ok(())
+}
+
+/// Looks for one LUN at every port that the VM is logged in at. A host that is logged in hears of no new LUN.
+pub fn scan(vm: &Vm, lun: u16) -> Result<()> {
+    let script = format!(
+        "for host in /sys/class/fc_host/*; do echo '- - {lun}' > /sys/class/scsi_host/${{host##*/}}/scan; done"
+    );
+    vm.sh(&script)?.ok().with_context(|| format!("scan for LUN {lun} on {}", vm.name()))?;
+    Ok(())
+}
+
+/// The disk of a LUN that the VM sees over Fibre Channel, once it is there.
+pub fn disk(vm: &Vm, lun: u16) -> Result<Disk<'_>> {
+    let generic = generic(vm, lun)?;
+    let name = generic.path.rsplit('/').next().unwrap_or_default();
+    let found = wait_for(&format!("the disk of LUN {lun} on {}", vm.name()), Duration::from_mins(1), || {
+        let out = vm.sh(&format!("ls /sys/class/scsi_generic/{name}/device/block"))?;
+        Ok(Some(out.line().to_owned()).filter(|line| !line.is_empty()))
+    })?;
+    Ok(Disk::new(vm, format!("/dev/{found}")))
+}
+
+/// The generic device of a LUN that the VM sees over Fibre Channel, once it is there.
+pub fn generic(vm: &Vm, lun: u16) -> Result<Disk<'_>> {
+    let script = format!("lsscsi -tg | awk '$1 ~ /:{lun}]$/ && $3 ~ /^fcoe:/ {{ print $NF }}'");
+    let path = wait_for(&format!("LUN {lun} on {}", vm.name()), Duration::from_mins(1), || {
+        let out = vm.sh(&script)?.ok()?;
+        Ok(Some(out.line().to_owned()).filter(|line| line.starts_with("/dev/sg")))
+    })?;
+    Ok(Disk::new(vm, path))
+}

@@ -1,0 +1,245 @@
+//! Fibre Channel on a real kernel: the contract's rows on tcm_fc, and what decisions 22 and 23 rest on. A write is made late:
+//! its command has come, and its data are still on their way while the target's tree changes.
+//!
+//! What must never happen here: a trial counted whose change came after the data.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use mooring_rig::{Output, Rig, RigOptions, Vm};
+
+use crate::disk::Disk;
+use crate::evidence::{Evidence, check};
+use crate::fibre;
+use crate::site::{BIN, Programs, TARGET};
+
+/// How much later than their command the data of a write come.
+const LATE: Duration = Duration::from_millis(1500);
+
+/// How often a trial is repeated whose change came too late.
+const TRIES: usize = 6;
+
+/// What the target does when a command has been looked up: `$1` is the block that it writes, `$2` the mark that it brings, the
+/// rest are changes. Prints `late`, if the write landed before the last of them was done.
+const AT_TARGET: &str = r#"
+block=$1; mark=$2; shift 2
+count=$MAPPED/statistics/scsi_auth_intr/num_cmds
+landed() { [ "$(dd if=$DEVICE bs=512 skip=$block count=1 iflag=direct 2>/dev/null | head -c 1)" = $mark ]; }
+was=$(cat $count); echo ready
+while [ "$(cat $count)" = "$was" ]; do :; done
+for change in "$@"; do case $change in
+  shut) echo 1 > $LUN/alua_tg_pt_offline;;
+  open) echo 0 > $LUN/alua_tg_pt_offline;;
+  protect) echo 1 > $MAPPED/write_protect;;
+  unmap) rm $MAPPED/lun;;
+esac; done
+landed && echo late
+case $1 in unmap) rm $LUN/store && { landed && echo drained || echo not drained; };; esac
+"#;
+
+/// Writes one block full of `$2` at `$1` of the device `$3`, past the block layer, once.
+const AT_HOST: &str = r"
+head -c 512 /dev/zero | tr '\0' $2 > /tmp/block
+exec sg_raw -t 20 -s 512 -i /tmp/block $3 2a 00 00 00 00 $(printf %02x $1) 00 00 01 00 2>&1
+";
+
+pub(super) fn run(programs: &Programs) -> Result<()> {
+    let rig = Rig::up(RigOptions::standard(1).named("fc"))?;
+    let result = scenes(&rig, programs);
+    if result.is_err() {
+        let folder = rig.dir().with_file_name("failed-fc");
+        if let Err(error) = rig.save_evidence(&folder) {
+            eprintln!("cannot save the evidence to {}: {error:#}", folder.display());
+        }
+    }
+    result?;
+    rig.check_consoles()
+}
+
+fn scenes(rig: &Rig, programs: &Programs) -> Result<()> {
+    let (storage, host) = (rig.vm("storage")?, rig.vm("host1")?);
+    let mut evidence = Evidence::default();
+    fibre::prepare(storage, "tcm_fc target_core_iblock dm-mod")?;
+    fibre::prepare(host, "sd_mod sg")?;
+    contract(storage, programs, &mut evidence)?;
+    let target = Target::make(storage, host)?;
+    fibre::open_port(storage)?;
+    fibre::open_port(host)?;
+    let disk = fibre::generic(host, 1)?;
+    write(&disk, 1, 'a')?.ok().context("the first write")?;
+    evidence.shows("a write over Fibre Channel, to a TPG LUN that is the initiator's own");
+    shut_and_open(&target, &disk, &mut evidence)?;
+    fibre::delay(host, LATE)?;
+    late_writes(&target, &disk, &mut evidence)
+}
+
+/// Every row on Fibre Channel, on this kernel.
+fn contract(storage: &Vm, programs: &Programs, evidence: &mut Evidence) -> Result<()> {
+    let disks = storage.data_disks();
+    let device = disks.first().context("a data disk")?;
+    let program = format!("{BIN}/mooring-contract");
+    storage.sh(&format!("mkdir -p {BIN} /var/target/pr; truncate -s 1M /var/file"))?.ok()?;
+    storage.push(&programs.path("mooring-contract")?, &program, 0o755)?;
+    storage
+        .sh(&format!(
+            "for n in 0 1 2; do echo 0 8192 linear {device} $((n * 8192)) | dmsetup create part$n; done; udevadm settle"
+        ))?
+        .ok()?;
+    let argv =
+        [&program, "--fibre-channel", "--device", "/dev/mapper/part1", "--device2", "/dev/mapper/part2"];
+    let out =
+        storage.command(argv).arg("--regular-file").arg("/var/file").timeout(Duration::from_mins(1)).run()?;
+    out.stdout.lines().filter(|line| !line.starts_with("ok ")).for_each(|line| println!("   {line}"));
+    let rows = out.ok().context("the contract on Fibre Channel")?.stdout;
+    let passed = rows.lines().filter(|line| line.starts_with("ok ")).count();
+    check(passed > 40, || format!("few rows were run: {rows}"))?;
+    evidence.shows(format!("{passed} rows of the contract on tcm_fc"));
+    Ok(())
+}
+
+/// One nexus on the storage node, made by hand.
+struct Target<'a> {
+    vm: &'a Vm,
+    lun: String,
+    mapped: String,
+}
+
+impl<'a> Target<'a> {
+    const DEVICE: &'static str = "/dev/mapper/part0";
+    const STORE: &'static str = "core/iblock_0/fc";
+
+    fn make(vm: &'a Vm, host: &Vm) -> Result<Self> {
+        let port = format!("{TARGET}/fc/{}", fibre::port_name(vm)?);
+        let lun = format!("{port}/tpgt_1/lun/lun_257");
+        let acl = format!("{port}/tpgt_1/acls/{}", fibre::port_name(host)?);
+        let target = Self { vm, mapped: format!("{acl}/lun_1"), lun };
+        let (device, store) = (Self::DEVICE, Self::STORE);
+        vm.sh(&format!(
+            "set -e; mkdir -p {TARGET}/{store}; echo udev_path={device} > {TARGET}/{store}/control; \
+             echo 1 > {TARGET}/{store}/enable; [ -d {TARGET}/fc ] || mkdir {TARGET}/fc; mkdir {port}; mkdir {port}/tpgt_1; \
+             mkdir {} {acl}; mkdir {}",
+            target.lun, target.mapped
+        ))?
+        .ok()
+        .context("make the port's portal group")?;
+        target.link()?;
+        Ok(target)
+    }
+
+    /// Shows the backstore, open, and maps it.
+    fn link(&self) -> Result<()> {
+        let Self { lun, mapped, .. } = self;
+        let store = Self::STORE;
+        self.vm
+            .sh(&format!(
+                "set -e; [ -e {lun}/store ] || ln -s {TARGET}/{store} {lun}/store; echo 0 > {lun}/alua_tg_pt_offline; \
+                 [ -e {mapped}/lun ] || ln -s {lun} {mapped}/lun; echo 0 > {mapped}/write_protect"
+            ))?
+            .ok()
+            .context("map the LUN")?;
+        Ok(())
+    }
+
+    fn shut(&self, shut: bool) -> Result<()> {
+        self.vm.sh(&format!("echo {} > {}/alua_tg_pt_offline", u8::from(shut), self.lun))?.ok()?;
+        Ok(())
+    }
+
+    /// What the first byte of a block says, from the device itself.
+    fn mark(&self, block: u8) -> Result<String> {
+        let device = Self::DEVICE;
+        let read = format!(
+            "dd if={device} bs=512 skip={block} count=1 iflag=direct 2>/dev/null | head -c 1 | tr '\\0' ."
+        );
+        Ok(self.vm.sh(&read)?.ok()?.line().to_owned())
+    }
+
+    /// A write whose data come after these changes; what the host was told, and what the target printed. Repeated on another
+    /// block while the changes came too late.
+    fn late_write(
+        &self,
+        disk: &Disk<'_>,
+        blocks: &mut impl Iterator<Item = u8>,
+        changes: &[&str],
+    ) -> Result<Trial> {
+        for _ in 0..TRIES {
+            self.link()?;
+            let block = blocks.next().context("a block for the next trial")?;
+            let (device, mark) = (Self::DEVICE, "x");
+            let script = format!("DEVICE={device}; LUN={}; MAPPED={};\n{AT_TARGET}", self.lun, self.mapped);
+            let mut argv = vec!["sh".to_owned(), "-c".to_owned(), script, "trial".to_owned()];
+            argv.extend([block.to_string(), mark.to_owned()]);
+            argv.extend(changes.iter().map(|&change| change.to_owned()));
+            let at_target = self.vm.command(argv).timeout(Duration::from_mins(1)).spawn()?;
+            crate::evidence::wait_for("the target to watch", Duration::from_secs(30), || {
+                Ok(at_target.stdout_so_far().contains("ready").then_some(()))
+            })?;
+            let said = write(disk, block, 'x')?;
+            let seen = at_target.wait()?.ok()?.stdout;
+            if !seen.lines().any(|line| line == "late") {
+                return Ok(Trial { said, seen, landed: self.mark(block)? == mark });
+            }
+        }
+        bail!("{changes:?}: the target's changes came after the data {TRIES} times")
+    }
+}
+
+/// How a late write has ended.
+struct Trial {
+    said: Output,
+    seen: String,
+    landed: bool,
+}
+
+impl Trial {
+    fn check(&self, landed: bool, word: &str) -> Result<()> {
+        check(self.landed == landed && self.said.stdout.contains(word), || {
+            format!("landed: {}, wanted {landed}, and {word:?} in: {}", self.landed, self.said.stdout)
+        })
+    }
+}
+
+/// Writes one block past the block layer, once.
+fn write(disk: &Disk<'_>, block: u8, mark: char) -> Result<Output> {
+    let argv = ["sh", "-c", AT_HOST, "write", &block.to_string(), &mark.to_string(), &disk.path];
+    disk.vm.command(argv).timeout(Duration::from_mins(1)).run()
+}
+
+fn shut_and_open(target: &Target<'_>, disk: &Disk<'_>, evidence: &mut Evidence) -> Result<()> {
+    target.shut(true)?;
+    let refused = write(disk, 1, 'b')?;
+    check(refused.stdout.contains("Not Ready") && target.mark(1)? == "a", || {
+        format!("a write to a shut LUN: {}", refused.stdout)
+    })?;
+    target.shut(false)?;
+    write(disk, 1, 'c')?.ok()?;
+    check(target.mark(1)? == "c", || "the control: a write to the LUN that is open again".to_owned())?;
+    evidence
+        .shows("a shut LUN executes nothing (NOT READY); once open it executes again, without a new login");
+    Ok(())
+}
+
+fn late_writes(target: &Target<'_>, disk: &Disk<'_>, evidence: &mut Evidence) -> Result<()> {
+    let mut blocks = 2..;
+    target.late_write(disk, &mut blocks, &["shut"])?.check(false, "Not Ready")?;
+    evidence.shows(
+        "a write that was looked up before and whose data come after the shutting: refused, not on the disk",
+    );
+    target.late_write(disk, &mut blocks, &["protect"])?.check(true, "Good")?;
+    evidence.shows("the control: write_protect alone lets such a write land");
+    target.late_write(disk, &mut blocks, &["shut", "protect", "open"])?.check(true, "Good")?;
+    evidence.shows("the control: so does a LUN that was shut, protected and opened; num_cmds told of it");
+    let drained = target.late_write(disk, &mut blocks, &["unmap"])?;
+    drained.check(true, "Good")?;
+    check(drained.seen.lines().any(|line| line == "drained"), || {
+        format!("unlinking the TPG LUN did not wait for the write: {}", drained.seen)
+    })?;
+    evidence
+        .shows("unmapped, a late write lands all the same: the unlink of the TPG LUN returned only after it");
+    let refused = write(disk, 1, 'd')?;
+    check(refused.status.code() != Some(0) && target.mark(1)? == "c", || {
+        format!("a write after the drain: {}", refused.stdout)
+    })?;
+    evidence.shows("after it nothing lands");
+    Ok(())
+}

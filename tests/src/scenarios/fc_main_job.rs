@@ -1,0 +1,245 @@
+//! The main job over Fibre Channel on real kernels: the controller, a storage agent, two hosts as python-cinderclient attaches them;
+//! rw and ro of one volume, a native iSCSI attachment beside them, a second volume on a host that is logged in, and a force
+//! detach with writes in flight that its survivors do not notice.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use mooring_rig::{RigOptions, Running, Vm};
+use serde_json::{Value, json};
+
+use crate::clients::Cinder;
+use crate::control::{Control, PORT, TOKEN};
+use crate::disk::Disk;
+use crate::evidence::{Evidence, check, wait_for};
+use crate::fibre;
+use crate::native::text;
+use crate::site::{GROUP, Programs, Site, TARGET, number, progress};
+use crate::slow::{self, WRITERS};
+
+pub(super) fn run(programs: &Programs) -> Result<()> {
+    let site = Site::up(RigOptions::standard(2).named("fc-main-job").forward(PORT), programs)?;
+    let result = Scene::make(&site).and_then(|mut scene| {
+        let played = scene.play();
+        if played.is_err() {
+            eprintln!("--- controller:\n{}", scene.control.controller_log());
+        }
+        played
+    });
+    if result.is_err() {
+        site.save_evidence(&site.rig.dir().with_file_name("failed-fc-main-job"));
+    }
+    result?;
+    site.rig.check_consoles()
+}
+
+struct Scene<'a> {
+    site: &'a Site,
+    evidence: Evidence,
+    agent: Running,
+    control: Control<'a>,
+    cinder: Cinder,
+    one: &'a Vm,
+    two: &'a Vm,
+}
+
+/// An attachment of a stock host.
+struct Attached {
+    id: String,
+    lun: u16,
+}
+
+/// The LV of a volume.
+fn device(volume: &str) -> String {
+    format!("/dev/{GROUP}/mooring-{volume}")
+}
+
+/// A port's name as sysfs and connectors have it.
+fn digits(port: &str) -> String {
+    port.replace(':', "")
+}
+
+impl<'a> Scene<'a> {
+    /// The agent makes the port a target before a host meets it.
+    fn make(site: &'a Site) -> Result<Self> {
+        let (storage, one, two) = (site.storage()?, site.rig.vm("host1")?, site.rig.vm("host2")?);
+        let mut evidence = Evidence::default();
+        fibre::prepare(storage, "tcm_fc")?;
+        fibre::open_port(storage)?;
+        let agent = site.start_agent_with("[fibre_channel]")?;
+        wait_for("the agent to serve its port", Duration::from_mins(1), || {
+            let shown = site.json(&["agent", "show"])?;
+            let transports = shown["transports"].as_array().context("transports")?;
+            Ok(transports.iter().any(|it| it["protocol"] == "fc" && it["ready"] == true).then_some(()))
+        })?;
+        let mut control = Control::prepare(site)?;
+        control.start()?;
+        for host in [one, two] {
+            fibre::prepare(host, "sd_mod sg")?;
+        }
+        let words = ["type", "create", "fc", "--multiattach", "--spec", "storage_protocol=FC"];
+        control.json(&words)?;
+        let cinder = Cinder::new(&format!("http://{}/v3", storage.forwarded(PORT)?), TOKEN)?;
+        evidence.shows("a type with storage_protocol=FC finds the node that serves Fibre Channel");
+        Ok(Self { site, evidence, agent, control, cinder, one, two })
+    }
+
+    /// Attaches as Nova does, with what os-brick would say of the host, and checks what that would be told.
+    fn attach(&self, volume: &str, host: &Vm, mode: &str) -> Result<Attached> {
+        let port = digits(&fibre::port_name(host)?);
+        let connector = json!({
+            "wwpns": [port], "wwnns": [port.replacen("20", "10", 1)], "host": format!("{}-stock", host.name()),
+            "ip": "10.10.0.12", "multipath": false, "os_type": "linux", "platform": "x86_64",
+        });
+        let made = self.cinder.call(&["connect", volume, &connector.to_string(), mode])?;
+        let info = &made["connection_info"];
+        let target = digits(&fibre::port_name(self.site.storage()?)?);
+        let map = json!({ port: [target] });
+        check(
+            info["driver_volume_type"] == "fibre_channel"
+                && info["target_wwn"] == json!([target])
+                && info["initiator_target_map"] == map
+                && info["access_mode"] == mode,
+            || format!("{} is told: {info}", host.name()),
+        )?;
+        let lun =
+            info["target_lun"].as_u64().and_then(|lun| u16::try_from(lun).ok()).context("target_lun")?;
+        Ok(Attached { id: text(&made, "id")?.to_owned(), lun })
+    }
+
+    fn play(&mut self) -> Result<()> {
+        let (data, more) =
+            (self.control.volume("data", Some("fc"))?, self.control.volume("more", Some("fc"))?);
+        let writes = self.attach(&data, self.one, "rw")?;
+        let reads = self.attach(&data, self.two, "ro")?;
+        // A login that comes before its ACL is refused by tcm_fc, and not tried again by itself.
+        fibre::open_port(self.one)?;
+        fibre::open_port(self.two)?;
+        let (writer, reader) = (fibre::disk(self.one, writes.lun)?, fibre::disk(self.two, reads.lun)?);
+        self.both(&writer, &reader)?;
+        let beside = self.beside_iscsi(&data, &reader)?;
+        let other = self.attach(&more, self.one, "rw")?;
+        check(other.lun != writes.lun, || format!("two volumes as LUN {}", other.lun))?;
+        fibre::scan(self.one, other.lun)?;
+        let second = fibre::disk(self.one, other.lun)?;
+        check(second.naa()? != writer.naa()?, || "one disk under two numbers".to_owned())?;
+        self.evidence.shows(format!(
+            "a second volume on a host that is logged in: LUN {} beside LUN {}, found by a scan of that LUN",
+            other.lun, writes.lun
+        ));
+        self.force(&data, &writes.id, &writer, &reader, &second)?;
+        self.control_only_unmaps(&more, other.lun, &second)?;
+        self.leave(&[&reads.id, &other.id], &beside, &[data, more])
+    }
+
+    /// One volume, each host with what it was given.
+    fn both(&mut self, writer: &Disk<'_>, reader: &Disk<'_>) -> Result<()> {
+        let written = writer.write_stamps(&["--threads", "4", "--seconds", "2"])?.wait()?.ok()?;
+        let stamps = writer.read_stamps()?;
+        check(reader.read_stamps()? == stamps && reader.naa()? == writer.naa()?, || {
+            format!("{} on host2 shows another volume: {}", reader.path, written.stdout)
+        })?;
+        let raw = reader.write_raw()?;
+        check(raw.contains("Data Protect") && writer.read_stamps()? == stamps, || {
+            format!("a raw WRITE of the host that may only read: {raw}")
+        })?;
+        self.evidence.shows(
+            "python-cinderclient attaches one volume to two hosts over Fibre Channel: written on host1, read on host2, whose raw \
+             SCSI WRITE the target refuses (Data Protect)",
+        );
+        Ok(())
+    }
+
+    /// The same volume natively over iSCSI.
+    fn beside_iscsi(&mut self, volume: &str, reader: &Disk<'_>) -> Result<String> {
+        let refused = self.control.mooring(&["attach", volume, "--host", "host2", "--mode", "ro"])?;
+        let said = format!("{}{}", refused.stdout, refused.stderr);
+        check(!refused.status.success() && said.contains("no common transport"), || {
+            format!("a host over iSCSI and a type that wants Fibre Channel: {said}")
+        })?;
+        // The type says no more than how new attachments come: the volume gets one that leaves it open.
+        self.control.json(&["type", "create", "any", "--multiattach"])?;
+        self.cinder.call(&["retype", volume, "any"])?;
+        let live = self.control.attach(volume, "host2", "ro")?;
+        let disk = Disk::new(self.two, text(&live, "device_path")?);
+        check(disk.naa()? == reader.naa()? && disk.read_stamps()? == reader.read_stamps()?, || {
+            format!("another volume: {live}")
+        })?;
+        self.evidence.shows("refused over iSCSI while its type wants Fibre Channel; after a retype natively over iSCSI at once");
+        Ok(text(&live, "id")?.to_owned())
+    }
+
+    /// The first volume goes from host1 by force; the host's other volume and the other host notice nothing.
+    fn force(
+        &mut self,
+        volume: &str,
+        id: &str,
+        writer: &Disk<'_>,
+        reader: &Disk<'_>,
+        second: &Disk<'_>,
+    ) -> Result<()> {
+        let (elsewhere, here) = (reader.watch_stamps()?, second.write_stamps(&["--threads", "2"])?);
+        let victims = slow::write(self.site, &device(volume), writer)?;
+        let detach = Control::words(&["--json", "detach", id, "--force"]).join(" ");
+        let (answer, landed) = slow::landed_after(self.site, &device(volume), &detach)?;
+        let answer: Value =
+            serde_json::from_str(&answer).with_context(|| format!("the detach answered {answer}"))?;
+        let receipt = &answer["receipt"];
+        let victim = fibre::port_name(self.one)?;
+        check(receipt["proof"] == "proven" && receipt["initiator"] == victim.as_str(), || {
+            format!("the receipt: {answer}")
+        })?;
+        check(landed == 0, || format!("{landed} stamps landed after a proven receipt"))?;
+        victims.kill()?;
+        self.site.delay_writes(&device(volume), None)?;
+        for (what, running) in
+            [("host2, reading the volume", &elsewhere), ("host1, writing its other volume", &here)]
+        {
+            let seen = progress(running)?;
+            check(number(&seen, "errors")? == 0, || format!("{what}, saw an error: {seen}"))?;
+            self.evidence.shows(format!(
+                "{what}: {} done, no error, longest gap {} ms",
+                number(&seen, "done")?,
+                number(&seen, "longest_gap_ms")?
+            ));
+            running.kill()?;
+        }
+        drop((elsewhere.wait()?, here.wait()?));
+        self.evidence.shows(format!(
+            "host1 is force-detached by the controller with {WRITERS} writes in flight: receipt `proven` for port {victim}, no \
+             stamp after it"
+        ));
+        Ok(())
+    }
+
+    /// The control without which it would prove nothing: unmapping alone, by hand.
+    fn control_only_unmaps(&mut self, volume: &str, lun: u16, disk: &Disk<'_>) -> Result<()> {
+        let writer = slow::write(self.site, &device(volume), disk)?;
+        let (port, own) = (fibre::port_name(self.site.storage()?)?, fibre::port_name(self.one)?);
+        let mapped = format!("{TARGET}/fc/{port}/tpgt_1/acls/{own}/lun_{lun}");
+        let unmap = format!("find {mapped} -maxdepth 1 -type l -delete");
+        let landed = slow::landed_after_unmapping(self.site, &device(volume), &unmap)?;
+        writer.kill()?;
+        self.site.delay_writes(&device(volume), None)?;
+        self.evidence.shows(format!("the control: unmapping alone let {landed} stamps land"));
+        Ok(())
+    }
+
+    fn leave(&mut self, over_fc: &[&String], beside: &str, volumes: &[String]) -> Result<()> {
+        self.control.json(&["detach", beside])?;
+        for id in over_fc {
+            self.cinder.call(&["delete", id])?;
+        }
+        for volume in volumes {
+            self.control.json(&["volume", "delete", volume, "--timeout", "120"])?;
+        }
+        let left = self
+            .site
+            .storage()?
+            .sh(&format!("ls -d {TARGET}/fc/*/tpgt_1/lun/lun_* {TARGET}/fc/*/tpgt_1/acls/* 2>/dev/null"))?;
+        check(left.stdout.trim().is_empty(), || format!("left in the port: {}", left.stdout))?;
+        self.site.nothing_left()?;
+        self.evidence.shows("all detached and deleted: nothing is left in the port, in the target, in LVM");
+        self.agent.kill()
+    }
+}

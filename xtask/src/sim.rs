@@ -1,0 +1,57 @@
+//! `cargo xtask sim`: many seeds of the simulation (docs/simulation.md), or one with its trace.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::stages::{Count, cargo, one};
+
+/// Seeds of `cargo xtask test`: some four minutes on two idle cores.
+const SEEDS_IN_CI: &str = "0..2000";
+const EVENTS_IN_CI: u32 = 30;
+
+/// Which seeds.
+#[derive(Debug, Args)]
+pub(crate) struct SimArgs {
+    /// The seeds, from A up to but without B
+    #[arg(long, value_name = "A..B", default_value = SEEDS_IN_CI)]
+    seeds: String,
+    /// Events of a run, before everything heals
+    #[arg(long, default_value_t = EVENTS_IN_CI)]
+    events: u32,
+    /// Only this seed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Print what happens, also in a good run
+    #[arg(long)]
+    trace: bool,
+    /// Print what the controller and the agents log
+    #[arg(long)]
+    log: bool,
+}
+
+impl Default for SimArgs {
+    fn default() -> Self {
+        Self { seeds: SEEDS_IN_CI.to_owned(), events: EVENTS_IN_CI, seed: None, trace: false, log: false }
+    }
+}
+
+/// Builds the program as the unit tests' stage builds it, so that in `test` it is there already.
+fn program(root: &Path) -> Result<PathBuf> {
+    one(cargo(root, &["build", "--workspace", "--all-features", "--bin", "mooring-sim"]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(root.join(target).join("debug/mooring-sim"))
+}
+
+/// Runs the seeds; they count as one.
+pub(crate) fn run(args: &SimArgs, root: &Path) -> Result<Count> {
+    let mut command = Command::new(program(root)?);
+    command.args(["--seeds", &args.seeds, "--events", &args.events.to_string()]).stdin(Stdio::null());
+    if let Some(seed) = args.seed {
+        command.args(["--seed", &seed.to_string()]);
+    }
+    command.args(args.trace.then_some("--trace")).args(args.log.then_some("--log"));
+    one(command).context("a seed is bad; its trace and how to run it again stand above")
+}
