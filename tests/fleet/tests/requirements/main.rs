@@ -20,6 +20,7 @@ mod placement;
 mod policies;
 mod restart;
 mod retype;
+mod snapshots;
 mod specs;
 mod status;
 mod table;
