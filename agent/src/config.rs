@@ -104,6 +104,22 @@ pub struct Group {
     pub name: VgName,
     /// Bytes that no volume of ours takes.
     pub reserve: ByteSize,
+    /// What a deletion does to the blocks.
+    pub wipe: Wipe,
+}
+
+/// What is done to the blocks of a volume that is deleted, before its LV is removed. Whatever it is, the next volume on them
+/// is zeroed before its first export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wipe {
+    /// Nothing: they lie on the disk until somebody writes there.
+    None,
+    /// They are zeroed.
+    #[default]
+    Zero,
+    /// The disk is told that nobody needs them; where it takes no discards they are zeroed.
+    Discard,
 }
 
 impl Config {
@@ -244,6 +260,7 @@ struct RawTls {
 struct RawGroup {
     name: Option<Spanned<String>>,
     reserve: Option<Spanned<String>>,
+    wipe: Option<Wipe>,
 }
 
 fn tls(file: &File<'_>, tls: &Spanned<RawTls>) -> Result<Tls, ConfigError> {
@@ -377,7 +394,7 @@ fn group(file: &File<'_>, entry: &Spanned<RawGroup>) -> Result<(Range<usize>, Gr
         None => ByteSize(0),
         Some(text) => file.value(text, "groups.reserve")?,
     };
-    Ok((text.span(), Group { name, reserve }))
+    Ok((text.span(), Group { name, reserve, wipe: raw.wipe.unwrap_or_default() }))
 }
 
 #[cfg(test)]
@@ -415,7 +432,8 @@ mod tests {
         let config = Config::parse(SMALLEST, "agent.toml").unwrap();
         assert_eq!(config.listen, ["unix:/run/mooring/agent.sock".parse().unwrap()]);
         assert_eq!(config.answer_deadline_ms, 5000);
-        assert_eq!(config.groups, [Group { name: "vg0".parse().unwrap(), reserve: ByteSize(0) }]);
+        let group = Group { name: "vg0".parse().unwrap(), reserve: ByteSize(0), wipe: Wipe::Zero };
+        assert_eq!(config.groups, [group]);
         let moved = Config::parse(&format!("run_dir = \"/tmp/a\"\n{SMALLEST}"), "agent.toml").unwrap();
         assert_eq!(moved.listen, ["unix:/tmp/a/agent.sock".parse().unwrap()]);
     }
@@ -496,7 +514,7 @@ mod tests {
         let text = format!("{SMALLEST}resrve = \"1GiB\"\n");
         assert_eq!(
             Config::parse(&text, "agent.toml").unwrap_err().to_string(),
-            "agent.toml line 4: unknown key `resrve`; known keys: `name` or `reserve`"
+            "agent.toml line 4: unknown key `resrve`; known keys: `name`, `reserve`, `wipe`"
         );
     }
 
@@ -538,6 +556,10 @@ mod tests {
                  or TiB, for example 10GiB",
             ),
             (
+                "portals = [\"10.0.0.1\"]\n[[groups]]\nname = \"a\"\nwipe = \"shred\"",
+                "agent.toml line 4: unknown variant `shred`, expected one of `none`, `zero`, `discard`",
+            ),
+            (
                 "portals = [\"10.0.0.1\"]\n[[groups]]\nname = \"a\"\n[[groups]]\nname = \"a\"",
                 "agent.toml line 5: groups.name: a stands there twice",
             ),
@@ -554,6 +576,18 @@ mod tests {
             // What a text so short lacks besides comes after it.
             assert_eq!(whole(text).lines().next(), Some(want), "{text}");
         }
+    }
+
+    #[test]
+    fn each_group_says_what_a_deletion_does() {
+        let text = format!(
+            "{SMALLEST}wipe = \"none\"\n[[groups]]\nname = \"b\"\nwipe = \"discard\"\n[[groups]]\nname = \"c\""
+        );
+        let groups = Config::parse(&text, "agent.toml").unwrap().groups;
+        assert_eq!(
+            groups.iter().map(|group| group.wipe).collect::<Vec<_>>(),
+            [Wipe::None, Wipe::Discard, Wipe::Zero]
+        );
     }
 
     #[test]

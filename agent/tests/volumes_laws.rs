@@ -1,29 +1,30 @@
 //! The laws of the volumes domain, on the fake LVM: converge, any prefix, quiet, ours only, no data loss, never usable
-//! while not zeroed, any call may fail.
+//! while not zeroed, wiped as configured, any call may fail.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod volumes_growth;
+mod volumes_machine;
+mod volumes_wipe;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
-use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mooring_agent::config::Group;
+use mooring_agent::config::{Group, Wipe};
 use mooring_agent::volumes::{
-    self, Error, Observer, SeenLv, VolumeOp, VolumesView, Wanted, ZERO_CHUNK, apply, plan, report, view,
-    view_one,
+    self, Error, Observer, SeenLv, VolumeOp, VolumesView, Wanted, apply, plan, report, view, view_one,
 };
 use mooring_host::fake::FakeMachine;
-use mooring_host::{BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Errno};
+use mooring_host::{BlockDevices, Command, Commands, Errno};
 use mooring_model::{
     BlockedKind, ByteSize, Cure, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan, Provisioning, Step, VolumeId,
     VolumeSpec,
 };
 use proptest::prelude::*;
+
+use crate::volumes_machine::{Fault, Machine};
 
 const MIB: u64 = 1 << 20;
 
@@ -36,9 +37,13 @@ fn name(n: u128) -> String {
 }
 
 fn groups() -> Vec<Group> {
+    groups_with([Wipe::Zero, Wipe::Zero])
+}
+
+fn groups_with([zeroth, first]: [Wipe; 2]) -> Vec<Group> {
     vec![
-        Group { name: "vg0".parse().unwrap(), reserve: ByteSize(16 * MIB) },
-        Group { name: "vg1".parse().unwrap(), reserve: ByteSize(0) },
+        Group { name: "vg0".parse().unwrap(), reserve: ByteSize(16 * MIB), wipe: zeroth },
+        Group { name: "vg1".parse().unwrap(), reserve: ByteSize(0), wipe: first },
     ]
 }
 
@@ -51,107 +56,12 @@ fn spec(n: u128, group: &str, mib: u64) -> VolumeSpec {
     }
 }
 
-/// How a call fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    /// Without any effect.
-    Before,
-    /// After its effect: the answer was lost.
-    After,
-}
-
-/// The machine under test: every call that changes something is counted, one of them may fail, and whatever happens the
-/// two rules that no call may ever break are checked on the spot.
-struct Machine {
-    fake: FakeMachine,
-    changes: AtomicU32,
-    fault: Mutex<Option<(u32, Fault)>>,
-    broken_rules: Mutex<Vec<String>>,
-}
-
-impl Machine {
-    fn new(fake: &FakeMachine) -> Self {
-        Self {
-            fake: fake.clone(),
-            changes: AtomicU32::new(0),
-            fault: Mutex::default(),
-            broken_rules: Mutex::default(),
-        }
-    }
-
-    fn fail(&self, at: u32, fault: Fault) {
-        *self.fault.lock().unwrap() = Some((self.changes.load(Ordering::Relaxed) + at, fault));
-    }
-
-    fn fault_now(&self) -> Option<Fault> {
-        let now = self.changes.fetch_add(1, Ordering::Relaxed);
-        let mut fault = self.fault.lock().unwrap();
-        fault.take_if(|(at, _)| *at == now).map(|(_, fault)| fault)
-    }
-
-    fn rule(&self, holds: bool, text: String) {
-        if !holds {
-            self.broken_rules.lock().unwrap().push(text);
-        }
-    }
-}
-
-impl Commands for Machine {
-    fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
-        let lvm = self.fake.lvm();
-        if matches!(command.args[0].as_str(), "vgs" | "lvs") {
-            return lvm.run(command);
-        }
-        let ours = |lv: &str| lv.starts_with("mooring-0000") || lv.starts_with("mooring-grow-0000");
-        let path = command.args.iter().filter_map(|arg| arg.split_once('/')).find(|(_, lv)| ours(lv));
-        let named = command.args.iter().any(|arg| ours(arg)) || path.is_some();
-        self.rule(named, format!("a command without a name of ours: {:?}", command.args));
-        let group = path.map_or_else(|| command.args.last().unwrap().as_str(), |(group, _)| group);
-        self.rule(["vg0", "vg1"].contains(&group), format!("a group that is not listed: {:?}", command.args));
-        self.rule(command.timeout >= Duration::from_mins(1), "a short timeout".to_owned());
-        match self.fault_now() {
-            Some(Fault::Before) => {
-                Ok(CommandOutput { status: 5, stdout: Vec::new(), stderr: "  Cannot do it.\n".to_owned() })
-            }
-            Some(Fault::After) => {
-                lvm.run(command)?;
-                Err(CommandError::Timeout {
-                    program: command.program,
-                    args: command.args.join(" "),
-                    timeout: command.timeout,
-                })
-            }
-            None => lvm.run(command),
-        }
-    }
-}
-
-impl BlockDevices for Machine {
-    fn size(&self, path: &Path) -> Result<Option<u64>, BlockError> {
-        self.fake.blocks().size(path)
-    }
-
-    fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
-        let marked = lvs(&self.fake).iter().any(|lv| {
-            Path::new(&lv["lv_path"]) == path && lv["lv_tags"].split(',').any(|tag| tag == LV_UNZEROED_TAG)
-        });
-        self.rule(marked, format!("{} is zeroed without the tag", path.display()));
-        self.rule(length <= ZERO_CHUNK, "a large chunk".to_owned());
-        let fault = self.fault_now();
-        if fault != Some(Fault::Before) {
-            self.fake.blocks().zero(path, offset, length)?;
-        }
-        match fault {
-            None => Ok(()),
-            Some(_) => Err(BlockError { op: "zero", path: path.to_owned(), errno: Errno::EIO }),
-        }
-    }
-}
-
 type Row = BTreeMap<String, String>;
 
-/// By device path: what LVM says, and the ranges that read as zeros.
-type Snapshot = BTreeMap<String, (String, Vec<(u64, u64)>)>;
+type Ranges = Vec<(u64, u64)>;
+
+/// By device path: what LVM says, the ranges that read as zeros, and those that were discarded.
+type Snapshot = BTreeMap<String, (String, Ranges, Ranges)>;
 
 fn lvs(fake: &FakeMachine) -> Vec<Row> {
     let fields = "lv_name,lv_uuid,vg_name,lv_size,lv_tags,lv_active,lv_path";
@@ -169,7 +79,8 @@ fn snapshot(fake: &FakeMachine) -> Snapshot {
     let one = |mut row: Row| {
         let path = row["lv_path"].clone();
         row.remove("lv_uuid");
-        (path.clone(), (format!("{row:?}"), fake.blocks().zeroed_ranges(&path)))
+        let blocks = fake.blocks();
+        (path.clone(), (format!("{row:?}"), blocks.zeroed_ranges(&path), blocks.discarded_ranges(&path)))
     };
     lvs(fake).into_iter().map(one).collect()
 }
@@ -204,6 +115,10 @@ struct Growth {
 #[derive(Debug, Clone)]
 struct World {
     volumes: Vec<(Option<Before>, Option<Growth>, Wanted)>,
+    /// Of vg0 and vg1.
+    wipes: [Wipe; 2],
+    /// The disk of vg0 takes discards.
+    discards: bool,
 }
 
 fn any_before() -> impl Strategy<Value = Option<Before>> {
@@ -234,7 +149,13 @@ fn any_wanted(n: u128) -> impl Strategy<Value = Wanted> {
 
 fn any_world() -> impl Strategy<Value = World> {
     let one = |n| (any_before(), any_growth(), any_wanted(n));
-    (one(1), one(2), one(3)).prop_map(|(a, b, c)| World { volumes: vec![a, b, c] })
+    let wipe = || prop_oneof![Just(Wipe::None), Just(Wipe::Zero), Just(Wipe::Discard)];
+    let wipes = (wipe(), wipe()).prop_map(<[Wipe; 2]>::from);
+    (one(1), one(2), one(3), wipes, any::<bool>()).prop_map(|(a, b, c, wipes, discards)| World {
+        volumes: vec![a, b, c],
+        wipes,
+        discards,
+    })
 }
 
 impl Growth {
@@ -263,6 +184,7 @@ impl World {
             fake.add_vg(group, 1024 * MIB);
         }
         let lvm = fake.lvm();
+        lvm.set_discards("vg0", self.discards);
         // Not ours: no name of ours, a name of ours that is no volume's, an unlisted group, an id that is not canonical.
         lvm.add_volume("vg0", "root", 64 * MIB, &[]);
         lvm.add_volume("vg0", "theirs", 8 * MIB, &[LV_TAG, LV_UNZEROED_TAG]);
@@ -287,6 +209,11 @@ impl World {
             }
         }
         fake
+    }
+
+    /// The machine that this world is, with the groups as its configuration has them.
+    fn on(&self, fake: &FakeMachine) -> Machine {
+        Machine::new(fake, groups_with(self.wipes))
     }
 
     fn wishes(&self) -> impl Iterator<Item = (VolumeId, &Wanted)> {
@@ -322,7 +249,7 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     fn check(&self) {
-        let seen = view(&self.machine.fake.lvm(), &groups()).unwrap();
+        let seen = view(&self.machine.fake.lvm(), &self.machine.groups).unwrap();
         for lv in seen.ours().filter(|lv| lv.is_ready()) {
             let path = volumes::device_path(&lv.group, &lv.name);
             let from = self.usable_before.get(&path.display().to_string()).copied().unwrap_or(0);
@@ -354,7 +281,7 @@ fn pass(world: &World, machine: &Machine, usable_before: &Usable, stop_at: Optio
     let mut errors = Vec::new();
     let mut watch = Watch { machine, usable_before, stop_at, steps: 0 };
     for (id, wanted) in world.wishes() {
-        let seen = view(machine, &groups()).unwrap();
+        let seen = view(machine, &machine.groups).unwrap();
         if let Err(error) = apply(&plan(wanted, &seen, id), machine, machine, &mut watch) {
             errors.push(error);
         }
@@ -382,7 +309,7 @@ fn settle(world: &World, machine: &Machine, usable_before: &Usable) {
 
 /// The end is what was wanted, or a reason why not; and what was not ours or not doomed is as it was.
 fn check_end(world: &World, machine: &Machine, before: &[Row], untouched: &Snapshot) {
-    let seen = view(machine, &groups()).unwrap();
+    let seen = view(machine, &machine.groups).unwrap();
     for (id, wanted) in world.wishes() {
         let plan = plan(wanted, &seen, id);
         assert!(plan.steps.is_empty(), "{wanted:?} is not quiet: {plan:?}");
@@ -422,7 +349,9 @@ fn check_end(world: &World, machine: &Machine, before: &[Row], untouched: &Snaps
         let marked = row["lv_tags"].contains(LV_UNZEROED_TAG);
         if still && !marked && ours {
             let size: u64 = row["lv_size"].parse().unwrap();
-            assert!(after[path].1.iter().all(|(from, _)| *from >= size), "{path} held data and was zeroed");
+            let (_, zeroed, discarded) = &after[path];
+            assert!(zeroed.iter().all(|(from, _)| *from >= size), "{path} held data and was zeroed");
+            assert_eq!(*discarded, [], "{path} held data and was discarded");
         }
     }
     assert_eq!(*machine.broken_rules.lock().unwrap(), Vec::<String>::new());
@@ -435,7 +364,7 @@ proptest! {
     fn converge_quiet_ours_only_no_data_loss(world in any_world()) {
         let fake = world.build();
         let (before, untouched, usable) = (lvs(&fake), snapshot(&fake), usable(&fake));
-        let machine = Machine::new(&fake);
+        let machine = world.on(&fake);
         settle(&world, &machine, &usable);
         check_end(&world, &machine, &before, &untouched);
         // Quiet: looking again changes nothing, and asks nothing of LVM but reports.
@@ -448,11 +377,11 @@ proptest! {
     fn any_prefix_then_again_ends_the_same(world in any_world(), stop in 0_usize..14) {
         let (straight, cut) = (world.build(), world.build());
         let (before, untouched, usable) = (lvs(&cut), snapshot(&cut), usable(&cut));
-        settle(&world, &Machine::new(&straight), &usable);
-        let machine = Machine::new(&cut);
+        settle(&world, &world.on(&straight), &usable);
+        let machine = world.on(&cut);
         pass(&world, &machine, &usable, Some(stop));
         // The host was cut off, too: what will be wanted active again may have no device now.
-        let seen = view(&machine, &groups()).unwrap();
+        let seen = view(&machine, &machine.groups).unwrap();
         for (id, wanted) in world.wishes().filter(|_| stop % 2 == 0) {
             let Wanted::Volume(spec) = wanted else { continue };
             if seen.lv(&spec.group, id).is_some_and(SeenLv::is_tagged) && plan(wanted, &seen, id).blocked.is_empty() {
@@ -468,7 +397,7 @@ proptest! {
     fn any_call_may_fail(world in any_world(), at in 0_u32..24, lost_answer in any::<bool>()) {
         let fake = world.build();
         let (before, untouched, usable) = (lvs(&fake), snapshot(&fake), usable(&fake));
-        let machine = Machine::new(&fake);
+        let machine = world.on(&fake);
         machine.fail(at, if lost_answer { Fault::After } else { Fault::Before });
         for error in pass(&world, &machine, &usable, None) {
             prop_assert!(error.cure() != Cure::Bug && !error.to_string().is_empty());
@@ -481,13 +410,13 @@ proptest! {
     #[test]
     fn only_the_doomed_plan_a_removal(world in any_world()) {
         let fake = world.build();
-        let seen = view(&fake.lvm(), &groups()).unwrap();
+        let seen = view(&fake.lvm(), &groups_with(world.wipes)).unwrap();
         for (id, wanted) in world.wishes() {
             let plan = plan(wanted, &seen, id);
             let removes = plan.steps.iter().any(|step| matches!(step.op, VolumeOp::Remove { .. }));
             prop_assert!(!removes || *wanted == (Wanted::Doomed { export_gone: true }), "{:?} {:?}", wanted, plan);
-            let marks = plan.steps.iter().any(|step| matches!(step.op, VolumeOp::MarkUnzeroed { .. }));
-            prop_assert!(!marks || removes, "{:?}", plan);
+            let wipes = |op: &VolumeOp| matches!(op, VolumeOp::MarkUnzeroed { .. } | VolumeOp::Discard { .. });
+            prop_assert!(removes || !plan.steps.iter().any(|step| wipes(&step.op)), "{:?}", plan);
             for step in &plan.steps {
                 let name = &step.op.lv().name;
                 let (volume, growth) = (*name == LvName::of(id), *name == LvName::growth_of(id));
@@ -496,7 +425,9 @@ proptest! {
                     VolumeOp::Append { growth, .. } => {
                         prop_assert!(volume && growth.name == LvName::growth_of(id));
                     }
-                    VolumeOp::Remove { .. } | VolumeOp::MarkUnzeroed { .. } => prop_assert!(volume),
+                    VolumeOp::Remove { .. } | VolumeOp::Discard { .. } | VolumeOp::MarkUnzeroed { .. } => {
+                        prop_assert!(volume);
+                    }
                     _ => prop_assert!(volume || growth),
                 }
             }
@@ -588,6 +519,7 @@ fn word(op: &VolumeOp) -> &'static str {
         VolumeOp::Activate { .. } => "activate",
         VolumeOp::MarkUnzeroed { .. } => "mark",
         VolumeOp::Zero { .. } => "zero",
+        VolumeOp::Discard { .. } => "discard",
         VolumeOp::MarkZeroed { .. } => "unmark",
         VolumeOp::Append { .. } => "append",
         VolumeOp::RemoveGrowth { .. } => "drop",

@@ -1,6 +1,7 @@
-//! Block devices: size and zeroing.
+//! Block devices: size, zeroing, discarding.
 //!
-//! What must never happen: zeros on a device that something else holds (a LUN, a mount): zeroing opens it exclusively.
+//! What must never happen: zeros or a discard on a device that something else holds (a LUN, a mount): both open it
+//! exclusively.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -32,6 +33,10 @@ pub trait BlockDevices: Send + Sync {
     /// flush). Both are multiples of the logical block size (512 at least), else EINVAL; EBUSY when something holds the
     /// device exclusively: a LUN, a mount, device-mapper. Nothing is done for a length of 0.
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError>;
+    /// Tells the disk that nobody needs `length` bytes from `offset` any more (`BLKDISCARD`). **They may read as anything
+    /// afterwards**, also as what they held before: a disk may do nothing, and round to its own units. EOPNOTSUPP when the
+    /// device takes no discards (`queue/discard_max_bytes` is 0); else it fails as [`zero`](Self::zero) does.
+    fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError>;
 }
 
 /// The block devices of this machine.
@@ -66,6 +71,17 @@ impl BlockDevices for KernelBlocks {
         };
         zero().map_err(|error| failed("zero", path, &error))
     }
+
+    fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
+        let discard = || -> io::Result<()> {
+            let file = open(path, OpenOptions::new().write(true).custom_flags(O_EXCL))?;
+            if length > 0 {
+                sys::discard(&file, offset, length)?;
+            }
+            Ok(())
+        };
+        discard().map_err(|error| failed("discard", path, &error))
+    }
 }
 
 fn failed(op: &'static str, path: &Path, error: &io::Error) -> BlockError {
@@ -78,12 +94,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_node_has_no_size_and_cannot_be_zeroed() {
+    fn a_missing_node_has_no_size_and_cannot_be_wiped() {
         let path = Path::new("/dev/no-such-device");
         assert_eq!(KernelBlocks.size(path).unwrap(), None);
         let error = KernelBlocks.zero(path, 0, 512).unwrap_err();
         assert_eq!(error.errno, Errno::ENOENT);
         assert_eq!(error.to_string(), "zero /dev/no-such-device: No such file or directory (ENOENT)");
+        let error = KernelBlocks.discard(path, 0, 512).unwrap_err();
+        assert_eq!(error.to_string(), "discard /dev/no-such-device: No such file or directory (ENOENT)");
     }
 
     #[test]
@@ -93,6 +111,7 @@ mod tests {
         for path in [file.path(), Path::new("/dev/null"), Path::new("/tmp")] {
             assert_eq!(KernelBlocks.size(path).unwrap_err().errno, Errno::ENOTBLK);
             assert_eq!(KernelBlocks.zero(path, 0, 512).unwrap_err().errno, Errno::ENOTBLK);
+            assert_eq!(KernelBlocks.discard(path, 0, 512).unwrap_err().errno, Errno::ENOTBLK);
         }
         assert_eq!(std::fs::read(file.path()).unwrap(), [7; 4096]);
     }

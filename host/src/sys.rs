@@ -21,6 +21,9 @@ mod raw {
     // linux/fs.h: BLKZEROOUT = _IO(0x12, 127), which takes a pointer to two u64: start and length in bytes.
     nix::ioctl_write_ptr_bad!(block_zero_out, nix::request_code_none!(0x12, 127), [u64; 2]);
 
+    // linux/fs.h: BLKDISCARD = _IO(0x12, 119) 0x1277, which takes the same.
+    nix::ioctl_write_ptr_bad!(block_discard, nix::request_code_none!(0x12, 119), [u64; 2]);
+
     // linux/fs.h: BLKROSET = _IO(0x12, 93) 0x125d and BLKROGET = _IO(0x12, 94) 0x125e, which take a pointer to an int.
     nix::ioctl_write_ptr_bad!(block_set_read_only, nix::request_code_none!(0x12, 93), std::ffi::c_int);
     nix::ioctl_read_bad!(block_get_read_only, nix::request_code_none!(0x12, 94), std::ffi::c_int);
@@ -197,6 +200,16 @@ pub(crate) fn zero_out(file: &File, offset: u64, length: u64) -> Result<(), Errn
     Ok(())
 }
 
+/// Tells a block device that nobody needs a byte range any more: what it reads as afterwards is not defined. EOPNOTSUPP for a
+/// device that takes no discards, EINVAL and EBADF as [`zero_out`].
+pub(crate) fn discard(file: &File, offset: u64, length: u64) -> Result<(), Errno> {
+    let range = [offset, length];
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel reads two u64 from a live array, and
+    // keeps no pointer.
+    unsafe { raw::block_discard(file.as_raw_fd(), &raw const range) }?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,6 +219,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         assert_eq!(block_size(&file), Err(Errno::ENOTTY));
         assert_eq!(zero_out(&file, 0, 512), Err(Errno::ENOTTY));
+        assert_eq!(discard(&file, 0, 512), Err(Errno::ENOTTY));
         assert_eq!(read_only(&file), Err(Errno::ENOTTY));
         assert_eq!(set_read_only(&file, true), Err(Errno::ENOTTY));
         assert_eq!(flush_buffers(&file), Err(Errno::ENOTTY));
@@ -218,6 +232,7 @@ mod tests {
 
     #[test]
     fn the_requests_are_the_kernels_numbers() {
+        assert_eq!(nix::request_code_none!(0x12, 119), 0x1277);
         assert_eq!(nix::request_code_none!(0x12, 93), 0x125d);
         assert_eq!(nix::request_code_none!(0x12, 94), 0x125e);
         assert_eq!(nix::request_code_none!(0x12, 97), 0x1261);

@@ -77,7 +77,7 @@ pub struct VolumeReport {
     pub size: ByteSize,
     /// The device node, when it is active.
     pub device: Option<String>,
-    /// Bytes zeroed so far, while that goes on.
+    /// Bytes zeroed so far, while that goes on; of a volume that is deleted, also those that were discarded.
     pub zeroed: Option<ByteSize>,
     /// What is not as wanted.
     pub problems: Vec<Problem>,

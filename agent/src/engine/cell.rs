@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::pulse::Lives;
 use crate::turn::Turns;
-use crate::volumes::VolumesView;
+use crate::volumes::{VolumesView, Work};
 
 /// A kernel call takes micro- to milliseconds, and some an RCU grace period. After this long a drain is at work, and
 /// whoever walks into its folders waits with it.
@@ -128,10 +128,10 @@ pub(crate) struct State {
     pub(crate) felt: Option<Instant>,
     /// What was live at the last look.
     pub(super) lives: Option<Lives>,
-    /// Bytes that the zeroing at work has zeroed.
-    pub(crate) zeroed: Option<u64>,
-    /// How far a zeroing got that was stopped for something newer, and LVM's identity of its LV.
-    pub(crate) zeroed_before: Option<(String, u64)>,
+    /// Bytes that the zeroing or discarding at work has done.
+    pub(crate) wiped: Option<u64>,
+    /// How far such a work got that was stopped for something newer, and LVM's identity of its LV.
+    pub(crate) wiped_before: Option<(Work, String, u64)>,
     pub(crate) volume_end: End<VolumeReport>,
     pub(crate) export_end: End<ExportReport>,
     pub(crate) open_receipts: Vec<OpenReceipt>,
@@ -152,9 +152,9 @@ impl State {
         (since >= crate::workers::LOST_AFTER).then(|| StuckStep { step: step.to_owned(), since })
     }
 
-    /// Whether a look at the target now may not come back. A zeroing is no call on the target.
+    /// Whether a look at the target now may not come back. A zeroing or a discard is no call on the target.
     pub(crate) fn is_blocked(&self) -> bool {
-        let step = self.at_work.as_ref().filter(|_| self.zeroed.is_none()).map(|at_work| at_work.began);
+        let step = self.at_work.as_ref().filter(|_| self.wiped.is_none()).map(|at_work| at_work.began);
         let began = step.into_iter().chain(self.looks.first().copied()).min();
         began.is_some_and(|began| began.elapsed() >= BLOCKED_AFTER)
     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::cell::{Cell, End, Wish, WishKind};
 use super::fabrics::{Seen, Wanteds};
 use super::{Change, Engine};
-use crate::volumes::{self, VolumeOp, VolumesView};
+use crate::volumes::{self, VolumeOp, VolumesView, Work};
 
 /// Makes ready what all exports need: the fabric's folder, and the folder where the kernel keeps reservations.
 pub(super) fn prepare(engine: &Engine) -> Result<(), mooring_targets::Error> {
@@ -556,7 +556,7 @@ impl Drop for Running<'_> {
         let mut state = self.cell.state();
         state.running = false;
         state.at_work = None;
-        state.zeroed = None;
+        state.wiped = None;
     }
 }
 
@@ -601,23 +601,24 @@ impl volumes::Observer for Watch<'_> {
     fn after(&mut self, _index: usize, _step: &Step<VolumeOp>) {
         let mut state = self.cell.state();
         state.at_work = None;
-        state.zeroed = None;
+        state.wiped = None;
     }
 
-    fn resume(&mut self, uuid: &str) -> u64 {
-        let before = self.cell.state().zeroed_before.take();
-        before.filter(|(of, _)| of == uuid).map_or(0, |(_, bytes)| bytes)
+    fn resume(&mut self, work: Work, uuid: &str) -> u64 {
+        let before = self.cell.state().wiped_before.take();
+        // What was discarded is not zeroed: a deletion that was called off leaves nothing to go on from.
+        before.filter(|(of, lv, _)| *of == work && lv == uuid).map_or(0, |(_, _, bytes)| bytes)
     }
 
     /// Each call begins the step's time anew: what goes on is not stuck. Something newer is not kept waiting.
-    fn zeroed(&mut self, uuid: &str, bytes: u64) -> ControlFlow<()> {
+    fn done(&mut self, work: Work, uuid: &str, bytes: u64) -> ControlFlow<()> {
         let mut state = self.cell.state();
-        state.zeroed = Some(bytes);
+        state.wiped = Some(bytes);
         if let Some(at_work) = &mut state.at_work {
             at_work.began = Instant::now();
         }
         if state.dirty {
-            state.zeroed_before = Some((uuid.to_owned(), bytes));
+            state.wiped_before = Some((work, uuid.to_owned(), bytes));
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())

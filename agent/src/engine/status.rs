@@ -97,7 +97,7 @@ impl State {
         {
             report = orphan.clone();
         }
-        report.zeroed = self.zeroed.map(mooring_model::ByteSize);
+        report.zeroed = self.wiped.map(mooring_model::ByteSize);
         report
     }
 

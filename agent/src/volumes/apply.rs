@@ -1,11 +1,11 @@
 //! Does the steps of a plan, one by one, and stops at the first that fails.
 //!
-//! What must never happen here: a step that is tried twice, skipped, or done in another order; a device that is zeroed
-//! without being the size of its LV.
+//! What must never happen here: a step that is tried twice, skipped, or done in another order; a device that is zeroed or
+//! discarded without being the size of its LV; what was discarded taken for zeroed.
 
 use std::ops::ControlFlow;
 
-use mooring_host::{BlockDevices, Commands};
+use mooring_host::{BlockDevices, Commands, Errno};
 use mooring_model::{ByteSize, LV_TAG, LV_UNZEROED_TAG, Plan, Step};
 
 use super::device_path;
@@ -17,6 +17,27 @@ use super::plan::{LvId, VolumeOp};
 /// Whoever changes the grants of a volume that grows waits for one of them.
 pub const ZERO_CHUNK: u64 = 16 << 20;
 
+/// Bytes discarded by one call: what a disk takes in well under a second, so that progress is seen and a stop is quick.
+pub const DISCARD_CHUNK: u64 = 256 << 20;
+
+/// What is done to all blocks of an LV, piece by piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// They read as zeros afterwards.
+    Zero,
+    /// They read as anything afterwards.
+    Discard,
+}
+
+impl Work {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Zero => "zero",
+            Self::Discard => "discard",
+        }
+    }
+}
+
 /// Watches the steps of a plan: for progress, stuck calls and fault points.
 pub trait Observer {
     /// Before a step; `Break` stops here, with [`Error::Stopped`].
@@ -27,13 +48,13 @@ pub trait Observer {
     /// After a step that succeeded. A step that failed has no `after`: [`apply`] returns its error.
     fn after(&mut self, _index: usize, _step: &Step<VolumeOp>) {}
 
-    /// How many bytes of the LV of this identity were zeroed by an earlier pass that was stopped.
-    fn resume(&mut self, _uuid: &str) -> u64 {
+    /// How many bytes of the LV of this identity were done by an earlier pass of the same work that was stopped.
+    fn resume(&mut self, _work: Work, _uuid: &str) -> u64 {
         0
     }
 
-    /// So many bytes of the LV of this identity are zeroed; `Break` stops there, with [`Error::Stopped`].
-    fn zeroed(&mut self, _uuid: &str, _bytes: u64) -> ControlFlow<()> {
+    /// So many bytes of the LV of this identity are done; `Break` stops there, with [`Error::Stopped`].
+    fn done(&mut self, _work: Work, _uuid: &str, _bytes: u64) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 }
@@ -59,11 +80,10 @@ pub fn apply(
             VolumeOp::Create { lv, size } => lvm.create(lv, *size, &[LV_TAG, LV_UNZEROED_TAG]),
             VolumeOp::Activate { lv } => lvm.activate(lv),
             VolumeOp::MarkUnzeroed { lv } => lvm.add_tag(lv, LV_UNZEROED_TAG),
-            VolumeOp::Zero { lv, size } => match zero(&lvm, lv, *size, blocks, observer) {
-                Ok(ControlFlow::Break(())) => Err(stopped()),
-                Ok(ControlFlow::Continue(())) => Ok(()),
-                Err(error) => Err(error),
-            },
+            VolumeOp::Zero { lv, size } => wipe(&lvm, (lv, *size), blocks, Work::Zero, observer)
+                .and_then(|ended| ended.ok_or_else(stopped)),
+            VolumeOp::Discard { lv, size } => wipe(&lvm, (lv, *size), blocks, Work::Discard, observer)
+                .and_then(|ended| ended.ok_or_else(stopped)),
             VolumeOp::MarkZeroed { lv } => lvm.delete_tag(lv, LV_UNZEROED_TAG),
             VolumeOp::Append { lv, growth, .. } => lvm.append(lv, growth),
             VolumeOp::RemoveGrowth { lv } | VolumeOp::Remove { lv } => lvm.remove(lv),
@@ -73,30 +93,41 @@ pub fn apply(
     Ok(())
 }
 
-fn zero(
+/// Does it to all blocks; `None`: it was stopped.
+fn wipe(
     lvm: &Lvm<'_>,
-    lv: &LvId,
-    size: ByteSize,
+    (lv, size): (&LvId, ByteSize),
     blocks: &dyn BlockDevices,
+    work: Work,
     observer: &mut dyn Observer,
-) -> Result<ControlFlow<()>, Error> {
+) -> Result<Option<()>, Error> {
     let path = device_path(lv.group.as_str(), lv.name.as_str());
-    let found = blocks.size(&path).map_err(|source| Error::device(path.clone(), source))?;
-    match found {
+    let failed = |source| Error::device(work.word(), path.clone(), source);
+    match blocks.size(&path).map_err(failed)? {
         None => return Err(Error::NoDevice { path }),
         Some(found) if found != size.0 => return Err(Error::DeviceSize { path, found, wanted: size.0 }),
         Some(_) => {}
     }
-    // An LV that was made anew under the name has another identity, and begins at its beginning.
     let uuid = lvm.uuid(lv)?.unwrap_or_default();
-    let mut done = if uuid.is_empty() { 0 } else { observer.resume(&uuid).min(size.0) };
-    while observer.zeroed(&uuid, done).is_continue() {
+    // An LV that was made anew under the name has another identity, and begins at its beginning.
+    let before = observer.resume(work, &uuid);
+    let mut done = if uuid.is_empty() { 0 } else { before.min(size.0) };
+    let mut discards = work == Work::Discard;
+    while observer.done(work, &uuid, done).is_continue() {
         if done == size.0 {
-            return Ok(ControlFlow::Continue(()));
+            return Ok(Some(()));
         }
-        let length = ZERO_CHUNK.min(size.0 - done);
-        blocks.zero(&path, done, length).map_err(|source| Error::device(path.clone(), source))?;
-        done += length;
+        let length = (if discards { DISCARD_CHUNK } else { ZERO_CHUNK }).min(size.0 - done);
+        let piece =
+            if discards { blocks.discard(&path, done, length) } else { blocks.zero(&path, done, length) };
+        match piece {
+            Ok(()) => done += length,
+            Err(error) if discards && error.errno == Errno::EOPNOTSUPP => {
+                tracing::warn!(%lv, "its disk takes no discards: it is zeroed instead");
+                discards = false;
+            }
+            Err(source) => return Err(failed(source)),
+        }
     }
-    Ok(ControlFlow::Break(()))
+    Ok(None)
 }

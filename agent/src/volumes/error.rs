@@ -105,8 +105,10 @@ pub enum Error {
         wanted: u64,
     },
     /// The kernel refused a work on the device.
-    #[error("cannot zero {}: see dmesg for the disk's errors", .path.display())]
+    #[error("cannot {op} {}: see dmesg for the disk's errors", .path.display())]
     Device {
+        /// What was tried.
+        op: &'static str,
         /// The node.
         path: PathBuf,
         /// The kernel's answer.
@@ -145,11 +147,11 @@ impl Error {
     }
 
     /// A device's error.
-    pub(super) fn device(path: PathBuf, source: BlockError) -> Self {
+    pub(super) fn device(op: &'static str, path: PathBuf, source: BlockError) -> Self {
         match source.errno {
-            Errno::EBUSY => Self::InUse { op: "zero it".to_owned(), object: path.display().to_string() },
+            Errno::EBUSY => Self::InUse { op: format!("{op} it"), object: path.display().to_string() },
             Errno::ENOENT | Errno::ENXIO => Self::NoDevice { path },
-            _ => Self::Device { path, source },
+            _ => Self::Device { op, path, source },
         }
     }
 }

@@ -26,6 +26,11 @@ const SAID_CHARS_MAX: usize = 400;
 const VG_COLUMNS: &str = "vg_name,vg_uuid,vg_size,vg_free,vg_extent_size,vg_attr";
 const LV_COLUMNS: &str = "lv_name,lv_uuid,vg_name,lv_size,lv_tags,lv_attr,lv_active,lv_path,lv_device_open";
 
+/// Removes an LV. `--force`: an active one, too; LVM itself refuses one that is open. Whatever the host's lvm.conf says, LVM
+/// discards nothing: what is discarded may read as anything, also what was zeroed; and a discard of a large LV, which LVM
+/// makes in one go, would not end in time.
+const REMOVE: [&str; 5] = ["lvremove", "--yes", "--force", "--config", "devices/issue_discards=0"];
+
 /// How LVM begins to say that an LV is not there.
 const NOT_FOUND: &str = "Failed to find logical volume";
 
@@ -232,8 +237,7 @@ impl Lvm<'_> {
     pub(super) fn append(&self, lv: &LvId, growth: &LvId) -> Result<(), Error> {
         let ranges = self.ranges(growth)?;
         let (path, from) = (lv.to_string(), growth.to_string());
-        // What is discarded may read as anything.
-        let remove = ["lvremove", "--yes", "--force", "--config", "devices/issue_discards=0", &from];
+        let remove = [&REMOVE[..], &[from.as_str()]].concat();
         let extents = format!("+{}", ranges.iter().map(Extents::count).sum::<u64>());
         let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
         let mut extend = vec!["lvextend", "--yes", "--alloc", "normal", "--extents", &extents, &path];
@@ -249,9 +253,8 @@ impl Lvm<'_> {
         Ok(())
     }
 
-    /// `--force`: an active LV too. LVM itself refuses one that is open.
     pub(super) fn remove(&self, lv: &LvId) -> Result<(), Error> {
-        self.on(lv, "remove", &["lvremove", "--yes", "--force"])
+        self.on(lv, "remove", &REMOVE)
     }
 
     fn on(&self, lv: &LvId, verb: &str, args: &[&str]) -> Result<(), Error> {

@@ -4,8 +4,9 @@
 //! which nobody is ever given, zeroed like a new volume, and only then appended. A volume that is to grow is whole and
 //! served all the while.
 //!
-//! What must never happen here: a removal of an LV that is not doomed; a zeroing of an LV that is not tagged for it; a step
-//! on an LV without our tag or outside of the listed groups; extents appended that may hold somebody's old data.
+//! What must never happen here: a removal of an LV that is not doomed; a zeroing or a discard of an LV that is not tagged for
+//! it; a discard of what is not doomed; a step on an LV without our tag or outside of the listed groups; extents appended
+//! that may hold somebody's old data.
 
 use std::fmt;
 
@@ -16,6 +17,7 @@ use mooring_model::{
 
 use super::device_path;
 use super::view::{SeenGroup, SeenLv, VolumesView};
+use crate::config::Wipe;
 
 /// What is wanted of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +75,13 @@ pub enum VolumeOp {
         /// Its size.
         size: ByteSize,
     },
+    /// Tell its disk that nobody needs its blocks; zero them where it takes no discards.
+    Discard {
+        /// The LV.
+        lv: LvId,
+        /// Its size.
+        size: ByteSize,
+    },
     /// Take that tag away: from here on it is usable.
     MarkZeroed {
         /// The LV.
@@ -107,6 +116,7 @@ impl VolumeOp {
             | Self::Activate { lv }
             | Self::MarkUnzeroed { lv }
             | Self::Zero { lv, .. }
+            | Self::Discard { lv, .. }
             | Self::MarkZeroed { lv }
             | Self::Append { lv, .. }
             | Self::RemoveGrowth { lv }
@@ -122,6 +132,7 @@ impl fmt::Display for VolumeOp {
             Self::Activate { lv } => write!(f, "activate {lv}"),
             Self::MarkUnzeroed { lv } => write!(f, "tag {lv} {LV_UNZEROED_TAG}"),
             Self::Zero { lv, size } => write!(f, "zero {size} of {lv}"),
+            Self::Discard { lv, size } => write!(f, "discard {size} of {lv}"),
             Self::MarkZeroed { lv } => write!(f, "untag {lv} {LV_UNZEROED_TAG}"),
             Self::Append { lv, growth, size } => write!(f, "append {size} of {growth} to {lv}"),
             Self::RemoveGrowth { lv } | Self::Remove { lv } => write!(f, "remove {lv}"),
@@ -331,6 +342,19 @@ fn plan_doomed(plan: &mut Plan<VolumeOp>, export_gone: bool, seen: &VolumesView,
     };
     let Some(group) = seen.groups().iter().find(|group| group.name.as_str() == there.group) else { return };
     let lv = LvId { group: group.name.clone(), name: LvName::of(volume) };
+    plan_wipe(plan, &lv, there, group.wipe);
+    plan.step(VolumeOp::Remove { lv }, "it is doomed");
+}
+
+/// What is done to the blocks of a doomed volume.
+fn plan_wipe(plan: &mut Plan<VolumeOp>, lv: &LvId, there: &SeenLv, wipe: Wipe) {
+    let (size, of) = (there.size, lv.clone());
+    let (op, why) = match wipe {
+        // Until it is removed it is whole, and not marked: whoever calls the deletion off has lost nothing.
+        Wipe::None => return,
+        Wipe::Zero => (VolumeOp::Zero { lv: of, size }, "it is doomed: nobody shall find its data"),
+        Wipe::Discard => (VolumeOp::Discard { lv: of, size }, "it is doomed: nobody needs its data"),
+    };
     // Marked first: should the deletion be called off half-way, nobody must get a half-wiped volume for a whole one.
     if !there.is_unzeroed() {
         plan.step(VolumeOp::MarkUnzeroed { lv: lv.clone() }, "it is doomed, and is being wiped");
@@ -338,11 +362,7 @@ fn plan_doomed(plan: &mut Plan<VolumeOp>, export_gone: bool, seen: &VolumesView,
     if !there.active {
         plan.step(VolumeOp::Activate { lv: lv.clone() }, "it is wiped through its device");
     }
-    plan.step(
-        VolumeOp::Zero { lv: lv.clone(), size: there.size },
-        "it is doomed: nobody shall find its data",
-    );
-    plan.step(VolumeOp::Remove { lv }, "it is doomed");
+    plan.step(op, why);
 }
 
 fn block_foreign(plan: &mut Plan<VolumeOp>, lv: &LvId) {

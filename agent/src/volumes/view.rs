@@ -7,7 +7,7 @@ use mooring_model::{ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, VgName, VolumeId}
 
 use super::error::Error;
 use super::lvm::{Lvm, RawLv, RawVg, group_name};
-use crate::config;
+use crate::config::{self, Wipe};
 
 /// A listed group that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct SeenGroup {
     pub free: ByteSize,
     /// What of that is not for us, by configuration.
     pub reserve: ByteSize,
+    /// What a deletion does to the blocks, by configuration.
+    pub wipe: Wipe,
     /// LVM's unit of allocation.
     pub extent: ByteSize,
     /// Why no LV can be made in it, if so.
@@ -220,6 +222,7 @@ fn seen_group(listed: &config::Group, raw: &RawVg, others: &[&RawVg]) -> SeenGro
         size: ByteSize(raw.size),
         free: ByteSize(raw.free),
         reserve: listed.reserve,
+        wipe: listed.wipe,
         extent: ByteSize(raw.extent),
         trouble,
     }

@@ -3,6 +3,7 @@
 use mooring_host::fake::{Answer, IoRefusal, LoginRefusal};
 
 use crate::rig::*;
+use crate::switch::Blocks;
 
 #[test]
 fn one_volume_for_two_hosts_each_with_its_own_mode() {
@@ -90,7 +91,8 @@ fn a_deleted_volume_is_wiped_and_leaves_nothing() {
     assert!(!node.fake.blocks().is_zeroed(device(&v)));
     agent.make(put_export(&v, 2, &[]));
     agent.make(delete_volume(&v, 2));
-    assert_eq!(agent.switch.removed(), [(format!("vg0/mooring-{v}"), true)], "wiped before it was removed");
+    let removed = [(format!("vg0/mooring-{v}"), Blocks::Zeroed)];
+    assert_eq!(agent.switch.removed(), removed, "wiped before it was removed");
     node.assert_nothing_left(&v);
     assert_eq!(agent.list(), []);
 }

@@ -1,10 +1,11 @@
 //! Killed at every step: the agent's successor looks, plans, and ends where the specs say. What was acknowledged holds;
-//! nobody reaches a volume that its spec does not give it, at no step; nothing is exported that is not zeroed.
+//! nobody reaches a volume that its spec does not give it, at no step; nothing is exported that is not zeroed; what is deleted
+//! is wiped as its group says.
 
 use std::collections::BTreeSet;
 
 use crate::rig::*;
-use crate::switch::Kill;
+use crate::switch::{Blocks, Kill};
 
 /// One step of the cycle, and who may reach the volume when it is true.
 struct Step {
@@ -54,10 +55,14 @@ struct World {
     node: fn() -> Node,
     cycle: fn(&str) -> Vec<Step>,
     receipts: usize,
+    /// What its blocks are when its LV is removed.
+    wiped: Blocks,
 }
 
-const ISCSI: World = World { node: Node::new, cycle, receipts: 2 };
-const BOTH: World = World { node: Node::with_fc, cycle: cycle_over_fc, receipts: 3 };
+const ISCSI: World = World { node: Node::new, cycle, receipts: 2, wiped: Blocks::Zeroed };
+const BOTH: World = World { node: Node::with_fc, cycle: cycle_over_fc, receipts: 3, ..ISCSI };
+const DISCARDED: World = World { node: || Node::with_wipe("discard"), wiped: Blocks::Discarded, ..ISCSI };
+const LEFT: World = World { node: || Node::with_wipe("none"), wiped: Blocks::Data, ..ISCSI };
 
 /// Who may be able to reach the volume while the node goes from one step to the next: whoever has the very same in one
 /// of them. A mode may shrink before it is reported; nobody may have more than either step gives.
@@ -99,13 +104,27 @@ fn send(agent: &Agent, put: &Put) -> bool {
     })
 }
 
+fn is_deletion(put: &Put) -> bool {
+    use mooring_api::v1::put_volume_request::Wish;
+    matches!(put, Put::Volume(put) if matches!(put.wish, Some(Wish::Tombstone(_))))
+}
+
 /// Runs the cycle with one kill; `false` when the process was never killed, because it had nothing left to do.
 fn run(world: World, kill: Kill, reboots: bool) -> bool {
     let (node, v) = ((world.node)(), volume(1));
     let mut agent = node.start_with(Some(kill));
     let mut killed = false;
     let mut before: &[&str] = &[];
+    let assert_zeroed = |agent: &Agent| {
+        for (device, zeroed) in agent.switch.opened() {
+            assert!(zeroed, "{device} was exported with old data after {kill:?}");
+        }
+    };
     for step in (world.cycle)(&v) {
+        if is_deletion(&step.put) {
+            assert_zeroed(&agent);
+            node.fake.blocks().fill(device(&v));
+        }
         while !agent.is_up() || !send(&agent, &step.put) {
             assert!(!killed, "killed once");
             killed = true;
@@ -122,10 +141,11 @@ fn run(world: World, kill: Kill, reboots: bool) -> bool {
         before = step.reach;
     }
     node.assert_nothing_left(&v);
-    for (device, zeroed) in agent.switch.opened() {
-        assert!(zeroed, "{device} was exported with old data after {kill:?}");
-    }
-    assert!(agent.switch.removed().iter().all(|(_, zeroed)| *zeroed), "{kill:?}");
+    let removed = agent.switch.removed();
+    assert!(
+        removed.iter().all(|(lv, blocks)| lv.contains("-grow-") || *blocks == world.wiped),
+        "{removed:?} {kill:?}"
+    );
     if !killed {
         return agent.switch.is_dead();
     }
@@ -174,6 +194,18 @@ fn killed_after_every_step_the_successor_ends_as_specified() {
 #[test]
 fn killed_with_the_whole_machine_at_every_step_it_ends_as_specified() {
     at_every_step(ISCSI, Kill::After, true);
+}
+
+#[test]
+fn where_deletions_discard_killed_at_every_step_it_ends_as_specified() {
+    at_every_step(DISCARDED, Kill::Before, false);
+    at_every_step(DISCARDED, Kill::After, true);
+}
+
+#[test]
+fn where_deletions_wipe_nothing_killed_at_every_step_it_ends_as_specified() {
+    at_every_step(LEFT, Kill::Before, false);
+    at_every_step(LEFT, Kill::After, true);
 }
 
 #[test]

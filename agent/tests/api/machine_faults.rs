@@ -7,6 +7,7 @@ use mooring_host::{Tree, TreePath};
 use tonic::Code;
 
 use crate::rig::*;
+use crate::switch::Blocks;
 
 #[test]
 fn without_configfs_the_module_is_named_and_the_export_comes_true_when_it_is_there() {
@@ -137,7 +138,7 @@ fn a_teardown_that_was_blocked_finishes_by_itself() {
     node.fake.lio().rmdir(&foreign).unwrap();
     eventually("the volume is gone", || !node.lvs().contains(&v));
     node.assert_nothing_left(&v);
-    assert_eq!(agent.switch.removed(), [(format!("vg0/mooring-{v}"), true)]);
+    assert_eq!(agent.switch.removed(), [(format!("vg0/mooring-{v}"), Blocks::Zeroed)]);
 }
 
 #[test]

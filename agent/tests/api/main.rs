@@ -24,3 +24,4 @@ mod stuck;
 mod switch;
 mod tls;
 mod watching;
+mod wipe;

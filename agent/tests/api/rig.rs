@@ -52,6 +52,17 @@ impl Node {
 
     /// With more lines in its configuration. Without any, nothing is looked at again by itself.
     pub(crate) fn with(lines: &str) -> Self {
+        Self::with_both(lines, "")
+    }
+
+    /// With this in its configuration of the group, on a disk that takes discards.
+    pub(crate) fn with_wipe(wipe: &str) -> Self {
+        let node = Self::with_both("", &format!("wipe = \"{wipe}\"\n"));
+        node.fake.lvm().set_discards("vg0", true);
+        node
+    }
+
+    fn with_both(lines: &str, of_group: &str) -> Self {
         capture_logs();
         let dir = scratch();
         for module in ["target_core_mod", "target_core_iblock", "iscsi_target_mod"] {
@@ -59,7 +70,7 @@ impl Node {
         }
         let resync = if lines.contains("resync_seconds") { "" } else { "resync_seconds = 3600\n" };
         let text = format!(
-            "state_dir = \"{0}/state\"\nrun_dir = \"{0}/run\"\nportals = [\"{PORTAL}\"]\n{resync}{lines}\n[[groups]]\nname = \"vg0\"\n",
+            "state_dir = \"{0}/state\"\nrun_dir = \"{0}/run\"\nportals = [\"{PORTAL}\"]\n{resync}{lines}\n[[groups]]\nname = \"vg0\"\n{of_group}",
             dir.path().display()
         );
         let fake = FakeMachine::new();

@@ -5,6 +5,7 @@ use mooring_host::{Tree, TreePath};
 use tonic::Code;
 
 use crate::rig::*;
+use crate::switch::Blocks;
 
 /// A volume whose revoke hangs in the kernel, known to be stuck.
 fn stuck_volume() -> (Node, Agent, String) {
@@ -146,7 +147,7 @@ fn a_tombstone_of_a_stuck_export_says_what_it_waits_for_and_finishes_by_itself()
     node.fake.release(device(&v));
     eventually("all is gone", || !node.lvs().contains(&v));
     node.assert_nothing_left(&v);
-    assert_eq!(agent.switch.removed(), [(format!("vg0/mooring-{v}"), true)]);
+    assert_eq!(agent.switch.removed(), [(format!("vg0/mooring-{v}"), Blocks::Zeroed)]);
     let status = agent.get(&v).unwrap();
     assert!(status.export.is_none() && status.receipts[0].proven);
 }

@@ -20,6 +20,15 @@ pub(crate) enum Kill {
     After(u64),
 }
 
+/// What all blocks of an LV are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blocks {
+    Zeroed,
+    Discarded,
+    /// Neither: some of them may hold somebody's data.
+    Data,
+}
+
 #[derive(Default)]
 struct State {
     changes: u64,
@@ -30,8 +39,8 @@ struct State {
     pause: Option<String>,
     /// The call that waits.
     paused: Option<String>,
-    /// LVs that were removed, and whether all of each read as zeros then.
-    removed: Vec<(String, bool)>,
+    /// LVs that were removed, and what their blocks were then.
+    removed: Vec<(String, Blocks)>,
     /// Devices that a backstore opened, and whether all of each read as zeros then.
     opened: Vec<(String, bool)>,
 }
@@ -89,7 +98,7 @@ impl Switch {
         self.state().log.clear();
     }
 
-    pub(crate) fn removed(&self) -> Vec<(String, bool)> {
+    pub(crate) fn removed(&self) -> Vec<(String, Blocks)> {
         self.state().removed.clone()
     }
 
@@ -218,8 +227,16 @@ impl Commands for Switch {
         let verb = command.args.first().map(String::as_str).unwrap_or_default();
         if verb == "lvremove" {
             let lv = command.args.last().cloned().unwrap_or_default();
-            let zeroed = self.blocks.is_zeroed(format!("/dev/{lv}"));
-            self.state().removed.push((lv, zeroed));
+            let device = format!("/dev/{lv}");
+            let size = self.blocks.size(Path::new(&device)).ok().flatten().unwrap_or_default();
+            let blocks = if self.blocks.is_zeroed(&device) {
+                Blocks::Zeroed
+            } else if self.blocks.discarded_ranges(&device) == [(0, size)] {
+                Blocks::Discarded
+            } else {
+                Blocks::Data
+            };
+            self.state().removed.push((lv, blocks));
         }
         let changes = !matches!(verb, "vgs" | "lvs");
         self.call(changes, format!("lvm {}", command.args.join(" ")), || self.lvm.run(command))
@@ -233,5 +250,9 @@ impl BlockDevices for Switch {
 
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         self.call(true, format!("zero {}", path.display()), || self.blocks.zero(path, offset, length))
+    }
+
+    fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
+        self.call(true, format!("discard {}", path.display()), || self.blocks.discard(path, offset, length))
     }
 }

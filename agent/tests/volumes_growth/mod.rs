@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use mooring_agent::volumes::{self, Error, Observer, Wanted, apply, report};
+use mooring_agent::volumes::{self, Error, Observer, Wanted, Work, apply, report};
 use mooring_host::fake::FakeMachine;
 use mooring_host::{Command, CommandError, CommandOutput, Commands};
 use mooring_model::{ByteSize, Cure, LV_TAG, Phase};
@@ -112,10 +112,11 @@ fn a_zeroing_that_was_stopped_goes_on_only_on_the_same_lv() {
         begun: Vec<u64>,
     }
     impl Observer for Stops {
-        fn resume(&mut self, uuid: &str) -> u64 {
+        fn resume(&mut self, work: Work, uuid: &str) -> u64 {
+            assert_eq!(work, Work::Zero);
             self.kept.take().filter(|(of, _)| of == uuid).map_or(0, |(_, bytes)| bytes)
         }
-        fn zeroed(&mut self, uuid: &str, bytes: u64) -> ControlFlow<()> {
+        fn done(&mut self, _: Work, uuid: &str, bytes: u64) -> ControlFlow<()> {
             self.begun.push(bytes / MIB);
             self.kept = Some((uuid.to_owned(), bytes));
             if bytes >= self.at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -143,7 +144,7 @@ fn a_zeroing_that_was_stopped_goes_on_only_on_the_same_lv() {
 fn sizes_are_whole_extents_and_progress_is_told() {
     struct Progress(Vec<u64>);
     impl Observer for Progress {
-        fn zeroed(&mut self, _: &str, bytes: u64) -> ControlFlow<()> {
+        fn done(&mut self, _: Work, _: &str, bytes: u64) -> ControlFlow<()> {
             self.0.push(bytes / MIB);
             ControlFlow::Continue(())
         }

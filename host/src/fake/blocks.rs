@@ -1,10 +1,11 @@
-//! The fake machine's block devices. What must never happen: a range counted as zeroed that was not.
+//! The fake machine's block devices. What must never happen: a range counted as zeroed that was not, or that was discarded
+//! since.
 
 use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::state::{Handle, Node};
+use super::state::{Device, Handle, Machine, Node};
 use crate::{BlockDevices, BlockError};
 
 /// Smallest unit of an I/O, in bytes.
@@ -33,6 +34,27 @@ impl FakeBlocks {
         device.map(|device| device.zeroed.iter().map(|(from, to)| (*from, *to)).collect()).unwrap_or_default()
     }
 
+    /// The ranges that were discarded, in bytes: start, end (exclusive).
+    pub fn discarded_ranges(&self, path: impl AsRef<Path>) -> Vec<(u64, u64)> {
+        let machine = self.handle.lock();
+        let device = machine.devices.get(path.as_ref());
+        device
+            .map(|device| device.discarded.iter().map(|(from, to)| (*from, *to)).collect())
+            .unwrap_or_default()
+    }
+
+    /// Somebody's data lies everywhere on it.
+    pub fn fill(&self, path: impl AsRef<Path>) {
+        if let Some(device) = self.handle.lock().devices.get_mut(path.as_ref()) {
+            device.mark_written(0, device.size);
+        }
+    }
+
+    /// Makes every discard fail with this errno, until `None`.
+    pub fn fail_discarding(&self, errno: Option<Errno>) {
+        self.handle.lock().discarding_fails = errno;
+    }
+
     /// Makes every zeroing fail with this errno, until `None`.
     pub fn fail_zeroing(&self, errno: Option<Errno>) {
         self.handle.lock().zeroing_fails = errno;
@@ -49,15 +71,34 @@ impl BlockDevices for FakeBlocks {
     }
 
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
-        let fail = |errno| BlockError { op: "zero", path: path.to_owned(), errno };
+        let fails = |machine: &Machine, _: &Device| machine.zeroing_fails;
+        self.wipe("zero", path, (offset, length), fails, Device::mark_zeroed)
+    }
+
+    fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
+        let fails = |machine: &Machine, device: &Device| {
+            machine.discarding_fails.or((length > 0 && !device.discards).then_some(Errno::EOPNOTSUPP))
+        };
+        self.wipe("discard", path, (offset, length), fails, Device::mark_discarded)
+    }
+}
+
+impl FakeBlocks {
+    /// Does it as the kernel does both: exclusively, in whole sectors, within the device.
+    fn wipe(
+        &self,
+        op: &'static str,
+        path: &Path,
+        (offset, length): (u64, u64),
+        fails: impl Fn(&Machine, &Device) -> Option<Errno>,
+        mark: impl Fn(&mut Device, u64, u64),
+    ) -> Result<(), BlockError> {
+        let fail = |errno| BlockError { op, path: path.to_owned(), errno };
         let mut machine = self.handle.lock();
         while machine.devices.get(path).is_some_and(|device| device.held) {
             machine = self.handle.wait(machine);
         }
-        if let Some(errno) = machine.zeroing_fails {
-            return Err(fail(errno));
-        }
-        let device = machine.devices.get_mut(path).ok_or_else(|| fail(Errno::ENOENT))?;
+        let device = machine.devices.get(path).ok_or_else(|| fail(Errno::ENOENT))?;
         if device.node == Node::File {
             return Err(fail(Errno::ENOTBLK));
         }
@@ -72,7 +113,12 @@ impl BlockDevices for FakeBlocks {
         if !offset.is_multiple_of(SECTOR) || !length.is_multiple_of(SECTOR) {
             return Err(fail(Errno::EINVAL));
         }
-        device.mark_zeroed(offset, end);
+        if let Some(errno) = fails(&machine, device) {
+            return Err(fail(errno));
+        }
+        if let Some(device) = machine.devices.get_mut(path) {
+            mark(device, offset, end);
+        }
         Ok(())
     }
 }

@@ -68,6 +68,8 @@ pub(super) struct Machine {
     pub(super) addresses: Option<BTreeSet<IpAddr>>,
     /// Every zeroing fails with this.
     pub(super) zeroing_fails: Option<nix::errno::Errno>,
+    /// Every discard fails with this.
+    pub(super) discarding_fails: Option<nix::errno::Errno>,
     /// Fibre Channel ports of this machine's adapters.
     pub(super) fc_ports: BTreeSet<(FabricKind, String)>,
     /// Sockets that another program listens on.
@@ -111,8 +113,12 @@ pub(super) struct Device {
     pub(super) claimed: bool,
     /// Opened by something else that we did not make: a mount, a dm table.
     pub(super) busy: bool,
+    /// Its disk takes discards.
+    pub(super) discards: bool,
     /// Byte ranges that read as zeros: start → end, disjoint and not adjacent.
     pub(super) zeroed: BTreeMap<u64, u64>,
+    /// Byte ranges that were discarded, in the same form.
+    pub(super) discarded: BTreeMap<u64, u64>,
     /// Writes of initiators that have reached it.
     pub(super) landed: u64,
 }
@@ -123,38 +129,21 @@ impl Device {
     }
 
     /// Notes that a range reads as zeros.
-    pub(super) fn mark_zeroed(&mut self, mut start: u64, mut end: u64) {
-        if start >= end {
-            return;
-        }
-        let touching: Vec<u64> =
-            self.zeroed.range(..=end).filter(|(_, stop)| **stop >= start).map(|(from, _)| *from).collect();
-        for from in touching {
-            if let Some(stop) = self.zeroed.remove(&from) {
-                start = start.min(from);
-                end = end.max(stop);
-            }
-        }
-        self.zeroed.insert(start, end);
+    pub(super) fn mark_zeroed(&mut self, start: u64, end: u64) {
+        add(&mut self.zeroed, start, end);
+        remove(&mut self.discarded, start, end);
+    }
+
+    /// Notes that a range was discarded: it may read as anything.
+    pub(super) fn mark_discarded(&mut self, start: u64, end: u64) {
+        remove(&mut self.zeroed, start, end);
+        add(&mut self.discarded, start, end);
     }
 
     /// Notes that a range holds data again.
     pub(super) fn mark_written(&mut self, start: u64, end: u64) {
-        let touching: Vec<(u64, u64)> = self
-            .zeroed
-            .range(..end)
-            .filter(|(_, stop)| **stop > start)
-            .map(|(from, stop)| (*from, *stop))
-            .collect();
-        for (from, stop) in touching {
-            self.zeroed.remove(&from);
-            if from < start {
-                self.zeroed.insert(from, start);
-            }
-            if stop > end {
-                self.zeroed.insert(end, stop);
-            }
-        }
+        remove(&mut self.zeroed, start, end);
+        remove(&mut self.discarded, start, end);
     }
 
     /// Whether this range reads as zeros.
@@ -164,5 +153,39 @@ impl Device {
 
     pub(super) fn is_zeroed(&self) -> bool {
         self.reads_zeros(0, self.size)
+    }
+}
+
+/// Adds a range to ranges that are disjoint and not adjacent, and stay so.
+fn add(ranges: &mut BTreeMap<u64, u64>, mut start: u64, mut end: u64) {
+    if start >= end {
+        return;
+    }
+    let touching: Vec<u64> =
+        ranges.range(..=end).filter(|(_, stop)| **stop >= start).map(|(from, _)| *from).collect();
+    for from in touching {
+        if let Some(stop) = ranges.remove(&from) {
+            start = start.min(from);
+            end = end.max(stop);
+        }
+    }
+    ranges.insert(start, end);
+}
+
+/// Takes a range out of such ranges.
+fn remove(ranges: &mut BTreeMap<u64, u64>, start: u64, end: u64) {
+    if start >= end {
+        return;
+    }
+    let touching: Vec<(u64, u64)> =
+        ranges.range(..end).filter(|(_, stop)| **stop > start).map(|(from, stop)| (*from, *stop)).collect();
+    for (from, stop) in touching {
+        ranges.remove(&from);
+        if from < start {
+            ranges.insert(from, start);
+        }
+        if stop > end {
+            ranges.insert(end, stop);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The fake against the facts: sessions, exposure, draining calls, LVM, zeroing.
 
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -439,6 +440,36 @@ fn lvm_refuses_as_the_tool_does() {
     machine.lvm().set_missing(false);
     machine.lvm().set_hanging(true);
     assert!(matches!(machine.lvm().run(&command), Err(crate::CommandError::Timeout { .. })));
+}
+
+#[test]
+fn what_is_discarded_reads_as_anything_and_only_where_the_disk_takes_discards() {
+    let machine = FakeMachine::new();
+    machine.add_vg("vg0", 1 << 30);
+    assert_eq!(lvm(&machine, CREATE).0, 0);
+    let (blocks, device) = (machine.blocks(), Path::new(DEVICE));
+    assert_eq!(blocks.discard(device, 0, 512).unwrap_err().errno, Errno::EOPNOTSUPP);
+    machine.lvm().set_discards("vg0", true);
+    blocks.zero(device, 0, 8 << 20).unwrap();
+    blocks.discard(device, 1 << 20, 1 << 20).unwrap();
+    assert_eq!(blocks.zeroed_ranges(DEVICE), [(0, 1 << 20), (2 << 20, 8 << 20)]);
+    assert_eq!(blocks.discarded_ranges(DEVICE), [(1 << 20, 2 << 20)]);
+    blocks.zero(device, 1 << 20, 512).unwrap();
+    assert_eq!(blocks.discarded_ranges(DEVICE), [((1 << 20) + 512, 2 << 20)]);
+    for (offset, length) in [(0, 16 << 20), (1, 512), (0, 100), (512, u64::MAX)] {
+        assert_eq!(blocks.discard(device, offset, length).unwrap_err().errno, Errno::EINVAL);
+    }
+    export(&machine.lio()).unwrap();
+    assert_eq!(blocks.discard(device, 0, 512).unwrap_err().errno, Errno::EBUSY);
+    let session = machine.login(PORTAL, TARGET, HOST1, CREDENTIALS).unwrap();
+    blocks.fill(DEVICE);
+    machine.write(session, 1).unwrap();
+    assert_eq!((blocks.zeroed_ranges(DEVICE), blocks.discarded_ranges(DEVICE)), (Vec::new(), Vec::new()));
+    // An LV that is made or activated later has the disk below it, too.
+    machine.reboot();
+    assert_eq!(lvm(&machine, "lvremove --yes --force vg0/lv0").0, 0);
+    assert_eq!(lvm(&machine, CREATE).0, 0);
+    blocks.discard(device, 0, 512).unwrap();
 }
 
 #[test]

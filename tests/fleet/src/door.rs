@@ -118,4 +118,8 @@ impl BlockDevices for Door {
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         self.call(|| self.blocks.zero(path, offset, length))
     }
+
+    fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
+        self.call(|| self.blocks.discard(path, offset, length))
+    }
 }

@@ -200,4 +200,8 @@ impl BlockDevices for Switch {
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         self.call(true, || self.blocks.zero(path, offset, length))
     }
+
+    fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
+        self.call(true, || self.blocks.discard(path, offset, length))
+    }
 }

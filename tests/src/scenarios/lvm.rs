@@ -25,8 +25,12 @@ const ROWS: &[(&str, i32, &str)] = &[
         "already exists in volume group \"small\"",
     ),
     ("lvm lvchange --deltag mooring-unzeroed small/none", 5, "Failed to find logical volume \"small/none\""),
-    ("lvm lvremove --yes --force small/none", 5, "Failed to find logical volume \"small/none\""),
-    ("lvm lvremove --yes --force small/there", 5, " in use"),
+    (
+        "lvm lvremove --yes --force --config devices/issue_discards=0 small/none",
+        5,
+        "Failed to find logical volume \"small/none\"",
+    ),
+    ("lvm lvremove --yes --force --config devices/issue_discards=0 small/there", 5, " in use"),
     (
         "lvm lvextend --yes --alloc normal --extents +2 small/there /dev/mapper/smalldisk:0-1",
         5,

@@ -61,6 +61,8 @@ struct Group {
     returned: BTreeSet<u64>,
     /// Free extents that read as zeros, as long as nobody takes them.
     zeros: BTreeSet<u64>,
+    /// Its disk takes discards.
+    discards: bool,
 }
 
 impl Group {
@@ -159,15 +161,16 @@ impl Machine {
     fn set_active(&mut self, vg: &str, lv: &str, active: bool) {
         let path = device_path(vg, lv);
         let minor = self.next_minor;
-        let Some(volume) = self.lvm.groups.get_mut(vg).and_then(|group| group.volumes.get_mut(lv)) else {
-            return;
-        };
+        let Some(group) = self.lvm.groups.get_mut(vg) else { return };
+        let discards = group.discards;
+        let Some(volume) = group.volumes.get_mut(lv) else { return };
         if active && !volume.active {
             let mut device =
                 volume.parked.take().unwrap_or(Device { node: Node::Block, ..Device::default() });
             device.minor = minor;
             device.size = volume.bytes();
             device.read_only = volume.read_only;
+            device.discards = discards;
             self.next_minor += 1;
             self.devices.insert(path, device);
         } else if !active && volume.active {
@@ -203,6 +206,19 @@ impl FakeLvm {
     /// Makes a volume group disappear or come (back) empty.
     pub fn lose_group(&self, vg: &str) {
         self.handle.lock().lvm.groups.remove(vg);
+    }
+
+    /// Whether the disk below a group, and so every LV on it, takes discards. At first it takes none.
+    pub fn set_discards(&self, vg: &str, discards: bool) {
+        let mut machine = self.handle.lock();
+        if let Some(group) = machine.lvm.groups.get_mut(vg) {
+            group.discards = discards;
+        }
+        for (path, device) in &mut machine.devices {
+            if path.starts_with(std::path::Path::new("/dev").join(vg)) {
+                device.discards = discards;
+            }
+        }
     }
 
     /// The program is not installed.
