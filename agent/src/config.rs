@@ -106,10 +106,12 @@ pub struct Group {
     pub reserve: ByteSize,
     /// What a deletion does to the blocks.
     pub wipe: Wipe,
+    /// Discards of initiators are passed through.
+    pub discard: bool,
 }
 
-/// What is done to the blocks of a volume that is deleted, before its LV is removed. Whatever it is, the next volume on them
-/// is zeroed before its first export.
+/// What is done to the blocks of a volume that is deleted, before its LV is removed. Whatever it is, the next volume on
+/// them is zeroed before its first export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wipe {
@@ -261,6 +263,8 @@ struct RawGroup {
     name: Option<Spanned<String>>,
     reserve: Option<Spanned<String>>,
     wipe: Option<Wipe>,
+    #[serde(default)]
+    discard: bool,
 }
 
 fn tls(file: &File<'_>, tls: &Spanned<RawTls>) -> Result<Tls, ConfigError> {
@@ -394,7 +398,7 @@ fn group(file: &File<'_>, entry: &Spanned<RawGroup>) -> Result<(Range<usize>, Gr
         None => ByteSize(0),
         Some(text) => file.value(text, "groups.reserve")?,
     };
-    Ok((text.span(), Group { name, reserve, wipe: raw.wipe.unwrap_or_default() }))
+    Ok((text.span(), Group { name, reserve, wipe: raw.wipe.unwrap_or_default(), discard: raw.discard }))
 }
 
 #[cfg(test)]
@@ -432,7 +436,8 @@ mod tests {
         let config = Config::parse(SMALLEST, "agent.toml").unwrap();
         assert_eq!(config.listen, ["unix:/run/mooring/agent.sock".parse().unwrap()]);
         assert_eq!(config.answer_deadline_ms, 5000);
-        let group = Group { name: "vg0".parse().unwrap(), reserve: ByteSize(0), wipe: Wipe::Zero };
+        let group =
+            Group { name: "vg0".parse().unwrap(), reserve: ByteSize(0), wipe: Wipe::Zero, discard: false };
         assert_eq!(config.groups, [group]);
         let moved = Config::parse(&format!("run_dir = \"/tmp/a\"\n{SMALLEST}"), "agent.toml").unwrap();
         assert_eq!(moved.listen, ["unix:/tmp/a/agent.sock".parse().unwrap()]);
@@ -514,7 +519,7 @@ mod tests {
         let text = format!("{SMALLEST}resrve = \"1GiB\"\n");
         assert_eq!(
             Config::parse(&text, "agent.toml").unwrap_err().to_string(),
-            "agent.toml line 4: unknown key `resrve`; known keys: `name`, `reserve`, `wipe`"
+            "agent.toml line 4: unknown key `resrve`; known keys: `name`, `reserve`, `wipe`, `discard`"
         );
     }
 
@@ -588,6 +593,19 @@ mod tests {
             groups.iter().map(|group| group.wipe).collect::<Vec<_>>(),
             [Wipe::None, Wipe::Discard, Wipe::Zero]
         );
+    }
+
+    #[test]
+    fn discards_are_passed_through_only_by_choice() {
+        let of = |line: &str| {
+            Config::parse(&format!("{SMALLEST}{line}"), "agent.toml").map(|config| config.groups[0].discard)
+        };
+        assert_eq!(
+            (of("").unwrap(), of("discard = false").unwrap(), of("discard = true").unwrap()),
+            (false, false, true)
+        );
+        let error = of("discard = \"yes\"").unwrap_err().to_string();
+        assert_eq!(error, "agent.toml line 4: invalid type: string \"yes\", expected a boolean");
     }
 
     #[test]

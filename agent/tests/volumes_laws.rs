@@ -42,8 +42,8 @@ fn groups() -> Vec<Group> {
 
 fn groups_with([zeroth, first]: [Wipe; 2]) -> Vec<Group> {
     vec![
-        Group { name: "vg0".parse().unwrap(), reserve: ByteSize(16 * MIB), wipe: zeroth },
-        Group { name: "vg1".parse().unwrap(), reserve: ByteSize(0), wipe: first },
+        Group { name: "vg0".parse().unwrap(), reserve: ByteSize(16 * MIB), wipe: zeroth, discard: false },
+        Group { name: "vg1".parse().unwrap(), reserve: ByteSize(0), wipe: first, discard: false },
     ]
 }
 

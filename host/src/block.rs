@@ -1,15 +1,16 @@
-//! Block devices: size, zeroing, discarding.
+//! Block devices: size, zeroing, discarding, and whether they can discard.
 //!
 //! What must never happen: zeros or a discard on a device that something else holds (a LUN, a mount): both open it
 //! exclusively.
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::libc::O_EXCL;
+use nix::sys::stat::{major, minor};
 
 use crate::sys;
 
@@ -29,13 +30,16 @@ pub struct BlockError {
 pub trait BlockDevices: Send + Sync {
     /// The device's size in bytes; `None` when there is no such node.
     fn size(&self, path: &Path) -> Result<Option<u64>, BlockError>;
+    /// Whether the device takes discards (`queue/discard_max_bytes` is above 0). `false` when there is no such node.
+    fn discards(&self, path: &Path) -> Result<bool, BlockError>;
     /// Makes `length` bytes from `offset` read as zeros, durably (`BLKZEROOUT`, which may offload to the disk, then a
     /// flush). Both are multiples of the logical block size (512 at least), else EINVAL; EBUSY when something holds the
     /// device exclusively: a LUN, a mount, device-mapper. Nothing is done for a length of 0.
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError>;
-    /// Tells the disk that nobody needs `length` bytes from `offset` any more (`BLKDISCARD`). **They may read as anything
-    /// afterwards**, also as what they held before: a disk may do nothing, and round to its own units. EOPNOTSUPP when the
-    /// device takes no discards (`queue/discard_max_bytes` is 0); else it fails as [`zero`](Self::zero) does.
+    /// Tells the disk that nobody needs `length` bytes from `offset` any more (`BLKDISCARD`). **They may read as
+    /// anything afterwards**, also as what they held before: a disk may do nothing, and round to its own units.
+    /// EOPNOTSUPP when the device takes no discards (`queue/discard_max_bytes` is 0); else it fails as
+    /// [`zero`](Self::zero) does.
     fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError>;
 }
 
@@ -57,6 +61,22 @@ impl BlockDevices for KernelBlocks {
             Ok(size) => Ok(Some(size)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("size of", path, &error)),
+        }
+    }
+
+    fn discards(&self, path: &Path) -> Result<bool, BlockError> {
+        let discards = || -> io::Result<bool> {
+            let meta = std::fs::metadata(path)?;
+            if !meta.file_type().is_block_device() {
+                return Err(Errno::ENOTBLK.into());
+            }
+            let number = meta.rdev();
+            let queue = format!("/sys/dev/block/{}:{}/queue/discard_max_bytes", major(number), minor(number));
+            Ok(std::fs::read_to_string(queue)?.trim() != "0")
+        };
+        match discards() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            answer => answer.map_err(|error| failed("look for discards of", path, &error)),
         }
     }
 
@@ -96,7 +116,7 @@ mod tests {
     #[test]
     fn a_missing_node_has_no_size_and_cannot_be_wiped() {
         let path = Path::new("/dev/no-such-device");
-        assert_eq!(KernelBlocks.size(path).unwrap(), None);
+        assert_eq!((KernelBlocks.size(path).unwrap(), KernelBlocks.discards(path).unwrap()), (None, false));
         let error = KernelBlocks.zero(path, 0, 512).unwrap_err();
         assert_eq!(error.errno, Errno::ENOENT);
         assert_eq!(error.to_string(), "zero /dev/no-such-device: No such file or directory (ENOENT)");
@@ -110,6 +130,7 @@ mod tests {
         std::fs::write(file.path(), [7; 4096]).unwrap();
         for path in [file.path(), Path::new("/dev/null"), Path::new("/tmp")] {
             assert_eq!(KernelBlocks.size(path).unwrap_err().errno, Errno::ENOTBLK);
+            assert_eq!(KernelBlocks.discards(path).unwrap_err().errno, Errno::ENOTBLK);
             assert_eq!(KernelBlocks.zero(path, 0, 512).unwrap_err().errno, Errno::ENOTBLK);
             assert_eq!(KernelBlocks.discard(path, 0, 512).unwrap_err().errno, Errno::ENOTBLK);
         }

@@ -56,7 +56,7 @@ impl<'a> Exports<'a> {
     /// The backstore that is wanted, if a fabric needs it now.
     fn backing(&self) -> Option<Backing<'a>> {
         let iscsi = self.iscsi.and_then(|(wanted, _)| match wanted {
-            Wanted::Present { names, device, .. } => Some((names, device.as_path())),
+            Wanted::Present { names, device, .. } => Some((names, device)),
             Wanted::Absent { .. } => None,
         });
         let fc = || self.fc.iter().find_map(|(wanted, view)| fc::needs_backstore(wanted, view));
@@ -65,7 +65,8 @@ impl<'a> Exports<'a> {
         let over_fc: usize = self.fc.iter().map(|(wanted, view)| view.linked(wanted.names())).sum();
         Some(Backing {
             names,
-            device,
+            device: &device.path,
+            discards: device.discards,
             seen: self.seen().0,
             linked: over_iscsi.is_some() || over_fc > 0,
             initiators: over_iscsi.unwrap_or_default() + over_fc,

@@ -35,7 +35,7 @@ pub use info::{BackstoreInfo, SessionInfo, parse_backstore, parse_sessions};
 pub use live::{Live, count_sessions, read_live, read_sessions_of, read_window};
 pub use narrow::{Known, Narrow};
 pub use op::{Op, Value, drains};
-pub use plan::{Wanted, plan};
+pub use plan::{Device, Wanted, plan};
 pub use report::{ExportFacts, report, report_planned};
 pub use view::{
     AclAuth, AclView, BackstoreView, Credentials, ExportView, HbaFolder, Link, LunView, MappedLun,

@@ -87,7 +87,8 @@ pub enum Op {
         /// The text, without its final newline.
         value: String,
     },
-    /// Writes a hint that the kernel may find out of range for this device; then its own value stands.
+    /// Writes a hint that the kernel may find out of range for this device (EINVAL), or that the device cannot follow
+    /// (ENOSYS); then the kernel's own value stands.
     Advise {
         /// The attribute.
         path: TreePath,

@@ -38,6 +38,22 @@ use crate::layout::{self, TPG_ATTRIBS};
 use crate::op::{Op, Value};
 use crate::view::{AclView, ExportView, TpgView};
 
+/// The block device behind an export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its node.
+    pub path: PathBuf,
+    /// Initiators may discard blocks of it. Said to a backstore when it is made, and never while it is exported.
+    pub discards: bool,
+}
+
+impl<T: Into<PathBuf>> From<T> for Device {
+    /// Without discards.
+    fn from(path: T) -> Self {
+        Self { path: path.into(), discards: false }
+    }
+}
+
 /// One export as it is wanted, with every name filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
@@ -46,7 +62,7 @@ pub enum Wanted {
         /// Its names.
         names: ExportNames,
         /// The block device behind it.
-        device: PathBuf,
+        device: Device,
         /// Where it listens.
         portals: Vec<Portal>,
         /// Who reaches it. An initiator that is not here is revoked.

@@ -84,7 +84,7 @@ fn cost_does_not_depend_on_other_exports() {
     assert_eq!(
         alone,
         [
-            ("first grant", 4, 25),
+            ("first grant", 4, 26),
             ("further grant", 23, 6),
             ("nothing to do, two grants", 31, 0),
             ("mode change", 31, 1),
@@ -191,7 +191,7 @@ fn cost_does_not_depend_on_other_volumes_of_the_port() {
     assert_eq!(
         alone,
         [
-            ("first grant", 8, 13),
+            ("first grant", 8, 14),
             ("further grant, read-only", 13, 9),
             ("nothing to do, two grants", 12, 0),
             ("mode change", 12, 1),

@@ -80,11 +80,12 @@ fn read_wish(text: &str) -> Wanted {
 }
 
 /// What of the attributes a reader wants to see.
-const SHOWN: [&str; 15] = [
+const SHOWN: [&str; 16] = [
     "enable",
     "udev_path",
     "vpd_unit_serial",
     "optimal_sectors",
+    "emulate_tpu",
     "generate_node_acls",
     "authentication",
     "prod_mode_write_protect",

@@ -4,13 +4,14 @@
 //! receipt proven before the kernel's draining call has returned; a pass of one volume beside another pass of it.
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mooring_model::{
     Chain, Cure, ExportReport, ExportSpec, FcPortReport, Generation, Initiator, Phase, Plan, Problem, Proof,
-    Step, VolumeId, VolumeReport, VolumeSpec,
+    Step, VgName, VolumeId, VolumeReport, VolumeSpec,
 };
-use mooring_targets::{ExportFacts, ExportView, Op, Wanted, fc};
+use mooring_targets::{Device, ExportFacts, ExportView, Op, Wanted, fc};
 use tokio::time::Instant;
 
 use super::cell::{Cell, End, Wish, WishKind};
@@ -282,10 +283,22 @@ impl Engine {
                 let group = volume.and_then(Wish::spec)?.group.clone();
                 let names = spec.identity.names(cell.id, prefix);
                 let portals = self.portals_of(spec).to_vec();
-                let device = volumes::device_path(group.as_str(), &names.lv);
+                let device = self.backing_device(&group, volumes::device_path(group.as_str(), &names.lv));
                 Some(Wanted::Present { names, device, portals, grants: spec.grants.clone() })
             }
         }
+    }
+
+    /// The device of an LV, and whether discards are passed through to it: where the configuration says so of its group, and
+    /// the device takes them. Which one counts is seen when the backstore is made.
+    fn backing_device(&self, group: &VgName, path: PathBuf) -> Device {
+        let asked = self.shared.config.group(group).is_some_and(|group| group.discard);
+        let discards = asked
+            && self.shared.machine.blocks.discards(&path).unwrap_or_else(|error| {
+                tracing::debug!(%error, "no discards are passed through");
+                false
+            });
+        Device { path, discards }
     }
 
     /// Makes the export true. With `usable` the LV is known to be ready; without it only what the kernel serves already is

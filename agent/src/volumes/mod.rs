@@ -6,8 +6,9 @@
 //! any step needs no memory: look again, plan again. What a volume grows by is such an LV, too, until it is zeroed. What a
 //! deletion does to the blocks is the group's configuration; the next volume on them is zeroed all the same.
 //!
-//! What must never happen here: an LV removed that was not doomed; an LV zeroed or discarded that does not carry the tag; a usable LV
-//! that still shows somebody's old blocks, or is extended by such; a name on a command line that the model has not made.
+//! What must never happen here: an LV removed that was not doomed; an LV zeroed or discarded that does not carry the tag; a
+//! usable LV that still shows somebody's old blocks, or is extended by such; a name on a command line that the model has
+//! not made.
 
 mod apply;
 mod error;

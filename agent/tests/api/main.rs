@@ -9,6 +9,7 @@ mod attach;
 mod capabilities;
 mod concurrency;
 mod crash;
+mod discard;
 mod fencing;
 mod fibre_channel;
 mod grow;

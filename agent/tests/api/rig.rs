@@ -55,9 +55,14 @@ impl Node {
         Self::with_both(lines, "")
     }
 
-    /// With this in its configuration of the group, on a disk that takes discards.
+    /// The same, of what its deletions do.
     pub(crate) fn with_wipe(wipe: &str) -> Self {
-        let node = Self::with_both("", &format!("wipe = \"{wipe}\"\n"));
+        Self::with_group(&format!("wipe = \"{wipe}\"\n"))
+    }
+
+    /// With these lines in its configuration of the group, on a disk that takes discards.
+    pub(crate) fn with_group(lines: &str) -> Self {
+        let node = Self::with_both("", lines);
         node.fake.lvm().set_discards("vg0", true);
         node
     }

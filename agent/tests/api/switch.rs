@@ -248,6 +248,10 @@ impl BlockDevices for Switch {
         self.call(false, format!("size {}", path.display()), || self.blocks.size(path))
     }
 
+    fn discards(&self, path: &Path) -> Result<bool, BlockError> {
+        self.call(false, format!("discards {}", path.display()), || self.blocks.discards(path))
+    }
+
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         self.call(true, format!("zero {}", path.display()), || self.blocks.zero(path, offset, length))
     }

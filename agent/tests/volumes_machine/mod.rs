@@ -99,6 +99,10 @@ impl BlockDevices for Machine {
         self.fake.blocks().size(path)
     }
 
+    fn discards(&self, path: &Path) -> Result<bool, BlockError> {
+        self.fake.blocks().discards(path)
+    }
+
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         self.rule(length <= ZERO_CHUNK, "a large chunk".to_owned());
         self.wiping("zero", path, || self.fake.blocks().zero(path, offset, length))

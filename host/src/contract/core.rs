@@ -18,6 +18,15 @@ fn status(s: &Script<'_>, store: &TreePath) -> Result<Answer, TreeError> {
     Ok(Ok(info.split_whitespace().nth(1).unwrap_or_default().to_owned()))
 }
 
+/// A backstore that has a device open which takes no discards.
+fn without_discards(s: &Script<'_>) -> Result<TreePath, TreeError> {
+    let store = s.bare_store()?;
+    let device = s.env.no_discards_device.as_deref().unwrap_or(&s.env.device);
+    s.write(&store.join("control"), control(device))?;
+    s.write(&store.join("enable"), 1)?;
+    Ok(store)
+}
+
 pub(super) const ROWS: &[Row] = &[
     Row::fails("mkdir core/nosuch_0", Errno::EINVAL, |s| s.try_mkdir(&core("nosuch_0"))),
     Row::fails("mkdir core/iblock", Errno::EINVAL, |s| s.try_mkdir(&core("iblock"))),
@@ -189,6 +198,37 @@ pub(super) const ROWS: &[Row] = &[
     Row::fails("a device's flag with a blank before it", Errno::EINVAL, |s| {
         s.try_write(&s.store()?.join("attrib").join("emulate_tpu"), " 1")
     }),
+    Row::reads("emulate_tpu=1 before export", "1\n", |s| {
+        s.write_read(&s.store()?.join("attrib").join("emulate_tpu"), 1)
+    }),
+    Row::ok("emulate_tpu=1 while exported", |s| {
+        let [store, ..] = s.export()?;
+        s.try_write(&store.join("attrib").join("emulate_tpu"), 1)
+    }),
+    Row::reads("emulate_tpu makes nothing of emulate_tpws", "0\n", |s| {
+        let attrib = s.store()?.join("attrib");
+        s.write(&attrib.join("emulate_tpu"), 1)?;
+        s.try_read(&attrib.join("emulate_tpws"))
+    }),
+    Row::reads("unmap_zeroes_data of an enabled backstore", "0\n", |s| {
+        s.try_read(&s.store()?.join("attrib").join("unmap_zeroes_data"))
+    }),
+    Row::fails("unmap_zeroes_data=1 while exported", Errno::EINVAL, |s| {
+        let [store, ..] = s.export()?;
+        s.try_write(&store.join("attrib").join("unmap_zeroes_data"), 1)
+    }),
+    Row::fails("emulate_tpu=1 on a device without discards", Errno::ENOSYS, |s| {
+        s.try_write(&without_discards(s)?.join("attrib").join("emulate_tpu"), 1)
+    })
+    .on_device_without_discards(),
+    Row::fails("emulate_tpws=1 on a device without discards", Errno::ENOSYS, |s| {
+        s.try_write(&without_discards(s)?.join("attrib").join("emulate_tpws"), 1)
+    })
+    .on_device_without_discards(),
+    Row::reads("emulate_tpu=0 on a device without discards", "0\n", |s| {
+        s.write_read(&without_discards(s)?.join("attrib").join("emulate_tpu"), 0)
+    })
+    .on_device_without_discards(),
     Row::fails("enable on a read-only device", Errno::EACCES, |s| {
         let store = s.bare_store()?;
         s.write(&store.join("control"), control(s.env.read_only_device.as_deref().unwrap_or(&s.env.device)))?;

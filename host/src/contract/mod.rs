@@ -31,6 +31,9 @@ pub struct Env {
     pub device2: PathBuf,
     /// A read-only one (`lvchange -pr`); rows that need it are skipped without.
     pub read_only_device: Option<PathBuf>,
+    /// One that takes no discards (0 in its `queue/discard_max_bytes`); rows that need it are skipped without. The others
+    /// take discards.
+    pub no_discards_device: Option<PathBuf>,
     /// A regular file.
     pub regular_file: PathBuf,
     /// A path in an existing folder where nothing stands; a fileio backstore makes a file of 1 MiB there.
@@ -64,6 +67,30 @@ pub type Answer = Result<String, Errno>;
 /// Prepares and acts. An `Err` is a preparation that failed.
 pub type Act = fn(&Script<'_>) -> Result<Answer, TreeError>;
 
+/// A device that a row needs and a machine may not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// None.
+    Nothing,
+    /// [`Env::read_only_device`]
+    ReadOnly,
+    /// [`Env::no_discards_device`]
+    NoDiscards,
+}
+
+impl Needs {
+    /// What is missing, if so.
+    fn missing(self, env: &Env) -> Option<&'static str> {
+        match self {
+            Self::ReadOnly if env.read_only_device.is_none() => Some("no read-only device was given"),
+            Self::NoDiscards if env.no_discards_device.is_none() => {
+                Some("no device without discards was given")
+            }
+            Self::Nothing | Self::ReadOnly | Self::NoDiscards => None,
+        }
+    }
+}
+
 /// One row of the contract.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
@@ -73,13 +100,13 @@ pub struct Row {
     pub act: Act,
     /// What Linux 6.1 and 6.12 answer.
     pub expected: Expected,
-    /// Needs [`Env::read_only_device`].
-    pub needs_read_only: bool,
+    /// What it needs beside the two devices.
+    pub needs: Needs,
 }
 
 impl Row {
     const fn new(name: &'static str, expected: Expected, act: Act) -> Self {
-        Self { name, act, expected, needs_read_only: false }
+        Self { name, act, expected, needs: Needs::Nothing }
     }
 
     const fn ok(name: &'static str, act: Act) -> Self {
@@ -95,7 +122,11 @@ impl Row {
     }
 
     const fn on_read_only_device(self) -> Self {
-        Self { needs_read_only: true, ..self }
+        Self { needs: Needs::ReadOnly, ..self }
+    }
+
+    const fn on_device_without_discards(self) -> Self {
+        Self { needs: Needs::NoDiscards, ..self }
     }
 }
 
@@ -151,8 +182,8 @@ pub fn run_fc(tree: &dyn Tree, env: &Env) -> Vec<Outcome> {
 fn run_row(row: &Row, tree: &dyn Tree, env: &Env) -> Outcome {
     let outcome =
         |got, ok, skipped| Outcome { name: row.name, expected: row.expected.to_string(), got, ok, skipped };
-    if row.needs_read_only && env.read_only_device.is_none() {
-        return outcome(String::new(), false, Some("no read-only device was given".to_owned()));
+    if let Some(missing) = row.needs.missing(env) {
+        return outcome(String::new(), false, Some(missing.to_owned()));
     }
     let script = Script::new(tree, env);
     let answer = (row.act)(&script);

@@ -6,15 +6,17 @@ use crate::fake::{FakeMachine, Faulty};
 
 fn machine() -> (FakeMachine, Env) {
     let machine = FakeMachine::new();
-    for device in ["/dev/vg0/a", "/dev/vg0/b", "/dev/vg0/ro"] {
+    for device in ["/dev/vg0/a", "/dev/vg0/b", "/dev/vg0/ro", "/dev/vg0/hdd"] {
         machine.add_device(device, 1 << 30);
     }
+    machine.set_discards("/dev/vg0/hdd", false);
     machine.set_read_only("/dev/vg0/ro", true);
     machine.add_file("/etc/passwd", 512);
     let env = Env {
         device: "/dev/vg0/a".into(),
         device2: "/dev/vg0/b".into(),
         read_only_device: Some("/dev/vg0/ro".into()),
+        no_discards_device: Some("/dev/vg0/hdd".into()),
         regular_file: "/etc/passwd".into(),
         new_file: "/var/tmp/mooring-contract-file".into(),
     };
@@ -46,16 +48,16 @@ fn row_names_are_unique_and_the_rows_many() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), count);
-    assert!(count >= 178, "{count}");
+    assert!(count >= 186, "{count}");
 }
 
 #[test]
-fn without_a_read_only_device_its_rows_are_skipped_and_not_ok() {
+fn without_the_devices_that_they_need_rows_are_skipped_and_not_ok() {
     let (machine, env) = machine();
-    let env = Env { read_only_device: None, ..env };
+    let env = Env { read_only_device: None, no_discards_device: None, ..env };
     let skipped: Vec<_> =
         run(&machine.lio(), &env).into_iter().filter(|outcome| outcome.skipped.is_some()).collect();
-    assert_eq!(skipped.len(), rows().iter().filter(|row| row.needs_read_only).count());
+    assert_eq!(skipped.len(), rows().iter().filter(|row| row.needs != Needs::Nothing).count());
     assert!(skipped.iter().all(|outcome| !outcome.ok));
 }
 

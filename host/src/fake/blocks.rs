@@ -70,6 +70,17 @@ impl BlockDevices for FakeBlocks {
         }
     }
 
+    fn discards(&self, path: &Path) -> Result<bool, BlockError> {
+        match self.handle.lock().devices.get(path) {
+            None => Ok(false),
+            Some(device) if device.node == Node::Block => Ok(device.discards),
+            Some(_) => {
+                let op = "look for discards of";
+                Err(BlockError { op, path: path.to_owned(), errno: Errno::ENOTBLK })
+            }
+        }
+    }
+
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         let fails = |machine: &Machine, _: &Device| machine.zeroing_fails;
         self.wipe("zero", path, (offset, length), fails, Device::mark_zeroed)

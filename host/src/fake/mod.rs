@@ -84,6 +84,14 @@ impl FakeMachine {
         }
     }
 
+    /// Whether a device takes discards. At first one that was added does, and an LV does as its group
+    /// ([`FakeLvm::set_discards`]).
+    pub fn set_discards(&self, path: impl AsRef<Path>, discards: bool) {
+        if let Some(device) = self.handle.lock().devices.get_mut(path.as_ref()) {
+            device.discards = discards;
+        }
+    }
+
     /// Makes something other than LIO hold a device (a mount, a dm table), or let it go.
     pub fn set_busy(&self, path: impl AsRef<Path>, busy: bool) {
         if let Some(device) = self.handle.lock().devices.get_mut(path.as_ref()) {

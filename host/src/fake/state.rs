@@ -88,7 +88,8 @@ impl Machine {
     pub(super) fn add_device(&mut self, path: &Path, node: Node, size: u64) {
         let minor = self.next_minor;
         self.next_minor += 1;
-        self.devices.insert(path.to_owned(), Device { node, size, minor, ..Device::default() });
+        let discards = node == Node::Block;
+        self.devices.insert(path.to_owned(), Device { node, size, minor, discards, ..Device::default() });
     }
 }
 

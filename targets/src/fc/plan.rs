@@ -15,7 +15,6 @@
 //! read-only nexus without the expectation before it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 
 use mooring_host::TreePath;
 use mooring_model::{
@@ -29,7 +28,7 @@ use super::view::{AclSeen, GroupView, NexusView, Place, View};
 use crate::exports::{Exports, plan_exports};
 use crate::layout::{LINK, backstore};
 use crate::op::Op;
-use crate::plan::{Part, foreign, write_plain, write_protect};
+use crate::plan::{Device, Part, foreign, write_plain, write_protect};
 
 /// One volume's export over one port as it is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +38,7 @@ pub enum Wanted {
         /// Its backstore and its port.
         names: FcNames,
         /// The block device behind it.
-        device: PathBuf,
+        device: Device,
         /// Who reaches it.
         grants: Vec<FcGrant>,
     },
@@ -107,11 +106,11 @@ pub fn drains(step: &Step<Op>) -> Option<Drained> {
 }
 
 /// The backstore that the export is to show, if it can show one.
-pub(crate) fn needs_backstore<'a>(wanted: &'a Wanted, view: &View) -> Option<(&'a ExportNames, &'a Path)> {
+pub(crate) fn needs_backstore<'a>(wanted: &'a Wanted, view: &View) -> Option<(&'a ExportNames, &'a Device)> {
     let Wanted::Present { names, device, grants } = wanted else { return None };
     let left = left(wanted, view);
     let free = |grant| obstacle(names, Place::of(grant), &left).is_none();
-    grants.iter().any(free).then_some((&names.export, device.as_path()))
+    grants.iter().any(free).then_some((&names.export, device))
 }
 
 /// The part of one port. `open`: nothing of the backstore is in the way.

@@ -22,6 +22,8 @@ const DEVICE_BYTES_MAX: usize = 511;
 pub(crate) struct Backing<'a> {
     pub(crate) names: &'a ExportNames,
     pub(crate) device: &'a Path,
+    /// Initiators may discard blocks of it.
+    pub(crate) discards: bool,
     pub(crate) seen: Option<&'a BackstoreView>,
     /// A LUN of ours shows the backstore under our name: then the whole export was wired by us.
     pub(crate) linked: bool,
@@ -129,6 +131,16 @@ impl Backing<'_> {
         let path: TreePath = layout::backstore(self.names).join("attrib").join("optimal_sectors");
         let why = "device-mapper claims a transfer size that initiators reject; cannot change once exported";
         plan.step(Op::Advise { path, value: OPTIMAL_SECTORS.into() }, why);
+        // Never emulate_tpws: a WRITE SAME with UNMAP promises what a discard does not keep (decision 31).
+        let path = layout::backstore(self.names).join("attrib").join("emulate_tpu");
+        if self.discards {
+            plan.step(
+                Op::Advise { path, value: "1".into() },
+                "discards are passed through, where the device takes them",
+            );
+        } else {
+            plan.step(write_plain(path, "0"), "discards are not passed through");
+        }
     }
 }
 

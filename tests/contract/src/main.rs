@@ -30,6 +30,9 @@ struct Options {
     /// A read-only one; rows that need it count as failed without
     #[arg(long)]
     read_only_device: Option<PathBuf>,
+    /// One that takes no discards; rows that need it count as failed without. The others take discards
+    #[arg(long)]
+    no_discards_device: Option<PathBuf>,
     /// A regular file
     #[arg(long, default_value = "/etc/passwd")]
     regular_file: PathBuf,
@@ -60,6 +63,7 @@ fn main() -> Result<ExitCode> {
         device: options.device.clone().context("--device is missing")?,
         device2: options.device2.clone().context("--device2 is missing")?,
         read_only_device: options.read_only_device.clone(),
+        no_discards_device: options.no_discards_device.clone(),
         regular_file: options.regular_file.clone(),
         new_file: options.new_file.clone(),
     };
@@ -150,6 +154,7 @@ mod tests {
             device: "/dev/a".into(),
             device2: "/dev/b".into(),
             read_only_device: None,
+            no_discards_device: None,
             regular_file: "/etc/passwd".into(),
             new_file: "/nonexistent/mooring-contract-file".into(),
         };

@@ -115,6 +115,10 @@ impl BlockDevices for Door {
         self.call(|| self.blocks.size(path))
     }
 
+    fn discards(&self, path: &Path) -> Result<bool, BlockError> {
+        self.call(|| self.blocks.discards(path))
+    }
+
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         self.call(|| self.blocks.zero(path, offset, length))
     }

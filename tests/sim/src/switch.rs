@@ -197,6 +197,10 @@ impl BlockDevices for Switch {
         self.call(false, || self.blocks.size(path))
     }
 
+    fn discards(&self, path: &Path) -> Result<bool, BlockError> {
+        self.call(false, || self.blocks.discards(path))
+    }
+
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         self.call(true, || self.blocks.zero(path, offset, length))
     }

@@ -23,12 +23,15 @@ fn run(programs: &Programs, kernel: Kernel) -> Result<()> {
     let [device, ..] = disks.as_slice() else { bail!("the storage VM has no data disk") };
     storage.sh(&format!("mkdir -p {BIN} /var/target/pr; truncate -s 1M /var/file"))?.ok()?;
     storage.push(&programs.path("mooring-contract")?, &format!("{BIN}/mooring-contract"), 0o755)?;
-    // Rows about read-only devices need one: a linear mapping that refuses writes.
+    // Rows about read-only devices need one: a linear mapping that refuses writes. Those about devices without discards
+    // need one whose limit an administrator has set to 0.
     storage
         .sh(&format!(
             "modprobe -a dm-mod target_core_mod target_core_iblock target_core_file iscsi_target_mod; \
              echo 0 8192 linear {device} 0 | dmsetup create spare; echo 0 8192 linear {device} 8192 | dmsetup create ro --readonly; \
-             echo 0 8192 linear {device} 16384 | dmsetup create main; udevadm settle"
+             echo 0 8192 linear {device} 16384 | dmsetup create main; \
+             echo 0 8192 linear {device} 24576 | dmsetup create plain; udevadm settle; \
+             echo 0 > /sys/block/$(basename $(readlink -f /dev/mapper/plain))/queue/discard_max_bytes"
         ))?
         .ok()?;
     let release = storage.run(&["uname", "-r"])?.ok()?.line().to_owned();
@@ -38,6 +41,7 @@ fn run(programs: &Programs, kernel: Kernel) -> Result<()> {
         argv.extend(
             ["--read-only-device", "/dev/mapper/ro", "--regular-file", "/var/file"].map(str::to_owned),
         );
+        argv.extend(["--no-discards-device", "/dev/mapper/plain"].map(str::to_owned));
         argv.extend(more.iter().map(|&word| word.to_owned()));
         let out = storage.command(argv).timeout(Duration::from_mins(3)).run()?;
         // Every row counts: what failed is printed before the error.

@@ -99,6 +99,7 @@ impl Machine {
             }
             // Reservations are not modelled; the restore of APTPL metadata is taken as the kernel takes it.
             ("pr", "res_aptpl_metadata") if self.lio.exports(key).is_empty() => Ok(()),
+            ("attrib", "emulate_tpu" | "emulate_tpws") => self.put_provisioning(key, name, value),
             ("attrib", "emulate_rest_reord") => match super::number(value)? {
                 0 => Ok(()),
                 1 => Err(Errno::ENOSYS),
@@ -106,6 +107,24 @@ impl Machine {
             },
             _ => Err(Errno::EINVAL),
         }
+    }
+
+    /// Whether initiators may unmap: only what lies on a device that takes discards.
+    fn put_provisioning(&mut self, key: &StoreKey, name: &str, value: &[u8]) -> Result<(), Errno> {
+        let on = super::flag(value)?;
+        if on && !self.discards(key) {
+            return Err(Errno::ENOSYS);
+        }
+        let store = self.lio.store_mut(key).ok_or(Errno::ENOENT)?;
+        store.values.set("attrib", name, if on { "1" } else { "0" });
+        Ok(())
+    }
+
+    /// Whether the device that a backstore has open takes discards.
+    pub(super) fn discards(&self, key: &StoreKey) -> bool {
+        let open = self.lio.store(key).and_then(|store| store.open.as_ref());
+        let device = open.and_then(|open| self.devices.get(open.device.as_ref()?));
+        device.is_some_and(|device| device.discards)
     }
 
     /// `control`: comma-separated `key=value`; unknown keys are accepted and ignored.

@@ -465,11 +465,7 @@ fn judge(rule: &Rule, value: &[u8], exported: bool) -> Result<Option<Vec<u8>>, E
             flag @ 0..=1 => Ok(Some(flag.to_string().into_bytes())),
             _ => Err(Errno::EINVAL),
         },
-        Rule::Bool => match line {
-            [b'y' | b'Y' | b'1', ..] | [b'o' | b'O', b'n' | b'N', ..] => Ok(Some(b"1".to_vec())),
-            [b'n' | b'N' | b'0', ..] | [b'o' | b'O', b'f' | b'F', ..] => Ok(Some(b"0".to_vec())),
-            _ => Err(Errno::EINVAL),
-        },
+        Rule::Bool => Ok(Some(if flag(value)? { b"1" } else { b"0" }.to_vec())),
         Rule::Range(least, most) => match number(value)? {
             n if n < *least || n > *most => Err(Errno::EINVAL),
             n => Ok(Some(n.to_string().into_bytes())),
@@ -480,6 +476,15 @@ fn judge(rule: &Rule, value: &[u8], exported: bool) -> Result<Option<Vec<u8>>, E
         }
         Rule::Unexported(_) if exported => Err(Errno::EINVAL),
         Rule::Unexported(inner) => judge(inner, value, exported),
+    }
+}
+
+/// A yes or no as `kstrtobool` takes it: by its first characters.
+fn flag(value: &[u8]) -> Result<bool, Errno> {
+    match value.strip_suffix(b"\n").unwrap_or(value) {
+        [b'y' | b'Y' | b'1', ..] | [b'o' | b'O', b'n' | b'N', ..] => Ok(true),
+        [b'n' | b'N' | b'0', ..] | [b'o' | b'O', b'f' | b'F', ..] => Ok(false),
+        _ => Err(Errno::EINVAL),
     }
 }
 

@@ -28,6 +28,9 @@ const UNKNOWN: [&str; 10] = [
     "unmap_granularity",
 ];
 
+/// Those that stay so where the device takes no discards.
+const UNMAP: [&str; 3] = ["max_unmap_block_desc_count", "max_unmap_lba_count", "unmap_granularity"];
+
 /// What the derived attribute says; `None` when the attribute is a plain stored one.
 type Derived = Option<Result<String, Errno>>;
 
@@ -107,6 +110,11 @@ impl Machine {
                 if store.open.is_none()
                     && UNKNOWN.contains(&name)
                     && store.values.get(part, name).is_none() =>
+            {
+                line(0)
+            }
+            ("attrib", name)
+                if UNMAP.contains(&name) && store.values.get(part, name).is_none() && !self.discards(key) =>
             {
                 line(0)
             }

@@ -1,0 +1,58 @@
+//! Discards of hosts: passed through where the group says so and the disk takes them, and never changed under a host.
+
+use mooring_host::Tree;
+use mooring_model::{ExportIdentity, IqnPrefix};
+use mooring_targets::layout;
+
+use crate::rig::*;
+
+/// Whether initiators may unmap blocks of the volume, as the kernel's backstore says.
+fn passes(node: &Node, id: &str) -> bool {
+    let names = ExportIdentity::Derived.names(id.parse().unwrap(), &IqnPrefix::default());
+    let attrib = layout::backstore(&names).join("attrib").join("emulate_tpu");
+    node.fake.lio().read_text(&attrib).unwrap() == "1"
+}
+
+#[test]
+fn they_are_passed_through_where_the_group_says_so_and_the_disk_takes_them() {
+    for (lines, disk, expected) in [
+        ("", true, false),
+        ("discard = false\n", true, false),
+        ("discard = true\n", true, true),
+        ("discard = true\n", false, false),
+    ] {
+        let (node, v) = (Node::with_group(lines), volume(1));
+        node.fake.lvm().set_discards("vg0", disk);
+        let agent = node.start();
+        agent.make(put_volume(&v, 1));
+        agent.make(put_export(&v, 1, &[("host1", RW)]));
+        assert_eq!(passes(&node, &v), expected, "{lines} {disk}");
+        assert_eq!(agent.plan(""), mooring_api::v1::PlanResponse::default());
+    }
+}
+
+#[test]
+fn a_change_of_the_key_touches_no_export_and_holds_for_the_next() {
+    for (before, after) in [(false, true), (true, false)] {
+        let (mut node, v, w) = (Node::with_group(&format!("discard = {before}\n")), volume(1), volume(2));
+        let agent = node.start();
+        agent.make(put_volume(&v, 1));
+        agent.make(put_export(&v, 1, &[("host1", RW)]));
+        let one = node.login(&v, "host1").unwrap();
+        agent.crash();
+        node.config.groups[0].discard = after;
+        let agent = node.start();
+        agent.make(put_export(&v, 2, &[("host1", RW), ("host2", RO)]));
+        assert_eq!(passes(&node, &v), before, "a host is logged in");
+        node.fake.write(one, 1).unwrap();
+        agent.make(put_volume(&w, 1));
+        agent.make(put_export(&w, 1, &[("host1", RW)]));
+        assert_eq!(passes(&node, &w), after);
+        // A reboot makes every backstore anew.
+        agent.crash();
+        node.fake.reboot();
+        let _agent = node.start();
+        eventually("the exports are restored", || node.fake.reachable().len() == 3);
+        assert_eq!((passes(&node, &v), passes(&node, &w)), (after, after));
+    }
+}

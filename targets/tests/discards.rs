@@ -1,0 +1,95 @@
+//! Discards of initiators: passed through where that is wanted and the device takes them, and never changed under a LUN.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+
+use common::*;
+use mooring_host::Tree;
+use mooring_host::fake::FakeMachine;
+use mooring_model::Mode;
+use mooring_targets::{Device, ExportView, Wanted, apply, layout, plan};
+
+fn wish(discards: bool) -> Wanted {
+    let chap = Some(chap("user", "secret-1234567"));
+    match present(&["10.10.0.10:3260"], vec![grant(1, 1, Mode::ReadWrite, chap)]) {
+        Wanted::Present { names, device, portals, grants } => {
+            Wanted::Present { names, device: Device { discards, ..device }, portals, grants }
+        }
+        absent @ Wanted::Absent { .. } => absent,
+    }
+}
+
+/// Looks, plans, applies; the plan that is left is quiet.
+fn make(machine: &FakeMachine, wanted: &Wanted) {
+    let lio = machine.lio();
+    let look = || ExportView::read(&lio, wanted.names()).unwrap();
+    apply(&plan(wanted, &look()), &lio, &mut ()).unwrap();
+    assert!(plan(wanted, &look()).is_quiet());
+}
+
+/// `emulate_tpu`, `emulate_tpws`, `unmap_zeroes_data`.
+fn attributes(machine: &FakeMachine) -> String {
+    let attrib = layout::backstore(&names()).join("attrib");
+    let read = |name: &str| machine.lio().read_text(&attrib.join(name)).unwrap();
+    ["emulate_tpu", "emulate_tpws", "unmap_zeroes_data"].map(read).join(" ")
+}
+
+#[test]
+fn they_are_passed_through_where_that_is_wanted() {
+    for (discards, attribs) in [(true, "1 0 0"), (false, "0 0 0")] {
+        let machine = machine();
+        make(&machine, &wish(discards));
+        assert_eq!(attributes(&machine), attribs);
+    }
+}
+
+#[test]
+fn a_device_that_takes_none_is_exported_without() {
+    let machine = machine();
+    machine.set_discards(DEVICE, false);
+    make(&machine, &wish(true));
+    assert_eq!(attributes(&machine), "0 0 0");
+    assert_eq!(machine.reachable().len(), 1);
+}
+
+#[test]
+fn nothing_changes_under_a_lun_and_the_next_export_has_it() {
+    for (first, attribs, other) in [(false, "0 0 0", "1 0 0"), (true, "1 0 0", "0 0 0")] {
+        let machine = machine();
+        make(&machine, &wish(first));
+        let look = ExportView::read(&machine.lio(), &names()).unwrap();
+        assert!(plan(&wish(!first), &look).is_quiet());
+        // Nor by a change of something else.
+        let more = match wish(!first) {
+            Wanted::Present { names, device, portals, .. } => {
+                Wanted::Present { names, device, portals, grants: Vec::new() }
+            }
+            absent @ Wanted::Absent { .. } => absent,
+        };
+        make(&machine, &more);
+        assert_eq!(attributes(&machine), attribs);
+        make(&machine, &absent());
+        make(&machine, &wish(!first));
+        assert_eq!(attributes(&machine), other);
+    }
+}
+
+#[test]
+fn a_backstore_that_is_not_exported_yet_is_put_right() {
+    for (found, discards, attribs) in [("1", false, "0 0 0"), ("0", true, "1 0 0")] {
+        let machine = machine();
+        make(&machine, &wish(false));
+        // As a crash between two steps leaves it, of an agent that was configured otherwise.
+        let (lun, tpg) = (layout::lun(&names()), layout::tpg(&names()));
+        let script = format!(
+            "unlink {tpg}/acls/{host}/lun_1/{link}\nunlink {lun}/{link}\nwrite {store}/attrib/emulate_tpu = {found}",
+            host = host(1),
+            link = layout::LINK,
+            store = layout::backstore(&names()),
+        );
+        run_script(&machine.lio(), &script);
+        make(&machine, &wish(discards));
+        assert_eq!(attributes(&machine), attribs);
+    }
+}
