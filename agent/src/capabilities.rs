@@ -11,7 +11,7 @@ use mooring_host::{LocalAddress, Tree, TreePath};
 use mooring_model::{AgentId, Chain, Cure, Portal, Problem};
 
 pub use self::lvm::Known;
-pub(crate) use self::lvm::Lvm;
+pub(crate) use self::lvm::{Lvm, begin};
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::addresses::trouble;
@@ -36,6 +36,11 @@ pub async fn ask(engine: &Engine, host_name: &str) -> v1::Capabilities {
 /// Looks at everything but LVM: of that, what is known.
 pub async fn now(engine: &Engine, host_name: &str) -> v1::Capabilities {
     with(engine, host_name, engine.lvm().known()).await
+}
+
+/// What is known of the groups, without a look at anything.
+pub(crate) fn known(engine: &Engine) -> Known {
+    engine.lvm().known()
 }
 
 async fn with(engine: &Engine, host_name: &str, known: Known) -> v1::Capabilities {

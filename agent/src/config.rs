@@ -3,6 +3,7 @@
 //! What must never happen here: a key that is ignored; a mistake reported without its line; plain text on a network
 //! because of a default; a value that is corrected silently.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use mooring_model::limit::{KERNEL_ANSWER_DEADLINE, KERNEL_ANSWER_DEADLINE_MAX, P
 use mooring_model::{ByteSize, ClusterId, FcPort, IqnPrefix, Portal, VgName, Wwpn};
 pub use mooring_systemd::config::ConfigError;
 use mooring_systemd::config::{self, File, Mistakes};
+use mooring_systemd::metrics::{self, RawMetrics};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -66,6 +68,8 @@ pub struct Config {
     pub configfs: PathBuf,
     /// This host attaches volumes.
     pub host: Option<HostRole>,
+    /// Where the metrics are; empty: nowhere.
+    pub metrics: Vec<SocketAddr>,
     /// What is logged, as `tracing-subscriber` filters are written.
     pub log: String,
 }
@@ -179,6 +183,8 @@ impl Config {
         ));
         let configfs =
             wrong.note(file.path_or(raw.configfs.as_ref(), "configfs", "/sys/kernel/config/target"));
+        let metrics =
+            wrong.note(raw.metrics.map_or_else(|| Ok(Vec::new()), |raw| metrics::listen(&file, &raw)));
         let log = wrong.note(file.log(raw.log, "mooring_targets"));
         wrong.end(|| {
             Some(Self {
@@ -196,6 +202,7 @@ impl Config {
                 answer_deadline_ms: answer_deadline_ms?,
                 configfs: configfs?,
                 host: host?,
+                metrics: metrics?,
                 log: log?,
             })
         })
@@ -232,6 +239,7 @@ struct RawConfig {
     log: Option<Spanned<String>>,
     host: Option<Spanned<RawHost>>,
     fibre_channel: Option<Spanned<RawFibreChannel>>,
+    metrics: Option<Spanned<RawMetrics>>,
 }
 
 #[derive(Deserialize)]
@@ -429,6 +437,7 @@ mod tests {
         let config = Config::parse(&on, "agent.example.toml").unwrap();
         assert!(config.tls.is_some() && config.cluster.is_some(), "{config:?}");
         assert_eq!(config.host, Some(HostRole { recovery_timeout_seconds: 120 }), "the default stands there");
+        assert_eq!(config.metrics, ["127.0.0.1:9180".parse().unwrap()]);
     }
 
     #[test]
@@ -514,7 +523,7 @@ mod tests {
             message("prot = 1"),
             "agent.toml line 2: unknown key `prot`; known keys: `state_dir`, `run_dir`, `listen`, `tls`, \
              `insecure`, `cluster`, `iqn_prefix`, `portals`, `groups`, `resync_seconds`, `answer_deadline_ms`, \
-             `configfs`, `log`, `host`, `fibre_channel`"
+             `configfs`, `log`, `host`, `fibre_channel`, `metrics`"
         );
         let text = format!("{SMALLEST}resrve = \"1GiB\"\n");
         assert_eq!(

@@ -8,6 +8,7 @@ mod fibre_channel;
 pub mod listen;
 mod lvm_gate;
 pub mod machine;
+pub mod metrics;
 pub mod run;
 pub mod serve;
 pub mod serve_host;

@@ -15,6 +15,7 @@ use crate::connections::Connections;
 use crate::engine::Engine;
 use crate::listen;
 use crate::machine::Machine;
+use crate::metrics;
 use crate::store::Store;
 
 /// What a host attaches volumes with.
@@ -48,6 +49,7 @@ pub async fn run(
         LockFile::acquire(folder.join("agent.lock")).context("only one agent may work on a state folder")?;
     let store = Store::open(&folder)?;
     let bound = listen::bind(&config).await?;
+    let for_metrics = mooring_systemd::metrics::bind(&config.metrics).await?;
     let engine = Engine::new(config, machine, store)?;
     let connections = match host {
         Some(host) => Some((Connections::new(engine.clone(), host.parts)?, host.uevents)),
@@ -59,5 +61,8 @@ pub async fn run(
         connections
     });
     ready(&engine)?;
+    if !for_metrics.is_empty() {
+        tokio::spawn(metrics::serve(engine.clone(), connections.clone(), for_metrics, stop.clone()));
+    }
     listen::serve_with(&engine, connections.as_ref(), bound, stop).await
 }

@@ -13,6 +13,7 @@ use mooring_model::{ClusterId, IqnPrefix};
 use mooring_systemd::certificates::{self, CertificateError};
 pub use mooring_systemd::config::ConfigError;
 use mooring_systemd::config::{self, File, Mistakes};
+use mooring_systemd::metrics::{self, RawMetrics};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -69,6 +70,8 @@ pub struct Config {
     pub database: Option<PostgresOptions>,
     /// How clients call us, where a proxy hides it.
     pub public_url: Option<String>,
+    /// Where the metrics are; empty: nowhere.
+    pub metrics: Vec<SocketAddr>,
     /// What is logged, as `tracing-subscriber` filters are written.
     pub log: String,
 }
@@ -115,6 +118,8 @@ impl Config {
             .flatten();
         let database = wrong.note(raw.database.as_ref().map(|raw| database(&file, raw)).transpose());
         let public_url = wrong.note(raw.public_url.map(|text| public_url(&file, &text)).transpose());
+        let metrics = raw.metrics.map_or_else(|| Ok(Vec::new()), |raw| metrics::listen(&file, &raw));
+        let metrics = wrong.note(metrics);
         let log = wrong.note(file.log(raw.log, "mooring_controller"));
         wrong.end(|| {
             Some(Self {
@@ -133,6 +138,7 @@ impl Config {
                 agents,
                 database: database?,
                 public_url: public_url?,
+                metrics: metrics?,
                 log: log?,
             })
         })
@@ -186,6 +192,7 @@ struct RawConfig {
     agents: Vec<Spanned<RawAgent>>,
     database: Option<Spanned<RawDatabase>>,
     public_url: Option<Spanned<String>>,
+    metrics: Option<Spanned<RawMetrics>>,
     log: Option<Spanned<String>>,
 }
 
@@ -431,6 +438,7 @@ mod tests {
             "iqn_prefix",
             "cluster",
             "public_url",
+            "[metrics]",
             "log",
             "[tls]",
             "[database]",

@@ -17,6 +17,7 @@ pub mod http;
 pub mod initiators;
 mod kept;
 pub mod list;
+pub mod metrics;
 pub mod policy;
 pub mod quota;
 pub mod rebuild;

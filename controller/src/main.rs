@@ -13,6 +13,7 @@ use mooring_controller::auth::{Auth, Keystone, NewToken, Tokens, project_ok};
 use mooring_controller::clock::Clock;
 use mooring_controller::config::{Asked, Callers, Config, PATH_DEFAULT};
 use mooring_controller::http::{self, BODY_TIMEOUT, Options, Serving};
+use mooring_controller::metrics::Metrics;
 use mooring_controller::policy::Policies;
 use mooring_controller::rebuild::{self, How};
 use mooring_controller::service::{Database, Dial, Service, ServiceOptions};
@@ -265,6 +266,7 @@ async fn serve(config: Config, auth: Auth, policies: Arc<Policies>, restored: bo
     // First of all: the embedded store's lock says that no other controller works on the state folder.
     let (listen, api_tls, public_url) =
         (config.listen.clone(), config.tls.clone(), config.public_url.clone());
+    let metrics_listen = config.metrics.clone();
     let (options, database) = options_of(config, Arc::clone(&policies), restored);
     let service = tokio::task::spawn_blocking(move || Service::open_on(options, database)).await??;
     let tls = match &api_tls {
@@ -275,16 +277,22 @@ async fn serve(config: Config, auth: Auth, policies: Arc<Policies>, restored: bo
         ),
         None => None,
     };
+    let for_metrics = mooring_systemd::metrics::bind(&metrics_listen).await?;
     let bound = http::bind(&listen)
         .await
         .map_err(|(address, error)| anyhow::Error::new(error).context(format!("listen on {address}")))?;
     service.start();
     warn_of_no_auth(&auth);
     let options = Options { auth, policies, public_url, tls: tls.is_some(), body_timeout: BODY_TIMEOUT };
-    let router = http::router(service.clone(), options);
+    let mut router = http::router(service.clone(), options);
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    if !for_metrics.is_empty() {
+        let metrics = Metrics::new(service.clone());
+        router = metrics.measured(router);
+        tokio::spawn(metrics.serve(for_metrics, stopped.clone()));
+    }
     notify::ready();
     tracing::info!("ready");
-    let (stop, stopped) = tokio::sync::watch::channel(false);
     notify::on_stop(stop).context("wait for SIGTERM and SIGINT")?;
     drop(notify::spawn_watchdog());
     let served = http::serve(router, bound, Serving { tls, ..Serving::default() }, stopped).await;

@@ -4,6 +4,7 @@
 
 mod actions;
 mod attach;
+pub(crate) mod counts;
 mod detach;
 mod fence;
 mod lists;

@@ -113,9 +113,10 @@ pub enum ConnectionPhase {
     Forbidden,
 }
 
-impl fmt::Display for ConnectionPhase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl ConnectionPhase {
+    /// As people and programs read it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
             Self::Connecting => "connecting",
             Self::Ready => "ready",
             Self::Recovering => "recovering",
@@ -123,7 +124,13 @@ impl fmt::Display for ConnectionPhase {
             Self::Gone => "gone",
             Self::Failed => "failed",
             Self::Forbidden => "forbidden",
-        })
+        }
+    }
+}
+
+impl fmt::Display for ConnectionPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

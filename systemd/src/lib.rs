@@ -7,5 +7,7 @@
 pub mod certificates;
 pub mod config;
 pub mod folder;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod notify;
 pub mod paths;

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::{check_groups, pools};
 use crate::config::Config;
 use crate::machine::Machine;
-use crate::volumes;
+use crate::volumes::{self, VolumesView};
 
 /// How long an answer waits for LVM. A healthy one takes some ten milliseconds.
 const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
@@ -31,10 +31,37 @@ pub(super) struct Said {
 pub struct Known {
     /// `None`: LVM has not answered since this agent was started.
     pub(super) said: Option<Said>,
+    /// When that look began.
+    pub(super) seen: Option<SystemTime>,
     /// How old that is; zero while LVM answers.
     pub(super) age: Duration,
     /// LVM does not answer.
     pub(super) silence: Option<Problem>,
+}
+
+impl Known {
+    /// The groups, as they were seen last.
+    pub(crate) fn pools(&self) -> &[v1::Pool] {
+        self.said.as_ref().map_or(&[], |said| &said.pools)
+    }
+
+    /// When that was; `None`: never.
+    pub(crate) fn seen(&self) -> Option<SystemTime> {
+        self.seen
+    }
+
+    /// LVM does not answer.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silence.is_some()
+    }
+}
+
+/// When a look began, to measure by and to tell.
+pub(crate) type Moment = (Instant, SystemTime);
+
+/// It begins now.
+pub(crate) fn begin(machine: &Machine) -> Moment {
+    (Instant::now(), machine.clock.now())
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +70,7 @@ struct State {
     asked: u64,
     at_work: bool,
     /// When the look at work began.
-    began: Option<(Instant, SystemTime)>,
+    began: Option<Moment>,
     said: Option<(Said, Instant, SystemTime)>,
     /// When the first of the looks began that came to no end, until one does.
     silent: Option<SystemTime>,
@@ -91,6 +118,13 @@ impl Lvm {
         self.known()
     }
 
+    /// Takes what somebody saw who had to look anyway: whoever watches is told, although nobody has asked.
+    pub(crate) fn note(&self, began: Moment, seen: &Result<VolumesView, volumes::Error>) {
+        if self.state().keep(began, said_by(seen.as_ref())) {
+            self.tell();
+        }
+    }
+
     /// What is known without asking.
     pub(crate) fn known(&self) -> Known {
         let state = self.state();
@@ -98,9 +132,28 @@ impl Lvm {
         let silent = state.silent.or(overdue.map(|(_, at)| at));
         Known {
             said: state.said.as_ref().map(|(said, ..)| said.clone()),
+            seen: state.said.as_ref().map(|(.., at)| *at),
             age: state.said.as_ref().filter(|_| silent.is_some()).map_or(Duration::ZERO, |s| s.1.elapsed()),
             silence: silent.map(|since| silence(since, state.said.as_ref().map(|(.., at)| *at))),
         }
+    }
+}
+
+impl State {
+    /// Keeps what came of a look; `None`: it came to no end. Whether something else is known than before.
+    fn keep(&mut self, began: Moment, said: Option<Said>) -> bool {
+        if self.said.as_ref().is_some_and(|(_, newer, _)| *newer > began.0) {
+            return false;
+        }
+        let before = (self.said.as_ref().map(|(said, ..)| said.clone()), self.silent);
+        match said {
+            Some(said) => {
+                self.said = Some((said, began.0, began.1));
+                self.silent = None;
+            }
+            None => self.silent = self.silent.or(Some(began.1)),
+        }
+        (self.said.as_ref().map(|(said, ..)| said.clone()), self.silent) != before
     }
 }
 
@@ -139,11 +192,11 @@ impl Look {
         loop {
             let (covers, began) = {
                 let mut state = self.desk.state();
-                let now = (Instant::now(), machine.clock.now());
+                let now = begin(machine);
                 state.began = Some(now);
                 (state.asked, now)
             };
-            let said = look(machine, config);
+            let said = said_by(volumes::view(&*machine.commands, &config.groups).as_ref());
             if self.end(covers, began, said) {
                 return;
             }
@@ -151,20 +204,12 @@ impl Look {
     }
 
     /// Keeps what came of one look. Whether no question is left.
-    fn end(&self, covers: u64, began: (Instant, SystemTime), said: Option<Said>) -> bool {
+    fn end(&self, covers: u64, began: Moment, said: Option<Said>) -> bool {
         let mut state = self.desk.state();
-        let before = (state.said.as_ref().map(|(said, ..)| said.clone()), state.silent);
-        match said {
-            Some(said) => {
-                state.said = Some((said, began.0, began.1));
-                state.silent = None;
-            }
-            None => state.silent = state.silent.or(Some(began.1)),
-        }
+        let new = state.keep(began, said);
         state.began = None;
         let last = state.asked == covers;
         state.at_work = !last;
-        let new = (state.said.as_ref().map(|(said, ..)| said.clone()), state.silent) != before;
         drop(state);
         self.desk.answered.send_replace(covers);
         // Whoever has only been told of an overdue answer is told that it came.
@@ -187,18 +232,18 @@ impl Drop for Look {
 }
 
 /// `None`: LVM came to no end.
-fn look(machine: &Machine, config: &Config) -> Option<Said> {
+fn said_by(seen: Result<&VolumesView, &volumes::Error>) -> Option<Said> {
     let mut problems = Vec::new();
-    let pools = match volumes::view(&*machine.commands, &config.groups) {
+    let pools = match seen {
         Ok(view) => {
-            check_groups(&view, &mut problems);
-            pools(&view)
+            check_groups(view, &mut problems);
+            pools(view)
         }
         Err(volumes::Error::Hung { .. }) => return None,
         Err(error) => {
             problems.push(Problem {
                 object: "LVM".to_owned(),
-                text: Chain(&error).to_string(),
+                text: Chain(error).to_string(),
                 cure: error.cure(),
             });
             Vec::new()

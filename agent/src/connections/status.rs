@@ -3,6 +3,7 @@
 //!
 //! What must never happen here: a write; a call that may block.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mooring_model::{ConnectionPhase, ConnectionReport, ConnectionSpec, Stamp, VolumeId};
@@ -65,6 +66,19 @@ impl Connections {
         let mut all: Vec<Status> = kept.into_iter().filter(|status| !gone(status)).chain(orphans).collect();
         all.sort_by_key(|status| status.id);
         all
+    }
+
+    /// How many connections are in each phase; those that are gone are not counted.
+    pub(crate) fn phases(&self) -> BTreeMap<&'static str, u64> {
+        let mut phases = BTreeMap::new();
+        for cell in self.cells() {
+            let state = cell.state();
+            let phase = self.report(cell.id, &state).map(|report| report.phase);
+            if let Some(phase) = phase.filter(|phase| *phase != ConnectionPhase::Gone) {
+                *phases.entry(phase.as_str()).or_default() += 1;
+            }
+        }
+        phases
     }
 
     pub(super) fn wish_is_spec(cell: &Cell) -> bool {

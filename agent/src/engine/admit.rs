@@ -480,14 +480,8 @@ impl Engine {
         }
         let before: HashSet<Initiator> = kept.into_iter().flat_map(writers).collect();
         let Some(writer) = writers(spec).find(|writer| !before.contains(writer)) else { return Ok(()) };
-        let now = self.shared.machine.clock.now();
-        let limit = Duration::from_millis(u64::from(self.shared.config.answer_deadline_ms));
         let state = cell.state();
-        let overdue = state.open_receipts.iter().find(|open| {
-            matches!(open.receipt.proof, Proof::Unproven { .. })
-                && now.duration_since(open.receipt.began).is_ok_and(|since| since >= limit)
-        });
-        let Some(open) = overdue else { return Ok(()) };
+        let Some(open) = self.quarantine(&state) else { return Ok(()) };
         let why = format!(
             "volume {} is quarantined: commands of {} may still land since its force detach; {} gets no write access until \
              the kernel's call returns",

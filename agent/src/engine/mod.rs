@@ -13,6 +13,7 @@
 pub(crate) mod addresses;
 mod admit;
 mod cell;
+pub(crate) mod counts;
 mod fabrics;
 mod narrow;
 mod pass;
@@ -39,7 +40,7 @@ use tokio::time::Instant;
 pub use refusal::Refusal;
 pub use status::{Planned, PlannedStep, Status};
 
-use crate::capabilities::Lvm;
+use crate::capabilities::{self, Lvm};
 use crate::config::Config;
 use crate::fibre_channel::Ports;
 use crate::lvm_gate::Gated;
@@ -163,6 +164,8 @@ struct Shared {
     /// Targets of ours that no wish explains.
     strays: Mutex<Vec<strays::Stray>>,
     pulse: Mutex<pulse::Pulse>,
+    /// What was done since the start.
+    done: counts::Done,
     /// The addresses of this host, as they were seen last.
     addresses: Mutex<Vec<LocalAddress>>,
     runtime: tokio::runtime::Handle,
@@ -212,6 +215,7 @@ impl Engine {
             changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
             strays: Mutex::default(),
             pulse: Mutex::default(),
+            done: counts::Done::default(),
             addresses,
             runtime: tokio::runtime::Handle::current(),
         };
@@ -434,7 +438,10 @@ impl Engine {
         // Before the look: what a change makes of a volume meanwhile, the look may not have seen.
         let stamps: Vec<_> =
             cells.iter().map(|cell| cell.state().volume.as_ref().map(|wish| wish.stamp.clone())).collect();
-        match volumes::view(&*self.shared.machine.commands, &self.shared.config.groups) {
+        let began = capabilities::begin(&self.shared.machine);
+        let seen = volumes::view(&*self.shared.machine.commands, &self.shared.config.groups);
+        self.lvm().note(began, &seen);
+        match seen {
             Ok(view) => {
                 for (cell, stamp) in cells.iter().zip(&stamps) {
                     note_lv(cell, stamp.as_ref(), &view);

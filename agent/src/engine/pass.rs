@@ -80,6 +80,7 @@ impl Engine {
             let running = Running { cell };
             self.pass(cell, &wishes);
             drop(running);
+            self.shared.done.pass();
             self.plan_retry(cell);
         }
     }
@@ -436,6 +437,7 @@ impl Engine {
         };
         for open in proven {
             self.shared.store.prove_receipt(open.row, &open.receipt);
+            self.shared.done.proof();
             cell.state().receipt_is_proven(open.row, &open.receipt);
             tracing::info!(volume = %cell.id, initiator = %open.receipt.initiator, "nexus revoked, proven");
             self.publish(Change::Receipt(open.receipt));

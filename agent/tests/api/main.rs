@@ -15,6 +15,7 @@ mod fibre_channel;
 mod grow;
 mod input;
 mod machine_faults;
+mod metrics;
 mod portals;
 mod process;
 mod receipts;

@@ -187,6 +187,34 @@ fn a_port_that_is_taken_ends_it_before_anything_is_done() {
 }
 
 #[test]
+fn metrics_are_where_the_configuration_says() {
+    let site = Site::new();
+    let good = std::fs::read_to_string(site.path("agent.toml")).unwrap();
+    let with = |listen: &str| site.write(&format!("{good}[metrics]\nlisten = [\"{listen}\"]\n"));
+    with("0.0.0.0:9180");
+    let (code, said) = site.run(&["--check"]);
+    assert!(
+        code == Some(1) && said.contains("line 8: metrics.listen: 0.0.0.0:9180 is not loopback"),
+        "{said}"
+    );
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    with(&address.to_string());
+    assert_eq!(site.run(&["--check"]).0, Some(0));
+    let (code, said) = site.run(&[]);
+    assert!(code == Some(1) && said.contains(&format!("{address} for metrics")), "{said}");
+    drop(taken);
+    let process = site.start();
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    std::io::Write::write_all(&mut stream, b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("mooring_agent_build_info{version=") && answer.ends_with("# EOF\n"), "{answer}");
+    process.signal("-TERM");
+    assert_eq!(process.end().0, Some(0));
+}
+
+#[test]
 fn something_else_where_the_socket_should_be_is_not_removed() {
     let site = Site::new();
     std::fs::create_dir_all(site.path("run")).unwrap();

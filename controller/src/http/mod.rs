@@ -50,6 +50,7 @@ use tower::ServiceExt;
 pub use backend::{Backend, Detached};
 pub use body::{BODY_BYTES_MAX, BODY_TIMEOUT};
 pub use mooring::WAIT_MAX;
+pub use routes::Route;
 pub use serve::{Bound, HEAD_TIMEOUT, Serving, bind, serve, tls};
 
 use crate::auth::{Auth, AuthRefusal, Identity, project_ok};
@@ -116,13 +117,13 @@ pub fn router<B: Backend>(backend: B, options: Options) -> Router {
     let routes = block_storage_routes();
     let collections = routes.collections();
     let volumes_api = routes
-        .into_router()
+        .into_router("/v3")
         // Cinder has routes per method: another method is another route.
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .with_state(app.clone());
     let own_api = own_routes()
-        .into_router()
+        .into_router("/mooring/v1")
         .fallback(|| async { Fault::new(StatusCode::NOT_FOUND, "There is nothing at this address.") })
         .method_not_allowed_fallback(|| async {
             Fault::new(StatusCode::METHOD_NOT_ALLOWED, "This method is not known at this address.")

@@ -4,12 +4,28 @@
 //! What must never happen here: a route that is served and not known.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use axum::Router;
+use axum::extract::{MatchedPath, Request};
+use axum::middleware::{self, Next};
 use axum::routing::MethodRouter;
 
 use super::App;
 use super::backend::Backend;
+
+/// Which route an answer came by. Never what the client wrote there: the names of its parts stand in their place.
+#[derive(Debug, Clone)]
+pub struct Route {
+    below: &'static str,
+    matched: MatchedPath,
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.below, self.matched.as_str())
+    }
+}
 
 /// A part of an API.
 pub(super) struct Routes<B> {
@@ -48,7 +64,13 @@ impl<B: Backend> Routes<B> {
         &self.paths
     }
 
-    pub(super) fn into_router(self) -> Router<App<B>> {
-        self.router
+    /// The router; its paths are below this one. Answers know the route that they came by.
+    pub(super) fn into_router(self, below: &'static str) -> Router<App<B>> {
+        let note = move |matched: MatchedPath, request: Request, next: Next| async move {
+            let mut response = next.run(request).await;
+            response.extensions_mut().insert(Route { below, matched });
+            response
+        };
+        self.router.route_layer(middleware::from_fn(note))
     }
 }

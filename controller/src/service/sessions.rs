@@ -52,8 +52,18 @@ impl Service {
         live
     }
 
-    /// What is missing at each storage node, in words. Only volumes whose last report shows somebody who is not there are read.
+    /// What is missing at each storage node, in words.
     pub(super) async fn missing_sessions(&self) -> Result<Vec<(AgentId, String)>, Refusal> {
+        let missing = self.missing_attachments(NAMED_MAX).await?;
+        Ok(missing.iter().filter_map(|(agent, ids)| Some((*agent, words(ids)?))).collect())
+    }
+
+    /// The attachments whose sessions are missing, at each storage node that is up; of more than `enough` at one of them not
+    /// all. Only volumes whose last report shows somebody who is not there are read.
+    pub(super) async fn missing_attachments(
+        &self,
+        enough: usize,
+    ) -> Result<Vec<(AgentId, Vec<String>)>, Refusal> {
         let mut quiet = Vec::new();
         for agent in self.inner.agents.all().iter().filter(|agent| agent.is_up()) {
             let volumes = agent.quiet_volumes();
@@ -74,11 +84,11 @@ impl Service {
                             missing.push(live.attachment.id.to_string());
                         }
                     }
-                    if missing.len() > NAMED_MAX {
+                    if missing.len() > enough {
                         break;
                     }
                 }
-                all.extend(words(&missing).map(|words| (*agent, words)));
+                all.push((*agent, missing));
             }
             Ok(all)
         };

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+mod counts;
 mod numbers;
 #[path = "../../tests/support/pg.rs"]
 pub(super) mod pg;
@@ -18,6 +19,7 @@ use mooring_model::{
 use serde_json::Map;
 use uuid::Uuid;
 
+use self::counts::what_is_there_is_counted_by_its_words;
 use self::numbers::{
     a_fibre_channel_number_is_given_once, a_fibre_channel_number_is_one_volumes_until_it_is_cut,
 };
@@ -83,6 +85,7 @@ contract![
     no_update_is_lost,
     texts_are_in_the_order_of_their_bytes,
     statuses_follow_in_one_transaction,
+    what_is_there_is_counted_by_its_words,
 ];
 
 impl Place {

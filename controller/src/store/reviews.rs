@@ -28,7 +28,7 @@ pub(crate) enum ReviewKind {
 }
 
 impl ReviewKind {
-    const ALL: [Self; 6] =
+    pub(crate) const ALL: [Self; 6] =
         [Self::Restored, Self::Ahead, Self::Deleted, Self::Missing, Self::Lost, Self::Refused];
 
     /// As it is kept and shown.

@@ -13,6 +13,7 @@ mod fake_keystone;
 mod input;
 mod keystone;
 mod lists;
+mod metrics;
 mod mooring;
 mod openapi;
 mod place;

@@ -101,6 +101,33 @@ fn it_serves_and_stops() {
 }
 
 #[test]
+fn metrics_have_a_listener_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    let table = |listen: &str| format!("[metrics]\nlisten = [\"{listen}\"]\n");
+    let path = config(dir.path(), &table(&address.to_string()));
+    let args = ["--config", path.to_str().unwrap(), "--no-auth"];
+    let refused = String::from_utf8(run(&args).stderr).unwrap();
+    assert!(refused.contains(&format!("{address} for metrics")), "{refused}");
+    drop(free);
+    let running = Running::start(&path, &["--no-auth"]);
+    assert!(running.get("/mooring/v1/hosts").starts_with("HTTP/1.1 200"));
+    assert!(running.get("/metrics").starts_with("HTTP/1.1 404"), "the API has none");
+    let answer = exchange(TcpStream::connect(address).unwrap(), "/metrics");
+    let counted =
+        "mooring_controller_http_requests_total{method=\"GET\",route=\"/mooring/v1/hosts\",status=\"2xx\"} 1";
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(counted), "{answer}");
+    assert!(exchange(TcpStream::connect(address).unwrap(), "/v3").starts_with("HTTP/1.1 404"));
+    let (ended_well, log) = running.stop();
+    assert!(ended_well, "{log}");
+    let text = format!("state_dir = \"/x\"\n{}", table("10.0.0.1:9181"));
+    std::fs::write(&path, text).unwrap();
+    let refused = String::from_utf8(run(&[&args[..], &["--check"]].concat()).stderr).unwrap();
+    assert!(refused.contains("line 3: metrics.listen: 10.0.0.1:9181 is not loopback"), "{refused}");
+}
+
+#[test]
 fn it_asks_for_tokens_and_takes_those_that_it_made() {
     let dir = tempfile::tempdir().unwrap();
     let made = run(&["token", "--name", "ci", "--project", "abc", "--admin"]);

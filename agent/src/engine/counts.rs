@@ -1,0 +1,189 @@
+//! What the engine knows, counted: for whoever asks how many, and asks again every few seconds.
+//!
+//! What must never happen here: a look at the kernel, a call of LVM, or a read of the store: it is what passes and the
+//! pulse have left in memory.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use mooring_model::{
+    ByteSize, Counters, ExportReport, Initiator, Mode, Phase, Proof, SessionReport, VolumeId,
+};
+
+use super::cell::{Cell, OpenReceipt, State};
+use super::{Engine, is_spec};
+
+/// What the state of a session is called that is logged in.
+const LOGGED_IN: &str = "LOGGED_IN";
+
+/// What was done since the agent was started.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    passes: AtomicU64,
+    proven: AtomicU64,
+}
+
+impl Done {
+    pub(super) fn pass(&self) {
+        self.passes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn proof(&self) {
+        self.proven.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// All of it at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) volumes: Vec<VolumeCounts>,
+    /// Passes since the agent was started.
+    pub(crate) passes: u64,
+    /// Receipts that were proven since the agent was started.
+    pub(crate) proven: u64,
+    /// Receipts whose draining call has not returned.
+    pub(crate) unproven: u64,
+    /// Volumes that take no new writer because of one.
+    pub(crate) quarantined: u64,
+    /// Kernel calls that have not returned for too long.
+    pub(crate) stuck: u64,
+}
+
+/// One volume.
+#[derive(Debug)]
+pub(crate) struct VolumeCounts {
+    pub(crate) id: VolumeId,
+    pub(crate) phase: Phase,
+    pub(crate) size: ByteSize,
+    pub(crate) export: Option<ExportCounts>,
+}
+
+/// Its export.
+#[derive(Debug)]
+pub(crate) struct ExportCounts {
+    pub(crate) in_force: bool,
+    /// When the sessions and counters were read. `None`: they are not known.
+    pub(crate) looked: Option<SystemTime>,
+    pub(crate) nexuses: Vec<NexusCounts>,
+}
+
+/// One of its grants. Over Fibre Channel that is one for all ports.
+#[derive(Debug, PartialEq)]
+pub(crate) struct NexusCounts {
+    pub(crate) initiator: Initiator,
+    /// The mode that is wanted.
+    pub(crate) mode: Mode,
+    /// It is what the kernel enforces.
+    pub(crate) in_force: bool,
+    /// Who is logged in. Over Fibre Channel: ports at which the initiator is.
+    pub(crate) sessions: u64,
+    /// Commands that are not answered yet. Over Fibre Channel the kernel does not say.
+    pub(crate) in_flight: Option<u64>,
+    pub(crate) counters: Counters,
+}
+
+fn is_logged_in(session: &SessionReport) -> bool {
+    session.state == LOGGED_IN
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+fn nexuses(report: &ExportReport) -> Vec<NexusCounts> {
+    let mut all: Vec<_> = report
+        .grants
+        .iter()
+        .map(|grant| NexusCounts {
+            initiator: grant.initiator.clone().into(),
+            mode: grant.wanted,
+            in_force: grant.seen == Some(grant.wanted),
+            sessions: count(grant.sessions.iter().filter(|session| is_logged_in(session)).count()),
+            in_flight: Some(grant.sessions.iter().map(|session| u64::from(session.in_flight)).sum()),
+            counters: grant.counters,
+        })
+        .collect();
+    let mut over_fc = BTreeMap::new();
+    for grant in report.fc.iter().flat_map(|port| &port.grants) {
+        let of = over_fc.entry(grant.initiator).or_insert_with(|| NexusCounts {
+            initiator: grant.initiator.into(),
+            mode: grant.wanted,
+            in_force: true,
+            sessions: 0,
+            in_flight: None,
+            counters: Counters::default(),
+        });
+        of.in_force &= grant.seen == Some(grant.wanted);
+        of.sessions += u64::from(grant.logged_in);
+        of.counters.commands += grant.counters.commands;
+        of.counters.read_mib += grant.counters.read_mib;
+        of.counters.written_mib += grant.counters.written_mib;
+        of.counters.active = of.counters.active.max(grant.counters.active);
+    }
+    all.extend(over_fc.into_values());
+    all
+}
+
+impl State {
+    /// What a volume's export is, if one is wanted, or one that is not wanted any more is still there.
+    fn export_counts(&self) -> Option<ExportCounts> {
+        let shown = is_spec(self.export.as_ref()) || (self.export.is_some() && !self.is_export_done());
+        let report = self.export_report().filter(|_| shown);
+        match report {
+            Some(report) => Some(ExportCounts {
+                in_force: report.in_force,
+                looked: report.looked,
+                nexuses: nexuses(&report),
+            }),
+            // Its first pass has not come to an end.
+            None => shown.then(|| ExportCounts { in_force: false, looked: None, nexuses: Vec::new() }),
+        }
+    }
+}
+
+impl Engine {
+    /// A receipt because of which a volume takes no new writer: commands of the revoked nexus may still land. A drain
+    /// takes its moment; what an answer waits for is not called a quarantine yet.
+    pub(super) fn quarantine<'a>(&self, state: &'a State) -> Option<&'a OpenReceipt> {
+        // Almost always there is none, and nothing to look for.
+        if state.open_receipts.is_empty() {
+            return None;
+        }
+        let now = self.shared.machine.clock.now();
+        let limit = Duration::from_millis(u64::from(self.shared.config.answer_deadline_ms));
+        state.open_receipts.iter().find(|open| {
+            matches!(open.receipt.proof, Proof::Unproven { .. })
+                && now.duration_since(open.receipt.began).is_ok_and(|since| since >= limit)
+        })
+    }
+
+    fn count_cell(&self, cell: &Cell, counts: &mut Counts) {
+        let state = cell.state();
+        let unproven = |open: &&OpenReceipt| matches!(open.receipt.proof, Proof::Unproven { .. });
+        counts.unproven += count(state.open_receipts.iter().filter(unproven).count());
+        counts.quarantined += u64::from(self.quarantine(&state).is_some());
+        counts.stuck += u64::from(state.stuck().is_some());
+        if state.volume.is_none() && state.export.is_none() && state.orphan.is_none() {
+            return;
+        }
+        let (volume, export) = (state.volume_report(cell.id), state.export_counts());
+        if volume.phase != Phase::Gone || export.is_some() {
+            counts.volumes.push(VolumeCounts { id: cell.id, phase: volume.phase, size: volume.size, export });
+        }
+    }
+
+    /// How many there are of everything, as far as that is known by now.
+    pub(crate) fn counts(&self) -> Counts {
+        let done = &self.shared.done;
+        let mut counts = Counts {
+            passes: done.passes.load(Ordering::Relaxed),
+            proven: done.proven.load(Ordering::Relaxed),
+            ..Counts::default()
+        };
+        for cell in self.cells() {
+            self.count_cell(&cell, &mut counts);
+        }
+        counts
+    }
+}

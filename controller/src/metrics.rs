@@ -1,0 +1,301 @@
+//! The controller's metrics, in Prometheus' words. Each is explained in docs/operations.md.
+//!
+//! What the database counts is read at most every [`COUNTED_FOR`], and for at most a twentieth of the time: however
+//! often somebody asks, and however many volumes there are, it costs no more than that. The labels are agents' names,
+//! and words that this program knows; no volume has a series of its own.
+//!
+//! What must never happen here: a label that a client chooses; a count that is no longer known, without its age.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use mooring_systemd::metrics::{self, Families, timestamp};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Unit;
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::domain::{AttachmentStatus, VolumeStatus};
+use crate::http::Route;
+use crate::service::counts::{AgentCounts, Counts};
+use crate::service::{Refusal, Service};
+use crate::store::ReviewKind;
+
+/// How all names begin.
+const PREFIX: &str = "mooring_controller";
+
+/// How long the database is not asked again.
+pub const COUNTED_FOR: Duration = Duration::from_secs(15);
+
+/// So many times as long as a count took, nothing is counted again.
+const RESTS: u32 = 20;
+
+/// How long somebody who asks waits for a count that is at work. He gets what was counted last.
+const COUNT_WAIT: Duration = Duration::from_secs(2);
+
+/// Seconds that an answer takes, by which answers are told apart. An attach waits for two agents; a long poll up to a
+/// minute.
+const SECONDS: [f64; 7] = [0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0];
+
+/// A request that no route took: refused before that, or there is no such address.
+const NO_ROUTE: &str = "none";
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Asked {
+    method: &'static str,
+    route: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    method: &'static str,
+    route: String,
+    status: &'static str,
+}
+
+fn histogram() -> Histogram {
+    Histogram::new(SECONDS)
+}
+
+/// What was asked over HTTP.
+#[derive(Debug, Clone)]
+struct Requests {
+    answers: Family<Answered, Counter>,
+    seconds: Family<Asked, Histogram, fn() -> Histogram>,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self { answers: Family::default(), seconds: Family::new_with_constructor(histogram) }
+    }
+}
+
+/// The words of methods are the client's choice; these are known.
+fn word_of(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::PATCH => "PATCH",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}
+
+fn class_of(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        100..=199 => "1xx",
+        200..=299 => "2xx",
+        300..=399 => "3xx",
+        400..=499 => "4xx",
+        _ => "5xx",
+    }
+}
+
+async fn measure(State(requests): State<Requests>, request: Request, next: Next) -> Response {
+    let (began, method) = (Instant::now(), word_of(request.method()));
+    let response = next.run(request).await;
+    let route = response.extensions().get::<Route>().map_or_else(|| NO_ROUTE.to_owned(), Route::to_string);
+    let status = class_of(response.status());
+    requests
+        .seconds
+        .get_or_create(&Asked { method, route: route.clone() })
+        .observe(began.elapsed().as_secs_f64());
+    requests.answers.get_or_create(&Answered { method, route, status }).inc();
+    response
+}
+
+/// What the database counted.
+#[derive(Debug)]
+struct Counted {
+    /// The count at work, or its end.
+    at_work: Option<JoinHandle<(Result<Counts, Refusal>, Duration)>>,
+    /// What came of the last that came to a good end, and when it began.
+    last: Option<(SystemTime, Counts)>,
+    /// Whether the last one was the last that was asked for.
+    answers: bool,
+    /// When the next one may begin.
+    next: Instant,
+    began: SystemTime,
+}
+
+/// The metrics of one control plane.
+#[derive(Debug)]
+pub struct Metrics {
+    service: Service,
+    requests: Requests,
+    counted: Mutex<Counted>,
+}
+
+impl Metrics {
+    /// Nothing was counted yet.
+    pub fn new(service: Service) -> Arc<Self> {
+        let counted = Counted {
+            at_work: None,
+            last: None,
+            answers: false,
+            next: Instant::now(),
+            began: SystemTime::UNIX_EPOCH,
+        };
+        Arc::new(Self { service, requests: Requests::default(), counted: Mutex::new(counted) })
+    }
+
+    /// The API, with its requests counted.
+    #[must_use]
+    pub fn measured(&self, router: Router) -> Router {
+        router.layer(middleware::from_fn_with_state(self.requests.clone(), measure))
+    }
+
+    /// Answers on these listeners until `stop` is true.
+    pub async fn serve(self: Arc<Self>, bound: Vec<TcpListener>, stop: watch::Receiver<bool>) {
+        let say = move || {
+            let metrics = Arc::clone(&self);
+            async move { metrics.text().await.map_err(|_| "the metrics could not be put together".to_owned()) }
+        };
+        metrics::serve(bound, say, stop).await;
+    }
+
+    /// The text, as of now.
+    pub async fn text(&self) -> Result<String, fmt::Error> {
+        let (counted, answers) = self.counts().await;
+        let (agents, requests) = (self.service.count_agents(), self.requests.clone());
+        metrics::text(PREFIX, move |to| {
+            to.info("build", "The controller's version", &[("version", env!("CARGO_PKG_VERSION"))])?;
+            say_agents(to, &agents)?;
+            to.gauge(
+                "database_answers",
+                "0: the last count in the database failed, or is late. 1: it came",
+                None,
+                Some(u64::from(answers)),
+            )?;
+            say_counts(to, counted.as_ref())?;
+            say_requests(to, &requests)
+        })
+    }
+
+    /// What was counted last, and whether that is the last that was asked for.
+    async fn counts(&self) -> (Option<(SystemTime, Counts)>, bool) {
+        let mut state = self.counted.lock().await;
+        if state.at_work.is_none() {
+            if Instant::now() < state.next {
+                return (state.last.clone(), state.answers);
+            }
+            let service = self.service.clone();
+            state.began = SystemTime::now();
+            state.at_work = Some(tokio::spawn(async move {
+                let began = Instant::now();
+                (service.counts().await, began.elapsed())
+            }));
+        }
+        let Some(at_work) = &mut state.at_work else { return (None, false) };
+        let Ok(ended) = tokio::time::timeout(COUNT_WAIT, at_work).await else {
+            state.answers = false;
+            return (state.last.clone(), false);
+        };
+        state.at_work = None;
+        let (counts, took) = match ended {
+            Ok((counts, took)) => (counts.ok(), took),
+            Err(_) => (None, Duration::ZERO),
+        };
+        state.next = Instant::now() + COUNTED_FOR.max(took * RESTS);
+        state.answers = counts.is_some();
+        if let Some(counts) = counts {
+            state.last = Some((state.began, counts));
+        }
+        (state.last.clone(), state.answers)
+    }
+}
+
+fn say_agents(to: &mut Families<'_>, agents: &[AgentCounts]) -> fmt::Result {
+    let number =
+        |is: fn(&&AgentCounts) -> bool| u64::try_from(agents.iter().filter(is).count()).unwrap_or(u64::MAX);
+    let (up, down) = (number(|agent| agent.up), number(|agent| !agent.up));
+    to.gauges("agents", "Enrolled agents", None, [([("state", "up")], up), ([("state", "down")], down)])?;
+    to.gauges(
+        "agent_up",
+        "1: the agent answers, and its reports come. 0: they do not",
+        None,
+        agents.iter().map(|agent| ([("agent", agent.name.as_str())], u64::from(agent.up))),
+    )?;
+    let heard = agents.iter().filter_map(|agent| Some((agent.name.as_str(), agent.last_report?)));
+    to.gauges(
+        "agent_last_report_timestamp",
+        "When the last report of the agent came; none while it was never heard",
+        Some(&Unit::Seconds),
+        heard.map(|(name, at)| ([("agent", name)], timestamp(at))),
+    )?;
+    to.gauge("leases_held", "Agents that this controller drives", None, Some(number(|agent| agent.ours)))
+}
+
+/// A word of a label, and its number.
+type ByWord = ([(&'static str, &'static str); 1], u64);
+
+/// Each word that there is, with its number: 0 where none was counted. Nothing while nothing was counted at all.
+fn each(
+    label: &'static str,
+    words: impl IntoIterator<Item = &'static str>,
+    counted: Option<&BTreeMap<String, u64>>,
+) -> Vec<ByWord> {
+    let Some(counted) = counted else { return Vec::new() };
+    let number = |word| counted.get(word).copied().unwrap_or_default();
+    words.into_iter().map(|word| ([(label, word)], number(word))).collect()
+}
+
+fn say_counts(to: &mut Families<'_>, counted: Option<&(SystemTime, Counts)>) -> fmt::Result {
+    let counts = counted.map(|(_, counts)| counts);
+    to.gauge(
+        "counted_timestamp",
+        "When the numbers of the database were counted",
+        Some(&Unit::Seconds),
+        counted.map(|(at, _)| timestamp(*at)),
+    )?;
+    let statuses = VolumeStatus::ALL.iter().map(|status| status.as_str());
+    let volumes = each("status", statuses, counts.map(|counts| &counts.volumes));
+    to.gauges("volumes", "Volumes, by status", None, volumes)?;
+    let statuses = AttachmentStatus::ALL.iter().map(|status| status.as_str());
+    let attachments = each("status", statuses, counts.map(|counts| &counts.attachments));
+    to.gauges("attachments", "Attachments, by status", None, attachments)?;
+    to.gauge(
+        "attachments_session_missing",
+        "Attachments that should be logged in and are not, at storage nodes that this controller drives",
+        None,
+        counts.map(|counts| counts.missing),
+    )?;
+    let kinds = ReviewKind::ALL.map(ReviewKind::as_str);
+    let reviews = each("kind", kinds, counts.map(|counts| &counts.reviews));
+    to.gauges("reviews", "Volumes in review, by what kind it is: nothing is sent for them", None, reviews)?;
+    to.gauge("fences", "Fences in force", None, counts.map(|counts| counts.fences))?;
+    let receipts = each("proof", ["proven", "unproven"], counts.map(|counts| &counts.receipts));
+    to.gauges("receipts", "Receipts that are kept, by what they prove", None, receipts)?;
+    let detaches = each("receipt", ["none", "unproven"], counts.map(|counts| &counts.detaches));
+    to.gauges(
+        "detaches_waiting",
+        "Detaches that wait for a proven receipt, by what there is of it",
+        None,
+        detaches,
+    )
+}
+
+fn say_requests(to: &mut Families<'_>, requests: &Requests) -> fmt::Result {
+    to.kept("http_requests", "Requests that were answered", None, &requests.answers)?;
+    to.kept(
+        "http_request_duration",
+        "Time to the beginning of the answer, long polls and waits for agents included",
+        Some(&Unit::Seconds),
+        &requests.seconds,
+    )
+}

@@ -1,0 +1,84 @@
+//! How many there are of everything, in one read of the database and of what the agents said last.
+//!
+//! What must never happen here: a call of an agent; an id in an answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use mooring_model::Proof;
+
+use super::detach::receipt_of;
+use super::{Refusal, Service};
+use crate::agents::Agent;
+use crate::store::Db;
+
+/// What the database counts.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counts {
+    /// By status.
+    pub(crate) volumes: BTreeMap<String, u64>,
+    /// By status.
+    pub(crate) attachments: BTreeMap<String, u64>,
+    /// By kind.
+    pub(crate) reviews: BTreeMap<String, u64>,
+    /// Fences in force.
+    pub(crate) fences: u64,
+    /// By what they prove.
+    pub(crate) receipts: BTreeMap<String, u64>,
+    /// Attachments that are going, by what receipt they have, as long as it is not proven.
+    pub(crate) detaches: BTreeMap<String, u64>,
+    /// Attachments that should be logged in and are not, at the storage nodes that this controller hears.
+    pub(crate) missing: u64,
+}
+
+/// One enrolled agent.
+#[derive(Debug, Clone)]
+pub(crate) struct AgentCounts {
+    pub(crate) name: String,
+    pub(crate) up: bool,
+    /// This controller drives it.
+    pub(crate) ours: bool,
+    pub(crate) last_report: Option<SystemTime>,
+}
+
+impl Service {
+    /// Counts what is in the database.
+    pub(crate) async fn counts(&self) -> Result<Counts, Refusal> {
+        let missing = self.missing_attachments(usize::MAX).await?;
+        let missing = missing.iter().map(|(_, ids)| ids.len()).sum::<usize>();
+        let read = |db: &Db<'_>| {
+            let mut counts = Counts {
+                volumes: db.count_volumes()?,
+                attachments: db.count_attachments()?,
+                reviews: db.count_reviews()?,
+                fences: db.count_fences()?,
+                receipts: db.count_receipts()?,
+                ..Counts::default()
+            };
+            for row in db.attachments_going()? {
+                let word = match receipt_of(db, &row)?.map(|receipt| receipt.proof) {
+                    None => "none",
+                    Some(Proof::Unproven { .. }) => "unproven",
+                    // Its volume's job is about to end it.
+                    Some(Proof::Proven) => continue,
+                };
+                *counts.detaches.entry(word.to_owned()).or_default() += 1;
+            }
+            Ok(counts)
+        };
+        let counts = self.inner.store.read("count everything", read).await?;
+        Ok(Counts { missing: u64::try_from(missing).unwrap_or(u64::MAX), ..counts })
+    }
+
+    /// The enrolled agents, as far as they are known without a question.
+    pub(crate) fn count_agents(&self) -> Vec<AgentCounts> {
+        let of = |agent: &Arc<Agent>| AgentCounts {
+            name: agent.entry.name.clone(),
+            up: agent.is_up(),
+            ours: agent.hold().is_ours(),
+            last_report: agent.state().last_report,
+        };
+        self.inner.agents.all().iter().map(of).collect()
+    }
+}
