@@ -155,7 +155,6 @@ impl Metrics {
     }
 
     /// The API, with its requests counted.
-    #[must_use]
     pub fn measured(&self, router: Router) -> Router {
         router.layer(middleware::from_fn_with_state(self.requests.clone(), measure))
     }
