@@ -141,9 +141,9 @@ impl<'a> Control<'a> {
         argv
     }
 
-    /// Runs `mooring` on the storage node, against the controller.
+    /// Runs `mooring` on the storage node, against the controller. Its own `--timeout` is what ends it, if anything.
     pub fn mooring(&self, args: &[&str]) -> Result<Output> {
-        self.site.storage()?.command(Self::words(args)).timeout(Duration::from_mins(2)).run()
+        self.site.storage()?.command(Self::words(args)).timeout(Duration::from_mins(6)).run()
     }
 
     /// The same with `--json`; an exit status other than 0 is an error.
@@ -162,7 +162,7 @@ impl<'a> Control<'a> {
 
     /// Makes a volume of a type (or the default one) and waits for it; its id.
     pub fn volume(&self, name: &str, volume_type: Option<&str>) -> Result<String> {
-        let mut args = vec!["volume", "create", name, "--size", "1GiB", "--timeout", "120"];
+        let mut args = vec!["volume", "create", name, "--size", "1GiB", "--timeout", "240"];
         if let Some(volume_type) = volume_type {
             args.extend(["--type", volume_type]);
         }

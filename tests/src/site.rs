@@ -161,9 +161,13 @@ impl Site {
         self.storage()?.command(argv).timeout(Duration::from_secs(90)).run()
     }
 
-    /// Runs `mooring --json` and reads its answer; an exit status other than 0 is an error.
+    /// Runs `mooring --json` and reads its answer; an exit status other than 0 is an error. It waits as long as a busy machine
+    /// may need: LVM's commands take 30 s there.
     pub fn json(&self, args: &[&str]) -> Result<Value> {
         let mut all = vec!["--json"];
+        if !args.contains(&"--timeout") {
+            all.extend(["--timeout", "80"]);
+        }
         all.extend(args);
         let out = self.mooring(&all)?.ok()?;
         serde_json::from_str(&out.stdout)
