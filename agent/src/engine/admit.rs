@@ -237,6 +237,8 @@ impl Engine {
         self.keep(cell, &keep, claim)?;
         let mut state = cell.state();
         state.volume = Some(Wish { stamp: put.stamp, kind, opaque: put.opaque });
+        // At once: what is at work gives way to a wish as soon as anybody can see it.
+        state.dirty = true;
         state.ready = None;
         state.looked = looked;
         state.orphan = None;

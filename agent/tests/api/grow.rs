@@ -98,8 +98,7 @@ fn a_revoke_does_not_wait_for_a_growth() {
     });
     // The zeroing goes on, a piece at a time, until it gives way.
     eventually("the grant goes", || {
-        agent.switch.go_on();
-        agent.switch.pause_before(&zeroing(&v));
+        agent.switch.let_one_go();
         agent.switch.log().contains(&rmdir)
     });
     assert!(!agent.switch.log().iter().any(|call| call.contains("lvextend")), "it has not ended before");

@@ -39,6 +39,8 @@ struct State {
     pause: Option<String>,
     /// The call that waits.
     paused: Option<String>,
+    /// It goes on, and the next one like it waits again.
+    one: bool,
     /// LVs that were removed, and what their blocks were then.
     removed: Vec<(String, Blocks)>,
     /// Devices that a backstore opened, and whether all of each read as zeros then.
@@ -116,6 +118,12 @@ impl Switch {
         let mut state = self.state();
         state.pause = None;
         state.paused = None;
+        state.one = false;
+    }
+
+    /// The call that waits goes on, and the next one like it waits; without one, the next one goes.
+    pub(crate) fn let_one_go(&self) {
+        self.state().one = true;
     }
 
     /// The call that waits.
@@ -131,6 +139,10 @@ impl Switch {
                     self.stop_for_good(state);
                 }
                 if state.pause.as_deref() != Some(what) {
+                    return;
+                }
+                if std::mem::take(&mut state.one) {
+                    state.paused = None;
                     return;
                 }
                 state.paused = Some(what.to_owned());
