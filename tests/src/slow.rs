@@ -42,7 +42,7 @@ pub fn landed_after(site: &Site, device: &str, cut: &str) -> Result<(String, u64
 /// The control of all that [`landed_after`] proves: how many stamps land after a mere unmapping. That none does is an error,
 /// because it would prove nothing.
 ///
-/// The writers' stamps land in waves, all at once with every [`CONTROL_MS`]. An unmapping right before a wave would be over
+/// The writers' stamps land in waves, all at once, 4 s from wave to wave. An unmapping right before a wave would be over
 /// only after it, so it comes a second behind one: the next writes are in flight by then, and have long to go.
 pub fn landed_after_unmapping(site: &Site, device: &str, unmap: &str) -> Result<u64> {
     site.delay_writes(device, Some(CONTROL_MS))?;
