@@ -50,8 +50,9 @@ pub fn text(engine: Engine, connections: Option<Connections>) -> Result<String, 
         to.info("build", "The agent's version", &[("version", env!("CARGO_PKG_VERSION"))])?;
         say_agent(to, &counts)?;
         say_volumes(to, &counts.volumes)?;
-        say_exports(to, &counts.volumes)?;
-        say_activity(to, &counts.volumes)?;
+        let nexuses = nexuses(&counts.volumes);
+        say_exports(to, &counts.volumes, &nexuses)?;
+        say_activity(to, &nexuses)?;
         say_groups(to, &capabilities::known(&engine))?;
         say_connections(to, connections.as_ref())
     })
@@ -129,7 +130,7 @@ fn nexuses(volumes: &[VolumeCounts]) -> Vec<Nexus<'_>> {
     labelled.collect()
 }
 
-fn say_exports(to: &mut Families<'_>, volumes: &[VolumeCounts]) -> fmt::Result {
+fn say_exports(to: &mut Families<'_>, volumes: &[VolumeCounts], all: &[Nexus<'_>]) -> fmt::Result {
     let exports = || volumes.iter().filter_map(|volume| volume.export.as_ref());
     let (in_force, waiting): (Vec<_>, Vec<_>) = exports().partition(|export| export.in_force);
     let number = |exports: Vec<_>| u64::try_from(exports.len()).unwrap_or(u64::MAX);
@@ -139,7 +140,6 @@ fn say_exports(to: &mut Families<'_>, volumes: &[VolumeCounts]) -> fmt::Result {
         None,
         [([("state", "in_force")], number(in_force)), ([("state", "waiting")], number(waiting))],
     )?;
-    let all = nexuses(volumes);
     to.gauges(
         "nexus_in_force",
         "1: the kernel enforces this grant, with this mode. 0: not yet, or with another mode",
@@ -148,11 +148,10 @@ fn say_exports(to: &mut Families<'_>, volumes: &[VolumeCounts]) -> fmt::Result {
     )
 }
 
-fn say_activity(to: &mut Families<'_>, volumes: &[VolumeCounts]) -> fmt::Result {
-    let mut all = nexuses(volumes);
+fn say_activity(to: &mut Families<'_>, all: &[Nexus<'_>]) -> fmt::Result {
     // What nobody has looked at since the start is not known.
-    all.retain(|(_, export, _)| export.looked.is_some());
-    let each = || all.iter().map(|(labels, _, nexus)| (labels.as_slice(), *nexus));
+    let looked = || all.iter().filter(|(_, export, _)| export.looked.is_some());
+    let each = || looked().map(|(labels, _, nexus)| (labels.as_slice(), *nexus));
     to.gauges(
         "nexus_sessions",
         "Sessions that are logged in; over Fibre Channel, target ports at which the initiator is",
