@@ -8,7 +8,7 @@ mod lvm;
 
 use mooring_api::v1;
 use mooring_host::{LocalAddress, Tree, TreePath};
-use mooring_model::{AgentId, Chain, Cure, Portal, Problem};
+use mooring_model::{AgentId, ByteSize, Chain, Cure, LvName, PoolName, Portal, Problem};
 
 pub use self::lvm::Known;
 pub(crate) use self::lvm::{Lvm, begin};
@@ -220,20 +220,48 @@ fn check_groups(view: &VolumesView, problems: &mut Vec<Problem>) {
             problem(&group.name, trouble.clone());
         }
     }
+    for (group, pool) in view.groups().iter().filter_map(|group| Some((group, group.pool.as_ref()?))) {
+        let Some(text) = pool.trouble.clone().or_else(|| pool.warning(&group.name)) else { continue };
+        if pool.tagged {
+            let object = format!("thin pool {}/{}", group.name, LvName::thin_pool());
+            problems.push(Problem { object, text, cure: Cure::Operator });
+        }
+    }
 }
 
-/// A pool's free bytes are what a new volume may take: LVM's free extents less the reserve.
+/// A pool's free bytes are what a new volume may take: LVM's free extents less the reserve; of a thin pool, what no volume has
+/// written to. One that is made with its first volume has all that it would have then.
 fn pools(view: &VolumesView) -> Vec<v1::Pool> {
-    let pool = |group: &volumes::SeenGroup| v1::Pool {
+    let count = |group: &volumes::SeenGroup, thin| {
+        u32::try_from(view.count_in(&group.name, thin)).unwrap_or(u32::MAX)
+    };
+    let thick = |group: &volumes::SeenGroup| v1::Pool {
         name: group.name.to_string(),
         total_bytes: group.size.0,
         free_bytes: if group.trouble.is_none() { group.available().0 } else { 0 },
         extent_bytes: group.extent.0,
         thick: true,
-        volumes: u32::try_from(view.count_in(&group.name)).unwrap_or(u32::MAX),
+        volumes: count(group, false),
         provisioned_bytes: view.bytes_in(&group.name).0,
     };
-    view.groups().iter().map(pool).collect()
+    let thin = |group: &volumes::SeenGroup| {
+        let (total, free) = match (&group.pool, group.thin_size) {
+            (Some(pool), _) if pool.tagged && pool.trouble.is_none() => (pool.size, pool.free()),
+            (Some(pool), _) if pool.tagged => (pool.size, ByteSize(0)),
+            (None, Some(size)) if size <= group.available() => (size, size),
+            _ => return None,
+        };
+        Some(v1::Pool {
+            name: PoolName { group: group.name.clone(), thin: true }.to_string(),
+            total_bytes: total.0,
+            free_bytes: if group.trouble.is_none() { free.0 } else { 0 },
+            extent_bytes: group.extent.0,
+            thick: false,
+            volumes: count(group, true),
+            provisioned_bytes: view.thin_bytes_in(&group.name).0,
+        })
+    };
+    view.groups().iter().flat_map(|group| std::iter::once(thick(group)).chain(thin(group))).collect()
 }
 
 /// Portals that can be reached, and apart from them those that cannot.

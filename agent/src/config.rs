@@ -34,6 +34,9 @@ const RESYNC_SECONDS_DEFAULT: u32 = 30;
 const RECOVERY_TIMEOUT_SECONDS: Range<u32> = 1..3601;
 const RECOVERY_TIMEOUT_SECONDS_DEFAULT: u32 = 120;
 
+/// A thin pool is shared by many volumes, and LVM keeps its metadata beside it twice, 2 MiB at least each time.
+const THIN_POOL_BYTES_MIN: ByteSize = ByteSize(64 << 20);
+
 /// Below this an answer would never wait for the kernel at all.
 const ANSWER_DEADLINE_MS_MIN: u32 = 100;
 
@@ -112,6 +115,8 @@ pub struct Group {
     pub wipe: Wipe,
     /// Discards of initiators are passed through.
     pub discard: bool,
+    /// Bytes of its thin pool, which is made with the first thin volume. `None`: it makes none.
+    pub thin_pool: Option<ByteSize>,
 }
 
 /// What is done to the blocks of a volume that is deleted, before its LV is removed. Whatever it is, the next volume on
@@ -273,6 +278,7 @@ struct RawGroup {
     wipe: Option<Wipe>,
     #[serde(default)]
     discard: bool,
+    thin_pool: Option<Spanned<String>>,
 }
 
 fn tls(file: &File<'_>, tls: &Spanned<RawTls>) -> Result<Tls, ConfigError> {
@@ -406,7 +412,20 @@ fn group(file: &File<'_>, entry: &Spanned<RawGroup>) -> Result<(Range<usize>, Gr
         None => ByteSize(0),
         Some(text) => file.value(text, "groups.reserve")?,
     };
-    Ok((text.span(), Group { name, reserve, wipe: raw.wipe.unwrap_or_default(), discard: raw.discard }))
+    let thin_pool = match &raw.thin_pool {
+        None => None,
+        Some(text) => {
+            let size: ByteSize = file.value(text, "groups.thin_pool")?;
+            if size < THIN_POOL_BYTES_MIN {
+                let why =
+                    format!("groups.thin_pool: {size} is too small: want {THIN_POOL_BYTES_MIN} or more");
+                return Err(file.wrong(&text.span(), why));
+            }
+            Some(size)
+        }
+    };
+    let (wipe, discard) = (raw.wipe.unwrap_or_default(), raw.discard);
+    Ok((text.span(), Group { name, reserve, wipe, discard, thin_pool }))
 }
 
 #[cfg(test)]
@@ -445,8 +464,13 @@ mod tests {
         let config = Config::parse(SMALLEST, "agent.toml").unwrap();
         assert_eq!(config.listen, ["unix:/run/mooring/agent.sock".parse().unwrap()]);
         assert_eq!(config.answer_deadline_ms, 5000);
-        let group =
-            Group { name: "vg0".parse().unwrap(), reserve: ByteSize(0), wipe: Wipe::Zero, discard: false };
+        let group = Group {
+            name: "vg0".parse().unwrap(),
+            reserve: ByteSize(0),
+            wipe: Wipe::Zero,
+            discard: false,
+            thin_pool: None,
+        };
         assert_eq!(config.groups, [group]);
         let moved = Config::parse(&format!("run_dir = \"/tmp/a\"\n{SMALLEST}"), "agent.toml").unwrap();
         assert_eq!(moved.listen, ["unix:/tmp/a/agent.sock".parse().unwrap()]);
@@ -528,7 +552,7 @@ mod tests {
         let text = format!("{SMALLEST}resrve = \"1GiB\"\n");
         assert_eq!(
             Config::parse(&text, "agent.toml").unwrap_err().to_string(),
-            "agent.toml line 4: unknown key `resrve`; known keys: `name`, `reserve`, `wipe`, `discard`"
+            "agent.toml line 4: unknown key `resrve`; known keys: `name`, `reserve`, `wipe`, `discard`, `thin_pool`"
         );
     }
 

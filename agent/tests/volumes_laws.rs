@@ -4,6 +4,7 @@
 
 mod volumes_growth;
 mod volumes_machine;
+mod volumes_thin;
 mod volumes_wipe;
 
 use std::collections::BTreeMap;
@@ -41,19 +42,16 @@ fn groups() -> Vec<Group> {
 }
 
 fn groups_with([zeroth, first]: [Wipe; 2]) -> Vec<Group> {
-    vec![
-        Group { name: "vg0".parse().unwrap(), reserve: ByteSize(16 * MIB), wipe: zeroth, discard: false },
-        Group { name: "vg1".parse().unwrap(), reserve: ByteSize(0), wipe: first, discard: false },
-    ]
+    vec![group("vg0", 16 * MIB, zeroth), group("vg1", 0, first)]
+}
+
+fn group(name: &str, reserve: u64, wipe: Wipe) -> Group {
+    let (name, reserve) = (name.parse().unwrap(), ByteSize(reserve));
+    Group { name, reserve, wipe, discard: false, thin_pool: None }
 }
 
 fn spec(n: u128, group: &str, mib: u64) -> VolumeSpec {
-    VolumeSpec {
-        id: id(n),
-        group: group.parse().unwrap(),
-        size: ByteSize(mib * MIB),
-        provisioning: Provisioning::Thick,
-    }
+    VolumeSpec::new(id(n), group.parse().unwrap(), ByteSize(mib * MIB), Provisioning::Thick)
 }
 
 type Row = BTreeMap<String, String>;
@@ -64,7 +62,7 @@ type Ranges = Vec<(u64, u64)>;
 type Snapshot = BTreeMap<String, (String, Ranges, Ranges)>;
 
 fn lvs(fake: &FakeMachine) -> Vec<Row> {
-    let fields = "lv_name,lv_uuid,vg_name,lv_size,lv_tags,lv_active,lv_path";
+    let fields = "lv_name,lv_uuid,vg_name,lv_size,lv_tags,lv_active,lv_path,pool_lv";
     let args = ["lvs", "--reportformat", "json", "--units", "b", "--nosuffix", "-o", fields];
     let args = args.map(str::to_owned).to_vec();
     let out =
@@ -188,7 +186,7 @@ impl World {
         // Not ours: no name of ours, a name of ours that is no volume's, an unlisted group, an id that is not canonical.
         lvm.add_volume("vg0", "root", 64 * MIB, &[]);
         lvm.add_volume("vg0", "theirs", 8 * MIB, &[LV_TAG, LV_UNZEROED_TAG]);
-        lvm.add_volume("vg1", "mooring-snap-00000000-0000-0000-0000-000000000001", 8 * MIB, &[LV_TAG]);
+        lvm.add_volume("vg1", "mooring-save-00000000-0000-0000-0000-000000000001", 8 * MIB, &[LV_TAG]);
         lvm.add_volume("vg0", "mooring-A0000000-0000-0000-0000-00000000000A", 8 * MIB, &[LV_TAG]);
         for (index, (before, growth, _)) in self.volumes.iter().enumerate() {
             if let Some(growth) = growth {
@@ -439,7 +437,7 @@ proptest! {
         let fake = world.build();
         let whole = view(&fake.lvm(), &groups()).unwrap();
         for (id, wanted) in world.wishes() {
-            let one = view_one(&fake.lvm(), &groups(), id).unwrap();
+            let one = view_one(&fake.lvm(), &groups(), id, None).unwrap();
             prop_assert_eq!(one.lvs_of(id), whole.lvs_of(id));
             prop_assert_eq!(one.growths_of(id), whole.growths_of(id));
             prop_assert_eq!(plan(wanted, &one, id), plan(wanted, &whole, id));
@@ -524,6 +522,11 @@ fn word(op: &VolumeOp) -> &'static str {
         VolumeOp::Append { .. } => "append",
         VolumeOp::RemoveGrowth { .. } => "drop",
         VolumeOp::Remove { .. } => "remove",
+        VolumeOp::CreatePool { .. } => "pool",
+        VolumeOp::CreateThin { .. } => "thin",
+        VolumeOp::Snapshot { .. } => "snapshot",
+        VolumeOp::Clone { .. } => "clone",
+        VolumeOp::Extend { .. } => "extend",
     }
 }
 
@@ -635,7 +638,7 @@ fn looking_at_one_volume_costs_the_same_among_many() {
     let fake = machine();
     let cost = || {
         fake.lvm().clear_log();
-        view_one(&fake.lvm(), &groups(), id(1)).unwrap();
+        view_one(&fake.lvm(), &groups(), id(1), None).unwrap();
         fake.lvm().log().len()
     };
     let alone = cost();

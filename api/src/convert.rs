@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use mooring_model as model;
 use mooring_model::{
     BackstoreName, ByteSize, Chap, ChapSide, Cure, Digest, ExportIdentity, ExportSpec, FcExportSpec, FcGrant,
-    Generation, Grant, InitiatorSlot, Lun, Mode, Phase, Proof, Provisioning, Revoked, Secret, SpecError,
-    Stamp, VolumeId, VolumeSpec,
+    Generation, Grant, InitiatorSlot, Lun, Mode, Phase, Proof, Provisioning, Revoked, Secret, Source,
+    SpecError, Stamp, VolumeId, VolumeKind, VolumeSpec,
 };
 
 use crate::v1;
@@ -58,14 +58,32 @@ pub fn stamp_to_wire(stamp: &Stamp) -> v1::Stamp {
 pub fn volume_from_wire(id: VolumeId, spec: &v1::VolumeSpec) -> Result<VolumeSpec, SpecError> {
     let provisioning = match spec.provisioning() {
         v1::Provisioning::Thick => Provisioning::Thick,
+        v1::Provisioning::Thin => Provisioning::Thin,
         v1::Provisioning::Unspecified => {
-            return Err(SpecError::new("provisioning", "is missing or unknown: want THICK"));
+            return Err(SpecError::new("provisioning", "is missing or unknown: want THICK or THIN"));
         }
     };
-    let spec =
-        VolumeSpec { id, group: parse("group", &spec.group)?, size: ByteSize(spec.size_bytes), provisioning };
+    let kind = match v1::VolumeKind::try_from(spec.kind) {
+        Ok(v1::VolumeKind::Unspecified | v1::VolumeKind::Volume) => VolumeKind::Volume,
+        Ok(v1::VolumeKind::Snapshot) => VolumeKind::Snapshot,
+        Err(_) => return Err(SpecError::new("kind", "is unknown: want VOLUME or SNAPSHOT")),
+    };
+    let spec = VolumeSpec {
+        kind,
+        source: spec.source.as_ref().map(source_from_wire).transpose()?,
+        ..VolumeSpec::new(id, parse("group", &spec.group)?, ByteSize(spec.size_bytes), provisioning)
+    };
     spec.check()?;
     Ok(spec)
+}
+
+fn source_from_wire(source: &v1::VolumeSource) -> Result<Source, SpecError> {
+    use v1::volume_source::Of;
+    match &source.of {
+        Some(Of::VolumeId(id)) => Ok(Source::Volume(parse("source.volume_id", id)?)),
+        Some(Of::SnapshotId(id)) => Ok(Source::Snapshot(parse("source.snapshot_id", id)?)),
+        None => Err(SpecError::new("source", "names nothing that this agent knows")),
+    }
 }
 
 /// An export's spec that arrives, checked.
@@ -223,8 +241,26 @@ impl From<&VolumeSpec> for v1::VolumeSpec {
     fn from(spec: &VolumeSpec) -> Self {
         let provisioning = match spec.provisioning {
             Provisioning::Thick => v1::Provisioning::Thick,
+            Provisioning::Thin => v1::Provisioning::Thin,
         };
-        Self { group: spec.group.to_string(), size_bytes: spec.size.0, provisioning: provisioning.into() }
+        // What every agent knows says nothing of the kind: the digest of an old volume's wish stays what it was.
+        let kind = match spec.kind {
+            VolumeKind::Volume => v1::VolumeKind::Unspecified,
+            VolumeKind::Snapshot => v1::VolumeKind::Snapshot,
+        };
+        let source = spec.source.map(|source| v1::VolumeSource {
+            of: Some(match source {
+                Source::Volume(id) => v1::volume_source::Of::VolumeId(id.to_string()),
+                Source::Snapshot(id) => v1::volume_source::Of::SnapshotId(id.to_string()),
+            }),
+        });
+        Self {
+            group: spec.group.to_string(),
+            size_bytes: spec.size.0,
+            provisioning: provisioning.into(),
+            kind: kind.into(),
+            source,
+        }
     }
 }
 
@@ -477,7 +513,12 @@ mod tests {
 
     #[test]
     fn volume_sizes_have_limits() {
-        let spec = |size_bytes| v1::VolumeSpec { group: "vg0".into(), size_bytes, provisioning: 1 };
+        let spec = |size_bytes| v1::VolumeSpec {
+            group: "vg0".into(),
+            size_bytes,
+            provisioning: 1,
+            ..Default::default()
+        };
         assert!(volume_from_wire(volume(), &spec(4 << 20)).is_ok());
         for wrong in [0, 1, (4 << 20) + 1, u64::MAX, u64::MAX - 511] {
             assert_eq!(volume_from_wire(volume(), &spec(wrong)).unwrap_err().field, "size", "{wrong}");

@@ -42,6 +42,6 @@ pub use report::{
 pub use secret::Secret;
 pub use size::{ByteSize, ParseSizeError};
 pub use spec::{
-    Chap, ChapSide, ExportIdentity, ExportNames, ExportSpec, Grant, Mode, ParseModeError, Provisioning,
-    SpecError, VolumeSpec,
+    Chap, ChapSide, ExportIdentity, ExportNames, ExportSpec, Grant, Mode, ParseModeError, PoolName,
+    Provisioning, Source, SpecError, VolumeKind, VolumeSpec,
 };

@@ -218,6 +218,8 @@ pub struct LvName(String);
 impl LvName {
     const PREFIX: &'static str = "mooring-";
     const GROWTH_PREFIX: &'static str = "mooring-grow-";
+    const SNAPSHOT_PREFIX: &'static str = "mooring-snap-";
+    const THIN_POOL: &'static str = "mooring-pool";
 
     /// `mooring-<volume uuid>`.
     pub fn of(volume: VolumeId) -> Self {
@@ -227,6 +229,26 @@ impl LvName {
     /// `mooring-grow-<volume uuid>`: the extents by which a volume is to grow, until they are zeroed.
     pub fn growth_of(volume: VolumeId) -> Self {
         Self(format!("{}{volume}", Self::GROWTH_PREFIX))
+    }
+
+    /// `mooring-snap-<snapshot uuid>`.
+    pub fn snapshot_of(snapshot: VolumeId) -> Self {
+        Self(format!("{}{snapshot}", Self::SNAPSHOT_PREFIX))
+    }
+
+    /// `mooring-pool`: the thin pool of a group. A group has one at most.
+    pub fn thin_pool() -> Self {
+        Self(Self::THIN_POOL.to_owned())
+    }
+
+    /// Whether this is the name of a group's thin pool.
+    pub fn is_thin_pool(name: &str) -> bool {
+        name == Self::THIN_POOL
+    }
+
+    /// The snapshot whose LV has this name, if it is a name of ours.
+    pub fn snapshot(name: &str) -> Option<VolumeId> {
+        name.strip_prefix(Self::SNAPSHOT_PREFIX)?.parse().ok()
     }
 
     /// The volume whose LV has this name, if it is a name of ours.

@@ -38,12 +38,94 @@ impl SpecError {
 pub enum Provisioning {
     /// All extents are allocated at creation.
     Thick,
+    /// Blocks are taken from the group's thin pool as they are written; what was never written reads as zeros.
+    Thin,
 }
 
-/// One volume: an LV of this size in this group.
+/// Where volumes are put: a group, for thick ones, or the thin pool of a group. As text `vg0` and `vg0:thin`; no group has a
+/// colon in its name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolName {
+    /// The group.
+    pub group: VgName,
+    /// Its thin pool.
+    pub thin: bool,
+}
+
+impl PoolName {
+    const THIN: &'static str = ":thin";
+
+    /// How its volumes are provisioned.
+    pub const fn provisioning(&self) -> Provisioning {
+        if self.thin { Provisioning::Thin } else { Provisioning::Thick }
+    }
+}
+
+impl FromStr for PoolName {
+    type Err = <VgName as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (group, thin) = text.strip_suffix(Self::THIN).map_or((text, false), |group| (group, true));
+        Ok(Self { group: group.parse()?, thin })
+    }
+}
+
+impl fmt::Display for PoolName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.group, if self.thin { Self::THIN } else { "" })
+    }
+}
+
+/// What an LV of ours is to its users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VolumeKind {
+    /// It is exported, and written to.
+    #[default]
+    Volume,
+    /// What a volume held at one moment. It has no device and is never exported: volumes are made from it.
+    Snapshot,
+}
+
+/// What a new LV holds at first. Both lie in its own thin pool: nothing is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// What this volume holds at that moment: all that was acknowledged before, as after a power cut.
+    Volume(VolumeId),
+    /// What this snapshot holds. Snapshots are named by ids of the same kind, and none is a volume's, too.
+    Snapshot(VolumeId),
+}
+
+impl Source {
+    /// The id of the volume or snapshot.
+    pub const fn id(self) -> VolumeId {
+        match self {
+            Self::Volume(id) | Self::Snapshot(id) => id,
+        }
+    }
+
+    /// The name of its LV.
+    pub fn lv(self) -> LvName {
+        match self {
+            Self::Volume(id) => LvName::of(id),
+            Self::Snapshot(id) => LvName::snapshot_of(id),
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Volume(id) => write!(f, "volume {id}"),
+            Self::Snapshot(id) => write!(f, "snapshot {id}"),
+        }
+    }
+}
+
+/// One volume, or one snapshot: an LV of this size in this group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeSpec {
-    /// The volume.
+    /// The volume, or the snapshot.
     pub id: VolumeId,
     /// The volume group, which must be listed in the agent's configuration.
     pub group: VgName,
@@ -51,11 +133,52 @@ pub struct VolumeSpec {
     pub size: ByteSize,
     /// How it is provisioned.
     pub provisioning: Provisioning,
+    /// What it is.
+    pub kind: VolumeKind,
+    /// What it holds at first; `None`: zeros. Once it is there, nothing is read from here any more.
+    pub source: Option<Source>,
 }
 
 impl VolumeSpec {
+    /// A volume that reads as zeros at first.
+    pub const fn new(id: VolumeId, group: VgName, size: ByteSize, provisioning: Provisioning) -> Self {
+        Self { id, group, size, provisioning, kind: VolumeKind::Volume, source: None }
+    }
+
+    /// The name of its LV.
+    pub fn lv(&self) -> LvName {
+        match self.kind {
+            VolumeKind::Volume => LvName::of(self.id),
+            VolumeKind::Snapshot => LvName::snapshot_of(self.id),
+        }
+    }
+
+    /// What it has blocks in common with.
+    fn check_source(&self) -> Result<(), SpecError> {
+        let wrong = |field: &str, why: &str| Err(SpecError::new(field, why));
+        match (self.kind, self.source) {
+            (VolumeKind::Snapshot, None | Some(Source::Snapshot(_))) => {
+                return wrong("source", "a snapshot is one of a volume: want the volume's id");
+            }
+            (_, Some(source)) if source.id() == self.id => {
+                return wrong("source", "it cannot be made from itself");
+            }
+            _ => {}
+        }
+        if self.provisioning == Provisioning::Thick
+            && (self.kind == VolumeKind::Snapshot || self.source.is_some())
+        {
+            return wrong(
+                "provisioning",
+                "a thick volume has no snapshots and is made from nothing: want THIN",
+            );
+        }
+        Ok(())
+    }
+
     /// Checks what the types alone do not hold.
     pub fn check(&self) -> Result<(), SpecError> {
+        self.check_source()?;
         if self.size.0 < VOLUME_BYTES_MIN {
             return Err(SpecError::new(
                 "size",

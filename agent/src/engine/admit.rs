@@ -12,7 +12,7 @@ use mooring_api::v1;
 use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{
     AttachmentId, BlockedKind, ClusterId, Cure, ExportIdentity, ExportNames, ExportSpec, FcExportSpec, Fence,
-    Initiator, Iqn, Mode, Naa, Portal, Proof, Receipt, Revoked, SessionReport, Stamp, VolumeSpec,
+    Initiator, Iqn, Mode, Naa, Portal, Proof, Receipt, Revoked, SessionReport, Stamp, VolumeKind, VolumeSpec,
 };
 use mooring_targets::ExportView;
 use prost::Message;
@@ -294,6 +294,16 @@ impl Engine {
                 let why = format!("volume {} lies in group {}; it cannot be moved", cell.id, old.group);
                 return Err(Refusal::precondition(why, Cure::FixSpec));
             }
+            Some(WishKind::Spec(old))
+                if (old.kind, old.source, old.provisioning)
+                    != (spec.kind, spec.source, spec.provisioning) =>
+            {
+                let why = format!(
+                    "volume {}: whether it is a snapshot, thin or thick, and what it was made from cannot change",
+                    cell.id
+                );
+                return Err(Refusal::precondition(why, Cure::FixSpec));
+            }
             Some(WishKind::Spec(old)) if old.size > spec.size => {
                 let why = format!(
                     "volume {} has {}, and {} are wanted: a volume never shrinks",
@@ -305,8 +315,8 @@ impl Engine {
             Some(WishKind::Spec(_) | WishKind::Tombstone { .. }) | None => {}
         }
         // A new volume, or a larger one: what cannot be made is refused now, and nothing is kept of it.
-        let view =
-            volumes::view_one(&*self.shared.machine.commands, groups, cell.id).map_err(Refusal::Volumes)?;
+        let view = volumes::view_one(&*self.shared.machine.commands, groups, cell.id, spec.source)
+            .map_err(Refusal::Volumes)?;
         let dying = matches!(kept.map(|kept| &kept.kind), Some(WishKind::Tombstone { destroy: true }));
         if dying && view.lv(&spec.group, cell.id).is_some() {
             let why = format!("volume {} is still being deleted: try again when it is gone", cell.id);
@@ -356,8 +366,14 @@ impl Engine {
                 (WishKind::Tombstone { destroy: false }, StoredWish::Tombstone { destroy: false }, None)
             }
             Some(mut wire) => {
-                if volume.as_ref().and_then(Wish::spec).is_none() {
-                    return Err(Refusal::UnknownVolume(cell.id));
+                match volume.as_ref().and_then(Wish::spec) {
+                    None => return Err(Refusal::UnknownVolume(cell.id)),
+                    Some(of) if of.kind == VolumeKind::Snapshot => {
+                        let why =
+                            format!("{} is a snapshot: make a volume from it, and export that", cell.id);
+                        return Err(Refusal::precondition(why, Cure::FixSpec));
+                    }
+                    Some(_) => {}
                 }
                 keep_secrets(&mut wire, kept)?;
                 let spec = mooring_api::export_from_wire(cell.id, &wire).map_err(Refusal::Invalid)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mooring_model::{
     Chain, Cure, ExportReport, ExportSpec, FcPortReport, Generation, Initiator, Phase, Plan, Problem, Proof,
-    Step, VgName, VolumeId, VolumeReport, VolumeSpec,
+    Step, VgName, VolumeId, VolumeKind, VolumeReport, VolumeSpec,
 };
 use mooring_targets::{Device, ExportFacts, ExportView, Op, Wanted, fc};
 use tokio::time::Instant;
@@ -217,7 +217,8 @@ impl Engine {
         let machine = &self.shared.machine;
         let look = || {
             cell.begin("ask LVM".to_owned());
-            let view = volumes::view_one(&*machine.commands, &self.shared.config.groups, cell.id);
+            let source = wanted.source();
+            let view = volumes::view_one(&*machine.commands, &self.shared.config.groups, cell.id, source);
             cell.state().at_work = None;
             view
         };
@@ -469,7 +470,9 @@ struct MadeVolume {
 
 /// Whether the volume that was seen is as large as it is wanted.
 fn is_whole(wish: &Wish<VolumeSpec>, report: &VolumeReport) -> bool {
-    wish.spec().is_none_or(|spec| report.size >= spec.size)
+    // A snapshot is as large as its volume was.
+    let large = |spec: &VolumeSpec| spec.kind == VolumeKind::Snapshot || report.size >= spec.size;
+    wish.spec().is_none_or(large)
 }
 
 /// How far an export was made true.

@@ -16,7 +16,8 @@ fn sender() -> v1::Sender {
 
 fn put_volume() -> Request<v1::PutVolumeRequest> {
     let provisioning = v1::Provisioning::Thick.into();
-    let spec = v1::VolumeSpec { group: "vg0".to_owned(), size_bytes: 8 << 20, provisioning };
+    let spec =
+        v1::VolumeSpec { group: "vg0".to_owned(), size_bytes: 8 << 20, provisioning, ..Default::default() };
     Request::new(v1::PutVolumeRequest {
         sender: Some(sender()),
         volume_id: VOLUME.to_owned(),

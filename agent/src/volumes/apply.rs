@@ -87,6 +87,11 @@ pub fn apply(
             VolumeOp::MarkZeroed { lv } => lvm.delete_tag(lv, LV_UNZEROED_TAG),
             VolumeOp::Append { lv, growth, .. } => lvm.append(lv, growth),
             VolumeOp::RemoveGrowth { lv } | VolumeOp::Remove { lv } => lvm.remove(lv),
+            VolumeOp::CreatePool { lv, size } => lvm.create_pool(lv, *size),
+            VolumeOp::CreateThin { lv, size } => lvm.create_thin(lv, *size),
+            VolumeOp::Snapshot { lv, of } => lvm.snapshot(lv, of),
+            VolumeOp::Clone { lv, from } => lvm.clone_of(lv, from, &[LV_TAG, LV_UNZEROED_TAG]),
+            VolumeOp::Extend { lv, size } => lvm.extend(lv, *size),
         }?;
         observer.after(index, step);
     }

@@ -23,6 +23,12 @@ pub enum Error {
         /// What was tried.
         op: String,
     },
+    /// LVM cannot check thin pools.
+    #[error("cannot {op}: LVM has no thin_check; install the package thin-provisioning-tools")]
+    NoThinTools {
+        /// What was tried.
+        op: String,
+    },
     /// The command did not end in time, or said too much.
     #[error(
         "cannot {op}: LVM does not come to an end; see whether a disk under the group hangs (dmsetup info, dmesg)"
@@ -131,6 +137,7 @@ impl Error {
         match self {
             Self::NoLvm { .. }
             | Self::NoDeviceMapper { .. }
+            | Self::NoThinTools { .. }
             | Self::NoGroup { .. }
             | Self::NoSpace { .. }
             | Self::DeviceSize { .. }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use mooring_host::{Command, CommandError, CommandOutput, Commands};
-use mooring_model::{ByteSize, LvName, VgName};
+use mooring_model::{ByteSize, LV_TAG, LvName, VgName};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer};
 
@@ -24,7 +24,8 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 const SAID_CHARS_MAX: usize = 400;
 
 const VG_COLUMNS: &str = "vg_name,vg_uuid,vg_size,vg_free,vg_extent_size,vg_attr";
-const LV_COLUMNS: &str = "lv_name,lv_uuid,vg_name,lv_size,lv_tags,lv_attr,lv_active,lv_path,lv_device_open";
+const LV_COLUMNS: &str = "lv_name,lv_uuid,vg_name,lv_size,lv_tags,lv_attr,lv_active,lv_path,lv_device_open,pool_lv,segtype,\
+                          data_percent,metadata_percent,lv_health_status,zero";
 
 /// Removes an LV. `--force`: an active one, too; LVM itself refuses one that is open. Whatever the host's lvm.conf says, LVM
 /// discards nothing: what is discarded may read as anything, also what was zeroed; and a discard of a large LV, which LVM
@@ -71,6 +72,18 @@ pub(super) struct RawLv {
     pub(super) active: String,
     #[serde(rename = "lv_device_open", default)]
     pub(super) open: String,
+    #[serde(rename = "pool_lv", default)]
+    pub(super) pool: String,
+    #[serde(default)]
+    pub(super) segtype: String,
+    #[serde(default)]
+    pub(super) data_percent: String,
+    #[serde(default)]
+    pub(super) metadata_percent: String,
+    #[serde(rename = "lv_health_status", default)]
+    pub(super) health: String,
+    #[serde(default)]
+    pub(super) zero: String,
 }
 
 /// Numbers come as text (`--reportformat json`) or as numbers (`json_std`, should a site's lvm.conf force it).
@@ -219,6 +232,53 @@ impl Lvm<'_> {
         self.run(|| format!("create {lv}"), lv.group.as_str(), &args).map(drop)
     }
 
+    /// Makes a thin pool. It zeroes what it gives, and a write that finds it full fails at once: by default it would hang for a
+    /// minute first. `lvcreate` has no option for that, but a setting.
+    pub(super) fn create_pool(&self, lv: &LvId, size: ByteSize) -> Result<(), Error> {
+        let size = format!("{}b", size.0);
+        let mut args = vec!["lvcreate", "--yes", "--type", "thin-pool", "--zero", "y"];
+        args.extend(["--config", "activation/error_when_full=1", "--size", &size]);
+        args.extend(["--name", lv.name.as_str(), "--addtag", LV_TAG, lv.group.as_str()]);
+        self.run(|| format!("create the thin pool {lv}"), lv.group.as_str(), &args).map(drop)
+    }
+
+    /// Makes a thin LV, which reads as zeros.
+    pub(super) fn create_thin(&self, lv: &LvId, size: ByteSize) -> Result<(), Error> {
+        let (size, pool) = (format!("{}b", size.0), LvName::thin_pool());
+        let mut args = vec!["lvcreate", "--yes", "--wipesignatures", "n", "--type", "thin"];
+        args.extend(["--virtualsize", &size, "--thinpool", pool.as_str()]);
+        args.extend(["--name", lv.name.as_str(), "--addtag", LV_TAG, lv.group.as_str()]);
+        self.run(|| format!("create {lv}"), lv.group.as_str(), &args).map(drop)
+    }
+
+    /// Takes a snapshot, which gets no device, now or at a boot. The kernel stops the volume's device for that, and lets what
+    /// is in flight end: what was acknowledged before is in it.
+    pub(super) fn snapshot(&self, lv: &LvId, of: &LvId) -> Result<(), Error> {
+        let (from, op) = (of.to_string(), || format!("take the snapshot {lv} of {of}"));
+        let mut args =
+            vec!["lvcreate", "--yes", "--snapshot", "--setactivationskip", "y", "--permission", "r"];
+        args.extend(["--name", lv.name.as_str(), "--addtag", LV_TAG, &from]);
+        self.run(op, lv.group.as_str(), &args).map(drop)
+    }
+
+    /// Makes an LV with what another one has.
+    pub(super) fn clone_of(&self, lv: &LvId, from: &LvId, tags: &[&str]) -> Result<(), Error> {
+        let (path, op) = (from.to_string(), || format!("make {lv} from {from}"));
+        let mut args = vec!["lvcreate", "--yes", "--snapshot", "--setactivationskip", "n", "--activate", "y"];
+        args.extend(["--permission", "rw", "--name", lv.name.as_str()]);
+        for tag in tags {
+            args.extend(["--addtag", tag]);
+        }
+        args.push(&path);
+        self.run(op, lv.group.as_str(), &args).map(drop)
+    }
+
+    /// Makes a thin LV larger.
+    pub(super) fn extend(&self, lv: &LvId, size: ByteSize) -> Result<(), Error> {
+        let size = format!("{}b", size.0);
+        self.on(lv, "extend", &["lvextend", "--yes", "--size", &size])
+    }
+
     pub(super) fn activate(&self, lv: &LvId) -> Result<(), Error> {
         self.on(lv, "activate", &["lvchange", "--activate", "y"])
     }
@@ -314,6 +374,8 @@ fn meaning(op: String, group: &str, status: i32, stderr: &str) -> Error {
     let has = |text: &str| stderr.contains(text);
     if has("/dev/mapper/control") || has("device-mapper driver missing") {
         Error::NoDeviceMapper { op }
+    } else if has("thin_check") && (has("execvp failed") || has("not found") || has("No such file")) {
+        Error::NoThinTools { op }
     } else if has("Volume group \"") && has("\" not found") || has("Cannot process volume group") {
         Error::NoGroup { op, group: group.to_owned() }
     } else if has("insufficient free space")

@@ -11,12 +11,12 @@
 use std::fmt;
 
 use mooring_model::{
-    BlockedKind, ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan, Problem, VgName, VolumeId,
-    VolumeReport, VolumeSpec,
+    BlockedKind, ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan, Problem, Provisioning, Source,
+    VgName, VolumeId, VolumeReport, VolumeSpec,
 };
 
-use super::device_path;
 use super::view::{SeenGroup, SeenLv, VolumesView};
+use super::{device_path, thin};
 use crate::config::Wipe;
 
 /// What is wanted of a volume.
@@ -31,6 +31,16 @@ pub enum Wanted {
     },
     /// Nobody wants anything of it: what is there stays, as an orphan.
     Nothing,
+}
+
+impl Wanted {
+    /// What it is made from.
+    pub fn source(&self) -> Option<Source> {
+        match self {
+            Self::Volume(spec) => spec.source,
+            Self::Doomed { .. } | Self::Nothing => None,
+        }
+    }
 }
 
 /// One of our LVs. Its name is made from a volume's id and nothing else.
@@ -106,6 +116,41 @@ pub enum VolumeOp {
         /// The LV.
         lv: LvId,
     },
+    /// Make the group's thin pool.
+    CreatePool {
+        /// The pool.
+        lv: LvId,
+        /// Bytes for data, in whole extents. LVM adds its metadata, twice.
+        size: ByteSize,
+    },
+    /// Make a thin LV, which reads as zeros, tagged as ours.
+    CreateThin {
+        /// The LV.
+        lv: LvId,
+        /// Its size, in whole extents.
+        size: ByteSize,
+    },
+    /// Make a snapshot: it has what is in its volume at that moment, and no device.
+    Snapshot {
+        /// The snapshot.
+        lv: LvId,
+        /// Its volume.
+        of: LvId,
+    },
+    /// Make a thin LV with what another one has, tagged as ours and as not to be used yet.
+    Clone {
+        /// The new LV.
+        lv: LvId,
+        /// A volume, or a snapshot.
+        from: LvId,
+    },
+    /// Make a thin LV larger: it reads as zeros there.
+    Extend {
+        /// The LV.
+        lv: LvId,
+        /// Its new size, in whole extents.
+        size: ByteSize,
+    },
 }
 
 impl VolumeOp {
@@ -120,7 +165,12 @@ impl VolumeOp {
             | Self::MarkZeroed { lv }
             | Self::Append { lv, .. }
             | Self::RemoveGrowth { lv }
-            | Self::Remove { lv } => lv,
+            | Self::Remove { lv }
+            | Self::CreatePool { lv, .. }
+            | Self::CreateThin { lv, .. }
+            | Self::Snapshot { lv, .. }
+            | Self::Clone { lv, .. }
+            | Self::Extend { lv, .. } => lv,
         }
     }
 }
@@ -136,6 +186,11 @@ impl fmt::Display for VolumeOp {
             Self::MarkZeroed { lv } => write!(f, "untag {lv} {LV_UNZEROED_TAG}"),
             Self::Append { lv, growth, size } => write!(f, "append {size} of {growth} to {lv}"),
             Self::RemoveGrowth { lv } | Self::Remove { lv } => write!(f, "remove {lv}"),
+            Self::CreatePool { lv, size } => write!(f, "create the thin pool {lv} with {size}"),
+            Self::CreateThin { lv, size } => write!(f, "create {lv} with {size} in its thin pool"),
+            Self::Snapshot { lv, of } => write!(f, "take the snapshot {lv} of {of}"),
+            Self::Clone { lv, from } => write!(f, "make {lv} from {from}"),
+            Self::Extend { lv, size } => write!(f, "extend {lv} to {size}"),
         }
     }
 }
@@ -152,7 +207,7 @@ pub fn plan(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Plan<Volum
 }
 
 fn plan_volume(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, seen: &VolumesView, volume: VolumeId) {
-    let lv = LvId { group: spec.group.clone(), name: LvName::of(volume) };
+    let lv = LvId { group: spec.group.clone(), name: spec.lv() };
     if !seen.is_listed(&spec.group) {
         let why = format!(
             "the agent may not use volume group {}: its configuration lists {}; choose one of them, or add it there",
@@ -182,9 +237,16 @@ fn plan_volume(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, seen: &VolumesView,
         );
         return plan.block(BlockedKind::Birth, format!("volume {volume}"), why);
     }
-    match seen.lv(&spec.group, volume) {
-        None => plan_new(plan, lv, spec, group),
-        Some(there) => plan_there(plan, lv, spec, seen, group, there),
+    match (seen.lv_of(&spec.group, volume, spec.kind), spec.provisioning) {
+        (Some(there), _) if !there.is_tagged() => block_foreign(plan, &lv),
+        (Some(there), wanted) if there.thin != (wanted == Provisioning::Thin) => {
+            let (is, want) = if there.thin { ("thin", "thick") } else { ("thick", "thin") };
+            let why = format!("it is {is}, and a {want} one is wanted: it does not change; correct the spec");
+            plan.block(BlockedKind::Birth, format!("volume {volume}"), why);
+        }
+        (there, Provisioning::Thin) => thin::plan(plan, lv, spec, seen, group, there),
+        (None, Provisioning::Thick) => plan_new(plan, lv, spec, group),
+        (Some(there), Provisioning::Thick) => plan_there(plan, lv, spec, seen, group, there),
     }
 }
 
@@ -216,17 +278,10 @@ fn plan_there(
     group: &SeenGroup,
     there: &SeenLv,
 ) {
-    if !there.is_tagged() {
-        return block_foreign(plan, &lv);
-    }
     let growth = seen.growth(&spec.group, spec.id);
     let missing = group.rounded(spec.size).and_then(|size| size.0.checked_sub(there.size.0));
     let Some(missing) = missing.map(ByteSize) else {
-        let why = format!(
-            "it has {} and only {} are wanted: a volume never shrinks; correct the spec",
-            there.size, spec.size
-        );
-        return plan.block(BlockedKind::Birth, format!("volume {}", spec.id), why);
+        return block_shrink(plan, spec, there.size);
     };
     if !there.active {
         plan.step(VolumeOp::Activate { lv: lv.clone() }, "it has no device");
@@ -281,6 +336,12 @@ fn plan_growth(plan: &mut Plan<VolumeOp>, growing: Growing<'_>, spec: &VolumeSpe
     plan.step(VolumeOp::Create { lv: growth.clone(), size: missing }, "what the volume grows by");
     plan_zero(plan, growth.clone(), missing);
     plan.step(VolumeOp::Append { lv, growth, size: missing }, "what it grows by is zeroed");
+}
+
+pub(super) fn block_shrink(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, has: ByteSize) {
+    let why =
+        format!("it has {has} and only {} are wanted: a volume never shrinks; correct the spec", spec.size);
+    plan.block(BlockedKind::Birth, format!("volume {}", spec.id), why);
 }
 
 fn block_full(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, wanted: ByteSize, group: &SeenGroup) {
@@ -341,8 +402,12 @@ fn plan_doomed(plan: &mut Plan<VolumeOp>, export_gone: bool, seen: &VolumesView,
         }
     };
     let Some(group) = seen.groups().iter().find(|group| group.name.as_str() == there.group) else { return };
-    let lv = LvId { group: group.name.clone(), name: LvName::of(volume) };
-    plan_wipe(plan, &lv, there, group.wipe);
+    let name = if there.snapshot { LvName::snapshot_of(volume) } else { LvName::of(volume) };
+    let lv = LvId { group: group.name.clone(), name };
+    if !there.thin {
+        // The blocks of a thin one go back to their pool, which zeroes them before anybody else has them.
+        plan_wipe(plan, &lv, there, group.wipe);
+    }
     plan.step(VolumeOp::Remove { lv }, "it is doomed");
 }
 
@@ -365,7 +430,7 @@ fn plan_wipe(plan: &mut Plan<VolumeOp>, lv: &LvId, there: &SeenLv, wipe: Wipe) {
     plan.step(op, why);
 }
 
-fn block_foreign(plan: &mut Plan<VolumeOp>, lv: &LvId) {
+pub(super) fn block_foreign(plan: &mut Plan<VolumeOp>, lv: &LvId) {
     let why = format!(
         "an LV of this name is there without the tag {LV_TAG}: somebody else made it, and it is not touched; rename it, or \
          give it to Mooring with lvchange --addtag {LV_TAG} {lv}"
@@ -394,7 +459,7 @@ fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
 pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeReport {
     let plan = plan(wanted, seen, volume);
     let lv = match wanted {
-        Wanted::Volume(spec) => seen.lv(&spec.group, volume),
+        Wanted::Volume(spec) => seen.lv_of(&spec.group, volume, spec.kind),
         Wanted::Doomed { .. } | Wanted::Nothing => seen.lvs_of(volume).iter().find(|lv| lv.is_tagged()),
     }
     .filter(|lv| lv.is_tagged());
@@ -403,6 +468,7 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
         (Wanted::Volume(spec), Some(lv)) if lv.is_ready() && lv.size < spec.size => Phase::Ready,
         (Wanted::Volume(_), _) if !plan.blocked.is_empty() => Phase::Failed,
         (Wanted::Volume(_), Some(lv)) if lv.is_ready() => Phase::Ready,
+        (Wanted::Volume(_), Some(lv)) if lv.snapshot && !lv.is_unzeroed() => Phase::Ready,
         (Wanted::Volume(_), _) => Phase::Creating,
         (Wanted::Doomed { .. }, None) if plan.is_quiet() => Phase::Gone,
         (Wanted::Doomed { .. }, _) => Phase::Deleting,

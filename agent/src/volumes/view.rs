@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooring_host::Commands;
-use mooring_model::{ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, VgName, VolumeId};
+use mooring_model::{ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, Source, VgName, VolumeId, VolumeKind};
 
 use super::error::Error;
 use super::lvm::{Lvm, RawLv, RawVg, group_name};
@@ -26,6 +26,87 @@ pub struct SeenGroup {
     pub extent: ByteSize,
     /// Why no LV can be made in it, if so.
     pub trouble: Option<String>,
+    /// How large its thin pool is to be, by configuration.
+    pub thin_size: Option<ByteSize>,
+    /// Its thin pool, ours or somebody else's under our name.
+    pub pool: Option<SeenPool>,
+}
+
+/// The thin pool of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenPool {
+    /// It carries our tag.
+    pub tagged: bool,
+    /// Bytes for data.
+    pub size: ByteSize,
+    /// Of those, taken by volumes and snapshots.
+    pub used: ByteSize,
+    /// How full its metadata is, in parts of 10,000.
+    pub metadata: u32,
+    /// Why nothing can be had from it, if so.
+    pub trouble: Option<String>,
+}
+
+/// From here on an operator should do something about a pool, in parts of 10,000.
+const NEARLY_FULL: u32 = 8_000;
+
+impl SeenPool {
+    fn new(raw: &RawLv) -> Self {
+        let (data, metadata) = (parts(&raw.data_percent), parts(&raw.metadata_percent));
+        let used = u128::from(raw.size) * u128::from(data.unwrap_or(0)) / 10_000;
+        let name = format!("{}/{}", raw.group, raw.name);
+        let trouble = if raw.segtype != "thin-pool" {
+            Some(format!("the LV {name} is no thin pool ({}): rename it", raw.segtype))
+        } else if !raw.health.is_empty() && raw.health != "out_of_data" {
+            Some(format!("LVM says {} of it: see dmesg and lvconvert --repair {name}", raw.health))
+        } else if raw.zero != "zero" {
+            Some(format!("it does not zero what it gives to volumes: run lvchange --zero y {name}"))
+        } else {
+            None
+        };
+        Self {
+            tagged: raw.tags.split(',').any(|tag| tag == LV_TAG),
+            size: ByteSize(raw.size),
+            used: ByteSize(u64::try_from(used).unwrap_or(raw.size)),
+            metadata: metadata.unwrap_or(0),
+            trouble,
+        }
+    }
+
+    /// What is free of it.
+    pub const fn free(&self) -> ByteSize {
+        ByteSize(self.size.0.saturating_sub(self.used.0))
+    }
+
+    /// What an operator should do before it is full.
+    pub fn warning(&self, group: &VgName) -> Option<String> {
+        let data = u128::from(self.used.0) * 10_000 / u128::from(self.size.0.max(1));
+        let data = u32::try_from(data).unwrap_or(10_000);
+        let name = LvName::thin_pool();
+        let mut said = Vec::new();
+        if data >= NEARLY_FULL {
+            let left = self.free();
+            said.push(format!(
+                "{} % of it are taken, {left} are left, and writes of hosts fail when it is full: extend it (lvextend --size \
+                 +SIZE {group}/{name}), or delete volumes and snapshots in it",
+                data / 100
+            ));
+        }
+        if self.metadata >= NEARLY_FULL {
+            said.push(format!(
+                "{} % of its metadata are taken: extend it (lvextend --poolmetadatasize +SIZE {group}/{name})",
+                self.metadata / 100
+            ));
+        }
+        (!said.is_empty()).then(|| said.join("; "))
+    }
+}
+
+/// `12.34` as LVM writes it, in parts of 10,000. A pool that is not active has none.
+fn parts(percent: &str) -> Option<u32> {
+    let (whole, rest) = percent.trim().split_once('.').unwrap_or((percent.trim(), "0"));
+    let hundredths: String = rest.chars().chain("00".chars()).take(2).collect();
+    whole.parse::<u32>().ok()?.checked_mul(100)?.checked_add(hundredths.parse().ok()?)
 }
 
 impl SeenGroup {
@@ -57,6 +138,10 @@ pub struct SeenLv {
     pub active: bool,
     /// Its device is open, by whomever: an export, a mount, or udev for a moment.
     pub open: bool,
+    /// Its blocks are of the group's thin pool.
+    pub thin: bool,
+    /// It has the name of a snapshot.
+    pub snapshot: bool,
 }
 
 impl SeenLv {
@@ -117,12 +202,18 @@ impl VolumesView {
         self.group(name).is_some() || self.missing.contains(name)
     }
 
-    /// The LV of this name in this group: ours, or somebody else's under our name.
+    /// The volume's LV in this group: ours, or somebody else's under our name.
     pub fn lv(&self, group: &VgName, volume: VolumeId) -> Option<&SeenLv> {
-        self.lvs_of(volume).iter().find(|lv| lv.group == group.as_str())
+        self.lv_of(group, volume, VolumeKind::Volume)
     }
 
-    /// The LVs of this volume's name in all listed groups.
+    /// The LV of this volume or snapshot in this group: ours, or somebody else's under our name.
+    pub fn lv_of(&self, group: &VgName, id: VolumeId, kind: VolumeKind) -> Option<&SeenLv> {
+        let snapshot = kind == VolumeKind::Snapshot;
+        self.lvs_of(id).iter().find(|lv| lv.group == group.as_str() && lv.snapshot == snapshot)
+    }
+
+    /// The LVs of this volume's or snapshot's names in all listed groups.
     pub fn lvs_of(&self, volume: VolumeId) -> &[SeenLv] {
         self.lvs.get(&volume).map(Vec::as_slice).unwrap_or_default()
     }
@@ -137,19 +228,28 @@ impl VolumesView {
         self.growths.get(&volume).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// All LVs of ours that hold volumes, by volume.
+    /// What the thin volumes and snapshots of ours in a group would take if they were full.
+    pub fn thin_bytes_in(&self, group: &VgName) -> ByteSize {
+        ByteSize(self.in_group(group).filter(|lv| lv.thin).map(|lv| lv.size.0).sum())
+    }
+
+    fn in_group(&self, group: &VgName) -> impl Iterator<Item = &SeenLv> {
+        self.ours().filter(move |lv| lv.group == group.as_str())
+    }
+
+    /// All LVs of ours that hold volumes or snapshots.
     pub fn ours(&self) -> impl Iterator<Item = &SeenLv> {
         self.lvs.values().flatten().filter(|lv| lv.is_tagged())
     }
 
-    /// The volumes of ours in a group.
-    pub fn count_in(&self, group: &VgName) -> usize {
-        self.ours().filter(|lv| lv.group == group.as_str()).count()
+    /// The volumes of ours in a group, thick or thin ones, without snapshots.
+    pub fn count_in(&self, group: &VgName, thin: bool) -> usize {
+        self.in_group(group).filter(|lv| lv.thin == thin && !lv.snapshot).count()
     }
 
-    /// What the volumes of ours in a group take.
+    /// What the thick volumes of ours in a group take.
     pub fn bytes_in(&self, group: &VgName) -> ByteSize {
-        ByteSize(self.ours().filter(|lv| lv.group == group.as_str()).map(|lv| lv.size.0).sum())
+        ByteSize(self.in_group(group).filter(|lv| !lv.thin).map(|lv| lv.size.0).sum())
     }
 }
 
@@ -165,17 +265,24 @@ pub fn view(commands: &dyn Commands, groups: &[config::Group]) -> Result<Volumes
     Ok(view)
 }
 
-/// Looks at one volume, and at the groups: what is read does not grow with the number of volumes.
+/// Looks at one volume, at what it is made from, and at the groups: what is read does not grow with the number of volumes.
 pub fn view_one(
     commands: &dyn Commands,
     groups: &[config::Group],
     volume: VolumeId,
+    source: Option<Source>,
 ) -> Result<VolumesView, Error> {
     let lvm = Lvm(commands);
     let mut view = groups_of(&lvm, groups)?;
-    let names: Vec<_> = view.groups.iter().map(|group| group.name.clone()).collect();
-    for group in names {
-        for raw in lvm.lvs_named(&group, &[LvName::of(volume), LvName::growth_of(volume)])? {
+    let groups: Vec<_> =
+        view.groups.iter().map(|group| (group.name.clone(), group.thin_size.is_some())).collect();
+    for (group, thin) in groups {
+        let mut names = vec![LvName::of(volume), LvName::growth_of(volume), LvName::snapshot_of(volume)];
+        names.extend(source.map(Source::lv));
+        if thin || source.is_some() {
+            names.push(LvName::thin_pool());
+        }
+        for raw in lvm.lvs_named(&group, &names)? {
             view.take(raw);
         }
     }
@@ -225,21 +332,30 @@ fn seen_group(listed: &config::Group, raw: &RawVg, others: &[&RawVg]) -> SeenGro
         wipe: listed.wipe,
         extent: ByteSize(raw.extent),
         trouble,
+        thin_size: listed.thin_pool,
+        pool: None,
     }
 }
 
 impl VolumesView {
     /// Keeps an LV of a listed group that has a name of ours.
     fn take(&mut self, raw: RawLv) {
-        let (volume, growth) = match (LvName::volume(&raw.name), LvName::growing(&raw.name)) {
-            // The canonical name only: an id in upper case parses, and is another LV.
-            (Some(volume), _) if LvName::of(volume).as_str() == raw.name => (volume, false),
-            (_, Some(volume)) if LvName::growth_of(volume).as_str() == raw.name => (volume, true),
-            _ => return,
+        let Some(group) = self.groups.iter_mut().find(|group| group.name.as_str() == raw.group) else {
+            return;
         };
-        if !self.groups.iter().any(|group| group.name.as_str() == raw.group) {
+        if LvName::is_thin_pool(&raw.name) {
+            group.pool = Some(SeenPool::new(&raw));
             return;
         }
+        let is = |name: LvName| name.as_str() == raw.name;
+        let names = (LvName::volume(&raw.name), LvName::growing(&raw.name), LvName::snapshot(&raw.name));
+        let (volume, growth, snapshot) = match names {
+            // The canonical name only: an id in upper case parses, and is another LV.
+            (Some(volume), ..) if is(LvName::of(volume)) => (volume, false, false),
+            (_, Some(volume), _) if is(LvName::growth_of(volume)) => (volume, true, false),
+            (_, _, Some(volume)) if is(LvName::snapshot_of(volume)) => (volume, false, true),
+            _ => return,
+        };
         let tags = raw.tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
         let lvs = if growth { &mut self.growths } else { &mut self.lvs };
         lvs.entry(volume).or_default().push(SeenLv {
@@ -250,6 +366,8 @@ impl VolumesView {
             tags,
             active: raw.active.starts_with("active"),
             open: raw.open == "open",
+            thin: !raw.pool.is_empty(),
+            snapshot,
         });
     }
 }

@@ -428,7 +428,8 @@ pub(crate) fn stamp(epoch: u64, counter: u64, wish: &impl mooring_api::Message) 
 }
 
 pub(crate) fn volume_spec(size_bytes: u64) -> v1::VolumeSpec {
-    v1::VolumeSpec { group: "vg0".to_owned(), size_bytes, provisioning: v1::Provisioning::Thick.into() }
+    let provisioning = v1::Provisioning::Thick.into();
+    v1::VolumeSpec { group: "vg0".to_owned(), size_bytes, provisioning, ..Default::default() }
 }
 
 pub(crate) fn put_volume(id: &str, counter: u64) -> v1::PutVolumeRequest {

@@ -67,7 +67,8 @@ impl Commands for Machine {
         if matches!(command.args[0].as_str(), "vgs" | "lvs") {
             return lvm.run(command);
         }
-        let ours = |lv: &str| lv.starts_with("mooring-0000") || lv.starts_with("mooring-grow-0000");
+        let prefixes = ["mooring-0000", "mooring-grow-0000", "mooring-snap-0000", "mooring-pool"];
+        let ours = |lv: &str| prefixes.iter().any(|prefix| lv.starts_with(prefix));
         let path = command.args.iter().filter_map(|arg| arg.split_once('/')).find(|(_, lv)| ours(lv));
         let named = command.args.iter().any(|arg| ours(arg)) || path.is_some();
         self.rule(named, format!("a command without a name of ours: {:?}", command.args));
@@ -149,6 +150,11 @@ impl Machine {
         let told = args.windows(2).any(|pair| pair[0] == "--config" && pair[1] == "devices/issue_discards=0");
         self.rule(told, format!("the host's lvm.conf decides: {args:?}"));
         let path = Path::new("/dev").join(args.last().unwrap());
+        let thin = |row: &super::Row| Path::new(&row["lv_path"]) == path && !row["pool_lv"].is_empty();
+        if lvs(&self.fake).iter().any(thin) {
+            // Its blocks go back to the pool, which zeroes them for the next one.
+            return;
+        }
         let blocks = self.fake.blocks();
         let size = blocks.size(&path).unwrap().unwrap_or_default();
         let mut done = blocks.zeroed_ranges(&path);

@@ -81,6 +81,27 @@ pub struct VolumeSpec {
     pub size_bytes: u64,
     #[prost(enumeration = "Provisioning", tag = "3")]
     pub provisioning: i32,
+    #[prost(enumeration = "VolumeKind", tag = "4")]
+    pub kind: i32,
+    /// Absent: it reads as zeros at first. It cannot change; once the LV is there, nothing is read from it.
+    #[prost(message, optional, tag = "5")]
+    pub source: ::core::option::Option<VolumeSource>,
+}
+/// What a new volume or snapshot holds at first. It lies in the same thin pool.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct VolumeSource {
+    #[prost(oneof = "volume_source::Of", tags = "1, 2")]
+    pub of: ::core::option::Option<volume_source::Of>,
+}
+/// Nested message and enum types in `VolumeSource`.
+pub mod volume_source {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Of {
+        #[prost(string, tag = "1")]
+        VolumeId(::prost::alloc::string::String),
+        #[prost(string, tag = "2")]
+        SnapshotId(::prost::alloc::string::String),
+    }
 }
 /// Takes a whole object away. Kept for 90 days.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -527,6 +548,7 @@ pub struct Capabilities {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Pool {
+    /// A volume group, or GROUP:thin for its thin pool.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
@@ -619,6 +641,8 @@ pub struct SyncMark {}
 pub enum Provisioning {
     Unspecified = 0,
     Thick = 1,
+    /// In the thin pool of the group: blocks are taken as they are written.
+    Thin = 2,
 }
 impl Provisioning {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -629,6 +653,7 @@ impl Provisioning {
         match self {
             Self::Unspecified => "PROVISIONING_UNSPECIFIED",
             Self::Thick => "PROVISIONING_THICK",
+            Self::Thin => "PROVISIONING_THIN",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -636,6 +661,39 @@ impl Provisioning {
         match value {
             "PROVISIONING_UNSPECIFIED" => Some(Self::Unspecified),
             "PROVISIONING_THICK" => Some(Self::Thick),
+            "PROVISIONING_THIN" => Some(Self::Thin),
+            _ => None,
+        }
+    }
+}
+/// What an LV is to its users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum VolumeKind {
+    /// As VOLUME.
+    Unspecified = 0,
+    Volume = 1,
+    /// What a volume held at one moment: never exported, and volumes are made from it. Its id is that of a volume in every call.
+    Snapshot = 2,
+}
+impl VolumeKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "VOLUME_KIND_UNSPECIFIED",
+            Self::Volume => "VOLUME_KIND_VOLUME",
+            Self::Snapshot => "VOLUME_KIND_SNAPSHOT",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "VOLUME_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "VOLUME_KIND_VOLUME" => Some(Self::Volume),
+            "VOLUME_KIND_SNAPSHOT" => Some(Self::Snapshot),
             _ => None,
         }
     }

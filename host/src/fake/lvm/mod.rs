@@ -4,6 +4,7 @@
 
 mod arguments;
 mod run;
+mod thin;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,6 +64,8 @@ struct Group {
     zeros: BTreeSet<u64>,
     /// Its disk takes discards.
     discards: bool,
+    /// Bytes that are taken of its thin pool. Nobody counts them here: a test says so.
+    pool_used: u64,
 }
 
 impl Group {
@@ -103,6 +106,21 @@ struct Volume {
     read_only: bool,
     /// The device's content while the volume is not active.
     parked: Option<Device>,
+    form: Form,
+}
+
+/// What LVM calls the type of its segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Form {
+    Linear,
+    /// Extents for data, and beside them two for metadata. It has no device node.
+    Pool,
+    /// It has no extents of its own. With `skip` only `--ignoreactivationskip` activates it.
+    Thin {
+        pool: String,
+        bytes: u64,
+        skip: bool,
+    },
 }
 
 impl Volume {
@@ -111,7 +129,11 @@ impl Volume {
     }
 
     fn bytes(&self) -> u64 {
-        self.count().saturating_mul(EXTENT)
+        match self.form {
+            Form::Linear => self.count().saturating_mul(EXTENT),
+            Form::Pool => self.count().saturating_sub(thin::METADATA_EXTENTS).saturating_mul(EXTENT),
+            Form::Thin { bytes, .. } => bytes,
+        }
     }
 
     /// Its segments, as `first-last`.
@@ -164,6 +186,14 @@ impl Machine {
         let Some(group) = self.lvm.groups.get_mut(vg) else { return };
         let discards = group.discards;
         let Some(volume) = group.volumes.get_mut(lv) else { return };
+        match volume.form {
+            Form::Pool => {
+                volume.active = active;
+                return;
+            }
+            Form::Thin { skip: true, .. } if active => return,
+            Form::Thin { .. } | Form::Linear => {}
+        }
         if active && !volume.active {
             let mut device =
                 volume.parked.take().unwrap_or(Device { node: Node::Block, ..Device::default() });
@@ -219,6 +249,21 @@ impl FakeLvm {
                 device.discards = discards;
             }
         }
+    }
+
+    /// So many bytes of a group's thin pool are taken.
+    pub fn set_pool_used(&self, vg: &str, bytes: u64) {
+        if let Some(group) = self.handle.lock().lvm.groups.get_mut(vg) {
+            group.pool_used = bytes;
+        }
+    }
+
+    /// Whether an LV reads as zeros everywhere, with or without a device. `false` when it is not there.
+    pub fn reads_zeros(&self, vg: &str, lv: &str) -> bool {
+        let machine = self.handle.lock();
+        let volume = machine.lvm.groups.get(vg).and_then(|group| group.volumes.get(lv));
+        let parked = volume.and_then(|volume| volume.parked.as_ref());
+        parked.or_else(|| machine.devices.get(&device_path(vg, lv))).is_some_and(Device::is_zeroed)
     }
 
     /// The program is not installed.

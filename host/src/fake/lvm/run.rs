@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::arguments::{Arguments, PARSING, bytes};
-use super::{DISK, EXTENT, Group, Volume, device_path};
+use super::{DISK, EXTENT, Form, Group, Volume, device_path};
 use crate::CommandOutput;
 use crate::fake::state::Machine;
 
 /// A command that failed: exit status, standard error.
-type Failure = (i32, String);
+pub(super) type Failure = (i32, String);
 
 /// What a report command says: its rows, and what it could not find.
 type Listed = (String, Vec<String>);
@@ -96,6 +96,7 @@ impl Machine {
                         rows.push(row(&args, |field| {
                             segment(field)
                                 .filter(|_| segments)
+                                .or_else(|| thin_field(group, volume, field))
                                 .or_else(|| volume_field(vg, lv, volume, open, field))
                         })?);
                     }
@@ -106,8 +107,23 @@ impl Machine {
     }
 
     fn lvcreate(&mut self, rest: &[String]) -> Result<String, Failure> {
-        let valued = ["--wipesignatures", "--zero", "--size", "--name", "--addtag"];
-        let args = Arguments::parse(rest, &valued, &["--yes"]).map_err(|text| (3, text))?;
+        let kind = rest.windows(2).find(|pair| pair[0] == "--type").map(|pair| pair[1].as_str());
+        let snapshot = rest.iter().any(|arg| arg == "--snapshot");
+        let valued: &[&str] = match kind {
+            Some("thin-pool") => &["--type", "--zero", "--config", "--size", "--name", "--addtag"],
+            Some(_) => &["--type", "--wipesignatures", "--virtualsize", "--thinpool", "--name", "--addtag"],
+            None if snapshot => &["--setactivationskip", "--activate", "--permission", "--name", "--addtag"],
+            None => &["--wipesignatures", "--zero", "--size", "--name", "--addtag"],
+        };
+        let flags: &[&str] = if snapshot { &["--yes", "--snapshot"] } else { &["--yes"] };
+        let args = Arguments::parse(rest, valued, flags).map_err(|text| (3, text))?;
+        match kind {
+            Some("thin-pool") => return self.lvcreate_pool(&args),
+            Some("thin") => return self.lvcreate_thin(&args),
+            Some(_) => return Err((3, PARSING.to_owned())),
+            None if snapshot => return self.lvcreate_snapshot(&args),
+            None => {}
+        }
         let [vg] = args.names.as_slice() else {
             return Err((3, format!("  Please provide a volume group name\n{PARSING}")));
         };
@@ -169,7 +185,9 @@ impl Machine {
             for extent in &taken {
                 group.zeros.remove(extent);
             }
-            let volume = Volume { uuid, extents: taken, tags, active: false, read_only: false, parked: None };
+            let form = Form::Linear;
+            let volume =
+                Volume { uuid, extents: taken, tags, active: false, read_only: false, parked: None, form };
             group.volumes.insert(name.to_owned(), volume);
         }
         self.set_active(vg, name, true);
@@ -178,7 +196,11 @@ impl Machine {
 
     /// Only onto extents that are named: what else LVM would take, the agent never asks for.
     fn lvextend(&mut self, rest: &[String]) -> Result<String, Failure> {
-        let args = Arguments::parse(rest, &["--alloc", "--extents"], &["--yes"]).map_err(|text| (3, text))?;
+        let valued = ["--alloc", "--extents", "--size"];
+        let args = Arguments::parse(rest, &valued, &["--yes"]).map_err(|text| (3, text))?;
+        if args.get("--size").is_some() {
+            return self.lvextend_thin(&args);
+        }
         let Some((name, ranges)) = args.names.split_first().filter(|(_, ranges)| !ranges.is_empty()) else {
             return Err((3, format!("  Please specify a logical volume path and extents.\n{PARSING}")));
         };
@@ -291,7 +313,7 @@ impl Machine {
         Ok(format!("  Logical volume \"{lv}\" successfully removed.\n"))
     }
 
-    fn volume(&self, vg: &str, lv: &str) -> Result<&Volume, Failure> {
+    pub(super) fn volume(&self, vg: &str, lv: &str) -> Result<&Volume, Failure> {
         let group = self.lvm.groups.get(vg).ok_or_else(|| no_group(vg))?;
         group.volumes.get(lv).ok_or_else(|| (5, format!("  Failed to find logical volume \"{vg}/{lv}\"\n")))
     }
@@ -311,7 +333,7 @@ fn report_arguments(rest: &[String]) -> Result<Arguments, Failure> {
     }
 }
 
-fn one_volume(args: &Arguments) -> Result<(String, String), Failure> {
+pub(super) fn one_volume(args: &Arguments) -> Result<(String, String), Failure> {
     match args.names.as_slice() {
         [name] => match name.split_once('/') {
             Some((vg, lv)) => Ok((vg.to_owned(), lv.to_owned())),
@@ -322,7 +344,7 @@ fn one_volume(args: &Arguments) -> Result<(String, String), Failure> {
     }
 }
 
-fn no_group(vg: &str) -> Failure {
+pub(super) fn no_group(vg: &str) -> Failure {
     (5, format!("  Volume group \"{vg}\" not found\n  Cannot process volume group {vg}\n"))
 }
 
@@ -340,7 +362,7 @@ fn valid_name(name: &str) -> bool {
         && name.bytes().all(allowed)
 }
 
-fn valid_tag(tag: &str) -> bool {
+pub(super) fn valid_tag(tag: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_+.-/=!:&#".contains(&byte);
     !tag.is_empty() && tag.len() <= 1024 && !tag.starts_with('-') && tag.bytes().all(allowed)
 }
@@ -372,6 +394,27 @@ fn volume_field(vg: &str, lv: &str, volume: &Volume, open: bool, field: &str) ->
         "lv_active" => if volume.active { "active" } else { "" }.to_owned(),
         "lv_path" => device_path(vg, lv).display().to_string(),
         "lv_device_open" => if open { "open" } else { "" }.to_owned(),
+        _ => return None,
+    })
+}
+
+/// What of a report is about thin pools; of other LVs most of it is empty.
+fn thin_field(group: &Group, volume: &Volume, field: &str) -> Option<String> {
+    let form = &volume.form;
+    let percent = |used: u64, of: u64| {
+        let parts = used.saturating_mul(10_000).checked_div(of).unwrap_or(0);
+        format!("{}.{:02}", parts / 100, parts % 100)
+    };
+    Some(match (field, form) {
+        ("pool_lv", Form::Thin { pool, .. }) => pool.clone(),
+        ("segtype", Form::Linear) => "linear".to_owned(),
+        ("segtype", Form::Pool) => "thin-pool".to_owned(),
+        ("segtype", Form::Thin { .. }) => "thin".to_owned(),
+        ("data_percent", Form::Pool) => percent(group.pool_used, volume.bytes()),
+        ("metadata_percent", Form::Pool) => "1.00".to_owned(),
+        ("zero", Form::Pool) => "zero".to_owned(),
+        ("zero", _) => "unknown".to_owned(),
+        ("pool_lv" | "data_percent" | "metadata_percent" | "lv_health_status", _) => String::new(),
         _ => return None,
     })
 }

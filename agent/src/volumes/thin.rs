@@ -1,0 +1,194 @@
+//! What to do about a thin volume, or a snapshot. Pure, as [`super::plan`], whose part it is.
+//!
+//! A thin volume is made, or made larger, by one command, and nothing has to be zeroed: its pool gives it zeroed blocks. One
+//! that is made from another has that one's size at first; it is tagged as unfinished until it has its own. A snapshot is an
+//! LV without a device: neither this host's udev nor a guest's LVM on it ever looks inside.
+//!
+//! What must never happen here: a volume from a source that is not whole; a pool that is not ours, or hands out old blocks,
+//! taken for one of ours; a snapshot with a device.
+
+use mooring_model::{BlockedKind, ByteSize, LV_TAG, LvName, Plan, Source, VolumeKind, VolumeSpec};
+
+use super::plan::{LvId, VolumeOp, block_foreign, block_shrink};
+use super::view::{SeenGroup, SeenLv, VolumesView};
+
+/// Plans a thin volume or a snapshot; what is `there` is ours, and thin.
+pub(super) fn plan(
+    plan: &mut Plan<VolumeOp>,
+    lv: LvId,
+    spec: &VolumeSpec,
+    seen: &VolumesView,
+    group: &SeenGroup,
+    there: Option<&SeenLv>,
+) {
+    match (there, spec.kind) {
+        (Some(_), VolumeKind::Snapshot) => {}
+        (Some(there), VolumeKind::Volume) => plan_there(plan, lv, spec, group, there),
+        (None, _) => match spec.source {
+            None => plan_empty(plan, lv, spec, group),
+            Some(source) => plan_from(plan, lv, spec, (source, seen), group),
+        },
+    }
+}
+
+fn plan_there(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &SeenGroup, there: &SeenLv) {
+    if !there.active {
+        plan.step(VolumeOp::Activate { lv: lv.clone() }, "it has no device");
+        if !there.is_unzeroed() {
+            // It is served as it is before it grows.
+            return;
+        }
+    }
+    let Some(size) = whole(plan, spec, group) else { return };
+    if there.size > size {
+        return block_shrink(plan, spec, there.size);
+    }
+    if there.size < size {
+        if has_pool(plan, group).is_none() {
+            return;
+        }
+        plan.step(VolumeOp::Extend { lv: lv.clone(), size }, "it is smaller than wanted");
+    }
+    if there.is_unzeroed() {
+        plan.step(VolumeOp::MarkZeroed { lv }, "it is finished");
+    }
+}
+
+fn plan_empty(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &SeenGroup) {
+    let Some(size) = whole(plan, spec, group) else { return };
+    if group.pool.is_none() {
+        if !plan_pool(plan, group) {
+            return;
+        }
+    } else if has_pool(plan, group).is_none() {
+        return;
+    }
+    plan.step(VolumeOp::CreateThin { lv, size }, "it is not there");
+}
+
+/// Made from another one, which is there and whole.
+fn plan_from(
+    plan: &mut Plan<VolumeOp>,
+    lv: LvId,
+    spec: &VolumeSpec,
+    (source, seen): (Source, &VolumesView),
+    group: &SeenGroup,
+) {
+    let object = || source.to_string();
+    let is = |lv: &&SeenLv| lv.group == group.name.as_str() && lv.name == source.lv().as_str();
+    let Some(from) = seen.lvs_of(source.id()).iter().find(is) else {
+        let why = format!(
+            "it is not in volume group {}, and {} {} is to be made from it: see mooring volume list, and lvs {}",
+            group.name,
+            word(spec.kind),
+            spec.id,
+            group.name
+        );
+        return plan.block(BlockedKind::Missing, object(), why);
+    };
+    let wrong = if !from.is_tagged() {
+        Some((BlockedKind::Foreign, format!("its LV carries no tag {LV_TAG}: somebody else made it")))
+    } else if !from.thin {
+        Some((
+            BlockedKind::Birth,
+            "it is thick, and only thin volumes have snapshots and clones: copy it on a host".to_owned(),
+        ))
+    } else if from.is_unzeroed() {
+        Some((BlockedKind::Held, "it is not finished itself".to_owned()))
+    } else {
+        None
+    };
+    if let Some((kind, why)) = wrong {
+        return plan.block(kind, object(), why);
+    }
+    if has_pool(plan, group).is_none() {
+        return;
+    }
+    let from_lv = LvId { group: group.name.clone(), name: source.lv() };
+    if spec.kind == VolumeKind::Snapshot {
+        return plan.step(VolumeOp::Snapshot { lv, of: from_lv }, "it is not there");
+    }
+    let Some(size) = whole(plan, spec, group) else { return };
+    if from.size > size {
+        let why = format!(
+            "it has {}, and the volume {} that is to be made from it only {}: a volume never shrinks; correct the spec",
+            from.size, spec.id, spec.size
+        );
+        return plan.block(BlockedKind::Birth, object(), why);
+    }
+    plan.step(VolumeOp::Clone { lv: lv.clone(), from: from_lv }, "it is not there");
+    if from.size < size {
+        plan.step(VolumeOp::Extend { lv: lv.clone(), size }, "it is smaller than wanted");
+    }
+    plan.step(VolumeOp::MarkZeroed { lv }, "it is finished");
+}
+
+const fn word(kind: VolumeKind) -> &'static str {
+    match kind {
+        VolumeKind::Volume => "volume",
+        VolumeKind::Snapshot => "snapshot",
+    }
+}
+
+/// The size that LVM makes of the wanted one.
+fn whole(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, group: &SeenGroup) -> Option<ByteSize> {
+    let size = group.rounded(spec.size);
+    if size.is_none() {
+        plan.block(
+            BlockedKind::Full,
+            format!("volume {}", spec.id),
+            format!("{} are beyond all numbers", spec.size),
+        );
+    }
+    size
+}
+
+/// The pool, if blocks can be had from it.
+fn has_pool(plan: &mut Plan<VolumeOp>, group: &SeenGroup) -> Option<()> {
+    let lv = LvId { group: group.name.clone(), name: LvName::thin_pool() };
+    let object = || format!("thin pool {lv}");
+    let Some(pool) = &group.pool else {
+        plan.block(BlockedKind::Missing, object(), "it is not there (any more): see lvs".to_owned());
+        return None;
+    };
+    if !pool.tagged {
+        block_foreign(plan, &lv);
+        return None;
+    }
+    if let Some(trouble) = group.trouble.as_ref().or(pool.trouble.as_ref()) {
+        plan.block(BlockedKind::Missing, object(), trouble.clone());
+        return None;
+    }
+    Some(())
+}
+
+/// Makes the pool with the first thin volume. `false`: it cannot be had.
+fn plan_pool(plan: &mut Plan<VolumeOp>, group: &SeenGroup) -> bool {
+    let object = format!("volume group {}", group.name);
+    if let Some(trouble) = &group.trouble {
+        plan.block(BlockedKind::Missing, object, trouble.clone());
+        return false;
+    }
+    let Some(size) = group.thin_size.and_then(|size| group.rounded(size)) else {
+        let why = format!(
+            "it has no thin pool: say thin_pool = \"SIZE\" under [[groups]] of {} in the agent's configuration",
+            group.name
+        );
+        plan.block(BlockedKind::Missing, object, why);
+        return false;
+    };
+    // LVM takes some more for metadata, and says so itself if it is not there.
+    if size > group.available() {
+        let why = format!(
+            "{size} are wanted for its thin pool and {} of {} are free: free some space, extend the group, or make \
+             thin_pool smaller",
+            group.available(),
+            group.size
+        );
+        plan.block(BlockedKind::Full, object, why);
+        return false;
+    }
+    let lv = LvId { group: group.name.clone(), name: LvName::thin_pool() };
+    plan.step(VolumeOp::CreatePool { lv, size }, "the first thin volume of the group needs it");
+    true
+}

@@ -1,0 +1,392 @@
+//! Thin volumes, snapshots and clones: what is done, and the laws: converge from any prefix and past any failure, nothing
+//! lost, nothing usable before it is finished, no snapshot with a device.
+
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+use mooring_agent::config::{Group, Wipe};
+use mooring_agent::volumes::{self, Error, Observer, VolumeOp, Wanted, apply, plan, report, view, view_one};
+use mooring_host::BlockDevices;
+use mooring_host::fake::FakeMachine;
+use mooring_model::{
+    BlockedKind, ByteSize, Cure, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Provisioning, Source, Step,
+    VolumeId, VolumeKind, VolumeSpec,
+};
+use proptest::prelude::*;
+
+use super::{MIB, deactivate, id, lvs, name, word};
+use crate::volumes_machine::{Fault, Machine};
+
+/// vg0 has a thin pool once somebody wants one; vg1 has none. A deletion zeroes thick volumes.
+fn groups() -> Vec<Group> {
+    let mut group = super::group("vg0", 16 * MIB, Wipe::Zero);
+    group.thin_pool = Some(ByteSize(256 * MIB));
+    vec![group, super::group("vg1", 0, Wipe::Zero)]
+}
+
+fn machine() -> FakeMachine {
+    let fake = FakeMachine::new();
+    fake.add_vg("vg0", 1024 * MIB);
+    fake.add_vg("vg1", 1024 * MIB);
+    fake
+}
+
+fn thin(n: u128, mib: u64, source: Option<Source>) -> VolumeSpec {
+    let new = VolumeSpec::new(id(n), "vg0".parse().unwrap(), ByteSize(mib * MIB), Provisioning::Thin);
+    VolumeSpec { source, ..new }
+}
+
+fn snapshot_of(n: u128, volume: u128, mib: u64) -> VolumeSpec {
+    VolumeSpec { kind: VolumeKind::Snapshot, ..thin(n, mib, Some(Source::Volume(id(volume)))) }
+}
+
+/// Makes a volume's wish true, and all of its blocks somebody's data.
+fn make(fake: &FakeMachine, spec: VolumeSpec) {
+    let of = spec.id;
+    let wanted = Wanted::Volume(spec);
+    let seen = view(&fake.lvm(), &groups()).unwrap();
+    apply(&plan(&wanted, &seen, of), &fake.lvm(), &fake.blocks(), &mut ()).unwrap();
+    fake.blocks().fill(volumes::device_path("vg0", LvName::of(of).as_str()));
+}
+
+/// What is there: a thick volume 9; a thin volume 1 of 8 MiB, a snapshot 2 of it, and what the case says of volume 3.
+fn world(third: &str) -> FakeMachine {
+    let fake = machine();
+    fake.lvm().add_volume("vg0", &name(9), 8 * MIB, &[LV_TAG]);
+    make(&fake, thin(1, 8, None));
+    make(&fake, snapshot_of(2, 1, 8));
+    let from = Some(Source::Snapshot(id(2)));
+    let tag = |verb: &str, tag: &str| {
+        let args = ["lvchange", verb, tag, &format!("vg0/{}", name(3))].map(str::to_owned).to_vec();
+        let command =
+            mooring_host::Command { program: "/sbin/lvm", args, timeout: std::time::Duration::from_mins(1) };
+        assert_eq!(mooring_host::Commands::run(&fake.lvm(), &command).unwrap().status, 0);
+    };
+    match third {
+        "absent" => {}
+        "there" => make(&fake, thin(3, 8, from)),
+        "unfinished" => {
+            make(&fake, thin(3, 8, from));
+            tag("--addtag", LV_UNZEROED_TAG);
+        }
+        "inactive" => {
+            make(&fake, thin(3, 8, from));
+            deactivate(&fake, "vg0", &name(3));
+        }
+        "not ours" => {
+            make(&fake, thin(3, 8, from));
+            tag("--deltag", LV_TAG);
+        }
+        "thick" => assert!(fake.lvm().add_volume("vg0", &name(3), 8 * MIB, &[LV_TAG])),
+        other => panic!("{other}"),
+    }
+    fake
+}
+
+/// What is there of volume 3 / what is wanted of it: what is done.
+const TABLE: &str = "\
+absent / empty: thin
+absent / of the volume: clone unmark
+absent / of the snapshot, larger: clone extend unmark
+absent / of the snapshot, smaller: Birth
+absent / of nothing: Missing
+absent / of a thick one: Birth
+absent / doomed: -
+there / empty: -
+there / of the volume: -
+there / of the snapshot, larger: extend
+there / of the snapshot, smaller: Birth
+there / of nothing: -
+there / of a thick one: -
+there / doomed: remove
+unfinished / empty: unmark
+unfinished / of the volume: unmark
+unfinished / of the snapshot, larger: extend unmark
+unfinished / of the snapshot, smaller: Birth
+unfinished / of nothing: unmark
+unfinished / of a thick one: unmark
+unfinished / doomed: remove
+inactive / empty: activate
+inactive / of the volume: activate
+inactive / of the snapshot, larger: activate
+inactive / of the snapshot, smaller: activate
+inactive / of nothing: activate
+inactive / of a thick one: activate
+inactive / doomed: remove
+not ours / empty: Foreign
+not ours / of the volume: Foreign
+not ours / of the snapshot, larger: Foreign
+not ours / of the snapshot, smaller: Foreign
+not ours / of nothing: Foreign
+not ours / of a thick one: Foreign
+not ours / doomed: -
+thick / empty: Birth
+thick / of the volume: Birth
+thick / of the snapshot, larger: Birth
+thick / of the snapshot, smaller: Birth
+thick / of nothing: Birth
+thick / of a thick one: Birth
+thick / doomed: mark zero remove
+";
+
+#[test]
+fn the_table_of_thin_volumes() {
+    let mut table = String::new();
+    for third in ["absent", "there", "unfinished", "inactive", "not ours", "thick"] {
+        let of = |source, mib| Wanted::Volume(thin(3, mib, Some(source)));
+        for (what, wanted) in [
+            ("empty", Wanted::Volume(thin(3, 8, None))),
+            ("of the volume", of(Source::Volume(id(1)), 8)),
+            ("of the snapshot, larger", of(Source::Snapshot(id(2)), 12)),
+            ("of the snapshot, smaller", of(Source::Snapshot(id(2)), 4)),
+            ("of nothing", of(Source::Snapshot(id(7)), 8)),
+            ("of a thick one", of(Source::Volume(id(9)), 8)),
+            ("doomed", Wanted::Doomed { export_gone: true }),
+        ] {
+            let fake = world(third);
+            let plan = plan(&wanted, &view(&fake.lvm(), &groups()).unwrap(), id(3));
+            let mut done: Vec<_> = plan.steps.iter().map(|step| word(&step.op).to_owned()).collect();
+            done.extend(plan.blocked.iter().map(|blocked| format!("{:?}", blocked.kind)));
+            let done = if done.is_empty() { "-".to_owned() } else { done.join(" ") };
+            writeln!(table, "{third} / {what}: {done}").unwrap();
+        }
+    }
+    assert_eq!(table, TABLE);
+}
+
+/// Why a first thin volume cannot be had.
+#[test]
+fn the_pool_is_made_once_and_only_where_it_is_configured() {
+    let steps = |fake: &FakeMachine, spec: &VolumeSpec| {
+        let seen = view(&fake.lvm(), &groups()).unwrap();
+        let plan = plan(&Wanted::Volume(spec.clone()), &seen, spec.id);
+        let blocked: Vec<_> =
+            plan.blocked.iter().map(|b| (b.kind, format!("{}: {}", b.object, b.why))).collect();
+        (plan.steps.iter().map(|step| word(&step.op)).collect::<Vec<_>>(), blocked)
+    };
+    let fake = machine();
+    assert_eq!(steps(&fake, &thin(1, 8, None)), (vec!["pool", "thin"], Vec::new()));
+    make(&fake, thin(1, 8, None));
+    assert_eq!(steps(&fake, &thin(2, 8, None)), (vec!["thin"], Vec::new()));
+    assert!(fake.lvm().log().iter().any(|line| line.contains("--config activation/error_when_full=1")));
+
+    let elsewhere = VolumeSpec { group: "vg1".parse().unwrap(), ..thin(3, 8, None) };
+    let (none, blocked) = steps(&fake, &elsewhere);
+    assert!(none.is_empty() && blocked[0].0 == BlockedKind::Missing, "{blocked:?}");
+    assert!(blocked[0].1.contains("say thin_pool = \"SIZE\" under [[groups]] of vg1"), "{blocked:?}");
+
+    let full = machine();
+    full.lvm().add_volume("vg0", "theirs", 800 * MIB, &[]);
+    let (none, blocked) = steps(&full, &thin(1, 8, None));
+    assert!(none.is_empty() && blocked[0].0 == BlockedKind::Full, "{blocked:?}");
+
+    let taken = machine();
+    taken.lvm().add_volume("vg0", "mooring-pool", 8 * MIB, &[]);
+    let (none, blocked) = steps(&taken, &thin(1, 8, None));
+    assert!(none.is_empty() && blocked[0].0 == BlockedKind::Foreign, "{blocked:?}");
+    taken.lvm().lose_volume("vg0", "mooring-pool");
+    taken.lvm().add_volume("vg0", "mooring-pool", 8 * MIB, &[LV_TAG]);
+    let (none, blocked) = steps(&taken, &thin(1, 8, None));
+    assert!(none.is_empty() && blocked[0].1.contains("is no thin pool (linear): rename it"), "{blocked:?}");
+}
+
+#[test]
+fn a_pool_that_fills_is_a_warning_in_time() {
+    let fake = world("absent");
+    let warning = || {
+        let seen = view(&fake.lvm(), &groups()).unwrap();
+        let group = &seen.groups()[0];
+        group.pool.as_ref().unwrap().warning(&group.name)
+    };
+    fake.lvm().set_pool_used("vg0", 200 * MIB);
+    assert_eq!(warning(), None);
+    fake.lvm().set_pool_used("vg0", 208 * MIB);
+    let said = warning().unwrap();
+    assert!(said.starts_with("81 % of it are taken, 48"), "{said}");
+    assert!(said.contains("lvextend --size +SIZE vg0/mooring-pool"), "{said}");
+}
+
+#[test]
+fn a_snapshot_keeps_what_its_volume_had() {
+    let fake = world("absent");
+    assert!(!fake.lvm().reads_zeros("vg0", LvName::snapshot_of(id(2)).as_str()));
+    make(&fake, snapshot_of(4, 1, 8));
+    fake.blocks().zero(&volumes::device_path("vg0", &name(1)), 0, 8 * MIB).unwrap();
+    assert!(fake.lvm().reads_zeros("vg0", &name(1)), "the volume is overwritten");
+    assert!(!fake.lvm().reads_zeros("vg0", LvName::snapshot_of(id(4)).as_str()), "its snapshot is not");
+}
+
+/// What is wanted of one of the ids 1 to 4.
+fn any_wanted(n: u128) -> impl Strategy<Value = Wanted> {
+    let source = prop_oneof![
+        Just(None),
+        (1..5_u128).prop_map(|of| Some(Source::Volume(id(of)))),
+        (1..5_u128).prop_map(|of| Some(Source::Snapshot(id(of)))),
+    ];
+    let mib = prop_oneof![Just(8_u64), Just(12)];
+    let volume = (source, mib).prop_map(move |(source, mib)| {
+        let source = source.filter(|source| source.id() != id(n));
+        Wanted::Volume(thin(n, mib, source))
+    });
+    let snapshot = (1..5_u128)
+        .prop_filter_map("of itself", move |of| (of != n).then(|| Wanted::Volume(snapshot_of(n, of, 8))));
+    prop_oneof![4 => volume, 3 => snapshot, 2 => Just(Wanted::Doomed { export_gone: true })]
+}
+
+fn any_wishes() -> impl Strategy<Value = Vec<Wanted>> {
+    (any_wanted(1), any_wanted(2), any_wanted(3), any_wanted(4)).prop_map(|(a, b, c, d)| vec![a, b, c, d])
+}
+
+/// Checks around every step that nothing is usable before it is finished, and that no snapshot has a device.
+struct Watch<'a> {
+    machine: &'a Machine,
+    wishes: &'a [Wanted],
+    stop_at: Option<usize>,
+    steps: usize,
+}
+
+impl Watch<'_> {
+    fn check(&self) {
+        let seen = view(&self.machine.fake.lvm(), &groups()).unwrap();
+        for lv in seen.ours() {
+            let path = volumes::device_path(&lv.group, &lv.name);
+            let device = self.machine.fake.blocks().size(&path).unwrap();
+            self.machine.rule(!lv.snapshot || device.is_none(), format!("{} has a device", lv.name));
+        }
+        for (n, wanted) in (1..).zip(self.wishes) {
+            let Wanted::Volume(spec) = wanted else { continue };
+            let ready = report(wanted, &seen, id(n)).phase == Phase::Ready;
+            let lv = seen.lv_of(&spec.group, id(n), spec.kind);
+            // Volume 1 was there with 8 MiB: it is served as it is before it grows.
+            let small = lv.is_some_and(|lv| lv.size < spec.size) && spec.kind == VolumeKind::Volume && n != 1;
+            self.machine.rule(!(ready && small), format!("{n} is ready before it is finished"));
+        }
+    }
+}
+
+impl Observer for Watch<'_> {
+    fn before(&mut self, _: usize, _: &Step<VolumeOp>) -> ControlFlow<()> {
+        self.check();
+        if self.stop_at == Some(self.steps) {
+            return ControlFlow::Break(());
+        }
+        self.steps += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn after(&mut self, _: usize, _: &Step<VolumeOp>) {
+        self.check();
+    }
+}
+
+/// One pass over every id.
+fn pass(machine: &Machine, wishes: &[Wanted], stop_at: Option<usize>) -> Vec<Error> {
+    let mut watch = Watch { machine, wishes, stop_at, steps: 0 };
+    let mut errors = Vec::new();
+    for (n, wanted) in (1..).zip(wishes) {
+        let seen = view_one(machine, &groups(), id(n), wanted.source()).unwrap();
+        errors.extend(apply(&plan(wanted, &seen, id(n)), machine, machine, &mut watch).err());
+    }
+    watch.check();
+    errors
+}
+
+/// A thin volume 1 with data is there, a snapshot 2 of it, and a thick volume that nobody asks about.
+fn start() -> (FakeMachine, Machine) {
+    let fake = world("absent");
+    let machine = Machine::new(&fake, groups());
+    (fake, machine)
+}
+
+fn settle(machine: &Machine, wishes: &[Wanted]) {
+    for _ in 0..5 {
+        let errors = pass(machine, wishes, None);
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+}
+
+/// The end is what was wanted, or a reason why not; what nobody doomed has its data.
+fn check_end(machine: &Machine, wishes: &[Wanted]) {
+    let fake = &machine.fake;
+    let seen = view(&fake.lvm(), &groups()).unwrap();
+    for (n, wanted) in (1..).zip(wishes) {
+        let plan = plan(wanted, &seen, id(n));
+        assert!(plan.steps.is_empty(), "{wanted:?} is not quiet: {plan:?}");
+        let report = report(wanted, &seen, id(n));
+        match wanted {
+            Wanted::Volume(spec) if plan.blocked.is_empty() => {
+                assert_eq!(report.phase, Phase::Ready);
+                assert_eq!(report.device.is_some(), spec.kind == VolumeKind::Volume);
+                assert!(report.size >= spec.size || spec.kind == VolumeKind::Snapshot);
+            }
+            Wanted::Volume(_) => assert!(matches!(report.phase, Phase::Failed | Phase::Ready), "{report:?}"),
+            _ => assert_eq!(report.phase, Phase::Gone),
+        }
+    }
+    let has_data = |lv: &str| !fake.lvm().reads_zeros("vg0", lv);
+    let rows = lvs(fake);
+    let there = |lv: &str| rows.iter().any(|row| row["lv_name"] == lv && row["vg_name"] == "vg0");
+    let doomed = |n: u128| {
+        wishes.get(usize::try_from(n).unwrap() - 1).is_some_and(|w| !matches!(w, Wanted::Volume(_)))
+    };
+    for (lv, n) in [(name(1), 1), (LvName::snapshot_of(id(2)).as_str().to_owned(), 2), (name(9), 9)] {
+        assert_eq!(there(&lv), !doomed(n), "{lv}");
+        assert!(doomed(n) || has_data(&lv), "{lv} lost its data");
+    }
+    assert_eq!(*machine.broken_rules.lock().unwrap(), Vec::<String>::new());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    #[test]
+    fn thin_converges_and_is_quiet(wishes in any_wishes()) {
+        let (_, machine) = start();
+        settle(&machine, &wishes);
+        check_end(&machine, &wishes);
+        let changes = machine.changes.load(Ordering::Relaxed);
+        settle(&machine, &wishes);
+        prop_assert_eq!(machine.changes.load(Ordering::Relaxed), changes);
+    }
+
+    #[test]
+    fn thin_goes_on_from_any_prefix(wishes in any_wishes(), stop in 0_usize..10, reboot in any::<bool>()) {
+        let (fake, machine) = start();
+        pass(&machine, &wishes, Some(stop));
+        if reboot {
+            fake.reboot();
+        }
+        settle(&machine, &wishes);
+        check_end(&machine, &wishes);
+    }
+
+    #[test]
+    fn thin_goes_on_past_any_failure(wishes in any_wishes(), at in 0_u32..12, lost in any::<bool>()) {
+        let (_, machine) = start();
+        machine.fail(at, if lost { Fault::After } else { Fault::Before });
+        for error in pass(&machine, &wishes, None) {
+            prop_assert!(error.cure() != Cure::Bug);
+        }
+        *machine.fault.lock().unwrap() = None;
+        settle(&machine, &wishes);
+        check_end(&machine, &wishes);
+    }
+
+    /// Nothing is wiped, and nothing but what is doomed is removed.
+    #[test]
+    fn thin_removes_only_what_is_doomed(wishes in any_wishes()) {
+        let (fake, _) = start();
+        let seen = view(&fake.lvm(), &groups()).unwrap();
+        for (n, wanted) in (1..).zip(&wishes) {
+            for step in &plan(wanted, &seen, id(n)).steps {
+                let words = ["remove", "thin", "clone", "snapshot", "extend", "activate", "unmark"];
+                prop_assert!(words.contains(&word(&step.op)), "{:?}", step);
+                let of = |id: VolumeId| [LvName::of(id), LvName::snapshot_of(id)];
+                prop_assert!(of(id(n)).contains(&step.op.lv().name));
+                let removes = matches!(step.op, VolumeOp::Remove { .. });
+                prop_assert!(!removes || !matches!(wanted, Wanted::Volume(_)));
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Thin pools, thin volumes, their snapshots and clones. What must never happen: a thin volume that shows what its pool held
+//! before; a snapshot that changes with its origin.
+
+use std::collections::BTreeSet;
+
+use super::arguments::{Arguments, PARSING, bytes};
+use super::run::{Failure, no_group, one_volume, valid_tag};
+use super::{EXTENT, Form, Volume, device_path};
+use crate::fake::state::{Device, Machine, Node};
+
+/// What LVM takes for metadata beside a small pool: one extent, and one in reserve for repairs.
+pub(super) const METADATA_EXTENTS: u64 = 2;
+
+/// A new LV.
+struct New<'a> {
+    vg: &'a str,
+    name: &'a str,
+    tags: BTreeSet<String>,
+    form: Form,
+    device: Option<Device>,
+    read_only: bool,
+}
+
+impl Machine {
+    /// `lvcreate --type thin-pool`: it zeroes what it gives to volumes.
+    pub(super) fn lvcreate_pool(&mut self, args: &Arguments) -> Result<String, Failure> {
+        let (vg, name) = (group_of(args)?, name_of(args)?);
+        if args.get("--zero") != Some("y") {
+            return Err((3, format!("  Only a pool that zeroes is modelled.\n{PARSING}")));
+        }
+        let extents = size_of(args, "--size")?.div_ceil(EXTENT) + METADATA_EXTENTS;
+        self.create_volume(vg, name, extents, tags_of(args)?)?;
+        self.devices.remove(&device_path(vg, name));
+        if let Some(volume) = self.lvm.groups.get_mut(vg).and_then(|group| group.volumes.get_mut(name)) {
+            volume.form = Form::Pool;
+        }
+        Ok(format!("  Logical volume \"{name}\" created.\n"))
+    }
+
+    /// `lvcreate --type thin`.
+    pub(super) fn lvcreate_thin(&mut self, args: &Arguments) -> Result<String, Failure> {
+        let (vg, name) = (group_of(args)?, name_of(args)?);
+        let pool = args.get("--thinpool").ok_or((3, PARSING.to_owned()))?;
+        let group = self.lvm.groups.get(vg).ok_or_else(|| no_group(vg))?;
+        if group.volumes.get(pool).is_none_or(|pool| pool.form != Form::Pool) {
+            return Err((5, format!("  Logical volume {pool} not found in volume group {vg}.\n")));
+        }
+        let bytes = size_of(args, "--virtualsize")?.div_ceil(EXTENT) * EXTENT;
+        let mut device = Device { node: Node::Block, size: bytes, ..Device::default() };
+        device.mark_zeroed(0, bytes);
+        self.add_thin(New {
+            vg,
+            name,
+            tags: tags_of(args)?,
+            form: Form::Thin { pool: pool.to_owned(), bytes, skip: false },
+            device: Some(device),
+            read_only: false,
+        })
+    }
+
+    /// `lvcreate --snapshot` of a thin LV: the same blocks at this moment.
+    pub(super) fn lvcreate_snapshot(&mut self, args: &Arguments) -> Result<String, Failure> {
+        let ((vg, from), name) = (one_volume(args)?, name_of(args)?);
+        let volume = self.volume(&vg, &from)?;
+        let Form::Thin { pool, bytes, .. } = &volume.form else {
+            return Err((3, format!("  Only snapshots of thin volumes are modelled.\n{PARSING}")));
+        };
+        let skip = match args.get("--setactivationskip") {
+            Some("y") => true,
+            Some("n") => false,
+            _ => return Err((3, PARSING.to_owned())),
+        };
+        let form = Form::Thin { pool: pool.clone(), bytes: *bytes, skip };
+        let device = volume.parked.clone().or_else(|| self.devices.get(&device_path(&vg, &from)).cloned());
+        let device = device.map(|seen| Device {
+            node: Node::Block,
+            size: seen.size,
+            zeroed: seen.zeroed,
+            ..Device::default()
+        });
+        let read_only = args.get("--permission") == Some("r");
+        self.add_thin(New { vg: &vg, name, tags: tags_of(args)?, form, device, read_only })
+    }
+
+    fn add_thin(&mut self, new: New<'_>) -> Result<String, Failure> {
+        let New { vg, name, tags, form, device, read_only } = new;
+        let uuid = self.lvm.uuid();
+        let group = self.lvm.groups.get_mut(vg).ok_or_else(|| no_group(vg))?;
+        if group.volumes.contains_key(name) {
+            let text = format!("  Logical Volume \"{name}\" already exists in volume group \"{vg}\"\n");
+            return Err((5, text));
+        }
+        let volume =
+            Volume { uuid, extents: Vec::new(), tags, active: false, read_only, parked: device, form };
+        group.volumes.insert(name.to_owned(), volume);
+        self.set_active(vg, name, true);
+        Ok(format!("  Logical volume \"{name}\" created.\n"))
+    }
+
+    /// `lvextend --size`: a thin LV reads as zeros where it is new.
+    pub(super) fn lvextend_thin(&mut self, args: &Arguments) -> Result<String, Failure> {
+        let (vg, lv) = one_volume(args)?;
+        self.volume(&vg, &lv)?;
+        let wanted = size_of(args, "--size")?.div_ceil(EXTENT) * EXTENT;
+        let device = self.devices.get_mut(&device_path(&vg, &lv));
+        let group = self.lvm.groups.get_mut(&vg).ok_or_else(|| no_group(&vg))?;
+        let Some(volume) = group.volumes.get_mut(&lv) else { return Err(no_group(&vg)) };
+        let Form::Thin { bytes, .. } = &mut volume.form else {
+            return Err((3, format!("  Only thin volumes are extended by their size here.\n{PARSING}")));
+        };
+        if wanted <= *bytes {
+            let text = "  New size given is not larger than existing size.\n";
+            return Err((5, text.to_owned()));
+        }
+        let before = std::mem::replace(bytes, wanted);
+        if let Some(device) = device.or(volume.parked.as_mut()) {
+            device.size = wanted;
+            device.mark_zeroed(before, wanted);
+        }
+        Ok(format!("  Logical volume {vg}/{lv} successfully resized.\n"))
+    }
+}
+
+fn group_of(args: &Arguments) -> Result<&str, Failure> {
+    match args.names.as_slice() {
+        [vg] => Ok(vg),
+        _ => Err((3, format!("  Please provide a volume group name\n{PARSING}"))),
+    }
+}
+
+fn name_of(args: &Arguments) -> Result<&str, Failure> {
+    args.get("--name").ok_or((3, PARSING.to_owned()))
+}
+
+fn size_of(args: &Arguments, option: &str) -> Result<u64, Failure> {
+    let text = args.get(option).unwrap_or_default();
+    let wrong = || (3, format!("  Invalid argument for {option}: {text}\n{PARSING}"));
+    bytes(text).filter(|bytes| *bytes > 0).ok_or_else(wrong)
+}
+
+fn tags_of(args: &Arguments) -> Result<BTreeSet<String>, Failure> {
+    let tags: BTreeSet<String> = args.all("--addtag").map(str::to_owned).collect();
+    match tags.iter().find(|tag| !valid_tag(tag)) {
+        Some(tag) => Err((3, format!("  Invalid argument for --addtag: {tag}\n{PARSING}"))),
+        None => Ok(tags),
+    }
+}
