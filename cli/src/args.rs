@@ -18,18 +18,23 @@ use crate::chap::SecretSource;
 use crate::controller::url::ControllerUrl;
 use crate::select::{VolumeName, VolumeRef};
 
+mod hosts;
 mod sessions;
 mod site;
+mod snapshots;
 
+pub(crate) use hosts::{HostCommand, PoolCommand};
 pub(crate) use sessions::{SessionCommand, SessionListArgs};
 pub(crate) use site::{
     QuotaCommand, QuotaSetArgs, ResetStatusArgs, RetypeArgs, TypeAccessArgs, TypeCommand, TypeSetArgs,
     TypeUnsetArgs, VolumeSetArgs,
 };
+pub(crate) use snapshots::{SnapshotCommand, SnapshotCreateArgs};
 
 const AFTER: &str = "\
 Two sides:
-  the controller  knows all hosts and volumes: host, type, quota, volume, attach, detach, attachment.
+  the controller  knows all hosts and volumes: host, type, quota, volume, snapshot, attach, detach,
+                  attachment.
                   http://127.0.0.1:8776 unless --controller or MOORING_CONTROLLER says otherwise;
                   its token comes from MOORING_TOKEN or --token-file
   one agent       serves the volumes of one storage node: export, plan, agent, watch, and, where
@@ -52,6 +57,7 @@ Examples, with a controller:
   mooring host list
   mooring type create shared --multiattach
   mooring volume create data --size 10GiB --type shared
+  mooring snapshot create data before-upgrade
   mooring attach data --host host1
   mooring attach data --host host2 --mode ro
   mooring attachment list data
@@ -151,6 +157,9 @@ pub enum Command {
     /// Create, list, show and delete volumes (controller, or one agent)
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Take, list, show and delete snapshots of volumes (controller)
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// Attach a volume to a host: a verified disk there, under a stable path (controller)
     #[command(after_help = "\
 Asks the controller, which drives both agents: the storage node grants, the host logs in and
@@ -253,6 +262,8 @@ hosts.
 Examples:
   mooring volume create data --size 10GiB
   mooring volume create data --size 10GiB --type shared
+  mooring volume create copy --snapshot before-upgrade
+  mooring volume create clone --from data --size 20GiB
   mooring --agent unix:/run/mooring/agent.sock volume create data --size 10GiB --group vg0 \\
       --id $(uuidgen)")]
     Create(CreateArgs),
@@ -431,118 +442,6 @@ Examples:
     Raise,
 }
 
-/// Hosts.
-#[derive(Debug, Subcommand)]
-pub enum HostCommand {
-    /// List the enrolled hosts and storage nodes: whether they answer, and their pools
-    #[command(after_help = "\
-Examples:
-  mooring host list
-  mooring host list --json | jq -r '.hosts[] | select(.up | not) | .name'")]
-    List,
-    /// Show one host
-    #[command(after_help = "\
-Example:
-  mooring host show storage1")]
-    Show(HostArgs),
-    /// Place no new volumes there; what is there stays as it is
-    #[command(after_help = "\
-Example:
-  mooring host disable storage1 --reason 'a disk is replaced'")]
-    Disable(DisableArgs),
-    /// Place new volumes there again
-    #[command(after_help = "\
-Example:
-  mooring host enable storage1")]
-    Enable(HostArgs),
-    /// Say that a host is to be emptied: no new volumes are placed there. Nothing is moved
-    #[command(after_help = "\
-Example:
-  mooring host drain storage1")]
-    Drain(HostArgs),
-    /// Say that a host is not to be emptied any more
-    #[command(after_help = "\
-Example:
-  mooring host undrain storage1")]
-    Undrain(HostArgs),
-    /// Cut a host off from every volume, at all storage nodes, by force, until `unfence`
-    #[command(after_help = "\
-The storage nodes revoke all that the host has, whatever it does; other hosts notice nothing. One
-receipt answers for all of it: exit status 0 says that nothing of the host lands any more. Until
-then the command can be repeated; it also takes along what came in between. Nothing is granted to
-the host before `mooring host unfence`.
-
-HOST is an enrolled host, the host of other clients' connectors (Nova's), or an initiator's name:
-an iSCSI name, or over Fibre Channel one of the host's ports.
-
-Examples:
-  mooring host fence host7 --reason 'does not answer, fail over'
-  mooring host fence iqn.1993-08.org.debian:01:abc
-  mooring host fence 20:00:52:54:00:14:00:0b
-  mooring host fence host7 --json | jq -r .fence.proof")]
-    Fence(DisableArgs),
-    /// Lift a fence: the host may be given access again. What it had does not come back
-    #[command(after_help = "\
-Refused while a part of the fence is not proven: old writes of the host might still land.
-
-Examples:
-  mooring host unfence host7
-  mooring host unfence host7 --anyway")]
-    Unfence(UnfenceArgs),
-    /// List the hosts that are fenced
-    #[command(after_help = "\
-Examples:
-  mooring host fences
-  mooring host fences --all")]
-    Fences(FencesArgs),
-}
-
-/// One host.
-#[derive(Debug, Args)]
-pub struct HostArgs {
-    /// Its name, or its agent's id
-    pub host: String,
-}
-
-/// `host unfence`.
-#[derive(Debug, Args)]
-pub struct UnfenceArgs {
-    /// As it was said to `host fence`
-    pub host: String,
-    /// Although not every part is proven
-    #[arg(long)]
-    pub anyway: bool,
-}
-
-/// `host fences`.
-#[derive(Debug, Args)]
-pub struct FencesArgs {
-    /// With those that were lifted
-    #[arg(long)]
-    pub all: bool,
-}
-
-/// One host, and why.
-#[derive(Debug, Args)]
-pub struct DisableArgs {
-    /// Its name, or its agent's id
-    pub host: String,
-    /// Why, for others
-    #[arg(long)]
-    pub reason: Option<String>,
-}
-
-/// Pools.
-#[derive(Debug, Subcommand)]
-pub enum PoolCommand {
-    /// List the pools as they were last reported, with what is promised of them
-    #[command(after_help = "\
-Examples:
-  mooring pool list
-  mooring pool list --json | jq -r '.pools[] | select(.capabilities.free_capacity_gb < 10) | .name'")]
-    List,
-}
-
 /// The agent.
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
@@ -559,10 +458,16 @@ Examples:
 pub struct CreateArgs {
     /// A name for people; no two volumes share it
     pub name: VolumeName,
-    /// The size, for example 10GiB (units B, KiB, MiB, GiB, TiB)
-    #[arg(long, value_parser = volume_size, allow_hyphen_values = true)]
-    pub size: ByteSize,
-    /// The volume's type, by name or id; the controller's default type without this
+    /// The size, for example 10GiB (units B, KiB, MiB, GiB, TiB); that of its source without this
+    #[arg(long, value_parser = volume_size, allow_hyphen_values = true, required_unless_present_any = ["snapshot", "from"])]
+    pub size: Option<ByteSize>,
+    /// Make it from this snapshot: its id, or its name where that is unique (controller)
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "from")]
+    pub snapshot: Option<VolumeRef>,
+    /// Make it from what this volume holds at that moment: its id, or its name where that is unique (controller)
+    #[arg(long, value_name = "VOLUME")]
+    pub from: Option<VolumeRef>,
+    /// The volume's type, by name or id; that of its source, or the controller's default type without this
     #[arg(long = "type", value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
     pub kind: Option<String>,
     /// The volume group (with --agent); may be left out where the agent has exactly one
@@ -769,7 +674,7 @@ pub struct RevokeArgs {
 fn volume_size(text: &str) -> Result<ByteSize, String> {
     let size = ByteSize::from_str(text).map_err(|error| error.to_string())?;
     let group = "any".parse().map_err(|error: mooring_model::NameError| error.to_string())?;
-    let any = VolumeSpec { id: VolumeId::from_u128(0), group, size, provisioning: Provisioning::Thick };
+    let any = VolumeSpec::new(VolumeId::from_u128(0), group, size, Provisioning::Thick);
     any.check().map_err(|error| error.why)?;
     Ok(size)
 }

@@ -30,7 +30,7 @@ pub use error::{Exit, Failure};
 
 use args::{
     AgentCommand, AttachmentCommand, EpochCommand, ExportCommand, HostCommand, PoolCommand, QuotaCommand,
-    ReceiptCommand, SessionCommand, TypeCommand, VolumeCommand,
+    ReceiptCommand, SessionCommand, SnapshotCommand, TypeCommand, VolumeCommand,
 };
 use controller::Client;
 use session::Session;
@@ -61,6 +61,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     match command {
         Command::Volume(command) => run_volume(&global, &command).await,
         Command::Host(command) => run_host(&global, &command).await,
+        Command::Snapshot(command) => run_snapshot(&global, &command).await,
         Command::Pool(PoolCommand::List) => {
             let client = Client::open(&global, side::controller(&global, "pool list")?)?;
             print(json, &controller::host::pools(&client).await?)
@@ -147,6 +148,18 @@ async fn run_host(global: &Global, command: &HostCommand) -> Result<Exit, Failur
             print(json, &fence::unfence(&open("host unfence")?, &args.host, args.anyway).await?)
         }
         HostCommand::Fences(args) => print(json, &fence::list(&open("host fences")?, args.all).await?),
+    }
+}
+
+async fn run_snapshot(global: &Global, command: &SnapshotCommand) -> Result<Exit, Failure> {
+    use controller::snapshot;
+    let json = global.json;
+    let client = Client::open(global, side::controller(global, "snapshot")?)?;
+    match command {
+        SnapshotCommand::Create(args) => print(json, &snapshot::create(&client, args).await?),
+        SnapshotCommand::List(args) => print(json, &snapshot::list(&client, args.volume.as_ref()).await?),
+        SnapshotCommand::Show(args) => print(json, &snapshot::show(&client, &args.snapshot).await?),
+        SnapshotCommand::Delete(args) => print(json, &snapshot::delete(&client, &args.snapshot).await?),
     }
 }
 

@@ -18,7 +18,12 @@ pub(crate) async fn create(session: &Session, args: &CreateArgs) -> Result<Reply
     let sender = session.sender()?;
     let group = group(session, args.group.as_ref())?;
     let id = id_for(session, args).await?;
-    let spec = VolumeSpec { id, group, size: args.size, provisioning: Provisioning::Thick };
+    let Some(size) = args.size.filter(|_| args.snapshot.is_none() && args.from.is_none()) else {
+        return Err(Failure::Usage(
+            "--snapshot and --from are the controller's: say --controller instead of --agent".to_owned(),
+        ));
+    };
+    let spec = VolumeSpec::new(id, group, size, Provisioning::Thick);
     let spec = v1::VolumeSpec::from(&spec);
     let opaque = opaque_of(&args.name)?;
     let digest = mooring_api::digest(&spec, &opaque);

@@ -281,10 +281,11 @@ fn a_create_is_repeated_and_not_doubled() {
     assert_eq!(create(&["--id", ID]).code, 0);
     assert_eq!(create(&[]).code, 0);
     assert_eq!(rig.fake.state().count("POST /v3/volumes"), 1);
-    rig.run(&["volume", "create", "data", "--size", "2GiB"]).refused(4, &[ID, "another name, size or type"]);
+    rig.run(&["volume", "create", "data", "--size", "2GiB"])
+        .refused(4, &[ID, "another name, size, type or source"]);
     create(&["--id", "b0c1d2e3-0001-4002-8003-00000000000b"]).refused(4, &[ID, "Choose another name"]);
     rig.run(&["volume", "create", "other", "--size", "1GiB", "--id", ID]).refused(4, &[ID, "another name"]);
-    create(&["--type", "nothing"]).refused(4, &["another name, size or type"]);
+    create(&["--type", "nothing"]).refused(4, &["another name, size, type or source"]);
     rig.run(&["volume", "create", "more", "--size", "1GiB", "--type", "nothing"])
         .refused(3, &["Volume type nothing could not be found"]);
     assert_eq!(rig.fake.state().volumes.len(), 1);

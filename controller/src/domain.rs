@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use mooring_model::{
-    AgentId, AttachmentId, Counters, Initiator, Iqn, Mode, Naa, Receipt, SessionReport, VolumeId,
+    AgentId, AttachmentId, Counters, Initiator, Iqn, Mode, Naa, Receipt, SessionReport, Source, VolumeId,
 };
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -126,6 +126,8 @@ pub struct Volume {
     pub readonly: Option<bool>,
     /// The storage agent that serves it.
     pub agent: AgentId,
+    /// What it was made from.
+    pub source: Option<Source>,
 }
 
 /// An attachment as its volume shows it. How its client connects is not in it, so that no secret is read for a list.
@@ -291,9 +293,11 @@ pub struct NewVolume {
     pub name: Option<String>,
     /// For people.
     pub description: Option<String>,
-    /// GiB.
-    pub size_gib: u32,
-    /// Name or id; `None`: the default type (`__DEFAULT__`, made with the database).
+    /// GiB. `None`: as large as what it is made from.
+    pub size_gib: Option<u32>,
+    /// What it is made from; `None`: it reads as zeros at first.
+    pub source: Option<Source>,
+    /// Name or id; `None`: that of its source, or the default type (`__DEFAULT__`, made with the database).
     pub volume_type: Option<String>,
     /// The users' own keys.
     pub metadata: BTreeMap<String, String>,
@@ -492,6 +496,54 @@ pub struct HostUsage {
     pub volumes: u64,
     /// Their size.
     pub size_gib: u64,
+    /// Its snapshots there.
+    pub snapshots: u64,
+    /// The size of their volumes.
+    pub snapshots_gib: u64,
+}
+
+/// What a volume held at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its volume.
+    pub volume: VolumeId,
+    /// For people; need not be unique.
+    pub name: Option<String>,
+    /// For people.
+    pub description: Option<String>,
+    /// GiB, as its volume had when it was taken.
+    pub size_gib: u32,
+    /// `creating`, `available`, `deleting`, `error` or `error_deleting`.
+    pub status: VolumeStatus,
+    /// Owner.
+    pub project: String,
+    /// Creator.
+    pub user: String,
+    /// The users' own keys.
+    pub metadata: BTreeMap<String, String>,
+    /// UTC.
+    pub created_at: SystemTime,
+    /// UTC.
+    pub updated_at: Option<SystemTime>,
+    /// Why its status is an error, or what it waits for.
+    pub fault: Option<String>,
+}
+
+/// `POST /snapshots`, checked for form only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSnapshot {
+    /// Of which volume.
+    pub volume: VolumeId,
+    /// For people.
+    pub name: Option<String>,
+    /// For people.
+    pub description: Option<String>,
+    /// The users' own keys.
+    pub metadata: BTreeMap<String, String>,
+    /// Also while the volume is in use.
+    pub in_use: bool,
 }
 
 /// A receipt with its attachment.

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use mooring_model::limit::OPAQUE_BYTES_MAX;
-use mooring_model::{AgentId, AttachmentId, Mode};
+use mooring_model::{AgentId, AttachmentId, Mode, Source, VolumeId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -45,6 +45,15 @@ pub(crate) struct KeptVolume {
     /// The rest of its type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) volume_type: Option<KeptType>,
+    /// It is a snapshot of this volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshot_of: Option<VolumeId>,
+    /// It was made from this volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) source_volume: Option<VolumeId>,
+    /// It was made from this snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) source_snapshot: Option<VolumeId>,
     /// Something did not fit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) truncated: bool,
@@ -122,6 +131,9 @@ impl KeptVolume {
             zone: Some(row.zone.clone()),
             created_us: Some(micros(row.created_at)),
             volume_type: kept_type,
+            snapshot_of: row.snapshot_of,
+            source_volume: row.made_from_volume(),
+            source_snapshot: row.made_from_snapshot(),
             truncated: false,
         }
     }
@@ -136,6 +148,12 @@ impl KeptVolume {
     /// What an agent kept; `None` when it makes no sense.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
+    }
+
+    /// What it was made from.
+    pub(crate) fn source(&self) -> Option<Source> {
+        let volume = self.snapshot_of.or(self.source_volume).map(Source::Volume);
+        volume.or(self.source_snapshot.map(Source::Snapshot))
     }
 }
 
@@ -225,8 +243,11 @@ mod tests {
             zone in option::of(".{1,255}"), created_us in option::of(0..i64::MAX), volume_type in option::of(any_type()),
             // Up to what users may say, and beyond what agents take.
             metadata in btree_map(".{1,255}", ".{0,255}", 0..150),
+            sources in any::<[Option<u128>; 3]>(),
         ) -> KeptVolume {
+            let [snapshot_of, source_volume, source_snapshot] = sources.map(|id| id.map(VolumeId::from_u128));
             KeptVolume {
+                snapshot_of, source_volume, source_snapshot,
                 name, description, project, user, type_name, type_id: Uuid::from_u128(type_id), size_gib,
                 multiattach: flags[0], metadata, bootable: flags[1], readonly, zone, created_us, volume_type,
                 truncated: false,

@@ -60,6 +60,8 @@ pub struct Collection {
     /// What one of it is called in a 404.
     pub one: &'static str,
     pub(crate) table: &'static str,
+    /// Which rows of the table are of the collection; empty: all.
+    pub(crate) only: &'static str,
     /// Who sees a row, where only a project's are seen; `{}` stands for the project.
     pub(crate) scope: &'static str,
     /// What it is filtered and sorted by.
@@ -93,6 +95,7 @@ pub static VOLUMES: Collection = Collection {
     resource: "volume",
     one: "Volume",
     table: "volumes",
+    only: "snapshot_of IS NULL",
     scope: "project = {}",
     keys: &[
         key("name", "name", Kind::Text).opt().open(),
@@ -122,6 +125,7 @@ pub static ATTACHMENTS: Collection = Collection {
     resource: "attachment",
     one: "Attachment",
     table: "attachments",
+    only: "",
     scope: "project = {}",
     keys: &[
         key("volume_id", "volume_id", Kind::Id).open(),
@@ -140,6 +144,7 @@ pub static TYPES: Collection = Collection {
     resource: "volume_type",
     one: "Volume type",
     table: "volume_types",
+    only: "",
     scope: "(is_public = 1 OR EXISTS (SELECT 1 FROM type_projects WHERE type_id = volume_types.id AND \
             type_projects.project = {}))",
     keys: &[
@@ -157,6 +162,7 @@ pub static MESSAGES: Collection = Collection {
     resource: "message",
     one: "Message",
     table: "messages",
+    only: "",
     scope: "project = {}",
     keys: &[
         key("resource_uuid", "resource_id", Kind::Text).opt().open(),
@@ -170,16 +176,17 @@ pub static MESSAGES: Collection = Collection {
     ],
 };
 
-/// `/snapshots`: there is none, no table has any, and its keys are known all the same.
+/// `/snapshots`.
 pub static SNAPSHOTS: Collection = Collection {
     resource: "snapshot",
     one: "Snapshot",
-    table: "",
-    scope: "",
+    table: "volumes",
+    only: "snapshot_of IS NOT NULL",
+    scope: "project = {}",
     keys: &[
         key("name", "name", Kind::Text).opt().open(),
         key("status", "status", Kind::Text).open(),
-        key("volume_id", "volume_id", Kind::Id).open(),
+        key("volume_id", "snapshot_of", Kind::Id).open(),
         key("metadata", "metadata", Kind::Metadata).open().unsorted(),
         key("availability_zone", "zone", Kind::Text).open().unsorted(),
         nothing("consumes_quota", Kind::Always).open(),

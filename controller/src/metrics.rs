@@ -254,6 +254,12 @@ fn each(
     words.into_iter().map(|word| ([(label, word)], number(word))).collect()
 }
 
+/// What a snapshot can be.
+const fn of_snapshots(status: VolumeStatus) -> bool {
+    use VolumeStatus::{Available, Creating, Deleting, Error, ErrorDeleting};
+    matches!(status, Creating | Available | Deleting | Error | ErrorDeleting)
+}
+
 fn say_counts(to: &mut Families<'_>, counted: Option<&(SystemTime, Counts)>) -> fmt::Result {
     let counts = counted.map(|(_, counts)| counts);
     to.gauge(
@@ -265,6 +271,10 @@ fn say_counts(to: &mut Families<'_>, counted: Option<&(SystemTime, Counts)>) -> 
     let statuses = VolumeStatus::ALL.iter().map(|status| status.as_str());
     let volumes = each("status", statuses, counts.map(|counts| &counts.volumes));
     to.gauges("volumes", "Volumes, by status", None, volumes)?;
+    let statuses = VolumeStatus::ALL.iter().filter(|status| of_snapshots(**status));
+    let snapshots =
+        each("status", statuses.map(|status| status.as_str()), counts.map(|counts| &counts.snapshots));
+    to.gauges("snapshots", "Snapshots, by status", None, snapshots)?;
     let statuses = AttachmentStatus::ALL.iter().map(|status| status.as_str());
     let attachments = each("status", statuses, counts.map(|counts| &counts.attachments));
     to.gauges("attachments", "Attachments, by status", None, attachments)?;

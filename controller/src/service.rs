@@ -17,6 +17,7 @@ mod receipts;
 mod retype;
 mod services;
 mod sessions;
+mod snapshots;
 mod types;
 mod view;
 mod volumes;

@@ -401,7 +401,7 @@ async fn a_repeated_request_with_its_own_id_is_one() {
     let one = rig.service.create_volume(&admin(), new()).await.unwrap();
     let two = rig.service.create_volume(&admin(), new()).await.unwrap();
     assert_eq!(one.id, two.id);
-    let other = rig.service.create_volume(&admin(), NewVolume { size_gib: 2, ..new() }).await;
+    let other = rig.service.create_volume(&admin(), NewVolume { size_gib: Some(2), ..new() }).await;
     assert!(matches!(other, Err(Refusal::Conflict(_))));
     rig.until_volume(one.id, VolumeStatus::Available).await;
     let id = Some(AttachmentId::from_u128(0x99));

@@ -404,7 +404,7 @@ async fn placement_asks_the_last_reports() {
     // The pools are meant here, not what a project may have.
     let limits = [(Key::Gigabytes, Limit::Unlimited)].into();
     rig.service.set_quotas(&admin(), "p", limits).await.unwrap();
-    let huge = mooring_controller::domain::NewVolume { size_gib: 4096, ..new_volume() };
+    let huge = mooring_controller::domain::NewVolume { size_gib: Some(4096), ..new_volume() };
     let refused = rig.service.create_volume(&admin(), huge.clone()).await.unwrap_err();
     assert!(matches!(refused, Refusal::Invalid(_)), "{refused}");
     let none = mooring_controller::domain::NewVolume { volume_type: Some("nosuch".into()), ..new_volume() };

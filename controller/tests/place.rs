@@ -47,7 +47,7 @@ async fn rig(free_gib: &[u64], tune: impl Fn(&mut ServiceOptions) + Send + Sync 
 fn same(_: &mut ServiceOptions) {}
 
 fn sized(size_gib: u32) -> NewVolume {
-    NewVolume { size_gib, ..new_volume() }
+    NewVolume { size_gib: Some(size_gib), ..new_volume() }
 }
 
 async fn create(rig: &Rig, new: NewVolume) -> Result<Volume, Refusal> {

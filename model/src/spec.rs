@@ -135,7 +135,8 @@ pub struct VolumeSpec {
     pub provisioning: Provisioning,
     /// What it is.
     pub kind: VolumeKind,
-    /// What it holds at first; `None`: zeros. Once it is there, nothing is read from here any more.
+    /// What it holds at first. `None`: zeros; of a snapshot, that it was made before: one that is gone is not taken anew, from
+    /// what its volume holds by then.
     pub source: Option<Source>,
 }
 
@@ -157,7 +158,7 @@ impl VolumeSpec {
     fn check_source(&self) -> Result<(), SpecError> {
         let wrong = |field: &str, why: &str| Err(SpecError::new(field, why));
         match (self.kind, self.source) {
-            (VolumeKind::Snapshot, None | Some(Source::Snapshot(_))) => {
+            (VolumeKind::Snapshot, Some(Source::Snapshot(_))) => {
                 return wrong("source", "a snapshot is one of a volume: want the volume's id");
             }
             (_, Some(source)) if source.id() == self.id => {

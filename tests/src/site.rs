@@ -140,7 +140,8 @@ impl Site {
         self.start_agent_by(&agent_config_at(portals, ""))
     }
 
-    fn start_agent_by(&self, config: &str) -> Result<Running> {
+    /// The same with this configuration.
+    pub fn start_agent_by(&self, config: &str) -> Result<Running> {
         let storage = self.storage()?;
         storage.write("/etc/mooring/agent.toml", config.as_bytes(), 0o600)?;
         let agent =

@@ -295,8 +295,9 @@ impl Engine {
                 return Err(Refusal::precondition(why, Cure::FixSpec));
             }
             Some(WishKind::Spec(old))
-                if (old.kind, old.source, old.provisioning)
-                    != (spec.kind, spec.source, spec.provisioning) =>
+                if (old.kind, old.provisioning) != (spec.kind, spec.provisioning)
+                    // Once it is made, its sender says no more what from.
+                    || spec.source.is_some_and(|source| old.source != Some(source)) =>
             {
                 let why = format!(
                     "volume {}: whether it is a snapshot, thin or thick, and what it was made from cannot change",

@@ -381,6 +381,8 @@ fn meaning(op: String, group: &str, status: i32, stderr: &str) -> Error {
     } else if has("insufficient free space")
         || has("Insufficient free extents")
         || has("Insufficient suitable")
+        // A thin pool that is full takes no new volume.
+        || has("reached threshold")
     {
         Error::NoSpace { op, group: group.to_owned(), said }
     } else if has(" in use") || has("is used by another device") || has("Device or resource busy") {
@@ -389,6 +391,8 @@ fn meaning(op: String, group: &str, status: i32, stderr: &str) -> Error {
     } else if has(NOT_FOUND)
         || has("already exists in volume group")
         || has("not found in volume group")
+        // Of pools and origins it is written so.
+        || has("not found in Volume group")
         // Not the group: the extents that were named are somebody's by now.
         || has("extents needed, but only")
     {

@@ -24,9 +24,13 @@ pub(super) fn plan(
     match (there, spec.kind) {
         (Some(_), VolumeKind::Snapshot) => {}
         (Some(there), VolumeKind::Volume) => plan_there(plan, lv, spec, group, there),
-        (None, _) => match spec.source {
-            None => plan_empty(plan, lv, spec, group),
-            Some(source) => plan_from(plan, lv, spec, (source, seen), group),
+        (None, kind) => match (spec.source, kind) {
+            (Some(source), _) => plan_from(plan, lv, spec, (source, seen), group),
+            (None, VolumeKind::Volume) => plan_empty(plan, lv, spec, group),
+            (None, VolumeKind::Snapshot) => {
+                let why = format!("it was there once, and {lv} is not: what it held is gone; delete it");
+                plan.block(BlockedKind::Missing, format!("snapshot {}", spec.id), why);
+            }
         },
     }
 }

@@ -9,7 +9,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::controller::fault::Fault;
-use crate::controller::records::{DetachRecord, Kept, Live, ReceiptRecord, TypeRecord, VolumeRecord};
+use crate::controller::records::{
+    DetachRecord, Kept, Live, ReceiptRecord, SnapshotRecord, TypeRecord, VolumeRecord,
+};
 use crate::output::{Receipt, Session, rfc3339};
 
 /// A volume type.
@@ -110,6 +112,10 @@ pub(crate) struct Volume {
     /// Ids of those that are `attached`.
     pub attached: Vec<String>,
     pub created_at: Option<String>,
+    /// The snapshot that it was made from.
+    pub snapshot_id: Option<String>,
+    /// The volume that it was made from.
+    pub source_volume_id: Option<String>,
 }
 
 impl Volume {
@@ -126,8 +132,77 @@ impl Volume {
             pool: record.pool,
             attached: record.attachments.into_iter().map(|attached| attached.attachment_id).collect(),
             created_at: record.created_at,
+            snapshot_id: record.snapshot_id,
+            source_volume_id: record.source_volid,
         }
     }
+}
+
+impl Volume {
+    /// What it was made from, for people.
+    pub(crate) fn made_from(&self) -> Option<String> {
+        let snapshot = self.snapshot_id.as_ref().map(|id| format!("snapshot {id}"));
+        snapshot.or(self.source_volume_id.as_ref().map(|id| format!("volume {id}")))
+    }
+}
+
+/// A snapshot.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Snapshot {
+    pub id: String,
+    pub volume_id: String,
+    pub name: Option<String>,
+    pub description: Option<String>,
+    /// In the words of the Block Storage API.
+    pub status: String,
+    /// As its volume had when it was taken.
+    pub size_gib: u64,
+    pub created_at: Option<String>,
+}
+
+impl Snapshot {
+    pub(crate) fn of_record(record: SnapshotRecord) -> Self {
+        Self {
+            id: record.id,
+            volume_id: record.volume_id,
+            name: record.name,
+            description: record.description,
+            status: record.status,
+            size_gib: record.size,
+            created_at: record.created_at,
+        }
+    }
+}
+
+/// `snapshot create`.
+#[derive(Debug, Serialize)]
+pub(crate) struct SnapshotCreated {
+    /// It is there, and volumes can be made from it.
+    pub done: bool,
+    pub snapshot: Snapshot,
+}
+
+/// `snapshot list`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Snapshots {
+    pub snapshots: Vec<Snapshot>,
+}
+
+/// `snapshot show`.
+#[derive(Debug, Serialize)]
+pub(crate) struct SnapshotShown {
+    #[serde(flatten)]
+    pub snapshot: Snapshot,
+}
+
+/// `snapshot delete`.
+#[derive(Debug, Serialize)]
+pub(crate) struct SnapshotDeleted {
+    /// It is gone.
+    pub done: bool,
+    pub snapshot_id: String,
+    /// `gone`, or as it stands.
+    pub status: String,
 }
 
 /// `volume list`.

@@ -301,6 +301,10 @@ pub(crate) struct VolumeRecord {
     pub pool: Option<String>,
     #[serde(default)]
     pub created_at: Option<String>,
+    #[serde(default)]
+    pub snapshot_id: Option<String>,
+    #[serde(default)]
+    pub source_volid: Option<String>,
 }
 
 /// One that is attached, as a volume lists it.
@@ -425,4 +429,33 @@ mod tests {
         assert_eq!(serde_json::to_value(&one.attachment).unwrap()["new_in_2030"]["x"], 1);
         assert!(serde_json::from_str::<OneAttachment>(r#"{"attachment":{"id":"a"}}"#).is_err());
     }
+}
+
+/// A snapshot.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct SnapshotRecord {
+    pub id: String,
+    pub volume_id: String,
+    #[serde(default)]
+    pub name: Option<String>,
+    #[serde(default)]
+    pub description: Option<String>,
+    pub status: String,
+    pub size: u64,
+    #[serde(default)]
+    pub created_at: Option<String>,
+}
+
+/// `GET /snapshots/{id}`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneSnapshot {
+    pub snapshot: SnapshotRecord,
+}
+
+/// `GET /snapshots/detail`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ManySnapshots {
+    pub snapshots: Vec<SnapshotRecord>,
+    #[serde(default)]
+    pub snapshots_links: Vec<Link>,
 }

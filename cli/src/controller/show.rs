@@ -6,8 +6,9 @@ use std::fmt::{self, Display, Formatter, Write as _};
 
 use crate::controller::answers::{
     Attached, AttachmentMode, AttachmentShown, Detached, EpochRaised, Kind, KindAccess, KindCreated,
-    KindDeleted, KindShown, Kinds, Record, Records, ReviewConfirmed, Volume, VolumeChanged, VolumeCreated,
-    VolumeDeleted, VolumeExtended, VolumeShown, Volumes,
+    KindDeleted, KindShown, Kinds, Record, Records, ReviewConfirmed, Snapshot, SnapshotCreated,
+    SnapshotDeleted, SnapshotShown, Snapshots, Volume, VolumeChanged, VolumeCreated, VolumeDeleted,
+    VolumeExtended, VolumeShown, Volumes,
 };
 use crate::controller::quota::{Quota, Quotas};
 use crate::controller::records::{
@@ -193,6 +194,68 @@ impl Display for VolumeChanged {
     }
 }
 
+impl Display for Snapshots {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.snapshots.is_empty() {
+            return f.write_str("no snapshots");
+        }
+        let row = |one: &Snapshot| {
+            [
+                one.id.clone(),
+                or_none(one.name.as_deref()),
+                one.status.clone(),
+                one.volume_id.clone(),
+                format!("{} GiB", one.size_gib),
+                or_none(one.created_at.as_deref()),
+            ]
+        };
+        let heads = ["ID", "NAME", "STATUS", "VOLUME", "SIZE", "TAKEN"];
+        f.write_str(&table(heads, self.snapshots.iter().map(row)))
+    }
+}
+
+impl Display for Snapshot {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&facts([
+            ("ID", self.id.clone()),
+            ("NAME", or_none(self.name.as_deref())),
+            ("DESCRIPTION", or_none(self.description.as_deref())),
+            ("STATUS", self.status.clone()),
+            ("VOLUME", self.volume_id.clone()),
+            ("SIZE", format!("{} GiB", self.size_gib)),
+            ("TAKEN", or_none(self.created_at.as_deref())),
+        ]))
+    }
+}
+
+impl Display for SnapshotShown {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.snapshot.fmt(f)
+    }
+}
+
+impl Display for SnapshotCreated {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Snapshot { id, name, status, .. } = &self.snapshot;
+        let name = name.as_deref().unwrap_or(NONE);
+        if self.done {
+            write!(f, "snapshot {name} ({id}) is there")
+        } else {
+            write!(f, "snapshot {name} ({id}) is NOT there yet: its status is {status}")
+        }
+    }
+}
+
+impl Display for SnapshotDeleted {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.done {
+            write!(f, "snapshot {} is gone", self.snapshot_id)
+        } else {
+            write!(f, "snapshot {} is NOT gone yet: its status is {}", self.snapshot_id, self.status)
+        }
+    }
+}
+
 impl Display for Quotas {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let limit = |limit: i64| if limit < 0 { "none".to_owned() } else { limit.to_string() };
@@ -211,6 +274,7 @@ impl Display for Volume {
             ("TYPE", or_none(self.kind.as_deref())),
             ("MULTIATTACH", yes_no(self.multiattach)),
             ("POOL", or_none(self.pool.as_deref())),
+            ("MADE FROM", or_none(self.made_from().as_deref())),
             ("CREATED", or_none(self.created_at.as_deref())),
         ]))
     }

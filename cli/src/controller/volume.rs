@@ -17,6 +17,7 @@ use crate::controller::attachment::of_volume;
 use crate::controller::client::{Call, PAUSE, wrapped};
 use crate::controller::fault::Fault;
 use crate::controller::records::{Hosts, ManyVolumes, OneState, OneVolume, StateRecord, VolumeRecord};
+use crate::controller::snapshot;
 use crate::error::Failure;
 use crate::select::{VolumeName, VolumeRef};
 use crate::{Exit, Reply};
@@ -28,9 +29,10 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 
 /// `volume create`.
 pub(crate) async fn create(client: &Client, args: &CreateArgs) -> Result<Reply<VolumeCreated>, Failure> {
-    let gib = whole_gib(args.size)?;
-    let volume = make(client, args, gib).await?;
-    same_words(&volume, args, gib)?;
+    let gib = args.size.map(whole_gib).transpose()?;
+    let source = source(client, args).await?;
+    let volume = make(client, args, gib, source.as_ref()).await?;
+    same_words(&volume, args, gib, source.as_ref())?;
     let volume = settled(client, volume, "creating").await?;
     let Some(volume) = volume else {
         return Err(Failure::Refused("the volume was deleted while it was being made".to_owned()));
@@ -58,6 +60,19 @@ fn whole_gib(size: ByteSize) -> Result<u64, Failure> {
     Ok(size.0 / GIB)
 }
 
+/// What a volume is made from: the key of that in a request, and its id.
+type Source = (&'static str, String);
+
+async fn source(client: &Client, args: &CreateArgs) -> Result<Option<Source>, Failure> {
+    if let Some(snapshot) = &args.snapshot {
+        return Ok(Some(("snapshot_id", snapshot::find(client, snapshot).await?.id)));
+    }
+    match &args.from {
+        Some(volume) => Ok(Some(("source_volid", find(client, volume).await?.id))),
+        None => Ok(None),
+    }
+}
+
 /// The volume that an earlier run of the same command made.
 async fn known(client: &Client, args: &CreateArgs) -> Result<Option<VolumeRecord>, Failure> {
     let same_name = named(client, &args.name).await?;
@@ -75,22 +90,38 @@ async fn known(client: &Client, args: &CreateArgs) -> Result<Option<VolumeRecord
 
 /// Makes the volume. A request whose answer is lost is not simply repeated: a controller may give ids of its own, and then
 /// the name alone tells whether it was done.
-async fn make(client: &Client, args: &CreateArgs, gib: u64) -> Result<VolumeRecord, Failure> {
+async fn make(
+    client: &Client,
+    args: &CreateArgs,
+    gib: Option<u64>,
+    source: Option<&Source>,
+) -> Result<VolumeRecord, Failure> {
     let id = args.id.unwrap_or_else(VolumeId::random).to_string();
     let mut pause = PAUSE.0;
     loop {
         if let Some(known) = known(client, args).await? {
             return Ok(known);
         }
-        match send(client, args, &id, gib).await {
+        match send(client, args, &id, (gib, source)).await {
             Err(fault) if client.again(&fault, &mut pause).await => {}
             sent => return Ok(sent?),
         }
     }
 }
 
-async fn send(client: &Client, args: &CreateArgs, id: &str, gib: u64) -> Result<VolumeRecord, Fault> {
-    let mut volume = json!({ "id": id, "name": args.name.to_string(), "size": gib });
+async fn send(
+    client: &Client,
+    args: &CreateArgs,
+    id: &str,
+    (gib, source): (Option<u64>, Option<&Source>),
+) -> Result<VolumeRecord, Fault> {
+    let mut volume = json!({ "id": id, "name": args.name.to_string() });
+    if let Some(gib) = gib {
+        volume["size"] = json!(gib);
+    }
+    if let Some((key, of)) = source {
+        volume[*key] = json!(of);
+    }
     if let Some(kind) = &args.kind {
         volume["volume_type"] = json!(kind);
     }
@@ -106,16 +137,24 @@ async fn send(client: &Client, args: &CreateArgs, id: &str, gib: u64) -> Result<
     Ok(record)
 }
 
-fn same_words(volume: &VolumeRecord, args: &CreateArgs, gib: u64) -> Result<(), Failure> {
+fn same_words(
+    volume: &VolumeRecord,
+    args: &CreateArgs,
+    gib: Option<u64>,
+    source: Option<&Source>,
+) -> Result<(), Failure> {
     // A type may be named by its id, which the volume does not tell.
     let kind =
         |wanted: &String| wanted.parse::<VolumeId>().is_ok() || volume.volume_type.as_ref() == Some(wanted);
     let name = args.name.to_string();
-    if volume.size == gib && args.kind.as_ref().is_none_or(kind) && volume.name.as_ref() == Some(&name) {
+    let of = [("snapshot_id", &volume.snapshot_id), ("source_volid", &volume.source_volid)];
+    let of = of.into_iter().find_map(|(key, id)| Some((key, id.clone()?)));
+    let same = gib.is_none_or(|gib| volume.size == gib) && of.as_ref() == source;
+    if same && args.kind.as_ref().is_none_or(kind) && volume.name.as_ref() == Some(&name) {
         return Ok(());
     }
     Err(Failure::Refused(format!(
-        "volume {} ({:?}) exists with another name, size or type: `mooring volume show {}`. Choose another name or id",
+        "volume {} ({:?}) exists with another name, size, type or source: `mooring volume show {}`. Choose another name or id",
         volume.id,
         volume.name.as_deref().unwrap_or_default(),
         volume.id

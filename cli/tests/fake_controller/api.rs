@@ -159,6 +159,7 @@ fn quick(
                 .map_or_else(|| not_found("Volume", id), |volume| (200, json!({ "volume": volume })))
         }
         ("DELETE", ["v3", "volumes", id]) => delete_volume(state, id),
+        (method, ["v3", "snapshots", rest @ ..]) => snapshots(state, method, rest, (body, query)),
         _ => fault(404, "itemNotFound", "The resource could not be found."),
     }
 }
@@ -280,6 +281,60 @@ fn act(state: &mut State, id: &str, body: &Value) -> Answer {
     (202, Value::Null)
 }
 
+/// Each is there as soon as somebody has looked once, and gone likewise.
+fn snapshots(
+    state: &mut State,
+    method: &str,
+    rest: &[&str],
+    (body, query): (&Value, &HashMap<String, String>),
+) -> Answer {
+    let known = |state: &State, id: &str| state.snapshots.get(id).cloned();
+    match (method, rest) {
+        ("POST", []) => {
+            let wish = &body["snapshot"];
+            let volume = state.volumes[wish["volume_id"].as_str().unwrap()].clone();
+            if volume["volume_type"] == "thick" {
+                return fault(
+                    400,
+                    "badRequest",
+                    "Invalid volume: it is thick: only thin volumes have snapshots",
+                );
+            }
+            let id = format!("5a5a5a5a-0000-4000-8000-{:012}", state.snapshots.len() + 1);
+            let made = json!({ "id": id, "name": wish["name"], "description": null, "status": "creating",
+                               "volume_id": wish["volume_id"], "size": volume["size"],
+                               "created_at": "2026-11-21T10:00:00.000000" });
+            state.snapshots.insert(id, made.clone());
+            (202, json!({ "snapshot": made }))
+        }
+        ("GET", ["detail"]) => {
+            let is = |one: &Value, key: &str| query.get(key).is_none_or(|value| one[key] == value.as_str());
+            let fits =
+                |one: &&Value| is(one, "name") && is(one, "volume_id") && !query.contains_key("marker");
+            let all: Vec<_> = state.snapshots.values().filter(fits).collect();
+            (200, json!({ "snapshots": all }))
+        }
+        ("GET", [id]) => match known(state, id) {
+            None => not_found("Snapshot", id),
+            Some(was) => {
+                match was["status"].as_str() {
+                    Some("deleting") => drop(state.snapshots.remove(*id)),
+                    _ => state.snapshots.get_mut(*id).unwrap()["status"] = "available".into(),
+                }
+                (200, json!({ "snapshot": was }))
+            }
+        },
+        ("DELETE", [id]) => match state.snapshots.get_mut(*id) {
+            None => not_found("Snapshot", id),
+            Some(snapshot) => {
+                snapshot["status"] = "deleting".into();
+                (202, Value::Null)
+            }
+        },
+        _ => not_found("Resource", "snapshots"),
+    }
+}
+
 fn post_volume(state: &mut State, body: &Value) -> Answer {
     let kind = body["volume_type"].as_str().unwrap_or("__DEFAULT__");
     let known = state.types.get(kind).cloned();
@@ -288,7 +343,10 @@ fn post_volume(state: &mut State, body: &Value) -> Answer {
     }
     let id = if state.knobs.own_ids { "made-up" } else { body["id"].as_str().unwrap() };
     let shared = known.is_some_and(|known| known["extra_specs"]["multiattach"] == "<is> True");
-    let volume = json!({ "id": id, "name": body["name"], "description": null, "status": "creating", "size": body["size"],
+    let of = |snapshot: &Value| Some(state.snapshots.get(snapshot.as_str()?)?["size"].clone());
+    let size = body.get("size").cloned().or_else(|| of(&body["snapshot_id"])).unwrap_or_else(|| json!(1));
+    let volume = json!({ "id": id, "name": body["name"], "description": null, "status": "creating", "size": size,
+                         "snapshot_id": body["snapshot_id"], "source_volid": body["source_volid"],
                          "volume_type": kind, "multiattach": shared, "attachments": [], "metadata": {},
                          "os-vol-host-attr:host": "storage@lvm#vg0", "created_at": "2026-11-21T10:00:00.000000", "looks": 0 });
     let volume = state.volumes.entry(id.to_owned()).or_insert(volume).clone();

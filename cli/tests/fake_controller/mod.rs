@@ -70,6 +70,7 @@ pub(crate) struct Knobs {
 pub(crate) struct State {
     pub(crate) knobs: Knobs,
     pub(crate) volumes: BTreeMap<String, Value>,
+    pub(crate) snapshots: BTreeMap<String, Value>,
     pub(crate) types: BTreeMap<String, Value>,
     /// Projects that may use the private type.
     pub(crate) access: std::collections::BTreeSet<String>,

@@ -224,6 +224,10 @@ fn again(inner: &Inner, db: &Db<'_>, volume: &VolumeRow) -> Result<Request, Abor
     let specs = db.type_by_id(volume.type_id)?.map(|found| found.extra_specs).unwrap_or_default();
     let hints = Hints::from_kept(&volume.hints);
     let mut request = request(inner, db, volume.size_gib, specs, &hints)?;
+    if volume.source.is_some() {
+        // It shares blocks with what it is made from: nowhere else can it be.
+        request.pool = Some(PoolRef { agent: volume.agent, pool: volume.pool.clone() });
+    }
     request.excluded = volume
         .tried
         .iter()

@@ -89,6 +89,9 @@ impl Inner {
         if let Some(next) = self.volume_pass(&agent, &work).await? {
             return Ok(next);
         }
+        if work.volume.snapshot_of.is_some() {
+            return self.snapshot_pass(&agent, &work).await;
+        }
         let extending = work.volume.operation == Some(Operation::Extending);
         let next = self.export_pass(&agent, work).await?;
         Ok(if extending && matches!(next, Next::Idle) { Next::After(growth::LOOK_EVERY) } else { next })
@@ -133,7 +136,8 @@ impl Inner {
             return Ok(Some(Next::After(AGAIN)));
         }
         // One of another pool is of the time before the volume came to this one.
-        let of_now = |pool: &str| work.volume.is_served() || pool == work.volume.pool;
+        let group = work.volume.pool_name().map(|pool| pool.group.to_string());
+        let of_now = |seen: &str| work.volume.is_served() || group.as_deref() == Some(seen);
         let report = agent.volume(id).filter(|report| of_now(&report.group));
         let Some(report) = report else { return Ok(Some(Next::After(AGAIN))) };
         match (work.volume.operation, report.phase) {
@@ -164,6 +168,18 @@ impl Inner {
             // What is there and has trouble is still served.
             (None, _) => Ok(None),
         }
+    }
+
+    /// A snapshot that is there: it has no export. What it held may be gone.
+    async fn snapshot_pass(self: &Arc<Self>, agent: &Arc<Agent>, work: &Work) -> Result<Next, Refusal> {
+        let report = agent.volume(work.volume.id).filter(|report| report.phase == Phase::Failed);
+        let problems = report.map(|report| report.problems).unwrap_or_default();
+        if problems.iter().any(|problem| problem.cure != Cure::Retry) {
+            let text = problems.iter().map(|p| format!("{}: {}", p.object, p.text));
+            let text = format!("{}: {}", agent.entry.name, text.collect::<Vec<_>>().join("; "));
+            self.set_operation(work, Some(Operation::Error), Some(text)).await?;
+        }
+        Ok(Next::Idle)
     }
 
     /// Sends a volume's wish, and waits so long for it to become true.

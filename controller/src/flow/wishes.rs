@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use mooring_api::v1;
 use mooring_model::{
     AgentId, AttachmentWish, ByteSize, Chap, ChapSide, ConnectionSpec, ExportIdentity, ExportSpec,
-    FcExportSpec, FcGrant, Generation, Grant, Initiator, InitiatorSlot, Iqn, LUN_DEFAULT, Provisioning,
-    Secret, TPG_DEFAULT, VolumeId, VolumeSpec, Wwpn,
+    FcExportSpec, FcGrant, Generation, Grant, Initiator, InitiatorSlot, Iqn, LUN_DEFAULT, Secret,
+    TPG_DEFAULT, VolumeId, VolumeSpec, Wwpn,
 };
 use serde_json::json;
 
@@ -75,11 +75,13 @@ pub(crate) fn nexus(db: &Db<'_>, volume: VolumeId, initiator: &Iqn, native: bool
 }
 
 fn volume_wish(db: &Db<'_>, volume: &VolumeRow) -> Result<Wish, Abort> {
+    let pool = volume.pool_name().ok_or_else(|| corrupt("the pool", volume.id))?;
+    let (provisioning, size) = (pool.provisioning(), ByteSize(u64::from(volume.size_gib) * GIB));
     let spec = VolumeSpec {
-        id: volume.id,
-        group: volume.pool.parse().map_err(|_| corrupt("the pool", volume.id))?,
-        size: ByteSize(u64::from(volume.size_gib) * GIB),
-        provisioning: Provisioning::Thick,
+        kind: volume.kind(),
+        // One that was made, and is lost, is not made again from what its source holds by now.
+        source: volume.source.filter(|_| !volume.taken),
+        ..VolumeSpec::new(volume.id, pool.group, size, provisioning)
     };
     let volume_type = db.type_by_id(volume.type_id)?;
     let projects = match &volume_type {
@@ -183,7 +185,8 @@ fn rewish(
         return Ok((done, generation));
     }
     done.storage |= db.wish(id, Kind::Volume, &volume_wish(db, volume)?)?.1;
-    if !volume.is_served() {
+    // A snapshot is exported to nobody.
+    if !volume.is_served() || volume.snapshot_of.is_some() {
         return Ok((done, Generation::ZERO));
     }
     let (generation, new) = db.wish(id, Kind::Export, &export_wish(db, volume, rows)?)?;

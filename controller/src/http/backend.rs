@@ -12,9 +12,9 @@ use uuid::Uuid;
 
 use crate::domain::{
     AttachAction, Attachment, AttachmentLive, AttachmentReceipt, Caller, DetachRecord, Host, HostChange,
-    HostFence, HostUsage, Message, MetadataChange, NewAttachment, NewVolume, Placement, PoolFilter,
-    PoolState, ServiceState, StorageHost, Volume, VolumeAction, VolumeName, VolumeState, VolumeType,
-    VolumesSummary, Zone,
+    HostFence, HostUsage, Message, MetadataChange, NewAttachment, NewSnapshot, NewVolume, Placement,
+    PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeName,
+    VolumeState, VolumeType, VolumesSummary, Zone,
 };
 use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
@@ -106,6 +106,22 @@ backend! {
         description: Option<Option<String>>, metadata: Option<BTreeMap<String, String>>) -> Volume;
     /// Begins to delete a volume.
     fn delete_volume(&self, caller: &Caller, id: VolumeId) -> ();
+    /// Begins to delete a volume and its snapshots.
+    fn delete_volume_with_snapshots(&self, caller: &Caller, id: VolumeId) -> ();
+    /// Takes a snapshot.
+    fn create_snapshot(&self, caller: &Caller, new: NewSnapshot) -> Snapshot;
+    /// Snapshots.
+    fn snapshots(&self, caller: &Caller, query: ListQuery) -> Page<Snapshot>;
+    /// One snapshot.
+    fn snapshot(&self, caller: &Caller, id: VolumeId) -> Snapshot;
+    /// Changes name and description.
+    fn update_snapshot(&self, caller: &Caller, id: VolumeId, name: Option<Option<String>>,
+        description: Option<Option<String>>) -> Snapshot;
+    /// Changes a snapshot's metadata.
+    fn change_snapshot_metadata(&self, caller: &Caller, id: VolumeId, change: MetadataChange)
+        -> BTreeMap<String, String>;
+    /// Begins to delete a snapshot.
+    fn delete_snapshot(&self, caller: &Caller, id: VolumeId) -> ();
     /// Changes a volume's metadata.
     fn change_metadata(&self, caller: &Caller, id: VolumeId, change: MetadataChange,
         only_if: Option<BTreeMap<String, String>>) -> BTreeMap<String, String>;

@@ -128,19 +128,25 @@ async fn hosts<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
 async fn host<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(name): At<String>) -> Answer {
     let usage = app.backend().storage_host(&ctx.caller, &name).await?;
     // Numbers are texts here, as ever.
-    let view = |project: &str, volumes: u64, size: u64| {
+    let view = |of: &HostUsage| {
         json!({ "resource": {
             "host": name,
-            "project": project,
-            "volume_count": volumes.to_string(),
-            "total_volume_gb": size.to_string(),
-            "snapshot_count": "0",
-            "total_snapshot_gb": "0",
+            "project": of.project,
+            "volume_count": of.volumes.to_string(),
+            "total_volume_gb": of.size_gib.to_string(),
+            "snapshot_count": of.snapshots.to_string(),
+            "total_snapshot_gb": of.snapshots_gib.to_string(),
         } })
     };
     let sum = |of: fn(&HostUsage) -> u64| usage.iter().map(of).sum();
-    let mut all = vec![view("(total)", sum(|one| one.volumes), sum(|one| one.size_gib))];
-    all.extend(usage.iter().map(|one| view(&one.project, one.volumes, one.size_gib)));
+    let total = HostUsage {
+        project: "(total)".to_owned(),
+        volumes: sum(|one| one.volumes),
+        size_gib: sum(|one| one.size_gib),
+        snapshots: sum(|one| one.snapshots),
+        snapshots_gib: sum(|one| one.snapshots_gib),
+    };
+    let all: Vec<_> = std::iter::once(&total).chain(&usage).map(view).collect();
     Ok(Json(json!({ "host": all })))
 }
 

@@ -210,23 +210,32 @@ static BLOCK_STORAGE: [Operation; 97] = [
         .admin()
         .takes("NewQuotaClassSet")
         .gives("QuotaClassSet"),
-    op("GET", "/snapshots", "listSnapshotNames", "Snapshots: none").lists(&SNAPSHOTS).gives("Snapshots"),
-    op("POST", "/snapshots", "createSnapshot", "Refused, after all checks").status(501).takes("NewSnapshot"),
-    op("GET", "/snapshots/detail", "listSnapshots", "Snapshots: none").lists(&SNAPSHOTS).gives("Snapshots"),
-    op("GET", "/snapshots/{id}", "showSnapshot", "There is none").status(404),
-    op("PUT", "/snapshots/{id}", "updateSnapshot", "There is none").status(404).takes("Any"),
-    op("DELETE", "/snapshots/{id}", "deleteSnapshot", "There is none").status(404),
-    op("POST", "/snapshots/{id}/action", "actOnSnapshot", "There is none").status(404).takes("Action"),
-    op("GET", "/snapshots/{id}/metadata", "listSnapshotMetadata", "There is none").status(404),
-    op("POST", "/snapshots/{id}/metadata", "mergeSnapshotMetadata", "There is none").status(404).takes("Any"),
-    op("PUT", "/snapshots/{id}/metadata", "replaceSnapshotMetadata", "There is none")
-        .status(404)
-        .takes("Any"),
-    op("GET", "/snapshots/{id}/metadata/{key}", "showSnapshotMetadata", "There is none").status(404),
-    op("PUT", "/snapshots/{id}/metadata/{key}", "setSnapshotMetadata", "There is none")
-        .status(404)
-        .takes("Any"),
-    op("DELETE", "/snapshots/{id}/metadata/{key}", "deleteSnapshotMetadata", "There is none").status(404),
+    op("GET", "/snapshots", "listSnapshotNames", "Snapshots").lists(&SNAPSHOTS).gives("Snapshots"),
+    op("POST", "/snapshots", "createSnapshot", "Take a snapshot of a thin volume")
+        .status(202)
+        .takes("NewSnapshot")
+        .gives("OneSnapshot"),
+    op("GET", "/snapshots/detail", "listSnapshots", "Snapshots in full").lists(&SNAPSHOTS).gives("Snapshots"),
+    op("GET", "/snapshots/{id}", "showSnapshot", "One snapshot").gives("OneSnapshot"),
+    op("PUT", "/snapshots/{id}", "updateSnapshot", "Change name and description")
+        .takes("SnapshotUpdate")
+        .gives("OneSnapshot"),
+    op("DELETE", "/snapshots/{id}", "deleteSnapshot", "Delete a snapshot").status(202),
+    op("POST", "/snapshots/{id}/action", "actOnSnapshot", "No action is there yet")
+        .status(501)
+        .takes("Action"),
+    op("GET", "/snapshots/{id}/metadata", "listSnapshotMetadata", "The users' own keys").gives("Metadata"),
+    op("POST", "/snapshots/{id}/metadata", "mergeSnapshotMetadata", "Set some keys")
+        .takes("NewMetadata")
+        .gives("Metadata"),
+    op("PUT", "/snapshots/{id}/metadata", "replaceSnapshotMetadata", "Set all keys")
+        .takes("NewMetadata")
+        .gives("Metadata"),
+    op("GET", "/snapshots/{id}/metadata/{key}", "showSnapshotMetadata", "One key").gives("Meta"),
+    op("PUT", "/snapshots/{id}/metadata/{key}", "setSnapshotMetadata", "Set one key")
+        .takes("NewMeta")
+        .gives("Meta"),
+    op("DELETE", "/snapshots/{id}/metadata/{key}", "deleteSnapshotMetadata", "Take one key away"),
     op("GET", "/messages", "listMessages", "What did not come true")
         .since("3.3")
         .lists(&MESSAGES)

@@ -1,10 +1,13 @@
-//! `/snapshots`: no agent makes any yet, so there is none. The collection is empty, truly; a create is refused, after the
-//! checks that Cinder makes first.
+//! `/snapshots`: what volumes held at one moment.
 //!
-//! What must never happen here: an answer that lets a client believe in a snapshot.
+//! What must never happen here: a snapshot shown as there before its agent has it; a change without its policy.
+
+use std::collections::BTreeMap;
 
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::{Json, routing};
+use mooring_model::VolumeId;
 use serde_json::{Value, json};
 
 use super::App;
@@ -16,46 +19,65 @@ use super::fault::Fault;
 use super::routes::Routes;
 use super::schema;
 use super::version::Version;
-use super::volumes::volume_id;
-use crate::domain::VolumeStatus;
+use super::views::{self, SnapshotView};
+use super::volumes::{label, volume_id};
+use crate::domain::{MetadataChange, NewSnapshot};
 use crate::list::SNAPSHOTS;
+use crate::policy::Target;
+
+/// Characters of metadata's keys beside those of extra specs.
+const KEY_EXTRA: &str = " /";
 
 type Answer = Result<Json<Value>, Fault>;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new()
-        .route("/snapshots", routing::get(list).post(create::<B>))
-        .route("/snapshots/detail", routing::get(list))
-        .route("/snapshots/{id}", routing::get(none).put(none_to_change).delete(none))
-        .route("/snapshots/{id}/action", routing::post(none_to_act_on))
-        .route("/snapshots/{id}/metadata", routing::get(none).post(none_to_change).put(none_to_change))
-        .route(
-            "/snapshots/{id}/metadata/{key}",
-            routing::get(none_with_key).put(none_with_key_to_change).delete(none_with_key),
-        )
+        .route("/snapshots", routing::get(list::<B>).post(create::<B>))
+        .route("/snapshots/detail", routing::get(detail::<B>))
+        .route("/snapshots/{id}", routing::get(show::<B>).put(update::<B>).delete(delete::<B>))
+        .route("/snapshots/{id}/action", routing::post(act::<B>))
+        .route("/snapshots/{id}/metadata", routing::get(all::<B>).post(merge::<B>).put(replace::<B>))
+        .route("/snapshots/{id}/metadata/{key}", routing::get(one::<B>).put(set::<B>).delete(remove::<B>))
 }
 
-fn not_found(id: &str) -> Fault {
-    Fault::not_found("Snapshot", id.chars().take(64).collect::<String>())
+/// A snapshot's id; any other text names none.
+fn snapshot_id(text: &str) -> Result<VolumeId, Fault> {
+    text.parse().map_err(|_| Fault::not_found("Snapshot", text.chars().take(64).collect::<String>()))
 }
 
-async fn list(ctx: Ctx) -> Answer {
-    ctx.may("volume:get_all_snapshots")?;
-    let query = ctx.query.list(&SNAPSHOTS, &ctx, Version::STRICT_FILTERS)?;
-    match &query.marker {
-        Some(marker) => Err(not_found(marker)),
-        None if query.count => Ok(Json(json!({ "snapshots": [], "count": 0 }))),
-        None => Ok(Json(json!({ "snapshots": [] }))),
+async fn page<B: Backend>(app: &App<B>, ctx: &Ctx, view: SnapshotView) -> Answer {
+    let query = ctx.query.list(&SNAPSHOTS, ctx, Version::STRICT_FILTERS)?;
+    let page = app.backend().snapshots(&ctx.caller, query.clone()).await?;
+    let shown = page.items.iter().map(|snapshot| views::snapshot(ctx, snapshot, view));
+    let mut answer = json!({ "snapshots": shown.collect::<Vec<_>>() });
+    if let Some(count) = page.count {
+        answer["count"] = json!(count);
     }
+    if let Some(next) = ctx.query.next(&query, &page.items, |snapshot| snapshot.id.to_string()) {
+        let href = ctx.href(&format!("{}?{next}", ctx.path));
+        answer["snapshots_links"] = json!([{ "rel": "next", "href": href }]);
+    }
+    Ok(Json(answer))
 }
 
-async fn create<B: Backend>(State(app): State<App<B>>, ctx: Ctx, Body(body): Body) -> Answer {
+async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
+    page(&app, &ctx, SnapshotView::Listed).await
+}
+
+async fn detail<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
+    page(&app, &ctx, SnapshotView::Shown).await
+}
+
+async fn create<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    Body(body): Body,
+) -> Result<(StatusCode, Json<Value>), Fault> {
     let fields = schema::body(&body, "snapshot")?;
     fields.required("volume_id")?;
-    for key in ["name", "display_name", "description", "display_description"] {
-        fields.label(key)?;
-    }
-    fields.texts("metadata", " /")?;
+    let name = label(fields, "name", "display_name")?.flatten();
+    let description = label(fields, "description", "display_description")?.flatten();
+    let metadata = fields.texts("metadata", KEY_EXTRA)?.unwrap_or_default();
     let force = fields.boolean("force")?;
     let id =
         fields.uuid("volume_id", false)?.ok_or_else(|| fields.wrong("'volume_id' is a required property"))?;
@@ -65,38 +87,131 @@ async fn create<B: Backend>(State(app): State<App<B>>, ctx: Ctx, Body(body): Bod
              however, when the 'force' flag is passed with a value evaluating to True, it is silently ignored.",
         ));
     }
-    let volume = app.backend().volume(&ctx.caller, volume_id(&id.to_string())?).await?;
-    ctx.may_with("volume:create_snapshot", &volume)?;
     let in_use = force == Some(true) || ctx.version >= Version::SNAPSHOT_IN_USE;
-    match volume.status {
-        VolumeStatus::Available => {}
-        VolumeStatus::InUse if in_use => {}
-        status => {
-            return Err(Fault::bad_request(format!(
-                "Invalid volume: Volume {} status must be available, but current status is: {status}.",
-                volume.id
-            )));
+    let new = NewSnapshot { volume: volume_id(&id.to_string())?, name, description, metadata, in_use };
+    let snapshot = app.backend().create_snapshot(&ctx.caller, new).await?;
+    let view = views::snapshot(&ctx, &snapshot, SnapshotView::Changed);
+    Ok((StatusCode::ACCEPTED, Json(json!({ "snapshot": view }))))
+}
+
+async fn show<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
+    let snapshot = app.backend().snapshot(&ctx.caller, snapshot_id(&id)?).await?;
+    Ok(Json(json!({ "snapshot": views::snapshot(&ctx, &snapshot, SnapshotView::Shown) })))
+}
+
+async fn update<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+    Body(body): Body,
+) -> Answer {
+    let id = snapshot_id(&id)?;
+    let fields = schema::body(&body, "snapshot")?;
+    fields.not_empty()?;
+    let name = label(fields, "name", "display_name")?;
+    let description = label(fields, "description", "display_description")?;
+    let snapshot = app.backend().update_snapshot(&ctx.caller, id, name, description).await?;
+    Ok(Json(json!({ "snapshot": views::snapshot(&ctx, &snapshot, SnapshotView::Changed) })))
+}
+
+async fn delete<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+) -> Result<StatusCode, Fault> {
+    app.backend().delete_snapshot(&ctx.caller, snapshot_id(&id)?).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// What can be done to a snapshot beside that: nothing yet.
+async fn act<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+    Body(body): Body,
+) -> Result<StatusCode, Fault> {
+    let (name, _) = named(&body)?;
+    app.backend().snapshot(&ctx.caller, snapshot_id(&id)?).await?;
+    let shown: String = name.chars().take(64).collect();
+    Err(Fault::not_implemented(format!("the action {shown} of snapshots")))
+}
+
+async fn metadata<B: Backend>(app: &App<B>, ctx: &Ctx, id: &str) -> Result<BTreeMap<String, String>, Fault> {
+    let snapshot = app.backend().snapshot(&ctx.caller, snapshot_id(id)?).await?;
+    let target = Target { project: Some(&snapshot.project), user: Some(&snapshot.user) };
+    ctx.check("volume:get_snapshot_metadata", &target)?;
+    Ok(snapshot.metadata)
+}
+
+fn texts(body: &Value, key: &'static str) -> Result<BTreeMap<String, String>, Fault> {
+    let fields = schema::body(body, key)?;
+    schema::texts(key, &Value::Object(fields.map().clone()), KEY_EXTRA)
+}
+
+async fn change<B: Backend>(
+    app: &App<B>,
+    ctx: &Ctx,
+    id: &str,
+    change: MetadataChange,
+) -> Result<Value, Fault> {
+    let metadata = app.backend().change_snapshot_metadata(&ctx.caller, snapshot_id(id)?, change).await?;
+    Ok(json!({ "metadata": metadata }))
+}
+
+async fn all<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
+    Ok(Json(json!({ "metadata": metadata(&app, &ctx, &id).await? })))
+}
+
+async fn merge<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+    Body(body): Body,
+) -> Answer {
+    change(&app, &ctx, &id, MetadataChange::Merge(texts(&body, "metadata")?)).await.map(Json)
+}
+
+async fn replace<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+    Body(body): Body,
+) -> Answer {
+    change(&app, &ctx, &id, MetadataChange::Replace(texts(&body, "metadata")?)).await.map(Json)
+}
+
+async fn one<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At((id, key)): At<(String, String)>) -> Answer {
+    let metadata = metadata(&app, &ctx, &id).await?;
+    let key: String = key.chars().take(schema::TEXT_MAX).collect();
+    match metadata.get(&key) {
+        Some(value) => Ok(Json(json!({ "meta": { key: value } }))),
+        None => {
+            let text = format!("Snapshot {id} has no metadata with key {key}.");
+            Err(Fault::new(StatusCode::NOT_FOUND, text))
         }
     }
-    Err(Fault::not_implemented("snapshots of volumes"))
 }
 
-async fn none(_: Ctx, At(id): At<String>) -> Fault {
-    not_found(&id)
+async fn set<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At((id, key)): At<(String, String)>,
+    Body(body): Body,
+) -> Answer {
+    let new = texts(&body, "meta")?;
+    if new.len() != 1 || !new.contains_key(&key) {
+        return Err(Fault::bad_request("Request body and URI mismatch"));
+    }
+    let shown = json!(new);
+    change(&app, &ctx, &id, MetadataChange::Merge(new)).await?;
+    Ok(Json(json!({ "meta": shown })))
 }
 
-async fn none_to_change(_: Ctx, At(id): At<String>, Body(_): Body) -> Fault {
-    not_found(&id)
-}
-
-async fn none_to_act_on(_: Ctx, At(id): At<String>, Body(body): Body) -> Fault {
-    named(&body).map_or_else(|fault| fault, |_| not_found(&id))
-}
-
-async fn none_with_key(_: Ctx, At((id, _)): At<(String, String)>) -> Fault {
-    not_found(&id)
-}
-
-async fn none_with_key_to_change(_: Ctx, At((id, _)): At<(String, String)>, Body(_): Body) -> Fault {
-    not_found(&id)
+async fn remove<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At((id, key)): At<(String, String)>,
+) -> Result<StatusCode, Fault> {
+    change(&app, &ctx, &id, MetadataChange::Remove(key)).await?;
+    Ok(StatusCode::OK)
 }

@@ -73,6 +73,10 @@ impl Version {
     /// Snapshots of volumes in use need no `force`.
     pub(super) const SNAPSHOT_IN_USE: Self = Self(66);
 
+    /// Fields of the snapshot's view, by the version that brought them.
+    pub(super) const GROUP_SNAPSHOTS: Self = Self(14);
+    pub(super) const SNAPSHOT_USER: Self = Self(41);
+
     /// Fields of the volume's view, by the version that brought them.
     pub(super) const GROUP_ID: Self = Self(13);
     pub(super) const PROVIDER_ID: Self = Self(21);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
-use mooring_model::{AgentId, AttachmentId, Mode, VolumeId};
+use mooring_model::{AgentId, AttachmentId, Mode, Source, VolumeId};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -16,7 +16,8 @@ use uuid::Uuid;
 use super::context::Ctx;
 use super::version::Version;
 use crate::domain::{
-    Attached, Attachment, AttachmentStatus, Caller, Message, Volume, VolumeName, VolumeType,
+    Attached, Attachment, AttachmentStatus, Caller, Message, Snapshot, Volume, VolumeName, VolumeStatus,
+    VolumeType,
 };
 
 /// Extra specs that everybody sees.
@@ -169,8 +170,8 @@ pub(super) struct VolumeView<'a> {
     created_at: Option<String>,
     updated_at: Option<String>,
     volume_type: &'a str,
-    snapshot_id: Option<()>,
-    source_volid: Option<()>,
+    snapshot_id: Option<VolumeId>,
+    source_volid: Option<VolumeId>,
     metadata: Metadata<'a>,
     links: [Link; 2],
     user_id: &'a str,
@@ -242,8 +243,8 @@ pub(super) fn volume<'a>(ctx: &'a Ctx, keys: VolumeKeys, volume: &'a Volume) -> 
         created_at: naive(volume.created_at),
         updated_at: volume.updated_at.and_then(naive),
         volume_type: &volume.volume_type.name,
-        snapshot_id: NOTHING,
-        source_volid: NOTHING,
+        snapshot_id: source(volume, |of| matches!(of, Source::Snapshot(_))),
+        source_volid: source(volume, |of| matches!(of, Source::Volume(_))),
         metadata: metadata(volume),
         links: links(ctx, volume.id),
         user_id: &volume.user,
@@ -267,6 +268,55 @@ pub(super) fn volume<'a>(ctx: &'a Ctx, keys: VolumeKeys, volume: &'a Volume) -> 
         name_id: nothing(keys.migration),
         host: keys.host.then_some(volume.host.as_deref()),
     }
+}
+
+/// What a volume was made from, if that is of this kind.
+fn source(volume: &Volume, is: fn(&Source) -> bool) -> Option<VolumeId> {
+    volume.source.filter(is).map(Source::id)
+}
+
+/// Which answer a snapshot stands in: their keys differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SnapshotView {
+    /// Lists that show little.
+    Listed,
+    /// The answers to creates and changes.
+    Changed,
+    /// Shows, and lists that show all.
+    Shown,
+}
+
+/// A snapshot.
+pub(super) fn snapshot(ctx: &Ctx, snapshot: &Snapshot, of: SnapshotView) -> Value {
+    let details = of != SnapshotView::Listed;
+    let mut view = json!({
+        "id": snapshot.id,
+        "name": snapshot.name,
+        "description": snapshot.description,
+        "volume_id": snapshot.volume,
+        "size": snapshot.size_gib,
+        "status": snapshot.status.as_str(),
+        "created_at": naive(snapshot.created_at),
+        "updated_at": snapshot.updated_at.and_then(naive),
+        "metadata": snapshot.metadata,
+    });
+    let Some(keys) = view.as_object_mut() else { return view };
+    let mut put = |key: &str, value: Value| keys.insert(key.to_owned(), value);
+    if of == SnapshotView::Shown && ctx.allows("volume_extension:extended_snapshot_attributes") {
+        let progress = if snapshot.status == VolumeStatus::Available { "100%" } else { "0%" };
+        put("os-extended-snapshot-attributes:progress", json!(progress));
+        put("os-extended-snapshot-attributes:project_id", json!(snapshot.project));
+    }
+    if ctx.version >= Version::GROUP_SNAPSHOTS && details {
+        put("group_snapshot_id", Value::Null);
+    }
+    if ctx.version >= Version::SNAPSHOT_USER && details {
+        put("user_id", json!(snapshot.user));
+    }
+    if ctx.version >= Version::CONSUMES_QUOTA && details {
+        put("consumes_quota", json!(true));
+    }
+    view
 }
 
 fn metadata(volume: &Volume) -> Metadata<'_> {

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, routing};
-use mooring_model::VolumeId;
+use mooring_model::{Source, VolumeId};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -129,7 +129,7 @@ async fn show<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String
 
 /// A name or description under either of its keys: not said, said to be none, or said.
 #[allow(clippy::option_option, reason = "the three are different wishes")]
-fn label(fields: Fields<'_>, key: &str, old: &str) -> Result<Option<Option<String>>, Fault> {
+pub(super) fn label(fields: Fields<'_>, key: &str, old: &str) -> Result<Option<Option<String>>, Fault> {
     for key in [key, old] {
         let text = fields.label(key)?;
         if fields.map().contains_key(key) {
@@ -169,9 +169,9 @@ fn wrong_size(value: &Value) -> Fault {
     invalid("size", value, format!("{} is not of type 'integer', 'string', 'null'", python(value)))
 }
 
-/// Sources that a volume could be made from. None exists, or none can be copied yet.
-async fn no_source<B: Backend>(app: &App<B>, ctx: &Ctx, fields: Fields<'_>) -> Result<(), Fault> {
-    for (key, kind) in [("snapshot_id", "Snapshot"), ("backup_id", "Backup"), ("group_id", "Group")] {
+/// What a volume is made from.
+fn source(fields: Fields<'_>) -> Result<Option<Source>, Fault> {
+    for (key, kind) in [("backup_id", "Backup"), ("group_id", "Group")] {
         if let Some(id) = fields.uuid(key, true)? {
             return Err(Fault::not_found(kind, id.to_string()));
         }
@@ -179,17 +179,19 @@ async fn no_source<B: Backend>(app: &App<B>, ctx: &Ctx, fields: Fields<'_>) -> R
     if let Some(id) = fields.uuid("consistencygroup_id", true)? {
         return Err(Fault::not_found("Group", id.to_string()));
     }
-    if let Some(id) = fields.uuid("source_volid", true)? {
-        app.backend().volume(&ctx.caller, volume_id(&id.to_string())?).await?;
-        return Err(Fault::not_implemented("volumes that are copies of volumes (source_volid)"));
-    }
     for key in ["imageRef", "image_id"] {
         // Old clients send an empty text for none.
         if fields.some(key).is_some_and(|value| value != "") {
             return Err(Fault::not_implemented(format!("volumes made from images ({key})")));
         }
     }
-    Ok(())
+    let id = |id: uuid::Uuid| volume_id(&id.to_string());
+    let snapshot = fields.uuid("snapshot_id", true)?.map(id).transpose()?.map(Source::Snapshot);
+    let volume = fields.uuid("source_volid", true)?.map(id).transpose()?.map(Source::Volume);
+    if snapshot.is_some() && volume.is_some() {
+        return Err(Fault::invalid_input("snapshot_id and source_volid: a volume has one source."));
+    }
+    Ok(snapshot.or(volume))
 }
 
 fn not_shared_by_flag(fields: Fields<'_>) -> Result<(), Fault> {
@@ -279,10 +281,12 @@ async fn create<B: Backend>(
     let zone = fields.text("availability_zone", 0, true)?.filter(|zone| !zone.is_empty());
     hints.zone = zone.map(str::to_owned);
     let id = fields.uuid("id", false)?.map(|id| volume_id(&id.to_string())).transpose()?;
-    // What a source would give, the size for one, need not be said.
-    no_source(&app, &ctx, fields).await?;
-    let size_gib = size_gib.ok_or_else(|| Fault::bad_request(MALFORMED))?;
-    let new = NewVolume { id, name, description, size_gib, volume_type, metadata, hints };
+    // What a source gives, the size for one, need not be said.
+    let source = source(fields)?;
+    if source.is_none() && size_gib.is_none() {
+        return Err(Fault::bad_request(MALFORMED));
+    }
+    let new = NewVolume { id, name, description, size_gib, source, volume_type, metadata, hints };
     let volume = app.backend().create_volume(&ctx.caller, new).await?;
     Ok((
         StatusCode::ACCEPTED,
@@ -314,13 +318,16 @@ async fn delete<B: Backend>(
     ctx: Ctx,
     At(id): At<String>,
 ) -> Result<StatusCode, Fault> {
-    // Snapshots do not exist: there is none that `cascade` would have to take along.
-    ctx.query.flag("cascade")?;
+    let cascade = ctx.query.flag("cascade")?;
     let id = volume_id(&id)?;
     if ctx.version >= Version::FORCE_DELETE && ctx.query.flag("force")? {
         app.backend().force_delete_volume(&ctx.caller, id).await?;
         return Ok(StatusCode::ACCEPTED);
     }
-    app.backend().delete_volume(&ctx.caller, id).await?;
+    if cascade {
+        app.backend().delete_volume_with_snapshots(&ctx.caller, id).await?;
+    } else {
+        app.backend().delete_volume(&ctx.caller, id).await?;
+    }
     Ok(StatusCode::ACCEPTED)
 }

@@ -244,7 +244,7 @@ fn sources(dir: &Path) -> Vec<(PathBuf, String)> {
 }
 
 /// Policies of what Mooring does not do, by how they begin, and those that have nothing to decide.
-const NOT_ASKED: [&str; 22] = [
+const NOT_ASKED: [&str; 18] = [
     "backup:",
     "clusters:",
     "group:",
@@ -257,12 +257,7 @@ const NOT_ASKED: [&str; 22] = [
     "volume:delete_transfer",
     "volume:get_transfer",
     "volume:reimage_reserved",
-    // There is no snapshot that could be seen or changed.
-    "volume:delete_snapshot",
-    "volume:get_snapshot",
-    "volume:update_snapshot",
     "volume_extension:backup_admin_actions:",
-    "volume_extension:extended_snapshot_attributes",
     "volume_extension:list_manageable",
     "volume_extension:qos_specs_manage:",
     "volume_extension:snapshot_admin_actions:",

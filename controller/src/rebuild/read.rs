@@ -10,8 +10,8 @@ use std::time::SystemTime;
 
 use mooring_api::{Message, v1};
 use mooring_model::{
-    AgentId, AttachmentId, ExportReport, ExportSpec, FcGrant, InitiatorSlot, Iqn, Lun, Mode, Phase, Stamp,
-    VolumeId, VolumeReport, Wwpn,
+    AgentId, AttachmentId, ExportReport, ExportSpec, FcGrant, InitiatorSlot, Iqn, Lun, Mode, Phase, PoolName,
+    Stamp, VolumeId, VolumeReport, Wwpn,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -224,6 +224,12 @@ impl Numbers {
     }
 }
 
+/// The name of the pool that a wish is for.
+fn pool_of(spec: &v1::VolumeSpec) -> String {
+    let thin = spec.provisioning() == v1::Provisioning::Thin;
+    spec.group.parse().map_or_else(|_| spec.group.clone(), |group| PoolName { group, thin }.to_string())
+}
+
 fn spec_row(stamp: Stamp, body: Option<Vec<u8>>, opaque: &[u8]) -> SpecRow {
     let wish = Wish { body, opaque: opaque.to_vec(), hard: false, digest: stamp.digest.clone() };
     SpecRow { stamp, wish, settled: false }
@@ -304,7 +310,7 @@ impl All<'_> {
             user: kept.user.clone(),
             metadata: kept.metadata.clone(),
             agent: agent.id,
-            pool: spec.group.clone(),
+            pool: pool_of(spec),
             target: None,
             naa: None,
             portals: Vec::new(),
@@ -323,6 +329,9 @@ impl All<'_> {
             hints: serde_json::Map::new(),
             tried: Vec::new(),
             grows_from,
+            snapshot_of: kept.snapshot_of,
+            source: kept.source(),
+            taken: false,
         }
     }
 

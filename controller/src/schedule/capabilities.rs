@@ -112,7 +112,11 @@ pub fn pool(agent: &Agent<'_>, reported: &v1::Pool, placed: Placed) -> Pool {
         free: Space::Bytes(reported.free_bytes),
         allocated: placed.allocated,
         // Thick volumes have what they take. Foreign volumes of the group count, too.
-        provisioned: reported.total_bytes.saturating_sub(reported.free_bytes),
+        provisioned: if reported.thick {
+            reported.total_bytes.saturating_sub(reported.free_bytes)
+        } else {
+            reported.provisioned_bytes
+        },
         promised: placed.promised,
         extent: reported.extent_bytes,
         reserved_percentage: settings.reserved_percentage.min(100),

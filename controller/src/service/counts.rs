@@ -18,6 +18,7 @@ use crate::store::Db;
 pub(crate) struct Counts {
     /// By status.
     pub(crate) volumes: BTreeMap<String, u64>,
+    pub(crate) snapshots: BTreeMap<String, u64>,
     /// By status.
     pub(crate) attachments: BTreeMap<String, u64>,
     /// By kind.
@@ -50,6 +51,7 @@ impl Service {
         let read = |db: &Db<'_>| {
             let mut counts = Counts {
                 volumes: db.count_volumes()?,
+                snapshots: db.count_snapshots()?,
                 attachments: db.count_attachments()?,
                 reviews: db.count_reviews()?,
                 fences: db.count_fences()?,

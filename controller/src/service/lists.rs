@@ -20,14 +20,18 @@ use crate::schedule::capabilities::BACKEND;
 use crate::store::{Abort, AgentRow, Db};
 
 /// The query with whose rows it is about: `None` of its project is all of them.
-fn seen_by(caller: &Caller, mut query: ListQuery) -> ListQuery {
+pub(super) fn seen_by(caller: &Caller, mut query: ListQuery) -> ListQuery {
     if !(caller.admin && query.all_projects) {
         query.project = Some(caller.project.clone());
     }
     query
 }
 
-fn found<T>(kind: &'static str, query: &ListQuery, page: Option<Vec<T>>) -> Result<Vec<T>, Refusal> {
+pub(super) fn found<T>(
+    kind: &'static str,
+    query: &ListQuery,
+    page: Option<Vec<T>>,
+) -> Result<Vec<T>, Refusal> {
     page.ok_or_else(|| {
         let what = query.marker.iter().flat_map(|marker| marker.chars()).take(64).collect();
         Refusal::NotFound { kind, what }
@@ -257,8 +261,7 @@ impl Service {
             let plain = name.split('@').next().unwrap_or_default();
             let host = db.agents()?.into_iter().find(|row| row.name == plain);
             let host = host.ok_or_else(|| Refusal::NotFound { kind: "Host", what: name.clone() })?;
-            let usage = |(project, volumes, size_gib)| HostUsage { project, volumes, size_gib };
-            Ok(db.usage_on(host.id)?.into_iter().map(usage).collect())
+            Ok(db.usage_on(host.id)?)
         };
         self.inner.store.read("read a storage host", read).await
     }

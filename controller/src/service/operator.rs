@@ -191,7 +191,8 @@ fn extend(
 fn check_space(inner: &Inner, db: &Db<'_>, volume: &VolumeRow, more_gib: u32) -> Result<(), Abort> {
     let pools = place::pools(inner, db, Figures::Promises)?;
     let own = pools.iter().find(|pool| pool.agent == volume.agent && pool.name == volume.pool);
-    let left = own.and_then(|pool| pool.capacity.available(Some(Provisioning::Thick)));
+    let kind = if volume.is_thin() { Provisioning::Thin } else { Provisioning::Thick };
+    let left = own.and_then(|pool| pool.capacity.available(Some(kind)));
     let more = u64::from(more_gib) * wishes::GIB;
     if left.is_none_or(|left| more <= left) {
         return Ok(());

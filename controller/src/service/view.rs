@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use mooring_model::{AgentId, LUN_DEFAULT, Lun, Portal, VolumeId, Wwpn};
 use serde_json::{Map, Value, json};
 
-use crate::domain::{Attached, Attachment, AttachmentStatus, Volume, VolumeType};
+use crate::domain::{Attached, Attachment, AttachmentStatus, Snapshot, Volume, VolumeType};
 use crate::flow::Inner;
 use crate::initiators::{HostPorts, Initiators};
 use crate::schedule::capabilities::BACKEND;
@@ -73,6 +73,25 @@ pub(super) fn volume_of(
         bootable: row.bootable,
         readonly: row.readonly,
         agent: row.agent,
+        source: row.source,
+    }
+}
+
+/// A snapshot.
+pub(super) fn snapshot_of(row: VolumeRow, volume: VolumeId) -> Snapshot {
+    Snapshot {
+        id: row.id,
+        volume,
+        name: row.name,
+        description: row.description,
+        size_gib: row.size_gib,
+        status: row.status,
+        project: row.project,
+        user: row.user,
+        metadata: row.metadata,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+        fault: row.review.map(|review| review.why).or(row.fault),
     }
 }
 

@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mooring_model::VolumeId;
 use mooring_model::limit::VOLUME_BYTES_MAX;
+use mooring_model::{Source, VolumeId};
 
 use super::pools::GET_POOLS;
-use super::{Refusal, Service, TEXT_CHARS_MAX, text_limit, types, view};
+use super::{Refusal, Service, TEXT_CHARS_MAX, snapshots, text_limit, types, view};
 use crate::domain::{AttachStatus, Caller, NewVolume, Volume, VolumeStatus, VolumeType};
 use crate::flow::place::{nowhere, zone_of};
 use crate::flow::{self, Inner, wishes};
 use crate::policy::Target;
 use crate::rules::{self, Operation};
+use crate::schedule::PoolRef;
 use crate::store::{Abort, Db, Event, Place, VolumeRow};
 
 /// Keys of a volume's metadata. A wish carries them all.
@@ -26,7 +27,7 @@ const METADATA_BYTES_MAX: usize = mooring_model::limit::OPAQUE_BYTES_MAX / 4;
 /// The volume, if this caller may see it.
 pub(super) fn find(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result<VolumeRow, Abort> {
     let may = |volume: &VolumeRow| inner.policies().allows("volume:get", caller, &target(volume));
-    let found = db.volume(id)?.filter(may);
+    let found = db.volume(id)?.filter(|row| row.snapshot_of.is_none()).filter(may);
     Ok(found.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: id.to_string() })?)
 }
 
@@ -92,6 +93,7 @@ fn place(
     caller: &Caller,
     new: &NewVolume,
     volume_type: &VolumeType,
+    source: Option<&VolumeRow>,
 ) -> Result<Option<Place>, Abort> {
     if let Some(zone) = &new.hints.zone
         && !inner.agents.all().iter().any(|agent| zone_of(agent) == zone)
@@ -109,7 +111,13 @@ fn place(
             other => other,
         })?;
     }
-    let request = flow::place::request(inner, db, new.size_gib, volume_type.extra_specs.clone(), &new.hints)?;
+    let size_gib = new.size_gib.unwrap_or_default();
+    let mut request = flow::place::request(inner, db, size_gib, volume_type.extra_specs.clone(), &new.hints)?;
+    // It shares blocks with what it is made from, and lies where that lies.
+    request.pool = source.map(|of| PoolRef { agent: of.agent, pool: of.pool.clone() });
+    if source.is_some() {
+        request.zone = new.hints.zone.clone();
+    }
     let none = match flow::place::choose(inner, db, &request)? {
         Ok(place) => return Ok(Some(place)),
         Err(none) => none,
@@ -130,18 +138,68 @@ fn check(new: &NewVolume) -> Result<(), Refusal> {
     text_limit("name", new.name.as_deref().unwrap_or_default())?;
     text_limit("description", new.description.as_deref().unwrap_or_default())?;
     check_metadata(&new.metadata)?;
-    let bytes = u64::from(new.size_gib) * wishes::GIB;
-    if new.size_gib == 0 || bytes > VOLUME_BYTES_MAX {
+    let wrong = |size_gib| u64::from(size_gib) * wishes::GIB > VOLUME_BYTES_MAX || size_gib == 0;
+    let size_gib = new.size_gib.or(new.source.map(|_| 1)).unwrap_or_default();
+    if wrong(size_gib) {
         return Err(Refusal::Invalid(format!(
-            "Invalid input received: Volume size '{}' must be an integer and greater than 0",
-            new.size_gib
+            "Invalid input received: Volume size '{size_gib}' must be an integer and greater than 0"
         )));
     }
     Ok(())
 }
 
-fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, new: NewVolume) -> Result<VolumeId, Abort> {
-    let volume_type = types::of_new(db, caller, new.volume_type.as_deref())?;
+/// What a new volume is to be made from, if it can be.
+fn source(inner: &Inner, db: &Db<'_>, caller: &Caller, new: &NewVolume) -> Result<Option<VolumeRow>, Abort> {
+    let invalid = |text: String| Err(Refusal::Invalid(text).into());
+    let (row, what) = match new.source {
+        None => return Ok(None),
+        Some(Source::Volume(id)) => {
+            let row = find(inner, db, caller, id)?;
+            let ready = matches!(row.status, VolumeStatus::Available | VolumeStatus::InUse);
+            if !ready {
+                return invalid(format!(
+                    "Invalid volume: Volume {id} status must be available or in-use to make another from it, but current \
+                     status is: {}.",
+                    row.status
+                ));
+            }
+            (row, "original volume size ")
+        }
+        Some(Source::Snapshot(id)) => {
+            let (row, _) = snapshots::find(inner, db, caller, id)?;
+            if row.status != VolumeStatus::Available {
+                return invalid(
+                    "Invalid snapshot: Originating snapshot status must be one of 'available' values"
+                        .to_owned(),
+                );
+            }
+            (row, "the snapshot size")
+        }
+    };
+    super::not_in_review(&row)?;
+    if !row.is_thin() {
+        return invalid(snapshots::thick(row.id));
+    }
+    if let Some(size_gib) = new.size_gib.filter(|size_gib| *size_gib < row.size_gib) {
+        return invalid(format!(
+            "Invalid input received: Volume size '{size_gib}'GB cannot be smaller than {what} {}GB. They must be >= original \
+             {}size.",
+            row.size_gib,
+            if row.snapshot_of.is_some() { "snapshot " } else { "volume " }
+        ));
+    }
+    Ok(Some(row))
+}
+
+fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Result<VolumeId, Abort> {
+    let source = source(inner, db, caller, &new)?;
+    let like = source.as_ref().filter(|_| new.volume_type.is_none());
+    let volume_type = match like {
+        Some(of) => db.type_by_id(of.type_id)?.ok_or_else(|| view::without_type(of.id))?,
+        None => types::of_new(db, caller, new.volume_type.as_deref())?,
+    };
+    new.size_gib = new.size_gib.or(source.as_ref().map(|of| of.size_gib));
+    let size_gib = new.size_gib.unwrap_or_default();
     if rules::is_multiattach(&volume_type.extra_specs) {
         inner.policies().check("volume:multiattach", caller, &Target::own(caller))?;
     }
@@ -149,7 +207,9 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, new: NewVolume) -> Result
     if let Some(kept) = db.volume(id)? {
         // A repeated request. Of another project's volume nothing is said.
         let same = kept.project == caller.project
-            && kept.size_gib == new.size_gib
+            && kept.size_gib == size_gib
+            && kept.snapshot_of.is_none()
+            && kept.source == new.source
             && kept.type_id == volume_type.id
             && kept.name == new.name;
         return if same {
@@ -163,15 +223,15 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, new: NewVolume) -> Result
             Refusal::Conflict(format!("the id {id} was a volume that was deleted: choose another")).into()
         );
     }
-    types::check_new(inner, db, caller, &volume_type, new.size_gib)?;
-    let place = place(inner, db, caller, &new, &volume_type)?;
+    types::check_new(inner, db, caller, &volume_type, size_gib)?;
+    let place = place(inner, db, caller, &new, &volume_type, source.as_ref())?;
     let found = place.is_some();
     let place = place.unwrap_or_else(nowhere);
     db.insert_volume(&VolumeRow {
         id,
         name: new.name,
         description: new.description,
-        size_gib: new.size_gib,
+        size_gib,
         type_id: volume_type.id,
         multiattach: rules::is_multiattach(&volume_type.extra_specs),
         operation: Some(if found { Operation::Creating } else { Operation::Error }),
@@ -190,7 +250,7 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, new: NewVolume) -> Result
         created_at: db.now,
         updated_at: None,
         fault: None,
-        bootable: false,
+        bootable: source.is_some_and(|of| of.bootable),
         readonly: None,
         zone: place.zone,
         reserved: 0,
@@ -200,6 +260,9 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, new: NewVolume) -> Result
         hints: new.hints.kept(),
         tried: Vec::new(),
         grows_from: None,
+        snapshot_of: None,
+        source: new.source,
+        taken: false,
     })?;
     if !found {
         // It is kept in the words that the refusal would have had for a user.
@@ -266,16 +329,30 @@ impl Service {
         Ok(volume)
     }
 
-    /// Begins to delete a volume: `deleting` at once, gone when its agent has wiped it. 400 while it is attached.
+    /// Begins to delete a volume: `deleting` at once, gone when its agent has wiped it. 400 while it is attached, or has
+    /// snapshots.
     pub async fn delete_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        self.delete(caller, id, false).await
+    }
+
+    /// The same, with its snapshots.
+    pub async fn delete_volume_with_snapshots(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        self.delete(caller, id, true).await
+    }
+
+    async fn delete(&self, caller: &Caller, id: VolumeId, cascade: bool) -> Result<(), Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
             let row = find(&inner, db, &caller, id)?;
             inner.policies().check("volume:delete", &caller, &target(&row))?;
             if row.operation == Some(Operation::Deleting) {
-                return Ok(());
+                return Ok(Vec::new());
             }
             super::not_in_review(&row)?;
+            let snapshots = db.snapshots_of(id)?;
+            if let Some(made) = db.being_made_from(id)? {
+                return Err(Refusal::Invalid(format!("Invalid volume: {made} is being made from it.")).into());
+            }
             let ok = matches!(
                 row.status,
                 VolumeStatus::Available
@@ -284,7 +361,8 @@ impl Service {
                     | VolumeStatus::ErrorDeleting
             );
             // Also one that could not be attached: its grant may be on its way out still.
-            if !ok || !db.attachments_of(id)?.is_empty() {
+            let kept = !cascade && !snapshots.is_empty();
+            if !ok || kept || !db.attachments_of(id)?.is_empty() {
                 let text = "Invalid volume: Volume status must be available or error or error_restoring or error_extending \
                             or error_managing and must not be migrating, attached, belong to a group, have snapshots, \
                             awaiting a transfer, or be disassociated from snapshots after volume transfer.";
@@ -292,13 +370,19 @@ impl Service {
             }
             if !row.is_placed() {
                 // No agent knows of it.
-                return Ok(db.delete_volume(id)?);
+                db.delete_volume(id)?;
+                return Ok(Vec::new());
+            }
+            for snapshot in &snapshots {
+                snapshots::begin_delete(&inner, db, &caller, snapshot)?;
             }
             db.set_operation(id, Some(Operation::Deleting), None)?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())?;
-            Ok(())
+            Ok(snapshots.into_iter().map(|snapshot| snapshot.id).collect())
         };
-        self.inner.store.write("delete a volume", write).await?;
+        for gone in self.inner.store.write("delete a volume", write).await? {
+            self.inner.go(gone, &BTreeSet::new());
+        }
         self.inner.go(id, &BTreeSet::new());
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use mooring_model::{
     AgentId, AttachmentId, Chap, ChapSide, Generation, Iqn, Mode, Naa, Proof, Receipt, Revoked, Secret,
-    VolumeId, Wwpn,
+    Source, VolumeId, Wwpn,
 };
 use serde_json::Map;
 use uuid::Uuid;
@@ -154,6 +154,9 @@ fn volume(id: VolumeId, type_id: Uuid, now: SystemTime) -> VolumeRow {
         hints: hints.as_object().cloned().unwrap_or_default(),
         tried: vec![Tried { agent: AgentId::from_u128(4), pool: "b".to_owned(), why: "full".to_owned() }],
         grows_from: Some(3),
+        snapshot_of: None,
+        source: Some(Source::Snapshot(VolumeId::from_u128(5))),
+        taken: false,
     }
 }
 

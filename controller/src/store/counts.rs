@@ -21,7 +21,13 @@ impl Db<'_> {
 
     /// Volumes by their status.
     pub(crate) fn count_volumes(&self) -> Result<ByWord, SqlError> {
-        self.count_by_word("SELECT status, COUNT(*) FROM volumes GROUP BY status")
+        self.count_by_word("SELECT status, COUNT(*) FROM volumes WHERE snapshot_of IS NULL GROUP BY status")
+    }
+
+    /// Snapshots by theirs.
+    pub(crate) fn count_snapshots(&self) -> Result<ByWord, SqlError> {
+        let sql = "SELECT status, COUNT(*) FROM volumes WHERE snapshot_of IS NOT NULL GROUP BY status";
+        self.count_by_word(sql)
     }
 
     /// Attachments by theirs.

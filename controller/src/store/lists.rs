@@ -15,9 +15,9 @@ use super::attachments::{self, AttachmentRow, Nexus};
 use super::sql::{Row, SqlError, Value, values};
 use super::volumes::{self, VolumeRow};
 use super::{Db, messages, types};
-use crate::domain::{Attached, AttachmentStatus, Message, VolumeName, VolumeType};
+use crate::domain::{Attached, AttachmentStatus, HostUsage, Message, VolumeName, VolumeType};
 use crate::list::{
-    ATTACHMENTS, Collection, Filter, Key, Kind, ListQuery, MESSAGES, Order, TYPES, Test, VOLUMES,
+    ATTACHMENTS, Collection, Filter, Key, Kind, ListQuery, MESSAGES, Order, SNAPSHOTS, TYPES, Test, VOLUMES,
 };
 
 /// Ids looked up by one statement. Always as many (or one), so that it stays prepared; the last chunk repeats one.
@@ -135,8 +135,12 @@ fn scope(statement: &mut Statement, of: &Collection, project: Option<&str>) -> O
     project.map(|project| of.scope.replace("{}", &statement.bind(project)))
 }
 
+fn only(of: &Collection) -> impl Iterator<Item = String> {
+    (!of.only.is_empty()).then(|| of.only.to_owned()).into_iter()
+}
+
 fn conditions(statement: &mut Statement, of: &Collection, query: &ListQuery) -> Vec<String> {
-    let mut all: Vec<String> = scope(statement, of, query.project.as_deref()).into_iter().collect();
+    let mut all: Vec<String> = only(of).chain(scope(statement, of, query.project.as_deref())).collect();
     for filter in &query.filters {
         all.push(condition(statement, filter));
     }
@@ -186,6 +190,7 @@ impl Db<'_> {
         statement.text = format!("SELECT {} FROM {}", columns.join(", "), of.table);
         let id = statement.bind(query.marker.as_deref());
         let mut conditions = vec![format!("id = {id}")];
+        conditions.extend(only(of));
         conditions.extend(scope(&mut statement, of, query.project.as_deref()));
         filtered(&mut statement, &conditions);
         let read = |row: &mut Row| (0..places.len()).map(|index| row.get(index)).collect();
@@ -239,6 +244,16 @@ impl Db<'_> {
     /// A page of volumes.
     pub(crate) fn volume_page(&self, query: &ListQuery) -> Result<Option<Vec<VolumeRow>>, SqlError> {
         self.page(&VOLUMES, volumes::COLUMNS, query, volumes::volume)
+    }
+
+    /// A page of snapshots.
+    pub(crate) fn snapshot_page(&self, query: &ListQuery) -> Result<Option<Vec<VolumeRow>>, SqlError> {
+        self.page(&SNAPSHOTS, volumes::COLUMNS, query, volumes::volume)
+    }
+
+    /// How many snapshots a list has in all.
+    pub(crate) fn snapshot_count(&self, query: &ListQuery) -> Result<u64, SqlError> {
+        self.count(&SNAPSHOTS, query)
     }
 
     /// The same, by name only.
@@ -381,11 +396,22 @@ impl Db<'_> {
         self.all(&statement.text, &statement.values, |row| row.json(0))
     }
 
-    /// What projects have on an agent: project, volumes, GiB.
-    pub(crate) fn usage_on(&self, agent: AgentId) -> Result<Vec<(String, u64, u64)>, SqlError> {
-        let sql = "SELECT project, COUNT(*), CAST(COALESCE(SUM(size_gib), 0) AS BIGINT) FROM volumes \
+    /// What projects have on an agent.
+    pub(crate) fn usage_on(&self, agent: AgentId) -> Result<Vec<HostUsage>, SqlError> {
+        let sql = "SELECT project, COUNT(*), COUNT(snapshot_of), CAST(COALESCE(SUM(size_gib), 0) AS BIGINT), \
+                   CAST(COALESCE(SUM(CASE WHEN snapshot_of IS NULL THEN 0 ELSE size_gib END), 0) AS BIGINT) FROM volumes \
                    WHERE agent_id = ?1 GROUP BY project ORDER BY project";
-        self.all(sql, &values![agent], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        self.all(sql, &values![agent], |row| {
+            let (all, snapshots, gib, snapshots_gib): (u64, u64, u64, u64) =
+                (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?);
+            Ok(HostUsage {
+                project: row.get(0)?,
+                volumes: all.saturating_sub(snapshots),
+                size_gib: gib.saturating_sub(snapshots_gib),
+                snapshots,
+                snapshots_gib,
+            })
+        })
     }
 }
 

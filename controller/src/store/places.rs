@@ -42,7 +42,8 @@ pub(crate) struct Place {
 impl Db<'_> {
     /// All volumes, by pool and size.
     pub(crate) fn taken(&self) -> Result<Vec<Taken>, SqlError> {
-        let sql = "SELECT agent_id, pool, size_gib, COUNT(*) FROM volumes GROUP BY agent_id, pool, size_gib";
+        let sql = "SELECT agent_id, pool, size_gib, COUNT(*) FROM volumes \
+                   WHERE snapshot_of IS NULL GROUP BY agent_id, pool, size_gib";
         self.all(sql, &[], taken)
     }
 

@@ -70,15 +70,18 @@ impl Db<'_> {
 
     /// What a project has, each type for itself and all together.
     pub(crate) fn usage(&self, project: &str) -> Result<Usage, SqlError> {
-        let sql = "SELECT t.name, u.volumes, u.gib FROM \
-                   (SELECT type_id, COUNT(*) AS volumes, CAST(SUM(size_gib) AS BIGINT) AS gib FROM volumes \
+        let sql = "SELECT t.name, u.volumes, u.snapshots, u.gib FROM \
+                   (SELECT type_id, COUNT(*) - COUNT(snapshot_of) AS volumes, COUNT(snapshot_of) AS snapshots, \
+                   CAST(SUM(size_gib) AS BIGINT) AS gib FROM volumes \
                    WHERE project = ?1 GROUP BY type_id) u JOIN volume_types t ON t.id = u.type_id";
         let rows = self.all(sql, &values![project], |row| {
-            Ok((row.get::<String>(0)?, row.get::<u64>(1)?, row.get::<u64>(2)?))
+            Ok((row.get::<String>(0)?, row.get::<u64>(1)?, row.get::<u64>(2)?, row.get::<u64>(3)?))
         })?;
         let mut usage = Usage::new();
-        for (name, volumes, gib) in rows {
+        for (name, volumes, snapshots, gib) in rows {
             for (key, more) in [
+                (Key::Snapshots, snapshots),
+                (Key::SnapshotsOf(name.clone()), snapshots),
                 (Key::Volumes, volumes),
                 (Key::Gigabytes, gib),
                 (Key::VolumesOf(name.clone()), volumes),

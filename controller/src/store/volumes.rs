@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use mooring_model::{AgentId, Iqn, Naa, Portal, VolumeId, Wwpn};
+use mooring_model::{AgentId, Iqn, Naa, PoolName, Portal, Source, VolumeId, VolumeKind, Wwpn};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -53,6 +53,12 @@ pub(crate) struct VolumeRow {
     pub(crate) tried: Vec<Tried>,
     /// While it grows to `size_gib`: the size that it has.
     pub(crate) grows_from: Option<u32>,
+    /// It is no volume, but a snapshot of this one.
+    pub(crate) snapshot_of: Option<VolumeId>,
+    /// What it was made from.
+    pub(crate) source: Option<Source>,
+    /// Its agent was seen to have it.
+    pub(crate) taken: bool,
 }
 
 /// A pool that could not take a volume, and why not.
@@ -92,6 +98,37 @@ impl VolumeRow {
         self.operation.is_none_or(Operation::is_served)
     }
 
+    /// The volume that it was made from, as a volume.
+    pub(crate) fn made_from_volume(&self) -> Option<VolumeId> {
+        match self.source {
+            Some(Source::Volume(id)) if self.snapshot_of.is_none() => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The snapshot that it was made from.
+    pub(crate) fn made_from_snapshot(&self) -> Option<VolumeId> {
+        match self.source {
+            Some(Source::Snapshot(id)) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// What it is to its agent.
+    pub(crate) fn kind(&self) -> VolumeKind {
+        if self.snapshot_of.is_some() { VolumeKind::Snapshot } else { VolumeKind::Volume }
+    }
+
+    /// Its pool, as its agent knows it; `None`: it has none, or one that cannot be.
+    pub(crate) fn pool_name(&self) -> Option<PoolName> {
+        self.pool.parse().ok()
+    }
+
+    /// Its blocks are a thin pool's: it can have snapshots, and volumes are made from it.
+    pub(crate) fn is_thin(&self) -> bool {
+        self.pool_name().is_some_and(|pool| pool.thin)
+    }
+
     /// A detach was announced (`os-begin_detaching`), and neither begun nor taken back.
     pub(crate) fn is_held(&self, now: SystemTime) -> bool {
         self.holds > 0 && self.holds_until.is_some_and(|until| now < until)
@@ -101,7 +138,7 @@ impl VolumeRow {
 pub(super) const COLUMNS: &str = "id, name, description, size_gib, type_id, multiattach, operation, status, attach_status, project, \
                        user_id, metadata, agent_id, pool, target, naa, portals, review, created_us, updated_us, fault, \
                        bootable, readonly, zone, reserved, holds, holds_until_us, said_status, hints, tried, review_kind, \
-                       grows_from, fc_ports";
+                       grows_from, fc_ports, snapshot_of, source_volume, source_snapshot, taken_us";
 
 pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
     let operation: Option<String> = row.get(6)?;
@@ -109,6 +146,9 @@ pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
     let portals: String = row.get(16)?;
     let said: Option<String> = row.get(27)?;
     let fc_ports: String = row.get(32)?;
+    let snapshot_of: Option<VolumeId> = row.parsed_opt(33)?;
+    let made_from = row.parsed_opt(34)?.map(Source::Volume);
+    let source = snapshot_of.map(Source::Volume).or(made_from).or(row.parsed_opt(35)?.map(Source::Snapshot));
     Ok(VolumeRow {
         id: row.parsed(0)?,
         name: row.get(1)?,
@@ -142,6 +182,9 @@ pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
         tried: row.json(29)?,
         grows_from: row.get(31)?,
         fc_ports: fc_ports.split_whitespace().filter_map(|port| port.parse().ok()).collect(),
+        snapshot_of,
+        source,
+        taken: row.time_opt(36)?.is_some(),
     })
 }
 
@@ -160,12 +203,25 @@ impl Db<'_> {
         self.volumes_where("WHERE agent_id = ?1", &values![agent])
     }
 
-    /// Keeps a new volume.
+    /// A volume's snapshots, oldest first.
+    pub(crate) fn snapshots_of(&self, volume: VolumeId) -> Result<Vec<VolumeRow>, SqlError> {
+        self.volumes_where("WHERE snapshot_of = ?1 ORDER BY created_us, id", &values![volume])
+    }
+
+    /// What is being made from this volume or snapshot just now.
+    pub(crate) fn being_made_from(&self, source: VolumeId) -> Result<Option<VolumeId>, SqlError> {
+        let sql = "SELECT id FROM volumes WHERE operation = 'creating' AND \
+                   (source_volume = ?1 OR source_snapshot = ?1 OR snapshot_of = ?1) LIMIT 1";
+        self.one(sql, &values![source], |row| row.parsed(0))
+    }
+
+    /// Keeps a new volume or snapshot.
     pub(crate) fn insert_volume(&self, new: &VolumeRow) -> Result<(), SqlError> {
         let sql = "INSERT INTO volumes (id, name, description, size_gib, type_id, multiattach, operation, status, \
                    attach_status, project, user_id, metadata, agent_id, pool, created_us, bootable, readonly, zone, hints, \
-                   tried, grows_from) VALUES \
-                   (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)";
+                   tried, grows_from, snapshot_of, source_volume, source_snapshot) VALUES \
+                   (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
+                   ?22, ?23, ?24)";
         self.run(
             sql,
             &values![
@@ -189,7 +245,10 @@ impl Db<'_> {
                 &new.zone,
                 Value::Object(new.hints.clone()).to_string(),
                 serde_json::to_value(&new.tried).unwrap_or_default().to_string(),
-                new.grows_from
+                new.grows_from,
+                new.snapshot_of,
+                new.made_from_volume(),
+                new.made_from_snapshot()
             ],
         )
         .map(drop)

@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime};
 use mooring_controller::domain::{
     AttachAction, AttachStatus, Attached, Attachment, AttachmentLive, AttachmentReceipt, AttachmentStatus,
     Caller, DetachRecord, FencePart, Hints, Host, HostChange, HostFence, HostPool, HostUsage, Message,
-    MetadataChange, NewAttachment, NewConnector, NewVolume, NexusLive, Placement, PoolFilter, PoolState,
-    ServiceState, StorageHost, Volume, VolumeAction, VolumeName, VolumeState, VolumeStatus, VolumeType,
-    VolumesSummary, Zone,
+    MetadataChange, NewAttachment, NewConnector, NewSnapshot, NewVolume, NexusLive, Placement, PoolFilter,
+    PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeName, VolumeState,
+    VolumeStatus, VolumeType, VolumesSummary, Zone,
 };
 use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
@@ -20,13 +20,14 @@ use mooring_controller::quota::{Entry, Key, Limit, Limits};
 use mooring_controller::rules::retype::MigrationPolicy;
 use mooring_controller::service::{Refusal, Wait, Way};
 use mooring_model::{
-    AgentId, AttachmentId, Counters, Generation, Iqn, Mode, Proof, Receipt, Revoked, SessionReport, VolumeId,
+    AgentId, AttachmentId, Counters, Generation, Iqn, Mode, Proof, Receipt, Revoked, SessionReport, Source,
+    VolumeId,
 };
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 pub(crate) use state::State;
-use state::{connect, fence_of, placement_of, services, whole};
+use state::{changed, connect, fence_of, placement_of, services, whole};
 
 pub(crate) const SECRET: &str = "swordfish-swordfish";
 
@@ -272,44 +273,54 @@ impl Backend for Fake {
     }
 
     async fn create_volume(&self, caller: &Caller, new: NewVolume) -> Result<Volume, Refusal> {
+        self.ask(caller)?.make_volume(caller, new)
+    }
+
+    async fn create_snapshot(&self, caller: &Caller, new: NewSnapshot) -> Result<Snapshot, Refusal> {
+        self.ask(caller)?.make_snapshot(caller, new)
+    }
+
+    async fn snapshots(&self, caller: &Caller, _: ListQuery) -> Result<Page<Snapshot>, Refusal> {
+        Ok(whole(self.ask(caller)?.snapshots.clone()))
+    }
+
+    async fn snapshot(&self, caller: &Caller, id: VolumeId) -> Result<Snapshot, Refusal> {
+        self.ask(caller)?.snapshot(id).cloned()
+    }
+
+    async fn update_snapshot(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        name: Option<Option<String>>,
+        description: Option<Option<String>>,
+    ) -> Result<Snapshot, Refusal> {
         let mut state = self.ask(caller)?;
-        if let Some(zone) = new.hints.zone.as_ref().filter(|zone| *zone != "nova") {
-            return Err(Refusal::Invalid(format!("Availability zone '{zone}' is invalid.")));
-        }
-        state.hints.clone_from(&new.hints);
-        let wanted = new.volume_type.unwrap_or_else(|| "__DEFAULT__".to_owned());
-        let found = |kind: &&VolumeType| kind.name == wanted || kind.id.to_string() == wanted;
-        let Some(volume_type) = state.types.iter().find(found).cloned() else {
-            return not_found("Volume type", wanted);
-        };
-        let created_at = state.now();
-        let volume = Volume {
-            id: VolumeId::random(),
-            name: new.name,
-            description: new.description,
-            size_gib: new.size_gib,
-            multiattach: volume_type.extra_specs.contains_key("multiattach"),
-            volume_type,
-            status: VolumeStatus::Creating,
-            attach_status: AttachStatus::Detached,
-            project: caller.project.clone(),
-            user: caller.user.clone(),
-            metadata: new.metadata,
-            host: Some("storage1@lvm#vg0".to_owned()),
-            zone: "nova".to_owned(),
-            created_at,
-            updated_at: None,
-            fault: None,
-            attachments: Vec::new(),
-            bootable: false,
-            readonly: None,
-            agent: AgentId::from_u128(0x57),
-        };
-        let mut made = volume.clone();
-        made.status = VolumeStatus::Available;
-        made.updated_at = Some(created_at);
-        state.volumes.push(made);
-        Ok(volume)
+        let snapshot = state.snapshot(id)?;
+        snapshot.name = name.unwrap_or_else(|| snapshot.name.clone());
+        snapshot.description = description.unwrap_or_else(|| snapshot.description.clone());
+        Ok(snapshot.clone())
+    }
+
+    async fn change_snapshot_metadata(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        change: MetadataChange,
+    ) -> Result<BTreeMap<String, String>, Refusal> {
+        changed(&mut self.ask(caller)?.snapshot(id)?.metadata, id, change)
+    }
+
+    async fn delete_snapshot(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        let mut state = self.ask(caller)?;
+        state.snapshot(id)?;
+        state.snapshots.retain(|snapshot| snapshot.id != id);
+        Ok(())
+    }
+
+    async fn delete_volume_with_snapshots(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        self.ask(caller)?.snapshots.retain(|snapshot| snapshot.volume != id);
+        self.delete_volume(caller, id).await
     }
 
     async fn volumes(&self, caller: &Caller, query: ListQuery) -> Result<Page<Volume>, Refusal> {
@@ -348,16 +359,7 @@ impl Backend for Fake {
         if only_if.is_some_and(|known| known != *metadata) {
             return Err(Refusal::Changed("it has changed".to_owned()));
         }
-        match change {
-            MetadataChange::Merge(new) => metadata.extend(new),
-            MetadataChange::Replace(new) => *metadata = new,
-            MetadataChange::Remove(key) => {
-                if metadata.remove(&key).is_none() {
-                    return not_found("Metadata", format!("{id} has no metadata with key {key}"));
-                }
-            }
-        }
-        Ok(metadata.clone())
+        changed(metadata, id, change)
     }
 
     async fn volume(&self, caller: &Caller, id: VolumeId) -> Result<Volume, Refusal> {
@@ -747,7 +749,13 @@ impl Backend for Fake {
         if name != "storage1@lvm" {
             return not_found("Host", name);
         }
-        let usage = |project: &str| HostUsage { project: project.to_owned(), volumes: 2, size_gib: 3 };
+        let usage = |project: &str| HostUsage {
+            project: project.to_owned(),
+            volumes: 2,
+            size_gib: 3,
+            snapshots: 1,
+            snapshots_gib: 2,
+        };
         Ok(vec![usage("p"), usage("q")])
     }
 

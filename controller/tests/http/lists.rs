@@ -19,7 +19,7 @@ async fn volumes(service: &Service, all: &[Wanted<'_>]) -> Vec<String> {
         let pair = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let metadata = metadata.iter().map(pair).collect();
         let name = name.map(str::to_owned);
-        let new = NewVolume { name, size_gib: *size_gib, metadata, ..new_volume() };
+        let new = NewVolume { name, size_gib: Some(*size_gib), metadata, ..new_volume() };
         ids.push(service.create_volume(&caller, new).await.unwrap().id.to_string());
     }
     ids

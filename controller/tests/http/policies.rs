@@ -133,8 +133,6 @@ fn requests() -> Vec<Case> {
     for (policy, path) in WORDS {
         add(policy, false, ("PUT", path), json!({ "host": "storage1@lvm" }), 501);
     }
-    let snapshot = json!({ "snapshot": { "volume_id": "{v}" } });
-    add("volume:create_snapshot", true, ("POST", "/snapshots"), snapshot, 501);
     all
 }
 

@@ -21,7 +21,7 @@ fn in_use(entries: &[Entry], key: &str) -> u64 {
 }
 
 fn of_size(size_gib: u32, volume_type: Option<&str>) -> NewVolume {
-    NewVolume { size_gib, volume_type: volume_type.map(str::to_owned), ..new_volume() }
+    NewVolume { size_gib: Some(size_gib), volume_type: volume_type.map(str::to_owned), ..new_volume() }
 }
 
 #[track_caller]

@@ -17,7 +17,7 @@ use crate::support::{LONG, Rig, admin, client, new_volume, reserve, until};
 const SHARED: &[(&str, &str)] = &[("multiattach", "<is> True")];
 
 async fn made(rig: &Rig, kind: &str, size_gib: u32) -> VolumeId {
-    let new = NewVolume { volume_type: Some(kind.to_owned()), size_gib, ..new_volume() };
+    let new = NewVolume { volume_type: Some(kind.to_owned()), size_gib: Some(size_gib), ..new_volume() };
     let id = rig.service.create_volume(&admin(), new).await.unwrap().id;
     rig.until_volume(id, VolumeStatus::Available).await;
     id

@@ -204,7 +204,10 @@ async fn a_type_bounds_the_size_of_new_volumes() {
     let rig = Rig::new(0).await;
     kind(&rig, "bounded", &[("provisioning:min_vol_size", "2"), ("provisioning:max_vol_size", "3")]).await;
     for (size_gib, fits) in [(1, false), (2, true), (3, true), (4, false)] {
-        let made = rig.service.create_volume(&admin(), NewVolume { size_gib, ..of("bounded") }).await;
+        let made = rig
+            .service
+            .create_volume(&admin(), NewVolume { size_gib: Some(size_gib), ..of("bounded") })
+            .await;
         assert_eq!(made.is_ok(), fits, "{size_gib}: {made:?}");
     }
 }

@@ -78,7 +78,18 @@ impl Builder {
             host: false,
             target: true,
             ports: Vec::new(),
+            thin: 0,
         });
+        self
+    }
+
+    /// A storage node whose groups have a thin pool of so many GiB, too.
+    #[must_use]
+    pub fn storage_with_thin(mut self, name: &str, pools: &[(&str, u64)], gib: u64) -> Self {
+        self = self.storage(name, pools);
+        if let Some(plan) = self.nodes.last_mut() {
+            plan.thin = gib;
+        }
         self
     }
 
@@ -106,7 +117,7 @@ impl Builder {
     #[must_use]
     pub fn host(mut self, name: &str) -> Self {
         let (name, pools, ports) = (name.to_owned(), Vec::new(), Vec::new());
-        self.nodes.push(node::Plan { name, pools, host: true, target: false, ports });
+        self.nodes.push(node::Plan { name, pools, host: true, target: false, ports, thin: 0 });
         self
     }
 

@@ -39,6 +39,8 @@ pub(crate) struct Plan {
     pub(crate) host: bool,
     pub(crate) target: bool,
     pub(crate) ports: Vec<String>,
+    /// GiB of the thin pool of each group; 0: none.
+    pub(crate) thin: u64,
 }
 
 /// What one initiator may do with a volume, as the kernel has it.
@@ -137,6 +139,9 @@ impl Node {
         for (pool, gib) in &plan.pools {
             machine.add_vg(pool, gib * GIB);
             let _ = writeln!(text, "[[groups]]\nname = \"{pool}\"");
+            if plan.thin > 0 {
+                let _ = writeln!(text, "thin_pool = \"{}GiB\"", plan.thin);
+            }
         }
         let config = Config::parse(&text, "agent.toml").unwrap();
         let world = plan.host.then(|| World::new(&config.run_dir));

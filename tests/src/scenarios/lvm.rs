@@ -41,6 +41,23 @@ const ROWS: &[(&str, i32, &str)] = &[
         5,
         "not found in volume group",
     ),
+    (
+        "lvm lvcreate --yes --type thin-pool --zero y --config activation/error_when_full=1 --size 99999744b --name big \
+         --addtag mooring small",
+        5,
+        "nsufficient",
+    ),
+    (
+        "lvm lvcreate --yes --wipesignatures n --type thin --virtualsize 4194304b --thinpool none --name x --addtag mooring \
+         small",
+        5,
+        "not found in Volume group",
+    ),
+    (
+        "lvm lvcreate --yes --snapshot --setactivationskip y --permission r --name x --addtag mooring small/none",
+        5,
+        "not found in Volume group",
+    ),
 ];
 
 pub(super) fn run(_: &Programs) -> Result<()> {

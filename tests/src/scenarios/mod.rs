@@ -11,6 +11,7 @@ mod fc_main_job;
 mod lvm;
 mod portals;
 mod sessiond_killed;
+mod snapshots;
 mod stuck;
 
 use std::time::Instant;
@@ -107,6 +108,11 @@ pub const ALL: &[Scenario] = &[
         name: "extend",
         shows: "a volume grows while two hosts have it: the new size on both, zeros behind the old end, with the control that sees old data",
         run: extend::run,
+    },
+    Scenario {
+        name: "snapshots",
+        shows: "thin volumes: nothing old in them, snapshots under I/O, volumes from them, all there after a power cut",
+        run: snapshots::run,
     },
     Scenario {
         name: "portals",

@@ -8,6 +8,7 @@ use super::*;
 pub(crate) struct State {
     pub(crate) types: Vec<VolumeType>,
     pub(crate) volumes: Vec<Volume>,
+    pub(crate) snapshots: Vec<Snapshot>,
     pub(crate) attachments: Vec<Attachment>,
     pub(crate) receipts: Vec<AttachmentReceipt>,
     /// Projects that may use private types.
@@ -62,6 +63,24 @@ pub(super) fn attached(attachment: &Attachment) -> Attached {
     }
 }
 
+/// What metadata is after a change.
+pub(super) fn changed(
+    metadata: &mut BTreeMap<String, String>,
+    id: VolumeId,
+    change: MetadataChange,
+) -> Result<BTreeMap<String, String>, Refusal> {
+    match change {
+        MetadataChange::Merge(new) => metadata.extend(new),
+        MetadataChange::Replace(new) => *metadata = new,
+        MetadataChange::Remove(key) => {
+            if metadata.remove(&key).is_none() {
+                return not_found("Metadata", format!("{id} has no metadata with key {key}"));
+            }
+        }
+    }
+    Ok(metadata.clone())
+}
+
 const NOW: SystemTime = SystemTime::UNIX_EPOCH;
 
 fn session_of(initiator: Iqn) -> SessionReport {
@@ -80,6 +99,78 @@ impl State {
     pub(super) fn now(&mut self) -> SystemTime {
         self.clock += 1;
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_000_000 + self.clock)
+    }
+
+    pub(super) fn make_volume(&mut self, caller: &Caller, new: NewVolume) -> Result<Volume, Refusal> {
+        match new.source {
+            Some(Source::Snapshot(id)) => drop(self.snapshot(id)?),
+            Some(Source::Volume(id)) => drop(self.volume_index(caller, id)?),
+            None => {}
+        }
+        if let Some(zone) = new.hints.zone.as_ref().filter(|zone| *zone != "nova") {
+            return Err(Refusal::Invalid(format!("Availability zone '{zone}' is invalid.")));
+        }
+        self.hints.clone_from(&new.hints);
+        let wanted = new.volume_type.unwrap_or_else(|| "__DEFAULT__".to_owned());
+        let found = |kind: &&VolumeType| kind.name == wanted || kind.id.to_string() == wanted;
+        let Some(volume_type) = self.types.iter().find(found).cloned() else {
+            return not_found("Volume type", wanted);
+        };
+        let created_at = self.now();
+        let volume = Volume {
+            id: VolumeId::random(),
+            name: new.name,
+            description: new.description,
+            size_gib: new.size_gib.unwrap_or(1),
+            multiattach: volume_type.extra_specs.contains_key("multiattach"),
+            volume_type,
+            status: VolumeStatus::Creating,
+            attach_status: AttachStatus::Detached,
+            project: caller.project.clone(),
+            user: caller.user.clone(),
+            metadata: new.metadata,
+            host: Some("storage1@lvm#vg0".to_owned()),
+            zone: "nova".to_owned(),
+            created_at,
+            updated_at: None,
+            fault: None,
+            attachments: Vec::new(),
+            bootable: false,
+            readonly: None,
+            agent: AgentId::from_u128(0x57),
+            source: new.source,
+        };
+        let mut made = volume.clone();
+        made.status = VolumeStatus::Available;
+        made.updated_at = Some(created_at);
+        self.volumes.push(made);
+        Ok(volume)
+    }
+
+    pub(super) fn make_snapshot(&mut self, caller: &Caller, new: NewSnapshot) -> Result<Snapshot, Refusal> {
+        let index = self.volume_index(caller, new.volume)?;
+        let snapshot = Snapshot {
+            id: VolumeId::random(),
+            volume: new.volume,
+            name: new.name,
+            description: new.description,
+            size_gib: self.volumes[index].size_gib,
+            status: VolumeStatus::Creating,
+            project: caller.project.clone(),
+            user: caller.user.clone(),
+            metadata: new.metadata,
+            created_at: self.now(),
+            updated_at: None,
+            fault: None,
+        };
+        let status = VolumeStatus::Available;
+        self.snapshots.push(Snapshot { status, updated_at: Some(snapshot.created_at), ..snapshot.clone() });
+        Ok(snapshot)
+    }
+
+    pub(super) fn snapshot(&mut self, id: VolumeId) -> Result<&mut Snapshot, Refusal> {
+        let found = self.snapshots.iter_mut().find(|snapshot| snapshot.id == id);
+        found.map_or_else(|| not_found("Snapshot", id), Ok)
     }
 
     pub(super) fn volume_index(&self, caller: &Caller, id: VolumeId) -> Result<usize, Refusal> {

@@ -412,8 +412,8 @@ fn thin_field(group: &Group, volume: &Volume, field: &str) -> Option<String> {
         ("segtype", Form::Thin { .. }) => "thin".to_owned(),
         ("data_percent", Form::Pool) => percent(group.pool_used, volume.bytes()),
         ("metadata_percent", Form::Pool) => "1.00".to_owned(),
-        ("zero", Form::Pool) => "zero".to_owned(),
-        ("zero", _) => "unknown".to_owned(),
+        ("zero", Form::Pool | Form::Thin { .. }) => "zero".to_owned(),
+        ("zero", Form::Linear) => "unknown".to_owned(),
         ("pool_lv" | "data_percent" | "metadata_percent" | "lv_health_status", _) => String::new(),
         _ => return None,
     })

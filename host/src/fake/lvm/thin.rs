@@ -43,7 +43,7 @@ impl Machine {
         let pool = args.get("--thinpool").ok_or((3, PARSING.to_owned()))?;
         let group = self.lvm.groups.get(vg).ok_or_else(|| no_group(vg))?;
         if group.volumes.get(pool).is_none_or(|pool| pool.form != Form::Pool) {
-            return Err((5, format!("  Logical volume {pool} not found in volume group {vg}.\n")));
+            return Err((5, format!("  Pool {pool} not found in Volume group {vg}.\n")));
         }
         let bytes = size_of(args, "--virtualsize")?.div_ceil(EXTENT) * EXTENT;
         let mut device = Device { node: Node::Block, size: bytes, ..Device::default() };
@@ -61,7 +61,9 @@ impl Machine {
     /// `lvcreate --snapshot` of a thin LV: the same blocks at this moment.
     pub(super) fn lvcreate_snapshot(&mut self, args: &Arguments) -> Result<String, Failure> {
         let ((vg, from), name) = (one_volume(args)?, name_of(args)?);
-        let volume = self.volume(&vg, &from)?;
+        let group = self.lvm.groups.get(&vg).ok_or_else(|| no_group(&vg))?;
+        let missing = || (5, format!("  Snapshot origin LV {from} not found in Volume group {vg}.\n"));
+        let volume = group.volumes.get(&from).ok_or_else(missing)?;
         let Form::Thin { pool, bytes, .. } = &volume.form else {
             return Err((3, format!("  Only snapshots of thin volumes are modelled.\n{PARSING}")));
         };

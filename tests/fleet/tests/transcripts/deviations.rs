@@ -65,13 +65,6 @@ pub(crate) const DEVIATIONS: &[Deviation] = &[
         "the recorded site had other limits and types",
     ),
     deviation("services-pools", "GET /os-hosts", "hosts", "one storage host with its own name"),
-    deviation("snapshots", "GET /snapshots", "snapshots: 0 entries", "no snapshots yet (501)"),
-    deviation(
-        "snapshots",
-        "POST /snapshots",
-        "status 404",
-        "no snapshots yet, and the volume of the recorded ones is gone",
-    ),
     deviation(
         "unknown-ids",
         "DELETE /groups",
@@ -239,16 +232,4 @@ pub(crate) const DEVIATIONS: &[Deviation] = &[
         "latest is 3.69",
     ),
     deviation("volume-crud", "GET /volumes/<vol1>", "status 406, recorded 200", "3.71 is not offered"),
-    // What is not there yet: 501 with a text that says so.
-    deviation("", "/snapshots", "status 501", "not there yet"),
-    // What follows from it.
-    deviation("snapshots", "/snapshots/<snap1>", "cannot be asked: there is no <snap1>", "no snapshots"),
-    deviation("snapshots", "DELETE /volumes", "status 202, recorded 400", "no snapshot that forbids it"),
-    deviation("snapshots", "POST /attachments", "status 404, recorded 200", "the volume was deleted"),
-    deviation(
-        "snapshots",
-        "/attachments/<att1>",
-        "cannot be asked: there is no <att1>",
-        "the volume was deleted",
-    ),
 ];

@@ -33,7 +33,13 @@ const PASSING: [&str; 5] = ["creating", "deleting", "detaching", "extending", "r
 pub(crate) fn scenario(file: &Path) -> Vec<Difference> {
     let recorded: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let scenario = recorded["scenario"].as_str().unwrap().to_owned();
-    let fleet = Fleet::builder().storage("s1", &[("vg0", 100)]).no_auth().start();
+    let fleet = Fleet::builder();
+    // Only thin volumes have snapshots, and where there is a thin pool a volume lies in it.
+    let fleet = match scenario.as_str() {
+        "snapshots" => fleet.storage_with_thin("s1", &[("vg0", 100)], 80),
+        _ => fleet.storage("s1", &[("vg0", 100)]),
+    };
+    let fleet = fleet.no_auth().start();
     let client = fleet.admin();
     let mut names = Names::default();
     names.set("project", client.project());
@@ -116,6 +122,12 @@ fn compare(names: &mut Names, recorded: &Value, answer: &Answer) -> Vec<String> 
 
 /// What was recorded was recorded when nothing was under way any more.
 fn settle(client: &Client, names: &Names) {
+    for snapshot in ["snap1", "snap2"].into_iter().filter_map(|name| names.get(name)) {
+        until("the snapshot's rest", || {
+            let seen = client.get(&format!("/snapshots/{snapshot}"));
+            if seen.body["snapshot"]["status"] == "creating" { Err(seen.body.to_string()) } else { Ok(()) }
+        });
+    }
     let Some(volume) = names.get("vol1") else { return };
     until("the volume's rest", || {
         let seen = client.get(&format!("/volumes/{volume}"));

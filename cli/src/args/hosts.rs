@@ -1,0 +1,117 @@
+//! The words of `mooring host` and `mooring pool`.
+//!
+//! What must never happen here: a secret as an argument.
+
+use clap::{Args, Subcommand};
+
+/// Hosts.
+#[derive(Debug, Subcommand)]
+pub enum HostCommand {
+    /// List the enrolled hosts and storage nodes: whether they answer, and their pools
+    #[command(after_help = "\
+Examples:
+  mooring host list
+  mooring host list --json | jq -r '.hosts[] | select(.up | not) | .name'")]
+    List,
+    /// Show one host
+    #[command(after_help = "\
+Example:
+  mooring host show storage1")]
+    Show(HostArgs),
+    /// Place no new volumes there; what is there stays as it is
+    #[command(after_help = "\
+Example:
+  mooring host disable storage1 --reason 'a disk is replaced'")]
+    Disable(DisableArgs),
+    /// Place new volumes there again
+    #[command(after_help = "\
+Example:
+  mooring host enable storage1")]
+    Enable(HostArgs),
+    /// Say that a host is to be emptied: no new volumes are placed there. Nothing is moved
+    #[command(after_help = "\
+Example:
+  mooring host drain storage1")]
+    Drain(HostArgs),
+    /// Say that a host is not to be emptied any more
+    #[command(after_help = "\
+Example:
+  mooring host undrain storage1")]
+    Undrain(HostArgs),
+    /// Cut a host off from every volume, at all storage nodes, by force, until `unfence`
+    #[command(after_help = "\
+The storage nodes revoke all that the host has, whatever it does; other hosts notice nothing. One
+receipt answers for all of it: exit status 0 says that nothing of the host lands any more. Until
+then the command can be repeated; it also takes along what came in between. Nothing is granted to
+the host before `mooring host unfence`.
+
+HOST is an enrolled host, the host of other clients' connectors (Nova's), or an initiator's name:
+an iSCSI name, or over Fibre Channel one of the host's ports.
+
+Examples:
+  mooring host fence host7 --reason 'does not answer, fail over'
+  mooring host fence iqn.1993-08.org.debian:01:abc
+  mooring host fence 20:00:52:54:00:14:00:0b
+  mooring host fence host7 --json | jq -r .fence.proof")]
+    Fence(DisableArgs),
+    /// Lift a fence: the host may be given access again. What it had does not come back
+    #[command(after_help = "\
+Refused while a part of the fence is not proven: old writes of the host might still land.
+
+Examples:
+  mooring host unfence host7
+  mooring host unfence host7 --anyway")]
+    Unfence(UnfenceArgs),
+    /// List the hosts that are fenced
+    #[command(after_help = "\
+Examples:
+  mooring host fences
+  mooring host fences --all")]
+    Fences(FencesArgs),
+}
+
+/// One host.
+#[derive(Debug, Args)]
+pub struct HostArgs {
+    /// Its name, or its agent's id
+    pub host: String,
+}
+
+/// `host unfence`.
+#[derive(Debug, Args)]
+pub struct UnfenceArgs {
+    /// As it was said to `host fence`
+    pub host: String,
+    /// Although not every part is proven
+    #[arg(long)]
+    pub anyway: bool,
+}
+
+/// `host fences`.
+#[derive(Debug, Args)]
+pub struct FencesArgs {
+    /// With those that were lifted
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// One host, and why.
+#[derive(Debug, Args)]
+pub struct DisableArgs {
+    /// Its name, or its agent's id
+    pub host: String,
+    /// Why, for others
+    #[arg(long)]
+    pub reason: Option<String>,
+}
+
+/// Pools.
+#[derive(Debug, Subcommand)]
+pub enum PoolCommand {
+    /// List the pools as they were last reported, with what is promised of them
+    #[command(after_help = "\
+Examples:
+  mooring pool list
+  mooring pool list --json | jq -r '.pools[] | select(.capabilities.free_capacity_gb < 10) | .name'")]
+    List,
+}

@@ -1,0 +1,182 @@
+//! `mooring snapshot`: create, list, show, delete.
+//!
+//! What must never happen here: a second snapshot made by a repetition; one said to be there before its storage node has it;
+//! an ambiguous name that picks one of several.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::args::SnapshotCreateArgs;
+use crate::controller::Client;
+use crate::controller::answers::{Snapshot, SnapshotCreated, SnapshotDeleted, SnapshotShown, Snapshots};
+use crate::controller::client::{Call, PAUSE, wrapped};
+use crate::controller::fault::Fault;
+use crate::controller::records::{ManySnapshots, OneSnapshot, SnapshotRecord};
+use crate::controller::volume;
+use crate::error::Failure;
+use crate::select::VolumeRef;
+use crate::{Exit, Reply};
+
+/// Pauses between looks at a snapshot that is being taken or deleted: the first, and the longest.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+async fn get(client: &Client, id: &str) -> Result<SnapshotRecord, Fault> {
+    Ok(client.read::<OneSnapshot>(Call::get("the snapshot", &["v3", "snapshots", id])).await?.snapshot)
+}
+
+/// Those of a volume, of a name, or all.
+async fn records(
+    client: &Client,
+    volume: Option<&str>,
+    name: Option<&str>,
+) -> Result<Vec<SnapshotRecord>, Failure> {
+    let mut all: Vec<SnapshotRecord> = Vec::new();
+    loop {
+        let mut call = Call::get("the list of snapshots", &["v3", "snapshots", "detail"]);
+        for (key, value) in [("volume_id", volume), ("name", name)] {
+            if let Some(value) = value {
+                call = call.query(key, &value);
+            }
+        }
+        if let Some(last) = all.last() {
+            call = call.query("marker", &last.id);
+        }
+        let page: ManySnapshots = client.read(call).await?;
+        // An empty page with a link to the next one would go on for ever.
+        let more = !page.snapshots.is_empty() && page.snapshots_links.iter().any(|link| link.rel == "next");
+        all.extend(page.snapshots);
+        if !more {
+            return Ok(all);
+        }
+    }
+}
+
+/// The one snapshot that is meant.
+pub(crate) async fn find(client: &Client, snapshot: &VolumeRef) -> Result<SnapshotRecord, Failure> {
+    let name = match snapshot {
+        VolumeRef::Id(id) => return Ok(get(client, &id.to_string()).await?),
+        VolumeRef::Name(name) => name.to_string(),
+    };
+    let mut found = records(client, None, Some(&name)).await?;
+    found.retain(|one| one.name.as_ref() == Some(&name) && one.status != "deleting");
+    if found.len() > 1 {
+        let ids: Vec<_> = found.iter().map(|one| one.id.as_str()).collect();
+        let text = format!(
+            "{} snapshots are named {name:?}; say which one by its id: {}",
+            ids.len(),
+            ids.join(", ")
+        );
+        return Err(Failure::Usage(text));
+    }
+    found.pop().ok_or_else(|| Failure::NotFound(format!("no snapshot is named {name:?}")))
+}
+
+/// The snapshot once it is not `passing` any more, or as it is at the deadline. `None`: it is gone.
+async fn settled(
+    client: &Client,
+    mut snapshot: SnapshotRecord,
+    passing: &str,
+) -> Result<Option<SnapshotRecord>, Failure> {
+    let mut pause = LOOKS.0;
+    while snapshot.status == passing && client.pause(pause).await {
+        pause = (pause * 2).min(LOOKS.1);
+        snapshot = match get(client, &snapshot.id).await {
+            Ok(snapshot) => snapshot,
+            Err(fault) if fault.status() == Some(404) => return Ok(None),
+            Err(fault) => return Err(fault.into()),
+        };
+    }
+    Ok(Some(snapshot))
+}
+
+/// Takes it, unless an earlier run of the same command did. A request whose answer is lost is not simply repeated.
+async fn take(client: &Client, volume: &str, name: &str) -> Result<SnapshotRecord, Failure> {
+    let mut pause = PAUSE.0;
+    loop {
+        let known = records(client, Some(volume), Some(name)).await?;
+        let known =
+            known.into_iter().find(|one| one.name.as_deref() == Some(name) && one.status != "deleting");
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let wish = wrapped("snapshot", json!({ "volume_id": volume, "name": name }));
+        // Since 3.66 a volume in use needs no word for it.
+        let call = Call::add("the new snapshot", &["v3", "snapshots"], wish).at("3.66");
+        match client.read::<OneSnapshot>(call).await {
+            Err(fault) if client.again(&fault, &mut pause).await => {}
+            sent => return Ok(sent?.snapshot),
+        }
+    }
+}
+
+/// `snapshot create`.
+pub(crate) async fn create(
+    client: &Client,
+    args: &SnapshotCreateArgs,
+) -> Result<Reply<SnapshotCreated>, Failure> {
+    let volume = volume::find(client, &args.volume).await?;
+    let snapshot = take(client, &volume.id, &args.name.to_string()).await?;
+    let Some(snapshot) = settled(client, snapshot, "creating").await? else {
+        return Err(Failure::Refused("the snapshot was deleted while it was being taken".to_owned()));
+    };
+    if snapshot.status.starts_with("error") {
+        return Err(Failure::Broken(format!(
+            "snapshot {} cannot be taken: its status is {}. What is there of it goes with `mooring snapshot delete {}`; \
+             `mooring host list` shows whether its storage node is well",
+            snapshot.id, snapshot.status, snapshot.id
+        )));
+    }
+    let done = snapshot.status == "available";
+    Ok(Reply::when(done, SnapshotCreated { done, snapshot: Snapshot::of_record(snapshot) }))
+}
+
+/// `snapshot list`.
+pub(crate) async fn list(client: &Client, of: Option<&VolumeRef>) -> Result<Reply<Snapshots>, Failure> {
+    let volume = match of {
+        None => None,
+        Some(volume) => Some(volume::find(client, volume).await?.id),
+    };
+    let records = records(client, volume.as_deref(), None).await?;
+    let mut snapshots: Vec<_> = records.into_iter().map(Snapshot::of_record).collect();
+    snapshots.sort_by(|a, b| (&a.volume_id, &a.created_at, &a.id).cmp(&(&b.volume_id, &b.created_at, &b.id)));
+    Ok(Reply::ok(Snapshots { snapshots }))
+}
+
+/// `snapshot show`.
+pub(crate) async fn show(client: &Client, snapshot: &VolumeRef) -> Result<Reply<SnapshotShown>, Failure> {
+    let snapshot = Snapshot::of_record(find(client, snapshot).await?);
+    Ok(Reply::ok(SnapshotShown { snapshot }))
+}
+
+/// `snapshot delete`. An id is used once: one that the controller does not know is gone.
+pub(crate) async fn delete(client: &Client, snapshot: &VolumeRef) -> Result<Reply<SnapshotDeleted>, Failure> {
+    let gone =
+        |id: String| Reply::ok(SnapshotDeleted { done: true, snapshot_id: id, status: "gone".to_owned() });
+    let found = match (find(client, snapshot).await, snapshot) {
+        (Ok(found), _) => found,
+        (Err(failure), VolumeRef::Id(id)) if failure.exit() == Exit::NotFound => {
+            return Ok(gone(id.to_string()));
+        }
+        (Err(failure), _) => return Err(failure),
+    };
+    let id = found.id.clone();
+    if found.status != "deleting" {
+        match client.done(Call::delete("the deletion", &["v3", "snapshots", &id])).await {
+            Err(fault) if fault.status() == Some(404) => return Ok(gone(id)),
+            sent => sent?,
+        }
+    }
+    let deleting = SnapshotRecord { status: "deleting".to_owned(), ..found };
+    match settled(client, deleting, "deleting").await? {
+        None => Ok(gone(id)),
+        Some(now) if now.status == "deleting" => {
+            Ok(Reply::when(false, SnapshotDeleted { done: false, snapshot_id: id, status: now.status }))
+        }
+        Some(now) => Err(Failure::Broken(format!(
+            "snapshot {id} is not deleted: its status is {}. Repeat the command once its storage node is well (`mooring host \
+             list`)",
+            now.status
+        ))),
+    }
+}

@@ -1,0 +1,255 @@
+//! Snapshots: what a volume held at one moment, kept in its own thin pool. A snapshot is kept as a volume is (its place, its wish,
+//! its review), and nobody attaches it: volumes are made from it.
+//!
+//! What must never happen here: a snapshot said to be there that its agent has not reported; one taken away while a volume
+//! is being made from it; a snapshot that is lost, and taken anew from what its volume holds by then.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mooring_model::{Source, VolumeId};
+
+use super::lists::{found, seen_by};
+use super::volumes::check_metadata;
+use super::{Refusal, Service, not_in_review, quotas, text_limit, view, volumes};
+use crate::domain::{AttachStatus, Caller, MetadataChange, NewSnapshot, Snapshot, VolumeStatus};
+use crate::flow::{Inner, wishes};
+use crate::list::{ListQuery, Page};
+use crate::policy::Target;
+use crate::quota::Delta;
+use crate::rules::Operation;
+use crate::store::{Abort, Db, VolumeRow};
+
+fn not_found(id: VolumeId) -> Refusal {
+    Refusal::NotFound { kind: "Snapshot", what: id.to_string() }
+}
+
+/// Why a thick volume has no snapshots, and nothing is made from it.
+pub(super) fn thick(id: VolumeId) -> String {
+    format!(
+        "Invalid volume: Volume {id} is thick: only thin volumes have snapshots and copies. Give its type provisioning:type = \
+         thin before you make the volume."
+    )
+}
+
+/// The snapshot, if this caller may see it, and its volume.
+pub(super) fn find(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    id: VolumeId,
+) -> Result<(VolumeRow, VolumeId), Abort> {
+    let row = db.volume(id)?.and_then(|row| row.snapshot_of.map(|of| (row, of)));
+    let may = |row: &VolumeRow| inner.policies().allows("volume:get_snapshot", caller, &volumes::target(row));
+    Ok(row.filter(|(row, _)| may(row)).ok_or_else(|| not_found(id))?)
+}
+
+fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Result<VolumeId, Abort> {
+    let volume = volumes::find(inner, db, caller, new.volume)?;
+    inner.policies().check("volume:create_snapshot", caller, &volumes::target(&volume))?;
+    not_in_review(&volume)?;
+    let ready = match volume.status {
+        VolumeStatus::Available => true,
+        VolumeStatus::InUse => new.in_use,
+        _ => false,
+    };
+    if !ready {
+        return Err(Refusal::Invalid(format!(
+            "Invalid volume: Volume {} status must be available, but current status is: {}.",
+            volume.id, volume.status
+        ))
+        .into());
+    }
+    if !volume.is_thin() {
+        return Err(Refusal::Invalid(thick(volume.id)).into());
+    }
+    let type_name = db.type_by_id(volume.type_id)?.map_or_else(String::new, |found| found.name);
+    quotas::check(inner, db, &volume.project, &Delta::snapshot(&type_name, volume.size_gib))?;
+    let id = VolumeId::random();
+    db.insert_volume(&VolumeRow {
+        id,
+        name: new.name,
+        description: new.description,
+        metadata: new.metadata,
+        operation: Some(Operation::Creating),
+        status: VolumeStatus::Creating,
+        attach_status: AttachStatus::Detached,
+        multiattach: false,
+        user: caller.user.clone(),
+        target: None,
+        naa: None,
+        portals: Vec::new(),
+        fc_ports: BTreeSet::new(),
+        created_at: db.now,
+        updated_at: None,
+        fault: None,
+        readonly: None,
+        reserved: 0,
+        holds: 0,
+        holds_until: None,
+        said_status: None,
+        hints: serde_json::Map::new(),
+        tried: Vec::new(),
+        snapshot_of: Some(volume.id),
+        source: Some(Source::Volume(volume.id)),
+        taken: false,
+        ..volume
+    })?;
+    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    Ok(id)
+}
+
+/// From now on a snapshot goes.
+pub(super) fn begin_delete(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    row: &VolumeRow,
+) -> Result<(), Abort> {
+    inner.policies().check("volume:delete_snapshot", caller, &volumes::target(row))?;
+    if row.operation == Some(Operation::Deleting) {
+        return Ok(());
+    }
+    not_in_review(row)?;
+    let ok =
+        matches!(row.status, VolumeStatus::Available | VolumeStatus::Error | VolumeStatus::ErrorDeleting);
+    if !ok {
+        let text = "Invalid snapshot: Snapshot status must be available or error or error_deleting.";
+        return Err(Refusal::Invalid(text.to_owned()).into());
+    }
+    if let Some(made) = db.being_made_from(row.id)? {
+        let text = format!("Invalid snapshot: volume {made} is being made from it.");
+        return Err(Refusal::Invalid(text).into());
+    }
+    db.set_operation(row.id, Some(Operation::Deleting), None)?;
+    wishes::apply(db, row.id, &mut [], &BTreeSet::new())?;
+    Ok(())
+}
+
+/// What users may change, by their policies.
+fn keep(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    row: &VolumeRow,
+    policy: &'static str,
+) -> Result<(), Abort> {
+    inner.policies().check(policy, caller, &volumes::target(row))?;
+    db.update_volume(row)?;
+    // A wish carries it, so that a controller can be rebuilt. Nothing new is wished of what is in review.
+    if row.review.is_none() {
+        wishes::apply(db, row.id, &mut [], &BTreeSet::new())?;
+    }
+    Ok(())
+}
+
+fn page(db: &Db<'_>, query: &ListQuery) -> Result<Page<Snapshot>, Abort> {
+    let rows = found("Snapshot", query, db.snapshot_page(query)?)?;
+    let shown = |row: VolumeRow| row.snapshot_of.map(|of| view::snapshot_of(row, of));
+    let count = if query.count { Some(db.snapshot_count(query)?) } else { None };
+    Ok(Page { items: rows.into_iter().filter_map(shown).collect(), count })
+}
+
+impl Service {
+    /// Takes a snapshot of a volume: `creating` at once, `available` when its agent has it. 400 for a thick volume, and for one
+    /// that is in use unless that is allowed.
+    pub async fn create_snapshot(&self, caller: &Caller, new: NewSnapshot) -> Result<Snapshot, Refusal> {
+        text_limit("name", new.name.as_deref().unwrap_or_default())?;
+        text_limit("description", new.description.as_deref().unwrap_or_default())?;
+        check_metadata(&new.metadata)?;
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let write = move |db: &Db<'_>| {
+            let id = create(&inner, db, &caller, new.clone())?;
+            let row = db.volume(id)?.ok_or_else(|| not_found(id))?;
+            Ok(view::snapshot_of(row, new.volume))
+        };
+        let snapshot = self.inner.store.write("take a snapshot", write).await?;
+        self.inner.go(snapshot.id, &BTreeSet::new());
+        Ok(snapshot)
+    }
+
+    /// One snapshot. 404 for another project's.
+    pub async fn snapshot(&self, caller: &Caller, id: VolumeId) -> Result<Snapshot, Refusal> {
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let read = move |db: &Db<'_>| {
+            let (row, of) = find(&inner, db, &caller, id)?;
+            Ok(view::snapshot_of(row, of))
+        };
+        self.inner.store.read_one("read a snapshot", read).await
+    }
+
+    /// Snapshots.
+    pub async fn snapshots(&self, caller: &Caller, query: ListQuery) -> Result<Page<Snapshot>, Refusal> {
+        self.inner.policies().check("volume:get_all_snapshots", caller, &Target::own(caller))?;
+        let query = seen_by(caller, query);
+        self.inner.store.read("list snapshots", move |db| page(db, &query)).await
+    }
+
+    /// Changes name and description.
+    pub async fn update_snapshot(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        name: Option<Option<String>>,
+        description: Option<Option<String>>,
+    ) -> Result<Snapshot, Refusal> {
+        text_limit("name", name.iter().flatten().next().map_or("", String::as_str))?;
+        text_limit("description", description.iter().flatten().next().map_or("", String::as_str))?;
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let write = move |db: &Db<'_>| {
+            let (mut row, of) = find(&inner, db, &caller, id)?;
+            row.name = name.clone().unwrap_or(row.name);
+            row.description = description.clone().unwrap_or(row.description);
+            keep(&inner, db, &caller, &row, "volume:update_snapshot")?;
+            let (row, _) = find(&inner, db, &caller, id)?;
+            Ok(view::snapshot_of(row, of))
+        };
+        let snapshot = self.inner.store.write("change a snapshot", write).await?;
+        self.inner.go(id, &BTreeSet::new());
+        Ok(snapshot)
+    }
+
+    /// Changes a snapshot's metadata; what it is then.
+    pub async fn change_snapshot_metadata(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        change: MetadataChange,
+    ) -> Result<BTreeMap<String, String>, Refusal> {
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let write = move |db: &Db<'_>| {
+            let (mut row, _) = find(&inner, db, &caller, id)?;
+            let mut policy = "volume:update_snapshot_metadata";
+            match change.clone() {
+                MetadataChange::Merge(new) => row.metadata.extend(new),
+                MetadataChange::Replace(new) => row.metadata = new,
+                MetadataChange::Remove(key) => {
+                    policy = "volume:delete_snapshot_metadata";
+                    if row.metadata.remove(&key).is_none() {
+                        let shown: String = key.chars().take(super::TEXT_CHARS_MAX).collect();
+                        let what = format!("{id} has no metadata with key {shown}");
+                        return Err(Refusal::NotFound { kind: "Metadata", what }.into());
+                    }
+                }
+            }
+            check_metadata(&row.metadata)?;
+            keep(&inner, db, &caller, &row, policy)?;
+            Ok(row.metadata)
+        };
+        let metadata = self.inner.store.write("change a snapshot's metadata", write).await?;
+        self.inner.go(id, &BTreeSet::new());
+        Ok(metadata)
+    }
+
+    /// Begins to delete a snapshot: `deleting` at once, gone when its agent has taken it away. Volumes that were made from it
+    /// stay as they are.
+    pub async fn delete_snapshot(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let write = move |db: &Db<'_>| {
+            let (row, _) = find(&inner, db, &caller, id)?;
+            begin_delete(&inner, db, &caller, &row)
+        };
+        self.inner.store.write("delete a snapshot", write).await?;
+        self.inner.go(id, &BTreeSet::new());
+        Ok(())
+    }
+}
