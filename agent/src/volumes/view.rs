@@ -137,6 +137,21 @@ impl VolumesView {
         self.growths.get(&volume).map(Vec::as_slice).unwrap_or_default()
     }
 
+    /// The part of it that is one volume's.
+    #[must_use]
+    pub fn of(&self, volume: VolumeId) -> Self {
+        let part = |lvs: &BTreeMap<VolumeId, Vec<SeenLv>>| {
+            lvs.get(&volume).map(|lvs| (volume, lvs.clone())).into_iter().collect()
+        };
+        Self {
+            groups: self.groups.clone(),
+            missing: self.missing.clone(),
+            unlisted: self.unlisted.clone(),
+            lvs: part(&self.lvs),
+            growths: part(&self.growths),
+        }
+    }
+
     /// All LVs of ours that hold volumes, by volume.
     pub fn ours(&self) -> impl Iterator<Item = &SeenLv> {
         self.lvs.values().flatten().filter(|lv| lv.is_tagged())
