@@ -58,7 +58,7 @@ impl Engine {
 
     /// Wakes these volumes; those whose LVs have no device when they have, all of them together.
     fn wake_as_seen(&self, cells: Vec<Arc<Cell>>, view: &VolumesView, targets: Option<&BTreeSet<String>>) {
-        let asleep = self.asleep(&cells, view);
+        let asleep = asleep(&cells, view);
         if asleep.len() <= ACTIVATED_ALONE_MAX {
             return self.wake_all(&cells, targets);
         }
@@ -66,7 +66,8 @@ impl Engine {
         let (first, others): (Vec<_>, Vec<_>) =
             cells.into_iter().partition(|cell| !asleep.contains_key(&cell.id));
         self.wake_all(&first, targets);
-        self.activate(asleep.into_values().collect());
+        let lvs: Vec<_> = asleep.into_values().collect();
+        self.activate(&lvs);
         self.look_at_volumes(&others);
         self.wake_all(&others, targets);
     }
@@ -125,22 +126,10 @@ impl Engine {
         }
     }
 
-    /// LVs that volumes are to be served from and that have no device, by volume.
-    fn asleep(&self, cells: &[Arc<Cell>], view: &VolumesView) -> BTreeMap<VolumeId, LvId> {
-        let asleep = |cell: &Arc<Cell>| {
-            let state = cell.state();
-            let spec = state.volume.as_ref().and_then(Wish::spec).filter(|_| !state.running)?;
-            let lv = view.lv(&spec.group, cell.id)?;
-            let sleeps = lv.is_tagged() && !lv.is_unzeroed() && !lv.active;
-            sleeps.then(|| (cell.id, LvId { group: spec.group.clone(), name: LvName::of(cell.id) }))
-        };
-        cells.iter().filter_map(asleep).collect()
-    }
-
-    fn activate(&self, lvs: Vec<LvId>) {
+    fn activate(&self, lvs: &[LvId]) {
         tracing::info!(lvs = lvs.len(), "activating");
         // What stays asleep has its own pass, and says why in its own report.
-        if let Err(error) = volumes::activate(&*self.shared.machine.commands, &lvs) {
+        if let Err(error) = volumes::activate(&*self.shared.machine.commands, lvs) {
             tracing::warn!(error = %Chain(&error), "not all logical volumes were activated together");
         }
     }
@@ -227,6 +216,18 @@ impl Engine {
             state.orphan = orphan;
         }
     }
+}
+
+/// LVs that volumes are to be served from and that have no device, by volume.
+fn asleep(cells: &[Arc<Cell>], view: &VolumesView) -> BTreeMap<VolumeId, LvId> {
+    let asleep = |cell: &Arc<Cell>| {
+        let state = cell.state();
+        let spec = state.volume.as_ref().and_then(Wish::spec).filter(|_| !state.running)?;
+        let lv = view.lv(&spec.group, cell.id)?;
+        let sleeps = lv.is_tagged() && !lv.is_unzeroed() && !lv.active;
+        sleeps.then(|| (cell.id, LvId { group: spec.group.clone(), name: LvName::of(cell.id) }))
+    };
+    cells.iter().filter_map(asleep).collect()
 }
 
 fn before(cell: &Cell) -> Before {

@@ -159,10 +159,10 @@ fn in_parallel<T: Send>(
             Ok(())
         };
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
+        // The scope waits for those that are left.
         threads
             .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| bail!("a thread panicked")))
-            .collect()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a thread panicked")))
     })
 }
 
