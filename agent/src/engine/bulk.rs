@@ -55,10 +55,10 @@ impl Bulk {
         Self { at_work, state: Mutex::new(state) }
     }
 
-    /// These exports are about to be made.
-    fn begin(&self, sys: &dyn Tree, volumes: &BTreeSet<VolumeId>) {
+    /// These exports are about to be made. Whether that is done with short grace periods: then it waits for processors only.
+    fn begin(&self, sys: &dyn Tree, volumes: &BTreeSet<VolumeId>) -> bool {
         if volumes.len() < BULK_MIN {
-            return;
+            return lock(&self.state).expedite.is_on();
         }
         let mut state = lock(&self.state);
         let now = Instant::now();
@@ -72,6 +72,11 @@ impl Bulk {
         if let Err(error) = state.expedite.begin(sys) {
             tracing::warn!(error = %Chain(&error), "exports are made with normal grace periods: slower");
         }
+        state.expedite.is_on()
+    }
+
+    fn is_making(&self) -> bool {
+        self.at_work.load(Ordering::Acquire) && !lock(&self.state).left.is_empty()
     }
 
     fn holds(&self, volume: VolumeId) -> bool {
@@ -128,7 +133,8 @@ impl Bulk {
 impl Engine {
     /// These exports are about to be made.
     pub(super) fn begin_bulk(&self, volumes: &BTreeSet<VolumeId>) {
-        self.shared.bulk.begin(&*self.shared.machine.sys, volumes);
+        let short = self.shared.bulk.begin(&*self.shared.machine.sys, volumes);
+        self.shared.workers.set_busy(short);
     }
 
     /// Whether this export is one of many that are to be made now. The look behind its steps waits until they are: hosts wait for
@@ -139,12 +145,19 @@ impl Engine {
 
     /// A pass of this volume has come to an end. With `made` it is to be looked at, when all others are made, too.
     pub(super) fn passed(&self, volume: VolumeId, made: bool) {
+        let was_making = self.shared.bulk.is_making();
         let made = self.shared.bulk.passed(&*self.shared.machine.sys, volume, made);
+        if was_making && !self.shared.bulk.is_making() {
+            self.shared.workers.set_busy(false);
+        }
         self.wake_made(&made);
     }
 
     pub(super) fn tend_bulk(&self) {
         let made = self.shared.bulk.tend(&*self.shared.machine.sys, LOST_AFTER);
+        if !self.shared.bulk.is_making() {
+            self.shared.workers.set_busy(false);
+        }
         self.wake_made(&made);
     }
 

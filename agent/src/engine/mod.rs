@@ -421,7 +421,7 @@ impl Engine {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let (done, result) = oneshot::channel();
-        self.submit(move || drop(done.send(work())));
+        self.shared.workers.submit_awaited(move || drop(done.send(work())));
         result.await.ok()
     }
 
@@ -603,7 +603,7 @@ impl Engine {
         let claim = Arc::new(Claim::default());
         let (done, result) = oneshot::channel();
         let (engine, at, ours) = (self.clone(), Arc::clone(cell), Arc::clone(&claim));
-        self.shared.workers.submit(move || {
+        self.shared.workers.submit_awaited(move || {
             // `None`: the caller's deadline has passed, and nobody waits for this answer.
             let Some(turn) = at.admission.take(deadline) else { return };
             let admitted = admit(&engine, &at, &ours);
@@ -613,6 +613,8 @@ impl Engine {
             engine.explain_stray(at.id);
             drop(done.send(admitted));
             if go_on {
+                // Somebody waits for the look behind its steps.
+                engine.passed(at.id, false);
                 at.state().dirty = true;
                 engine.run(&at);
             } else {
