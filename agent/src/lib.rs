@@ -4,6 +4,7 @@ pub mod capabilities;
 pub mod config;
 pub mod connections;
 pub mod engine;
+mod expedite;
 mod fibre_channel;
 pub mod listen;
 mod lvm_gate;

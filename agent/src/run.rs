@@ -64,5 +64,8 @@ pub async fn run(
     if !for_metrics.is_empty() {
         tokio::spawn(metrics::serve(engine.clone(), connections.clone(), for_metrics, stop.clone()));
     }
-    listen::serve_with(&engine, connections.as_ref(), bound, stop).await
+    let served = listen::serve_with(&engine, connections.as_ref(), bound, stop).await;
+    // Passes that are at work may go on for a moment; the machine is left as it was found.
+    engine.end_bulk();
+    served
 }

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 /// Jobs at work at the same time, lost ones apart. The kernel serialises much of what they do (RCU grace periods); 16
@@ -25,7 +26,11 @@ pub type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct State {
+    /// Somebody waits for these: they begin before the others.
+    awaited: VecDeque<Job>,
     queue: VecDeque<Job>,
+    /// As many jobs at work as processors can do, because none of them waits for the kernel.
+    busy: bool,
     /// When each job at work began; the index is the thread's number.
     at_work: Vec<Option<Instant>>,
     idle: usize,
@@ -38,8 +43,20 @@ impl State {
 
     /// Whether the next job of the queue may begin now.
     fn may_begin(&self) -> bool {
-        !self.queue.is_empty() && self.at_work() < AT_WORK_MAX
+        let most = if self.busy { busy_max() } else { AT_WORK_MAX };
+        // Who is waited for finds a place also while the machine is busy.
+        (!self.queue.is_empty() && self.at_work() < most)
+            || (!self.awaited.is_empty() && self.at_work() < AT_WORK_MAX)
     }
+
+    fn next(&mut self) -> Option<Job> {
+        self.awaited.pop_front().or_else(|| self.queue.pop_front())
+    }
+}
+
+/// Jobs at work that only need processors: one for each, and one that waits for a disk.
+fn busy_max() -> usize {
+    available_parallelism().map_or(AT_WORK_MAX, |processors| (processors.get() + 1).min(AT_WORK_MAX))
 }
 
 /// The pool.
@@ -74,6 +91,24 @@ impl Workers {
         }
         let mut state = self.lock();
         state.queue.push_back(Box::new(job));
+        self.staff(&mut state);
+    }
+
+    /// The same for a job that somebody waits for: it does not wait behind looks at thousands of volumes.
+    pub(crate) fn submit_awaited(&self, job: impl FnOnce() + Send + 'static) {
+        if let Some(run) = &self.given {
+            return run(Box::new(job));
+        }
+        let mut state = self.lock();
+        state.awaited.push_back(Box::new(job));
+        self.staff(&mut state);
+    }
+
+    /// Whether jobs of the queue only need processors from now on: more of them at the same time would only be in each
+    /// other's way.
+    pub(crate) fn set_busy(&self, busy: bool) {
+        let mut state = self.lock();
+        state.busy = busy;
         self.staff(&mut state);
     }
 
@@ -112,7 +147,7 @@ impl Workers {
                 state = self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.idle -= 1;
             }
-            let Some(job) = state.queue.pop_front() else { continue };
+            let Some(job) = state.next() else { continue };
             state.at_work[number] = Some(Instant::now());
             self.staff(&mut state);
             drop(state);
@@ -148,6 +183,29 @@ mod tests {
         workers.tend();
         finished.recv_timeout(Duration::from_secs(5)).expect("the lost jobs' places were given to others");
         drop(release);
+    }
+
+    #[test]
+    fn who_is_waited_for_goes_first() {
+        let workers = Workers::default();
+        workers.set_busy(true);
+        let (release, gate) = mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let (done, order) = mpsc::channel();
+        for _ in 0..busy_max() {
+            let gate = Arc::clone(&gate);
+            workers.submit(move || drop(gate.lock().map(|gate| gate.recv())));
+        }
+        let queued = done.clone();
+        workers.submit(move || queued.send("queued").unwrap());
+        workers.submit_awaited(move || done.send("awaited").unwrap());
+        // Its place is beyond those of a busy machine.
+        if busy_max() < AT_WORK_MAX {
+            assert_eq!(order.recv_timeout(Duration::from_secs(5)), Ok("awaited"));
+            assert!(order.try_recv().is_err(), "the places of the queue are taken");
+        }
+        drop(release);
+        assert!(order.recv_timeout(Duration::from_secs(5)).is_ok());
     }
 
     #[test]

@@ -78,11 +78,8 @@ pub fn grant(programs: &Programs, size: Size) -> Result<()> {
     site.rig.check_consoles()
 }
 
-/// Makes all LVs at once by restoring metadata that names them, and activates them; how long the activation took.
-fn make_volumes(site: &Site, volumes: u32) -> Result<Duration> {
-    let storage = site.storage()?;
-    let backup =
-        storage.sh(&format!("vgcfgbackup -q -f /run/vg {GROUP} >/dev/null; cat /run/vg"))?.ok()?.stdout;
+/// The metadata of a group without LVs, with so many of one extent each, tagged as ours and zeroed.
+pub(crate) fn lv_metadata(backup: &str, volumes: u32) -> Result<String> {
     let mut lvs = String::from("\tlogical_volumes {\n");
     for n in 0..volumes {
         write!(
@@ -96,7 +93,15 @@ fn make_volumes(site: &Site, volumes: u32) -> Result<Duration> {
     lvs.push_str("\t}\n");
     // The group's block ends with the last brace but the file's trailing keys: the volumes go behind the physical volumes.
     let at = backup.find("physical_volumes").context("no physical volumes in the group's metadata")?;
-    let text = format!("{}{lvs}{}", &backup[..at], &backup[at..]);
+    Ok(format!("{}{lvs}{}", &backup[..at], &backup[at..]))
+}
+
+/// Makes all LVs at once by restoring metadata that names them, and activates them; how long the activation took.
+fn make_volumes(site: &Site, volumes: u32) -> Result<Duration> {
+    let storage = site.storage()?;
+    let backup =
+        storage.sh(&format!("vgcfgbackup -q -f /run/vg {GROUP} >/dev/null; cat /run/vg"))?.ok()?.stdout;
+    let text = lv_metadata(&backup, volumes)?;
     storage.write("/run/vg", text.as_bytes(), 0o600)?;
     storage.command(["vgcfgrestore", "-q", "-f", "/run/vg", GROUP]).timeout(LONG).run()?.ok()?;
     let began = Instant::now();
@@ -126,7 +131,7 @@ fn floor(site: &Site, devices: &[String]) -> Result<Value> {
     serde_json::from_str(out.stdout.trim()).with_context(|| out.stdout.clone())
 }
 
-fn figure<'a>(value: &'a Value, name: &str) -> Result<&'a Value> {
+pub(crate) fn figure<'a>(value: &'a Value, name: &str) -> Result<&'a Value> {
     let figures = value["figures"].as_array().context("figures")?;
     figures.iter().find(|figure| figure["name"] == name).with_context(|| format!("no figure {name}"))
 }

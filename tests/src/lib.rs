@@ -5,6 +5,7 @@
 
 pub mod bench;
 pub mod bench_attach;
+pub mod bench_node;
 pub mod clients;
 pub mod control;
 pub mod demo;

@@ -79,6 +79,11 @@ impl Site {
         Ok(site)
     }
 
+    /// A program on this machine.
+    pub fn program(&self, name: &str) -> Result<PathBuf> {
+        self.programs.path(name)
+    }
+
     /// The storage node.
     pub fn storage(&self) -> Result<&Vm> {
         self.rig.vm("storage")

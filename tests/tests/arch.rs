@@ -22,7 +22,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("mooring-api", &["mooring-model"]),
     ("mooring-api-bench", &["mooring-api", "mooring-model"]),
-    ("mooring-bench", &["mooring-api", "mooring-connectors", "mooring-host", "mooring-model"]),
+    (
+        "mooring-bench",
+        &["mooring-agent", "mooring-api", "mooring-connectors", "mooring-host", "mooring-model"],
+    ),
     ("mooring-cli", &["mooring-api", "mooring-model"]),
     ("mooring-connectors", &["mooring-host", "mooring-model", "mooring-systemd"]),
     ("mooring-contract", &["mooring-host"]),

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use mooring_tests::bench::Size;
+use mooring_tests::bench_node::Options;
 
 /// Chores of the Mooring project
 #[derive(Debug, Parser)]
@@ -46,6 +47,9 @@ enum Chore {
     Vm(vm::VmArgs),
 }
 
+/// What `bench node` runs, and no more: a controller has no part in it.
+const NODE_PROGRAMS: [&str; 4] = ["mooring-agent", "mooring-bench", "mooring-cli", "mooring-tests"];
+
 /// What to measure.
 #[derive(Debug, Args)]
 struct BenchArgs {
@@ -62,6 +66,18 @@ enum Bench {
         volumes: u32,
         /// Rounds of each kind; fewer than the volumes
         #[arg(long, default_value_t = 200)]
+        rounds: u32,
+    },
+    /// A storage node with 1 to 5,000 volumes: grants, restore after a boot, idle; beside rtslib, targetctl and the floor
+    Node {
+        /// 1 and 100 volumes only: some minutes
+        #[arg(long)]
+        quick: bool,
+        /// Only the cases with these numbers of volumes
+        #[arg(long, value_delimiter = ',')]
+        volumes: Vec<u32>,
+        /// Rounds of grants in each case
+        #[arg(long, default_value_t = 25)]
         rounds: u32,
     },
     /// Native attaches, beside a bare login and scan and beside stock open-iscsi
@@ -102,6 +118,13 @@ fn main() -> ExitCode {
         Chore::Bench(BenchArgs { what: Bench::Grant { volumes, rounds } }) => test::build_programs(&root())
             .and_then(|programs| mooring_tests::bench::grant(&programs, Size { volumes, rounds }))
             .map(|()| ExitCode::SUCCESS),
+        Chore::Bench(BenchArgs { what: Bench::Node { quick, volumes, rounds } }) => {
+            test::build_some(&root(), &NODE_PROGRAMS)
+                .and_then(|programs| {
+                    mooring_tests::bench_node::run(&programs, &Options { quick, volumes, rounds })
+                })
+                .map(|()| ExitCode::SUCCESS)
+        }
         Chore::Bench(BenchArgs { what: Bench::Attach { rounds } }) => test::build_programs(&root())
             .and_then(|programs| mooring_tests::bench_attach::run(&programs, rounds))
             .map(|()| ExitCode::SUCCESS),

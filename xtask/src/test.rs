@@ -39,13 +39,19 @@ const PROGRAMS: [&str; 7] = [
     "mooring-tests",
 ];
 
-/// Builds the programs for the VMs and says where they are.
-pub(crate) fn build_programs(root: &Path) -> Result<Programs> {
+/// Builds the programs of these packages for the VMs and says where they are.
+pub(crate) fn build_some(root: &Path, packages: &[&str]) -> Result<Programs> {
     let mut args = vec!["build", "--release", "--bins"];
-    for package in PROGRAMS {
+    for package in packages {
         args.extend(["-p", package]);
     }
     one(cargo(root, &args))?;
+    Ok(programs(root))
+}
+
+/// Builds the programs for the VMs and says where they are.
+pub(crate) fn build_programs(root: &Path) -> Result<Programs> {
+    build_some(root, &PROGRAMS)?;
     // Its feature must not reach the others: what is tested otherwise is what is shipped.
     let faults = ["--features", "faults", "--bin", "mooring-sessiond-faults"];
     one(cargo(root, &[["build", "--release", "-p", "mooring-connectors"].as_slice(), &faults].concat()))?;

@@ -105,7 +105,7 @@ pub(crate) struct State {
     pub(crate) export: Option<Wish<ExportSpec>>,
     /// The LV was seen there, active and zeroed, since the last tick or failure: a grant need not ask LVM again.
     pub(crate) ready: Option<VolumeReport>,
-    /// What admission saw of the volume groups a moment ago: the pass behind it need not ask LVM again.
+    /// What admission, or a sweep, saw of the volume groups a moment ago: the pass behind it need not ask LVM again.
     pub(crate) looked: Option<VolumesView>,
     /// The export as it was seen in force since the last tick or failure: a change of grants need not look at all of it.
     pub(crate) known: Option<Known>,
@@ -138,6 +138,10 @@ pub(crate) struct State {
     /// The receipts of the export's newest generation, as the store has them, newest first: an answer need not read them.
     pub(crate) receipts: Option<(Generation, Vec<Receipt>)>,
     pub(crate) failures: u32,
+    /// The export waits for its LV, and nothing can be done for that but to look again: one look for all volumes like it.
+    pub(crate) late: bool,
+    /// The export was made in bulk work. It is looked at when the others are made, too.
+    pub(crate) look_later: bool,
     /// Why the store did not take the last change.
     pub(crate) store_failed: Option<Problem>,
     /// The newest retry that was planned.

@@ -12,6 +12,7 @@
 
 pub(crate) mod addresses;
 mod admit;
+mod bulk;
 mod cell;
 pub(crate) mod counts;
 mod fabrics;
@@ -21,6 +22,7 @@ mod pulse;
 mod refusal;
 mod status;
 mod strays;
+mod sweep;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -31,8 +33,8 @@ use std::time::Duration;
 use mooring_api::v1;
 use mooring_host::LocalAddress;
 use mooring_model::{
-    AgentId, Chain, ClusterId, Cure, ExportReport, Generation, LvName, Naa, Phase, Problem, Receipt, Stamp,
-    VolumeId, VolumeReport, VolumeSpec,
+    AgentId, Chain, ClusterId, Cure, ExportReport, Generation, Naa, Problem, Receipt, Stamp, VolumeId,
+    VolumeReport, VolumeSpec,
 };
 use tokio::sync::{broadcast, oneshot, watch};
 use tokio::time::Instant;
@@ -40,16 +42,15 @@ use tokio::time::Instant;
 pub use refusal::Refusal;
 pub use status::{Planned, PlannedStep, Status};
 
-use crate::capabilities::{self, Lvm};
+use crate::capabilities::Lvm;
 use crate::config::Config;
 use crate::fibre_channel::Ports;
 use crate::lvm_gate::Gated;
 use crate::machine::Machine;
 use crate::store::{Kind, Store, StoreError};
 use crate::turn::{self, Claim, RETRY_MAX};
-use crate::volumes;
 use crate::workers::Workers;
-use cell::{Cell, OpenReceipt, Wish, WishKind};
+use cell::{Cell, OpenReceipt, Wish};
 
 /// Reports that a watcher may lag behind before it is cut off.
 const REPORTS_QUEUED_MAX: usize = 4096;
@@ -164,6 +165,8 @@ struct Shared {
     /// Targets of ours that no wish explains.
     strays: Mutex<Vec<strays::Stray>>,
     pulse: Mutex<pulse::Pulse>,
+    bulk: bulk::Bulk,
+    late: Mutex<sweep::Late>,
     /// What was done since the start.
     done: counts::Done,
     /// The addresses of this host, as they were seen last.
@@ -203,6 +206,7 @@ impl Engine {
         store.keep_prefix(&config.iqn_prefix)?;
         let ports = Mutex::new(Ports::kept(store.fc_ports()?));
         let addresses = Mutex::new((machine.addresses)());
+        let bulk = bulk::Bulk::new(&config);
         let shared = Shared {
             config,
             machine,
@@ -215,6 +219,8 @@ impl Engine {
             changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
             strays: Mutex::default(),
             pulse: Mutex::default(),
+            bulk,
+            late: Mutex::default(),
             done: counts::Done::default(),
             addresses,
             runtime: tokio::runtime::Handle::current(),
@@ -319,6 +325,8 @@ impl Engine {
     /// the workers; passes go on by themselves. With an LVM that hangs it returns before that: what the kernel serves can be
     /// granted and revoked all the same.
     pub async fn start(&self) {
+        // What an agent before this one has left, if it was killed.
+        self.end_bulk();
         let engine = self.clone();
         let swept = self.blocking(move || engine.sweep());
         if tokio::time::timeout(START_WITHIN, swept).await.is_err() {
@@ -334,6 +342,7 @@ impl Engine {
             loop {
                 tick.tick().await;
                 engine.shared.workers.tend();
+                engine.tend_bulk();
                 engine.watch_place(&mut in_place);
                 engine.watch_addresses();
                 engine.beat();
@@ -412,94 +421,13 @@ impl Engine {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let (done, result) = oneshot::channel();
-        self.submit(move || drop(done.send(work())));
+        self.shared.workers.submit_awaited(move || drop(done.send(work())));
         result.await.ok()
     }
 
     /// Runs `work` on a thread that can be lost.
     pub(crate) fn submit(&self, work: impl FnOnce() + Send + 'static) {
         self.shared.workers.submit(work);
-    }
-
-    /// Looks at all LVs at once, takes note of what they are, and wakes every volume.
-    fn sweep(&self) {
-        let serves = !self.shared.config.groups.is_empty();
-        if !serves && self.cells().is_empty() {
-            // A host that only attaches volumes need not have a target, nor LVM.
-            return;
-        }
-        // Each time, because a module may be loaded after the agent was started.
-        if let Err(error) = pass::prepare(self) {
-            tracing::error!(error = %Chain(&error), "the target is not ready; exports wait for it");
-        }
-        self.prepare_ports();
-        self.note_strays();
-        let cells = self.cells();
-        // Before the look: what a change makes of a volume meanwhile, the look may not have seen.
-        let stamps: Vec<_> =
-            cells.iter().map(|cell| cell.state().volume.as_ref().map(|wish| wish.stamp.clone())).collect();
-        let began = capabilities::begin(&self.shared.machine);
-        let seen = volumes::view(&*self.shared.machine.commands, &self.shared.config.groups);
-        self.lvm().note(began, &seen);
-        match seen {
-            Ok(view) => {
-                for (cell, stamp) in cells.iter().zip(&stamps) {
-                    note_lv(cell, stamp.as_ref(), &view);
-                }
-                self.note_orphans(&view);
-            }
-            Err(error) => {
-                tracing::error!(error = %Chain(&error), "cannot look at the volume groups");
-                // Each volume says so in its report. But what hangs now must not hang every volume: what was seen before
-                // stands until LVM answers.
-                if error.cure() != Cure::Retry {
-                    for cell in &cells {
-                        cell.state().ready = None;
-                    }
-                }
-            }
-        }
-        for cell in cells {
-            let wanted = {
-                let mut state = cell.state();
-                // Drift is found by a whole look.
-                state.known = None;
-                state.volume.is_some() || state.export.is_some()
-            };
-            if wanted {
-                self.wake(&cell);
-            }
-        }
-    }
-
-    fn note_orphans(&self, view: &volumes::VolumesView) {
-        for cell in self.cells() {
-            if view.lvs_of(cell.id).iter().all(|lv| !lv.is_tagged()) {
-                cell.state().orphan = None;
-            }
-        }
-        for lv in view.ours() {
-            let Some(id) = LvName::volume(&lv.name) else { continue };
-            let cell = self.cell(id);
-            let mut state = cell.state();
-            let known = state.volume.as_ref().is_some_and(|wish| match wish.kind {
-                WishKind::Spec(_) => true,
-                WishKind::Tombstone { destroy } => destroy,
-            });
-            let orphan = (!known).then(|| VolumeReport {
-                id,
-                phase: Phase::Orphan,
-                group: lv.group.clone(),
-                size: lv.size,
-                device: lv.active.then(|| volumes::device_path(&lv.group, &lv.name).display().to_string()),
-                zeroed: None,
-                problems: Vec::new(),
-            });
-            if orphan.is_some() && state.orphan.is_none() {
-                tracing::warn!(volume = %id, group = lv.group, "an LV of ours has no spec: kept and reported as an orphan");
-            }
-            state.orphan = orphan;
-        }
     }
 
     /// The cell of a volume, made when there is none.
@@ -675,7 +603,7 @@ impl Engine {
         let claim = Arc::new(Claim::default());
         let (done, result) = oneshot::channel();
         let (engine, at, ours) = (self.clone(), Arc::clone(cell), Arc::clone(&claim));
-        self.shared.workers.submit(move || {
+        self.shared.workers.submit_awaited(move || {
             // `None`: the caller's deadline has passed, and nobody waits for this answer.
             let Some(turn) = at.admission.take(deadline) else { return };
             let admitted = admit(&engine, &at, &ours);
@@ -685,6 +613,8 @@ impl Engine {
             engine.explain_stray(at.id);
             drop(done.send(admitted));
             if go_on {
+                // Somebody waits for the look behind its steps.
+                engine.passed(at.id, false);
                 at.state().dirty = true;
                 engine.run(&at);
             } else {
@@ -696,15 +626,6 @@ impl Engine {
         let answer = turn::answer(result, &claim, deadline.saturating_sub(began.elapsed())).await;
         answer.unwrap_or_else(|| Err(Refusal::busy(cell.id, cell.state().stuck())))
     }
-}
-
-/// Takes note of whether a volume's LV is ready, as `view` shows it, unless its wish has changed since `stamp` was read.
-fn note_lv(cell: &Cell, stamp: Option<&Stamp>, view: &volumes::VolumesView) {
-    let mut state = cell.state();
-    let Some(wish) = state.volume.as_ref().filter(|wish| Some(&wish.stamp) == stamp) else { return };
-    let wanted = pass::wanted_volume(wish, false);
-    let report = volumes::report(&wanted, view, cell.id);
-    state.ready = (report.phase == Phase::Ready).then_some(report);
 }
 
 /// For those who only ask whether an object is to go.

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::cell::{Cell, End, Wish, WishKind};
 use super::fabrics::{Seen, Wanteds};
-use super::{Change, Engine};
+use super::{Change, Engine, is_spec};
 use crate::volumes::{self, VolumeOp, VolumesView, Work};
 
 /// Makes ready what all exports need: the fabric's folder, and the folder where the kernel keeps reservations.
@@ -69,6 +69,7 @@ impl Engine {
                 state.running = true;
                 state.dirty = false;
                 state.passes += 1;
+                state.late = false;
                 Wishes {
                     volume: state.volume.clone(),
                     export: state.export.clone(),
@@ -81,6 +82,12 @@ impl Engine {
             self.pass(cell, &wishes);
             drop(running);
             self.shared.done.pass();
+            let made = std::mem::take(&mut cell.state().look_later);
+            self.passed(cell.id, made);
+            if made {
+                // Its look comes behind all exports that are still to be made.
+                return;
+            }
             self.plan_retry(cell);
         }
     }
@@ -93,9 +100,14 @@ impl Engine {
             if !failed || state.dirty || state.running {
                 return;
             }
+            // Only the export waits, and the volume cannot be helped from here: its group is not there, or somebody has to act.
+            state.late = is_spec(state.volume.as_ref()) && !state.volume_end.done && !state.volume_end.retry;
             state.retry += 1;
             (state.failures, state.retry)
         };
+        if cell.state().late {
+            return self.wake_when_there();
+        }
         self.wake_later(cell, failures, retry);
     }
 
@@ -103,6 +115,9 @@ impl Engine {
         if is_doomed(wishes.volume.as_ref()) {
             // A doomed volume loses its export first.
             let end = self.export_half(cell, wishes, false);
+            if cell.state().look_later {
+                return;
+            }
             let gone = end.gone;
             self.end_export(cell, wishes, end);
             return self.volume_half(cell, wishes, gone, false, Grow::Now);
@@ -110,6 +125,10 @@ impl Engine {
         // What the kernel serves comes first, and needs no LVM: a revoke does not wait for a disk that hangs. What it does not
         // serve yet waits for the volume.
         let end = self.export_half(cell, wishes, wishes.ready.is_some());
+        if cell.state().look_later {
+            // Nothing is known yet: whoever waits for it waits for the look.
+            return;
+        }
         if !end.waits {
             let look_again = !end.problems.is_empty();
             self.end_export(cell, wishes, end);
@@ -376,6 +395,9 @@ impl Engine {
             }
         }
         let made = self.apply_export(cell, wanted, view, generation);
+        if cell.state().look_later {
+            return made;
+        }
         if made.left.as_ref().is_ok_and(Plan::is_quiet) {
             cell.settle_places(wanted);
         }
@@ -390,6 +412,10 @@ impl Engine {
         }
         let mut watch = Watch { engine: self, cell, generation };
         let applied = mooring_targets::apply(&plan, &*self.shared.machine.target, &mut watch);
+        if applied.is_ok() && self.is_bulk(cell.id) {
+            cell.state().look_later = true;
+            return Made { view: None, left: Ok(Plan::default()) };
+        }
         match (self.look_for(cell, wanted, generation), applied) {
             (Ok(view), Ok(())) => {
                 let left = wanted.plan(&view);

@@ -3,6 +3,8 @@
 //!
 //! What must never happen here: a write; a target of somebody else called ours.
 
+use std::collections::BTreeSet;
+
 use mooring_host::EntryKind;
 use mooring_model::{Cure, ExportIdentity, Problem, VolumeId};
 use mooring_targets::layout;
@@ -21,13 +23,20 @@ pub(super) struct Stray {
 }
 
 impl Engine {
-    /// Looks for targets of ours that no wish explains.
-    pub(super) fn note_strays(&self) {
+    /// The names of all targets; those of ours that no wish explains are taken note of. `None`: nobody knows.
+    pub(super) fn note_targets(&self) -> Option<BTreeSet<String>> {
         let tree = &*self.shared.machine.target;
         // Without its folder there is no target; what else is wrong with the tree, every export says.
-        let Ok(entries) = tree.list(&layout::fabric()) else { return };
+        let entries = tree.list(&layout::fabric()).ok()?;
+        let names = entries.into_iter().filter(|entry| entry.kind == EntryKind::Dir).map(|entry| entry.name);
+        let names: BTreeSet<_> = names.collect();
+        self.note_strays(&names);
+        Some(names)
+    }
+
+    fn note_strays(&self, targets: &BTreeSet<String>) {
+        let tree = &*self.shared.machine.target;
         let prefix = &self.shared.config.iqn_prefix;
-        let folders = entries.iter().filter(|entry| entry.kind == EntryKind::Dir);
         let stray = |id| {
             let names = ExportIdentity::Derived.names(id, prefix);
             Stray {
@@ -35,8 +44,9 @@ impl Engine {
                 grants: mooring_targets::read_initiators(tree, &names).map_or(0, |names| names.len()),
             }
         };
-        let mut strays: Vec<_> = folders
-            .filter_map(|entry| prefix.volume(&entry.name))
+        let mut strays: Vec<_> = targets
+            .iter()
+            .filter_map(|name| prefix.volume(name))
             .filter(|id| !self.explains_target(*id))
             .map(stray)
             .collect();

@@ -283,6 +283,16 @@ impl Lvm<'_> {
         self.on(lv, "activate", &["lvchange", "--activate", "y"])
     }
 
+    /// The same for many LVs of one group.
+    pub(super) fn activate_all(&self, lvs: &[&LvId]) -> Result<(), Error> {
+        let Some(first) = lvs.first() else { return Ok(()) };
+        let paths: Vec<_> = lvs.iter().map(ToString::to_string).collect();
+        let mut args = vec!["lvchange", "--activate", "y"];
+        args.extend(paths.iter().map(String::as_str));
+        let op = || format!("activate {} logical volumes of {}", lvs.len(), first.group);
+        self.run(op, first.group.as_str(), &args).map(drop)
+    }
+
     pub(super) fn add_tag(&self, lv: &LvId, tag: &str) -> Result<(), Error> {
         self.on(lv, "tag", &["lvchange", "--addtag", tag])
     }

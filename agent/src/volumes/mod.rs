@@ -20,7 +20,7 @@ mod view;
 
 use std::path::{Path, PathBuf};
 
-pub use apply::{DISCARD_CHUNK, Observer, Work, ZERO_CHUNK, apply};
+pub use apply::{DISCARD_CHUNK, Observer, Work, ZERO_CHUNK, activate, apply};
 pub use error::Error;
 pub use plan::{LvId, VolumeOp, Wanted, plan, report};
 pub use view::{SeenGroup, SeenLv, SeenPool, VolumesView, view, view_one};

@@ -228,6 +228,22 @@ impl VolumesView {
         self.growths.get(&volume).map(Vec::as_slice).unwrap_or_default()
     }
 
+    /// The part of it that is one volume's, and what that is made from.
+    #[must_use]
+    pub fn of(&self, volume: VolumeId, source: Option<Source>) -> Self {
+        let part = |lvs: &BTreeMap<VolumeId, Vec<SeenLv>>| {
+            let ids = std::iter::once(volume).chain(source.map(Source::id));
+            ids.filter_map(|id| Some((id, lvs.get(&id)?.clone()))).collect()
+        };
+        Self {
+            groups: self.groups.clone(),
+            missing: self.missing.clone(),
+            unlisted: self.unlisted.clone(),
+            lvs: part(&self.lvs),
+            growths: part(&self.growths),
+        }
+    }
+
     /// What the thin volumes and snapshots of ours in a group would take if they were full.
     pub fn thin_bytes_in(&self, group: &VgName) -> ByteSize {
         ByteSize(self.in_group(group).filter(|lv| lv.thin).map(|lv| lv.size.0).sum())

@@ -6,6 +6,7 @@
 
 mod absence;
 mod attach;
+mod boot;
 mod capabilities;
 mod concurrency;
 mod crash;

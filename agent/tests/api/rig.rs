@@ -13,7 +13,7 @@ use mooring_agent::store::Store;
 use mooring_api::v1;
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_api::{Channel, TlsFiles};
-use mooring_host::fake::{FakeMachine, LoginRefusal, Reach, SessionId};
+use mooring_host::fake::{Counted, FakeMachine, LoginRefusal, Reach, SessionId};
 use mooring_host::{KernelTree, SystemClock, dump};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -43,6 +43,8 @@ pub(crate) struct Node {
     pub(crate) fake: FakeMachine,
     pub(crate) dir: tempfile::TempDir,
     pub(crate) config: Config,
+    /// Its `/sys`, whose operations are counted over all agents.
+    pub(crate) sys: Counted<KernelTree>,
 }
 
 impl Node {
@@ -81,7 +83,8 @@ impl Node {
         let fake = FakeMachine::new();
         fake.add_vg("vg0", 1024 * MIB);
         fake.set_addresses(["127.0.0.1", "10.0.0.1"].map(|ip| ip.parse().unwrap()));
-        Self { fake, config: Config::parse(&text, "agent.toml").unwrap(), dir }
+        let sys = Counted::new(KernelTree::new(dir.path().join("sys")));
+        Self { fake, config: Config::parse(&text, "agent.toml").unwrap(), dir, sys }
     }
 
     /// With a Fibre Channel port, found in sysfs.
@@ -124,7 +127,7 @@ impl Node {
         let fake = self.fake.clone();
         let machine = Machine {
             target: Arc::new(switch.clone()),
-            sys: Arc::new(KernelTree::new(self.dir.path().join("sys"))),
+            sys: Arc::new(self.sys.clone()),
             commands: Arc::new(switch.clone()),
             blocks: Arc::new(switch.clone()),
             clock: Arc::new(SystemClock),

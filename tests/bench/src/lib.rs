@@ -1,5 +1,8 @@
 //! Shared by the programs that benchmarks run inside a VM: figures and their percentiles.
 
+pub mod floor;
+pub mod wish;
+
 use serde::{Deserialize, Serialize};
 
 /// Times of one kind of operation, in microseconds.

@@ -9,6 +9,11 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
+    /// The same command for one name.
+    pub(super) fn with_name(&self, name: &str) -> Self {
+        Self { options: self.options.clone(), names: vec![name.to_owned()] }
+    }
+
     /// Splits by the options that the command knows: with a value, and without.
     pub(super) fn parse(args: &[String], valued: &[&str], flags: &[&str]) -> Result<Self, String> {
         let mut parsed = Self::default();

@@ -24,6 +24,8 @@ pub struct FakeLvm {
 #[derive(Debug)]
 pub(super) struct LvmState {
     groups: BTreeMap<String, Group>,
+    /// Groups whose disk has not come yet.
+    late: BTreeMap<String, Group>,
     pub(super) autoactivation: bool,
     missing: bool,
     hanging: bool,
@@ -37,6 +39,7 @@ impl Default for LvmState {
     fn default() -> Self {
         Self {
             groups: BTreeMap::new(),
+            late: BTreeMap::new(),
             autoactivation: true,
             missing: false,
             hanging: false,
@@ -236,6 +239,26 @@ impl FakeLvm {
     /// Makes a volume group disappear or come (back) empty.
     pub fn lose_group(&self, vg: &str) {
         self.handle.lock().lvm.groups.remove(vg);
+    }
+
+    /// The disk below a group is not there (yet): nobody sees the group, and its LVs have no devices. Data stays.
+    pub fn hide_group(&self, vg: &str) {
+        let mut machine = self.handle.lock();
+        let lvs = machine.lvm.groups.get(vg).map(|group| group.volumes.keys().cloned().collect::<Vec<_>>());
+        for lv in lvs.unwrap_or_default() {
+            machine.set_active(vg, &lv, false);
+        }
+        if let Some(group) = machine.lvm.groups.remove(vg) {
+            machine.lvm.late.insert(vg.to_owned(), group);
+        }
+    }
+
+    /// That disk comes. Nobody activates its LVs.
+    pub fn show_group(&self, vg: &str) {
+        let mut machine = self.handle.lock();
+        if let Some(group) = machine.lvm.late.remove(vg) {
+            machine.lvm.groups.insert(vg.to_owned(), group);
+        }
     }
 
     /// Whether the disk below a group, and so every LV on it, takes discards. At first it takes none.

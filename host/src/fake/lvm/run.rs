@@ -256,7 +256,24 @@ impl Machine {
     fn lvchange(&mut self, rest: &[String]) -> Result<String, Failure> {
         let valued = ["--addtag", "--deltag", "--activate", "--permission"];
         let args = Arguments::parse(rest, &valued, &["--yes"]).map_err(|text| (3, text))?;
-        let (vg, lv) = one_volume(&args)?;
+        if args.names.len() < 2 {
+            return self.lvchange_one(&args, one_volume(&args)?);
+        }
+        // One that cannot be changed keeps no other from it; the status says that there was one.
+        let mut said: Result<String, Failure> = Ok(String::new());
+        for name in &args.names {
+            let one = args.with_name(name);
+            match (self.lvchange_one(&one, one_volume(&one)?), &mut said) {
+                (Ok(text), Ok(said)) => said.push_str(&text),
+                (Err((status, text)), Err(failure)) => *failure = (status, format!("{}{text}", failure.1)),
+                (Err(failure), said) => *said = Err(failure),
+                (Ok(_), Err(_)) => {}
+            }
+        }
+        said
+    }
+
+    fn lvchange_one(&mut self, args: &Arguments, (vg, lv): (String, String)) -> Result<String, Failure> {
         self.volume(&vg, &lv)?;
         let path = device_path(&vg, &lv);
         if let Some(state) = args.get("--activate") {

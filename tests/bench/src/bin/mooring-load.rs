@@ -9,7 +9,8 @@ use clap::Parser;
 use mooring_api::v1;
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_bench::Figures;
-use mooring_model::{ClusterId, VolumeId};
+use mooring_bench::wish::{export_spec, volume, volume_spec};
+use mooring_model::ClusterId;
 use serde::Serialize;
 
 /// Grants and revokes through the agent's API
@@ -40,12 +41,6 @@ struct Load {
     further_grant_operations: BTreeSet<u64>,
 }
 
-/// The id of a volume of the benchmark: the number varies in the first byte, so that HBAs vary as with random ids, and in the
-/// first 25 digits, of which the NAA is made.
-fn volume(number: u32) -> VolumeId {
-    VolumeId::from_u128((u128::from(number % 256) << 120) | (u128::from(number) << 32))
-}
-
 struct Client {
     agent: AgentClient<mooring_api::Channel>,
     counter: u64,
@@ -63,11 +58,7 @@ impl Client {
     }
 
     async fn adopt(&mut self, number: u32, group: &str, size: u64) -> Result<()> {
-        let spec = v1::VolumeSpec {
-            group: group.to_owned(),
-            size_bytes: size,
-            provisioning: v1::Provisioning::Thick.into(),
-        };
+        let spec = volume_spec(group, size);
         let stamp = self.stamp(&spec);
         let request = v1::PutVolumeRequest {
             sender: Some(Self::sender()),
@@ -86,26 +77,7 @@ impl Client {
 
     /// Grants to hosts 0..hosts; the agent's time until it was seen.
     async fn export(&mut self, number: u32, hosts: usize) -> Result<v1::Timing> {
-        let grant = |host: usize| v1::Grant {
-            initiator: format!("iqn.2026-01.floor:host{host}"),
-            lun: 1,
-            mode: v1::Mode::ReadWrite.into(),
-            chap: Some(v1::Chap {
-                initiator: Some(v1::ChapSide {
-                    user: "user".to_owned(),
-                    secret: "secret-of-twelve".to_owned(),
-                }),
-                mutual: None,
-            }),
-            attachment_ids: Vec::new(),
-        };
-        let derived = v1::export_identity::Kind::Derived(v1::DerivedIdentity {});
-        let spec = v1::ExportSpec {
-            identity: Some(v1::ExportIdentity { kind: Some(derived) }),
-            portals: vec!["10.10.0.10:3260".to_owned()],
-            grants: (0..hosts).map(grant).collect(),
-            fc: None,
-        };
+        let spec = export_spec(hosts);
         let stamp = self.stamp(&spec);
         let request = v1::PutExportRequest {
             sender: Some(Self::sender()),

@@ -1,0 +1,176 @@
+//! Bulk work: many exports that the kernel does not serve, and whose volumes are ready, are made at once. After a boot, after
+//! the modules were loaded, after a late volume group has come. While they are made, the kernel's grace periods are short
+//! ([`Expedite`]).
+//!
+//! Each export has its steps first; the look that says whether they are in force comes in a second pass, behind the steps of all.
+//!
+//! It ends when each of them has had its first pass, or when none has come to an end for as long as a job may take before it counts
+//! as lost: what hangs does not keep the switch on.
+//!
+//! What must never happen here: the switch touched for a single grant, or for exports that wait for something.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mooring_host::Tree;
+use mooring_model::{Chain, VolumeId};
+use tokio::time::Instant;
+
+use super::{Engine, lock};
+use crate::config::Config;
+use crate::expedite::Expedite;
+use crate::workers::LOST_AFTER;
+
+/// So many exports are bulk work. Fewer take less than half a second with the kernel as it is.
+const BULK_MIN: usize = 16;
+
+struct State {
+    expedite: Expedite,
+    /// Exports whose pass has not come to an end.
+    left: BTreeSet<VolumeId>,
+    /// Exports that were made and wait for their look.
+    made: Vec<VolumeId>,
+    /// Exports in all, since when, and when the last of them had its pass.
+    count: usize,
+    began: Instant,
+    progress: Instant,
+}
+
+/// The bulk work of an engine.
+pub(super) struct Bulk {
+    /// Something is left, or the switch is to be turned off: passes ask this before they ask for more.
+    at_work: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Bulk {
+    pub(super) fn new(config: &Config) -> Self {
+        let expedite = Expedite::new(&config.run_dir);
+        let now = Instant::now();
+        let at_work = AtomicBool::new(expedite.is_on());
+        let state =
+            State { expedite, left: BTreeSet::new(), made: Vec::new(), count: 0, began: now, progress: now };
+        Self { at_work, state: Mutex::new(state) }
+    }
+
+    /// These exports are about to be made. Whether that is done with short grace periods: then it waits for processors only.
+    fn begin(&self, sys: &dyn Tree, volumes: &BTreeSet<VolumeId>) -> bool {
+        if volumes.len() < BULK_MIN {
+            return lock(&self.state).expedite.is_on();
+        }
+        let mut state = lock(&self.state);
+        let now = Instant::now();
+        if state.left.is_empty() {
+            (state.count, state.began) = (0, now);
+        }
+        state.count += volumes.difference(&state.left).count();
+        state.left.extend(volumes);
+        state.progress = now;
+        self.at_work.store(true, Ordering::Release);
+        if let Err(error) = state.expedite.begin(sys) {
+            tracing::warn!(error = %Chain(&error), "exports are made with normal grace periods: slower");
+        }
+        state.expedite.is_on()
+    }
+
+    fn is_making(&self) -> bool {
+        self.at_work.load(Ordering::Acquire) && !lock(&self.state).left.is_empty()
+    }
+
+    fn holds(&self, volume: VolumeId) -> bool {
+        self.at_work.load(Ordering::Acquire) && lock(&self.state).left.contains(&volume)
+    }
+
+    /// A pass of this volume has come to an end. With `made` it is to be looked at. Returns those whose turn that is now.
+    fn passed(&self, sys: &dyn Tree, volume: VolumeId, made: bool) -> Vec<VolumeId> {
+        if !self.at_work.load(Ordering::Acquire) {
+            return Vec::from_iter(made.then_some(volume));
+        }
+        let mut state = lock(&self.state);
+        if !state.left.remove(&volume) {
+            return Vec::from_iter(made.then_some(volume));
+        }
+        if made {
+            state.made.push(volume);
+        }
+        state.progress = Instant::now();
+        if !state.left.is_empty() {
+            return Vec::new();
+        }
+        tracing::info!(exports = state.count, ms = state.began.elapsed().as_millis(), "exports were made");
+        self.end(&mut state, sys)
+    }
+
+    fn end(&self, state: &mut State, sys: &dyn Tree) -> Vec<VolumeId> {
+        state.left.clear();
+        state.expedite.end_or_say(sys);
+        self.at_work.store(state.expedite.is_on(), Ordering::Release);
+        std::mem::take(&mut state.made)
+    }
+
+    /// Ends what makes no progress, and puts back what could not be put back before.
+    fn tend(&self, sys: &dyn Tree, lost_after: Duration) -> Vec<VolumeId> {
+        if !self.at_work.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut state = lock(&self.state);
+        if !state.left.is_empty() && state.progress.elapsed() < lost_after {
+            return Vec::new();
+        }
+        if !state.left.is_empty() {
+            tracing::warn!(
+                left = state.left.len(),
+                of = state.count,
+                "exports are still to be made: what makes them hangs"
+            );
+        }
+        self.end(&mut state, sys)
+    }
+}
+
+impl Engine {
+    /// These exports are about to be made.
+    pub(super) fn begin_bulk(&self, volumes: &BTreeSet<VolumeId>) {
+        let short = self.shared.bulk.begin(&*self.shared.machine.sys, volumes);
+        self.shared.workers.set_busy(short);
+    }
+
+    /// Whether this export is one of many that are to be made now. The look behind its steps waits until they are: hosts wait for
+    /// the steps, and nobody for the look.
+    pub(super) fn is_bulk(&self, volume: VolumeId) -> bool {
+        self.shared.bulk.holds(volume)
+    }
+
+    /// A pass of this volume has come to an end. With `made` it is to be looked at, when all others are made, too.
+    pub(super) fn passed(&self, volume: VolumeId, made: bool) {
+        let was_making = self.shared.bulk.is_making();
+        let made = self.shared.bulk.passed(&*self.shared.machine.sys, volume, made);
+        if was_making && !self.shared.bulk.is_making() {
+            self.shared.workers.set_busy(false);
+        }
+        self.wake_made(&made);
+    }
+
+    pub(super) fn tend_bulk(&self) {
+        let made = self.shared.bulk.tend(&*self.shared.machine.sys, LOST_AFTER);
+        if !self.shared.bulk.is_making() {
+            self.shared.workers.set_busy(false);
+        }
+        self.wake_made(&made);
+    }
+
+    fn wake_made(&self, made: &[VolumeId]) {
+        for cell in made.iter().filter_map(|volume| self.known_cell(*volume)) {
+            self.wake(&cell);
+        }
+    }
+
+    /// Whatever is left of bulk work goes on with the machine as it was. Before the first pass of an engine: so does what an
+    /// agent before this one has left. When this ends, the process may end.
+    pub fn end_bulk(&self) {
+        let made = self.shared.bulk.tend(&*self.shared.machine.sys, Duration::ZERO);
+        self.wake_made(&made);
+    }
+}

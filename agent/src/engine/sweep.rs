@@ -1,0 +1,261 @@
+//! A sweep: one look at the target's folder and one at LVM for all volumes together, then a pass for each. The start is the
+//! first; one comes with every resync. What waits for LVM only is looked at between them, all of it by one look.
+//!
+//! What the start costs is linear: two commands of LVM (two more where volumes are to be activated), two looks at each export,
+//! before its steps and after them. Volumes that are ready come first; those whose group is late do not stand in their way.
+//!
+//! What must never happen here: a look at LVM for each volume of many; what was seen before a change taken for what it has
+//! become.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use mooring_model::{Chain, Cure, LvName, Phase, Stamp, VolumeId, VolumeReport};
+
+use super::cell::{Cell, Wish, WishKind};
+use super::{Engine, lock, pass};
+use crate::capabilities;
+use crate::turn::{RETRY_MAX, retry_delay};
+use crate::volumes::{self, LvId, VolumesView};
+
+/// One volume is activated by its own pass; more than this together.
+const ACTIVATED_ALONE_MAX: usize = 1;
+
+/// The looks for what is late.
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    /// One is planned.
+    planned: bool,
+    /// How many found nothing new, one after another.
+    in_vain: u32,
+}
+
+/// A volume as it was before a look at LVM: what it has become meanwhile, the look may not have seen.
+struct Before {
+    stamp: Option<Stamp>,
+    passes: u64,
+}
+
+impl Engine {
+    /// Looks at all LVs at once, takes note of what they are, and wakes every volume.
+    pub(super) fn sweep(&self) {
+        let serves = !self.shared.config.groups.is_empty();
+        if !serves && self.cells().is_empty() {
+            // A host that only attaches volumes need not have a target, nor LVM.
+            return;
+        }
+        // Each time, because a module may be loaded after the agent was started.
+        if let Err(error) = pass::prepare(self) {
+            tracing::error!(error = %Chain(&error), "the target is not ready; exports wait for it");
+        }
+        self.prepare_ports();
+        let targets = self.note_targets();
+        let cells = self.cells();
+        let Some(view) = self.look_at_volumes(&cells) else { return self.wake_all(&cells, None) };
+        self.note_orphans(&view);
+        self.wake_as_seen(cells, &view, targets.as_ref());
+    }
+
+    /// Wakes these volumes; those whose LVs have no device when they have, all of them together.
+    fn wake_as_seen(&self, cells: Vec<Arc<Cell>>, view: &VolumesView, targets: Option<&BTreeSet<String>>) {
+        let asleep = asleep(&cells, view);
+        if asleep.len() <= ACTIVATED_ALONE_MAX {
+            return self.wake_all(&cells, targets);
+        }
+        // Whoever need not wait for LVM does not.
+        let (first, others): (Vec<_>, Vec<_>) =
+            cells.into_iter().partition(|cell| !asleep.contains_key(&cell.id));
+        self.wake_all(&first, targets);
+        let lvs: Vec<_> = asleep.into_values().collect();
+        self.activate(&lvs);
+        self.look_at_volumes(&others);
+        self.wake_all(&others, targets);
+    }
+
+    /// What LVM shows of these volumes, noted. `None`: it does not answer.
+    fn look_at_volumes(&self, cells: &[Arc<Cell>]) -> Option<VolumesView> {
+        let before: Vec<_> = cells.iter().map(|cell| before(cell)).collect();
+        let began = capabilities::begin(&self.shared.machine);
+        let seen = volumes::view(&*self.shared.machine.commands, &self.shared.config.groups);
+        self.lvm().note(began, &seen);
+        match seen {
+            Ok(view) => {
+                for (cell, before) in cells.iter().zip(&before) {
+                    note_lv(cell, before, &view);
+                }
+                Some(view)
+            }
+            Err(error) => {
+                tracing::error!(error = %Chain(&error), "cannot look at the volume groups");
+                // Each volume says so in its report. But what hangs now must not hang every volume: what was seen before
+                // stands until LVM answers.
+                if error.cure() != Cure::Retry {
+                    for cell in cells {
+                        cell.state().ready = None;
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// Wakes these volumes, those first that can be served now. `targets`: what the kernel serves, if that is known.
+    fn wake_all(&self, cells: &[Arc<Cell>], targets: Option<&BTreeSet<String>>) {
+        let prefix = &self.shared.config.iqn_prefix;
+        let (mut ready, mut waiting, mut missing) = (Vec::new(), Vec::new(), BTreeSet::new());
+        for cell in cells {
+            let mut state = cell.state();
+            // Drift is found by a whole look.
+            state.known = None;
+            if state.volume.is_none() && state.export.is_none() {
+                continue;
+            }
+            let is_ready = state.ready.is_some();
+            if let (Some(targets), Some(spec), true) =
+                (targets, state.export.as_ref().and_then(Wish::spec), is_ready)
+                && !targets.contains(spec.identity.names(cell.id, prefix).iqn.as_str())
+            {
+                missing.insert(cell.id);
+            }
+            drop(state);
+            if is_ready { ready.push(cell) } else { waiting.push(cell) }
+        }
+        self.begin_bulk(&missing);
+        for cell in ready.into_iter().chain(waiting) {
+            self.wake(cell);
+        }
+    }
+
+    fn activate(&self, lvs: &[LvId]) {
+        tracing::info!(lvs = lvs.len(), "activating");
+        // What stays asleep has its own pass, and says why in its own report.
+        if let Err(error) = volumes::activate(&*self.shared.machine.commands, lvs) {
+            tracing::warn!(error = %Chain(&error), "not all logical volumes were activated together");
+        }
+    }
+
+    /// Has LVM asked later, once for all volumes that wait for what only it can show.
+    pub(super) fn wake_when_there(&self) {
+        let delay = {
+            let mut late = lock(&self.shared.late);
+            if std::mem::replace(&mut late.planned, true) {
+                return;
+            }
+            retry_delay(late.in_vain.saturating_add(1), RETRY_MAX)
+        };
+        let engine = self.clone();
+        self.shared.runtime.spawn(async move {
+            tokio::time::sleep(delay).await;
+            let looker = engine.clone();
+            engine.submit(move || looker.look_for_late());
+        });
+    }
+
+    /// Looks whether what is late has come, and wakes those who waited for it.
+    fn look_for_late(&self) {
+        lock(&self.shared.late).planned = false;
+        let mut cells = self.cells();
+        cells.retain(|cell| {
+            let state = cell.state();
+            state.late && !state.running && !state.dirty
+        });
+        if cells.is_empty() {
+            lock(&self.shared.late).in_vain = 0;
+            return;
+        }
+        let count = cells.len();
+        let view = self.look_at_volumes(&cells);
+        let (come, waiting): (Vec<_>, Vec<_>) = match &view {
+            Some(view) => cells.into_iter().partition(|cell| is_news(cell, view)),
+            None => (Vec::new(), cells),
+        };
+        {
+            let mut late = lock(&self.shared.late);
+            late.in_vain = if come.is_empty() { late.in_vain.saturating_add(1) } else { 0 };
+        }
+        for cell in &waiting {
+            // Nothing new: the next pass asks LVM itself.
+            cell.state().looked = None;
+        }
+        if let Some(view) = view.filter(|_| !come.is_empty()) {
+            tracing::info!(volumes = come.len(), of = count, "volumes that were late are there");
+            let targets = self.note_targets();
+            self.wake_as_seen(come, &view, targets.as_ref());
+        }
+        if !waiting.is_empty() {
+            self.wake_when_there();
+        }
+    }
+
+    fn note_orphans(&self, view: &VolumesView) {
+        for cell in self.cells() {
+            if view.lvs_of(cell.id).iter().all(|lv| !lv.is_tagged()) {
+                cell.state().orphan = None;
+            }
+        }
+        for lv in view.ours() {
+            let id = LvName::volume(&lv.name).or_else(|| LvName::snapshot(&lv.name));
+            let Some(id) = id else { continue };
+            let cell = self.cell(id);
+            let mut state = cell.state();
+            let known = state.volume.as_ref().is_some_and(|wish| match wish.kind {
+                WishKind::Spec(_) => true,
+                WishKind::Tombstone { destroy } => destroy,
+            });
+            let orphan = (!known).then(|| VolumeReport {
+                id,
+                phase: Phase::Orphan,
+                group: lv.group.clone(),
+                size: lv.size,
+                device: lv.active.then(|| volumes::device_path(&lv.group, &lv.name).display().to_string()),
+                zeroed: None,
+                problems: Vec::new(),
+            });
+            if orphan.is_some() && state.orphan.is_none() {
+                tracing::warn!(volume = %id, group = lv.group, "an LV of ours has no spec: kept and reported as an orphan");
+            }
+            state.orphan = orphan;
+        }
+    }
+}
+
+/// LVs that volumes are to be served from and that have no device, by volume.
+fn asleep(cells: &[Arc<Cell>], view: &VolumesView) -> BTreeMap<VolumeId, LvId> {
+    let asleep = |cell: &Arc<Cell>| {
+        let state = cell.state();
+        let spec = state.volume.as_ref().and_then(Wish::spec).filter(|_| !state.running)?;
+        let lv = view.lv(&spec.group, cell.id)?;
+        let sleeps = lv.is_tagged() && !lv.is_unzeroed() && !lv.active;
+        sleeps.then(|| (cell.id, LvId { group: spec.group.clone(), name: LvName::of(cell.id) }))
+    };
+    cells.iter().filter_map(asleep).collect()
+}
+
+fn before(cell: &Cell) -> Before {
+    let state = cell.state();
+    Before { stamp: state.volume.as_ref().map(|wish| wish.stamp.clone()), passes: state.passes }
+}
+
+/// Takes note of whether a volume's LV is ready, as `view` shows it, unless its wish has changed since. If it is not, its pass
+/// need not ask LVM once more, unless there was one since.
+fn note_lv(cell: &Cell, before: &Before, view: &VolumesView) {
+    let mut guard = cell.state();
+    let state = &mut *guard;
+    let Some(wish) = state.volume.as_ref().filter(|wish| Some(&wish.stamp) == before.stamp.as_ref()) else {
+        return;
+    };
+    let wanted = pass::wanted_volume(wish, false);
+    let report = volumes::report(&wanted, view, cell.id);
+    state.ready = (report.phase == Phase::Ready).then_some(report);
+    if state.ready.is_none() && wish.spec().is_some() && state.passes == before.passes && !state.running {
+        state.looked = Some(view.of(cell.id, wanted.source()));
+    }
+}
+
+/// Whether a pass can do anything for a volume that was late.
+fn is_news(cell: &Cell, view: &VolumesView) -> bool {
+    let state = cell.state();
+    let Some(wish) = state.volume.as_ref() else { return true };
+    let plan = volumes::plan(&pass::wanted_volume(wish, false), view, cell.id);
+    state.ready.is_some() || !plan.steps.is_empty()
+}

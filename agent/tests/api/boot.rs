@@ -1,0 +1,218 @@
+//! Many exports after a boot: how often anything is looked at, what is late, and the kernel's grace periods.
+
+use std::collections::BTreeMap;
+
+use mooring_host::{KernelTree, Tree, TreePath};
+
+use crate::rig::*;
+
+/// Exports that are made after a boot in these tests; enough to be bulk work.
+const MANY: u8 = 24;
+
+const HOSTS: [(&str, mooring_api::v1::Mode); 2] = [("host1", RW), ("host2", RO)];
+
+/// A node with the kernel's switch in its `/sys`.
+fn node(of_group: &str) -> Node {
+    let node = Node::with_group(of_group);
+    std::fs::create_dir_all(node.dir.path().join("sys/kernel")).unwrap();
+    std::fs::write(node.dir.path().join("sys/kernel/rcu_expedited"), "0\n").unwrap();
+    node
+}
+
+fn switch(node: &Node) -> String {
+    let sys = KernelTree::new(node.dir.path().join("sys"));
+    sys.read_text(&TreePath::new("kernel/rcu_expedited")).unwrap()
+}
+
+fn record(node: &Node) -> std::path::PathBuf {
+    node.config.run_dir.join("rcu_expedited")
+}
+
+fn make_in(agent: &Agent, group: &str, numbers: std::ops::Range<u8>) {
+    for n in numbers {
+        let spec = mooring_api::v1::VolumeSpec { group: group.to_owned(), ..volume_spec(SIZE) };
+        agent.make(put_volume_spec(&volume(n), 1, spec));
+        agent.make(put_export(&volume(n), 1, &HOSTS));
+    }
+}
+
+fn are_served(node: &Node, numbers: std::ops::Range<u8>) -> bool {
+    are_served_from(node, "vg0", numbers)
+}
+
+/// Whether both hosts reach each of these.
+fn are_served_from(node: &Node, group: &str, mut numbers: std::ops::Range<u8>) -> bool {
+    let reachable = node.fake.reachable();
+    numbers.all(|n| {
+        let device = std::path::PathBuf::from(format!("/dev/{group}/mooring-{}", volume(n)));
+        reachable.iter().filter(|reach| reach.device == device).count() == HOSTS.len()
+    })
+}
+
+/// The bulk work of an agent was begun and has ended: the switch was written twice more than before.
+fn bulk_has_ended(node: &Node, writes_before: u64) -> bool {
+    node.sys.mutations() == writes_before + 2 && !record(node).exists()
+}
+
+/// Boots a node that has so many exports. Every call until all are served, without those of the pulse.
+fn calls_of_a_boot(count: u8) -> Vec<String> {
+    let node = node("");
+    let agent = node.start();
+    make_in(&agent, "vg0", 0..count);
+    assert_eq!(node.sys.mutations(), 0, "no single grant touches the switch");
+    agent.crash();
+    node.fake.reboot();
+    let agent = node.start();
+    eventually("the bulk work ends", || bulk_has_ended(&node, 0));
+    assert!(are_served(&node, 0..count));
+    // The last call of a look at an export.
+    let looked = |n: u8, log: &[String]| {
+        let last =
+            format!("read iscsi/{}/tpgt_1/acls/{}/lun_1/write_protect", target(&volume(n)), iqn("host2"));
+        log.contains(&last)
+    };
+    eventually("all are looked at", || {
+        let log = agent.switch.log();
+        (0..count).all(|n| looked(n, &log))
+    });
+    let of_the_pulse =
+        |call: &String| call.contains("/statistics/") || call.ends_with("/info") && call.contains("/acls/");
+    agent.switch.log().into_iter().filter(|call| !of_the_pulse(call)).collect()
+}
+
+#[test]
+fn a_boot_looks_at_each_object_at_most_twice_and_asks_lvm_once() {
+    let calls = calls_of_a_boot(MANY);
+    let mut looks = BTreeMap::<_, u32>::new();
+    for call in &calls {
+        let look = ["read ", "list ", "readlink "].iter().any(|look| call.starts_with(look));
+        // The folders that many share are looked into for each.
+        if look && (0..MANY).any(|n| call.contains(&volume(n))) {
+            *looks.entry(call.as_str()).or_default() += 1;
+        }
+    }
+    let most = looks.iter().max_by_key(|(_, count)| **count).unwrap();
+    assert_eq!(*most.1, 2, "{most:?}");
+    let lvm: Vec<_> = calls.iter().filter(|call| call.starts_with("lvm ")).collect();
+    assert_eq!(lvm.len(), 2, "{lvm:?}");
+}
+
+#[test]
+fn exports_are_made_before_any_of_them_is_looked_at_again() {
+    let calls = calls_of_a_boot(3 * MANY);
+    let made = calls
+        .iter()
+        .rposition(|call| call.starts_with("write iscsi/") && call.ends_with("/tpgt_1/enable"))
+        .unwrap();
+    let looked = |call: &&String| call.starts_with("list iscsi/") && call.ends_with("/acls");
+    assert_eq!(calls[..made].iter().filter(looked).count(), 0);
+    assert_eq!(calls.iter().filter(looked).count(), usize::from(3 * MANY));
+}
+
+#[test]
+fn the_cost_of_a_boot_is_linear() {
+    let [one, two, three] = [1, 2, 3].map(|times| calls_of_a_boot(times * MANY).len());
+    assert_eq!(two - one, three - two, "{one} {two} {three}");
+}
+
+#[test]
+fn grace_periods_are_short_while_many_exports_are_made() {
+    let node = node("");
+    let agent = node.start();
+    make_in(&agent, "vg0", 0..MANY);
+    agent.crash();
+    // Nothing is missing in the kernel: a start is no bulk work.
+    node.start().make(put_export(&volume(0), 2, &[("host2", RO)]));
+    assert_eq!((node.sys.mutations(), switch(&node).as_str()), (0, "0"));
+    node.fake.reboot();
+    let agent = node.start_with(None);
+    eventually("the bulk work ends", || bulk_has_ended(&node, 0));
+    assert!(are_served(&node, 1..MANY));
+    assert_eq!(switch(&node), "0");
+    drop(agent);
+    // A few are none either.
+    let few = self::node("");
+    make_in(&few.start(), "vg0", 0..4);
+    few.fake.reboot();
+    let _agent = few.start();
+    eventually("they are served", || are_served(&few, 0..4));
+    assert_eq!(few.sys.mutations(), 0);
+}
+
+#[test]
+fn killed_in_the_middle_its_successor_puts_grace_periods_back() {
+    let node = node("");
+    let agent = node.start();
+    make_in(&agent, "vg0", 0..MANY);
+    let changes = agent.switch.changes();
+    agent.crash();
+    node.fake.reboot();
+    // In the middle of some export's steps.
+    let agent = node.start_with(Some(crate::switch::Kill::Before(changes / 4)));
+    eventually("it dies", || agent.switch.is_dead());
+    assert_eq!((switch(&node).as_str(), record(&node).exists()), ("1", true));
+    agent.crash();
+    // Its successor has nothing to do in bulk: its database is gone.
+    std::fs::remove_dir_all(&node.config.state_dir).unwrap();
+    let _agent = node.start();
+    assert_eq!((switch(&node).as_str(), record(&node).exists()), ("0", false));
+}
+
+#[test]
+fn what_somebody_else_has_switched_on_stays_on() {
+    let node = node("");
+    let agent = node.start();
+    make_in(&agent, "vg0", 0..MANY);
+    agent.crash();
+    node.fake.reboot();
+    std::fs::write(node.dir.path().join("sys/kernel/rcu_expedited"), "1\n").unwrap();
+    let _agent = node.start();
+    eventually("they are served", || are_served(&node, 0..MANY));
+    assert_eq!((node.sys.mutations(), switch(&node).as_str()), (0, "1"));
+}
+
+#[test]
+fn a_volume_group_that_is_late_holds_up_nobody_and_is_served_when_it_comes() {
+    let node = node("[[groups]]\nname = \"vg1\"\n");
+    node.fake.add_vg("vg1", 1024 * MIB);
+    let agent = node.start();
+    make_in(&agent, "vg0", 0..MANY);
+    make_in(&agent, "vg1", MANY..2 * MANY);
+    agent.crash();
+    node.fake.reboot();
+    node.fake.lvm().hide_group("vg1");
+    let agent = node.start();
+    eventually("the others are served", || bulk_has_ended(&node, 0) && are_served(&node, 0..MANY));
+    let status = agent.get(&volume(MANY)).unwrap();
+    let problems = status.volume.unwrap().problems;
+    assert!(problems.iter().any(|problem| problem.text.contains("vg1")), "{problems:?}");
+    // Nobody asks for one late volume after another: LVM is asked for all of them.
+    eventually("it is looked for again", || {
+        agent.switch.log().iter().filter(|call| call.starts_with("lvm vgs")).count() > 2
+    });
+    let one = (MANY..2 * MANY)
+        .map(volume)
+        .find(|id| agent.switch.log().iter().any(|call| call.starts_with("lvm lvs") && call.contains(id)));
+    assert_eq!(one, None);
+    node.fake.lvm().show_group("vg1");
+    eventually("the late ones are served", || are_served_from(&node, "vg1", MANY..2 * MANY));
+    let log = agent.switch.log();
+    let activations = log.iter().filter(|call| call.starts_with("lvm lvchange")).count();
+    assert_eq!(activations, 1, "all of them by one command");
+    eventually("grace periods are normal", || bulk_has_ended(&node, 2));
+}
+
+#[test]
+fn without_autoactivation_one_command_activates_all() {
+    let node = node("");
+    let agent = node.start();
+    make_in(&agent, "vg0", 0..MANY);
+    agent.crash();
+    node.fake.set_autoactivation(false);
+    node.fake.reboot();
+    let agent = node.start();
+    eventually("they are served", || bulk_has_ended(&node, 0) && are_served(&node, 0..MANY));
+    let log = agent.switch.log();
+    let lvm: Vec<_> = log.iter().filter(|call| call.starts_with("lvm ")).map(|call| &call[..10]).collect();
+    assert_eq!(lvm, ["lvm vgs --", "lvm lvs --", "lvm lvchan", "lvm vgs --", "lvm lvs --"]);
+}

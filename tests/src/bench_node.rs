@@ -1,0 +1,431 @@
+//! `cargo xtask bench node`: what a storage node's work costs with few and with many volumes, beside rtslib and `targetctl` doing
+//! the same and beside the bare system calls, in one VM and one boot.
+//!
+//! The volumes are real LVs, made in numbers: metadata that names them is restored into the volume group, and their devices are
+//! made by device-mapper in one go, because LVM and udev take 0.2 s for each under software emulation. The agent's store is
+//! filled by the agent's own code on the machine that runs the benchmark.
+//!
+//! What must never happen here: a ratio between figures of two runs; a bar called met that was not measured.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use mooring_rig::{RigOptions, VmSpec};
+use serde_json::Value;
+
+use crate::bench::{figure, lv_metadata};
+use crate::evidence::{check, wait_for};
+use crate::site::{BIN, GROUP, Programs, Site, agent_config, number};
+
+/// What is measured with so many volumes present.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    volumes: u32,
+    hosts: usize,
+    /// `targetctl restore` of the same, too.
+    targetctl: bool,
+    /// Grants and revokes.
+    grants: bool,
+    /// The agent with nothing to do.
+    idle: bool,
+}
+
+const fn case(volumes: u32, hosts: usize) -> Case {
+    Case { volumes, hosts, targetctl: false, grants: false, idle: false }
+}
+
+const FULL: [Case; 5] = [
+    Case { grants: true, ..case(1, 2) },
+    Case { grants: true, targetctl: true, ..case(100, 2) },
+    Case { targetctl: true, ..case(500, 2) },
+    Case { grants: true, idle: true, ..case(1000, 4) },
+    Case { grants: true, ..case(5000, 1) },
+];
+
+const QUICK: [Case; 2] =
+    [Case { grants: true, ..case(1, 2) }, Case { grants: true, targetctl: true, idle: true, ..case(100, 2) }];
+
+/// How the run is.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// 1 and 100 volumes only.
+    pub quick: bool,
+    /// Only the cases with these numbers of volumes; empty: all.
+    pub volumes: Vec<u32>,
+    /// Rounds of grants in each case.
+    pub rounds: u32,
+}
+
+const LONG: Duration = Duration::from_mins(30);
+
+/// The agent is let alone for so long; two resyncs come in it.
+const IDLE: Duration = Duration::from_mins(1);
+
+/// Seconds of processor time and KiB of memory of a process, as /proc says them: its own, and its children's that have ended.
+struct Use {
+    own_ticks: u64,
+    children_ticks: u64,
+    resident_kib: u64,
+}
+
+/// Milliseconds of what was done with one number of volumes.
+#[derive(Default)]
+struct Restored {
+    ours: u64,
+    floor: u64,
+    targetctl: Option<u64>,
+}
+
+struct Bench {
+    site: Site,
+    rounds: u32,
+    text: String,
+    /// Further grants and revokes at p50, by number of volumes: ours, floor.
+    grants: Vec<(u32, [u64; 2], [u64; 2])>,
+    restored: Vec<(Case, Restored)>,
+}
+
+/// Runs the benchmark and prints what it has measured.
+pub fn run(programs: &Programs, options: &Options) -> Result<()> {
+    let cases: &[Case] = if options.quick { &QUICK } else { &FULL };
+    let chosen = |case: &&Case| options.volumes.is_empty() || options.volumes.contains(&case.volumes);
+    let cases: Vec<_> = cases.iter().filter(chosen).copied().collect();
+    check(!cases.is_empty(), || format!("no case has one of {:?} volumes", options.volumes))?;
+    let bench = Bench::up(programs, options.rounds)?;
+    let bench = bench.measure(&cases)?;
+    println!("{}", bench.text);
+    println!("{}", bench.bars()?);
+    bench.site.rig.check_consoles()
+}
+
+impl Bench {
+    fn up(programs: &Programs, rounds: u32) -> Result<Self> {
+        let mut options = RigOptions::standard(0).named("bench-node");
+        if let Some(storage) = options.vms.first_mut() {
+            let standard = VmSpec::storage();
+            // 5,000 LVs of 4 MiB and their metadata; the agent's state; the devices of rtslib and of the floor.
+            *storage = VmSpec { memory_mib: 4096, disks: vec![24 << 30, 4 << 30, 2 << 30], ..standard };
+        }
+        let site = Site::up(options, programs)?;
+        let storage = site.storage()?;
+        site.install(storage, &["mooring-floor", "mooring-load", "mooring-restore"])?;
+        storage.write("/run/rtslib.py", include_bytes!("bench_node.py"), 0o600)?;
+        storage.write("/etc/mooring/agent.toml", agent_config("").as_bytes(), 0o600)?;
+        let disk = storage.data_disks().first().cloned().context("the first data disk")?;
+        // Room for the metadata of thousands. udev is not needed from here on, and would look at each device.
+        let script = format!(
+            "vgremove -q {GROUP}; pvremove -q {disk}; pvcreate -q --metadatasize 64m {disk}; vgcreate -q {GROUP} {disk}; \
+             vgcfgbackup -q -f /run/vg.empty {GROUP}; udevadm settle; udevadm control --exit"
+        );
+        storage.command(["sh", "-euc", &script]).timeout(LONG).run()?.ok()?;
+        let mut text = String::new();
+        writeln!(
+            text,
+            "kernel {}, {:?}, one processor, {rounds} rounds of grants; LVs by restored metadata, devices by dmsetup, store filled \
+             beforehand, no udev",
+            site.rig.kernel(),
+            site.rig.accel()
+        )?;
+        let bench = Self { site, rounds, text, grants: Vec::new(), restored: Vec::new() };
+        bench.make_spare_devices()?;
+        Ok(bench)
+    }
+
+    fn measure(mut self, cases: &[Case]) -> Result<Self> {
+        for case in cases {
+            let before = self.text.len();
+            self.prepare(*case)?;
+            let restored = self.restore(*case)?;
+            let pid = self.start_agent(*case, restored)?;
+            if case.grants {
+                self.grants(*case)?;
+            }
+            if case.idle {
+                self.idle(*case, pid)?;
+            }
+            self.stop_agent(pid)?;
+            println!("{}", &self.text[before..]);
+        }
+        Ok(self)
+    }
+
+    fn sh(&self, script: &str) -> Result<String> {
+        Ok(self.site.storage()?.command(["sh", "-euc", script]).timeout(LONG).run()?.ok()?.stdout)
+    }
+
+    /// Runs a program of the benchmark that answers with JSON.
+    fn json(&self, command: &str) -> Result<Value> {
+        let out = self.sh(&format!("{BIN}/{command}"))?;
+        serde_json::from_str(out.trim()).with_context(|| format!("{command}: {out}"))
+    }
+
+    fn clear(&self) -> Result<()> {
+        self.json("mooring-restore clear").map(drop)
+    }
+
+    /// Devices that neither the agent nor anybody else knows.
+    fn make_spare_devices(&self) -> Result<()> {
+        let disks = self.site.storage()?.data_disks();
+        let disk = disks.get(2).context("the third data disk")?;
+        let specs: Vec<_> = ["floor", "rtslib"]
+            .iter()
+            .zip(0..)
+            .flat_map(|(name, block)| {
+                (0..self.rounds).map(move |n| (name, n, (block * self.rounds + n) * 8192))
+            })
+            .map(|(name, n, at)| format!("{name}{n},,,rw,0 8192 linear {disk} {at}"))
+            .collect();
+        self.make_devices(&specs.join(";"))
+    }
+
+    fn make_devices(&self, concise: &str) -> Result<()> {
+        self.site.storage()?.write("/run/devices", concise.as_bytes(), 0o600)?;
+        // In parts: dmsetup has a limit for what it reads.
+        self.sh(
+            "tr ';' '\\n' < /run/devices | split -l 200 - /run/devices. && for part in /run/devices.*; do \
+             tr '\\n' ';' < $part | sed 's/;$//' | dmsetup create --concise --noudevrules --noudevsync >/dev/null; rm $part; done; \
+             dmsetup mknodes",
+        )
+        .map(drop)
+    }
+
+    fn spare(&self, name: &str) -> String {
+        let devices: Vec<_> = (0..self.rounds).map(|n| format!("/dev/mapper/{name}{n}")).collect();
+        devices.join(" ")
+    }
+
+    /// Puts the LVs, their devices and the agent's store in place.
+    fn prepare(&self, case: Case) -> Result<()> {
+        let storage = self.site.storage()?;
+        let volumes = case.volumes + self.rounds;
+        let backup = self.sh("cat /run/vg.empty")?;
+        storage.write("/run/vg", lv_metadata(&backup, volumes)?.as_bytes(), 0o600)?;
+        self.sh(&format!("vgcfgrestore -q --yes -f /run/vg {GROUP}"))?;
+        let facts = self.sh(&format!(
+            "vgs --noheadings -o vg_uuid {GROUP}; pvs --noheadings --units s --nosuffix -o pv_name,pe_start | grep /dev"
+        ))?;
+        let words: Vec<_> = facts.split_whitespace().collect();
+        let &[uuid, disk, start] = words.as_slice() else { anyhow::bail!("what LVM says: {facts}") };
+        let had = self.sh("dmsetup ls | grep -c mooring-- || true")?;
+        let specs = self.sh(&format!(
+            "{BIN}/mooring-restore devices --volumes {volumes} --group {GROUP} --uuid {uuid} --disk {disk} --start {start}"
+        ))?;
+        let had: usize = had.trim().parse().unwrap_or_default();
+        let specs: Vec<_> = specs.trim().split(';').skip(had).collect();
+        if !specs.is_empty() {
+            self.make_devices(&specs.join(";"))?;
+        }
+        let folder = tempfile::tempdir().context("a folder for the store")?;
+        let status = std::process::Command::new(self.site.program("mooring-store-fill")?)
+            .arg("--folder")
+            .arg(folder.path())
+            .args(["--volumes", &volumes.to_string(), "--exports", &case.volumes.to_string()])
+            .args(["--hosts", &case.hosts.to_string()])
+            .status()?;
+        check(status.success(), || "mooring-store-fill failed".to_owned())?;
+        self.sh("rm -f /srv/mooring/state/mooring-agent.db*")?;
+        storage.push(&folder.path().join("mooring-agent.db"), "/srv/mooring/state/mooring-agent.db", 0o600)
+    }
+
+    fn floor(&self, case: Case, options: &str) -> Result<u64> {
+        let Case { volumes, hosts, .. } = case;
+        number(
+            &self.json(&format!(
+                "mooring-restore floor --volumes {volumes} --group {GROUP} --hosts {hosts} {options}"
+            ))?,
+            "ms",
+        )
+    }
+
+    /// The floors and `targetctl restore`; nothing is left of them.
+    fn restore(&mut self, case: Case) -> Result<Restored> {
+        let Case { volumes, hosts, .. } = case;
+        writeln!(self.text, "restore of {volumes} volumes x {hosts} initiators")?;
+        let mut best = u64::MAX;
+        let normal = ["--threads 1", "--threads 16"];
+        let expedited = ["--threads 1 --expedited", "--threads 4 --expedited", "--threads 16 --expedited"];
+        // Grace periods of normal length take minutes with thousands, and never are the best.
+        let normal = if volumes <= 100 { normal.as_slice() } else { &[] };
+        for options in normal.iter().chain(&expedited) {
+            let ms = self.floor(case, options)?;
+            best = best.min(ms);
+            writeln!(self.text, "  floor {options:<26} {ms:>8} ms")?;
+            self.clear()?;
+        }
+        let mut targetctl = None;
+        if case.targetctl {
+            self.floor(case, "--threads 4 --expedited --udev-path")?;
+            self.sh("targetctl save /run/saved.json >/dev/null 2>&1")?;
+            self.clear()?;
+            let ms = number(&self.json("mooring-restore run -- targetctl restore /run/saved.json")?, "ms")?;
+            let made = self.sh("ls -d /sys/kernel/config/target/iscsi/iqn.*/tpgt_1/acls/iqn.* | wc -l")?;
+            check(made.trim() == (usize::try_from(volumes)? * hosts).to_string(), || {
+                format!("targetctl restored {} ACLs of {volumes} x {hosts}", made.trim())
+            })?;
+            self.clear()?;
+            writeln!(self.text, "  targetctl restore                {ms:>8} ms")?;
+            targetctl = Some(ms);
+        }
+        Ok(Restored { ours: 0, floor: best, targetctl })
+    }
+
+    /// Starts the agent on an empty tree; its pid when everything is served.
+    fn start_agent(&mut self, case: Case, mut restored: Restored) -> Result<u64> {
+        let began = self.json(&format!(
+            "mooring-restore agent --program {BIN}/mooring-agent --log /run/agent.log --volumes {}",
+            case.volumes
+        ))?;
+        restored.ours = number(&began, "ms")?;
+        let log = self.sh("grep -E 'exports were made|ready|WARN|ERROR' /run/agent.log || true")?;
+        writeln!(self.text, "  agent, from its start            {:>8} ms", restored.ours)?;
+        for line in log.lines().take(8) {
+            writeln!(self.text, "    {line}")?;
+        }
+        // One export is no bulk work, and after the bulk work of many grace periods are as they were.
+        wait_for("grace periods to be normal again", Duration::from_mins(1), || {
+            let switch = self.sh("cat /sys/kernel/rcu_expedited")?;
+            Ok((switch.trim() == "0").then_some(()))
+        })?;
+        self.restored.push((case, restored));
+        number(&began, "pid")
+    }
+
+    fn stop_agent(&self, pid: u64) -> Result<()> {
+        self.sh(&format!("kill {pid}; while kill -0 {pid} 2>/dev/null; do sleep 0.1; done"))?;
+        self.clear()
+    }
+
+    fn grants(&mut self, case: Case) -> Result<()> {
+        let (from, to) = (case.volumes, case.volumes + self.rounds);
+        wait_for("the agent to answer", Duration::from_mins(1), || {
+            Ok(self.site.mooring(&["agent", "show"])?.status.success().then_some(()))
+        })?;
+        let ours = self.json(&format!("mooring-load --grant {from} {to}"))?;
+        let floor = self.json(&format!(
+            "mooring-floor --portal 10.10.0.10:3261 --fsync-in /srv/mooring/state {}",
+            self.spare("floor")
+        ))?;
+        // One save takes a minute with thousands.
+        let saves = if case.volumes <= 1000 { 2 } else { 0 };
+        let out = self.sh(&format!("python3 /run/rtslib.py {saves} {} 2>/dev/null", self.spare("rtslib")))?;
+        let rtslib: Value = serde_json::from_str(out.trim()).with_context(|| out.clone())?;
+        writeln!(self.text, "grants with {} volumes present: p50 (p95), us", case.volumes)?;
+        let both = |value: &Value, name: &str| -> Result<String> {
+            let figure = figure(value, name)?;
+            Ok(format!("{} ({})", number(figure, "p50_us")?, number(figure, "p95_us")?))
+        };
+        for name in ["first grant", "further grant", "revoke"] {
+            writeln!(
+                self.text,
+                "  {name:<14} agent {:>18}   floor {:>16}   rtslib {:>18}",
+                both(&ours, name)?,
+                both(&floor, name)?,
+                both(&rtslib, name)?
+            )?;
+        }
+        writeln!(
+            self.text,
+            "  of a further grant until it is durable: {}; one fsync: {}; rtslib's save, which makes its changes durable: {}",
+            both(&ours, "durable")?,
+            both(&floor, "fsync")?,
+            if saves > 0 { both(&rtslib, "save")? } else { "not run".to_owned() }
+        )?;
+        let p50 = |value: &Value, name: &str| number(figure(value, name)?, "p50_us");
+        let pair =
+            |value: &Value| Ok::<_, anyhow::Error>([p50(value, "further grant")?, p50(value, "revoke")?]);
+        let mut bare = pair(&floor)?;
+        // The agent's changes are durable: the floor of that is one sync more.
+        let sync = p50(&floor, "fsync")?;
+        for bare in &mut bare {
+            *bare = *bare * 2 + sync;
+        }
+        self.grants.push((case.volumes, pair(&ours)?, bare));
+        Ok(())
+    }
+
+    fn used(&self, pid: u64) -> Result<Use> {
+        let text = self.sh(&format!("cat /proc/{pid}/stat; grep VmRSS /proc/{pid}/status"))?;
+        // After the name in brackets: state is the first word, utime the twelfth.
+        let words: Vec<_> = text.rsplit_once(") ").context("a stat line")?.1.split_whitespace().collect();
+        let at = |index: usize| -> Result<u64> { Ok(words.get(index).context("a field of stat")?.parse()?) };
+        let resident = words.iter().position(|word| *word == "VmRSS:").context("VmRSS")?;
+        Ok(Use {
+            own_ticks: at(11)? + at(12)?,
+            children_ticks: at(13)? + at(14)?,
+            resident_kib: at(resident + 1)?,
+        })
+    }
+
+    fn idle(&mut self, case: Case, pid: u64) -> Result<()> {
+        // What the start has left to do is done.
+        std::thread::sleep(Duration::from_secs(10));
+        let before = self.used(pid)?;
+        std::thread::sleep(IDLE);
+        let after = self.used(pid)?;
+        // A tick is 10 ms, and IDLE a minute: ticks / 60 are percent.
+        let percent = |ticks: u64| Duration::from_millis(ticks * 10).div_duration_f64(IDLE) * 100.0;
+        let own = percent(after.own_ticks - before.own_ticks);
+        let lvm = percent(after.children_ticks - before.children_ticks);
+        let mib = Duration::from_secs(after.resident_kib).div_duration_f64(Duration::from_secs(1024));
+        let verdict = |met: bool| if met { "met" } else { "not met" };
+        writeln!(
+            self.text,
+            "idle with {} volumes x {} for {} s: resident {mib:.1} MiB (40 MB: {}); of one processor {own:.2} % (0.5 %: {}), \
+             its LVM commands {lvm:.2} %",
+            case.volumes,
+            case.hosts,
+            IDLE.as_secs(),
+            verdict(after.resident_kib <= 39_062),
+            verdict(own <= 0.5)
+        )?;
+        Ok(())
+    }
+
+    fn bars(&self) -> Result<String> {
+        let verdict = |met: bool| if met { "met" } else { "NOT met" };
+        let ratio =
+            |a: u64, b: u64| Duration::from_millis(a).div_duration_f64(Duration::from_millis(b.max(1)));
+        let mut text = String::from("bars\n");
+        for (volumes, ours, allowed) in &self.grants {
+            for (name, index) in [("further grant", 0), ("revoke", 1)] {
+                let met = ours[index] <= allowed[index];
+                writeln!(
+                    text,
+                    "  {name}, {volumes} volumes: {} us, 2 x floor + one sync {} us: {}",
+                    ours[index],
+                    allowed[index],
+                    verdict(met)
+                )?;
+            }
+        }
+        if let (Some((few, first, _)), Some((many, last, _))) = (self.grants.first(), self.grants.last())
+            && few != many
+        {
+            writeln!(
+                text,
+                "  flat: a further grant with {many} volumes takes {:.2} times what it takes with {few}, a revoke {:.2} times",
+                ratio(last[0], first[0]),
+                ratio(last[1], first[1])
+            )?;
+        }
+        for (case, Restored { ours, floor, targetctl }) in &self.restored {
+            let Case { volumes, hosts, .. } = case;
+            let over = ratio(*ours, *floor);
+            writeln!(
+                text,
+                "  restore of {volumes} x {hosts}: {over:.2} times the best floor (1.5): {}",
+                verdict(over <= 1.5)
+            )?;
+            if let Some(targetctl) = targetctl {
+                let (faster, bar) = (ratio(*targetctl, *ours), if *volumes >= 500 { 50.0 } else { 15.0 });
+                writeln!(
+                    text,
+                    "  restore of {volumes} x {hosts}: {faster:.1} times faster than targetctl ({bar}): {}",
+                    verdict(faster >= bar)
+                )?;
+            }
+        }
+        Ok(text)
+    }
+}
