@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::pulse::Lives;
+use super::reservations::Held;
 use crate::turn::Turns;
 use crate::volumes::{VolumesView, Work};
 
@@ -134,6 +135,8 @@ pub(crate) struct State {
     pub(crate) wiped_before: Option<(Work, String, u64)>,
     pub(crate) volume_end: End<VolumeReport>,
     pub(crate) export_end: End<ExportReport>,
+    /// Its persistent reservations.
+    pub(super) held: Held,
     pub(crate) open_receipts: Vec<OpenReceipt>,
     /// The receipts of the export's newest generation, as the store has them, newest first: an answer need not read them.
     pub(crate) receipts: Option<(Generation, Vec<Receipt>)>,

@@ -19,6 +19,7 @@ mod metrics;
 mod portals;
 mod process;
 mod receipts;
+mod reservations;
 mod rig;
 mod secrets;
 mod sessions;
