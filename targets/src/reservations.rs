@@ -9,7 +9,7 @@
 //! kernel's file still has it); a line that the kernel takes for something else.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use mooring_host::{Tree, TreePath};
 use mooring_model::{ExportNames, Initiator, Registration, ReservationHolder, ReservationType, Reservations};
@@ -88,7 +88,7 @@ pub fn format_kept(kept: &[Kept]) -> String {
     let mut text = String::new();
     for one in kept {
         let lost = if one.lost { ",lost=1" } else { "" };
-        text.push_str(&format!("{one}{lost}\n"));
+        let _ = writeln!(text, "{one}{lost}");
     }
     text
 }

@@ -40,14 +40,14 @@ struct Wishes {
 }
 
 /// Where the export half of a pass has ended.
-struct ExportEnd {
+pub(super) struct ExportEnd {
     report: Option<ExportReport>,
     /// Nothing is left to do.
-    done: bool,
+    pub(super) done: bool,
     /// Something failed that may succeed later by itself.
     retry: bool,
     /// Nothing of the export is in the kernel.
-    gone: bool,
+    pub(super) gone: bool,
     /// The export is not in the kernel, and its LV is not known to be ready.
     waits: bool,
     problems: Vec<Problem>,
@@ -126,7 +126,8 @@ impl Engine {
     /// Takes note of where the export half has ended, and tells those who wait for it.
     fn end_export(&self, cell: &Arc<Cell>, wishes: &Wishes, end: ExportEnd) {
         let held = cell.state().held.said();
-        self.note_reservations(cell, wishes.export.as_ref(), end.done);
+        let doomed = is_doomed(wishes.volume.as_ref());
+        self.note_reservations(cell, wishes.export.as_ref().filter(|_| !doomed || end.gone), &end, doomed);
         let mut state = cell.state();
         if !end.problems.is_empty() {
             // Whatever went wrong, the LV is looked at again before the next try.
@@ -391,7 +392,7 @@ impl Engine {
             return Made { view: Some(view), left: Ok(plan) };
         }
         if view.iscsi.backstore.is_none() {
-            self.backstore_is_made(cell);
+            cell.state().held.starts_anew();
         }
         let mut watch = Watch { engine: self, cell, generation };
         let applied = mooring_targets::apply(&plan, &*self.shared.machine.target, &mut watch);

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mooring_model::{
-    Chain, Cure, ExportNames, ExportReport, ExportSpec, Initiator, Problem, Reservations, VolumeId,
+    Chain, Cure, ExportNames, ExportReport, ExportSpec, Initiator, Problem, Registration, Reservations,
+    VolumeId,
 };
 use mooring_targets::reservations::{self, Before, Kept};
 use nix::errno::Errno;
@@ -21,6 +22,7 @@ use tokio::sync::mpsc;
 
 use super::Engine;
 use super::cell::{Cell, State, Wish};
+use super::pass::ExportEnd;
 
 /// How long a watch that ended, or could not be made, is left alone.
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
@@ -39,8 +41,17 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(super) fn of(kept: Vec<Kept>) -> Self {
+    /// A backstore is about to be made: what the kernel counts starts anew.
+    pub(super) fn starts_anew(&mut self) {
+        self.generation = None;
+    }
+
+    fn of(kept: Vec<Kept>) -> Self {
         Self { kept, ..Self::default() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.kept.is_empty() && self.seen.is_none()
     }
 
     /// What reports say of it.
@@ -107,34 +118,65 @@ impl Engine {
         Ok(machine.root.join(folder.strip_prefix("/").unwrap_or(&folder)))
     }
 
-    /// Looks at the reservations of an export after a pass, and keeps what is to be kept. `in_force`: everybody who is granted is
-    /// mapped.
-    pub(super) fn note_reservations(&self, cell: &Cell, wish: Option<&Wish<ExportSpec>>, in_force: bool) {
+    /// Looks at the reservations of an export after a pass, and keeps what is to be kept. Of a `doomed` volume nothing is.
+    pub(super) fn note_reservations(
+        &self,
+        cell: &Cell,
+        wish: Option<&Wish<ExportSpec>>,
+        end: &ExportEnd,
+        doomed: bool,
+    ) {
         // Without any wish, nothing is concluded.
         let Some(wish) = wish else { return };
         let before = cell.state().held.clone();
-        let Some(spec) = wish.spec() else {
-            // A tombstone: nobody has a grant any more.
+        let Some(spec) = wish.spec().filter(|_| !doomed) else {
+            // Nobody has a grant any more.
+            if end.gone {
+                self.remove_file(cell.id);
+            }
             self.keep_reservations(cell, Held { seen: None, generation: None, ..before }, Vec::new());
             return;
         };
         let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
         let Some((mut seen, file)) = self.see_reservations(&names, &before) else { return };
         let at = Before { kept: &before.kept, generation: before.generation };
-        let kept = reservations::keep(at, &seen, &file, granted(spec), in_force);
+        let kept =
+            reservations::keep(at, &seen, file.as_deref().unwrap_or_default(), granted(spec), end.done);
+        let is_kept = |live: &Registration| kept.iter().any(|kept| kept.registration == *live);
+        let unread = file.is_none() && !seen.registrations.iter().all(is_kept);
         seen.lost = kept.iter().filter(|kept| kept.lost).map(|kept| kept.registration.clone()).collect();
-        for lost in
-            seen.lost.iter().filter(|lost| !before.seen.as_ref().is_some_and(|seen| seen.lost.contains(lost)))
-        {
-            tracing::error!(volume = %cell.id, initiator = %lost.initiator, "a persistent reservation was kept, and the kernel has lost it");
+        let known = |lost| before.seen.as_ref().is_some_and(|seen| seen.lost.contains(lost));
+        for lost in seen.lost.iter().filter(|lost| !known(lost)) {
+            tracing::error!(volume = %cell.id, initiator = %lost.initiator, "the kernel has lost a registration that was kept");
         }
         let generation = Some(seen.generation);
         let seen = Some(seen).filter(|seen| !seen.is_empty());
         self.keep_reservations(cell, Held { generation, seen, ..before }, kept);
+        if unread {
+            let text = "the kernel's file of them cannot be read (the log says why): a loss of power would lose some";
+            let object = format!("persistent reservations of volume {}", cell.id);
+            cell.state().held.failed = Some(Problem { object, text: text.to_owned(), cure: Cure::Operator });
+        }
     }
 
-    /// What the kernel shows, and what its file has. `None`: there is no backstore, or no answer.
-    fn see_reservations(&self, names: &ExportNames, before: &Held) -> Option<(Reservations, Vec<Kept>)> {
+    /// The kernel leaves its file behind when the export is gone.
+    fn remove_file(&self, volume: VolumeId) {
+        let Ok(folder) = self.reservations_folder() else { return };
+        let path = folder.join(reservations::file_name(&volume.to_string()));
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(%error, path = %path.display(), "cannot remove the kernel's file of reservations");
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+
+    /// What the kernel shows, and what its file has (`None`: it cannot be read). `None`: there is no backstore, or no answer.
+    fn see_reservations(
+        &self,
+        names: &ExportNames,
+        before: &Held,
+    ) -> Option<(Reservations, Option<Vec<Kept>>)> {
         let tree = &*self.shared.machine.target;
         let told = |error: mooring_targets::Error| {
             tracing::warn!(error = %Chain(&error), "cannot look at persistent reservations");
@@ -145,10 +187,13 @@ impl Engine {
         }
         let file = if seen.durable {
             let folder = self.reservations_folder().map_err(told).ok()?;
-            let text = std::fs::read(folder.join(reservations::file_name(&names.serial)));
-            text.map(|bytes| reservations::parse_file(&String::from_utf8_lossy(&bytes))).unwrap_or_default()
+            let path = folder.join(reservations::file_name(&names.serial));
+            let read = std::fs::read(&path).inspect_err(|error| {
+                tracing::warn!(%error, path = %path.display(), "cannot read the kernel's file of reservations");
+            });
+            read.ok().map(|bytes| reservations::parse_file(&String::from_utf8_lossy(&bytes)))
         } else {
-            Vec::new()
+            Some(Vec::new())
         };
         Some((seen, file))
     }
@@ -174,20 +219,15 @@ impl Engine {
         cell.state().held = held;
     }
 
-    /// A backstore is about to be made: what the kernel counts starts anew.
-    pub(super) fn backstore_is_made(&self, cell: &Cell) {
-        cell.state().held.generation = None;
-    }
-
     /// Follows the kernel's files, for ever.
     pub(super) async fn follow_reservations(self) {
         loop {
             let engine = self.clone();
             let folder = self.blocking(move || engine.reservations_folder().ok()).await.flatten();
             if let Some(mut changes) = folder.as_deref().and_then(watch) {
-                // What changed before the watch stood.
+                // What changed before the watch stood. A first registration in that moment is found by the next resync.
                 for cell in self.cells() {
-                    if cell.state().export.is_some() {
+                    if !cell.state().held.is_empty() {
                         self.wake(&cell);
                     }
                 }

@@ -135,6 +135,8 @@ fn the_whole_export_gone_takes_all_away() {
     agent.make(put_export(&v, 3, &ALL));
     eventually("the export", || node.reach(&v).len() == 3);
     assert_eq!(said(&agent, &v), "");
+    let file = |v: &str| node.dir.path().join(format!("root/var/target/pr/aptpl_{v}"));
+    assert!(!file(&v).exists(), "the kernel leaves its file behind");
     drop(agent);
     assert_eq!(Store::open(&node.config.state_dir).unwrap().reservations().unwrap(), []);
 }
@@ -173,6 +175,28 @@ fn what_the_kernel_loses_is_a_problem_until_it_is_registered_anew() {
     agent.make(put_export(&v, 2, &[]));
     until(&agent, &v, "");
     assert_eq!(agent.get(&v).unwrap().export.unwrap().problems, []);
+}
+
+/// The folder went away under the agent, and came back without the file.
+#[test]
+fn what_cannot_be_kept_is_a_problem() {
+    let node = Node::with("resync_seconds = 1");
+    let (agent, v, sessions) = reserved(&node, true);
+    until(&agent, &v, HELD);
+    agent.crash();
+    let pr = node.dir.path().join("root/var/target/pr");
+    register(&node, sessions[2], 0xc, true);
+    std::fs::remove_dir_all(&pr).unwrap();
+    let agent = node.start();
+    until(&agent, &v, "host1 5: host1=a host2=b host3=c");
+    let problems = || agent.get(&v).unwrap().export.unwrap().problems;
+    eventually("the problem", || problems().iter().any(|problem| problem.text.contains("cannot be read")));
+    // The next command writes the file anew.
+    node.fake
+        .persistent_reserve(sessions[2], 1, PrOut::Register { key: 0xc, new: 0xd, durable: true })
+        .unwrap();
+    until(&agent, &v, "host1 5: host1=a host2=b host3=d");
+    eventually("no problem", || problems().is_empty());
 }
 
 /// Killed at every step of the restart: each registration comes back once.
