@@ -162,6 +162,11 @@ impl State {
         began.is_some_and(|began| began.elapsed() >= BLOCKED_AFTER)
     }
 
+    /// Whether no pass is at work on the export: none runs, or the one that runs has done its export.
+    pub(crate) fn is_export_still(&self) -> bool {
+        !self.running || self.export_end.pass == self.passes
+    }
+
     /// A receipt has been written down as proven.
     pub(crate) fn receipt_is_proven(&mut self, row: i64, receipt: &Receipt) {
         self.open_receipts.retain(|open| open.row != row);
