@@ -386,6 +386,29 @@ impl From<&model::ExportReport> for v1::ExportReport {
             stuck: report.stuck.as_ref().map(Into::into),
             fc: report.fc.iter().map(Into::into).collect(),
             looked_us: report.looked.map_or(0, micros),
+            reservations: report.reservations.as_ref().map(Into::into),
+        }
+    }
+}
+
+impl From<&model::Reservations> for v1::Reservations {
+    fn from(seen: &model::Reservations) -> Self {
+        let registration = |one: &model::Registration| v1::Registration {
+            initiator: one.initiator.to_string(),
+            isid: one.isid.clone().unwrap_or_default(),
+            key: one.key,
+        };
+        Self {
+            generation: seen.generation,
+            registrations: seen.registrations.iter().map(registration).collect(),
+            truncated: seen.truncated,
+            holder: seen.holder.as_ref().map(|holder| v1::ReservationHolder {
+                initiator: holder.initiator.to_string(),
+                isid: holder.isid.clone().unwrap_or_default(),
+                r#type: holder.kind.map_or(0, |kind| kind.code().into()),
+            }),
+            durable: seen.durable,
+            lost: seen.lost.iter().map(registration).collect(),
         }
     }
 }

@@ -19,11 +19,13 @@ use crate::controller::url::ControllerUrl;
 use crate::select::{VolumeName, VolumeRef};
 
 mod hosts;
+mod receipts;
 mod sessions;
 mod site;
 mod snapshots;
 
 pub(crate) use hosts::{HostCommand, PoolCommand};
+pub(crate) use receipts::ReceiptCommand;
 pub(crate) use sessions::{SessionCommand, SessionListArgs};
 pub(crate) use site::{
     QuotaCommand, QuotaSetArgs, ResetStatusArgs, RetypeArgs, TypeAccessArgs, TypeCommand, TypeSetArgs,
@@ -326,6 +328,12 @@ Holds until the next event of its attachments. Attachments are never taken away 
 Examples:
   mooring volume reset-status data error")]
     ResetStatus(ResetStatusArgs),
+    /// Show who has reserved a volume: SCSI-3 persistent reservations, as the storage node's kernel has them
+    #[command(after_help = "\
+Examples:
+  mooring volume reservations data
+  mooring volume reservations data --json | jq -r .holder.initiator")]
+    Reservations(VolumeArg),
     /// Set the flags of a volume (controller)
     #[command(after_help = "\
 Examples:
@@ -406,27 +414,6 @@ Examples:
   mooring attachment mode b0c1d2e3-0001-4002-8003-0000000000aa ro
   mooring attachment mode b0c1d2e3-0001-4002-8003-0000000000aa rw --timeout 60")]
     Mode(AttachmentModeArgs),
-}
-
-/// Records of detaches.
-#[derive(Debug, Subcommand)]
-pub enum ReceiptCommand {
-    /// List the detaches of one volume, or all; the newest first
-    #[command(after_help = "\
-A volume that is gone is named by its id.
-
-Examples:
-  mooring receipt list
-  mooring receipt list data --json | jq -r '.receipts[] | select(.forced) | .user_id'")]
-    List(ReceiptListArgs),
-    /// Show the record of one detach, with its receipt
-    #[command(after_help = "\
-The exit code is 5 while the receipt is not proven.
-
-Examples:
-  mooring receipt show b0c1d2e3-0001-4002-8003-0000000000aa
-  mooring receipt show b0c1d2e3-0001-4002-8003-0000000000aa --json | jq .receipt.proof")]
-    Show(ReceiptShowArgs),
 }
 
 /// The epoch.
@@ -533,21 +520,6 @@ pub struct DetachArgs {
     /// With --force: every attachment of that host to this volume goes, not only this one
     #[arg(long, requires = "force")]
     pub widen: bool,
-}
-
-/// `receipt list`.
-#[derive(Debug, Args)]
-pub struct ReceiptListArgs {
-    /// Of one volume only: its id, or its name where that is unique
-    pub volume: Option<VolumeRef>,
-}
-
-/// `receipt show`.
-#[derive(Debug, Args)]
-pub struct ReceiptShowArgs {
-    /// The attachment's id
-    #[arg(value_name = "ATTACHMENT")]
-    pub id: AttachmentId,
 }
 
 /// `attachment list`.

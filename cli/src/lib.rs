@@ -16,6 +16,7 @@ mod display;
 mod error;
 mod export;
 mod output;
+mod reservations;
 mod select;
 mod session;
 mod sessions;
@@ -217,6 +218,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
         VolumeCommand::List
         | VolumeCommand::Show(_)
         | VolumeCommand::Extend(_)
+        | VolumeCommand::Reservations(_)
         | VolumeCommand::Delete(_) => side::either(global)?,
     };
     match side {
@@ -228,6 +230,9 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Show(args) => print(json, &volume::show(&session, &args.volume).await?),
                 VolumeCommand::Extend(args) => print(json, &volume::extend(&session, args).await?),
                 VolumeCommand::Delete(args) => print(json, &volume::delete(&session, &args.volume).await?),
+                VolumeCommand::Reservations(args) => {
+                    print(json, &reservations::of_agent(&session, &args.volume).await?)
+                }
                 VolumeCommand::ConfirmReview(_)
                 | VolumeCommand::Retype(_)
                 | VolumeCommand::ResetStatus(_)
@@ -245,6 +250,9 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Show(args) => print(json, &volume::show(&client, &args.volume).await?),
                 VolumeCommand::Extend(args) => print(json, &volume::extend(&client, args).await?),
                 VolumeCommand::Delete(args) => print(json, &volume::delete(&client, &args.volume).await?),
+                VolumeCommand::Reservations(args) => {
+                    print(json, &reservations::of_controller(&client, &args.volume).await?)
+                }
                 VolumeCommand::Retype(args) => {
                     print(json, &controller::operate::retype(&client, args).await?)
                 }

@@ -405,3 +405,41 @@ fn a_reader_that_went_away_is_no_error() {
         assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{words:?}");
     }
 }
+
+#[test]
+fn who_has_reserved_a_volume() {
+    let rig = Rig::new();
+    assert_eq!(rig.run(&["volume", "create", "data", "--size", "1GiB"]).code, 0);
+    rig.run(&["volume", "reservations", "data"]).refused(3, &["not exported"]);
+    assert_eq!(rig.run(&grant("data", HOST1, "rw")).code, 0);
+    let nobody = rig.run(&["volume", "reservations", "data"]);
+    assert!(nobody.code == 0 && nobody.out.contains("nobody has registered"), "{nobody:?}");
+    let registration = |initiator: &str, key| v1::Registration {
+        initiator: initiator.to_owned(),
+        isid: "800123450001".to_owned(),
+        key,
+    };
+    rig.fake.state().knobs.reservations = Some(v1::Reservations {
+        generation: 4,
+        registrations: vec![registration(HOST1, u64::MAX), registration(HOST2, 0xab)],
+        truncated: true,
+        holder: Some(v1::ReservationHolder {
+            initiator: HOST1.to_owned(),
+            isid: "800123450001".to_owned(),
+            r#type: 5,
+        }),
+        durable: true,
+        lost: vec![registration(HOST2, 0xcd)],
+    });
+    let seen = rig.json(&["volume", "reservations", "data"]);
+    assert_eq!((&seen["holder"]["type"], &seen["durable"]), (&5.into(), &true.into()));
+    assert_eq!((&seen["holder"]["initiator"], &seen["generation"]), (&HOST1.into(), &4.into()));
+    assert_eq!(seen["registrations"][0]["key"], "0xffffffffffffffff");
+    assert_eq!(seen["lost"][0]["key"], "0x00000000000000cd");
+    let shown = rig.run(&["volume", "reservations", "data"]).out;
+    for words in
+        ["write exclusive, registrants only", "holder", "others", "lost by the kernel", "0x00000000000000ab"]
+    {
+        assert!(shown.contains(words), "{words:?} is not in {shown}");
+    }
+}

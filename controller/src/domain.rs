@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use mooring_model::{
-    AgentId, AttachmentId, Counters, Initiator, Iqn, Mode, Naa, Receipt, SessionReport, Source, VolumeId,
+    AgentId, AttachmentId, Counters, Initiator, Iqn, Mode, Naa, Receipt, Reservations, SessionReport, Source,
+    VolumeId,
 };
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -655,6 +656,21 @@ pub struct VolumeState {
     pub holds: u32,
     /// Why nothing is sent for it, if it is in review.
     pub review: Option<String>,
+}
+
+/// Who has registered with a volume and who has reserved it, as its storage agent said last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeReservations {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its name.
+    pub name: Option<String>,
+    /// The storage node.
+    pub storage: String,
+    /// What its kernel has.
+    pub seen: Reservations,
+    /// The hosts of the initiators that are known.
+    pub hosts: Vec<(Initiator, String)>,
 }
 
 /// The older calls for attachments, as actions on a volume. They act on the same attachments as `/attachments`.

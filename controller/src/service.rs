@@ -14,6 +14,7 @@ mod operator;
 mod pools;
 mod quotas;
 mod receipts;
+mod reservations;
 mod retype;
 mod services;
 mod sessions;

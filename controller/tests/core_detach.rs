@@ -6,6 +6,7 @@ mod support;
 
 use std::sync::Arc;
 
+use mooring_api::v1;
 use mooring_controller::domain::{AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::policy::Policies;
@@ -374,4 +375,43 @@ async fn what_a_volume_in_error_says_is_said() {
     let new = NewAttachment { connector: NewConnector::Client(connector(1)), ..reserve(id) };
     let refused = rig.service.create_attachment(&admin(), new, LONG).await;
     assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
+}
+
+/// Who holds a volume's reservation is said with his host, and once more when he is about to go.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_goes_and_holds_the_reservation_is_told_of_it() {
+    let rig = Rig::new(2).await;
+    let volume = rig.volume(true).await;
+    let one = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment;
+    let two = rig.attach(volume, "host2", Mode::ReadWrite).await.attachment;
+    let none = rig.service.reservations(&admin(), volume).await.unwrap();
+    assert!(none.seen.is_empty() && none.storage == "storage");
+    assert_eq!(rig.service.parting_words(&admin(), one.id).await.unwrap(), [""; 0]);
+    let initiator = one.initiator.as_ref().unwrap().to_string();
+    let registration =
+        v1::Registration { initiator: initiator.clone(), isid: "800123450001".to_owned(), key: 0xab };
+    rig.storage.state().knobs.reservations = Some(v1::Reservations {
+        generation: 1,
+        registrations: vec![registration],
+        holder: Some(v1::ReservationHolder { initiator: initiator.clone(), isid: String::new(), r#type: 5 }),
+        durable: true,
+        ..v1::Reservations::default()
+    });
+    let seen = rig.service.reservations(&admin(), volume).await.unwrap();
+    assert_eq!((seen.seen.registrations[0].key, seen.seen.durable), (0xab, true));
+    let holder = seen.seen.holder.unwrap().initiator;
+    assert_eq!(seen.hosts.iter().find(|(one, _)| *one == holder).unwrap().1, "host1");
+    let words = rig.service.parting_words(&admin(), one.id).await.unwrap();
+    assert!(
+        words.len() == 1 && words[0].contains(&initiator) && words[0].contains("registrants only"),
+        "{words:?}"
+    );
+    assert_eq!(rig.service.parting_words(&admin(), two.id).await.unwrap(), [""; 0]);
+    assert_eq!(rig.service.parting_words(&admin(), AttachmentId::from_u128(9)).await.unwrap(), [""; 0]);
+    // Initiators of others are for admins, and an agent that does not answer is not "nobody".
+    let user = Caller { admin: false, ..admin() };
+    assert!(matches!(rig.service.reservations(&user, volume).await, Err(Refusal::Forbidden(_))));
+    rig.storage.set_down(true);
+    rig.until_host("storage", |host| !host.up).await;
+    assert!(matches!(rig.service.reservations(&admin(), volume).await, Err(Refusal::Unavailable(_))));
 }

@@ -15,6 +15,7 @@ pub mod limit;
 mod name;
 mod plan;
 mod report;
+mod reservation;
 mod secret;
 mod size;
 mod spec;
@@ -39,6 +40,7 @@ pub use report::{
     Counters, ExportReport, GrantReport, Phase, Problem, Proof, Receipt, Revoked, SessionReport, StuckStep,
     VolumeReport,
 };
+pub use reservation::{Registration, ReservationHolder, ReservationType, Reservations};
 pub use secret::Secret;
 pub use size::{ByteSize, ParseSizeError};
 pub use spec::{

@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::{
-    AttachmentId, ByteSize, Cure, FcPortReport, Generation, Initiator, Iqn, Lun, Mode, Naa, Portal, VolumeId,
+    AttachmentId, ByteSize, Cure, FcPortReport, Generation, Initiator, Iqn, Lun, Mode, Naa, Portal,
+    Reservations, VolumeId,
 };
 
 /// Something that is not as wanted, for people and for the controller.
@@ -151,6 +152,8 @@ pub struct ExportReport {
     pub grants: Vec<GrantReport>,
     /// Its Fibre Channel ports, each with its grants; empty for an export over iSCSI alone.
     pub fc: Vec<FcPortReport>,
+    /// What its initiators have registered and reserved; `None`: nothing, or it was not read yet.
+    pub reservations: Option<Reservations>,
     /// What is not as wanted.
     pub problems: Vec<Problem>,
     /// A kernel call of this volume that has not returned.

@@ -67,6 +67,7 @@ impl<'a> Exports<'a> {
             names,
             device: &device.path,
             discards: device.discards,
+            reservations: &device.reservations,
             seen: self.seen().0,
             linked: over_iscsi.is_some() || over_fc > 0,
             initiators: over_iscsi.unwrap_or_default() + over_fc,

@@ -26,6 +26,7 @@ mod narrow;
 mod op;
 mod plan;
 mod report;
+pub mod reservations;
 mod view;
 
 pub use apply::{Observer, apply, pr_folder, prepare};

@@ -64,7 +64,7 @@ impl Known {
         else {
             return None;
         };
-        if (names, device, portals) != (old_names, old_device, old_portals) {
+        if (names, portals) != (old_names, old_portals) || !device.is_same(old_device) {
             return None;
         }
         let (new_by, old_by) = (by_initiator(grants), by_initiator(old_grants));

@@ -36,6 +36,7 @@ use mooring_model::{BlockedKind, ExportNames, Grant, Mode, Plan, Portal};
 use crate::exports::{Exports, plan_exports};
 use crate::layout::{self, TPG_ATTRIBS};
 use crate::op::{Op, Value};
+use crate::reservations::Kept;
 use crate::view::{AclView, ExportView, TpgView};
 
 /// The block device behind an export.
@@ -45,12 +46,21 @@ pub struct Device {
     pub path: PathBuf,
     /// Initiators may discard blocks of it. Said to a backstore when it is made, and never while it is exported.
     pub discards: bool,
+    /// Registrations that a backstore gets back when it is made.
+    pub reservations: Vec<Kept>,
+}
+
+impl Device {
+    /// Whether a backstore behind both is the same. What it would get back when it is made is no part of that.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.path == other.path && self.discards == other.discards
+    }
 }
 
 impl<T: Into<PathBuf>> From<T> for Device {
-    /// Without discards.
+    /// Without discards, and with nothing to put back.
     fn from(path: T) -> Self {
-        Self { path: path.into(), discards: false }
+        Self { path: path.into(), discards: false, reservations: Vec::new() }
     }
 }
 

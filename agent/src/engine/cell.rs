@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::pulse::Lives;
+use super::reservations::Held;
 use crate::turn::Turns;
 use crate::volumes::{VolumesView, Work};
 
@@ -134,6 +135,8 @@ pub(crate) struct State {
     pub(crate) wiped_before: Option<(Work, String, u64)>,
     pub(crate) volume_end: End<VolumeReport>,
     pub(crate) export_end: End<ExportReport>,
+    /// Its persistent reservations.
+    pub(super) held: Held,
     pub(crate) open_receipts: Vec<OpenReceipt>,
     /// The receipts of the export's newest generation, as the store has them, newest first: an answer need not read them.
     pub(crate) receipts: Option<(Generation, Vec<Receipt>)>,
@@ -161,6 +164,11 @@ impl State {
         let step = self.at_work.as_ref().filter(|_| self.wiped.is_none()).map(|at_work| at_work.began);
         let began = step.into_iter().chain(self.looks.first().copied()).min();
         began.is_some_and(|began| began.elapsed() >= BLOCKED_AFTER)
+    }
+
+    /// Whether no pass is at work on the export: none runs, or the one that runs has done its export.
+    pub(crate) fn is_export_still(&self) -> bool {
+        !self.running || self.export_end.pass == self.passes
     }
 
     /// A receipt has been written down as proven.

@@ -20,6 +20,7 @@ mod narrow;
 mod pass;
 mod pulse;
 mod refusal;
+mod reservations;
 mod status;
 mod strays;
 mod sweep;
@@ -315,6 +316,7 @@ impl Engine {
             state.former.insert(place);
             state.kept_places.insert(place);
         }
+        self.load_reservations()?;
         for (row, receipt) in self.shared.store.unproven_receipts()? {
             self.cell(receipt.volume).state().open_receipts.push(OpenReceipt { row, receipt });
         }
@@ -334,6 +336,7 @@ impl Engine {
                 "the first look at the volume groups does not come to an end; going on without it"
             );
         }
+        tokio::spawn(self.clone().follow_reservations());
         let engine = self.clone();
         tokio::spawn(async move {
             let mut tick = tokio::time::interval(Duration::from_secs(1));

@@ -21,10 +21,8 @@ use crate::volumes::{self, VolumeOp, VolumesView, Work};
 
 /// Makes ready what all exports need: the fabric's folder, and the folder where the kernel keeps reservations.
 pub(super) fn prepare(engine: &Engine) -> Result<(), mooring_targets::Error> {
-    let machine = &engine.shared.machine;
-    mooring_targets::prepare(&*machine.target)?;
-    let folder = mooring_targets::pr_folder(&*machine.target)?;
-    let folder = machine.root.join(folder.strip_prefix("/").unwrap_or(&folder));
+    mooring_targets::prepare(&*engine.shared.machine.target)?;
+    let folder = engine.reservations_folder()?;
     // Without it every PERSISTENT RESERVE OUT answers "not ready" although it has taken effect (lio.md, f).
     if let Err(error) = std::fs::create_dir_all(&folder) {
         tracing::error!(%error, folder = %folder.display(), "cannot make the folder for persistent reservations");
@@ -42,14 +40,14 @@ struct Wishes {
 }
 
 /// Where the export half of a pass has ended.
-struct ExportEnd {
+pub(super) struct ExportEnd {
     report: Option<ExportReport>,
     /// Nothing is left to do.
-    done: bool,
+    pub(super) done: bool,
     /// Something failed that may succeed later by itself.
     retry: bool,
     /// Nothing of the export is in the kernel.
-    gone: bool,
+    pub(super) gone: bool,
     /// The export is not in the kernel, and its LV is not known to be ready.
     waits: bool,
     problems: Vec<Problem>,
@@ -146,12 +144,15 @@ impl Engine {
 
     /// Takes note of where the export half has ended, and tells those who wait for it.
     fn end_export(&self, cell: &Arc<Cell>, wishes: &Wishes, end: ExportEnd) {
+        let held = cell.state().held.said();
+        let doomed = is_doomed(wishes.volume.as_ref());
+        self.note_reservations(cell, wishes.export.as_ref().filter(|_| !doomed || end.gone), &end, doomed);
         let mut state = cell.state();
         if !end.problems.is_empty() {
             // Whatever went wrong, the LV is looked at again before the next try.
             state.ready = None;
         }
-        if end.report != state.export_end.report
+        if (end.report != state.export_end.report || held != state.held.said())
             && let Some(mut report) = end.report.clone()
         {
             state.fill_lives(&mut report);
@@ -304,7 +305,10 @@ impl Engine {
                 let group = volume.and_then(Wish::spec)?.group.clone();
                 let names = spec.identity.names(cell.id, prefix);
                 let portals = self.portals_of(spec).to_vec();
-                let device = self.backing_device(&group, volumes::device_path(group.as_str(), &names.lv));
+                let device = Device {
+                    reservations: cell.state().put_back(spec),
+                    ..self.backing_device(&group, volumes::device_path(group.as_str(), &names.lv))
+                };
                 Some(Wanted::Present { names, device, portals, grants: spec.grants.clone() })
             }
         }
@@ -319,7 +323,7 @@ impl Engine {
                 tracing::debug!(%error, "no discards are passed through");
                 false
             });
-        Device { path, discards }
+        Device { discards, ..Device::from(path) }
     }
 
     /// Makes the export true. With `usable` the LV is known to be ready; without it only what the kernel serves already is
@@ -409,6 +413,9 @@ impl Engine {
         let plan = wanted.plan(&view);
         if plan.steps.is_empty() {
             return Made { view: Some(view), left: Ok(plan) };
+        }
+        if view.iscsi.backstore.is_none() {
+            cell.state().held.starts_anew();
         }
         let mut watch = Watch { engine: self, cell, generation };
         let applied = mooring_targets::apply(&plan, &*self.shared.machine.target, &mut watch);
@@ -567,6 +574,7 @@ pub(super) fn export_report(
         in_force,
         grants,
         fc,
+        reservations: None,
         problems: all,
         stuck: None,
         looked: None,

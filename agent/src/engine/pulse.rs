@@ -222,7 +222,7 @@ impl Engine {
     pub(super) fn read_lives(&self, cell: &Cell, wanted: &Wanteds) -> Result<Lives, Error> {
         let (before, passes, quiet) = {
             let state = cell.state();
-            (state.lives.clone(), state.passes, !state.running)
+            (state.lives.clone(), state.passes, state.is_export_still())
         };
         let tree = &*self.shared.machine.target;
         let none = BTreeMap::new();

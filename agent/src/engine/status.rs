@@ -101,11 +101,12 @@ impl State {
         report
     }
 
-    /// What the last look at them said of sessions and counters.
+    /// What the last look at them said of sessions and counters, and of reservations.
     pub(super) fn fill_lives(&self, report: &mut ExportReport) {
         if let Some(lives) = &self.lives {
             lives.fill(report);
         }
+        self.held.fill(report);
     }
 
     /// The export as the last pass left it, with what was live at the last look, and the call that is stuck now.
@@ -165,6 +166,7 @@ impl Engine {
         facts.problems.extend(self.portal_problems(&wanted.iscsi));
         let mut report = pass::export_report(cell.id, generation, facts, ports, &problems);
         lives.fill(&mut report);
+        report.reservations = cell.state().held.said().0;
         Some(report)
     }
 

@@ -12,6 +12,7 @@ mod commit;
 mod error;
 mod places;
 mod receipt;
+mod reservations;
 mod spec;
 
 use std::collections::HashMap;
@@ -35,8 +36,12 @@ pub use spec::{Kind, StoredSpec, StoredWish};
 pub const FILE_NAME: &str = "mooring-agent.db";
 
 /// Every schema ever released, oldest first. Only ever appended to.
-const SCHEMAS: [&str; 3] =
-    [include_str!("schema/1.sql"), include_str!("schema/2.sql"), include_str!("schema/3.sql")];
+const SCHEMAS: [&str; 4] = [
+    include_str!("schema/1.sql"),
+    include_str!("schema/2.sql"),
+    include_str!("schema/3.sql"),
+    include_str!("schema/4.sql"),
+];
 
 /// The write-ahead log is checkpointed by the idle tick. Should that not come for this many pages (16 MiB, some thousand
 /// changes), SQLite does it inside of a change: one slow change is better than a log without end.

@@ -208,9 +208,11 @@ fn after_a_reboot_exports_are_restored_from_the_store_at_a_cost_that_is_linear()
     assert_eq!(cost(3), cost(50), "calls for each volume");
 }
 
-/// A look at sessions and counters, which comes by in its own time.
+/// A look at sessions and counters, which comes by in its own time, or at reservations, behind each pass.
 fn is_pulse(call: &str) -> bool {
-    call.contains("/statistics/") || (call.contains("/acls/") && call.ends_with("/info"))
+    call.contains("/statistics/")
+        || call.contains("/pr/")
+        || (call.contains("/acls/") && call.ends_with("/info"))
 }
 
 /// How often each target was looked at.

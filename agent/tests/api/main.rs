@@ -20,6 +20,7 @@ mod metrics;
 mod portals;
 mod process;
 mod receipts;
+mod reservations;
 mod rig;
 mod secrets;
 mod sessions;

@@ -81,6 +81,7 @@ impl Node {
             dir.path().display()
         );
         let fake = FakeMachine::new();
+        fake.set_root(dir.path().join("root"));
         fake.add_vg("vg0", 1024 * MIB);
         fake.set_addresses(["127.0.0.1", "10.0.0.1"].map(|ip| ip.parse().unwrap()));
         let sys = Counted::new(KernelTree::new(dir.path().join("sys")));

@@ -486,6 +486,51 @@ pub struct ExportReport {
     /// that does not say.
     #[prost(int64, tag = "11")]
     pub looked_us: i64,
+    /// What its initiators have registered and reserved (SCSI-3 persistent reservations). Not set: nothing.
+    #[prost(message, optional, tag = "20")]
+    pub reservations: ::core::option::Option<Reservations>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Reservations {
+    /// The target's counter of changes (PRGENERATION). It starts anew with the storage node.
+    #[prost(uint32, tag = "1")]
+    pub generation: u32,
+    #[prost(message, repeated, tag = "2")]
+    pub registrations: ::prost::alloc::vec::Vec<Registration>,
+    /// The kernel lists no more than a page: there may be others.
+    #[prost(bool, tag = "3")]
+    pub truncated: bool,
+    /// Who holds the reservation, if there is one.
+    #[prost(message, optional, tag = "4")]
+    pub holder: ::core::option::Option<ReservationHolder>,
+    /// They outlive a loss of power (APTPL).
+    #[prost(bool, tag = "5")]
+    pub durable: bool,
+    /// Those that were kept, and that the kernel does not have back.
+    #[prost(message, repeated, tag = "6")]
+    pub lost: ::prost::alloc::vec::Vec<Registration>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Registration {
+    /// An iSCSI name, or a Fibre Channel port as 20:00:52:54:00:14:00:0b.
+    #[prost(string, tag = "1")]
+    pub initiator: ::prost::alloc::string::String,
+    /// Initiator session id, 12 hexadecimal digits. Empty: none.
+    #[prost(string, tag = "2")]
+    pub isid: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub key: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReservationHolder {
+    #[prost(string, tag = "1")]
+    pub initiator: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub isid: ::prost::alloc::string::String,
+    /// SPC-4: 1 write exclusive, 3 exclusive access, 5 and 6 the same of registrants only, 7 and 8 of all registrants. 0: the older
+    /// RESERVE(6).
+    #[prost(uint32, tag = "3")]
+    pub r#type: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Receipt {

@@ -316,6 +316,9 @@ pub(crate) struct Detached {
     pub receipt: Option<Proof>,
     /// Why it is not done.
     pub waits_for: Option<String>,
+    /// What the host had of the volume and has lost with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// The receipt is shown in full.
     #[serde(skip)]
     pub full: bool,

@@ -221,7 +221,7 @@ async fn take_back(
         _ = interrupts.recv() => return left_alone(id),
     };
     match answer {
-        Ok(OneReceipt { receipt: Some(receipt) }) if receipt.proof != "proven" => {
+        Ok(OneReceipt { receipt: Some(receipt), .. }) if receipt.proof != "proven" => {
             let text = format!(
                 "attachment {id} is taken back, and {} commands may still land",
                 receipt.may_still_land

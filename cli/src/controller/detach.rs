@@ -32,11 +32,18 @@ pub(crate) async fn detach(client: &Client, args: &DetachArgs) -> Result<Reply<D
     let answer = |known, receipt: Option<Proof>, waits_for: Option<String>| {
         let done = waits_for.is_none() && receipt.as_ref().is_none_or(|proof| proof.receipt.proven);
         let attachment_id = id.clone();
-        Reply::when(done, Detached { done, attachment_id, known, receipt, waits_for, full: args.force })
+        let full = args.force;
+        Reply::when(
+            done,
+            Detached { done, attachment_id, known, receipt, waits_for, warnings: Vec::new(), full },
+        )
     };
     match client.read::<OneReceipt>(call(&id, args.force, args.widen)).await {
-        Ok(OneReceipt { receipt: None }) => Ok(answer(true, None, None)),
-        Ok(OneReceipt { receipt: Some(record) }) => Ok(answer(true, Some(Proof::of_record(record)?), None)),
+        Ok(OneReceipt { receipt, warnings }) => {
+            let proof = receipt.map(Proof::of_record).transpose()?;
+            let reply = answer(true, proof, None);
+            Ok(Reply { answer: Detached { warnings, ..reply.answer }, ..reply })
+        }
         // Ids are used once: what the controller does not know is gone.
         Err(fault) if fault.status() == Some(404) => Ok(answer(false, None, None)),
         Err(fault) if fault.status() == Some(504) => Ok(answer(true, None, Some(fault.to_string()))),

@@ -355,6 +355,9 @@ pub(crate) struct OneAttachment {
 #[derive(Debug, Deserialize)]
 pub(crate) struct OneReceipt {
     pub receipt: Option<Kept<ReceiptRecord>>,
+    /// What a detach says besides.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// `{"receipts":[…]}`

@@ -628,6 +628,7 @@ impl Display for Detached {
                 write!(f, "attachment {id} is detached: nothing of it reaches the volume any more\n{receipt}")
             }
             (Some(_), None) => write!(f, "attachment {id} is detached (receipt: proven)"),
-        }
+        }?;
+        write_lines(f, "note", &self.warnings)
     }
 }

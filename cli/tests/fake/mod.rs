@@ -34,6 +34,8 @@ pub(crate) struct Knobs {
     pub(crate) fail: Option<Status>,
     /// The agent takes calls and does not answer.
     pub(crate) silent: bool,
+    /// What is reserved of every export.
+    pub(crate) reservations: Option<v1::Reservations>,
 }
 
 #[derive(Default, Clone)]
@@ -158,6 +160,7 @@ impl State {
             stuck: None,
             fc: Vec::new(),
             looked_us: 1_790_000_002_000_000,
+            reservations: self.knobs.reservations.clone(),
         })
     }
 

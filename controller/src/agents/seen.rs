@@ -229,12 +229,36 @@ impl Kept {
 mod tests {
     use std::time::{Duration, SystemTime};
 
-    use mooring_model::{ByteSize, Counters, Cure, LUN_DEFAULT, Mode, Phase, Problem, StuckStep};
+    use mooring_model::{
+        ByteSize, Counters, Cure, LUN_DEFAULT, Mode, Phase, Problem, Registration, ReservationHolder,
+        ReservationType, Reservations, StuckStep,
+    };
 
     use super::*;
 
     fn problem() -> Problem {
         Problem { object: "o".to_owned(), text: "t".to_owned(), cure: Cure::Operator }
+    }
+
+    fn reservations() -> Reservations {
+        let registration = |key| Registration {
+            initiator: "iqn.2026-01.lab:a".parse().unwrap(),
+            isid: Some("800123450001".to_owned()),
+            key,
+        };
+        let holder = ReservationHolder {
+            initiator: "20:00:52:54:00:14:00:0b".parse().unwrap(),
+            isid: None,
+            kind: ReservationType::of_code(8),
+        };
+        Reservations {
+            generation: 3,
+            registrations: vec![registration(u64::MAX)],
+            truncated: true,
+            holder: Some(holder),
+            durable: true,
+            lost: vec![registration(7)],
+        }
     }
 
     fn volume() -> VolumeReport {
@@ -277,6 +301,7 @@ mod tests {
             in_force: true,
             grants: vec![grant(Some(Mode::ReadOnly)), grant(None)],
             fc: Vec::new(),
+            reservations: Some(reservations()),
             problems: vec![problem()],
             stuck: Some(StuckStep { step: "s".to_owned(), since: Duration::from_millis(9) }),
             looked: Some(SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_002)),

@@ -8,7 +8,8 @@ use mooring_api::v1;
 use mooring_model::{
     AttachmentPath, ByteSize, ConnectionPhase, ConnectionReport, Counters, Cure, ExportReport, FcGrantReport,
     FcPortReport, Generation, GrantReport, HostDisk, HostSession, Lun, Mode, Naa, Phase, Problem, Proof,
-    Receipt, Revoked, SessionReport, Stamp, StuckStep, VolumeReport,
+    Receipt, Registration, ReservationHolder, ReservationType, Reservations, Revoked, SessionReport, Stamp,
+    StuckStep, VolumeReport,
 };
 
 use crate::store::time_of;
@@ -137,7 +138,34 @@ pub(crate) fn export(wire: &v1::ExportReport) -> Option<ExportReport> {
         stuck: wire.stuck.as_ref().map(stuck),
         fc: wire.fc.iter().filter_map(fc_port).collect(),
         looked: moment(wire.looked_us),
+        reservations: wire.reservations.as_ref().map(reservations),
     })
+}
+
+fn registration(wire: &v1::Registration) -> Option<Registration> {
+    Some(Registration {
+        initiator: wire.initiator.parse().ok()?,
+        isid: Some(wire.isid.clone()).filter(|isid| !isid.is_empty()),
+        key: wire.key,
+    })
+}
+
+fn reservations(wire: &v1::Reservations) -> Reservations {
+    let holder = |holder: &v1::ReservationHolder| {
+        Some(ReservationHolder {
+            initiator: holder.initiator.parse().ok()?,
+            isid: Some(holder.isid.clone()).filter(|isid| !isid.is_empty()),
+            kind: u8::try_from(holder.r#type).ok().and_then(ReservationType::of_code),
+        })
+    };
+    Reservations {
+        generation: wire.generation,
+        registrations: wire.registrations.iter().filter_map(registration).collect(),
+        truncated: wire.truncated,
+        holder: wire.holder.as_ref().and_then(holder),
+        durable: wire.durable,
+        lost: wire.lost.iter().filter_map(registration).collect(),
+    }
 }
 
 /// A receipt.

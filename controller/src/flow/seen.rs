@@ -92,6 +92,7 @@ mod tests {
             in_force: true,
             grants: Vec::new(),
             fc,
+            reservations: None,
             problems: Vec::new(),
             looked: None,
             stuck: None,

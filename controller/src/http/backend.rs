@@ -14,7 +14,7 @@ use crate::domain::{
     AttachAction, Attachment, AttachmentLive, AttachmentReceipt, Caller, DetachRecord, Host, HostChange,
     HostFence, HostUsage, Message, MetadataChange, NewAttachment, NewSnapshot, NewVolume, Placement,
     PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeName,
-    VolumeState, VolumeType, VolumesSummary, Zone,
+    VolumeReservations, VolumeState, VolumeType, VolumesSummary, Zone,
 };
 use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
@@ -148,6 +148,10 @@ backend! {
         -> Vec<DetachRecord>;
     /// A volume with what only Mooring's own API says of it.
     fn volume_state(&self, caller: &Caller, id: VolumeId) -> VolumeState;
+    /// Who has reserved a volume.
+    fn reservations(&self, caller: &Caller, id: VolumeId) -> VolumeReservations;
+    /// What is worth saying of an attachment that is about to go.
+    fn parting_words(&self, caller: &Caller, id: AttachmentId) -> Vec<String>;
     /// What is live of one attachment.
     fn live(&self, caller: &Caller, id: AttachmentId, newer_than: Option<u64>, wait: Wait) -> AttachmentLive;
     /// Changes an attachment's mode where it is.

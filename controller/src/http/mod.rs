@@ -26,6 +26,7 @@ mod openapi;
 mod pools;
 mod query;
 mod quotas;
+mod reservations;
 mod routes;
 mod schema;
 mod serve;

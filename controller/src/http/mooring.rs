@@ -40,6 +40,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/attachments/{id}/receipt", routing::get(show_receipt::<B>))
         .route("/receipts", routing::get(list_receipts::<B>))
         .route("/volumes/{id}", routing::get(show_volume::<B>))
+        .route("/volumes/{id}/reservations", routing::get(show_reservations::<B>))
         .route("/volumes/{id}/confirm-review", routing::post(confirm_review::<B>))
         .route("/epoch", routing::post(raise_epoch::<B>))
 }
@@ -115,6 +116,8 @@ async fn delete<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<Stri
     };
     let wait = wait(&ctx, app.agents_wait())?;
     let id = attachment_id(&id)?;
+    // No detach fails for what could not be said of it.
+    let warnings = app.backend().parting_words(&ctx.caller, id).await.unwrap_or_default();
     let detached = match app.backend().detach(&ctx.caller, id, way, wait).await {
         Ok((detached, _)) => detached,
         // Gone: by an earlier request whose answer was lost, perhaps. Its receipt is the answer to this one, too.
@@ -123,7 +126,7 @@ async fn delete<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<Stri
         }
         Err(refusal) => return Err(refusal.into()),
     };
-    Ok(Json(json!({ "receipt": receipt(&detached) })))
+    Ok(Json(json!({ "receipt": receipt(&detached), "warnings": warnings })))
 }
 
 async fn show_receipt<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
@@ -177,6 +180,11 @@ fn volume(state: &VolumeState) -> Value {
         "reserved": reserved,
         "announced_detaches": holds,
     })
+}
+
+async fn show_reservations<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
+    let found = app.backend().reservations(&ctx.caller, volume_id(&id)?).await?;
+    Ok(Json(json!({ "reservations": super::reservations::view(&found) })))
 }
 
 // The bodies of these two say nothing (`{}`), but a web page cannot send JSON here without asking first.

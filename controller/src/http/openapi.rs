@@ -309,7 +309,7 @@ static BLOCK_STORAGE: [Operation; 97] = [
 ];
 
 /// Mooring's own API.
-static OWN: [Operation; 21] = [
+static OWN: [Operation; 22] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
     op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
@@ -369,6 +369,9 @@ static OWN: [Operation; 21] = [
         .queries(&[("volume", TEXT), ("attachment", TEXT), ("limit", NUMBER)])
         .gives("Receipts"),
     op("GET", "/volumes/{id}", "showState", "What only this API says of a volume").gives("ShownState"),
+    op("GET", "/volumes/{id}/reservations", "showReservations", "Who has reserved a volume (SCSI-3)")
+        .admin()
+        .gives("Reservations"),
     op(
         "POST",
         "/volumes/{id}/confirm-review",

@@ -11,8 +11,8 @@ use mooring_controller::domain::{
     AttachAction, AttachStatus, Attached, Attachment, AttachmentLive, AttachmentReceipt, AttachmentStatus,
     Caller, DetachRecord, FencePart, Hints, Host, HostChange, HostFence, HostPool, HostUsage, Message,
     MetadataChange, NewAttachment, NewConnector, NewSnapshot, NewVolume, NexusLive, Placement, PoolFilter,
-    PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeName, VolumeState,
-    VolumeStatus, VolumeType, VolumesSummary, Zone,
+    PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeName, VolumeReservations,
+    VolumeState, VolumeStatus, VolumeType, VolumesSummary, Zone,
 };
 use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
@@ -568,6 +568,17 @@ impl Backend for Fake {
                 && attachment.is_none_or(|attachment| attachment == record.attachment)
         };
         Ok(state.records.iter().filter(meant).take(limit as usize).cloned().collect())
+    }
+
+    async fn reservations(&self, caller: &Caller, id: VolumeId) -> Result<VolumeReservations, Refusal> {
+        let state = self.ask(caller)?;
+        let index = state.volume_index(caller, id)?;
+        Ok(state.reservations(index))
+    }
+
+    async fn parting_words(&self, caller: &Caller, id: AttachmentId) -> Result<Vec<String>, Refusal> {
+        let state = self.ask(caller)?;
+        Ok(vec![format!("{id} holds it, one of {}", state.attachments.len())])
     }
 
     async fn volume_state(&self, caller: &Caller, id: VolumeId) -> Result<VolumeState, Refusal> {

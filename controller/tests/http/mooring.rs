@@ -203,6 +203,34 @@ async fn wrong_requests() {
 }
 
 #[tokio::test]
+async fn who_has_reserved_a_volume() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let path = format!("/mooring/v1/volumes/{volume}/reservations");
+    let answer = api.call("GET", &path).send().await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let seen = &answer.body["reservations"];
+    assert_eq!((&seen["volume_id"], &seen["storage_host"]), (&json!(volume), &json!("storage1")));
+    let holder = json!({
+        "initiator": "iqn.2026-01.lab:one", "isid": "800123450001", "host": "host1", "type": 5,
+        "type_name": "write exclusive, registrants only",
+    });
+    assert_eq!((&seen["holder"], &seen["durable"], &seen["generation"]), (&holder, &json!(true), &json!(3)));
+    let registrations = &seen["registrations"];
+    assert_eq!(
+        (&registrations[0]["key"], &registrations[0]["host"]),
+        (&json!("0xffffffffffffffff"), &json!("host1"))
+    );
+    assert_eq!(
+        (&registrations[1]["key"], &registrations[1]["host"]),
+        (&json!("0x00000000000000ab"), &json!(null))
+    );
+    assert_eq!(seen["lost"][0]["key"], "0x00000000000000cd");
+    let missing = api.call("GET", &format!("/mooring/v1/volumes/{DEAD}/reservations")).send().await;
+    assert_eq!(missing.status, 404);
+}
+
+#[tokio::test]
 async fn operators_words() {
     let api = Api::new();
     let volume = api.volume("v").await;

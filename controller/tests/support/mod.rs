@@ -42,6 +42,8 @@ pub(crate) struct Knobs {
     pub(crate) gate: Option<Arc<tokio::sync::Semaphore>>,
     /// New receipts are unproven.
     pub(crate) unproven: bool,
+    /// What is reserved of every export.
+    pub(crate) reservations: Option<v1::Reservations>,
     /// It does not say when it looked at sessions: an older one.
     pub(crate) blind: bool,
     /// New volumes fail for good.
@@ -213,6 +215,7 @@ impl State {
             problems: Vec::new(),
             stuck: None,
             fc: Vec::new(),
+            reservations: self.knobs.reservations.clone(),
             // Every answer and report is a look.
             looked_us: if self.knobs.blind { 0 } else { rig::now_us() },
         })

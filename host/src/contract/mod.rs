@@ -10,6 +10,7 @@ mod compare;
 mod core;
 mod fabric;
 mod fc;
+mod reservations;
 mod script;
 
 use std::fmt::{self, Write as _};
@@ -132,7 +133,7 @@ impl Row {
 
 /// All rows.
 pub fn rows() -> Vec<Row> {
-    [core::ROWS, fabric::ROWS, acl::ROWS].concat()
+    [core::ROWS, fabric::ROWS, acl::ROWS, reservations::ROWS].concat()
 }
 
 /// Facts of lio.md, b, that a tree alone cannot show, and where they are shown instead.

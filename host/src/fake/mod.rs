@@ -24,7 +24,7 @@ use crate::LocalAddress;
 pub use self::blocks::FakeBlocks;
 pub use self::fibre::LateWrite;
 pub use self::initiator::{FakeDisk, FakeHost, FakeTarget};
-pub use self::lio::{FakeLio, naa};
+pub use self::lio::{FakeLio, PrOut, naa};
 pub use self::lvm::FakeLvm;
 pub use self::session::{Access, Answer, IO_BYTES, Identity, IoRefusal, LoginRefusal, Reach, SessionId};
 pub use self::wrap::{Counted, Faulty};

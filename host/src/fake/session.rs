@@ -56,6 +56,12 @@ pub enum IoRefusal {
     /// NOT READY, "target port in offline state": the LUN is shut (`alua_tg_pt_offline`).
     #[error("the LUN is shut")]
     Shut,
+    /// RESERVATION CONFLICT: somebody else has reserved the LUN, or the key is not the registered one.
+    #[error("reservation conflict")]
+    ReservationConflict,
+    /// NOT READY: the kernel could not write its file of reservations. The command has taken effect all the same.
+    #[error("device not ready")]
+    NotReady,
     /// The session has ended.
     #[error("the session is gone")]
     SessionGone,
@@ -330,6 +336,9 @@ impl Machine {
         };
         if self.lio.is_shut(&unit.lun) {
             return Err(IoRefusal::Shut);
+        }
+        if self.is_reserved(&session, &unit.lun, writes) {
+            return Err(IoRefusal::ReservationConflict);
         }
         let (read, written) = if writes { (0, IO_BYTES) } else { (IO_BYTES, 0) };
         self.count(&session, lun, &unit.lun, read, written);

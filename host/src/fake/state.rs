@@ -72,6 +72,8 @@ pub(super) struct Machine {
     pub(super) discarding_fails: Option<nix::errno::Errno>,
     /// Fibre Channel ports of this machine's adapters.
     pub(super) fc_ports: BTreeSet<(FabricKind, String)>,
+    /// What stands for `/`, for the files that LIO writes.
+    pub(super) root: Option<PathBuf>,
     /// Sockets that another program listens on.
     pub(super) occupied: BTreeSet<SocketAddr>,
 }

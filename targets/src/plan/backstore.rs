@@ -1,6 +1,7 @@
 //! The backstore of a volume: one, whatever the number of fabrics that show it.
 //!
-//! What must never happen: a rebuild of a backstore that is enabled; a removal while an export of the volume is wanted.
+//! What must never happen: a rebuild of a backstore that is enabled; a removal while an export of the volume is wanted; a
+//! registration that is put back twice.
 
 use std::path::Path;
 
@@ -10,6 +11,7 @@ use mooring_model::{BlockedKind, ExportNames, Plan};
 use super::{foreign, write_plain};
 use crate::layout;
 use crate::op::Op;
+use crate::reservations::{self, Kept};
 use crate::view::{BackstoreView, HbaFolder};
 
 /// Blocks of 1 MiB of a 512-byte device. dm devices report about 2 TiB, which initiators log and ignore (lio.md, a).
@@ -24,6 +26,8 @@ pub(crate) struct Backing<'a> {
     pub(crate) device: &'a Path,
     /// Initiators may discard blocks of it.
     pub(crate) discards: bool,
+    /// Registrations that it gets back when it is made.
+    pub(crate) reservations: &'a [Kept],
     pub(crate) seen: Option<&'a BackstoreView>,
     /// A LUN of ours shows the backstore under our name: then the whole export was wired by us.
     pub(crate) linked: bool,
@@ -98,8 +102,12 @@ impl Backing<'_> {
                 }
                 return;
             }
-            Some(half) if self.is_other(half) || half.readonly => {
-                let why = "made halfway for another device; nothing can be linked to it yet";
+            Some(half) if self.is_other(half) || half.readonly || !self.reservations.is_empty() => {
+                let why = if self.is_other(half) || half.readonly {
+                    "made halfway for another device; nothing can be linked to it yet"
+                } else {
+                    "made halfway; it does not show which registrations it has back, and would take one twice"
+                };
                 plan.step(Op::Rmdir { path: dir.clone() }, why);
                 plan.step(Op::Mkdir { path: dir.clone() }, "the backstore");
             }
@@ -114,6 +122,12 @@ impl Backing<'_> {
         plan.step(write_plain(dir.join("control"), &format!("udev_path={device}")), "its device");
         plan.step(write_plain(dir.join("udev_path"), &device), "the same for people and targetcli");
         plan.step(self.serial(), "its identity; cannot change once exported");
+        // Before `enable`: a backstore that is enabled has them back.
+        for kept in self.reservations {
+            let why =
+                "a registration that outlives a loss of power; comes alive when its initiator is mapped";
+            plan.step(write_plain(reservations::metadata(self.names), &kept.to_string()), why);
+        }
         plan.step(write_plain(dir.join("enable"), "1"), "opens the device");
         self.advise(plan);
     }

@@ -189,6 +189,7 @@ impl World {
             stuck: None,
             fc: Vec::new(),
             looked_us: 1_790_000_002_000_000,
+            reservations: None,
         }
     }
 

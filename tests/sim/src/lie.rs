@@ -74,6 +74,7 @@ fn report(
         stuck: None,
         fc: Vec::new(),
         looked_us: 0,
+        reservations: None,
     })
 }
 

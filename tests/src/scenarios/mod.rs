@@ -10,6 +10,7 @@ mod fc_agent;
 mod fc_main_job;
 mod lvm;
 mod portals;
+mod reservations;
 mod sessiond_killed;
 mod snapshots;
 mod stuck;
@@ -118,6 +119,11 @@ pub const ALL: &[Scenario] = &[
         name: "portals",
         shows: "portals of IPv6 and IPv4 whose addresses come and go under I/O, sessions and counters as they are seen, a host without power is missing",
         run: portals::run,
+    },
+    Scenario {
+        name: "reservations",
+        shows: "SCSI-3 persistent reservations: a fenced host stays fenced over kill -9 and a power cut, with the control that writes; libiscsi's tests as at a bare target",
+        run: reservations::run,
     },
     Scenario {
         name: "stuck-backend",

@@ -1,6 +1,7 @@
 //! What the fake knows, and how it changes.
 
 use mooring_controller::initiators::Initiators;
+use mooring_model::{Initiator, Registration, ReservationHolder, ReservationType, Reservations};
 
 use super::*;
 
@@ -96,6 +97,31 @@ fn session_of(initiator: Iqn) -> SessionReport {
 }
 
 impl State {
+    /// Two who have registered, the first of which holds the reservation; only its host is known.
+    pub(super) fn reservations(&self, index: usize) -> VolumeReservations {
+        let initiator = |name: &str| name.parse::<Initiator>().unwrap();
+        let (one, two) = (initiator("iqn.2026-01.lab:one"), initiator("iqn.2026-01.lab:two"));
+        let isid = || Some("800123450001".to_owned());
+        let registration =
+            |initiator: &Initiator, key| Registration { initiator: initiator.clone(), isid: isid(), key };
+        let holder =
+            ReservationHolder { initiator: one.clone(), isid: isid(), kind: ReservationType::of_code(5) };
+        VolumeReservations {
+            volume: self.volumes[index].id,
+            name: self.volumes[index].name.clone(),
+            storage: "storage1".to_owned(),
+            seen: Reservations {
+                generation: 3,
+                registrations: vec![registration(&one, u64::MAX), registration(&two, 0xab)],
+                truncated: false,
+                holder: Some(holder),
+                durable: true,
+                lost: vec![registration(&two, 0xcd)],
+            },
+            hosts: vec![(one, "host1".to_owned())],
+        }
+    }
+
     pub(super) fn now(&mut self) -> SystemTime {
         self.clock += 1;
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_000_000 + self.clock)

@@ -59,13 +59,17 @@ impl Lio {
             return Err(Errno::EINVAL);
         }
         mapped.links.insert(name.to_owned(), lun.clone());
-        mapped.live = Some(lun);
+        mapped.live = Some(lun.clone());
         mapped.write_protect = protect || read_only;
         mapped.counters = super::model::Counters::default();
+        self.revive(key, &lun);
         Ok(())
     }
 
     pub(super) fn unlink_mapped(&mut self, key: &MappedKey, name: &str) {
+        if let Some(lun) = self.mapped(key).and_then(|mapped| mapped.live.clone()) {
+            self.forget_registrations(&lun, Some(&key.acl.initiator));
+        }
         if let Some(mapped) = self.mapped_mut(key) {
             mapped.links.remove(name);
             mapped.live = None;

@@ -97,8 +97,9 @@ impl Machine {
                 store.serial = value.trim_ascii().to_vec();
                 Ok(())
             }
-            // Reservations are not modelled; the restore of APTPL metadata is taken as the kernel takes it.
-            ("pr", "res_aptpl_metadata") if self.lio.exports(key).is_empty() => Ok(()),
+            ("pr", "res_aptpl_metadata") if self.lio.exports(key).is_empty() => {
+                self.lio.store_mut(key).ok_or(Errno::ENOENT)?.pr.put_back(value)
+            }
             ("attrib", "emulate_tpu" | "emulate_tpws") => self.put_provisioning(key, name, value),
             ("attrib", "emulate_rest_reord") => match super::number(value)? {
                 0 => Ok(()),

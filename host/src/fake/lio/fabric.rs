@@ -50,7 +50,12 @@ impl Lio {
         if self.store(store).is_none_or(|found| found.open.is_none()) {
             return Err(Errno::ENODEV);
         }
-        self.lun_mut(key).ok_or(Errno::ENOENT)?.link = Some((name.to_owned(), store.clone()));
+        let found = self.store_mut(store).ok_or(Errno::ENOENT)?;
+        found.ports = found.ports.wrapping_add(1);
+        let rtpi = found.ports;
+        let lun = self.lun_mut(key).ok_or(Errno::ENOENT)?;
+        lun.link = Some((name.to_owned(), store.clone()));
+        lun.rtpi = rtpi;
         Ok(())
     }
 
@@ -64,6 +69,7 @@ impl Lio {
 
     /// Every initiator loses this LUN; the links stay, stale.
     pub(super) fn unmap_everywhere(&mut self, key: &LunKey) {
+        self.forget_registrations(key, None);
         let Some(tpg) = self.tpg_mut(&key.tpg) else { return };
         for mapped in tpg.acls.values_mut().flat_map(|acl| acl.mapped.values_mut()) {
             if mapped.live.as_ref() == Some(key) {

@@ -12,6 +12,7 @@ mod fc;
 mod model;
 mod path;
 mod read;
+mod reservations;
 mod tables;
 
 use std::sync::MutexGuard;
@@ -29,6 +30,7 @@ pub use self::core::naa;
 pub(super) use self::fabric::portal_address;
 pub(super) use self::fc::FabricKind;
 pub(super) use self::model::{Acl, AclKey, Counters, Lio, LunKey, TargetKey, Tpg, TpgKey};
+pub use self::reservations::PrOut;
 
 /// configfs hands at most one page less a byte to an attribute by one `write(2)`.
 const WRITE_BYTES_MAX: usize = 4095;

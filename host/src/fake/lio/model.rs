@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::fc::FabricKind;
+use super::reservations::Pr;
 use super::tables::{Attr, Newline, Shape};
 
 /// Attribute values that differ from their table's first value, by `part/name`, without the final newline.
@@ -153,6 +154,9 @@ pub(crate) struct Store {
     /// The device that it has opened, once enabled.
     pub(crate) open: Option<Opened>,
     pub(crate) serial: Vec<u8>,
+    pub(crate) pr: Pr,
+    /// LUNs that it was linked into so far: the kernel numbers them so (relative target port ids).
+    pub(crate) ports: u16,
     pub(crate) counters: Counters,
 }
 
@@ -206,6 +210,8 @@ pub(crate) struct Portal {
 pub(crate) struct Lun {
     pub(crate) values: Values,
     pub(crate) link: Option<(String, StoreKey)>,
+    /// Relative target port id, from its link on.
+    pub(crate) rtpi: u16,
     pub(crate) index: u32,
     pub(crate) counters: Counters,
 }

@@ -1,0 +1,275 @@
+//! Persistent reservations: what the kernel has of them is in the export's report, and those that shall outlive a loss of
+//! power are kept in the store. A backstore that is made gets them back before anybody can reach it.
+//!
+//! They change behind the agent's back, by commands of initiators. The kernel writes a file at each of them, which is watched;
+//! so a change is kept milliseconds after its command was answered. (The kernel does not sync its file.)
+//!
+//! What must never happen here: a registration kept that a revoke has taken away; one put back to an initiator without a grant;
+//! a volume exported without what is kept for it, and nobody told.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mooring_model::{
+    Chain, Cure, ExportNames, ExportReport, ExportSpec, Initiator, Problem, Registration, Reservations,
+    VolumeId,
+};
+use mooring_targets::reservations::{self, Before, Kept};
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
+use tokio::sync::mpsc;
+
+use super::Engine;
+use super::cell::{Cell, State, Wish};
+use super::pass::ExportEnd;
+
+/// How long a watch that ended, or could not be made, is left alone.
+const WATCH_AGAIN: Duration = Duration::from_secs(5);
+
+/// What is known of a volume's reservations.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Held {
+    /// What the store has.
+    kept: Vec<Kept>,
+    /// The kernel's counter of changes at the last look; `None`: its backstore was made, or the agent started, since.
+    generation: Option<u32>,
+    /// What the last look saw.
+    seen: Option<Reservations>,
+    /// Why the store does not have what was seen.
+    failed: Option<Problem>,
+}
+
+impl Held {
+    /// A backstore is about to be made: what the kernel counts starts anew.
+    pub(super) fn starts_anew(&mut self) {
+        self.generation = None;
+    }
+
+    fn of(kept: Vec<Kept>) -> Self {
+        Self { kept, ..Self::default() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.kept.is_empty() && self.seen.is_none()
+    }
+
+    /// What reports say of it.
+    pub(super) fn said(&self) -> (Option<Reservations>, Option<Problem>) {
+        (self.seen.clone(), self.failed.clone())
+    }
+
+    /// Says it in a report.
+    pub(super) fn fill(&self, report: &mut ExportReport) {
+        report.reservations.clone_from(&self.seen);
+        report.problems.extend(self.failed.clone());
+        report.problems.extend(self.lost_problem(report.volume));
+    }
+
+    fn lost_problem(&self, volume: VolumeId) -> Option<Problem> {
+        let lost = &self.seen.as_ref()?.lost;
+        if lost.is_empty() {
+            return None;
+        }
+        let who: BTreeSet<_> = lost.iter().map(|one| one.initiator.to_string()).collect();
+        let who: Vec<_> = who.into_iter().collect();
+        Some(Problem {
+            object: format!("persistent reservations of volume {volume}"),
+            text: format!(
+                "the kernel has lost what {} had registered, and takes nothing back while the volume is exported: register \
+                 it again there (a cluster's fence agent does: `unfence`), or detach the host",
+                who.join(", ")
+            ),
+            cure: Cure::Operator,
+        })
+    }
+}
+
+/// Who may reach a volume.
+fn granted(spec: &ExportSpec) -> impl Fn(&Initiator) -> bool {
+    |initiator| {
+        spec.grants.iter().any(|grant| *initiator == grant.initiator)
+            || spec.fc.grants.iter().any(|grant| initiator.wwpn() == Some(grant.initiator))
+    }
+}
+
+impl State {
+    /// What a backstore that is made now gets back.
+    pub(super) fn put_back(&self, spec: &ExportSpec) -> Vec<Kept> {
+        let granted = granted(spec);
+        let back = |kept: &&Kept| !kept.lost && granted(&kept.registration.initiator);
+        self.held.kept.iter().filter(back).cloned().collect()
+    }
+}
+
+impl Engine {
+    /// Reads what the store has.
+    pub(super) fn load_reservations(&self) -> Result<(), crate::store::StoreError> {
+        for (volume, kept) in self.shared.store.reservations()? {
+            self.cell(volume).state().held = Held::of(kept);
+        }
+        Ok(())
+    }
+
+    /// The folder of the kernel's files, as this process sees it.
+    pub(super) fn reservations_folder(&self) -> Result<PathBuf, mooring_targets::Error> {
+        let machine = &self.shared.machine;
+        let folder = mooring_targets::pr_folder(&*machine.target)?;
+        Ok(machine.root.join(folder.strip_prefix("/").unwrap_or(&folder)))
+    }
+
+    /// Looks at the reservations of an export after a pass, and keeps what is to be kept. Of a `doomed` volume nothing is.
+    pub(super) fn note_reservations(
+        &self,
+        cell: &Cell,
+        wish: Option<&Wish<ExportSpec>>,
+        end: &ExportEnd,
+        doomed: bool,
+    ) {
+        // Without any wish, nothing is concluded.
+        let Some(wish) = wish else { return };
+        let before = cell.state().held.clone();
+        let Some(spec) = wish.spec().filter(|_| !doomed) else {
+            // Nobody has a grant any more.
+            if end.gone {
+                self.remove_file(cell.id);
+            }
+            self.keep_reservations(cell, Held { seen: None, generation: None, ..before }, Vec::new());
+            return;
+        };
+        let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
+        let Some((mut seen, file)) = self.see_reservations(&names, &before) else { return };
+        let at = Before { kept: &before.kept, generation: before.generation };
+        let kept =
+            reservations::keep(at, &seen, file.as_deref().unwrap_or_default(), granted(spec), end.done);
+        let is_kept = |live: &Registration| kept.iter().any(|kept| kept.registration == *live);
+        let unread = file.is_none() && !seen.registrations.iter().all(is_kept);
+        seen.lost = kept.iter().filter(|kept| kept.lost).map(|kept| kept.registration.clone()).collect();
+        let known = |lost| before.seen.as_ref().is_some_and(|seen| seen.lost.contains(lost));
+        for lost in seen.lost.iter().filter(|lost| !known(lost)) {
+            tracing::error!(volume = %cell.id, initiator = %lost.initiator, "the kernel has lost a registration that was kept");
+        }
+        let generation = Some(seen.generation);
+        let seen = Some(seen).filter(|seen| !seen.is_empty());
+        self.keep_reservations(cell, Held { generation, seen, ..before }, kept);
+        if unread {
+            let text = "the kernel's file of them cannot be read (the log says why): a loss of power would lose some";
+            let object = format!("persistent reservations of volume {}", cell.id);
+            cell.state().held.failed = Some(Problem { object, text: text.to_owned(), cure: Cure::Operator });
+        }
+    }
+
+    /// The kernel leaves its file behind when the export is gone.
+    fn remove_file(&self, volume: VolumeId) {
+        let Ok(folder) = self.reservations_folder() else { return };
+        let path = folder.join(reservations::file_name(&volume.to_string()));
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(%error, path = %path.display(), "cannot remove the kernel's file of reservations");
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+
+    /// What the kernel shows, and what its file has (`None`: it cannot be read). `None`: there is no backstore, or no answer.
+    fn see_reservations(
+        &self,
+        names: &ExportNames,
+        before: &Held,
+    ) -> Option<(Reservations, Option<Vec<Kept>>)> {
+        let tree = &*self.shared.machine.target;
+        let told = |error: mooring_targets::Error| {
+            tracing::warn!(error = %Chain(&error), "cannot look at persistent reservations");
+        };
+        let mut seen = reservations::read_reservations(tree, names).map_err(told).ok()??;
+        if seen.is_empty() && !before.kept.is_empty() {
+            seen.generation = reservations::read_generation(tree, names).map_err(told).ok()??;
+        }
+        let file = if seen.durable {
+            let folder = self.reservations_folder().map_err(told).ok()?;
+            let path = folder.join(reservations::file_name(&names.serial));
+            let read = std::fs::read(&path).inspect_err(|error| {
+                tracing::warn!(%error, path = %path.display(), "cannot read the kernel's file of reservations");
+            });
+            read.ok().map(|bytes| reservations::parse_file(&String::from_utf8_lossy(&bytes)))
+        } else {
+            Some(Vec::new())
+        };
+        Some((seen, file))
+    }
+
+    /// Writes down what is to be kept, if it is not what the store has.
+    fn keep_reservations(&self, cell: &Cell, mut held: Held, kept: Vec<Kept>) {
+        held.failed = None;
+        if held.kept != kept {
+            match self.shared.store.keep_reservations(cell.id, &kept) {
+                Ok(()) => held.kept = kept,
+                Err(error) => {
+                    held.failed = Some(Problem {
+                        object: format!("persistent reservations of volume {}", cell.id),
+                        text: format!(
+                            "a loss of power would bring back what was kept before: {}",
+                            Chain(&error)
+                        ),
+                        cure: error.cure(),
+                    });
+                }
+            }
+        }
+        cell.state().held = held;
+    }
+
+    /// Follows the kernel's files, for ever.
+    pub(super) async fn follow_reservations(self) {
+        loop {
+            let engine = self.clone();
+            let folder = self.blocking(move || engine.reservations_folder().ok()).await.flatten();
+            if let Some(mut changes) = folder.as_deref().and_then(watch) {
+                // What changed before the watch stood. A first registration in that moment is found by the next resync.
+                for cell in self.cells() {
+                    if !cell.state().held.is_empty() {
+                        self.wake(&cell);
+                    }
+                }
+                while let Some(changed) = changes.recv().await {
+                    for cell in changed.into_iter().filter_map(|id| self.known_cell(id)) {
+                        self.wake(&cell);
+                    }
+                }
+            }
+            tokio::time::sleep(WATCH_AGAIN).await;
+        }
+    }
+}
+
+/// The volumes whose files were written, as it happens, by a thread that ends when the folder goes, or when nobody listens any
+/// more. `None`: the folder cannot be watched (now).
+fn watch(folder: &Path) -> Option<mpsc::UnboundedReceiver<BTreeSet<VolumeId>>> {
+    let told = |errno: Errno| {
+        if errno != Errno::ENOENT {
+            let folder = folder.display();
+            tracing::warn!(%errno, %folder, "cannot watch persistent reservations: they are looked at now and then only");
+        }
+    };
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC).map_err(told).ok()?;
+    let flags = AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR;
+    inotify.add_watch(folder, flags).map_err(told).ok()?;
+    let (sender, changes) = mpsc::unbounded_channel();
+    let follow = move || {
+        while let Ok(events) = inotify.read_events() {
+            if events.iter().any(|event| event.mask.contains(AddWatchFlags::IN_IGNORED))
+                || sender.send(volumes_of(&events)).is_err()
+            {
+                return;
+            }
+        }
+    };
+    let started = std::thread::Builder::new().name("reservations".to_owned()).spawn(follow);
+    started.inspect_err(|error| tracing::warn!(%error, "cannot watch persistent reservations")).ok()?;
+    Some(changes)
+}
+
+fn volumes_of(events: &[InotifyEvent]) -> BTreeSet<VolumeId> {
+    let volume = |event: &InotifyEvent| event.name.as_ref()?.to_str()?.strip_prefix("aptpl_")?.parse().ok();
+    events.iter().filter_map(volume).collect()
+}

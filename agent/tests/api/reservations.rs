@@ -1,0 +1,226 @@
+//! Persistent reservations: what initiators do is reported, and what shall outlive a loss of power does, once each, and only for
+//! those who still have a grant.
+
+use mooring_agent::store::Store;
+use mooring_api::v1;
+use mooring_host::fake::{IoRefusal, PrOut, SessionId};
+use mooring_host::{Tree, TreePath};
+
+use crate::rig::*;
+use crate::switch::Kill;
+
+const ALL: [(&str, v1::Mode); 3] = [("host1", RW), ("host2", RW), ("host3", RW)];
+
+/// What the agent says of a volume's reservations, in short: who holds it by which type, and all keys.
+fn said(agent: &Agent, v: &str) -> String {
+    let status = agent.get(v).unwrap();
+    let seen = status.export.unwrap_or_default().reservations.unwrap_or_default();
+    let short = |initiator: &str| initiator.rsplit('.').next().unwrap_or_default().to_owned();
+    let keys = |all: &[v1::Registration]| {
+        let mut all: Vec<_> =
+            all.iter().map(|one| format!("{}={:x}", short(&one.initiator), one.key)).collect();
+        all.sort();
+        all.join(" ")
+    };
+    let holder = seen
+        .holder
+        .map_or_else(String::new, |holder| format!("{} {}: ", short(&holder.initiator), holder.r#type));
+    let lost = if seen.lost.is_empty() { String::new() } else { format!(" lost {}", keys(&seen.lost)) };
+    format!("{holder}{}{lost}", keys(&seen.registrations))
+}
+
+fn until(agent: &Agent, v: &str, wanted: &str) {
+    eventually(&format!("{wanted:?}"), || said(agent, v) == wanted);
+}
+
+fn register(node: &Node, session: SessionId, key: u64, durable: bool) {
+    node.fake.persistent_reserve(session, 1, PrOut::Register { key: 0, new: key, durable }).unwrap();
+}
+
+/// A volume of three hosts; the first two have registered, and the first has reserved it for those who have.
+fn reserved(node: &Node, durable: bool) -> (Agent, String, [SessionId; 3]) {
+    let v = volume(1);
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &ALL));
+    let sessions = ALL.map(|(host, _)| node.login(&v, host).unwrap());
+    register(node, sessions[0], 0xa, durable);
+    register(node, sessions[1], 0xb, durable);
+    node.fake.persistent_reserve(sessions[0], 1, PrOut::Reserve { key: 0xa, kind: 5 }).unwrap();
+    (agent, v, sessions)
+}
+
+/// Whether a host that logs in anew is kept from writing.
+fn is_fenced(node: &Node, v: &str, host: &str) -> bool {
+    let session = node.login(v, host).unwrap();
+    node.fake.write(session, 1) == Err(IoRefusal::ReservationConflict)
+}
+
+fn restart(node: &Node, agent: Agent) -> Agent {
+    agent.crash();
+    node.fake.reboot();
+    node.start()
+}
+
+const HELD: &str = "host1 5: host1=a host2=b";
+
+#[test]
+fn what_initiators_do_is_reported_and_outlives_a_loss_of_power() {
+    let node = Node::new();
+    let (agent, v, sessions) = reserved(&node, true);
+    until(&agent, &v, HELD);
+    assert_eq!(node.fake.write(sessions[2], 1), Err(IoRefusal::ReservationConflict));
+    // The agent alone: nothing is touched.
+    agent.crash();
+    let agent = node.start();
+    until(&agent, &v, HELD);
+    let agent = restart(&node, agent);
+    until(&agent, &v, HELD);
+    assert!(is_fenced(&node, &v, "host3"));
+    assert_eq!(agent.get(&v).unwrap().export.unwrap().problems, []);
+    // Once more, from what was put back.
+    let agent = restart(&node, agent);
+    until(&agent, &v, HELD);
+    assert!(is_fenced(&node, &v, "host3"));
+}
+
+/// The control: with nothing kept, nothing comes back.
+#[test]
+fn without_what_was_kept_nothing_comes_back() {
+    let node = Node::new();
+    let (agent, v, _) = reserved(&node, true);
+    until(&agent, &v, HELD);
+    agent.crash();
+    node.fake.reboot();
+    Store::open(&node.config.state_dir).unwrap().keep_reservations(v.parse().unwrap(), &[]).unwrap();
+    let agent = node.start();
+    eventually("the export", || node.reach(&v).len() == 3);
+    assert!(!is_fenced(&node, &v, "host3"));
+    assert_eq!(said(&agent, &v), "");
+}
+
+#[test]
+fn what_was_not_asked_to_outlive_it_does_not() {
+    let node = Node::new();
+    let (agent, v, _) = reserved(&node, false);
+    until(&agent, &v, HELD);
+    let agent = restart(&node, agent);
+    eventually("the export", || node.reach(&v).len() == 3);
+    assert!(!is_fenced(&node, &v, "host3"));
+    assert_eq!(said(&agent, &v), "");
+}
+
+#[test]
+fn a_revoke_takes_registrations_away_for_good() {
+    let node = Node::new();
+    let (agent, v, sessions) = reserved(&node, true);
+    until(&agent, &v, HELD);
+    agent.make(put_export(&v, 2, &ALL[1..]));
+    until(&agent, &v, "host2=b");
+    assert!(node.fake.write(sessions[2], 1).is_ok(), "what the victim held is released");
+    // The kernel's file still has the victim: it is neither put back nor brought back by a grant.
+    agent.make(put_export(&v, 3, &ALL));
+    until(&agent, &v, "host2=b");
+    let agent = restart(&node, agent);
+    until(&agent, &v, "host2=b");
+    assert!(!is_fenced(&node, &v, "host1"));
+}
+
+#[test]
+fn the_whole_export_gone_takes_all_away() {
+    let node = Node::new();
+    let (agent, v, _) = reserved(&node, true);
+    until(&agent, &v, HELD);
+    agent.make(delete_export(&v, 2));
+    agent.make(put_export(&v, 3, &ALL));
+    eventually("the export", || node.reach(&v).len() == 3);
+    assert_eq!(said(&agent, &v), "");
+    let file = |v: &str| node.dir.path().join(format!("root/var/target/pr/aptpl_{v}"));
+    assert!(!file(&v).exists(), "the kernel leaves its file behind");
+    drop(agent);
+    assert_eq!(Store::open(&node.config.state_dir).unwrap().reservations().unwrap(), []);
+}
+
+#[test]
+fn a_command_that_takes_them_away_is_no_loss() {
+    let node = Node::new();
+    let (agent, v, sessions) = reserved(&node, true);
+    until(&agent, &v, HELD);
+    let preempt = PrOut::Preempt { key: 0xb, victim: 0xa, kind: 5 };
+    node.fake.persistent_reserve(sessions[1], 1, preempt).unwrap();
+    until(&agent, &v, "host2 5: host2=b");
+    node.fake.persistent_reserve(sessions[1], 1, PrOut::Clear { key: 0xb }).unwrap();
+    until(&agent, &v, "");
+    let agent = restart(&node, agent);
+    eventually("the export", || node.reach(&v).len() == 3);
+    assert_eq!(said(&agent, &v), "");
+}
+
+/// Somebody takes the LUN's link away by hand: the kernel forgets everything, and takes nothing back while it is exported.
+#[test]
+fn what_the_kernel_loses_is_a_problem_until_it_is_registered_anew() {
+    let node = Node::with("resync_seconds = 1");
+    let (agent, v, _) = reserved(&node, true);
+    until(&agent, &v, HELD);
+    let lun = TreePath::new(&format!("iscsi/{}/tpgt_1/lun/lun_1/mooring", target(&v)));
+    node.fake.lio().unlink(&lun).unwrap();
+    until(&agent, &v, " lost host1=a host2=b");
+    let problems = agent.get(&v).unwrap().export.unwrap().problems;
+    assert!(problems.len() == 1 && problems[0].text.contains("register it again"), "{problems:?}");
+    for (host, key) in [("host1", 0xa), ("host2", 0xb)] {
+        // An initiator keeps its ISID; the fake's gets a new one, which is another port.
+        let session = node.login(&v, host).unwrap();
+        register(&node, session, key, true);
+    }
+    agent.make(put_export(&v, 2, &[]));
+    until(&agent, &v, "");
+    assert_eq!(agent.get(&v).unwrap().export.unwrap().problems, []);
+}
+
+/// The folder went away under the agent, and came back without the file.
+#[test]
+fn what_cannot_be_kept_is_a_problem() {
+    let node = Node::with("resync_seconds = 1");
+    let (agent, v, sessions) = reserved(&node, true);
+    until(&agent, &v, HELD);
+    agent.crash();
+    let pr = node.dir.path().join("root/var/target/pr");
+    register(&node, sessions[2], 0xc, true);
+    std::fs::remove_dir_all(&pr).unwrap();
+    let agent = node.start();
+    until(&agent, &v, "host1 5: host1=a host2=b host3=c");
+    let problems = || agent.get(&v).unwrap().export.unwrap().problems;
+    eventually("the problem", || problems().iter().any(|problem| problem.text.contains("cannot be read")));
+    // The next command writes the file anew.
+    node.fake
+        .persistent_reserve(sessions[2], 1, PrOut::Register { key: 0xc, new: 0xd, durable: true })
+        .unwrap();
+    until(&agent, &v, "host1 5: host1=a host2=b host3=d");
+    eventually("no problem", || problems().is_empty());
+}
+
+/// Killed at every step of the restart: each registration comes back once.
+#[test]
+fn killed_at_every_step_each_comes_back_once() {
+    let node = Node::new();
+    let (agent, v, _) = reserved(&node, true);
+    until(&agent, &v, HELD);
+    agent.crash();
+    for step in 1.. {
+        node.fake.reboot();
+        let agent = node.start_with(Some(Kill::Before(step)));
+        eventually("a death or the end", || {
+            agent.switch.is_dead() || (agent.is_up() && node.reach(&v).len() == 3 && said(&agent, &v) == HELD)
+        });
+        let died = agent.switch.is_dead();
+        agent.crash();
+        let agent = node.start();
+        until(&agent, &v, HELD);
+        assert!(is_fenced(&node, &v, "host3"), "step {step}");
+        agent.crash();
+        if !died {
+            assert!(step > 10, "the restart takes more than {step} steps");
+            return;
+        }
+    }
+}

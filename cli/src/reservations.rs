@@ -1,0 +1,163 @@
+//! `mooring volume reservations`: who has registered with a volume and who has reserved it, as the storage node's kernel has
+//! it. The controller knows the hosts, an agent only initiators.
+//!
+//! What must never happen here: a key that is rounded; "nobody" where nobody has looked.
+
+use std::fmt::{self, Display, Formatter};
+
+use mooring_api::v1;
+use mooring_model::ReservationType;
+use serde::{Deserialize, Serialize};
+
+use crate::Reply;
+use crate::controller::Client;
+use crate::controller::client::Call;
+use crate::display::{facts, named, or_none, table};
+use crate::error::Failure;
+use crate::select::{VolumeRef, find, name_of};
+use crate::session::Session;
+
+/// `volume reservations`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Reservations {
+    pub volume_id: String,
+    pub volume_name: Option<String>,
+    /// The storage node; `null` where it tells itself.
+    pub storage_host: Option<String>,
+    /// The target's counter of changes. It starts anew with the storage node.
+    pub generation: u32,
+    /// They outlive a loss of power of the storage node.
+    pub durable: bool,
+    /// There may be more registrations than are listed.
+    pub truncated: bool,
+    /// Who holds the reservation.
+    pub holder: Option<Holder>,
+    pub registrations: Vec<Registration>,
+    /// Those that were kept, and that the kernel does not have back.
+    pub lost: Vec<Registration>,
+}
+
+/// Who holds the reservation.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Holder {
+    pub initiator: String,
+    pub isid: Option<String>,
+    pub host: Option<String>,
+    /// SPC-4's number; 0: RESERVE(6).
+    pub r#type: u32,
+    pub type_name: String,
+}
+
+/// One registration.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Registration {
+    pub initiator: String,
+    pub isid: Option<String>,
+    pub host: Option<String>,
+    /// Hexadecimal, as tools of initiators take it: JSON's numbers cannot hold it.
+    pub key: String,
+}
+
+/// A whole answer of the controller.
+#[derive(Debug, Deserialize)]
+struct Answer {
+    reservations: Reservations,
+}
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned()).filter(|text| !text.is_empty())
+}
+
+fn registration(wire: &v1::Registration) -> Registration {
+    Registration {
+        initiator: wire.initiator.clone(),
+        isid: some(&wire.isid),
+        host: None,
+        key: format!("0x{:016x}", wire.key),
+    }
+}
+
+fn holder(wire: &v1::ReservationHolder) -> Holder {
+    let kind = u8::try_from(wire.r#type).ok().and_then(ReservationType::of_code);
+    Holder {
+        initiator: wire.initiator.clone(),
+        isid: some(&wire.isid),
+        host: None,
+        r#type: wire.r#type,
+        type_name: kind.map_or_else(|| "RESERVE(6) of SPC-2".to_owned(), |kind| kind.to_string()),
+    }
+}
+
+/// `volume reservations` of one agent.
+pub(crate) async fn of_agent(session: &Session, volume: &VolumeRef) -> Result<Reply<Reservations>, Failure> {
+    let (id, status) = find(session, volume).await?;
+    let Some(export) = &status.export else {
+        return Err(Failure::NotFound(format!("volume {id} is not exported: nobody can reserve it")));
+    };
+    let seen = export.reservations.clone().unwrap_or_default();
+    Ok(Reply::ok(Reservations {
+        volume_id: id.to_string(),
+        volume_name: name_of(&status.volume_opaque),
+        storage_host: None,
+        generation: seen.generation,
+        durable: seen.durable,
+        truncated: seen.truncated,
+        holder: seen.holder.as_ref().map(holder),
+        registrations: seen.registrations.iter().map(registration).collect(),
+        lost: seen.lost.iter().map(registration).collect(),
+    }))
+}
+
+/// `volume reservations` of the controller.
+pub(crate) async fn of_controller(
+    client: &Client,
+    volume: &VolumeRef,
+) -> Result<Reply<Reservations>, Failure> {
+    let id = crate::controller::volume::find(client, volume).await?.id;
+    let call = Call::get("the reservations", &["mooring", "v1", "volumes", &id, "reservations"]);
+    Ok(Reply::ok(client.read::<Answer>(call).await?.reservations))
+}
+
+impl Reservations {
+    fn is_held_by(&self, one: &Registration) -> bool {
+        let Some(holder) = &self.holder else { return false };
+        let all = matches!(holder.r#type, 7 | 8);
+        all || (holder.initiator == one.initiator && holder.isid == one.isid)
+    }
+}
+
+impl Display for Reservations {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let holder = self.holder.as_ref();
+        let who = holder.map(|holder| holder.host.as_deref().unwrap_or(&holder.initiator));
+        f.write_str(&facts([
+            ("VOLUME", named(self.volume_name.as_deref(), &self.volume_id)),
+            ("RESERVED BY", or_none(who)),
+            ("TYPE", or_none(holder.map(|holder| holder.type_name.as_str()))),
+            ("OUTLIVES POWER LOSS", if self.durable { "yes" } else { "no" }.to_owned()),
+            ("GENERATION", self.generation.to_string()),
+        ]))?;
+        if self.registrations.is_empty() {
+            f.write_str("\nnobody has registered")?;
+        } else {
+            let row = |one: &Registration| {
+                [
+                    or_none(one.host.as_deref()),
+                    one.initiator.clone(),
+                    or_none(one.isid.as_deref()),
+                    one.key.clone(),
+                    if self.is_held_by(one) { "holder" } else { "-" }.to_owned(),
+                ]
+            };
+            let heads = ["HOST", "INITIATOR", "ISID", "KEY", "HOLDS"];
+            write!(f, "\n{}", table(heads, self.registrations.iter().map(row)))?;
+        }
+        if self.truncated {
+            f.write_str("\nthe kernel lists no more than a page: there may be others")?;
+        }
+        for lost in &self.lost {
+            write!(f, "\nlost by the kernel: key {} of {}", lost.key, lost.initiator)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! SCSI-3 persistent reservations of a volume, as the target keeps them for its initiators.
+//!
+//! What must never happen here: a key that is rounded; a type that SPC-4 does not have.
+
+use std::fmt;
+
+use crate::Initiator;
+
+/// The type of a persistent reservation (SPC-4, PERSISTENT RESERVE OUT, TYPE).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReservationType {
+    /// Only the holder writes.
+    WriteExclusive,
+    /// Only the holder reads and writes.
+    ExclusiveAccess,
+    /// Only those who are registered write.
+    WriteExclusiveRegistrantsOnly,
+    /// Only those who are registered read and write.
+    ExclusiveAccessRegistrantsOnly,
+    /// The same as `WriteExclusiveRegistrantsOnly`; all who are registered hold it.
+    WriteExclusiveAllRegistrants,
+    /// The same as `ExclusiveAccessRegistrantsOnly`; all who are registered hold it.
+    ExclusiveAccessAllRegistrants,
+}
+
+impl ReservationType {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::WriteExclusive,
+        Self::ExclusiveAccess,
+        Self::WriteExclusiveRegistrantsOnly,
+        Self::ExclusiveAccessRegistrantsOnly,
+        Self::WriteExclusiveAllRegistrants,
+        Self::ExclusiveAccessAllRegistrants,
+    ];
+
+    /// The number on the wire of SCSI.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::WriteExclusive => 1,
+            Self::ExclusiveAccess => 3,
+            Self::WriteExclusiveRegistrantsOnly => 5,
+            Self::ExclusiveAccessRegistrantsOnly => 6,
+            Self::WriteExclusiveAllRegistrants => 7,
+            Self::ExclusiveAccessAllRegistrants => 8,
+        }
+    }
+
+    /// The type of this number.
+    pub fn of_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+
+    /// Everybody who is registered holds it.
+    pub fn is_held_by_all(self) -> bool {
+        matches!(self, Self::WriteExclusiveAllRegistrants | Self::ExclusiveAccessAllRegistrants)
+    }
+}
+
+impl fmt::Display for ReservationType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WriteExclusive => "write exclusive",
+            Self::ExclusiveAccess => "exclusive access",
+            Self::WriteExclusiveRegistrantsOnly => "write exclusive, registrants only",
+            Self::ExclusiveAccessRegistrantsOnly => "exclusive access, registrants only",
+            Self::WriteExclusiveAllRegistrants => "write exclusive, all registrants",
+            Self::ExclusiveAccessAllRegistrants => "exclusive access, all registrants",
+        })
+    }
+}
+
+/// One initiator port that has registered a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registration {
+    /// Who.
+    pub initiator: Initiator,
+    /// Initiator session id, 12 hexadecimal digits; `None` over Fibre Channel, or where the target does not tell sessions
+    /// apart.
+    pub isid: Option<String>,
+    /// Its key.
+    pub key: u64,
+}
+
+/// Who holds the reservation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReservationHolder {
+    /// Who.
+    pub initiator: Initiator,
+    /// As in [`Registration`].
+    pub isid: Option<String>,
+    /// `None`: the older RESERVE(6) of SPC-2, which ends with its session.
+    pub kind: Option<ReservationType>,
+}
+
+/// What is registered and reserved of one volume.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reservations {
+    /// The target's counter of changes (PRGENERATION). It starts anew with the storage node.
+    pub generation: u32,
+    /// Who has registered.
+    pub registrations: Vec<Registration>,
+    /// The kernel lists no more than fit in a page: there may be others.
+    pub truncated: bool,
+    /// Who holds the reservation, if there is one.
+    pub holder: Option<ReservationHolder>,
+    /// They outlive a loss of power (APTPL): the agent keeps them, and puts them back.
+    pub durable: bool,
+    /// Those that were kept, and that the kernel does not have back.
+    pub lost: Vec<Registration>,
+}
+
+impl Reservations {
+    /// Nobody has registered, holds or misses anything.
+    pub fn is_empty(&self) -> bool {
+        self.registrations.is_empty() && self.holder.is_none() && self.lost.is_empty()
+    }
+
+    /// Whether this initiator holds the reservation, alone or with all who are registered.
+    pub fn is_held_by(&self, initiator: &Initiator) -> bool {
+        let Some(holder) = &self.holder else { return false };
+        let all = holder.kind.is_some_and(ReservationType::is_held_by_all);
+        holder.initiator == *initiator
+            || (all && self.registrations.iter().any(|one| one.initiator == *initiator))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_scsi() {
+        let codes: Vec<u8> = ReservationType::ALL.into_iter().map(ReservationType::code).collect();
+        assert_eq!(codes, [1, 3, 5, 6, 7, 8]);
+        for code in 0..=u8::MAX {
+            assert_eq!(
+                ReservationType::of_code(code).map(ReservationType::code),
+                codes.contains(&code).then_some(code)
+            );
+        }
+    }
+
+    #[test]
+    fn of_all_registrants_everybody_holds_it() {
+        let [a, b, c]: [Initiator; 3] =
+            ["iqn.2026-01.lab:a", "iqn.2026-01.lab:b", "iqn.2026-01.lab:c"].map(|name| name.parse().unwrap());
+        let of = |initiator: &Initiator| Registration { initiator: initiator.clone(), isid: None, key: 1 };
+        let holder = |kind| {
+            Some(ReservationHolder { initiator: a.clone(), isid: None, kind: ReservationType::of_code(kind) })
+        };
+        let mut all = Reservations {
+            registrations: vec![of(&a), of(&b)],
+            holder: holder(5),
+            ..Reservations::default()
+        };
+        assert_eq!([&a, &b, &c].map(|one| all.is_held_by(one)), [true, false, false]);
+        all.holder = holder(7);
+        assert_eq!([&a, &b, &c].map(|one| all.is_held_by(one)), [true, true, false]);
+        all.holder = None;
+        assert!(!all.is_held_by(&a) && !all.is_empty());
+    }
+}

@@ -1,0 +1,295 @@
+//! SCSI-3 persistent reservations on a real kernel: a host that another one has fenced off stays so when the agent is killed
+//! and when the storage node loses its power; and initiators find what they find at a bare LIO target.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use mooring_rig::{RigOptions, Running};
+use serde_json::Value;
+
+use crate::disk::Disk;
+use crate::evidence::{Evidence, check, wait_for};
+use crate::initiator::Host;
+use crate::site::{GROUP, Programs, Site, TARGET};
+
+const PORTAL: &str = "10.10.0.10:3260";
+
+/// The volume of the hosts, and that of libiscsi's tests.
+const DATA: &str = "33333333-2222-4333-8444-555555555555";
+const TESTS: &str = "44444444-2222-4333-8444-555555555555";
+
+/// Keys as `fence_scsi` makes them: the cluster's digits, and the node's number.
+const KEYS: [&str; 2] = ["0x3abe0000", "0x3abe0001"];
+
+/// libiscsi's families on reservations, and on what clusters write with.
+const FAMILIES: [&str; 9] = [
+    "PrinReadKeys",
+    "PrinServiceactionRange",
+    "PrinReportCapabilities",
+    "ProutRegister",
+    "ProutReserve",
+    "ProutClear",
+    "ProutPreempt",
+    "Reserve6.2Initiators",
+    "CompareAndWrite",
+];
+
+pub(super) fn run(programs: &Programs) -> Result<()> {
+    let site = Site::up(RigOptions::standard(2).named("reservations"), programs)?;
+    let result = scenes(&site);
+    if result.is_err() {
+        site.save_evidence(&site.rig.dir().with_file_name("failed-reservations"));
+    }
+    result?;
+    site.rig.check_consoles()
+}
+
+fn target(volume: &str) -> String {
+    format!("iqn.2026-11.dev.mooring:{volume}")
+}
+
+fn scenes(site: &Site) -> Result<()> {
+    let agent = site.start_agent()?;
+    let mut hosts = Vec::new();
+    for name in ["host1", "host2"] {
+        hosts.push(Host::start(site.rig.vm(name)?)?);
+    }
+    let grants: Vec<_> = hosts.iter().map(|host| host.iqn.clone()).collect();
+    let cluster = Cluster { site, hosts, grants, evidence: Evidence::default() };
+    cluster.acts(agent)
+}
+
+struct Cluster<'a> {
+    site: &'a Site,
+    hosts: Vec<Host<'a>>,
+    grants: Vec<String>,
+    evidence: Evidence,
+}
+
+impl<'a> Cluster<'a> {
+    fn acts(mut self, agent: Running) -> Result<()> {
+        self.volume(DATA)?;
+        let mut disks = Vec::new();
+        for host in &self.hosts {
+            host.login(&target(DATA), PORTAL, None, 60)?.ok()?;
+            disks.push(host.disk(&target(DATA), PORTAL)?);
+        }
+        self.fenced(&disks)?;
+        let agent = self.killed(agent)?;
+        let agent = self.without_power(agent, &disks)?;
+        let agent = self.control(agent, &disks)?;
+        for host in &self.hosts {
+            host.logout(&target(DATA))?;
+        }
+        self.as_bare()?;
+        agent.kill()?;
+        drop(agent.wait()?);
+        Ok(())
+    }
+
+    /// A volume that both hosts may write to.
+    fn volume(&self, id: &str) -> Result<()> {
+        self.site.json(&["volume", "create", &format!("v{}", &id[..4]), "--size", "64MiB", "--id", id])?;
+        for initiator in &self.grants {
+            self.site.json(&["export", "grant", id, "--initiator", initiator, "--mode", "rw"])?;
+        }
+        Ok(())
+    }
+
+    /// What the storage node says: the holder's number (0: nobody), the numbers of those who have registered, and whether it
+    /// outlives a loss of power.
+    fn listed(&self) -> Result<(usize, Vec<usize>, bool)> {
+        let seen = self.site.json(&["volume", "reservations", DATA])?;
+        let number = |initiator: &Value| {
+            self.grants.iter().position(|one| *initiator == one.as_str()).map_or(0, |at| at + 1)
+        };
+        let mut registered: Vec<_> = seen["registrations"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|one| number(&one["initiator"]))
+            .collect();
+        registered.sort_unstable();
+        check(seen["lost"] == serde_json::json!([]), || format!("{seen}"))?;
+        Ok((number(&seen["holder"]["initiator"]), registered, seen["durable"] == true))
+    }
+
+    fn until_listed(&self, wanted: &(usize, Vec<usize>, bool)) -> Result<()> {
+        let mut last = None;
+        let found = wait_for("the reservations", Duration::from_secs(30), || {
+            let seen = self.listed()?;
+            let same = seen == *wanted;
+            last = Some(seen);
+            Ok(same.then_some(()))
+        });
+        found.with_context(|| format!("want {wanted:?}, seen {last:?}"))
+    }
+
+    /// A write of a host; whether it landed.
+    fn writes(disk: &Disk<'a>) -> Result<bool> {
+        let script = format!("dd if=/dev/zero of={} bs=4k count=1 oflag=direct", disk.path);
+        let out = disk.vm.command(["sh", "-c", &script]).timeout(Duration::from_mins(2)).run()?;
+        let refused = out.stderr.contains("exchange") || out.stderr.contains("Input/output");
+        check(out.status.success() || refused, || format!("a write: {}", out.stderr))?;
+        Ok(out.status.success())
+    }
+
+    /// What `fence_scsi` does: both register and one reserves; then it takes the other's registration away.
+    fn fenced(&mut self, disks: &[Disk<'a>]) -> Result<()> {
+        for (disk, key) in disks.iter().zip(KEYS) {
+            disk.vm.sh(&format!("sg_persist -n -o -I -S {key} -Z -d {}", disk.path))?.ok()?;
+        }
+        let [one, two] = disks else { anyhow::bail!("two disks") };
+        one.vm.sh(&format!("sg_persist -n -o -R -T 5 -K {} -d {}", KEYS[0], one.path))?.ok()?;
+        self.until_listed(&(1, vec![1, 2], true))?;
+        check(Self::writes(one)? && Self::writes(two)?, || "both are registered and may write".to_owned())?;
+        self.evidence.shows("both hosts register, one reserves (WERO): listed, and both write");
+        let shown = self.site.mooring(&["volume", "reservations", DATA])?.ok()?.stdout;
+        check(
+            shown.contains("0x000000003abe0001") && shown.contains("write exclusive, registrants only"),
+            || shown.clone(),
+        )?;
+        let preempt = format!("sg_persist -n -o -A -T 5 -K {} -S {} -d {}", KEYS[0], KEYS[1], one.path);
+        one.vm.sh(&preempt)?.ok()?;
+        self.until_listed(&(1, vec![1], true))?;
+        check(!Self::writes(two)? && Self::writes(one)?, || "the fenced host writes".to_owned())?;
+        self.evidence
+            .shows("host1 preempts and aborts host2: not listed any more, and its writes are refused");
+        Ok(())
+    }
+
+    fn killed(&mut self, agent: Running) -> Result<Running> {
+        agent.kill()?;
+        drop(agent.wait()?);
+        let agent = self.site.start_agent()?;
+        self.until_listed(&(1, vec![1], true))?;
+        let plan = self.site.json(&["plan"])?;
+        check(plan["steps"].as_array().is_some_and(Vec::is_empty), || format!("{plan}"))?;
+        self.evidence.shows("agent killed with -9 and started again: the same, and nothing to plan");
+        Ok(agent)
+    }
+
+    fn reboot(&self, agent: Running) -> Result<()> {
+        let storage = self.site.storage()?;
+        storage.power_cut()?;
+        drop(agent);
+        storage.boot()?;
+        self.site.after_boot()
+    }
+
+    fn in_force(&self) -> Result<()> {
+        wait_for("the export to be back", Duration::from_secs(30), || {
+            let shown = self.site.json(&["export", "show", DATA])?;
+            Ok((shown["export"]["in_force"] == true).then_some(()))
+        })
+    }
+
+    /// The storage node loses its power: the fenced host stays fenced, and the holder's key is there.
+    fn without_power(&mut self, agent: Running, disks: &[Disk<'a>]) -> Result<Running> {
+        self.reboot(agent)?;
+        let agent = self.site.start_agent()?;
+        self.in_force()?;
+        self.until_listed(&(1, vec![1], true))?;
+        let [one, two] = disks else { anyhow::bail!("two disks") };
+        check(!Self::writes(two)?, || "the fenced host writes after the power cut".to_owned())?;
+        check(Self::writes(one)?, || "the holder does not write after the power cut".to_owned())?;
+        let keys = one.vm.sh(&format!("sg_persist -n -i -k -d {}", one.path))?.ok()?.stdout;
+        check(keys.contains("0x3abe0000") && !keys.contains("0x3abe0001"), || keys.clone())?;
+        self.evidence.shows(
+            "power of the storage node cut: host1 holds it again, host2's writes are refused as before",
+        );
+        // The holder goes on as before: nothing of it has to be made anew.
+        let renew = format!("sg_persist -n -o -R -T 5 -K {} -d {}", KEYS[0], one.path);
+        one.vm.sh(&renew)?.ok()?;
+        Ok(agent)
+    }
+
+    /// The control: without what the agent kept, the kernel has nothing, and the fenced host writes.
+    fn control(&mut self, agent: Running, disks: &[Disk<'a>]) -> Result<Running> {
+        self.reboot(agent)?;
+        self.site.storage()?.sh("rm -r /srv/mooring/state/*")?.ok()?;
+        let agent = self.site.start_agent()?;
+        self.volume(DATA)?;
+        self.in_force()?;
+        self.until_listed(&(0, Vec::new(), false))?;
+        let [_, two] = disks else { anyhow::bail!("two disks") };
+        check(Self::writes(two)?, || "the control does not write: nothing would be shown".to_owned())?;
+        self.evidence.shows(
+            "control: the same without the agent's store: no registration, and the fenced host writes",
+        );
+        Ok(agent)
+    }
+
+    /// Starts libiscsi's tests on one target, from a host of its own.
+    fn start_tests(&self, host: usize, target: &str) -> Result<Running> {
+        let (one, two) = (&self.grants[0], &self.grants[1]);
+        let families = FAMILIES.join(" ");
+        let script = format!(
+            "for family in {families}; do echo \"Family: $family\"; \
+             iscsi-test-cu -v -d -i {one} -I {two} -t SCSI.$family iscsi://{PORTAL}/{target}/1 2>&1; done; true"
+        );
+        self.hosts[host].vm.command(["sh", "-c", &script]).timeout(Duration::from_mins(3)).spawn()
+    }
+
+    /// A bare target beside ours, on an LV beside ours, made as the kernel makes it.
+    fn bare(&self) -> Result<String> {
+        let bare = "iqn.2026-01.test.mooring:bare";
+        let core = format!("{TARGET}/core/iblock_7/bare");
+        let tpg = format!("{TARGET}/iscsi/{bare}/tpgt_1");
+        let mut script = format!(
+            "set -e; lvcreate -q -y -Wn -Zn -n bare -L 64M {GROUP}; mkdir -p {core}; \
+             echo udev_path=/dev/{GROUP}/bare > {core}/control; echo 55555555-2222 > {core}/wwn/vpd_unit_serial; \
+             echo 1 > {core}/enable; mkdir -p {tpg}/lun/lun_1; echo 0 > {tpg}/attrib/authentication; \
+             ln -s {core} {tpg}/lun/lun_1/x; "
+        );
+        for initiator in &self.grants {
+            let acl = format!("{tpg}/acls/{initiator}");
+            script += &format!("mkdir -p {acl}/lun_1; ln -s {tpg}/lun/lun_1 {acl}/lun_1/x; ");
+        }
+        script += &format!("mkdir {tpg}/np/{PORTAL}; echo 1 > {tpg}/enable");
+        self.site.storage()?.sh(&script)?.ok().context("make the bare target")?;
+        Ok(bare.to_owned())
+    }
+
+    fn as_bare(&mut self) -> Result<()> {
+        self.volume(TESTS)?;
+        let bare = self.bare()?;
+        let (ours, theirs) = (self.start_tests(0, &target(TESTS))?, self.start_tests(1, &bare)?);
+        let (ours, theirs) = (verdicts(&ours.wait()?.stdout), verdicts(&theirs.wait()?.stdout));
+        check(ours == theirs, || format!("libiscsi's tests: {ours:?}\nat a bare target: {theirs:?}"))?;
+        let of = |verdict: &str| ours.values().filter(|one| **one == verdict).count();
+        check(of("passed") >= 20, || format!("libiscsi's tests: {ours:?}"))?;
+        self.evidence.shows(format!(
+            "libiscsi's tests of reservations and COMPARE AND WRITE: {} passed, {} failed, {} skipped, each as at a bare LIO target",
+            of("passed"),
+            of("failed"),
+            of("skipped")
+        ));
+        Ok(())
+    }
+}
+
+/// The verdict of each test, which may stand lines behind its name.
+fn verdicts(said: &str) -> BTreeMap<String, &'static str> {
+    let (mut all, mut family, mut test, mut skips) = (BTreeMap::new(), "", None, false);
+    for line in said.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("Family: ") {
+            (family, test) = (name, None);
+        }
+        let begins = line.strip_prefix("Test: ").and_then(|line| line.split_once(" ..."));
+        let rest = begins.map_or(line, |(name, rest)| {
+            (test, skips) = (Some(format!("{family}.{name}")), false);
+            rest
+        });
+        skips |= rest.contains("[SKIPPED]");
+        let verdict = match rest {
+            "passed" if skips => "skipped",
+            "passed" => "passed",
+            "FAILED" => "failed",
+            _ => continue,
+        };
+        all.extend(test.take().map(|test| (test, verdict)));
+    }
+    all
+}
