@@ -2,6 +2,7 @@
 //! and when the storage node loses its power; and initiators find what they find at a bare LIO target.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -245,9 +246,9 @@ impl<'a> Cluster<'a> {
         );
         for initiator in &self.grants {
             let acl = format!("{tpg}/acls/{initiator}");
-            script += &format!("mkdir -p {acl}/lun_1; ln -s {tpg}/lun/lun_1 {acl}/lun_1/x; ");
+            write!(script, "mkdir -p {acl}/lun_1; ln -s {tpg}/lun/lun_1 {acl}/lun_1/x; ")?;
         }
-        script += &format!("mkdir {tpg}/np/{PORTAL}; echo 1 > {tpg}/enable");
+        write!(script, "mkdir {tpg}/np/{PORTAL}; echo 1 > {tpg}/enable")?;
         self.site.storage()?.sh(&script)?.ok().context("make the bare target")?;
         Ok(bare.to_owned())
     }
