@@ -102,6 +102,7 @@ impl Volume {
             group: "vg0".to_owned(),
             size_bytes: 4 << 20,
             provisioning: v1::Provisioning::Thick.into(),
+            ..Default::default()
         };
         let put = v1::PutVolumeRequest {
             sender: Some(sender()),

@@ -79,7 +79,7 @@ fn world(third: &str) -> FakeMachine {
             tag("--deltag", LV_TAG);
         }
         "thick" => assert!(fake.lvm().add_volume("vg0", &name(3), 8 * MIB, &[LV_TAG])),
-        other => panic!("{other}"),
+        other => unreachable!("{other}"),
     }
     fake
 }

@@ -183,13 +183,11 @@ async fn replace<B: Backend>(
 async fn one<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At((id, key)): At<(String, String)>) -> Answer {
     let metadata = metadata(&app, &ctx, &id).await?;
     let key: String = key.chars().take(schema::TEXT_MAX).collect();
-    match metadata.get(&key) {
-        Some(value) => Ok(Json(json!({ "meta": { key: value } }))),
-        None => {
-            let text = format!("Snapshot {id} has no metadata with key {key}.");
-            Err(Fault::new(StatusCode::NOT_FOUND, text))
-        }
+    if let Some(value) = metadata.get(&key) {
+        return Ok(Json(json!({ "meta": { key: value } })));
     }
+    let text = format!("Snapshot {id} has no metadata with key {key}.");
+    Err(Fault::new(StatusCode::NOT_FOUND, text))
 }
 
 async fn set<B: Backend>(

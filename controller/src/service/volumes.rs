@@ -116,7 +116,7 @@ fn place(
     // It shares blocks with what it is made from, and lies where that lies.
     request.pool = source.map(|of| PoolRef { agent: of.agent, pool: of.pool.clone() });
     if source.is_some() {
-        request.zone = new.hints.zone.clone();
+        request.zone.clone_from(&new.hints.zone);
     }
     let none = match flow::place::choose(inner, db, &request)? {
         Ok(place) => return Ok(Some(place)),
@@ -191,6 +191,53 @@ fn source(inner: &Inner, db: &Db<'_>, caller: &Caller, new: &NewVolume) -> Resul
     Ok(Some(row))
 }
 
+/// The row of a new volume.
+fn insert(
+    db: &Db<'_>,
+    caller: &Caller,
+    id: VolumeId,
+    (new, size_gib, volume_type): (NewVolume, u32, VolumeType),
+    (place, found, source): (&Place, bool, Option<&VolumeRow>),
+) -> Result<(), Abort> {
+    Ok(db.insert_volume(&VolumeRow {
+        id,
+        name: new.name,
+        description: new.description,
+        size_gib,
+        type_id: volume_type.id,
+        multiattach: rules::is_multiattach(&volume_type.extra_specs),
+        operation: Some(if found { Operation::Creating } else { Operation::Error }),
+        status: VolumeStatus::Creating,
+        attach_status: AttachStatus::Detached,
+        project: caller.project.clone(),
+        user: caller.user.clone(),
+        metadata: new.metadata,
+        agent: place.agent,
+        pool: place.pool.clone(),
+        target: None,
+        naa: None,
+        portals: Vec::new(),
+        fc_ports: BTreeSet::new(),
+        review: None,
+        created_at: db.now,
+        updated_at: None,
+        fault: None,
+        bootable: source.is_some_and(|of| of.bootable),
+        readonly: None,
+        zone: place.zone.clone(),
+        reserved: 0,
+        holds: 0,
+        holds_until: None,
+        said_status: None,
+        hints: new.hints.kept(),
+        tried: Vec::new(),
+        grows_from: None,
+        snapshot_of: None,
+        source: new.source,
+        taken: false,
+    })?)
+}
+
 fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Result<VolumeId, Abort> {
     let source = source(inner, db, caller, &new)?;
     let like = source.as_ref().filter(|_| new.volume_type.is_none());
@@ -227,43 +274,7 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Re
     let place = place(inner, db, caller, &new, &volume_type, source.as_ref())?;
     let found = place.is_some();
     let place = place.unwrap_or_else(nowhere);
-    db.insert_volume(&VolumeRow {
-        id,
-        name: new.name,
-        description: new.description,
-        size_gib,
-        type_id: volume_type.id,
-        multiattach: rules::is_multiattach(&volume_type.extra_specs),
-        operation: Some(if found { Operation::Creating } else { Operation::Error }),
-        status: VolumeStatus::Creating,
-        attach_status: AttachStatus::Detached,
-        project: caller.project.clone(),
-        user: caller.user.clone(),
-        metadata: new.metadata,
-        agent: place.agent,
-        pool: place.pool,
-        target: None,
-        naa: None,
-        portals: Vec::new(),
-        fc_ports: BTreeSet::new(),
-        review: None,
-        created_at: db.now,
-        updated_at: None,
-        fault: None,
-        bootable: source.is_some_and(|of| of.bootable),
-        readonly: None,
-        zone: place.zone,
-        reserved: 0,
-        holds: 0,
-        holds_until: None,
-        said_status: None,
-        hints: new.hints.kept(),
-        tried: Vec::new(),
-        grows_from: None,
-        snapshot_of: None,
-        source: new.source,
-        taken: false,
-    })?;
+    insert(db, caller, id, (new, size_gib, volume_type), (&place, found, source.as_ref()))?;
     if !found {
         // It is kept in the words that the refusal would have had for a user.
         db.keep_message(Event::Schedule, &caller.project, id, NOWHERE)?;

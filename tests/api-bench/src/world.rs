@@ -84,6 +84,7 @@ pub fn volume_spec() -> v1::VolumeSpec {
         group: "vg0".to_owned(),
         size_bytes: 10 << 30,
         provisioning: v1::Provisioning::Thick.into(),
+        ..Default::default()
     }
 }
 

@@ -11,7 +11,12 @@ pub fn volume(number: u32) -> VolumeId {
 
 /// A volume.
 pub fn volume_spec(group: &str, size_bytes: u64) -> v1::VolumeSpec {
-    v1::VolumeSpec { group: group.to_owned(), size_bytes, provisioning: v1::Provisioning::Thick.into() }
+    v1::VolumeSpec {
+        group: group.to_owned(),
+        size_bytes,
+        provisioning: v1::Provisioning::Thick.into(),
+        ..Default::default()
+    }
 }
 
 fn grant(host: usize) -> v1::Grant {

@@ -177,7 +177,7 @@ impl<'a> Acts<'a> {
         self.control.configure()?;
         let agent = start_agent(self.site)?;
         self.control.start_controller()?;
-        wait_for("the copy's device", Duration::from_secs(60), || {
+        wait_for("the copy's device", Duration::from_mins(1), || {
             Ok(storage.sh(&format!("test -b {copy}"))?.status.success().then_some(()))
         })?;
         check(self.site.stamps_on_storage(&copy)? == before, || "the copy holds something else".to_owned())?;
