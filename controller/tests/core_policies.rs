@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mooring_controller::domain::{Caller, NewVolume, VolumeAction};
+use mooring_controller::domain::{Caller, NewSnapshot, NewVolume, VolumeAction};
 use mooring_controller::list::ListQuery;
 use mooring_controller::policy::Policies;
 use mooring_controller::service::{Refusal, SecretsOnGet};
@@ -42,6 +42,38 @@ fn unseen<T: std::fmt::Debug>(answer: &Result<T, Refusal>) {
 
 fn metadata(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_have_policies_of_their_own() {
+    let new = |volume| NewSnapshot {
+        volume,
+        name: None,
+        description: None,
+        metadata: BTreeMap::new(),
+        in_use: false,
+    };
+    let rig = ruled("volume:create_snapshot: \"!\"\nvolume:get_all_snapshots: \"!\"\n", true).await;
+    let owner = member("p");
+    let id = rig.service.create_volume(&owner, new_volume()).await.unwrap().id;
+    rig.until_volume(id, mooring_controller::domain::VolumeStatus::Available).await;
+    forbidden(rig.service.create_snapshot(&owner, new(id)).await, "volume:create_snapshot");
+    forbidden(rig.service.snapshots(&owner, ListQuery::default()).await, "volume:get_all_snapshots");
+    // Whoever may is told what else is in the way: these agents have no thin pool.
+    let open = ruled("", true).await;
+    let id = open.service.create_volume(&owner, new_volume()).await.unwrap().id;
+    open.until_volume(id, mooring_controller::domain::VolumeStatus::Available).await;
+    match open.service.create_snapshot(&owner, new(id)).await {
+        Err(Refusal::Invalid(text)) => assert!(text.contains("only thin volumes have snapshots"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    forbidden(
+        open.service.create_snapshot(&with_roles("p", &["reader"]), new(id)).await,
+        "volume:create_snapshot",
+    );
+    assert!(open.service.snapshots(&owner, ListQuery::default()).await.unwrap().items.is_empty());
+    unseen(&open.service.snapshot(&owner, id).await);
+    unseen(&open.service.delete_snapshot(&owner, id).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -47,14 +47,12 @@ struct Case {
 }
 
 /// Reads that are done or refused.
-const READS: [(&str, bool, &str); 10] = [
+const READS: [(&str, bool, &str); 8] = [
     ("volume_extension:volume_encryption_metadata", true, "/volumes/{v}/encryption"),
     ("volume:get_volume_metadata", true, "/volumes/{v}/metadata"),
     ("volume:get_volume_metadata", true, "/volumes/{v}/metadata/k"),
     ("volume_extension:types_extra_specs:index", true, "/types/{t}/extra_specs"),
     ("volume_extension:types_extra_specs:show", true, "/types/{t}/extra_specs/multiattach"),
-    ("volume:get_all_snapshots", true, "/snapshots"),
-    ("volume:get_all_snapshots", true, "/snapshots/detail"),
     ("backup:get_all", true, "/backups"),
     ("group:get_all", true, "/groups/detail"),
     ("volume:get_all_transfers", true, "/os-volume-transfer"),

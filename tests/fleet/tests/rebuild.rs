@@ -192,6 +192,50 @@ fn what_hosts_have_over_fibre_channel_comes_back_with_its_numbers() {
     }
 }
 
+#[test]
+fn snapshots_come_back_as_what_they_are() {
+    let fleet = Fleet::builder().storage_with_thin("s1", &[("vg0", 100)], 50).start();
+    let (admin, member) = (fleet.admin(), fleet.member());
+    let kind = admin.volume_type("thin", &[("provisioning:type", "thin")]);
+    let volume = member.volume(Some(&kind), 1);
+    let wish = json!({ "snapshot": { "volume_id": volume, "name": "before", "metadata": { "a": "b" } } });
+    let snapshot =
+        member.post("/snapshots", &wish).expect(202)["snapshot"]["id"].as_str().unwrap().to_owned();
+    let path = format!("/snapshots/{snapshot}");
+    until("the snapshot", || {
+        let seen = member.get(&path).expect(200);
+        if seen["snapshot"]["status"] == "available" { Ok(()) } else { Err(seen.to_string()) }
+    });
+    let copy = json!({ "volume": { "name": "copy", "snapshot_id": snapshot, "size": 2 } });
+    let copy = member.post("/volumes", &copy).expect(202)["volume"]["id"].as_str().unwrap().to_owned();
+    member.until_status(&copy, "available");
+    let listed = || {
+        let all = member.get("/snapshots/detail").expect(200);
+        (without_what_is_lost(all, "snapshots"), member.show(&copy)["snapshot_id"].clone())
+    };
+    let before = (said(&admin), listed());
+    let log = fleet.storage("s1").machine().lvm().log().len();
+    fleet.control().stop();
+    fleet.control().lose_database();
+    let report = fleet.control().rebuild(&How::default()).unwrap();
+    assert!(report.agents.iter().all(|agent| agent.notes.is_empty()), "{report}");
+    back(&fleet);
+    assert_eq!((said(&admin), listed()), before);
+    let changed = fleet.storage("s1").machine().lvm().log()[log..].iter().any(|line| {
+        ["lvcreate", "lvremove", "lvextend", "lvchange"].iter().any(|verb| line.starts_with(verb))
+    });
+    assert!(!changed, "LVM has nothing to do");
+    // It can be used, and goes.
+    let again = json!({ "volume": { "name": "again", "snapshot_id": snapshot } });
+    let again = member.post("/volumes", &again).expect(202)["volume"]["id"].as_str().unwrap().to_owned();
+    member.until_status(&again, "available");
+    member.delete(&path).expect(202);
+    until("its end", || match member.get(&path).status {
+        404 => Ok(()),
+        other => Err(other.to_string()),
+    });
+}
+
 /// A fleet, of which the database is about to be lost.
 fn three() -> Fleet {
     Fleet::builder().storage("s1", &[("vg0", 100)]).storage("s2", &[("vg0", 50)]).host("h1").start()
