@@ -1,5 +1,7 @@
 //! The records of the control plane, and who is asking. Plain data: the rules are in `rules`.
 
+mod snapshot;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
@@ -11,6 +13,8 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::initiators::Initiators;
+
+pub use snapshot::{NewSnapshot, Snapshot};
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -501,50 +505,6 @@ pub struct HostUsage {
     pub snapshots: u64,
     /// The size of their volumes.
     pub snapshots_gib: u64,
-}
-
-/// What a volume held at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Its id.
-    pub id: VolumeId,
-    /// Its volume.
-    pub volume: VolumeId,
-    /// For people; need not be unique.
-    pub name: Option<String>,
-    /// For people.
-    pub description: Option<String>,
-    /// GiB, as its volume had when it was taken.
-    pub size_gib: u32,
-    /// `creating`, `available`, `deleting`, `error` or `error_deleting`.
-    pub status: VolumeStatus,
-    /// Owner.
-    pub project: String,
-    /// Creator.
-    pub user: String,
-    /// The users' own keys.
-    pub metadata: BTreeMap<String, String>,
-    /// UTC.
-    pub created_at: SystemTime,
-    /// UTC.
-    pub updated_at: Option<SystemTime>,
-    /// Why its status is an error, or what it waits for.
-    pub fault: Option<String>,
-}
-
-/// `POST /snapshots`, checked for form only.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewSnapshot {
-    /// Of which volume.
-    pub volume: VolumeId,
-    /// For people.
-    pub name: Option<String>,
-    /// For people.
-    pub description: Option<String>,
-    /// The users' own keys.
-    pub metadata: BTreeMap<String, String>,
-    /// Also while the volume is in use.
-    pub in_use: bool,
 }
 
 /// A receipt with its attachment.
