@@ -641,10 +641,12 @@ fn holds(pool: &Pool, request: &Request) -> bool {
             let quarters = if thin { (0..100).find(is).unwrap() } else { 4 };
             let taken =
                 u128::from(space.provisioned) + u128::from(space.promised) + u128::from(request.bytes);
-            let left = u128::from(free).saturating_sub(u128::from(space.promised)).saturating_sub(reserved);
+            // What is promised takes its part of what is left, too: of a thin pool as a thin volume.
+            let left = u128::from(free).saturating_sub(reserved);
+            let wanted = u128::from(space.promised) + u128::from(request.bytes);
             quarters >= 4
                 && taken * 4 <= (u128::from(total) - reserved) * quarters
-                && u128::from(request.bytes) * 4 <= left * quarters
+                && (request.bytes == 0 || wanted * 4 <= left * quarters)
         }
         (_, Space::Bytes(_)) => space.reserved_percentage == 0,
         _ => true,

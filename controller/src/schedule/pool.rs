@@ -111,14 +111,15 @@ impl Capacity {
         let reserved = self.reserved(total);
         let usable = total.saturating_sub(reserved);
         let taken = self.provisioned.saturating_add(self.promised);
-        let left = free.saturating_sub(self.promised).saturating_sub(reserved);
         if !self.would_be_thin(wish) {
+            let left = free.saturating_sub(self.promised).saturating_sub(reserved);
             return Some(left.min(usable.saturating_sub(taken)));
         }
-        // Two bounds: what all thin volumes think they have, and what is physically left of it.
+        // Two bounds: what all thin volumes think they have, and what is physically left of it. What is promised takes its part
+        // of both as a thin volume: none of its blocks is written yet.
         let virtual_total = scaled(usable, self.max_over_subscription_ratio);
-        let virtual_left = scaled(left, self.max_over_subscription_ratio);
-        Some(virtual_left.min(virtual_total.saturating_sub(taken)))
+        let virtual_left = scaled(free.saturating_sub(reserved), self.max_over_subscription_ratio);
+        Some(virtual_left.saturating_sub(self.promised).min(virtual_total.saturating_sub(taken)))
     }
 
     /// Why a volume of this size has no place there. `None`: it has.

@@ -61,6 +61,18 @@ fn said(admin: &Client) -> [Value; 3] {
     ]
 }
 
+/// Who has logged in is seen with the storage agent's next look.
+fn until_logged_in(admin: &Client, attachments: &[&str]) {
+    until("the sessions to be seen", || {
+        let all = admin.get("/mooring/v1/attachments").expect(200);
+        let seen = |id: &&str| {
+            let mut all = all["attachments"].as_array().unwrap().iter();
+            all.any(|one| one["id"] == **id && one["session"] == true)
+        };
+        if attachments.iter().all(seen) { Ok(()) } else { Err(all.to_string()) }
+    });
+}
+
 /// The controller is back, has heard of every agent, and nothing is in review.
 fn back(fleet: &Fleet) {
     fleet.control().start();
@@ -113,6 +125,7 @@ fn nobody_notices_that_the_database_was_lost() {
     member.until_deleted(&deleted);
 
     member.delete(&format!("/attachments/{reserved}")).expect(200);
+    until_logged_in(&admin, &[&first.id, &second.id, &natives[0], &natives[1]]);
     let before = said(&admin);
     let reserved = member.reserve(&unused, None);
     let storages = [fleet.storage("s1"), fleet.storage("s2")];
@@ -171,6 +184,7 @@ fn what_hosts_have_over_fibre_channel_comes_back_with_its_numbers() {
     let second = admin.attach(&volumes[1], &one, None);
     let third = admin.attach(&volumes[0], &two, Some("ro"));
     let logins = one.log_in_over_fc(&first.info).unwrap();
+    until_logged_in(&admin, &[&first.id, &second.id]);
     let (before, tree) = (said(&admin), fleet.storage("s1").tree());
     fleet.control().stop();
     fleet.control().lose_database();
