@@ -30,6 +30,14 @@ fn force_delete(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
         );
         return Err(Refusal::Invalid(text).into());
     }
+    if let Some(snapshot) = db.snapshots_of(volume.id)?.first() {
+        let text = format!(
+            "Invalid volume: Volume {} has snapshots (the oldest is {}): delete them first",
+            volume.id, snapshot.id
+        );
+        return Err(Refusal::Invalid(text).into());
+    }
+    volumes::not_a_source(db, volume.id)?;
     if !volume.is_placed() {
         // No agent knows of it.
         return Ok(db.delete_volume(volume.id)?);

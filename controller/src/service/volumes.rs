@@ -31,6 +31,14 @@ pub(super) fn find(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId) ->
     Ok(found.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: id.to_string() })?)
 }
 
+/// Nothing is being made from a volume just now.
+pub(super) fn not_a_source(db: &Db<'_>, id: VolumeId) -> Result<(), Abort> {
+    match db.being_made_from(id)? {
+        Some(made) => Err(Refusal::Invalid(format!("Invalid volume: {made} is being made from it.")).into()),
+        None => Ok(()),
+    }
+}
+
 /// A volume, as policies see it.
 pub(super) fn target(volume: &VolumeRow) -> Target<'_> {
     Target { project: Some(&volume.project), user: Some(&volume.user) }
@@ -361,9 +369,7 @@ impl Service {
             }
             super::not_in_review(&row)?;
             let snapshots = db.snapshots_of(id)?;
-            if let Some(made) = db.being_made_from(id)? {
-                return Err(Refusal::Invalid(format!("Invalid volume: {made} is being made from it.")).into());
-            }
+            not_a_source(db, id)?;
             let ok = matches!(
                 row.status,
                 VolumeStatus::Available

@@ -54,12 +54,20 @@ fn put(s: &Script<'_>, line: &str) -> Result<Answer, TreeError> {
 
 /// Puts lines back before `enable`, exports the backstore and maps HOST to it; then the backstore.
 fn revived(s: &Script<'_>, lines: &[String]) -> Result<TreePath, TreeError> {
+    revived_in(s, lines, false)
+}
+
+/// The same, with the portal group enabled before.
+fn revived_in(s: &Script<'_>, lines: &[String], enabled: bool) -> Result<TreePath, TreeError> {
     let store = disabled(s)?;
     for line in lines {
         s.write(&metadata(&store), line)?;
     }
     s.write(&store.join("enable"), 1)?;
     let tpg = s.tpg()?;
+    if enabled {
+        s.write(&tpg.join("enable"), 1)?;
+    }
     let lun = s.lun(&tpg, &store)?;
     let mapped = s.bare_mapped(&tpg)?;
     s.symlink(&lun, &mapped.join("lun"))?;
@@ -125,10 +133,14 @@ pub(super) const ROWS: &[Row] = &[
         shows(s, &[line(&[])], "res_pr_generation")
     }),
     Row::reads(
-        "its relative port id is the LUN's own, not the one that was put back",
+        "its relative port id, in a group that is enabled: the LUN's own, not the one that was put back",
         "SPC-3 Reservation: iSCSI Target Node Endpoint: iqn.2026-11.dev.mooring.contract:a\nSPC-3 Reservation: Relative \
          Port Identifier Tag: 1 iSCSI Portal Group Tag: 1 iSCSI Logical Unit: 1\n",
-        |s| shows(s, &[line(&[])], "res_pr_holder_tg_port"),
+        // 6.12 gives a group its id when it is enabled, and says 0 of one that is not.
+        |s| {
+            let store = revived_in(s, &[line(&[])], true)?;
+            s.try_read(&store.join("pr").join("res_pr_holder_tg_port"))
+        },
     ),
     Row::reads("one put back for another LUN of the initiator", "SPC-3 PR Registrations:\nNone\n", |s| {
         shows(s, &[line(&[("mapped_lun", "2")])], "res_pr_registered_i_pts")

@@ -149,6 +149,8 @@ fn what_depends_on_a_snapshot_is_asked_before_anything_goes() {
     let (first, second) = (snapshot(&member, &volume), snapshot(&member, &volume));
     let copy = made_from(&member, &json!({ "name": "copy", "snapshot_id": first }));
     member.delete(&format!("/volumes/{volume}")).refused(400, "have snapshots");
+    let force = fleet.admin().action(&format!("/volumes/{volume}"), "os-force_delete", &json!({}));
+    force.refused(400, "has snapshots");
     member.delete(&format!("/snapshots/{first}")).expect(202);
     until_gone(&member, &format!("/snapshots/{first}"));
     assert!(node.has_volume("vg0", &copy), "what was made from it stays");
