@@ -255,7 +255,11 @@ pub(crate) async fn confirm_review(
     client: &Client,
     volume: &VolumeRef,
 ) -> Result<Reply<ReviewConfirmed>, Failure> {
-    let id = find(client, volume).await?.id;
+    let id = match volume {
+        // A snapshot is in review as a volume is, and no volume of that id is found.
+        VolumeRef::Id(id) => id.to_string(),
+        VolumeRef::Name(_) => find(client, volume).await?.id,
+    };
     let path = ["mooring", "v1", "volumes", &id, "confirm-review"];
     client.done(Call::make("the confirmation", &path, json!({}))).await?;
     Ok(Reply::ok(ReviewConfirmed { done: true, volume_id: id }))
