@@ -125,7 +125,7 @@ impl<'a> Growth<'a> {
     fn until_sizes(&self, disks: &[&Disk<'a>], gib: u64) -> Result<()> {
         for (disk, host) in disks.iter().zip(["host1", "host2"]) {
             let vm = self.site.rig.vm(host)?;
-            wait_for("the new size on the host", Duration::from_secs(30), || {
+            wait_for("the new size on the host", Duration::from_mins(2), || {
                 let script = format!("cat /sys/class/block/$(basename $(readlink -e {}))/size", disk.path);
                 let sectors = vm.sh(&script)?.ok()?.stdout.trim().parse::<u64>().ok();
                 Ok((sectors == Some(gib * GIB / 512)).then_some(()))
