@@ -312,12 +312,37 @@ def extending():
 
 
 @test
+def snapshots_and_what_is_made_from_them():
+    api = cinder("3.66")
+    kind = api.volume_types.create(f"thin-{uuid.uuid4()}")
+    kind.set_keys({"provisioning:type": "thin"})
+    of = volume(api, kind)
+    taken = api.volume_snapshots.create(of.id, name="before", metadata={"a": "b"})
+    until("a snapshot", lambda: api.volume_snapshots.get(taken.id).status == "available")
+    shown = api.volume_snapshots.list(search_opts={"volume_id": of.id})
+    assert [(one.id, one.name, one.size, one.metadata) for one in shown] == [(taken.id, "before", 1, {"a": "b"})]
+    copy = volume(api, snapshot_id=taken.id)
+    clone = volume(api, source_volid=of.id)
+    assert (copy.snapshot_id, clone.source_volid) == (taken.id, of.id), (copy, clone)
+    assert copy.volume_type == of.volume_type == clone.volume_type, copy.volume_type
+    refused(exceptions.BadRequest, lambda: api.volumes.delete(of.id))
+    api.volume_snapshots.update(taken.id, name="other")
+    assert api.volume_snapshots.get(taken.id).name == "other"
+    api.volume_snapshots.delete(taken.id)
+    until("its end", lambda: not api.volume_snapshots.list(search_opts={"volume_id": of.id}))
+    thick = api.volume_types.create(f"thick-{uuid.uuid4()}")
+    thick.set_keys({"provisioning:type": "thick"})
+    solid = volume(api, thick)
+    refused(exceptions.BadRequest, lambda: api.volume_snapshots.create(solid.id))
+    for one in (of, copy, clone, solid):
+        api.volumes.delete(one.id)
+
+
+@test
 def what_is_not_there_says_so():
     api = cinder("3.69")
     of = volume(api)
     for call in [
-        lambda: api.volume_snapshots.create(of.id),
-        lambda: api.volumes.create(size=1, source_volid=of.id),
         lambda: api.volumes.upload_to_image(of.id, False, "i", "bare", "raw", "private", False),
         lambda: api.volumes.migrate_volume(of.id, "s2@lvm#vg0", False, False),
         lambda: api.transfers.create(of.id),

@@ -135,7 +135,7 @@ impl Fleet {
 /// Runs the scripts of all clients against `mooring-fleet-serve`, and passes on what they print.
 pub fn run_all(serve: &Path) -> Result<Tally> {
     let python = python()?;
-    let (tokens, noauth) = (Fleet::start(serve, &[])?, Fleet::start(serve, &["--no-auth"])?);
+    let (tokens, noauth) = (Fleet::start(serve, &["--thin", "2"])?, Fleet::start(serve, &["--no-auth"])?);
     let fleets = serde_json::json!({ "tokens": tokens.how, "noauth": noauth.how }).to_string();
     let mut all = Tally::default();
     for script in SCRIPTS {

@@ -22,6 +22,9 @@ struct Args {
     /// GiB of each pool
     #[arg(long, default_value_t = 100)]
     gib: u64,
+    /// GiB of the thin pool of one storage node more; 0: there is none
+    #[arg(long, default_value_t = 0)]
+    thin: u64,
     /// Hosts that attach natively
     #[arg(long, default_value_t = 0)]
     hosts: u8,
@@ -45,6 +48,10 @@ fn run(args: &Args) -> Result<()> {
     let mut plan = Fleet::builder();
     for n in 1..=args.storages {
         plan = plan.storage(&format!("s{n}"), &[("vg0", args.gib)]);
+    }
+    if args.thin > 0 {
+        // As large as its pool needs: what asks for no thin volume lies elsewhere.
+        plan = plan.storage_with_thin("t1", &[("vg0", args.thin + 1)], args.thin);
     }
     for n in 1..=args.hosts {
         plan = plan.host(&format!("h{n}"));
