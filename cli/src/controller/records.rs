@@ -418,22 +418,6 @@ pub(crate) struct AccessRecord {
     pub project_id: String,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_we_do_not_know_is_handed_on() {
-        let text = r#"{"attachment":{"id":"a","volume_id":"v","status":"attached","host_phase":"ready","revision":7,
-                       "new_in_2030":{"x":1},"steps_ms":{"done":9,"granted":3,"blessed":4}}}"#;
-        let one: OneAttachment = serde_json::from_str(text).unwrap();
-        assert!(one.attachment.is_ready());
-        assert_eq!(one.attachment.steps().collect::<Vec<_>>(), [("granted", 3), ("done", 9)]);
-        assert_eq!(serde_json::to_value(&one.attachment).unwrap()["new_in_2030"]["x"], 1);
-        assert!(serde_json::from_str::<OneAttachment>(r#"{"attachment":{"id":"a"}}"#).is_err());
-    }
-}
-
 /// A snapshot.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct SnapshotRecord {
@@ -461,4 +445,20 @@ pub(crate) struct ManySnapshots {
     pub snapshots: Vec<SnapshotRecord>,
     #[serde(default)]
     pub snapshots_links: Vec<Link>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_we_do_not_know_is_handed_on() {
+        let text = r#"{"attachment":{"id":"a","volume_id":"v","status":"attached","host_phase":"ready","revision":7,
+                       "new_in_2030":{"x":1},"steps_ms":{"done":9,"granted":3,"blessed":4}}}"#;
+        let one: OneAttachment = serde_json::from_str(text).unwrap();
+        assert!(one.attachment.is_ready());
+        assert_eq!(one.attachment.steps().collect::<Vec<_>>(), [("granted", 3), ("done", 9)]);
+        assert_eq!(serde_json::to_value(&one.attachment).unwrap()["new_in_2030"]["x"], 1);
+        assert!(serde_json::from_str::<OneAttachment>(r#"{"attachment":{"id":"a"}}"#).is_err());
+    }
 }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooring_api::{Message, v1};
-use mooring_model::{AgentId, AttachmentId, Cure, ExportReport, Generation, Phase, Proof, Receipt, VolumeId};
+use mooring_model::{
+    AgentId, AttachmentId, Cure, ExportReport, Generation, Phase, Problem, Proof, Receipt, VolumeId,
+};
 
 use super::seen::{fc_ports, is_same_place, is_seen, seen_mode, wanted_mode};
 use super::wishes::{self, Rewished};
@@ -62,6 +64,12 @@ fn read_work(db: &Db<'_>, id: VolumeId) -> Result<Option<Work>, Abort> {
 
 fn stamp(spec: &SpecRow) -> v1::Stamp {
     mooring_api::stamp_to_wire(&spec.stamp)
+}
+
+/// What an agent said went wrong, in one line.
+fn said(agent: &Agent, problems: &[Problem]) -> String {
+    let texts: Vec<_> = problems.iter().map(|p| format!("{}: {}", p.object, p.text)).collect();
+    format!("{}: {}", agent.entry.name, texts.join("; "))
 }
 
 impl Inner {
@@ -148,8 +156,7 @@ impl Inner {
             (Some(Operation::Creating), Phase::Failed)
                 if report.problems.iter().any(|problem| problem.cure != Cure::Retry) =>
             {
-                let text = report.problems.iter().map(|p| format!("{}: {}", p.object, p.text));
-                let text = format!("{}: {}", agent.entry.name, text.collect::<Vec<_>>().join("; "));
+                let text = said(agent, &report.problems);
                 self.creation_failed(agent, &work.volume, text).await.map(Some)
             }
             (Some(Operation::Creating), Phase::Creating)
@@ -175,8 +182,7 @@ impl Inner {
         let report = agent.volume(work.volume.id).filter(|report| report.phase == Phase::Failed);
         let problems = report.map(|report| report.problems).unwrap_or_default();
         if problems.iter().any(|problem| problem.cure != Cure::Retry) {
-            let text = problems.iter().map(|p| format!("{}: {}", p.object, p.text));
-            let text = format!("{}: {}", agent.entry.name, text.collect::<Vec<_>>().join("; "));
+            let text = said(agent, &problems);
             self.set_operation(work, Some(Operation::Error), Some(text)).await?;
         }
         Ok(Next::Idle)

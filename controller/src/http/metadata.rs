@@ -25,7 +25,7 @@ use super::volumes::volume_id;
 use crate::domain::MetadataChange;
 
 /// Characters of keys beside those of extra specs.
-const KEY_EXTRA: &str = " /";
+pub(super) const KEY_EXTRA: &str = " /";
 
 type Metadata = BTreeMap<String, String>;
 
@@ -97,7 +97,8 @@ async fn change<B: Backend>(
     Ok(app.backend().change_metadata(&ctx.caller, id, change, only_if).await?)
 }
 
-fn texts(body: &Value, key: &'static str) -> Result<Metadata, Fault> {
+/// The metadata that a body carries under a key, be it of a volume or of a snapshot.
+pub(super) fn texts(body: &Value, key: &'static str) -> Result<Metadata, Fault> {
     let fields = schema::body(body, key)?;
     schema::texts(key, &Value::Object(fields.map().clone()), KEY_EXTRA)
 }

@@ -16,6 +16,7 @@ use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
 use super::fault::Fault;
+use super::metadata::{KEY_EXTRA, texts};
 use super::routes::Routes;
 use super::schema;
 use super::version::Version;
@@ -24,9 +25,6 @@ use super::volumes::{label, volume_id};
 use crate::domain::{MetadataChange, NewSnapshot};
 use crate::list::SNAPSHOTS;
 use crate::policy::Target;
-
-/// Characters of metadata's keys beside those of extra specs.
-const KEY_EXTRA: &str = " /";
 
 type Answer = Result<Json<Value>, Fault>;
 
@@ -141,11 +139,6 @@ async fn metadata<B: Backend>(app: &App<B>, ctx: &Ctx, id: &str) -> Result<BTree
     let target = Target { project: Some(&snapshot.project), user: Some(&snapshot.user) };
     ctx.check("volume:get_snapshot_metadata", &target)?;
     Ok(snapshot.metadata)
-}
-
-fn texts(body: &Value, key: &'static str) -> Result<BTreeMap<String, String>, Fault> {
-    let fields = schema::body(body, key)?;
-    schema::texts(key, &Value::Object(fields.map().clone()), KEY_EXTRA)
 }
 
 async fn change<B: Backend>(

@@ -84,6 +84,26 @@ fn attachments_page(
     Ok(Page { items, count: None })
 }
 
+/// Makes a change to the metadata of a volume or a snapshot. 404 for a key to remove that is not there.
+pub(super) fn metadata_after(
+    id: VolumeId,
+    metadata: &mut BTreeMap<String, String>,
+    change: &MetadataChange,
+) -> Result<(), Refusal> {
+    match change {
+        MetadataChange::Merge(new) => metadata.extend(new.clone()),
+        MetadataChange::Replace(new) => metadata.clone_from(new),
+        MetadataChange::Remove(key) => {
+            if metadata.remove(key).is_none() {
+                let shown: String = key.chars().take(super::TEXT_CHARS_MAX).collect();
+                let what = format!("{id} has no metadata with key {shown}");
+                return Err(Refusal::NotFound { kind: "Metadata", what });
+            }
+        }
+    }
+    Ok(())
+}
+
 fn change_metadata(
     inner: &Inner,
     db: &Db<'_>,
@@ -98,17 +118,7 @@ fn change_metadata(
         return Err(Refusal::Changed(text).into());
     }
     let mut metadata = row.metadata.clone();
-    match change.clone() {
-        MetadataChange::Merge(new) => metadata.extend(new),
-        MetadataChange::Replace(new) => metadata = new,
-        MetadataChange::Remove(key) => {
-            if metadata.remove(&key).is_none() {
-                let shown: String = key.chars().take(super::TEXT_CHARS_MAX).collect();
-                let what = format!("{id} has no metadata with key {shown}");
-                return Err(Refusal::NotFound { kind: "Metadata", what }.into());
-            }
-        }
-    }
+    metadata_after(id, &mut metadata, change)?;
     volumes::may_update(inner, caller, &row, false, Some(&metadata))?;
     volumes::check_metadata(&metadata)?;
     row.metadata = metadata;

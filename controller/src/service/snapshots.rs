@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mooring_model::{Source, VolumeId};
 
-use super::lists::{found, seen_by};
+use super::lists::{found, metadata_after, seen_by};
 use super::volumes::check_metadata;
 use super::{Refusal, Service, not_in_review, quotas, text_limit, view, volumes};
 use crate::domain::{AttachStatus, Caller, MetadataChange, NewSnapshot, Snapshot, VolumeStatus};
@@ -218,19 +218,11 @@ impl Service {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
             let (mut row, _) = find(&inner, db, &caller, id)?;
-            let mut policy = "volume:update_snapshot_metadata";
-            match change.clone() {
-                MetadataChange::Merge(new) => row.metadata.extend(new),
-                MetadataChange::Replace(new) => row.metadata = new,
-                MetadataChange::Remove(key) => {
-                    policy = "volume:delete_snapshot_metadata";
-                    if row.metadata.remove(&key).is_none() {
-                        let shown: String = key.chars().take(super::TEXT_CHARS_MAX).collect();
-                        let what = format!("{id} has no metadata with key {shown}");
-                        return Err(Refusal::NotFound { kind: "Metadata", what }.into());
-                    }
-                }
-            }
+            let policy = match change {
+                MetadataChange::Remove(_) => "volume:delete_snapshot_metadata",
+                MetadataChange::Merge(_) | MetadataChange::Replace(_) => "volume:update_snapshot_metadata",
+            };
+            metadata_after(id, &mut row.metadata, &change)?;
             check_metadata(&row.metadata)?;
             keep(&inner, db, &caller, &row, policy)?;
             Ok(row.metadata)
