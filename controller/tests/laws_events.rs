@@ -237,7 +237,10 @@ async fn run(shared: bool, events: Vec<Event>) {
         check(&state);
         let live =
             state.volume.attachments.iter().filter(|one| one.status != AttachmentStatus::ErrorAttaching);
-        assert!(shared || live.count() <= 1, "a plain volume with two attachments");
+        let servers: Vec<_> = live.map(|one| one.instance).collect();
+        // One server may stand twice, on the host that it leaves and on the one where it arrives.
+        let moves = servers.iter().all(|server| server.is_some() && *server == servers[0]);
+        assert!(shared || servers.len() <= 1 || moves, "a plain volume of two owners: {state:?}");
     }
     run.end().await;
 }
