@@ -78,7 +78,7 @@ impl Drop for AtWork<'_> {
 impl Commands for Gated {
     fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
         match command.args.first().map(String::as_str) {
-            Some("vgs" | "lvs") => {}
+            Some("vgs" | "lvs" | "pvs") => {}
             Some("lvcreate") => {
                 let _alone = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
                 return self.inner.run(command);

@@ -107,6 +107,13 @@ impl<'a> Control<'a> {
         check(up == agents, || format!("{up} of {agents} agents are up: {hosts}"))
     }
 
+    /// Waits until the controller reaches all its agents: one of them was started anew.
+    pub fn all_up_soon(&self) -> Result<()> {
+        wait_for("the controller to reach its agents", Duration::from_mins(1), || {
+            Ok(self.all_up().is_ok().then_some(()))
+        })
+    }
+
     /// Puts a host in place again that a power cut has emptied, and starts it.
     pub fn host_again(&mut self, name: &str) -> Result<()> {
         let host = self.hosts.iter_mut().find(|host| host.vm.name() == name);

@@ -10,6 +10,8 @@ use mooring_rig::Vm;
 
 use crate::disk::Disk;
 use crate::evidence::wait_for;
+use crate::site::{Site, TARGET};
+use crate::slow;
 
 /// The interface that carries the frames.
 const LINK: &str = "eth1";
@@ -36,6 +38,33 @@ pub fn open_port(vm: &Vm) -> Result<()> {
         .ok()
         .with_context(|| format!("bring up the Fibre Channel port of {}", vm.name()))?;
     Ok(())
+}
+
+/// Takes the port away, with its disks. What hangs on them ends with an error.
+pub fn close_port(vm: &Vm) -> Result<()> {
+    vm.sh(&format!("echo {LINK} > /sys/module/libfcoe/parameters/destroy"))?
+        .ok()
+        .with_context(|| format!("take down the Fibre Channel port of {}", vm.name()))?;
+    Ok(())
+}
+
+/// The control of a force detach over Fibre Channel: the host's LUN is only unmapped, by hand, with writes in flight. How many
+/// stamps land after it; that none does is an error.
+pub fn landed_after_unmapping(
+    site: &Site,
+    host: &Vm,
+    device: &str,
+    lun: u16,
+    disk: &Disk<'_>,
+) -> Result<u64> {
+    let writer = slow::write(site, device, disk)?;
+    let (port, own) = (port_name(site.storage()?)?, port_name(host)?);
+    let mapped = format!("{TARGET}/fc/{port}/tpgt_1/acls/{own}/lun_{lun}");
+    let unmap = format!("find {mapped} -maxdepth 1 -type l -delete");
+    let landed = slow::landed_after_unmapping(site, device, &unmap)?;
+    writer.kill()?;
+    site.delay_writes(device, None)?;
+    Ok(landed)
 }
 
 /// Holds back every frame that the VM sends for so long. A write's data leave only when the target has asked for them: they

@@ -13,9 +13,11 @@ mod vm;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use mooring_tests::bench::Size;
 use mooring_tests::bench_node::Options;
+use mooring_tests::scenarios::fc_trials;
+use mooring_tests::site::Programs;
 
 /// Chores of the Mooring project
 #[derive(Debug, Parser)]
@@ -90,12 +92,24 @@ enum Bench {
     Api(bench_api::ApiArgs),
 }
 
+/// A transport of the trials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Over {
+    /// Hosts of ours over iSCSI
+    Iscsi,
+    /// Stock hosts over Fibre Channel (FCoE between the VMs)
+    Fc,
+}
+
 /// How often.
 #[derive(Debug, Args)]
 struct SoakArgs {
     /// Force detaches and fences of a writing host, for each of its states: alive, network cut, power cut
     #[arg(long, default_value_t = 200)]
     trials: u32,
+    /// Over which transport: each has its own trials
+    #[arg(long, value_enum, default_values_t = [Over::Iscsi, Over::Fc])]
+    over: Vec<Over>,
 }
 
 /// The workspace's root folder.
@@ -106,6 +120,16 @@ fn root() -> PathBuf {
 
 fn code(passed: bool) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn soak(programs: &Programs, args: &SoakArgs) -> anyhow::Result<()> {
+    if args.over.contains(&Over::Iscsi) {
+        mooring_tests::demo::trials::run(programs, args.trials)?;
+    }
+    if args.over.contains(&Over::Fc) {
+        fc_trials::run(programs, args.trials.saturating_mul(fc_trials::TRIALS_IN_CI))?;
+    }
+    Ok(())
 }
 
 fn main() -> ExitCode {
@@ -132,7 +156,7 @@ fn main() -> ExitCode {
             bench_api::run(&args, &root()).map(|()| ExitCode::SUCCESS)
         }
         Chore::Soak(args) => test::build_programs(&root())
-            .and_then(|programs| mooring_tests::demo::trials::run(&programs, args.trials))
+            .and_then(|programs| soak(&programs, &args))
             .map(|()| ExitCode::SUCCESS),
         Chore::Sim(args) => sim::run(&args, &root()).map(|count| code(count.failed == 0)),
         Chore::Arch => {

@@ -15,6 +15,7 @@ mod admit;
 mod bulk;
 mod cell;
 pub(crate) mod counts;
+mod disks;
 mod fabrics;
 mod narrow;
 mod pass;
@@ -168,6 +169,7 @@ struct Shared {
     pulse: Mutex<pulse::Pulse>,
     bulk: bulk::Bulk,
     late: Mutex<sweep::Late>,
+    watch: Mutex<disks::Watch>,
     /// What was done since the start.
     done: counts::Done,
     /// The addresses of this host, as they were seen last.
@@ -222,6 +224,7 @@ impl Engine {
             pulse: Mutex::default(),
             bulk,
             late: Mutex::default(),
+            watch: Mutex::default(),
             done: counts::Done::default(),
             addresses,
             runtime: tokio::runtime::Handle::current(),
@@ -337,6 +340,7 @@ impl Engine {
             );
         }
         tokio::spawn(self.clone().follow_reservations());
+        tokio::spawn(self.clone().follow_disks());
         let engine = self.clone();
         tokio::spawn(async move {
             let mut tick = tokio::time::interval(Duration::from_secs(1));

@@ -51,9 +51,28 @@ impl Engine {
         self.prepare_ports();
         let targets = self.note_targets();
         let cells = self.cells();
+        if !self.resync_asks_lvm() {
+            return self.wake_all(&cells, targets.as_ref());
+        }
         let Some(view) = self.look_at_volumes(&cells) else { return self.wake_all(&cells, None) };
         self.note_orphans(&view);
         self.wake_as_seen(cells, &view, targets.as_ref());
+    }
+
+    /// Somebody has changed a group: looks at all LVs, and wakes those volumes whose LV is not what it was.
+    pub(super) fn look_for_drift(&self) {
+        let cells = self.cells();
+        let before: Vec<_> = cells.iter().map(|cell| cell.state().ready.clone()).collect();
+        let Some(view) = self.look_at_volumes(&cells) else { return };
+        self.note_orphans(&view);
+        for (cell, before) in cells.iter().zip(before) {
+            let mut state = cell.state();
+            if state.ready != before {
+                state.known = None;
+                drop(state);
+                self.wake(cell);
+            }
+        }
     }
 
     /// Wakes these volumes; those whose LVs have no device when they have, all of them together.

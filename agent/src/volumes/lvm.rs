@@ -86,6 +86,15 @@ pub(super) struct RawLv {
     pub(super) zero: String,
 }
 
+/// A disk of a group as `pvs` reports it.
+#[derive(Debug, Deserialize)]
+pub(super) struct RawPv {
+    #[serde(rename = "pv_name")]
+    pub(super) name: String,
+    #[serde(rename = "vg_name", default)]
+    pub(super) group: String,
+}
+
 /// Numbers come as text (`--reportformat json`) or as numbers (`json_std`, should a site's lvm.conf force it).
 fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     #[derive(Deserialize)]
@@ -120,6 +129,12 @@ struct Vgs {
 struct Lvs {
     #[serde(default)]
     lv: Vec<RawLv>,
+}
+
+#[derive(Deserialize)]
+struct Pvs {
+    #[serde(default)]
+    pv: Vec<RawPv>,
 }
 
 #[derive(Deserialize)]
@@ -169,6 +184,13 @@ impl Lvm<'_> {
         let op = || "list the volume groups".to_owned();
         let out = self.run(op, "", &report("vgs", &["-o", VG_COLUMNS]))?;
         Ok(parse::<Report<Vgs>>(op, &out)?.report.into_iter().flat_map(|part| part.vg).collect())
+    }
+
+    /// The disks of all groups of the machine.
+    pub(super) fn disks(&self) -> Result<Vec<RawPv>, Error> {
+        let op = || "list the disks of the volume groups".to_owned();
+        let out = self.run(op, "", &report("pvs", &["-o", "pv_name,vg_name"]))?;
+        Ok(parse::<Report<Pvs>>(op, &out)?.report.into_iter().flat_map(|part| part.pv).collect())
     }
 
     /// All LVs of the machine that `lvs` shows.

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 pub use apply::{DISCARD_CHUNK, Observer, Work, ZERO_CHUNK, activate, apply};
 pub use error::Error;
 pub use plan::{LvId, VolumeOp, Wanted, plan, report};
-pub use view::{SeenGroup, SeenLv, SeenPool, VolumesView, view, view_one};
+pub use view::{SeenGroup, SeenLv, SeenPool, VolumesView, disks, view, view_one};
 
 /// The device node of an LV.
 pub fn device_path(group: &str, lv: &str) -> PathBuf {

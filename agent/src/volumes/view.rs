@@ -1,6 +1,7 @@
 //! What there is: the groups that the configuration lists, and their LVs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use mooring_host::Commands;
 use mooring_model::{ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, Source, VgName, VolumeId, VolumeKind};
@@ -303,6 +304,16 @@ pub fn view_one(
         }
     }
     Ok(view)
+}
+
+/// The disks that LVM finds of these groups, each with its group. One that is missing has no path.
+pub fn disks(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<(VgName, PathBuf)>, Error> {
+    let listed = |name: &str| groups.iter().find(|group| group.name.as_str() == name);
+    let found = Lvm(commands).disks()?.into_iter().filter_map(|raw| {
+        let path = PathBuf::from(raw.name);
+        path.is_absolute().then_some((listed(&raw.group)?.name.clone(), path))
+    });
+    Ok(found.collect())
 }
 
 fn groups_of(lvm: &Lvm<'_>, listed: &[config::Group]) -> Result<VolumesView, Error> {

@@ -11,6 +11,7 @@ mod capabilities;
 mod concurrency;
 mod crash;
 mod discard;
+mod drift;
 mod fencing;
 mod fibre_channel;
 mod grow;

@@ -1,7 +1,7 @@
 //! Wrong requests and broken machines on a real kernel: each gets a clear error and the right exit code, and leaves nothing.
 //! (What a fake can show as well is shown in the agent's own tests, which are faster.)
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use mooring_rig::{Output, RigOptions};
@@ -44,6 +44,7 @@ impl Faults<'_> {
         self.evidence.shows("the agent's log names what was refused and no secret");
         agent.kill()?;
         drop(agent.wait()?);
+        self.drift()?;
         self.full_disk()?;
         self.nothing_left()
     }
@@ -236,6 +237,39 @@ impl Faults<'_> {
         })?;
         self.evidence.shows("the foreign target removed by hand: the grant comes true by itself");
         self.remove("three", "iqn.2026-01.lab:a")
+    }
+
+    /// Somebody takes our tag from an LV. No resync comes in this act: the disk that LVM has written to tells.
+    fn drift(&mut self) -> Result<()> {
+        let agent = self.site.start_agent_with("resync_seconds = 3600")?;
+        let id = "33333333-2222-4333-8444-555555555555";
+        self.site.json(&["volume", "create", "four", "--size", "8MiB", "--id", id])?;
+        let seen = |what: &str, wanted: bool| {
+            let began = Instant::now();
+            wait_for(what, Duration::from_mins(1), || {
+                let shown = self.site.json(&["volume", "show", "four"])?;
+                Ok(((shown["phase"] == "ready") == wanted).then(|| began.elapsed()))
+            })
+        };
+        // What the creation itself has told is looked at by then.
+        std::thread::sleep(Duration::from_secs(8));
+        let lvchange = |how: &str| -> Result<()> {
+            self.site.storage()?.sh(&format!("lvchange -q {how} mooring {GROUP}/mooring-{id}"))?.ok()?;
+            Ok(())
+        };
+        lvchange("--deltag")?;
+        let lost = seen("the loss of the tag to be seen", false)?;
+        lvchange("--addtag")?;
+        let back = seen("the tag to be seen again", true)?;
+        self.evidence.shows(format!(
+            "a tag taken from an LV by hand is seen after {:.1} s, and {:.1} s after it is back, without a resync",
+            lost.as_secs_f64(),
+            back.as_secs_f64()
+        ));
+        self.site.json(&["volume", "delete", "four"])?;
+        agent.kill()?;
+        drop(agent.wait()?);
+        Ok(())
     }
 
     fn remove(&self, volume: &str, initiator: &str) -> Result<()> {

@@ -33,24 +33,25 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     site.rig.check_consoles()
 }
 
-struct Scene<'a> {
-    site: &'a Site,
-    evidence: Evidence,
-    agent: Running,
-    control: Control<'a>,
-    cinder: Cinder,
-    one: &'a Vm,
-    two: &'a Vm,
+/// A site whose storage node serves Fibre Channel, with a controller, and two stock hosts whose ports are still down.
+pub(super) struct Scene<'a> {
+    pub(super) site: &'a Site,
+    pub(super) evidence: Evidence,
+    pub(super) agent: Running,
+    pub(super) control: Control<'a>,
+    pub(super) cinder: Cinder,
+    pub(super) one: &'a Vm,
+    pub(super) two: &'a Vm,
 }
 
 /// An attachment of a stock host.
-struct Attached {
-    id: String,
-    lun: u16,
+pub(super) struct Attached {
+    pub(super) id: String,
+    pub(super) lun: u16,
 }
 
 /// The LV of a volume.
-fn device(volume: &str) -> String {
+pub(super) fn device(volume: &str) -> String {
     format!("/dev/{GROUP}/mooring-{volume}")
 }
 
@@ -61,7 +62,7 @@ fn digits(port: &str) -> String {
 
 impl<'a> Scene<'a> {
     /// The agent makes the port a target before a host meets it.
-    fn make(site: &'a Site) -> Result<Self> {
+    pub(super) fn make(site: &'a Site) -> Result<Self> {
         let (storage, one, two) = (site.storage()?, site.rig.vm("host1")?, site.rig.vm("host2")?);
         let mut evidence = Evidence::default();
         fibre::prepare(storage, "tcm_fc")?;
@@ -85,7 +86,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Attaches as Nova does, with what os-brick would say of the host, and checks what that would be told.
-    fn attach(&self, volume: &str, host: &Vm, mode: &str) -> Result<Attached> {
+    pub(super) fn attach(&self, volume: &str, host: &Vm, mode: &str) -> Result<Attached> {
         let port = digits(&fibre::port_name(host)?);
         let connector = json!({
             "wwpns": [port], "wwnns": [port.replacen("20", "10", 1)], "host": format!("{}-stock", host.name()),
@@ -214,13 +215,7 @@ impl<'a> Scene<'a> {
 
     /// The control without which it would prove nothing: unmapping alone, by hand.
     fn control_only_unmaps(&mut self, volume: &str, lun: u16, disk: &Disk<'_>) -> Result<()> {
-        let writer = slow::write(self.site, &device(volume), disk)?;
-        let (port, own) = (fibre::port_name(self.site.storage()?)?, fibre::port_name(self.one)?);
-        let mapped = format!("{TARGET}/fc/{port}/tpgt_1/acls/{own}/lun_{lun}");
-        let unmap = format!("find {mapped} -maxdepth 1 -type l -delete");
-        let landed = slow::landed_after_unmapping(self.site, &device(volume), &unmap)?;
-        writer.kill()?;
-        self.site.delay_writes(&device(volume), None)?;
+        let landed = fibre::landed_after_unmapping(self.site, self.one, &device(volume), lun, disk)?;
         self.evidence.shows(format!("the control: unmapping alone let {landed} stamps land"));
         Ok(())
     }

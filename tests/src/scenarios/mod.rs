@@ -3,11 +3,13 @@
 mod attach_faults;
 mod beside_iscsid;
 mod contract;
+mod discard;
 mod extend;
 mod faults;
 mod fc;
 mod fc_agent;
 mod fc_main_job;
+pub mod fc_trials;
 mod lvm;
 mod portals;
 mod reservations;
@@ -71,6 +73,11 @@ pub const ALL: &[Scenario] = &[
         run: fc_main_job::run,
     },
     Scenario {
+        name: "trials-fc",
+        shows: "the trials of a force detach over Fibre Channel: port logged in, network cut, power cut; nothing lands after the receipt",
+        run: |programs| fc_trials::run(programs, fc_trials::TRIALS_IN_CI),
+    },
+    Scenario {
         name: "lvm-words",
         shows: "the messages by which the agent tells LVM's errors apart, from the real lvm",
         run: lvm::run,
@@ -109,6 +116,11 @@ pub const ALL: &[Scenario] = &[
         name: "extend",
         shows: "a volume grows while two hosts have it: the new size on both, zeros behind the old end, with the control that sees old data",
         run: extend::run,
+    },
+    Scenario {
+        name: "discard",
+        shows: "discards of a host reach the disk where the operator vouched for it, and a deletion discards; with the control that does neither",
+        run: discard::run,
     },
     Scenario {
         name: "snapshots",

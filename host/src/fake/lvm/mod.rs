@@ -67,6 +67,8 @@ struct Group {
     zeros: BTreeSet<u64>,
     /// Its disk takes discards.
     discards: bool,
+    /// The device node of its disk, if a test has a file for one.
+    node: Option<String>,
     /// Bytes that are taken of its thin pool. Nobody counts them here: a test says so.
     pool_used: u64,
 }
@@ -271,6 +273,13 @@ impl FakeLvm {
             if path.starts_with(std::path::Path::new("/dev").join(vg)) {
                 device.discards = discards;
             }
+        }
+    }
+
+    /// The disk below a group has its device node here. Whoever writes to it tells what LVM's own writes tell on a kernel.
+    pub fn set_disk(&self, vg: &str, node: &std::path::Path) {
+        if let Some(group) = self.handle.lock().lvm.groups.get_mut(vg) {
+            group.node = Some(node.display().to_string());
         }
     }
 

@@ -1,5 +1,5 @@
-//! The commands: `vgs`, `lvs`, `lvcreate`, `lvextend`, `lvchange`, `lvremove`. What must never happen: a change by a command that
-//! ends with an error.
+//! The commands: `vgs`, `pvs`, `lvs`, `lvcreate`, `lvextend`, `lvchange`, `lvremove`. What must never happen: a change by
+//! a command that ends with an error.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -22,6 +22,7 @@ impl Machine {
         let (verb, rest) = args.split_first().map_or(("", &[][..]), |(verb, rest)| (verb.as_str(), rest));
         let result = match verb {
             "vgs" => self.vgs(rest),
+            "pvs" => self.pvs(rest),
             "lvs" => return self.lvs_output(rest),
             "lvcreate" => self.lvcreate(rest),
             "lvextend" => self.lvextend(rest),
@@ -45,6 +46,18 @@ impl Machine {
         let rows: Result<Vec<_>, _> =
             rows.map(|(name, group)| row(&args, |field| group_field(name, group, field))).collect();
         Ok(report("vg", &rows?))
+    }
+
+    fn pvs(&self, rest: &[String]) -> Result<String, Failure> {
+        let args = report_arguments(rest)?;
+        let rows = self.lvm.groups.iter().map(|(name, group)| {
+            row(&args, |field| match field {
+                "pv_name" => Some(group.node.clone().unwrap_or_else(|| DISK.to_owned())),
+                "vg_name" => Some(name.clone()),
+                _ => None,
+            })
+        });
+        Ok(report("pv", &rows.collect::<Result<Vec<_>, _>>()?))
     }
 
     /// LVs that are not there are an error, and those that are there are listed all the same.

@@ -1,0 +1,170 @@
+//! The disks below the volume groups, watched. Whoever changes a group, LVM on the command line included, writes its metadata
+//! to these disks; the kernel tells of it when the writer closes them (inotify on the device node, which is what udev's own
+//! `watch` rests on). So a change that somebody made by hand is seen in a moment, and LVM need not be asked again and again
+//! whether there was one: while the watch stands, only each [`ASKED_EVERY`]th resync asks it.
+//!
+//! What LVM shows and no disk is written for is looked at as before: the filling of a thin pool. An LV that is deactivated has
+//! its device node taken out of the group's folder, and that is watched, too.
+//!
+//! What must never happen here: a watch that is believed in and does not stand; a look for each of many changes.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mooring_model::Chain;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::sync::mpsc;
+
+use super::{Engine, lock};
+use crate::volumes;
+
+/// With the watch, LVM is asked at every so many resyncs: a disk can be written to by another host, and that nobody tells.
+const ASKED_EVERY: u32 = 10;
+
+/// How long what follows a change is waited for: one command of LVM writes to a disk several times.
+const SETTLES_WITHIN: Duration = Duration::from_millis(200);
+
+/// One look for all that changes in this time. What this agent changes itself is told, too, and it looks at that anyway.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// When the disks are listed again although nothing was told.
+const LIST_EVERY: Duration = Duration::from_mins(10);
+
+/// When they are listed again where they cannot be watched, or not any more.
+const LIST_AGAIN: Duration = Duration::from_mins(1);
+
+/// A writer closes a disk, or a node comes or goes in a group's folder.
+const EVENTS: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
+    .union(AddWatchFlags::IN_CREATE)
+    .union(AddWatchFlags::IN_DELETE)
+    .union(AddWatchFlags::IN_MOVED_FROM)
+    .union(AddWatchFlags::IN_MOVED_TO);
+
+/// How soon the thread of a watch that nobody needs any more ends.
+const LISTENED_EVERY_MS: u16 = 5000;
+
+/// Whether LVM has to be asked at a resync.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// The disks of all groups are watched.
+    stands: bool,
+    /// Resyncs since LVM was asked.
+    resyncs: u32,
+}
+
+impl Engine {
+    /// Whether this resync asks LVM.
+    pub(super) fn resync_asks_lvm(&self) -> bool {
+        let fills = self.lvm().known().pools().iter().any(|pool| !pool.thick);
+        let mut watch = lock(&self.shared.watch);
+        watch.resyncs += 1;
+        let asks = !watch.stands || fills || watch.resyncs >= ASKED_EVERY;
+        if asks {
+            watch.resyncs = 0;
+        }
+        asks
+    }
+
+    /// Follows the disks, for ever.
+    pub(super) async fn follow_disks(self) {
+        if self.shared.config.groups.is_empty() {
+            return;
+        }
+        let (mut watched, mut changes) = (BTreeSet::new(), None);
+        loop {
+            let engine = self.clone();
+            let places = self.blocking(move || engine.places_to_watch()).await.unwrap_or_default();
+            if changes.is_none() || places != watched {
+                changes = watch(&places);
+                watched = places;
+                lock(&self.shared.watch).stands = changes.is_some();
+                // What changed before the watch stood.
+                if changes.is_some() {
+                    self.look_at_groups().await;
+                }
+            }
+            let told = match &mut changes {
+                Some(changes) => tokio::time::timeout(LIST_EVERY, changes.recv()).await,
+                None => Ok(None),
+            };
+            match told {
+                Ok(Some(())) => {
+                    tokio::time::sleep(SETTLES_WITHIN).await;
+                    if let Some(changes) = &mut changes {
+                        while changes.try_recv().is_ok() {}
+                    }
+                    self.look_at_groups().await;
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+                Ok(None) => {
+                    changes = None;
+                    lock(&self.shared.watch).stands = false;
+                    tokio::time::sleep(LIST_AGAIN).await;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn look_at_groups(&self) {
+        let engine = self.clone();
+        self.blocking(move || engine.look_for_drift()).await;
+    }
+
+    /// The disks of the groups and the groups' folders; nothing if a group has no disk that could be watched.
+    fn places_to_watch(&self) -> BTreeSet<PathBuf> {
+        let groups = &self.shared.config.groups;
+        match volumes::disks(&*self.shared.machine.commands, groups) {
+            Ok(disks) if groups.iter().all(|group| disks.iter().any(|(of, _)| *of == group.name)) => {
+                let folders = groups.iter().map(|group| Path::new("/dev").join(group.name.as_str()));
+                let folders = folders.filter(|folder| folder.is_dir());
+                disks.iter().map(|(_, path)| path.clone()).chain(folders).collect()
+            }
+            Ok(_) => BTreeSet::new(),
+            Err(error) => {
+                tracing::debug!(error = %Chain(&error), "cannot list the disks of the groups");
+                BTreeSet::new()
+            }
+        }
+    }
+}
+
+/// Tells of every change at these places, by a thread that ends soon when nobody listens any more. What waits to be heard says it
+/// all: there is never more than one notice. `None`: not all of them can be watched.
+fn watch(places: &BTreeSet<PathBuf>) -> Option<mpsc::Receiver<()>> {
+    if places.is_empty() {
+        return None;
+    }
+    let told = |error: &dyn std::fmt::Display, what: &Path| {
+        tracing::warn!(%error, what = %what.display(), "cannot watch a disk: LVM is asked at every resync");
+    };
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK);
+    let inotify = inotify.inspect_err(|error| told(error, Path::new("inotify"))).ok()?;
+    for place in places {
+        inotify.add_watch(place, EVENTS).inspect_err(|error| told(error, place)).ok()?;
+    }
+    let (sender, changes) = mpsc::channel(1);
+    let started = std::thread::Builder::new().name("disks".to_owned()).spawn(move || tell(&inotify, &sender));
+    started.inspect_err(|error| told(error, Path::new("thread"))).ok()?;
+    Some(changes)
+}
+
+fn tell(inotify: &Inotify, sender: &mpsc::Sender<()>) {
+    while !sender.is_closed() {
+        match poll(&mut [PollFd::new(inotify.as_fd(), PollFlags::POLLIN)], LISTENED_EVERY_MS) {
+            Ok(0) | Err(Errno::EINTR) => continue,
+            Ok(_) => {}
+            Err(errno) => return tracing::warn!(%errno, "the watch of the disks has ended"),
+        }
+        let Ok(events) = inotify.read_events() else { continue };
+        let _heard_already = sender.try_send(());
+        // A disk that goes takes its watch with it.
+        if events.iter().any(|event| event.mask.contains(AddWatchFlags::IN_IGNORED)) {
+            return;
+        }
+    }
+}

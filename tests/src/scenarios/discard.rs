@@ -1,0 +1,155 @@
+//! Discards: those of a host reach the disk below where an operator vouched for it, and a deletion discards instead of zeroing
+//! where the group says so. The kernel's own count of what the disk was told to discard is the witness.
+//!
+//! What must never happen here: a discard taken for a proof that blocks are zero; the next volume is read, not believed.
+
+use anyhow::{Context, Result};
+use mooring_rig::{RigOptions, Running};
+
+use crate::control::{Control, PORT};
+use crate::disk::Disk;
+use crate::evidence::{Evidence, check};
+use crate::native::text;
+use crate::site::{GROUP, Programs, Site, agent_config};
+
+/// What a host writes, and discards half of.
+const WRITTEN_MIB: u64 = 64;
+/// The size of the scenario's volumes.
+const VOLUME_SECTORS: u64 = (1 << 30) / 512;
+const SECTORS_PER_MIB: u64 = 2048;
+
+pub(super) fn run(programs: &Programs) -> Result<()> {
+    let site = Site::up(RigOptions::standard(1).named("discard").forward(PORT), programs)?;
+    let result = scenes(&site);
+    if result.is_err() {
+        site.save_evidence(&site.rig.dir().with_file_name("failed-discard"));
+    }
+    result?;
+    site.rig.check_consoles()
+}
+
+fn scenes(site: &Site) -> Result<()> {
+    let agent = site.start_agent()?;
+    let mut control = Control::prepare(site)?;
+    control.start()?;
+    control.shared_type()?;
+    let mut acts = Acts { site, control, evidence: Evidence::default() };
+    let result = acts.control_without().and_then(|()| acts.with(agent));
+    if result.is_err() {
+        eprintln!("--- controller:\n{}", acts.control.controller_log());
+    }
+    result
+}
+
+struct Acts<'a> {
+    site: &'a Site,
+    control: Control<'a>,
+    evidence: Evidence,
+}
+
+impl Acts<'_> {
+    /// So many sectors the group's disk was told to discard since it came up (sysfs `stat`, field 14; 512 bytes each).
+    fn discarded(&self) -> Result<u64> {
+        let disk = self.site.storage()?.data_disks().into_iter().next().context("the group's disk")?;
+        let name = disk.rsplit('/').next().unwrap_or_default();
+        let out = self.site.storage()?.sh(&format!("awk '{{print $14}}' /sys/block/{name}/stat"))?.ok()?;
+        out.line().trim().parse().with_context(|| format!("sectors discarded: {:?}", out.stdout))
+    }
+
+    /// A volume on host1, all of its beginning written to.
+    fn written(&self, name: &str) -> Result<(String, Disk<'_>)> {
+        self.control.volume(name, Some("shared"))?;
+        let live = self.control.attach(name, "host1", "rw")?;
+        let disk = Disk::new(self.site.rig.vm("host1")?, text(&live, "device_path")?);
+        let write = format!(
+            "tr '\\000' x < /dev/zero | dd of={} bs=1M count={WRITTEN_MIB} iflag=fullblock oflag=direct 2>/dev/null",
+            disk.path
+        );
+        disk.vm.sh(&write)?.ok()?;
+        Ok((text(&live, "id")?.to_owned(), disk))
+    }
+
+    /// Bytes that are not zero, of so many MiB of a host's disk from there.
+    fn bytes(disk: &Disk<'_>, from_mib: u64, mib: u64) -> Result<u64> {
+        let read = format!(
+            "dd if={} bs=1M skip={from_mib} count={mib} iflag=direct 2>/dev/null | tr -d '\\000' | wc -c",
+            disk.path
+        );
+        let out = disk.vm.sh(&read)?.ok()?;
+        out.line().trim().parse().with_context(|| format!("bytes: {:?}", out.stdout))
+    }
+
+    fn delete(&self, attachment: &str, volume: &str) -> Result<()> {
+        self.control.json(&["detach", attachment])?;
+        self.control.json(&["volume", "delete", volume, "--timeout", "300"])?;
+        Ok(())
+    }
+
+    /// The control: a group of which nothing is said. The disk is told to discard nothing.
+    fn control_without(&mut self) -> Result<()> {
+        let before = self.discarded()?;
+        let (attachment, disk) = self.written("plain")?;
+        let refused = disk.vm.sh(&format!("blkdiscard -o 0 -l 32MiB {}", disk.path))?;
+        check(!refused.status.success(), || "a host may discard without its operator's word".to_owned())?;
+        self.delete(&attachment, "plain")?;
+        let seen = self.discarded()? - before;
+        check(seen == 0, || format!("{seen} sectors were discarded"))?;
+        self.evidence.shows(format!(
+            "control: without the keys a host's discard is refused ({}), a deletion zeroes, the disk hears of no discard",
+            refused.stderr.trim()
+        ));
+        Ok(())
+    }
+
+    /// The same with both keys.
+    fn with(&mut self, agent: Running) -> Result<()> {
+        agent.kill()?;
+        drop(agent.wait()?);
+        let keys = "discard = true\nwipe = \"discard\"\n";
+        let agent = self.site.start_agent_by(&format!("{}{keys}", agent_config("")))?;
+        self.control.all_up_soon()?;
+        let (attachment, disk) = self.written("data")?;
+        let before = self.discarded()?;
+        disk.vm.sh(&format!("blkdiscard -o 0 -l {}MiB {}", WRITTEN_MIB / 2, disk.path))?.ok()?;
+        let told = self.discarded()? - before;
+        let asked = WRITTEN_MIB / 2 * SECTORS_PER_MIB;
+        check(told == asked, || format!("a discard of {asked} sectors told the disk to discard {told}"))?;
+        let (gone, kept) =
+            (Self::bytes(&disk, 0, WRITTEN_MIB / 2)?, Self::bytes(&disk, WRITTEN_MIB / 2, WRITTEN_MIB / 2)?);
+        check(gone == 0 && kept == WRITTEN_MIB / 2 * (1 << 20), || {
+            format!("the host reads {gone} bytes where it discarded, {kept} beside it")
+        })?;
+        self.evidence.shows(format!(
+            "a host's discard of {} MiB reaches the disk as {told} sectors; what it wrote beside it is untouched",
+            WRITTEN_MIB / 2
+        ));
+        let before = self.discarded()?;
+        self.delete(&attachment, "data")?;
+        let told = self.discarded()? - before;
+        check(told >= VOLUME_SECTORS, || {
+            format!("the deletion discarded {told} of {VOLUME_SECTORS} sectors")
+        })?;
+        self.evidence
+            .shows(format!("wipe = \"discard\": the deletion discards {told} sectors, all of the volume"));
+        self.next_one()?;
+        agent.kill()
+    }
+
+    /// Whatever the discard did: the next volume on these extents is zeros, on a disk that has forgotten nothing.
+    fn next_one(&mut self) -> Result<()> {
+        let soil = format!(
+            "lvcreate -q -y -Wn -Zn -n dirt -L {WRITTEN_MIB}M {GROUP} >&2; \
+             tr '\\000' x < /dev/zero | dd of=/dev/{GROUP}/dirt bs=1M count={WRITTEN_MIB} iflag=fullblock oflag=direct 2>/dev/null; \
+             lvremove -q -y --config devices/issue_discards=0 {GROUP}/dirt >&2"
+        );
+        self.site.storage()?.sh(&soil)?.ok()?;
+        self.control.volume("next", Some("shared"))?;
+        let live = self.control.attach("next", "host1", "ro")?;
+        let disk = Disk::new(self.site.rig.vm("host1")?, text(&live, "device_path")?);
+        let seen = Self::bytes(&disk, 0, WRITTEN_MIB)?;
+        check(seen == 0, || format!("the next volume shows {seen} bytes"))?;
+        self.delete(text(&live, "id")?, "next")?;
+        self.evidence.shows("the next volume on these extents reads as zeros: a discard counts for nothing");
+        self.site.nothing_left()
+    }
+}

@@ -1,0 +1,249 @@
+//! Trials of force detach over Fibre Channel: a stock host that writes at full speed is taken off a volume, with its port
+//! logged in, with its network cut or with its power cut. Nothing of it lands after the receipt.
+//!
+//! A host that vanishes while tcm_fc waits for a write's data hangs that driver for good (docs/kernel/lio.md, h). So those that
+//! are cut off have their writes in the backend, whose data have come; and one that vanishes in the middle of its writing is
+//! the last act: its receipt may be unproven, and then says so in time.
+//!
+//! What must never happen here: a trial whose victim did not write; trials without the control that lets writes land; a host
+//! whose port comes up before its grant (docs/kernel/lio.md, h).
+
+use std::fmt::{self, Display, Formatter};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use mooring_rig::{Cut, Networks, RigOptions, Running};
+use serde_json::Value;
+
+use super::fc_main_job::{Attached, Scene, device};
+use crate::control::{Control, PORT};
+use crate::disk::Disk;
+use crate::evidence::check;
+use crate::fibre;
+use crate::site::{Programs, Site, going, number, progress};
+use crate::slow;
+
+/// How many trials the tests do: one of each kind.
+pub const TRIALS_IN_CI: u32 = 4;
+
+/// How long after its command a write's data are in the backend for sure. They go back and forth within milliseconds, and the
+/// backend takes 1.5 s.
+const DATA_COME_WITHIN: Duration = Duration::from_millis(400);
+
+/// What has happened to the host that is taken off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Alive,
+    Cut,
+    Off,
+}
+
+/// One kind of trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Kind {
+    victim: Victim,
+    slow: bool,
+}
+
+impl Kind {
+    /// The kind of the trial with this number, from 0: all four come in turn.
+    fn of(trial: u32) -> Self {
+        let (victim, slow) = match trial % 4 {
+            0 => (Victim::Alive, true),
+            1 => (Victim::Cut, true),
+            2 => (Victim::Off, true),
+            _ => (Victim::Alive, false),
+        };
+        Self { victim, slow }
+    }
+}
+
+impl Display for Kind {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let victim = match self.victim {
+            Victim::Alive => "its port logged in",
+            Victim::Cut => "its network cut",
+            Victim::Off => "its power cut",
+        };
+        write!(f, "host1, {victim}, {} backend", if self.slow { "slow" } else { "fast" })
+    }
+}
+
+/// Does it so many times, with the control at the end.
+pub fn run(programs: &Programs, trials: u32) -> Result<()> {
+    let site = Site::up(RigOptions::standard(2).named("trials-fc").forward(PORT), programs)?;
+    let result = Scene::make(&site).and_then(|scene| {
+        let log = scene.control.controller_log();
+        let played = Trials::make(scene, trials).and_then(Trials::all);
+        if played.is_err() {
+            eprintln!("--- controller, at the beginning:\n{log}");
+        }
+        played
+    });
+    if result.is_err() {
+        site.save_evidence(&site.rig.dir().with_file_name("failed-trials-fc"));
+    }
+    result?;
+    site.rig.check_consoles()
+}
+
+/// The words of a force detach.
+fn force(attachment: &str) -> String {
+    Control::words(&["--json", "detach", attachment, "--force"]).join(" ")
+}
+
+struct Trials<'a> {
+    scene: Scene<'a>,
+    volume: String,
+    trials: u32,
+    reader: Disk<'a>,
+}
+
+impl<'a> Trials<'a> {
+    fn make(scene: Scene<'a>, trials: u32) -> Result<Self> {
+        let volume = scene.control.volume("data", Some("fc"))?;
+        let survivor = scene.attach(&volume, scene.two, "ro")?;
+        fibre::open_port(scene.two)?;
+        let reader = fibre::disk(scene.two, survivor.lun)?;
+        Ok(Self { scene, volume, trials, reader })
+    }
+
+    fn all(mut self) -> Result<()> {
+        let mut longest = 0;
+        for trial in 0..self.trials {
+            let kind = Kind::of(trial);
+            let gap = self.trial(kind).with_context(|| format!("trial {} ({kind})", trial + 1))?;
+            longest = longest.max(gap);
+        }
+        self.control()?;
+        self.scene.evidence.shows(format!(
+            "{} trials over Fibre Channel: every receipt proven, 0 stamps landed after it; host2's longest gap {longest} ms",
+            self.trials
+        ));
+        self.gone_in_the_middle()?;
+        self.scene.agent.kill()
+    }
+
+    /// Host1 loses its power while the target waits for data of its writes, most likely: the answer comes in time and is true.
+    /// It is the last act, because no initiator can log in any more if it was so.
+    fn gone_in_the_middle(&mut self) -> Result<()> {
+        let (attached, disk) = self.attach()?;
+        let reader = self.reader.watch_stamps()?;
+        going(&disk.write_stamps(&["--threads", "8"])?).context("host1's stamps")?;
+        self.scene.one.power_cut()?;
+        // Exit status 5 is: it goes on.
+        let detach = format!("{} || [ $? = 5 ]", force(&attached.id));
+        let began = Instant::now();
+        let (answer, landed) = slow::landed_after(self.scene.site, &device(&self.volume), &detach)?;
+        let took = began.elapsed();
+        let answer: Value = serde_json::from_str(&answer).with_context(|| format!("the answer: {answer}"))?;
+        let (proof, may) = (&answer["receipt"]["proof"], number(&answer["receipt"], "may_still_land")?);
+        check(proof == "proven" || (proof == "unproven" && may > 0), || format!("the answer: {answer}"))?;
+        check(proof != "proven" || landed == 0, || format!("{landed} stamps landed after a proven receipt"))?;
+        let seen = progress(&reader)?;
+        check(number(&seen, "errors")? == 0, || format!("host2's reads: {seen}"))?;
+        self.scene.evidence.shows(format!(
+            "host1 gone in the middle of its writing: {proof}, {may} may still land ({landed} did), with the wait for them {:.1} s; \
+             host2 reads on, longest gap {} ms",
+            took.as_secs_f64(),
+            number(&seen, "longest_gap_ms")?
+        ));
+        Ok(())
+    }
+
+    /// Host1 is granted access, logs in, and has its disk. Its port was down.
+    fn attach(&self) -> Result<(Attached, Disk<'a>)> {
+        let one = self.scene.one;
+        let attached = self.scene.attach(&self.volume, one, "rw")?;
+        fibre::open_port(one)?;
+        let disk = fibre::disk(one, attached.lun)?;
+        Ok((attached, disk))
+    }
+
+    /// One trial of host1. Afterwards its port is down; the survivor's longest gap in milliseconds.
+    fn trial(&mut self, kind: Kind) -> Result<u64> {
+        let (one, site, device) = (self.scene.one, self.scene.site, device(&self.volume));
+        let (attached, disk) = self.attach()?;
+        let reader = self.reader.watch_stamps()?;
+        let writer = self.write(kind, &disk)?;
+        match kind.victim {
+            Victim::Alive => {}
+            Victim::Cut => one.cut(Cut::Silent, Networks::Both)?,
+            Victim::Off => one.power_cut()?,
+        }
+        let detach = force(&attached.id);
+        let (answer, landed) = slow::landed_after(site, &device, &detach)?;
+        let answer: Value = serde_json::from_str(&answer).with_context(|| format!("the answer: {answer}"))?;
+        check(answer["receipt"]["proof"] == "proven", || format!("not proven: {answer}"))?;
+        check(landed == 0, || format!("{landed} stamps landed after a proven receipt"))?;
+        let seen = progress(&reader)?;
+        check(number(&seen, "errors")? == 0, || format!("host2's reads: {seen}"))?;
+        let gap = number(&seen, "longest_gap_ms")?;
+        reader.kill()?;
+        drop(reader.wait()?);
+        site.delay_writes(&device, None)?;
+        self.recover(kind, writer)?;
+        self.scene.evidence.shows(format!("{kind}: proven, 0 stamps after it, host2's longest gap {gap} ms"));
+        Ok(gap)
+    }
+
+    fn write(&self, kind: Kind, disk: &Disk<'a>) -> Result<Running> {
+        if kind.slow {
+            let writer = slow::write(self.scene.site, &device(&self.volume), disk)?;
+            std::thread::sleep(DATA_COME_WITHIN);
+            return Ok(writer);
+        }
+        let writer = disk.write_stamps(&[])?;
+        going(&writer).context("host1's stamps")?;
+        Ok(writer)
+    }
+
+    /// Host1 is as it was before it was attached.
+    fn recover(&self, kind: Kind, writer: Running) -> Result<()> {
+        let (one, site) = (self.scene.one, self.scene.site);
+        if kind.victim == Victim::Off {
+            drop(writer);
+            one.boot()?;
+            one.sh(&format!("mkdir -p {}", crate::site::BIN))?.ok()?;
+            site.install(one, &["mooring-stamp"])?;
+            return fibre::prepare(one, "sd_mod sg");
+        }
+        if kind.victim == Victim::Cut {
+            one.heal()?;
+        }
+        writer.kill()?;
+        // A write that hangs ends with its port.
+        fibre::close_port(one)?;
+        drop(writer.wait()?);
+        Ok(())
+    }
+
+    /// Unmapping alone must let writes land, or the trials prove nothing.
+    fn control(&mut self) -> Result<()> {
+        let (attached, disk) = self.attach()?;
+        let scene = &mut self.scene;
+        let landed =
+            fibre::landed_after_unmapping(scene.site, scene.one, &device(&self.volume), attached.lun, &disk)?;
+        scene.evidence.shows(format!("the control: unmapping alone let {landed} stamps land"));
+        scene.control.json(&["detach", &attached.id, "--force"])?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_kinds_come_in_turn_and_the_tests_have_each() {
+        let kinds: Vec<_> = (0..TRIALS_IN_CI).map(Kind::of).collect();
+        for (at, kind) in kinds.iter().enumerate() {
+            assert!(!kinds[at + 1..].contains(kind), "{kind} comes twice");
+        }
+        for victim in [Victim::Alive, Victim::Cut, Victim::Off] {
+            assert!(kinds.iter().any(|kind| kind.victim == victim), "{victim:?}");
+        }
+        assert!(kinds.iter().all(|kind| kind.slow || kind.victim == Victim::Alive), "it would hang the port");
+        assert_eq!(Kind::of(TRIALS_IN_CI), kinds[0]);
+    }
+}
