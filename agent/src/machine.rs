@@ -1,5 +1,8 @@
 //! The machine that an agent works on: the kernel, or a fake of it.
 
+#[cfg(feature = "faults")]
+mod faults;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mooring_host::{
@@ -32,7 +35,7 @@ pub struct Machine {
 impl Machine {
     /// The machine that this process runs on, with LIO's tree at `configfs`.
     pub fn real(configfs: &std::path::Path) -> Self {
-        Self {
+        let machine = Self {
             target: Arc::new(KernelTree::new(configfs)),
             sys: Arc::new(KernelTree::new("/sys")),
             commands: Arc::new(HostCommands),
@@ -40,7 +43,10 @@ impl Machine {
             clock: Arc::new(SystemClock),
             addresses: Arc::new(followed()),
             root: "/".into(),
-        }
+        };
+        #[cfg(feature = "faults")]
+        let machine = faults::with_points(machine);
+        machine
     }
 }
 

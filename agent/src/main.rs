@@ -41,7 +41,7 @@ struct Args {
     check: bool,
 }
 
-fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -147,10 +147,14 @@ impl Site {
 
     /// The same with this configuration.
     pub fn start_agent_by(&self, config: &str) -> Result<Running> {
-        let storage = self.storage()?;
-        storage.write("/etc/mooring/agent.toml", config.as_bytes(), 0o600)?;
-        let agent =
-            storage.command([format!("{BIN}/mooring-agent")]).timeout(Duration::from_hours(1)).spawn()?;
+        self.storage()?.write("/etc/mooring/agent.toml", config.as_bytes(), 0o600)?;
+        self.start_program(&[&format!("{BIN}/mooring-agent")])
+    }
+
+    /// Starts an agent by these words, with the configuration that is there, and waits until it answers.
+    pub fn start_program(&self, words: &[&str]) -> Result<Running> {
+        let words = words.iter().map(|&word| word.to_owned());
+        let agent = self.storage()?.command(words).timeout(Duration::from_hours(1)).spawn()?;
         wait_for("the agent to answer", Duration::from_secs(30), || {
             if !agent.is_running() {
                 bail!("the agent has ended: {}", agent.stderr_so_far());

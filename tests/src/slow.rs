@@ -25,7 +25,7 @@ pub fn write(site: &Site, device: &str, disk: &Disk<'_>) -> Result<Running> {
     let name = disk.name()?;
     let name = name.rsplit('/').next().unwrap_or_default();
     let what = format!("{WRITERS} writes of {} in flight", disk.vm.name());
-    wait_for(&what, Duration::from_secs(30), || {
+    wait_for(&what, Duration::from_mins(2), || {
         let out = disk.vm.sh(&format!("cat /sys/block/{name}/inflight"))?.ok()?;
         let writes: u64 = out.line().split_whitespace().nth(1).context("inflight")?.parse()?;
         Ok((writes >= WRITERS).then_some(()))

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mooring_tests::bench::Size;
 use mooring_tests::bench_node::Options;
-use mooring_tests::scenarios::fc_trials;
+use mooring_tests::scenarios::{agent_killed, fc_trials};
 use mooring_tests::site::Programs;
 
 /// Chores of the Mooring project
@@ -92,24 +92,26 @@ enum Bench {
     Api(bench_api::ApiArgs),
 }
 
-/// A transport of the trials.
+/// A proof that is done many times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Over {
-    /// Hosts of ours over iSCSI
-    Iscsi,
-    /// Stock hosts over Fibre Channel (FCoE between the VMs)
-    Fc,
+enum Proof {
+    /// Force detaches and fences of a writing host of ours, over iSCSI
+    Trials,
+    /// Force detaches of a writing stock host, over Fibre Channel (FCoE between the VMs)
+    TrialsFc,
+    /// The storage agent killed before and after each of its calls that change the machine
+    AgentKilled,
 }
 
 /// How often.
 #[derive(Debug, Args)]
 struct SoakArgs {
-    /// Force detaches and fences of a writing host, for each of its states: alive, network cut, power cut
+    /// Trials of each kind: of a host that is alive, that has lost its network, that has lost its power
     #[arg(long, default_value_t = 200)]
     trials: u32,
-    /// Over which transport: each has its own trials
-    #[arg(long, value_enum, default_values_t = [Over::Iscsi, Over::Fc])]
-    over: Vec<Over>,
+    /// These proofs only
+    #[arg(long, value_enum, value_name = "PROOF", default_values_t = [Proof::Trials, Proof::TrialsFc, Proof::AgentKilled])]
+    only: Vec<Proof>,
 }
 
 /// The workspace's root folder.
@@ -123,11 +125,14 @@ fn code(passed: bool) -> ExitCode {
 }
 
 fn soak(programs: &Programs, args: &SoakArgs) -> anyhow::Result<()> {
-    if args.over.contains(&Over::Iscsi) {
-        mooring_tests::demo::trials::run(programs, args.trials)?;
-    }
-    if args.over.contains(&Over::Fc) {
-        fc_trials::run(programs, args.trials.saturating_mul(fc_trials::TRIALS_IN_CI))?;
+    for proof in &args.only {
+        match proof {
+            Proof::Trials => mooring_tests::demo::trials::run(programs, args.trials)?,
+            Proof::TrialsFc => {
+                fc_trials::run(programs, args.trials.saturating_mul(fc_trials::TRIALS_IN_CI))?;
+            }
+            Proof::AgentKilled => agent_killed::run(programs, usize::MAX)?,
+        }
     }
     Ok(())
 }

@@ -52,9 +52,12 @@ pub(crate) fn build_some(root: &Path, packages: &[&str]) -> Result<Programs> {
 /// Builds the programs for the VMs and says where they are.
 pub(crate) fn build_programs(root: &Path) -> Result<Programs> {
     build_some(root, &PROGRAMS)?;
-    // Its feature must not reach the others: what is tested otherwise is what is shipped.
-    let faults = ["--features", "faults", "--bin", "mooring-sessiond-faults"];
-    one(cargo(root, &[["build", "--release", "-p", "mooring-connectors"].as_slice(), &faults].concat()))?;
+    // Their features must not reach the others: what is tested otherwise is what is shipped.
+    for (package, program) in
+        [("mooring-connectors", "mooring-sessiond-faults"), ("mooring-agent", "mooring-agent-faults")]
+    {
+        one(cargo(root, &["build", "--release", "-p", package, "--features", "faults", "--bin", program]))?;
+    }
     Ok(programs(root))
 }
 

@@ -95,22 +95,22 @@ fn force(attachment: &str) -> String {
 struct Trials<'a> {
     scene: Scene<'a>,
     volume: String,
-    trials: u32,
+    count: u32,
     reader: Disk<'a>,
 }
 
 impl<'a> Trials<'a> {
-    fn make(scene: Scene<'a>, trials: u32) -> Result<Self> {
+    fn make(scene: Scene<'a>, count: u32) -> Result<Self> {
         let volume = scene.control.volume("data", Some("fc"))?;
         let survivor = scene.attach(&volume, scene.two, "ro")?;
         fibre::open_port(scene.two)?;
         let reader = fibre::disk(scene.two, survivor.lun)?;
-        Ok(Self { scene, volume, trials, reader })
+        Ok(Self { scene, volume, count, reader })
     }
 
     fn all(mut self) -> Result<()> {
         let mut longest = 0;
-        for trial in 0..self.trials {
+        for trial in 0..self.count {
             let kind = Kind::of(trial);
             let gap = self.trial(kind).with_context(|| format!("trial {} ({kind})", trial + 1))?;
             longest = longest.max(gap);
@@ -118,7 +118,7 @@ impl<'a> Trials<'a> {
         self.control()?;
         self.scene.evidence.shows(format!(
             "{} trials over Fibre Channel: every receipt proven, 0 stamps landed after it; host2's longest gap {longest} ms",
-            self.trials
+            self.count
         ));
         self.gone_in_the_middle()?;
         self.scene.agent.kill()
@@ -226,7 +226,7 @@ impl<'a> Trials<'a> {
             fibre::landed_after_unmapping(scene.site, scene.one, &device(&self.volume), attached.lun, &disk)?;
         scene.evidence.shows(format!("the control: unmapping alone let {landed} stamps land"));
         scene.control.json(&["detach", &attached.id, "--force"])?;
-        Ok(())
+        fibre::close_port(scene.one)
     }
 }
 

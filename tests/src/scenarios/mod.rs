@@ -1,5 +1,6 @@
 //! Scenarios on real kernels. Each boots what it needs and leaves nothing behind.
 
+pub mod agent_killed;
 mod attach_faults;
 mod beside_iscsid;
 mod contract;
@@ -101,6 +102,11 @@ pub const ALL: &[Scenario] = &[
         name: "sessiond-killed",
         shows: "sessiond killed before and after each of its steps, in attach, takeover, recovery under I/O and detach: converges",
         run: sessiond_killed::run,
+    },
+    Scenario {
+        name: "agent-killed",
+        shows: "the storage agent killed before and after its calls, in grants, a force detach under I/O and a deletion: converges",
+        run: |programs| agent_killed::run(programs, agent_killed::DEATHS_IN_CI),
     },
     Scenario {
         name: "beside-iscsid",

@@ -1,0 +1,131 @@
+//! Fault points: each call of the agent that changes the machine, before it and after it, by number. A build with the feature
+//! `faults` dies at the one that `MOORING_AGENT_CRASH_AT` names, as if by kill -9; each is said on standard error as it is
+//! passed, so that a test learns how many there are.
+//!
+//! What must never happen here: a step in a shipped package; a value that is written (it may be a secret) in what is said.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mooring_host::{
+    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Tree, TreeError,
+    TreePath,
+};
+
+use super::Machine;
+
+/// Where to die.
+const CRASH_AT: &str = "MOORING_AGENT_CRASH_AT";
+
+/// LVM's commands that only look.
+const LOOKS: [&str; 3] = ["vgs", "lvs", "pvs"];
+
+#[derive(Debug)]
+struct Points {
+    passed: AtomicU64,
+    at: Option<u64>,
+}
+
+impl Points {
+    /// Does what changes the machine, between two points.
+    fn around<T>(&self, what: impl Fn() -> String, call: impl FnOnce() -> T) -> T {
+        self.pass("before", &what());
+        let done = call();
+        self.pass("after", &what());
+        done
+    }
+
+    fn pass(&self, side: &str, what: &str) {
+        let number = self.passed.fetch_add(1, Ordering::SeqCst) + 1;
+        eprintln!("fault point {number}: {side} {what}");
+        if self.at == Some(number) {
+            eprintln!("mooring-agent: dies there as asked");
+            std::process::abort();
+        }
+    }
+}
+
+/// A door to the machine, with its points.
+struct Faulty<T: ?Sized> {
+    inner: Arc<T>,
+    points: Arc<Points>,
+}
+
+/// The same machine with points.
+pub(super) fn with_points(machine: Machine) -> Machine {
+    let at = std::env::var(CRASH_AT).ok().and_then(|text| text.parse().ok());
+    let points = Arc::new(Points { passed: AtomicU64::new(0), at });
+    Machine {
+        target: Arc::new(Faulty { inner: machine.target, points: Arc::clone(&points) }),
+        commands: Arc::new(Faulty { inner: machine.commands, points: Arc::clone(&points) }),
+        blocks: Arc::new(Faulty { inner: machine.blocks, points }),
+        ..machine
+    }
+}
+
+impl Tree for Faulty<dyn Tree> {
+    fn mkdir(&self, path: &TreePath) -> Result<(), TreeError> {
+        self.points.around(|| format!("mkdir {path}"), || self.inner.mkdir(path))
+    }
+
+    fn rmdir(&self, path: &TreePath) -> Result<(), TreeError> {
+        self.points.around(|| format!("rmdir {path}"), || self.inner.rmdir(path))
+    }
+
+    fn symlink(&self, target: &TreePath, link: &TreePath) -> Result<(), TreeError> {
+        self.points.around(|| format!("symlink {link}"), || self.inner.symlink(target, link))
+    }
+
+    fn unlink(&self, path: &TreePath) -> Result<(), TreeError> {
+        self.points.around(|| format!("unlink {path}"), || self.inner.unlink(path))
+    }
+
+    fn write(&self, path: &TreePath, value: &[u8]) -> Result<(), TreeError> {
+        self.points.around(|| format!("write {path}"), || self.inner.write(path, value))
+    }
+
+    fn read(&self, path: &TreePath) -> Result<Vec<u8>, TreeError> {
+        self.inner.read(path)
+    }
+
+    fn list(&self, path: &TreePath) -> Result<Vec<Entry>, TreeError> {
+        self.inner.list(path)
+    }
+
+    fn read_link(&self, path: &TreePath) -> Result<TreePath, TreeError> {
+        self.inner.read_link(path)
+    }
+
+    fn is_dir(&self, path: &TreePath) -> Result<bool, TreeError> {
+        self.inner.is_dir(path)
+    }
+}
+
+impl Commands for Faulty<dyn Commands> {
+    fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
+        if command.args.first().is_some_and(|verb| LOOKS.contains(&verb.as_str())) {
+            return self.inner.run(command);
+        }
+        self.points.around(|| command.args.join(" "), || self.inner.run(command))
+    }
+}
+
+impl BlockDevices for Faulty<dyn BlockDevices> {
+    fn size(&self, path: &Path) -> Result<Option<u64>, BlockError> {
+        self.inner.size(path)
+    }
+
+    fn discards(&self, path: &Path) -> Result<bool, BlockError> {
+        self.inner.discards(path)
+    }
+
+    fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
+        self.points.around(|| format!("zero {}", path.display()), || self.inner.zero(path, offset, length))
+    }
+
+    fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
+        self.points
+            .around(|| format!("discard {}", path.display()), || self.inner.discard(path, offset, length))
+    }
+}

@@ -1,0 +1,190 @@
+//! The storage agent dies before and after each of its calls that change the machine, on a real kernel: while a volume is made,
+//! granted to two hosts, taken from one by force under I/O, given back by the other, and deleted. Each time another agent is
+//! started, as systemd does, the same command is given again, and all ends as if nothing had been.
+//!
+//! What must never happen here: a fault point that is taken for tried and was not: the agent itself says where it died.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use mooring_rig::{RigOptions, Running, Status};
+use serde_json::Value;
+
+use crate::evidence::{Evidence, check};
+use crate::initiator::Host;
+use crate::site::{BIN, Programs, Site, TARGET, going, number, progress};
+
+const PROGRAM: &str = "mooring-agent-faults";
+const PORTAL: &str = "10.10.0.10:3260";
+const SIGABRT: i32 = 6;
+/// How often a command is given again: the agent may die in it once, and once an answer may be that it goes on.
+const TRIES: usize = 4;
+/// Deaths in the tests; `cargo xtask soak` has all.
+pub const DEATHS_IN_CI: usize = 8;
+
+/// Lets the agent die at so many of its fault points, evenly among all of them; at each, if there are not so many.
+pub fn run(programs: &Programs, deaths: usize) -> Result<()> {
+    let site = Site::up(RigOptions::standard(2).named("agent-killed"), programs)?;
+    let result = Killed::make(&site).and_then(|mut killed| killed.acts(deaths));
+    if result.is_err() {
+        site.save_evidence(&site.rig.dir().with_file_name("failed-agent-killed"));
+    }
+    result?;
+    site.rig.check_consoles()
+}
+
+struct Killed<'a> {
+    site: &'a Site,
+    evidence: Evidence,
+    one: Host<'a>,
+    two: Host<'a>,
+    /// The agent that runs.
+    agent: Option<Running>,
+    /// It is to die.
+    armed: bool,
+    /// What it has said until it died.
+    died: Option<String>,
+    rounds: u32,
+}
+
+impl<'a> Killed<'a> {
+    fn make(site: &'a Site) -> Result<Self> {
+        site.install(site.storage()?, &[PROGRAM])?;
+        let (one, two) = (Host::start(site.rig.vm("host1")?)?, Host::start(site.rig.vm("host2")?)?);
+        let evidence = Evidence::default();
+        // What is made once for all volumes is there from now on.
+        let agent = Some(site.start_agent()?);
+        Ok(Self { site, evidence, one, two, agent, armed: false, died: None, rounds: 0 })
+    }
+
+    fn acts(&mut self, deaths: usize) -> Result<()> {
+        let said = self.round(0)?;
+        let points: Vec<_> = said.lines().filter(|line| line.starts_with("fault point ")).collect();
+        let count = points.len();
+        check(count > 0, || format!("the agent passes no fault point: {said}"))?;
+        let tried = deaths.min(count);
+        for death in 0..tried {
+            let at = 1 + death * count / tried;
+            let said = self.round(at).with_context(|| format!("death at point {at} of {count}"))?;
+            let last = said.lines().rev().find(|line| line.starts_with("fault point ")).unwrap_or_default();
+            self.evidence.note(format!("died at {}", last.strip_prefix("fault point ").unwrap_or(last)));
+        }
+        self.evidence.shows(format!(
+            "the agent died at {tried} of its {count} fault points in a cycle of grants, a force detach under I/O and a deletion: \
+             the next one brought each to its end, host2 kept its session and saw no error, nothing is left"
+        ));
+        if let Some(agent) = self.agent.take() {
+            agent.kill()?;
+        }
+        Ok(())
+    }
+
+    /// The whole cycle, with an agent that dies at this point; at none if it is 0. What that agent said.
+    fn round(&mut self, at: usize) -> Result<String> {
+        self.rounds += 1;
+        self.arm(at)?;
+        let id = format!("44444444-2222-4333-8444-{:012}", self.rounds);
+        let (one, two) = (self.one.iqn.clone(), self.two.iqn.clone());
+        self.done(&["volume", "create", &id, "--size", "16MiB", "--id", &id])?;
+        self.done(&["export", "grant", &id, "--initiator", &one, "--mode", "rw"])?;
+        let target = format!("iqn.2026-11.dev.mooring:{id}");
+        self.one.login(&target, PORTAL, None, 10)?.ok()?;
+        self.done(&["export", "grant", &id, "--initiator", &two, "--mode", "ro"])?;
+        self.two.login(&target, PORTAL, None, 10)?.ok()?;
+        self.under_io(&id, &target)?;
+        self.two.logout(&target)?;
+        self.done(&["export", "revoke", &id, "--initiator", &two])?;
+        self.done(&["volume", "delete", &id])?;
+        self.see_death()?;
+        self.site.nothing_left()?;
+        if at == 0 {
+            let agent = self.agent.take().context("the agent")?;
+            let said = agent.stderr_so_far();
+            agent.kill()?;
+            drop(agent.wait()?);
+            return Ok(said);
+        }
+        self.died.take().with_context(|| format!("the agent did not die at point {at}"))
+    }
+
+    /// Host1 is taken off while it writes; host2 reads on by the session that it has.
+    fn under_io(&mut self, id: &str, target: &str) -> Result<()> {
+        let (writes, reads) = (self.one.disk(target, PORTAL)?, self.two.disk(target, PORTAL)?);
+        let writer = writes.write_stamps(&["--threads", "2"])?;
+        let reader = reads.watch_stamps()?;
+        going(&writer)?;
+        going(&reader)?;
+        let before = self.session(target)?;
+        let one = self.one.iqn.clone();
+        let receipt = self.done(&["export", "revoke", id, "--initiator", &one, "--force"])?;
+        // Given again after a death, the revoke may find nothing to do: then its receipt is listed.
+        let shown = self.done(&["volume", "show", id])?;
+        let proven = |receipt: &Value| receipt["initiator"] == one.as_str() && receipt["proven"] == true;
+        let listed = shown["receipts"].as_array().is_some_and(|all| all.iter().any(proven));
+        check(proven(&receipt["receipt"]) || listed, || format!("no proven receipt: {receipt} {shown}"))?;
+        let seen = progress(&reader)?;
+        check(number(&seen, "errors")? == 0, || format!("host2's reads: {seen}"))?;
+        let after = self.session(target)?;
+        check(before == after, || format!("host2 has another session: {before} {after}"))?;
+        for running in [reader, writer] {
+            running.kill()?;
+            drop(running.wait()?);
+        }
+        self.forget(target)
+    }
+
+    /// Host1 forgets the target that refuses it.
+    fn forget(&self, target: &str) -> Result<()> {
+        let script = format!("iscsiadm -m node -T {target} -u; iscsiadm -m node -T {target} -o delete; true");
+        self.one.vm.command(["sh", "-c", &script]).timeout(Duration::from_mins(1)).run()?.ok()?;
+        Ok(())
+    }
+
+    /// Host2's session as the target has it; a login makes another one.
+    fn session(&self, target: &str) -> Result<String> {
+        let acl = format!("{TARGET}/iscsi/{target}/tpgt_1/acls/{}/info", self.two.iqn);
+        let info = self.site.storage()?.sh(&format!("cat {acl}"))?.ok()?.stdout;
+        let line = info.lines().find(|line| line.contains("TSIH")).with_context(|| info.clone())?;
+        Ok(line.trim().to_owned())
+    }
+
+    /// Puts an agent in the place of the one that runs, which dies there.
+    fn arm(&mut self, at: usize) -> Result<()> {
+        if let Some(agent) = self.agent.take() {
+            agent.kill()?;
+            drop(agent.wait()?);
+        }
+        let crash = format!("MOORING_AGENT_CRASH_AT={at}");
+        self.agent = Some(self.site.start_program(&["env", &crash, &format!("{BIN}/{PROGRAM}")])?);
+        (self.armed, self.died) = (at > 0, None);
+        Ok(())
+    }
+
+    /// Takes note of the agent's death, and starts another one.
+    fn see_death(&mut self) -> Result<bool> {
+        let Some(agent) = self.agent.take_if(|agent| !agent.is_running()) else { return Ok(false) };
+        let out = agent.wait()?;
+        let asked = out.stderr.contains("dies there as asked") && out.status == Status::Signaled(SIGABRT);
+        check(asked && self.armed, || format!("the agent has ended: {}: {}", out.status, out.stderr))?;
+        (self.died, self.armed) = (Some(out.stderr), false);
+        self.agent = Some(self.site.start_agent()?);
+        Ok(true)
+    }
+
+    /// Gives a command until it has succeeded, again after the agent's death.
+    fn done(&mut self, words: &[&str]) -> Result<Value> {
+        let mut said = String::new();
+        for _ in 0..TRIES {
+            let out = self.site.mooring(&[&["--json", "--timeout", "60"], words].concat())?;
+            if out.status.success() {
+                return serde_json::from_str(&out.stdout)
+                    .with_context(|| format!("`mooring {}` answered: {}", words.join(" "), out.stdout));
+            }
+            said = format!("{}: {} {}", out.status, out.stdout, out.stderr);
+            // It may be about to die.
+            std::thread::sleep(Duration::from_millis(300));
+            self.see_death()?;
+        }
+        bail!("`mooring {}` does not succeed: {said}", words.join(" "))
+    }
+}
