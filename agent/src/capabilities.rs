@@ -4,26 +4,24 @@
 //! What must never happen here: a capability that is claimed and was not seen; a change of the machine; an error that hides
 //! the rest: what cannot be looked at becomes a problem that says what to run.
 
+mod health;
 mod lvm;
+mod modules;
+mod pools;
+mod transports;
 
 use mooring_api::v1;
-use mooring_host::{LocalAddress, Tree, TreePath};
-use mooring_model::{AgentId, ByteSize, Chain, Cure, LvName, PoolName, Portal, Problem};
+use mooring_host::{Tree, TreePath};
+use mooring_model::Chain;
+use mooring_model::limit::{ATTACHMENTS_PER_CONNECTION_MAX, GRANTS_PER_EXPORT_MAX};
 
+use self::health::{Code, Fault, On, Weight};
 pub use self::lvm::Known;
 pub(crate) use self::lvm::{Lvm, begin};
+pub(crate) use self::modules::loaded as loaded_modules;
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::engine::addresses::trouble;
 use crate::machine::Machine;
-use crate::volumes::{self, VolumesView};
-
-/// Protocols by their names on the wire.
-const ISCSI: &str = "iscsi";
-const FC: &str = "fc";
-
-/// A port whose link is up, as sysfs says.
-const ONLINE: &str = "Online";
 
 /// Asks LVM, and looks at everything else. Waits for LVM for a moment only.
 pub async fn ask(engine: &Engine, host_name: &str) -> v1::Capabilities {
@@ -46,93 +44,104 @@ pub(crate) fn known(engine: &Engine) -> Known {
 async fn with(engine: &Engine, host_name: &str, known: Known) -> v1::Capabilities {
     let (looking, host_name) = (engine.clone(), host_name.to_owned());
     let gathered = engine.blocking(move || {
-        let mut found = gather(looking.machine(), looking.config(), looking.agent_id(), &host_name, known);
-        let gone = looking.store().check_place().err().map(|error| Problem {
-            object: "store".to_owned(),
-            text: error.to_string(),
-            cure: error.cure(),
-        });
-        found.problems.extend(gone.iter().chain(&looking.strays()).map(Into::into));
-        let (transport, problems) = fibre_channel(&looking);
-        found.transports.extend(transport);
-        found.problems.extend(problems.iter().map(Into::into));
+        let (machine, config) = (looking.machine(), looking.config());
+        let (mut found, mut faults) = gather(machine, config, &host_name, known);
+        found.agent_id = looking.agent_id().to_string();
+        if let Err(error) = looking.store().check_place() {
+            // What is registered from now on is not kept.
+            found.persistent_reservations_kept = found.persistent_reservations_kept.map(|_| false);
+            let fault =
+                Fault::new(Code::StoreLost, Weight::Fails, On::Everything, "store", error.to_string());
+            faults.push(fault.cured_by(error.cure()));
+        }
+        faults.extend(looking.strays().into_iter().map(|problem| Fault {
+            code: Code::OrphanedTarget,
+            weight: Weight::Noted,
+            on: On::Host,
+            problem,
+        }));
+        if let Some(config) = &config.fibre_channel {
+            let (transport, wrong) = transports::fibre_channel(config, looking.fibre_channel_ports());
+            found.transports.push(transport);
+            faults.extend(wrong);
+        }
+        let target = looking.seen_target();
+        let digests = target.and_then(|target| transports::digests(&*machine.target, &target));
+        for transport in found.transports.iter_mut().filter(|one| one.protocol == transports::ISCSI) {
+            transport.digests.clone_from(&digests);
+        }
+        health::judge(&mut found, &faults, !config.groups.is_empty());
         found
     });
     gathered.await.unwrap_or_default()
 }
 
+/// Everything that takes no engine, with what is wrong.
 fn gather(
     machine: &Machine,
     config: &Config,
-    agent: AgentId,
     host_name: &str,
     known: Known,
-) -> v1::Capabilities {
-    let mut problems = Vec::new();
-    if config.host.is_some() {
-        check_host(&*machine.sys, config, &mut problems);
-    }
+) -> (v1::Capabilities, Vec<Fault>) {
+    let release = kernel_release();
+    let modules = modules::look(machine, config, &release);
+    let mut faults = Vec::new();
     // A host that only attaches volumes need not have a target, nor LVM.
     let serves = !config.groups.is_empty();
-    let target_ready = serves && check_target(&*machine.target, &*machine.sys, &mut problems);
-    let pools_unknown = serves && known.said.is_none();
-    let mut pools = Vec::new();
-    if serves {
-        problems.extend(known.silence);
-        if let Some(said) = known.said {
-            problems.extend(said.problems);
-            pools = said.pools;
-        }
+    if config.host.is_some() {
+        check_host(&modules, config, &release, &mut faults);
     }
-    let transports = transports(&config.portals, &(machine.addresses)(), target_ready, &mut problems);
-    v1::Capabilities {
-        agent_id: agent.to_string(),
+    let target_ready = serves && transports::check_target(machine, &modules, &release, &mut faults);
+    let pools_unknown = serves && known.said.is_none();
+    let age = known.age;
+    let pools = if serves { pools_of(known, &modules, &release, &mut faults) } else { Vec::new() };
+    let transports = transports::iscsi(&config.portals, &(machine.addresses)(), target_ready, &mut faults);
+    let reserves = serves.then(|| target_ready && keeps_reservations(machine));
+    let modes = [v1::Mode::ReadOnly.into(), v1::Mode::ReadWrite.into()];
+    let limit = |limit: usize| u32::try_from(limit).unwrap_or(u32::MAX);
+    let found = v1::Capabilities {
         host_name: host_name.to_owned(),
-        kernel_release: kernel_release(),
+        kernel_release: release,
         multiattach: target_ready,
         pools,
         transports,
-        problems: problems.iter().map(Into::into).collect(),
-        pools_age_ms: u64::try_from(known.age.as_millis()).unwrap_or(u64::MAX),
+        pools_age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
         pools_unknown,
-        access_modes: vec![v1::Mode::ReadOnly.into(), v1::Mode::ReadWrite.into()],
-    }
+        access_modes: if target_ready { modes.to_vec() } else { Vec::new() },
+        modules,
+        persistent_reservations: reserves,
+        persistent_reservations_kept: reserves,
+        initiators_per_volume_max: serves.then(|| limit(GRANTS_PER_EXPORT_MAX)),
+        attachments_per_connection_max: config.host.as_ref().map(|_| limit(ATTACHMENTS_PER_CONNECTION_MAX)),
+        ..v1::Capabilities::default()
+    };
+    (found, faults)
 }
 
-/// The Fibre Channel ports that serve. Ready: one of them is a target, and its link is up.
-fn fibre_channel(engine: &Engine) -> (Option<v1::Transport>, Vec<Problem>) {
-    let Some(config) = &engine.config().fibre_channel else { return (None, Vec::new()) };
-    let seen = engine.fibre_channel_ports();
-    let mut problems = Vec::new();
-    let mut problem = |object: String, text: String| {
-        problems.push(Problem { object, text, cure: Cure::Operator });
-    };
-    if seen.is_empty() && config.ports.is_empty() {
-        let text = "no port of software FCoE is on this host: bring one up, or name the ports of adapters in \
-                    [fibre_channel]";
-        problem("Fibre Channel".to_owned(), text.to_owned());
+/// The pools as LVM has shown them, less what the kernel cannot do.
+fn pools_of(known: Known, modules: &[v1::Module], release: &str, faults: &mut Vec<Fault>) -> Vec<v1::Pool> {
+    faults.extend(known.silence);
+    let mut pools = Vec::new();
+    if let Some(said) = known.said {
+        faults.extend(said.faults);
+        pools = said.pools;
     }
-    let mut ready = false;
-    for port in &seen {
-        match (&port.trouble, port.state.as_str()) {
-            (Some(trouble), _) => {
-                let module = port.port.fabric.module();
-                problem(
-                    format!("port {}", port.port),
-                    format!("it is no target: {trouble} (is {module} loaded?)"),
-                );
-            }
-            (None, ONLINE) => ready = true,
-            (None, "") => {
-                problem(format!("port {}", port.port), "no adapter of this host has this port".to_owned());
-            }
-            (None, state) => problem(format!("port {}", port.port), format!("its link is not up: {state}")),
+    if modules::is_absent(modules, modules::THIN_POOL) {
+        let text = missing_text(modules, modules::THIN_POOL, release);
+        faults.push(Fault::new(Code::ModuleMissing, Weight::Fails, On::ThinPools, "thin pools", text));
+        for pool in pools.iter_mut().filter(|pool| !pool.thick) {
+            pool.free_bytes = 0;
+            pool.snapshots = Some(false);
+            pool.online_extend = Some(false);
         }
     }
-    let ports = seen.into_iter().map(|port| v1::FcPort { port: port.port.to_string(), state: port.state });
-    let transport =
-        v1::Transport { protocol: FC.to_owned(), portals: Vec::new(), ready, ports: ports.collect() };
-    (Some(transport), problems)
+    pools
+}
+
+/// The folder is there without which the kernel answers every change of a registration with "not ready".
+fn keeps_reservations(machine: &Machine) -> bool {
+    let Ok(folder) = mooring_targets::pr_folder(&*machine.target) else { return false };
+    machine.root.join(folder.strip_prefix("/").unwrap_or(&folder)).is_dir()
 }
 
 /// This host's name.
@@ -146,50 +155,30 @@ fn kernel_release() -> String {
     nix::sys::utsname::uname().map(|names| names.release().to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// What attaching needs.
-fn check_host(sys: &dyn Tree, config: &Config, problems: &mut Vec<Problem>) {
-    let mut problem = |object: &str, text: String, cure| {
-        problems.push(Problem { object: object.to_owned(), text, cure });
-    };
-    let built_in = TreePath::new("class/iscsi_transport/tcp");
-    if !is_dir(sys, &TreePath::new("module/iscsi_tcp")) && !is_dir(sys, &built_in) {
-        let text = "the module iscsi_tcp is not loaded: run modprobe iscsi_tcp".to_owned();
-        problem("kernel initiator", text, Cure::Operator);
-    }
-    let software = concat!("mooring-agent ", env!("CARGO_PKG_VERSION"));
-    if let Err(error) = mooring_connectors::client::Client::connect(&config.run_dir, software) {
-        problem("mooring-sessiond", Chain(&error).to_string(), error.cure());
+/// Why a module is not there, and what to run.
+fn missing_text(modules: &[v1::Module], name: &str, release: &str) -> String {
+    match modules::find(modules, name) {
+        Some(module) if module.state() == v1::ModuleState::Absent => {
+            format!("the kernel {release} has no module {name}: {}", module.remedy)
+        }
+        _ => format!("the module {name} is not loaded: run modprobe {name}"),
     }
 }
 
-/// Whether LIO can serve iSCSI now.
-fn check_target(target: &dyn Tree, sys: &dyn Tree, problems: &mut Vec<Problem>) -> bool {
-    let loaded = |module: &str| is_dir(sys, &TreePath::new("module").join(module));
-    let mut problem = |text: &str| {
-        let (object, text) = ("kernel target".to_owned(), text.to_owned());
-        problems.push(Problem { object, text, cure: Cure::Operator });
-    };
-    // A module that is built into the kernel may not stand in /sys/module: what it offers in configfs counts as well.
-    if !is_dir(target, &TreePath::root()) {
-        if loaded("target_core_mod") {
-            problem("LIO's folder is not in configfs: run mount -t configfs none /sys/kernel/config");
-        } else {
-            problem(
-                "the module target_core_mod is not loaded: run modprobe target_core_mod (a cloud kernel may lack it: \
-                 install the generic one) and, if configfs is not mounted, mount -t configfs none /sys/kernel/config",
-            );
-        }
-        return false;
+/// What attaching needs.
+fn check_host(modules: &[v1::Module], config: &Config, release: &str, faults: &mut Vec<Fault>) {
+    // Serving goes on without it.
+    let weight = if config.groups.is_empty() { Weight::Fails } else { Weight::Degrades };
+    if modules::is_missing(modules, modules::INITIATOR) {
+        let text = missing_text(modules, modules::INITIATOR, release);
+        faults.push(Fault::new(Code::ModuleMissing, weight, On::Host, "kernel initiator", text));
     }
-    let iscsi = loaded("iscsi_target_mod") || is_dir(target, &TreePath::new(ISCSI));
-    if !iscsi {
-        problem("the module iscsi_target_mod is not loaded: run modprobe iscsi_target_mod");
+    let software = concat!("mooring-agent ", env!("CARGO_PKG_VERSION"));
+    if let Err(error) = mooring_connectors::client::Client::connect(&config.run_dir, software) {
+        let text = Chain(&error).to_string();
+        let fault = Fault::new(Code::SessionDaemon, weight, On::Host, "mooring-sessiond", text);
+        faults.push(fault.cured_by(error.cure()));
     }
-    // The kernel loads it by itself with the first backstore, so its absence is worth a word and is no verdict.
-    if !loaded("target_core_iblock") && !has_iblock(target) {
-        problem("the module target_core_iblock is not loaded: run modprobe target_core_iblock");
-    }
-    iscsi
 }
 
 fn is_dir(tree: &dyn Tree, path: &TreePath) -> bool {
@@ -201,107 +190,23 @@ fn has_iblock(target: &dyn Tree) -> bool {
     entries.iter().any(|entry| entry.name.starts_with("iblock_"))
 }
 
-fn check_groups(view: &VolumesView, problems: &mut Vec<Problem>) {
-    let mut problem = |group: &mooring_model::VgName, text: String| {
-        problems.push(Problem { object: format!("volume group {group}"), text, cure: Cure::Operator });
-    };
-    for group in view.missing() {
-        let others = if view.unlisted().is_empty() { "none".to_owned() } else { view.unlisted().join(", ") };
-        problem(
-            group,
-            format!(
-                "it is listed in the configuration and is not on this host (not listed, but here: {others}): create it \
-                 with vgcreate, or correct the configuration"
-            ),
-        );
-    }
-    for group in view.groups() {
-        if let Some(trouble) = &group.trouble {
-            problem(&group.name, trouble.clone());
-        }
-    }
-    for (group, pool) in view.groups().iter().filter_map(|group| Some((group, group.pool.as_ref()?))) {
-        let Some(text) = pool.trouble.clone().or_else(|| pool.warning(&group.name)) else { continue };
-        if pool.tagged {
-            let object = format!("thin pool {}/{}", group.name, LvName::thin_pool());
-            problems.push(Problem { object, text, cure: Cure::Operator });
-        }
-    }
-}
-
-/// A pool's free bytes are what a new volume may take: LVM's free extents less the reserve; of a thin pool, what no volume has
-/// written to. One that is made with its first volume has all that it would have then.
-fn pools(view: &VolumesView) -> Vec<v1::Pool> {
-    let count = |group: &volumes::SeenGroup, thin| {
-        u32::try_from(view.count_in(&group.name, thin)).unwrap_or(u32::MAX)
-    };
-    let thick = |group: &volumes::SeenGroup| v1::Pool {
-        name: group.name.to_string(),
-        total_bytes: group.size.0,
-        free_bytes: if group.trouble.is_none() { group.available().0 } else { 0 },
-        extent_bytes: group.extent.0,
-        thick: true,
-        volumes: count(group, false),
-        provisioned_bytes: view.bytes_in(&group.name).0,
-    };
-    let thin = |group: &volumes::SeenGroup| {
-        let (total, free) = match (&group.pool, group.thin_size) {
-            (Some(pool), _) if pool.tagged && pool.trouble.is_none() => (pool.size, pool.free()),
-            (Some(pool), _) if pool.tagged => (pool.size, ByteSize(0)),
-            (None, Some(size)) if size <= group.available() => (size, size),
-            _ => return None,
-        };
-        Some(v1::Pool {
-            name: PoolName { group: group.name.clone(), thin: true }.to_string(),
-            total_bytes: total.0,
-            free_bytes: if group.trouble.is_none() { free.0 } else { 0 },
-            extent_bytes: group.extent.0,
-            thick: false,
-            volumes: count(group, true),
-            provisioned_bytes: view.thin_bytes_in(&group.name).0,
-        })
-    };
-    view.groups().iter().flat_map(|group| std::iter::once(thick(group)).chain(thin(group))).collect()
-}
-
-/// Portals that can be reached, and apart from them those that cannot.
-fn transports(
-    portals: &[Portal],
-    here: &[LocalAddress],
-    target_ready: bool,
-    problems: &mut Vec<Problem>,
-) -> Vec<v1::Transport> {
-    let (present, absent): (Vec<&Portal>, Vec<&Portal>) =
-        portals.iter().partition(|portal| trouble(portal, here).is_none());
-    problems.extend(absent.iter().filter_map(|portal| trouble(portal, here)));
-    let transport = |portals: Vec<&Portal>, ready| v1::Transport {
-        protocol: ISCSI.to_owned(),
-        portals: portals.iter().map(ToString::to_string).collect(),
-        ready,
-        ports: Vec::new(),
-    };
-    [(present, target_ready), (absent, false)]
-        .into_iter()
-        .filter(|(portals, _)| !portals.is_empty())
-        .map(|(portals, ready)| transport(portals, ready))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
-    use std::path::Path;
     use std::sync::Arc;
 
     use mooring_host::fake::FakeMachine;
-    use mooring_host::{KernelTree, SystemClock};
+    use mooring_host::{KernelTree, LocalAddress, SystemClock};
     use mooring_model::{LV_TAG, LvName, VolumeId};
+    use v1::HealthLevel::{Degraded, Failed, Ok as Fine};
+    use v1::ModuleState::{Absent, Loadable, Present, Unlisted};
 
     use super::*;
 
     const CONFIG: &str = "portals = [\"10.0.0.1\", \"10.0.1.1\"]\n[[groups]]\nname = \"vg0\"\nreserve = \"8MiB\"\n\
                           [[groups]]\nname = \"vg1\"\n";
 
+    /// A machine whose `/` and `/sys` are a folder of the test's.
     struct Rig {
         fake: FakeMachine,
         sys: tempfile::TempDir,
@@ -312,10 +217,24 @@ mod tests {
             let rig = Self { fake: FakeMachine::new(), sys: tempfile::tempdir().unwrap() };
             rig.fake.add_vg("vg0", 64 << 20);
             rig.fake.add_vg("vg1", 64 << 20);
-            for module in ["target_core_mod", "target_core_iblock", "iscsi_target_mod"] {
+            for module in ["dm_mod", "target_core_mod", "target_core_iblock", "iscsi_target_mod"] {
                 rig.module(module, true);
             }
+            let folder = mooring_targets::pr_folder(&rig.fake.lio()).unwrap();
+            std::fs::create_dir_all(rig.sys.path().join(folder.strip_prefix("/").unwrap())).unwrap();
             rig
+        }
+
+        /// The lists of the running kernel's modules: these, and nothing else.
+        fn lists(&self, loadable: &[&str], built_in: &[&str]) {
+            let folder = self.sys.path().join("lib/modules").join(kernel_release());
+            std::fs::create_dir_all(&folder).unwrap();
+            let text = |names: &[&str], end: &str| -> String {
+                names.iter().map(|name| format!("kernel/drivers/x/{name}.ko{end}\n")).collect()
+            };
+            std::fs::write(folder.join("modules.dep"), text(loadable, ".xz: kernel/lib/libcrc32c.ko.xz"))
+                .unwrap();
+            std::fs::write(folder.join("modules.builtin"), text(built_in, "")).unwrap();
         }
 
         fn module(&self, name: &str, loaded: bool) {
@@ -333,13 +252,25 @@ mod tests {
                 blocks: Arc::new(self.fake.blocks()),
                 clock: Arc::new(SystemClock),
                 addresses: Arc::new(move || here.clone()),
-                root: Path::new("/nonexistent").to_owned(),
+                root: self.sys.path().to_owned(),
             }
         }
 
         fn gather(&self, here: &[&str]) -> v1::Capabilities {
-            let config = Config::parse(CONFIG, "agent.toml").unwrap();
+            self.gather_with(CONFIG, here)
+        }
+
+        fn gather_with(&self, config: &str, here: &[&str]) -> v1::Capabilities {
+            let config = Config::parse(config, "agent.toml").unwrap();
             gather_now(&self.machine(here), &config, "storage1")
+        }
+
+        /// One group with a thin pool of 32 MiB, `more` keys, and a volume in each.
+        fn thin(&self, more: &str) -> v1::Capabilities {
+            let text = format!(
+                "portals = [\"10.0.0.1\"]\n[[groups]]\nname = \"vg0\"\nthin_pool = \"64MiB\"\n{more}"
+            );
+            self.gather_with(&text, &BOTH)
         }
     }
 
@@ -348,7 +279,31 @@ mod tests {
         let desk = Lvm::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let known = runtime.block_on(desk.ask(|look| look.run(machine, config)));
-        gather(machine, config, AgentId::from_u128(1), host_name, known)
+        let (mut found, faults) = gather(machine, config, host_name, known);
+        health::judge(&mut found, &faults, !config.groups.is_empty());
+        found
+    }
+
+    fn level(health: Option<&v1::Health>) -> v1::HealthLevel {
+        health.expect("it is said").level()
+    }
+
+    /// Of the host, its pools, its transports.
+    fn levels(seen: &v1::Capabilities) -> (v1::HealthLevel, Vec<v1::HealthLevel>, Vec<v1::HealthLevel>) {
+        (
+            level(seen.health.as_ref()),
+            seen.pools.iter().map(|pool| level(pool.health.as_ref())).collect(),
+            seen.transports.iter().map(|one| level(one.health.as_ref())).collect(),
+        )
+    }
+
+    fn codes(health: Option<&v1::Health>) -> Vec<&str> {
+        health.map_or_else(Vec::new, |health| health.reasons.iter().map(|one| one.code.as_str()).collect())
+    }
+
+    fn module<'a>(seen: &'a v1::Capabilities, name: &str) -> (v1::ModuleState, &'a str) {
+        let module = modules::find(&seen.modules, name).expect("it is needed");
+        (module.state(), module.remedy.as_str())
     }
 
     const BOTH: [&str; 3] = ["127.0.0.1", "10.0.0.1", "10.0.1.1"];
@@ -375,6 +330,140 @@ mod tests {
         assert_eq!(seen.access_modes, [v1::Mode::ReadOnly as i32, v1::Mode::ReadWrite as i32]);
         assert_eq!(seen.transports.len(), 1);
         assert!(seen.transports[0].ready && seen.transports[0].portals == ["10.0.0.1:3260", "10.0.1.1:3260"]);
+        assert_eq!(levels(&seen), (Fine, vec![Fine, Fine], vec![Fine]));
+        assert_eq!((pool.reserved_bytes, seen.pools[1].reserved_bytes), (Some(8 << 20), Some(0)));
+        assert_eq!((pool.snapshots, pool.online_extend), (Some(false), Some(true)));
+        assert_eq!(
+            (seen.persistent_reservations, seen.persistent_reservations_kept),
+            (Some(true), Some(true))
+        );
+        let limits = (seen.initiators_per_volume_max, seen.attachments_per_connection_max);
+        assert_eq!(limits, (Some(512), None), "it attaches nothing itself");
+        let needed: Vec<_> = seen.modules.iter().map(|one| (one.name.as_str(), one.state())).collect();
+        let names = ["dm_mod", "target_core_mod", "target_core_iblock", "iscsi_target_mod"];
+        assert_eq!(needed, names.map(|name| (name, Present)));
+    }
+
+    #[test]
+    fn without_their_folder_reservations_are_not_taken() {
+        let rig = Rig::new();
+        std::fs::remove_dir_all(rig.sys.path().join("var")).unwrap();
+        let seen = rig.gather(&BOTH);
+        assert_eq!((seen.persistent_reservations, seen.multiattach), (Some(false), true));
+    }
+
+    #[test]
+    fn a_module_is_present_loadable_absent_or_nobody_knows() {
+        let rig = Rig::new();
+        rig.module("iscsi_target_mod", false);
+        // The folder of a kernel whose package was removed is not there.
+        let seen = rig.gather(&BOTH);
+        assert_eq!(module(&seen, "iscsi_target_mod"), (Unlisted, "modprobe iscsi_target_mod"));
+        assert_eq!(levels(&seen), (Failed, vec![Fine, Fine], vec![Failed]), "nobody could log in");
+        assert_eq!(codes(seen.transports[0].health.as_ref()), ["module_missing"]);
+
+        rig.lists(&["target_core_mod", "iscsi_target_mod"], &[]);
+        let seen = rig.gather(&BOTH);
+        assert_eq!(module(&seen, "iscsi_target_mod"), (Loadable, "modprobe iscsi_target_mod"));
+        assert!(texts(&seen)[0].ends_with("is not loaded: run modprobe iscsi_target_mod"), "{seen:?}");
+
+        rig.lists(&["target_core_mod"], &[]);
+        std::fs::create_dir_all(rig.sys.path().join("etc")).unwrap();
+        std::fs::write(rig.sys.path().join("etc/os-release"), "ID=debian\n").unwrap();
+        let seen = rig.gather(&BOTH);
+        let (state, remedy) = module(&seen, "iscsi_target_mod");
+        assert!(state == Absent && remedy.starts_with("apt install linux-image-"), "{remedy}");
+        assert!(
+            texts(&seen)[0].contains(" has no module iscsi_target_mod: apt install linux-image-"),
+            "{seen:?}"
+        );
+        assert!(!seen.multiattach && seen.access_modes.is_empty());
+
+        rig.lists(&["target_core_mod"], &["iscsi_target_mod"]);
+        let seen = rig.gather(&BOTH);
+        assert_eq!(module(&seen, "iscsi_target_mod"), (Present, ""), "it is built in");
+        assert!(seen.multiattach && seen.problems.is_empty(), "{seen:?}");
+    }
+
+    #[test]
+    fn a_kernel_that_loads_a_module_by_itself_has_to_have_it() {
+        let rig = Rig::new();
+        rig.module("target_core_iblock", false);
+        rig.lists(&["target_core_iblock"], &[]);
+        let seen = rig.gather(&BOTH);
+        assert_eq!((levels(&seen).0, seen.problems.len(), seen.multiattach), (Fine, 1, true), "{seen:?}");
+        rig.lists(&["something_else"], &[]);
+        let seen = rig.gather(&BOTH);
+        assert_eq!((levels(&seen).0, seen.multiattach), (Failed, false), "{seen:?}");
+    }
+
+    #[test]
+    fn a_thin_pool_has_snapshots_where_the_kernel_has_thin_pools() {
+        let rig = Rig::new();
+        rig.lists(&["dm-thin-pool"], &[]);
+        let seen = rig.thin("reserve = \"0B\"");
+        let [thick, thin] = seen.pools.as_slice() else { panic!("{seen:?}") };
+        assert_eq!(module(&seen, "dm_thin_pool").0, Loadable, "LVM has it loaded with the first one");
+        assert_eq!((thick.thick, thick.snapshots, thick.online_extend), (true, Some(false), Some(true)));
+        assert_eq!(
+            (thin.name.as_str(), thin.snapshots, thin.online_extend),
+            ("vg0:thin", Some(true), Some(true))
+        );
+        assert!(thin.free_bytes > 0);
+        assert_eq!(levels(&seen).1, [Fine, Fine]);
+
+        rig.lists(&["dm-mod"], &[]);
+        let seen = rig.thin("reserve = \"0B\"");
+        let thin = &seen.pools[1];
+        assert_eq!((thin.free_bytes, thin.snapshots, thin.online_extend), (0, Some(false), Some(false)));
+        assert_eq!(levels(&seen), (Degraded, vec![Fine, Failed], vec![Fine]));
+        assert_eq!(codes(thin.health.as_ref()), ["module_missing"]);
+        assert!(texts(&seen)[0].contains("has no module dm_thin_pool"), "{seen:?}");
+    }
+
+    #[test]
+    fn discards_are_claimed_where_they_are_wanted_and_taken() {
+        let rig = Rig::new();
+        let of = |more: &str| {
+            let pool = rig.thin(more).pools[0].clone();
+            (pool.discard, pool.discard_below)
+        };
+        assert_eq!(of(""), (Some(false), None), "nobody asks for them, and nobody has looked");
+        assert_eq!(of("wipe = \"discard\""), (Some(false), Some(false)), "the disk takes none");
+        assert_eq!(of("discard = true"), (Some(false), Some(false)));
+        rig.fake.lvm().set_discards("vg0", true);
+        assert_eq!(of("wipe = \"discard\""), (Some(false), Some(true)), "deletions only");
+        assert_eq!(of("discard = true"), (Some(true), Some(true)));
+    }
+
+    #[test]
+    fn a_thin_pool_takes_discards_whatever_its_disk_does() {
+        let rig = Rig::new();
+        let of = || {
+            let seen = rig.thin("discard = true");
+            let pool = seen.pools.iter().find(|pool| !pool.thick).unwrap();
+            (pool.discard, pool.discard_below)
+        };
+        assert_eq!(of(), (None, None), "it is not made yet");
+        let line =
+            "lvcreate --yes --type thin-pool --zero y --config activation/error_when_full=1 --size 33554432b";
+        let name = LvName::thin_pool();
+        let args = line.split_whitespace().chain(["--name", name.as_str(), "--addtag", LV_TAG, "vg0"]);
+        let lvm = mooring_host::Command {
+            program: "/sbin/lvm",
+            args: args.map(str::to_owned).collect(),
+            timeout: std::time::Duration::from_secs(1),
+        };
+        let made = mooring_host::Commands::run(&rig.fake.lvm(), &lvm).unwrap();
+        assert_eq!(made.status, 0, "{made:?}");
+        assert_eq!(of(), (Some(true), Some(true)));
+        rig.fake.lvm().set_pool_ignores_discards("vg0", true);
+        assert_eq!(of(), (Some(false), Some(false)));
+        // It is nearly full: that is no failure, and will be one.
+        rig.fake.lvm().set_pool_used("vg0", 30 << 20);
+        let seen = rig.thin("");
+        assert_eq!(levels(&seen), (Degraded, vec![Fine, Degraded], vec![Fine]));
+        assert_eq!(codes(seen.pools[1].health.as_ref()), ["thin_pool_nearly_full"]);
     }
 
     #[test]
@@ -435,6 +524,11 @@ mod tests {
         assert_eq!(seen.pools.len(), 1);
         let ready: Vec<_> = seen.transports.iter().map(|t| (t.portals[0].as_str(), t.ready)).collect();
         assert_eq!(ready, [("10.0.0.1:3260", true), ("10.0.1.1:3260", false)]);
+        assert_eq!(levels(&seen), (Degraded, vec![Fine], vec![Fine, Failed]));
+        assert_eq!(codes(seen.health.as_ref()), ["portal_unreachable", "group_missing"], "the worst first");
+        // Nothing is left.
+        rig.fake.lvm().lose_group("vg0");
+        assert_eq!(levels(&rig.gather(&BOTH)), (Failed, vec![], vec![Fine]));
     }
 
     #[test]
@@ -444,6 +538,7 @@ mod tests {
         let seen = rig.gather(&BOTH);
         assert!(seen.multiattach && seen.pools.is_empty());
         assert!(texts(&seen)[0].contains("LVM is not installed; install the package lvm2"), "{seen:?}");
+        assert_eq!((level(seen.health.as_ref()), codes(seen.health.as_ref())), (Failed, vec!["lvm_failed"]));
     }
 
     #[test]
@@ -460,6 +555,12 @@ mod tests {
         assert_eq!(said.len(), 2, "{said:?}");
         assert_eq!(said[0], "kernel initiator: the module iscsi_tcp is not loaded: run modprobe iscsi_tcp");
         assert!(said[1].starts_with("mooring-sessiond: mooring-sessiond does not answer at"), "{said:?}");
+        let seen = gather();
+        assert_eq!(codes(seen.health.as_ref()), ["module_missing", "session_daemon"]);
+        assert_eq!(level(seen.health.as_ref()), Failed, "it can attach nothing");
+        assert_eq!((seen.persistent_reservations, seen.initiators_per_volume_max), (None, None));
+        assert_eq!(seen.attachments_per_connection_max, Some(64));
+        assert_eq!(seen.modules.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["iscsi_tcp"]);
         rig.module("iscsi_tcp", true);
         assert_eq!(texts(&gather()).len(), 1);
     }

@@ -203,6 +203,9 @@ fn say_groups(to: &mut Families<'_>, known: &capabilities::Known) -> fmt::Result
         bytes,
         of(|group| group.free_bytes),
     )?;
+    let reserved =
+        groups.iter().filter_map(|group| Some(([("group", group.name.as_str())], group.reserved_bytes?)));
+    to.gauges("group_reserved", "What no volume takes of a group, by configuration", bytes, reserved)?;
     to.gauges(
         "group_provisioned",
         "Sizes of the agent's volumes in a group, all in all",

@@ -426,7 +426,7 @@ async fn report_changes(mut changes: broadcast::Receiver<Change>, send: &Sending
     }
 }
 
-/// Reports what this host can do when LVM says something else than before. Waits for ever when nobody reads: that is seen by
+/// Reports what this host can do when that is something else than before. Waits for ever when nobody reads: that is seen by
 /// those who report changes.
 async fn report_capabilities(
     engine: &Engine,
@@ -435,9 +435,11 @@ async fn report_capabilities(
     mut told: Option<v1::Capabilities>,
     send: &Sending,
 ) {
+    // That what was seen last is older than before is no news.
+    let ageless = |told: &v1::Capabilities| v1::Capabilities { pools_age_ms: 0, ..told.clone() };
     while lvm.changed().await.is_ok() {
         let new = capabilities::now(engine, host_name).await;
-        if new.pools_unknown || told.as_ref() == Some(&new) {
+        if new.pools_unknown || told.as_ref().map(ageless) == Some(ageless(&new)) {
             continue;
         }
         told = Some(new.clone());

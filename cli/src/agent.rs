@@ -7,8 +7,9 @@ use mooring_api::v1;
 use tonic::Status;
 
 use crate::Reply;
+use crate::capabilities::AgentShown;
 use crate::error::{Exit, Failure};
-use crate::output::{AgentShown, Event, EventLine, Planned, rfc3339};
+use crate::output::{Event, EventLine, Planned, rfc3339};
 use crate::select::{VolumeRef, find};
 use crate::session::Session;
 

@@ -7,9 +7,10 @@ use std::fmt::{self, Display, Formatter};
 use comfy_table::{Table, presets};
 use mooring_model::ByteSize;
 
+use crate::capabilities::Capabilities;
 use crate::output::{
-    AgentShown, Capabilities, Created, Deleted, Event, EventLine, Export, ExportShown, FcGrant, Grant,
-    Granted, Planned, Pool, Problem, Receipt, Revoked, Session, Stuck, Timing, Volume, VolumeState, Volumes,
+    Created, Deleted, Event, EventLine, Export, ExportShown, FcGrant, Grant, Granted, Planned, Problem,
+    Receipt, Revoked, Session, Stuck, Timing, Volume, VolumeState, Volumes,
 };
 
 pub(crate) const NONE: &str = "-";
@@ -74,7 +75,7 @@ impl Display for Problem {
     }
 }
 
-fn write_problems(f: &mut Formatter<'_>, problems: &[Problem]) -> fmt::Result {
+pub(crate) fn write_problems(f: &mut Formatter<'_>, problems: &[Problem]) -> fmt::Result {
     problems.iter().try_for_each(|problem| write!(f, "\nproblem: {problem}"))
 }
 
@@ -453,35 +454,6 @@ impl Display for Planned {
             f.write_str(&table(["VOLUME", "STEP", "WHY"], self.steps.iter().map(row)))?;
         }
         self.blocked.iter().try_for_each(|problem| write!(f, "\nblocked: {problem}"))
-    }
-}
-
-impl Display for AgentShown {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let host = &self.capabilities;
-        f.write_str(&facts([
-            ("AGENT", host.agent_id.clone()),
-            ("HOST", format!("{}, Linux {}", host.host_name, host.kernel_release)),
-            ("SOFTWARE", format!("{}, protocol {}", self.software, self.protocol)),
-            ("CLUSTER", or_none(self.cluster_id.as_deref())),
-            ("PORTALS", joined(&self.portals)),
-            ("GROUPS", joined(&self.groups)),
-            ("MULTIATTACH", if host.multiattach { "yes" } else { "no" }.to_owned()),
-        ]))?;
-        if !host.pools.is_empty() {
-            let row = |pool: &Pool| {
-                [pool.name.clone(), size(pool.total_bytes), size(pool.free_bytes), pool.volumes.to_string()]
-            };
-            write!(f, "\n\n{}", table(["POOL", "TOTAL", "FREE", "VOLUMES"], host.pools.iter().map(row)))?;
-        }
-        if !host.transports.is_empty() {
-            let row = |transport: &crate::output::Transport| {
-                let ready = if transport.ready { "yes" } else { "NO" };
-                [transport.protocol.clone(), ready.to_owned(), joined(&transport.portals)]
-            };
-            write!(f, "\n\n{}", table(["TRANSPORT", "READY", "PORTALS"], host.transports.iter().map(row)))?;
-        }
-        write_problems(f, &host.problems)
     }
 }
 

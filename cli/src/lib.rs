@@ -10,6 +10,7 @@
 
 mod agent;
 mod args;
+mod capabilities;
 mod chap;
 mod controller;
 mod display;

@@ -12,6 +12,7 @@ use mooring_api::v1;
 use mooring_model::VolumeId;
 use serde::Serialize;
 
+use crate::capabilities::Capabilities;
 use crate::error::Failure;
 use crate::select::name_of;
 
@@ -32,7 +33,7 @@ pub(crate) fn plain(text: &str) -> String {
 }
 
 /// An empty text of the wire means "not known".
-fn some(text: &str) -> Option<String> {
+pub(crate) fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
@@ -45,11 +46,11 @@ pub(crate) fn rfc3339(time: Timestamp) -> String {
     format!("{time:.6}")
 }
 
-fn list<T, U>(items: &[T], convert: impl Fn(&T) -> U) -> Vec<U> {
+pub(crate) fn list<T, U>(items: &[T], convert: impl Fn(&T) -> U) -> Vec<U> {
     items.iter().map(convert).collect()
 }
 
-fn mode(mode: v1::Mode) -> Option<&'static str> {
+pub(crate) fn mode(mode: v1::Mode) -> Option<&'static str> {
     match mode {
         v1::Mode::ReadOnly => Some("ro"),
         v1::Mode::ReadWrite => Some("rw"),
@@ -79,7 +80,7 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    fn of_wire(problem: &v1::Problem) -> Self {
+    pub(crate) fn of_wire(problem: &v1::Problem) -> Self {
         let cure = match problem.cure() {
             v1::Cure::Unspecified => "unknown",
             v1::Cure::Retry => "retry",
@@ -554,98 +555,6 @@ impl Planned {
             why: step.why.clone(),
         };
         Self { steps: list(&response.steps, step), blocked: list(&response.blocked, Problem::of_wire) }
-    }
-}
-
-/// A volume group that volumes can be made in.
-#[derive(Debug, Serialize)]
-pub(crate) struct Pool {
-    pub name: String,
-    pub total_bytes: u64,
-    pub free_bytes: u64,
-    pub extent_bytes: u64,
-    pub thick: bool,
-    pub volumes: u32,
-}
-
-/// A way to reach volumes.
-#[derive(Debug, Serialize)]
-pub(crate) struct Transport {
-    pub protocol: String,
-    pub portals: Vec<String>,
-    pub ready: bool,
-}
-
-/// What a host can do.
-#[derive(Debug, Serialize)]
-pub(crate) struct Capabilities {
-    pub agent_id: String,
-    pub host_name: String,
-    pub kernel_release: String,
-    /// One volume to many hosts.
-    pub multiattach: bool,
-    pub pools: Vec<Pool>,
-    pub transports: Vec<Transport>,
-    pub problems: Vec<Problem>,
-}
-
-impl Capabilities {
-    fn of_wire(wire: &v1::Capabilities) -> Self {
-        let pool = |pool: &v1::Pool| Pool {
-            name: pool.name.clone(),
-            total_bytes: pool.total_bytes,
-            free_bytes: pool.free_bytes,
-            extent_bytes: pool.extent_bytes,
-            thick: pool.thick,
-            volumes: pool.volumes,
-        };
-        let transport = |transport: &v1::Transport| Transport {
-            protocol: transport.protocol.clone(),
-            portals: transport
-                .portals
-                .iter()
-                .chain(transport.ports.iter().map(|it| &it.port))
-                .cloned()
-                .collect(),
-            ready: transport.ready,
-        };
-        Self {
-            agent_id: wire.agent_id.clone(),
-            host_name: wire.host_name.clone(),
-            kernel_release: wire.kernel_release.clone(),
-            multiattach: wire.multiattach,
-            pools: list(&wire.pools, pool),
-            transports: list(&wire.transports, transport),
-            problems: list(&wire.problems, Problem::of_wire),
-        }
-    }
-}
-
-/// `agent show`.
-#[derive(Debug, Serialize)]
-pub(crate) struct AgentShown {
-    pub software: String,
-    pub protocol: u32,
-    /// The cluster that the agent belongs to; `null` while it belongs to none.
-    pub cluster_id: Option<String>,
-    /// Where targets listen unless a volume's export says otherwise.
-    pub portals: Vec<String>,
-    /// Volume groups that the agent may use.
-    pub groups: Vec<String>,
-    #[serde(flatten)]
-    pub capabilities: Capabilities,
-}
-
-impl AgentShown {
-    pub(crate) fn new(hello: &v1::HelloResponse, capabilities: &v1::Capabilities) -> Self {
-        Self {
-            software: hello.software.clone(),
-            protocol: hello.protocol,
-            cluster_id: some(&hello.cluster_id),
-            portals: hello.portals.clone(),
-            groups: hello.groups.clone(),
-            capabilities: Capabilities::of_wire(capabilities),
-        }
     }
 }
 

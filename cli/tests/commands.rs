@@ -376,7 +376,28 @@ fn plan_agent_and_watch() {
     assert_eq!(agent["pools"][0]["free_bytes"], 6_u64 << 30);
     assert_eq!(agent["cluster_id"], serde_json::Value::Null);
     assert_eq!(agent["multiattach"], true);
-    assert!(rig.run(&["agent", "show"]).out.contains("problem: vg1: there is no such volume group"));
+    assert_eq!(
+        (&agent["health"]["level"], &agent["health"]["reasons"][0]["code"]),
+        (&"degraded".into(), &"group_missing".into())
+    );
+    assert_eq!(agent["health"]["reasons"][0]["text"], "there is no such volume group");
+    assert_eq!(agent["modules"][0]["remedy"], "modprobe dm_thin_pool");
+    assert_eq!((&agent["access_modes"][1], &agent["persistent_reservations"]), (&"rw".into(), &true.into()));
+    let (pool, transport) = (&agent["pools"][0], &agent["transports"][0]);
+    assert_eq!((&pool["reserved_bytes"], &pool["discard"]), (&(1_u64 << 30).into(), &false.into()));
+    assert_eq!((&pool["discard_below"], &pool["health"]["level"]), (&serde_json::Value::Null, &"ok".into()));
+    assert_eq!(transport["digests"]["header"], "CRC32C,None");
+    let text = rig.run(&["agent", "show"]).out;
+    for words in [
+        "problem: vg1: there is no such volume group",
+        "DEGRADED (group_missing)",
+        "yes, NOT kept over a loss of power",
+        "512 a volume",
+        "header CRC32C,None; data None",
+        "dm_thin_pool  loadable  thin pools  modprobe dm_thin_pool",
+    ] {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
     rig.json(&revoke("data", HOST1));
     let watch = rig.run(&["watch", "--json"]);
     assert_eq!(watch.code, 6, "the stream ended: {}", watch.err);

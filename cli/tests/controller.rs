@@ -28,6 +28,20 @@ fn hosts_are_listed() {
     let hosts = rig.json(&["host", "list"]);
     assert_eq!(hosts["hosts"].as_array().unwrap().len(), 3);
     assert_eq!(
+        (&hosts["hosts"][0]["health"], &hosts["hosts"][2]["health"]["level"]),
+        (&json!(null), &json!("degraded"))
+    );
+    assert!(ran.out.contains("DEGRADED (portal_unreachable) "), "{}", ran.out);
+    let shown = rig.run(&["host", "show", "storage"]).out;
+    for words in [
+        "6.1.0-40-amd64",
+        "iscsi ready, fc NOT READY",
+        "MISSING: tcm_fc (loadable: modprobe tcm_fc)",
+        "DEGRADED (portal_unreachable)",
+    ] {
+        assert!(shown.contains(words), "{words:?} is not in {shown}");
+    }
+    assert_eq!(
         (&hosts["hosts"][2]["name"], &hosts["hosts"][2]["pools"][0]["name"]),
         (&json!("storage"), &json!("vg0"))
     );

@@ -1,12 +1,13 @@
 //! The records of the control plane, and who is asking. Plain data: the rules are in `rules`.
 
+mod host;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use mooring_model::{
-    AgentId, AttachmentId, Counters, Initiator, Iqn, Mode, Naa, Receipt, Reservations, SessionReport, Source,
+    AgentId, AttachmentId, Counters, Initiator, Mode, Naa, Receipt, Reservations, SessionReport, Source,
     VolumeId,
 };
 use serde_json::{Map, Value};
@@ -14,6 +15,9 @@ use uuid::Uuid;
 
 use crate::initiators::Initiators;
 
+pub use host::{
+    Health, HealthLevel, HealthReason, Host, HostModule, HostPool, HostReport, HostTransport, ModuleState,
+};
 pub use snapshot::{NewSnapshot, Snapshot};
 
 /// Who asks.
@@ -245,48 +249,6 @@ pub struct NexusLive {
     pub looked: Option<SystemTime>,
     /// It should be logged in and is not.
     pub missing: bool,
-}
-
-/// An enrolled agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Host {
-    /// As the configuration calls it.
-    pub name: String,
-    /// How it is dialled.
-    pub address: String,
-    /// Its id, once it said hello.
-    pub agent: Option<AgentId>,
-    /// Under which name it logs in; `None` where it does not attach.
-    pub initiator: Option<Iqn>,
-    /// Its pools: it serves volumes.
-    pub pools: Vec<HostPool>,
-    /// Its availability zone.
-    pub zone: String,
-    /// No new volumes are placed there: an operator said so.
-    pub disabled: bool,
-    /// Why.
-    pub disabled_reason: Option<String>,
-    /// It is being emptied: no new volumes are placed there.
-    pub drained: bool,
-    /// It answers, and its reports come.
-    pub up: bool,
-    /// Why it is not up.
-    pub why_down: Option<String>,
-    /// When its last report came.
-    pub last_report: Option<SystemTime>,
-    /// What an operator should look at: objects that nobody here knows (orphans), objects in review, its own problems.
-    pub problems: Vec<String>,
-}
-
-/// A pool of a storage agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostPool {
-    /// The volume group.
-    pub name: String,
-    /// Bytes.
-    pub total: u64,
-    /// Bytes.
-    pub free: u64,
 }
 
 /// `POST /volumes`, checked for form only.

@@ -8,7 +8,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use mooring_api::v1;
-use mooring_controller::domain::Host;
+use mooring_controller::domain::{HealthLevel, Host, PoolFilter};
 use mooring_model::Mode;
 use support::{LONG, Rig, admin};
 
@@ -78,4 +78,54 @@ async fn an_agent_that_does_not_know_its_pools_takes_none_away() {
     rig.restart().await;
     assert_eq!(storage(&rig).await.pools, before);
     rig.volume(false).await;
+}
+
+fn health(level: v1::HealthLevel) -> Option<v1::Health> {
+    let problem = Some(v1::Problem { object: "volume group vg0".to_owned(), ..v1::Problem::default() });
+    let reason = v1::HealthReason { code: "group_unusable".to_owned(), level: level.into(), problem };
+    Some(v1::Health { level: level.into(), reasons: vec![reason] })
+}
+
+/// What `get_pools` says of the pool.
+async fn shown(rig: &Rig, key: &str) -> serde_json::Value {
+    let pools = rig.service.pools(&admin(), PoolFilter::default()).await.unwrap();
+    pools[0].capabilities.get(key).cloned().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_has_failed_takes_no_volume_until_it_is_well() {
+    let mut rig = Rig::new(0).await;
+    let said = |level: HealthLevel| {
+        move |host: &Host| host.pools[0].health.as_ref().is_some_and(|health| health.level == level)
+    };
+    rig.storage.state().pools[0].health = health(v1::HealthLevel::Failed);
+    rig.restart().await;
+    rig.until_host("storage", said(HealthLevel::Failed)).await;
+    assert_eq!(storage(&rig).await.pools[0].health.as_ref().unwrap().reasons[0].code, "group_unusable");
+    assert_eq!(shown(&rig, "backend_state").await, "down");
+    let refused = rig.service.create_volume(&admin(), support::new_volume()).await.unwrap_err().to_string();
+    assert!(refused.contains("state: it has failed: group_unusable"), "{refused}");
+
+    rig.storage.state().pools[0].health = health(v1::HealthLevel::Degraded);
+    rig.restart().await;
+    rig.until_host("storage", said(HealthLevel::Degraded)).await;
+    assert_eq!(
+        (shown(&rig, "backend_state").await, shown(&rig, "mooring_health").await),
+        ("up".into(), "degraded".into())
+    );
+    rig.volume(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_of_an_earlier_release_is_used_as_before() {
+    let rig = Rig::new(1).await;
+    let host = storage(&rig).await;
+    assert_eq!((host.health, host.pools[0].health.clone(), host.pools[0].snapshots), (None, None, None));
+    assert_eq!(shown(&rig, "online_extend_support").await, true);
+    assert_eq!(
+        (shown(&rig, "mooring_discard").await, shown(&rig, "backend_state").await),
+        (serde_json::Value::Null, "up".into())
+    );
+    let volume = rig.volume(false).await;
+    rig.attach(volume, "host1", Mode::ReadWrite).await;
 }

@@ -3,11 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use mooring_api::v1;
 use mooring_controller::rules::{self, types};
-use mooring_controller::schedule::capabilities::{self, Agent, Placed, Settings};
 use mooring_controller::schedule::specs::{satisfies, unsatisfied};
 use mooring_controller::schedule::{
     Capacity, Filter, MESSAGE_BYTES_MAX, Multipliers, Pool, PoolRef, Provisioning, Request, Space, choose,
@@ -156,6 +154,7 @@ fn pool(n: u128) -> Pool {
         up: true,
         disabled: None,
         drained: false,
+        failed: None,
         multiattach: true,
         capacity: Capacity {
             total: Space::Bytes(100 * GIB),
@@ -188,11 +187,12 @@ fn wanted(gib: u64) -> Request {
 #[test]
 fn each_filter_refuses_what_is_its_own() {
     type Spoil = fn(&mut Pool, &mut Request);
-    let rows: [(Filter, &str, Spoil); 18] = [
+    let rows: [(Filter, &str, Spoil); 19] = [
         (Filter::State, "never reported", |pool, _| pool.age = None),
         (Filter::State, "disabled: repair", |pool, _| pool.disabled = Some("repair".to_owned())),
         (Filter::State, "disabled", |pool, _| pool.disabled = Some(String::new())),
         (Filter::State, "emptied", |pool, _| pool.drained = true),
+        (Filter::State, "it has failed: lvm_failed", |pool, _| pool.failed = Some("lvm_failed".to_owned())),
         (Filter::Requested, "the pool ssd is asked for", |_, request| {
             request.pool = Some(PoolRef { agent: agent(1), pool: "ssd".to_owned() });
         }),
@@ -402,145 +402,6 @@ fn a_refusal_is_never_long() {
         if pools.len() > 2 {
             assert!(text.ends_with("more pools"), "{text}");
         }
-    }
-}
-
-fn reported() -> (v1::Capabilities, v1::Pool) {
-    let pool = v1::Pool {
-        name: "vg0".to_owned(),
-        total_bytes: 100 * GIB,
-        free_bytes: 60 * GIB,
-        extent_bytes: 4 << 20,
-        thick: true,
-        volumes: 7,
-        provisioned_bytes: 40 * GIB,
-    };
-    let iscsi =
-        v1::Transport { protocol: "iscsi".to_owned(), portals: Vec::new(), ready: true, ports: Vec::new() };
-    let report = v1::Capabilities {
-        multiattach: true,
-        pools: vec![pool.clone()],
-        transports: vec![iscsi],
-        ..v1::Capabilities::default()
-    };
-    (report, pool)
-}
-
-fn at(report: &v1::Capabilities, settings: &Settings, look: &mut dyn FnMut(&Agent<'_>)) {
-    look(&Agent {
-        id: agent(1),
-        name: "store1",
-        software: "mooring-agent 0.1.0",
-        report,
-        reported_at: SystemTime::UNIX_EPOCH + Duration::from_hours(24),
-        now: SystemTime::UNIX_EPOCH + Duration::from_hours(24) + Duration::from_secs(42),
-        up: true,
-        disabled: None,
-        drained: false,
-        settings,
-    });
-}
-
-#[test]
-fn a_report_in_the_words_of_the_api() {
-    let (report, one) = reported();
-    at(&report, &Settings::default(), &mut |agent| {
-        let pool = capabilities::pool(agent, &one, Placed { allocated: 12 * GIB, promised: 10 * GIB });
-        assert_eq!(pool.full_name(), "store1@lvm#vg0");
-        assert_eq!(pool.capacity.available(None), Some(50 * GIB));
-        let shown = capabilities::shown(&pool.capabilities);
-        assert_eq!(
-            Value::Object(shown),
-            json!({
-                "volume_backend_name": "lvm", "vendor_name": "Mooring", "driver_version": "mooring-agent 0.1.0",
-                "storage_protocol": "iSCSI", "pool_name": "vg0", "location_info": "Mooring:store1:vg0",
-                "total_capacity_gb": 100.0, "free_capacity_gb": 60.0, "allocated_capacity_gb": 12.0,
-                "provisioned_capacity_gb": 40.0, "reserved_percentage": 0, "max_over_subscription_ratio": "20.0",
-                "thin_provisioning_support": false, "thick_provisioning_support": true, "total_volumes": 7,
-                "multiattach": true, "QoS_support": false, "consistencygroup_support": false,
-                "consistent_group_snapshot_enabled": false, "sparse_copy_volume": false,
-                "online_extend_support": true, "filter_function": null, "goodness_function": null,
-                "backend_state": "up", "timestamp": "1970-01-02T00:00:00.000000", "mooring_report_age_seconds": 42,
-            })
-        );
-        // Both spellings of the protocol find the pool, and what is shown is what is matched.
-        for wish in ["iSCSI", "iscsi", "<or> FC <or> iSCSI"] {
-            assert_eq!(
-                unsatisfied(&pool.capabilities, &specs(&[("storage_protocol", wish)])),
-                None,
-                "{wish}"
-            );
-        }
-        assert!(unsatisfied(&pool.capabilities, &specs(&[("storage_protocol", "FC")])).is_some());
-        assert_eq!(fits(&pool, &Request::new(50 * GIB, specs(&[("multiattach", "<is> True")]))), Ok(()));
-
-        let host = capabilities::of_host(agent);
-        assert_eq!(host["namespace"], "OS::Storage::Capabilities::store1@lvm");
-        for key in ["volume_backend_name", "vendor_name", "driver_version", "storage_protocol"] {
-            assert_eq!(host[key], capabilities::shown(&pool.capabilities)[key], "{key}");
-        }
-        assert!(host["properties"].as_object().unwrap().values().all(|one| one["type"] == "boolean"));
-    });
-}
-
-#[test]
-fn several_transports_are_all_said() {
-    let (mut report, one) = reported();
-    let fc = v1::Transport { protocol: "fc".to_owned(), ready: true, ..v1::Transport::default() };
-    report.transports.push(fc);
-    let seen = |report: &v1::Capabilities, shown: Value, fits: &[(&str, bool)]| {
-        at(report, &Settings::default(), &mut |agent| {
-            let pool = capabilities::pool(agent, &one, Placed::default());
-            assert_eq!(capabilities::shown(&pool.capabilities)["storage_protocol"], shown);
-            assert_eq!(capabilities::of_host(agent)["storage_protocol"], shown);
-            for (wish, fit) in fits {
-                let left = unsatisfied(&pool.capabilities, &specs(&[("storage_protocol", wish)]));
-                assert_eq!(left.is_none(), *fit, "{wish}");
-            }
-        });
-    };
-    let all =
-        [("FC", true), ("fibre_channel", true), ("fc", true), ("iSCSI", true), ("<or> FC <or> iSCSI", true)];
-    seen(&report, json!(["iSCSI", "FC"]), &all);
-    report.transports[0].ready = false;
-    seen(&report, json!("FC"), &[("FC", true), ("iSCSI", false), ("<or> FC <or> iSCSI", true)]);
-    report.transports[1].ready = false;
-    seen(&report, Value::Null, &[("FC", false), ("iSCSI", false)]);
-}
-
-#[test]
-fn what_is_not_ready_is_not_claimed() {
-    let (mut report, one) = reported();
-    report.multiattach = false;
-    report.transports[0].ready = false;
-    at(&report, &Settings::default(), &mut |agent| {
-        let pool = capabilities::pool(agent, &one, Placed::default());
-        assert_eq!(capabilities::shown(&pool.capabilities)["storage_protocol"], Value::Null);
-        assert_eq!(capabilities::of_host(agent)["storage_protocol"], Value::Null);
-        let shared = Request::new(GIB, specs(&[("multiattach", "<is> True")]));
-        assert_eq!(fits(&pool, &shared).unwrap_err().filter, Filter::Capabilities);
-    });
-}
-
-#[test]
-fn a_filter_reads_a_text_as_what_the_capability_is() {
-    for (capability, wanted, equal) in [
-        (json!(true), "True", true),
-        (json!(true), "1", true),
-        (json!(true), "false", false),
-        (json!(true), "maybe", false),
-        (json!(false), "maybe", false),
-        (json!(10), "10.0", true),
-        (json!(10.5), "10", false),
-        (json!(10), "ten", false),
-        (json!("lvm"), "lvm", true),
-        (json!("10"), "10.0", false),
-        (json!(["iSCSI", "iscsi"]), "iscsi", true),
-        (json!([]), "", false),
-        (json!(null), "null", false),
-        (json!({}), "{}", false),
-    ] {
-        assert_eq!(capabilities::equals(&capability, wanted), equal, "{capability} {wanted}");
     }
 }
 

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use mooring_api::v1;
-use mooring_model::{Chain, Cure, Problem};
+use mooring_model::Chain;
 use tokio::sync::watch;
 
-use super::{check_groups, pools};
+use super::health::{Code, Fault, On, Weight};
+use super::pools::{check_groups, pools};
 use crate::config::Config;
 use crate::machine::Machine;
 use crate::volumes::{self, VolumesView};
@@ -23,7 +24,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Said {
     pub(super) pools: Vec<v1::Pool>,
-    pub(super) problems: Vec<Problem>,
+    pub(super) faults: Vec<Fault>,
 }
 
 /// What is known of the groups at one moment.
@@ -36,7 +37,7 @@ pub struct Known {
     /// How old that is; zero while LVM answers.
     pub(super) age: Duration,
     /// LVM does not answer.
-    pub(super) silence: Option<Problem>,
+    pub(super) silence: Option<Fault>,
 }
 
 impl Known {
@@ -119,8 +120,9 @@ impl Lvm {
     }
 
     /// Takes what somebody saw who had to look anyway: whoever watches is told, although nobody has asked.
-    pub(crate) fn note(&self, began: Moment, seen: &Result<VolumesView, volumes::Error>) {
-        if self.state().keep(began, said_by(seen.as_ref())) {
+    pub(crate) fn note(&self, began: Moment, seen: &Result<VolumesView, volumes::Error>, machine: &Machine) {
+        let said = said_by(seen.as_ref(), machine);
+        if self.state().keep(began, said) {
             self.tell();
         }
     }
@@ -158,19 +160,16 @@ impl State {
 }
 
 /// Says nothing that changes while it lasts: whoever keeps it would keep it anew each time.
-fn silence(since: SystemTime, seen: Option<SystemTime>) -> Problem {
+fn silence(since: SystemTime, seen: Option<SystemTime>) -> Fault {
     let pools = seen.map_or_else(
         || "nothing is known of the volume groups".to_owned(),
         |seen| format!("the pools are as they were at {}", timestamp(seen)),
     );
-    Problem {
-        object: "LVM".to_owned(),
-        text: format!(
-            "does not answer since {}, and {pools}; see whether a disk under a volume group hangs (dmsetup info, dmesg)",
-            timestamp(since)
-        ),
-        cure: Cure::Operator,
-    }
+    let text = format!(
+        "does not answer since {}, and {pools}; see whether a disk under a volume group hangs (dmsetup info, dmesg)",
+        timestamp(since)
+    );
+    Fault::new(Code::LvmSilent, Weight::Degrades, On::Pools, "LVM", text)
 }
 
 fn timestamp(time: SystemTime) -> String {
@@ -196,7 +195,7 @@ impl Look {
                 state.began = Some(now);
                 (state.asked, now)
             };
-            let said = said_by(volumes::view(&*machine.commands, &config.groups).as_ref());
+            let said = said_by(volumes::view(&*machine.commands, &config.groups).as_ref(), machine);
             if self.end(covers, began, said) {
                 return;
             }
@@ -232,22 +231,14 @@ impl Drop for Look {
 }
 
 /// `None`: LVM came to no end.
-fn said_by(seen: Result<&VolumesView, &volumes::Error>) -> Option<Said> {
-    let mut problems = Vec::new();
-    let pools = match seen {
-        Ok(view) => {
-            check_groups(view, &mut problems);
-            pools(view)
-        }
-        Err(volumes::Error::Hung { .. }) => return None,
+fn said_by(seen: Result<&VolumesView, &volumes::Error>, machine: &Machine) -> Option<Said> {
+    match seen {
+        Ok(view) => Some(Said { pools: pools(view, machine), faults: check_groups(view) }),
+        Err(volumes::Error::Hung { .. }) => None,
         Err(error) => {
-            problems.push(Problem {
-                object: "LVM".to_owned(),
-                text: Chain(error).to_string(),
-                cure: error.cure(),
-            });
-            Vec::new()
+            let text = Chain(error).to_string();
+            let fault = Fault::new(Code::LvmFailed, Weight::Fails, On::Pools, "LVM", text);
+            Some(Said { pools: Vec::new(), faults: vec![fault.cured_by(error.cure())] })
         }
-    };
-    Some(Said { pools, problems })
+    }
 }

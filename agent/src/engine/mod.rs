@@ -16,7 +16,7 @@ mod bulk;
 mod cell;
 pub(crate) mod counts;
 mod disks;
-mod fabrics;
+pub(crate) mod fabrics;
 mod narrow;
 mod pass;
 mod pulse;
@@ -44,7 +44,7 @@ use tokio::time::Instant;
 pub use refusal::Refusal;
 pub use status::{Planned, PlannedStep, Status};
 
-use crate::capabilities::Lvm;
+use crate::capabilities::{self, Lvm};
 use crate::config::Config;
 use crate::fibre_channel::Ports;
 use crate::lvm_gate::Gated;
@@ -166,6 +166,8 @@ struct Shared {
     changes: broadcast::Sender<Change>,
     /// Targets of ours that no wish explains.
     strays: Mutex<Vec<strays::Stray>>,
+    /// A target of ours that the last look found, to see what targets offer.
+    seen_target: Mutex<Option<String>>,
     pulse: Mutex<pulse::Pulse>,
     bulk: bulk::Bulk,
     late: Mutex<sweep::Late>,
@@ -221,6 +223,7 @@ impl Engine {
             ports,
             changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
             strays: Mutex::default(),
+            seen_target: Mutex::default(),
             pulse: Mutex::default(),
             bulk,
             late: Mutex::default(),
@@ -346,11 +349,13 @@ impl Engine {
             let mut tick = tokio::time::interval(Duration::from_secs(1));
             let mut until_sweep = engine.shared.config.resync_seconds;
             let mut in_place = true;
+            let mut modules = Vec::new();
             loop {
                 tick.tick().await;
                 engine.shared.workers.tend();
                 engine.tend_bulk();
                 engine.watch_place(&mut in_place);
+                engine.watch_modules(&mut modules);
                 engine.watch_addresses();
                 engine.beat();
                 if engine.shared.store.has_unwritten() {
@@ -381,6 +386,15 @@ impl Engine {
         match found {
             Ok(()) => tracing::warn!("the store is back in its place: changes are taken again"),
             Err(error) => tracing::error!(error = %Chain(&error), "no change is taken any more"),
+        }
+    }
+
+    /// Tells when a kernel module that is needed comes or goes. `loaded`: as at the look before.
+    fn watch_modules(&self, loaded: &mut Vec<bool>) {
+        let now = capabilities::loaded_modules(&self.shared.machine, &self.shared.config);
+        if *loaded != now {
+            *loaded = now;
+            self.lvm().tell();
         }
     }
 

@@ -31,7 +31,14 @@ impl Engine {
         let names = entries.into_iter().filter(|entry| entry.kind == EntryKind::Dir).map(|entry| entry.name);
         let names: BTreeSet<_> = names.collect();
         self.note_strays(&names);
+        let ours = names.iter().find(|name| self.shared.config.iqn_prefix.volume(name).is_some());
+        *lock(&self.shared.seen_target) = ours.cloned();
         Some(names)
+    }
+
+    /// A target of ours, if the last look found one.
+    pub(crate) fn seen_target(&self) -> Option<String> {
+        lock(&self.shared.seen_target).clone()
     }
 
     fn note_strays(&self, targets: &BTreeSet<String>) {

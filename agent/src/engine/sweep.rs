@@ -50,6 +50,8 @@ impl Engine {
         }
         self.prepare_ports();
         let targets = self.note_targets();
+        // Of the ports, and of whatever else has changed since the last sweep: who watches is told if it is news.
+        self.lvm().tell();
         let cells = self.cells();
         if !self.resync_asks_lvm() {
             return self.wake_all(&cells, targets.as_ref());
@@ -96,7 +98,7 @@ impl Engine {
         let before: Vec<_> = cells.iter().map(|cell| before(cell)).collect();
         let began = capabilities::begin(&self.shared.machine);
         let seen = volumes::view(&*self.shared.machine.commands, &self.shared.config.groups);
-        self.lvm().note(began, &seen);
+        self.lvm().note(began, &seen, &self.shared.machine);
         match seen {
             Ok(view) => {
                 for (cell, before) in cells.iter().zip(&before) {

@@ -25,7 +25,8 @@ const SAID_CHARS_MAX: usize = 400;
 
 const VG_COLUMNS: &str = "vg_name,vg_uuid,vg_size,vg_free,vg_extent_size,vg_attr";
 const LV_COLUMNS: &str = "lv_name,lv_uuid,vg_name,lv_size,lv_tags,lv_attr,lv_active,lv_path,lv_device_open,pool_lv,segtype,\
-                          data_percent,metadata_percent,lv_health_status,zero";
+                          data_percent,metadata_percent,lv_health_status,zero,discards";
+const PV_COLUMNS: &str = "vg_name,pv_name";
 
 /// Removes an LV. `--force`: an active one, too; LVM itself refuses one that is open. Whatever the host's lvm.conf says, LVM
 /// discards nothing: what is discarded may read as anything, also what was zeroed; and a discard of a large LV, which LVM
@@ -84,15 +85,20 @@ pub(super) struct RawLv {
     pub(super) health: String,
     #[serde(default)]
     pub(super) zero: String,
+    /// Of a thin pool: `passdown`, `nopassdown`, `ignore`.
+    #[serde(default)]
+    pub(super) discards: String,
 }
 
-/// A disk of a group as `pvs` reports it.
+/// A disk as `pvs` reports it.
 #[derive(Debug, Deserialize)]
 pub(super) struct RawPv {
-    #[serde(rename = "pv_name")]
-    pub(super) name: String,
+    /// Its group; empty: it is in none.
     #[serde(rename = "vg_name", default)]
     pub(super) group: String,
+    /// Its device; `[unknown]` when it is missing.
+    #[serde(rename = "pv_name")]
+    pub(super) name: String,
 }
 
 /// Numbers come as text (`--reportformat json`) or as numbers (`json_std`, should a site's lvm.conf force it).
@@ -186,10 +192,10 @@ impl Lvm<'_> {
         Ok(parse::<Report<Vgs>>(op, &out)?.report.into_iter().flat_map(|part| part.vg).collect())
     }
 
-    /// The disks of all groups of the machine.
+    /// All disks of the machine that LVM knows.
     pub(super) fn disks(&self) -> Result<Vec<RawPv>, Error> {
-        let op = || "list the disks of the volume groups".to_owned();
-        let out = self.run(op, "", &report("pvs", &["-o", "pv_name,vg_name"]))?;
+        let op = || "list the physical volumes".to_owned();
+        let out = self.run(op, "", &report("pvs", &["-o", PV_COLUMNS]))?;
         Ok(parse::<Report<Pvs>>(op, &out)?.report.into_iter().flat_map(|part| part.pv).collect())
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use mooring_host::Commands;
-use mooring_model::{ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, Source, VgName, VolumeId, VolumeKind};
+use mooring_model::{ByteSize, Chain, LV_TAG, LV_UNZEROED_TAG, LvName, Source, VgName, VolumeId, VolumeKind};
 
 use super::error::Error;
 use super::lvm::{Lvm, RawLv, RawVg, group_name};
@@ -31,6 +31,11 @@ pub struct SeenGroup {
     pub thin_size: Option<ByteSize>,
     /// Its thin pool, ours or somebody else's under our name.
     pub pool: Option<SeenPool>,
+    /// Discards of hosts are passed through, by configuration.
+    pub discard: bool,
+    /// The devices of its disks. `None`: nobody has looked, because the configuration asks for discards of no group, or LVM
+    /// does not say.
+    pub disks: Option<Vec<PathBuf>>,
 }
 
 /// The thin pool of a group.
@@ -44,6 +49,8 @@ pub struct SeenPool {
     pub used: ByteSize,
     /// How full its metadata is, in parts of 10,000.
     pub metadata: u32,
+    /// It takes discards of its volumes.
+    pub discards: bool,
     /// Why nothing can be had from it, if so.
     pub trouble: Option<String>,
 }
@@ -70,6 +77,7 @@ impl SeenPool {
             size: ByteSize(raw.size),
             used: ByteSize(u64::try_from(used).unwrap_or(raw.size)),
             metadata: metadata.unwrap_or(0),
+            discards: !matches!(raw.discards.as_str(), "" | "ignore"),
             trouble,
         }
     }
@@ -270,10 +278,13 @@ impl VolumesView {
     }
 }
 
-/// Looks at everything: two commands, however many LVs there are.
+/// Looks at everything: two commands, however many LVs there are; a third where the configuration asks for discards.
 pub fn view(commands: &dyn Commands, groups: &[config::Group]) -> Result<VolumesView, Error> {
     let lvm = Lvm(commands);
     let mut view = groups_of(&lvm, groups)?;
+    if groups.iter().any(|group| group.discard || group.wipe == Wipe::Discard) {
+        view.look_at_disks(&lvm)?;
+    }
     if !view.groups.is_empty() {
         for raw in lvm.lvs()? {
             view.take(raw);
@@ -361,10 +372,30 @@ fn seen_group(listed: &config::Group, raw: &RawVg, others: &[&RawVg]) -> SeenGro
         trouble,
         thin_size: listed.thin_pool,
         pool: None,
+        discard: listed.discard,
+        disks: None,
     }
 }
 
 impl VolumesView {
+    /// Takes note of the groups' disks. An LVM that does not list them is no reason to know nothing else.
+    fn look_at_disks(&mut self, lvm: &Lvm<'_>) -> Result<(), Error> {
+        let disks = match lvm.disks() {
+            Ok(disks) => disks,
+            Err(error @ Error::Hung { .. }) => return Err(error),
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "it is not known whether disks take discards");
+                return Ok(());
+            }
+        };
+        for group in &mut self.groups {
+            let of = disks.iter().filter(|disk| disk.group == group.name.as_str());
+            // One that is missing is called `[unknown]`, and takes nothing.
+            group.disks = Some(of.map(|disk| PathBuf::from(&disk.name)).collect());
+        }
+        Ok(())
+    }
+
     /// Keeps an LV of a listed group that has a name of ours.
     fn take(&mut self, raw: RawLv) {
         let Some(group) = self.groups.iter_mut().find(|group| group.name.as_str() == raw.group) else {

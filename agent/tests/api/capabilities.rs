@@ -28,6 +28,15 @@ fn first(agent: &Agent, reports: &mut Streaming<v1::Report>) -> Vec<What> {
         .collect()
 }
 
+/// The next report of what this host can do.
+fn next_said(agent: &Agent, reports: &mut Streaming<v1::Report>) -> v1::Capabilities {
+    loop {
+        if let What::Capabilities(seen) = next(agent, reports) {
+            return seen;
+        }
+    }
+}
+
 fn silence(seen: &v1::Capabilities) -> Option<&str> {
     seen.problems.iter().find(|problem| problem.object == "LVM").map(|problem| problem.text.as_str())
 }
@@ -47,7 +56,14 @@ fn an_lvm_that_hangs_holds_up_nothing_that_the_kernel_serves() {
     // A look that had begun before may still answer the first question.
     let mut asked = std::iter::repeat_with(|| agent.capabilities()).take(100);
     let seen = asked.find(|seen| silence(seen).is_some()).expect("an LVM that is said to hang");
-    assert_eq!(seen.pools, before.pools, "as they were seen last");
+    let told = |pools: &[v1::Pool]| -> Vec<v1::Pool> {
+        pools.iter().map(|pool| v1::Pool { health: None, ..pool.clone() }).collect()
+    };
+    assert_eq!(told(&seen.pools), told(&before.pools), "as they were seen last");
+    let degraded = v1::HealthLevel::Degraded;
+    let health = seen.pools[0].health.clone().unwrap();
+    assert_eq!((health.level(), health.reasons[0].code.as_str()), (degraded, "lvm_silent"));
+    assert_eq!(seen.health.as_ref().unwrap().level(), degraded, "what the kernel serves goes on");
     assert!(seen.pools_age_ms > 0 && !seen.pools_unknown && seen.multiattach, "{seen:?}");
     let text = silence(&seen).expect("a problem").to_owned();
     for word in ["does not answer since 2", "Z, and the pools are as they were at 2", "dmsetup info"] {
@@ -67,11 +83,7 @@ fn an_lvm_that_hangs_holds_up_nothing_that_the_kernel_serves() {
 
     agent.switch.forget_log();
     agent.switch.go_on();
-    let told = loop {
-        if let What::Capabilities(seen) = next(&agent, &mut reports) {
-            break seen;
-        }
-    };
+    let told = next_said(&agent, &mut reports);
     assert_eq!((told.pools_age_ms, silence(&told)), (0, None), "news without a question");
     let calls = agent.switch.log().iter().filter(|call| call.starts_with("lvm vgs")).count();
     assert!(calls <= 2, "the one that hung, and one for all who asked meanwhile: {calls}");
@@ -112,4 +124,59 @@ fn an_agent_that_starts_while_lvm_hangs_serves_what_the_kernel_serves() {
     eventually("the volume is seen again", || {
         agent.get(&v).unwrap().volume.is_some_and(|volume| volume.phase() == v1::Phase::Ready)
     });
+}
+
+#[test]
+fn a_change_is_told_without_a_question() {
+    let node = Node::with("resync_seconds = 3600");
+    let agent = node.start();
+    let mut reports = agent.watch();
+    let told = first(&agent, &mut reports);
+    let What::Capabilities(before) = &told[0] else { panic!("{told:?}") };
+    assert_eq!(before.health.as_ref().unwrap().level(), v1::HealthLevel::Ok, "{before:?}");
+    assert!(before.multiattach && before.persistent_reservations == Some(true));
+
+    let module = node.dir.path().join("sys/module/iscsi_target_mod");
+    // What it shows in configfs would be as good.
+    node.fake.unload_configfs();
+    std::fs::remove_dir(&module).unwrap();
+    let seen = next_said(&agent, &mut reports);
+    let health = seen.health.clone().unwrap();
+    assert_eq!(health.level(), v1::HealthLevel::Failed, "{seen:?}");
+    assert!(!seen.multiattach && !seen.transports[0].ready);
+    let row = seen.modules.iter().find(|row| row.name == "iscsi_target_mod").unwrap();
+    assert_eq!(row.remedy, "modprobe iscsi_target_mod");
+}
+
+#[test]
+fn what_targets_offer_is_read_from_one_of_them() {
+    let (node, v) = (Node::with("resync_seconds = 1"), volume(1));
+    let agent = node.start();
+    let digests = |seen: &v1::Capabilities| seen.transports[0].digests.clone();
+    assert_eq!(digests(&agent.capabilities()), None, "there is no target to be looked at");
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    eventually("the digests are seen", || digests(&agent.capabilities()).is_some());
+    let seen = digests(&agent.capabilities()).unwrap();
+    assert_eq!((seen.header.as_str(), seen.data.as_str()), ("CRC32C,None", "CRC32C,None"));
+    assert!(seen.target.ends_with(&v), "{seen:?}");
+}
+
+#[test]
+fn a_store_that_is_gone_fails_everything_new() {
+    let node = Node::with("resync_seconds = 3600");
+    let agent = node.start();
+    assert_eq!(agent.capabilities().persistent_reservations_kept, Some(true));
+    for entry in std::fs::read_dir(&node.config.state_dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    let seen = agent.capabilities();
+    let level = |health: &Option<v1::Health>| health.as_ref().unwrap().level();
+    let failed = v1::HealthLevel::Failed;
+    assert_eq!((level(&seen.health), level(&seen.pools[0].health)), (failed, failed), "{seen:?}");
+    assert_eq!(seen.health.unwrap().reasons[0].code, "store_lost");
+    assert_eq!((seen.persistent_reservations, seen.persistent_reservations_kept), (Some(true), Some(false)));
 }

@@ -64,7 +64,7 @@ impl Machine {
 impl Commands for Machine {
     fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
         let lvm = self.fake.lvm();
-        if matches!(command.args[0].as_str(), "vgs" | "lvs") {
+        if matches!(command.args[0].as_str(), "vgs" | "lvs" | "pvs") {
             return lvm.run(command);
         }
         let prefixes = ["mooring-0000", "mooring-grow-0000", "mooring-snap-0000", "mooring-pool"];

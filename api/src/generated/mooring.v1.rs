@@ -590,8 +590,60 @@ pub struct Capabilities {
     /// How a volume can be granted.
     #[prost(enumeration = "Mode", repeated, tag = "10")]
     pub access_modes: ::prost::alloc::vec::Vec<i32>,
+    /// Whether this host does what its configuration asks of it. From here on: not set by agents of earlier releases, which have
+    /// not looked.
+    #[prost(message, optional, tag = "11")]
+    pub health: ::core::option::Option<Health>,
+    /// The kernel modules that it needs for what it is configured to do.
+    #[prost(message, repeated, tag = "12")]
+    pub modules: ::prost::alloc::vec::Vec<Module>,
+    /// Hosts can reserve volumes among each other (SCSI-3 persistent reservations).
+    #[prost(bool, optional, tag = "13")]
+    pub persistent_reservations: ::core::option::Option<bool>,
+    /// What they register outlives a loss of this host's power.
+    #[prost(bool, optional, tag = "14")]
+    pub persistent_reservations_kept: ::core::option::Option<bool>,
+    /// Initiators that one volume may be granted to, over each transport.
+    #[prost(uint32, optional, tag = "15")]
+    pub initiators_per_volume_max: ::core::option::Option<u32>,
+    /// Attachments that may share one connection, on a host that attaches.
+    #[prost(uint32, optional, tag = "16")]
+    pub attachments_per_connection_max: ::core::option::Option<u32>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Health {
+    #[prost(enumeration = "HealthLevel", tag = "1")]
+    pub level: i32,
+    /// Why it is not OK, the worst first.
+    #[prost(message, repeated, tag = "2")]
+    pub reasons: ::prost::alloc::vec::Vec<HealthReason>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HealthReason {
+    /// A word that stays the same from release to release, as "module_missing"; docs/operations.md lists them.
+    #[prost(string, tag = "1")]
+    pub code: ::prost::alloc::string::String,
+    /// How bad this one is.
+    #[prost(enumeration = "HealthLevel", tag = "2")]
+    pub level: i32,
+    /// The same is in `problems`.
+    #[prost(message, optional, tag = "3")]
+    pub problem: ::core::option::Option<Problem>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Module {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// For people: "iSCSI targets".
+    #[prost(string, tag = "2")]
+    pub needed_for: ::prost::alloc::string::String,
+    #[prost(enumeration = "ModuleState", tag = "3")]
+    pub state: i32,
+    /// What adds it, a command line or two; empty while it is present.
+    #[prost(string, tag = "4")]
+    pub remedy: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Pool {
     /// A volume group, or GROUP:thin for its thin pool.
     #[prost(string, tag = "1")]
@@ -609,6 +661,23 @@ pub struct Pool {
     /// What the volumes take in the pool, the agent's own only.
     #[prost(uint64, tag = "7")]
     pub provisioned_bytes: u64,
+    /// What no volume takes, by configuration. `free_bytes` is without it. From here on: not set by agents of earlier releases.
+    #[prost(uint64, optional, tag = "8")]
+    pub reserved_bytes: ::core::option::Option<u64>,
+    /// Snapshots can be taken of its volumes, and volumes be made from them.
+    #[prost(bool, optional, tag = "9")]
+    pub snapshots: ::core::option::Option<bool>,
+    /// Its volumes can grow while hosts use them.
+    #[prost(bool, optional, tag = "10")]
+    pub online_extend: ::core::option::Option<bool>,
+    /// Discards of hosts reach what lies below: the configuration says so, and it takes them.
+    #[prost(bool, optional, tag = "11")]
+    pub discard: ::core::option::Option<bool>,
+    /// What lies below takes discards. Not set: nobody has looked, because the configuration does not ask for them.
+    #[prost(bool, optional, tag = "12")]
+    pub discard_below: ::core::option::Option<bool>,
+    #[prost(message, optional, tag = "13")]
+    pub health: ::core::option::Option<Health>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Transport {
@@ -622,6 +691,26 @@ pub struct Transport {
     /// Over Fibre Channel.
     #[prost(message, repeated, tag = "4")]
     pub ports: ::prost::alloc::vec::Vec<FcPort>,
+    /// From here on: not set by agents of earlier releases.
+    #[prost(message, optional, tag = "5")]
+    pub health: ::core::option::Option<Health>,
+    /// What targets offer at a login, over iSCSI. Not set: there is no target to be looked at.
+    #[prost(message, optional, tag = "6")]
+    pub digests: ::core::option::Option<Digests>,
+    /// Volumes that one initiator may be granted on this host, over Fibre Channel.
+    #[prost(uint32, optional, tag = "7")]
+    pub volumes_per_initiator_max: ::core::option::Option<u32>,
+}
+/// As a target has them, as "CRC32C,None": the first that the initiator has, too, is taken.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Digests {
+    #[prost(string, tag = "1")]
+    pub header: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub data: ::prost::alloc::string::String,
+    /// The target that was looked at.
+    #[prost(string, tag = "3")]
+    pub target: ::prost::alloc::string::String,
 }
 /// A Fibre Channel port that serves.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -878,6 +967,79 @@ impl Phase {
             "PHASE_GONE" => Some(Self::Gone),
             "PHASE_FAILED" => Some(Self::Failed),
             "PHASE_ORPHAN" => Some(Self::Orphan),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum HealthLevel {
+    Unspecified = 0,
+    Ok = 1,
+    /// It works in part, or will not for long.
+    Degraded = 2,
+    /// Nothing new can be done with it.
+    Failed = 3,
+}
+impl HealthLevel {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "HEALTH_LEVEL_UNSPECIFIED",
+            Self::Ok => "HEALTH_LEVEL_OK",
+            Self::Degraded => "HEALTH_LEVEL_DEGRADED",
+            Self::Failed => "HEALTH_LEVEL_FAILED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "HEALTH_LEVEL_UNSPECIFIED" => Some(Self::Unspecified),
+            "HEALTH_LEVEL_OK" => Some(Self::Ok),
+            "HEALTH_LEVEL_DEGRADED" => Some(Self::Degraded),
+            "HEALTH_LEVEL_FAILED" => Some(Self::Failed),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ModuleState {
+    Unspecified = 0,
+    /// It is in the kernel: loaded, or built in.
+    Present = 1,
+    /// It is not, and its file is there: modprobe loads it.
+    Loadable = 2,
+    /// The running kernel has no such module.
+    Absent = 3,
+    /// It is not loaded, and the list of the running kernel's modules cannot be read.
+    Unlisted = 4,
+}
+impl ModuleState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "MODULE_STATE_UNSPECIFIED",
+            Self::Present => "MODULE_STATE_PRESENT",
+            Self::Loadable => "MODULE_STATE_LOADABLE",
+            Self::Absent => "MODULE_STATE_ABSENT",
+            Self::Unlisted => "MODULE_STATE_UNLISTED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "MODULE_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "MODULE_STATE_PRESENT" => Some(Self::Present),
+            "MODULE_STATE_LOADABLE" => Some(Self::Loadable),
+            "MODULE_STATE_ABSENT" => Some(Self::Absent),
+            "MODULE_STATE_UNLISTED" => Some(Self::Unlisted),
             _ => None,
         }
     }

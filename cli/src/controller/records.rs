@@ -246,6 +246,12 @@ pub(crate) struct HostRecord {
     pub why_down: Option<String>,
     #[serde(default)]
     pub last_report: Option<String>,
+    /// `null`: its agent does not say.
+    #[serde(default)]
+    pub health: Option<HealthRecord>,
+    /// `null`: it has not said anything yet.
+    #[serde(default)]
+    pub report: Option<ReportRecord>,
     #[serde(default)]
     pub pools: Vec<PoolRecord>,
     /// What an operator should look at.
@@ -261,6 +267,49 @@ pub(crate) struct PoolRecord {
     pub total_bytes: u64,
     #[serde(default)]
     pub free_bytes: u64,
+}
+
+/// How well a host is.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct HealthRecord {
+    pub level: String,
+    #[serde(default)]
+    pub reasons: Vec<ReasonRecord>,
+}
+
+/// Why it is not well.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct ReasonRecord {
+    pub code: String,
+}
+
+/// What a host says that it can do.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct ReportRecord {
+    #[serde(default)]
+    pub kernel_release: String,
+    #[serde(default)]
+    pub transports: Vec<TransportRecord>,
+    #[serde(default)]
+    pub modules: Vec<ModuleRecord>,
+}
+
+/// How its volumes are reached.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct TransportRecord {
+    pub protocol: String,
+    #[serde(default)]
+    pub ready: bool,
+}
+
+/// A kernel module that it needs.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct ModuleRecord {
+    pub name: String,
+    pub state: String,
+    /// `null`: nothing need be done.
+    #[serde(default)]
+    pub remedy: Option<String>,
 }
 
 /// A volume type.

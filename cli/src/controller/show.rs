@@ -12,7 +12,8 @@ use crate::controller::answers::{
 };
 use crate::controller::quota::{Quota, Quotas};
 use crate::controller::records::{
-    Attachments, HostRecord, Hosts, Kept, Live, OneHost, PlacePool, PoolRecord, Pools,
+    Attachments, HostRecord, Hosts, Kept, Live, ModuleRecord, OneHost, PlacePool, PoolRecord, Pools,
+    TransportRecord,
 };
 use crate::display::{NONE, facts, joined, named, or_none, size, table};
 
@@ -33,6 +34,7 @@ impl Display for Hosts {
             [
                 host.name.clone(),
                 if host.up { "yes" } else { "NO" }.to_owned(),
+                host.health_text(),
                 host.placing().to_owned(),
                 or_none(host.zone.as_deref()),
                 or_none(host.address.as_deref()),
@@ -42,8 +44,18 @@ impl Display for Hosts {
                 or_none(host.last_report.as_deref()),
             ]
         };
-        let heads =
-            ["HOST", "UP", "NEW VOLUMES", "ZONE", "ADDRESS", "AGENT", "INITIATOR", "POOLS", "LAST REPORT"];
+        let heads = [
+            "HOST",
+            "UP",
+            "HEALTH",
+            "NEW VOLUMES",
+            "ZONE",
+            "ADDRESS",
+            "AGENT",
+            "INITIATOR",
+            "POOLS",
+            "LAST REPORT",
+        ];
         f.write_str(&table(heads, self.hosts.iter().map(row)))?;
         self.hosts.iter().try_for_each(|host| host.write_problems(f))
     }
@@ -57,6 +69,41 @@ impl HostRecord {
             (_, false, true) => "DRAINED",
             (true, false, false) => NONE,
             (false, false, false) => "yes",
+        }
+    }
+
+    /// A word, and the codes of what is behind it.
+    fn health_text(&self) -> String {
+        let Some(health) = &self.health else { return NONE.to_owned() };
+        let mut codes: Vec<_> = health.reasons.iter().map(|reason| reason.code.as_str()).collect();
+        codes.dedup();
+        match (health.level.as_str(), codes.is_empty()) {
+            ("ok", _) => "ok".to_owned(),
+            (level, true) => level.to_uppercase(),
+            (level, false) => format!("{} ({})", level.to_uppercase(), codes.join(", ")),
+        }
+    }
+
+    fn transports_text(&self) -> String {
+        let Some(report) = &self.report else { return NONE.to_owned() };
+        let one = |transport: &TransportRecord| {
+            format!("{} {}", transport.protocol, if transport.ready { "ready" } else { "NOT READY" })
+        };
+        let all: Vec<_> = report.transports.iter().map(one).collect();
+        if all.is_empty() { NONE.to_owned() } else { all.join(", ") }
+    }
+
+    fn modules_text(&self) -> String {
+        let Some(report) = &self.report else { return NONE.to_owned() };
+        let missing = report.modules.iter().filter(|module| module.state != "present");
+        let one = |module: &ModuleRecord| {
+            format!("{} ({}: {})", module.name, module.state, module.remedy.as_deref().unwrap_or(NONE))
+        };
+        let all: Vec<_> = missing.map(one).collect();
+        match (report.modules.is_empty(), all.is_empty()) {
+            (true, _) => NONE.to_owned(),
+            (false, true) => "all that it needs".to_owned(),
+            (false, false) => format!("MISSING: {}", all.join(", ")),
         }
     }
 
@@ -81,12 +128,16 @@ impl Display for OneHost {
         f.write_str(&facts([
             ("HOST", host.name.clone()),
             ("UP", if host.up { "yes" } else { "NO" }.to_owned()),
+            ("HEALTH", host.health_text()),
             ("NEW VOLUMES", host.placing().to_owned()),
             ("REASON", or_none(host.disabled_reason.as_deref())),
             ("ZONE", or_none(host.zone.as_deref())),
             ("ADDRESS", or_none(host.address.as_deref())),
             ("AGENT", or_none(host.agent_id.as_deref())),
             ("INITIATOR", or_none(host.initiator.as_deref())),
+            ("KERNEL", or_none(host.report.as_ref().map(|report| report.kernel_release.as_str()))),
+            ("TRANSPORTS", host.transports_text()),
+            ("MODULES", host.modules_text()),
             ("POOLS", host.pools_text()),
             ("LAST REPORT", or_none(host.last_report.as_deref())),
         ]))?;

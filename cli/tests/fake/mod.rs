@@ -311,6 +311,14 @@ impl Fake {
         }
     }
 
+    fn problem() -> v1::Problem {
+        v1::Problem {
+            object: "vg1".to_owned(),
+            text: "there is no such volume group".to_owned(),
+            cure: v1::Cure::Operator.into(),
+        }
+    }
+
     fn capabilities() -> v1::Capabilities {
         v1::Capabilities {
             agent_id: "0a0a0a0a-0001-4002-8003-00000000000a".to_owned(),
@@ -325,18 +333,43 @@ impl Fake {
                 thick: true,
                 volumes: 2,
                 provisioned_bytes: 2 << 30,
+                reserved_bytes: Some(1 << 30),
+                snapshots: Some(false),
+                online_extend: Some(true),
+                discard: Some(false),
+                health: Some(v1::Health { level: v1::HealthLevel::Ok.into(), reasons: Vec::new() }),
+                ..v1::Pool::default()
             }],
             transports: vec![v1::Transport {
                 protocol: "iscsi".to_owned(),
                 portals: vec!["10.10.0.10:3260".to_owned()],
                 ready: true,
-                ports: Vec::new(),
+                digests: Some(v1::Digests {
+                    header: "CRC32C,None".to_owned(),
+                    data: "None".to_owned(),
+                    target: "iqn.2026-11.dev.mooring:0b0b0b0b-0001-4002-8003-00000000000b".to_owned(),
+                }),
+                ..v1::Transport::default()
             }],
-            problems: vec![v1::Problem {
-                object: "vg1".to_owned(),
-                text: "there is no such volume group".to_owned(),
-                cure: v1::Cure::Operator.into(),
+            health: Some(v1::Health {
+                level: v1::HealthLevel::Degraded.into(),
+                reasons: vec![v1::HealthReason {
+                    code: "group_missing".to_owned(),
+                    level: v1::HealthLevel::Degraded.into(),
+                    problem: Some(Self::problem()),
+                }],
+            }),
+            modules: vec![v1::Module {
+                name: "dm_thin_pool".to_owned(),
+                needed_for: "thin pools".to_owned(),
+                state: v1::ModuleState::Loadable.into(),
+                remedy: "modprobe dm_thin_pool".to_owned(),
             }],
+            access_modes: vec![v1::Mode::ReadOnly.into(), v1::Mode::ReadWrite.into()],
+            persistent_reservations: Some(true),
+            persistent_reservations_kept: Some(false),
+            initiators_per_volume_max: Some(512),
+            problems: vec![Self::problem()],
             ..v1::Capabilities::default()
         }
     }

@@ -15,7 +15,9 @@ use super::routes::Routes;
 use super::schema;
 use super::views::rfc3339;
 use super::volumes::volume_id;
-use crate::domain::{Host, HostChange};
+use crate::domain::{
+    Health, HealthReason, Host, HostChange, HostModule, HostPool, HostReport, HostTransport,
+};
 use crate::service::Refusal;
 
 type Answer = Result<Json<Value>, Fault>;
@@ -44,12 +46,70 @@ async fn show<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(name): At<Stri
     Ok(Json(json!({ "host": view(found) })))
 }
 
+fn health_view(health: &Health) -> Value {
+    let reason = |reason: &HealthReason| {
+        json!({
+            "code": reason.code,
+            "level": reason.level.as_str(),
+            "object": reason.object,
+            "text": reason.text,
+        })
+    };
+    json!({ "level": health.level.as_str(), "reasons": health.reasons.iter().map(reason).collect::<Vec<_>>() })
+}
+
+fn pool_view(pool: &HostPool) -> Value {
+    json!({
+        "name": pool.name,
+        "total_bytes": pool.total,
+        "free_bytes": pool.free,
+        "thick": pool.thick,
+        "provisioned_bytes": pool.provisioned,
+        "reserved_bytes": pool.reserved,
+        "snapshots": pool.snapshots,
+        "online_extend": pool.online_extend,
+        "discard": pool.discard,
+        "health": pool.health.as_ref().map(health_view),
+    })
+}
+
+fn transport_view(transport: &HostTransport) -> Value {
+    let port = |(port, state): &(String, String)| json!({ "port": port, "state": state });
+    let digests = |(header, data): &(String, String)| json!({ "header": header, "data": data });
+    json!({
+        "protocol": transport.protocol,
+        "ready": transport.ready,
+        "portals": transport.portals,
+        "ports": transport.ports.iter().map(port).collect::<Vec<_>>(),
+        "digests": transport.digests.as_ref().map(digests),
+        "volumes_per_initiator_max": transport.volumes_per_initiator_max,
+        "health": transport.health.as_ref().map(health_view),
+    })
+}
+
+fn report_view(report: &HostReport) -> Value {
+    let module = |module: &HostModule| {
+        json!({
+            "name": module.name,
+            "needed_for": module.needed_for,
+            "state": module.state.as_str(),
+            "remedy": module.remedy,
+        })
+    };
+    json!({
+        "kernel_release": report.kernel_release,
+        "multiattach": report.multiattach,
+        "access_modes": report.modes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "persistent_reservations": report.reservations,
+        "persistent_reservations_kept": report.reservations_kept,
+        "initiators_per_volume_max": report.initiators_per_volume_max,
+        "attachments_per_connection_max": report.attachments_per_connection_max,
+        "transports": report.transports.iter().map(transport_view).collect::<Vec<_>>(),
+        "modules": report.modules.iter().map(module).collect::<Vec<_>>(),
+    })
+}
+
 fn view(host: &Host) -> Value {
-    let pools: Vec<_> = host
-        .pools
-        .iter()
-        .map(|pool| json!({ "name": pool.name, "total_bytes": pool.total, "free_bytes": pool.free }))
-        .collect();
     json!({
         "name": host.name,
         "address": host.address,
@@ -62,7 +122,9 @@ fn view(host: &Host) -> Value {
         "up": host.up,
         "why_down": host.why_down,
         "last_report": host.last_report.and_then(rfc3339),
-        "pools": pools,
+        "health": host.health.as_ref().map(health_view),
+        "report": host.report.as_ref().map(report_view),
+        "pools": host.pools.iter().map(pool_view).collect::<Vec<_>>(),
         "problems": host.problems,
     })
 }

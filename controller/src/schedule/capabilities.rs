@@ -14,6 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::pool::{Capacity, Pool, Space, gib};
 use super::specs::Capabilities;
+use crate::agents::wire;
+use crate::domain::HealthLevel;
 use crate::rules::transport::{STORAGE_PROTOCOL, Transport};
 use crate::rules::types;
 
@@ -133,6 +135,7 @@ pub fn pool(agent: &Agent<'_>, reported: &v1::Pool, placed: Placed) -> Pool {
         up: agent.up,
         disabled: agent.disabled.map(str::to_owned),
         drained: agent.drained,
+        failed: failed(reported),
         multiattach: agent.report.multiattach,
         capabilities: of_pool(agent, reported, &capacity),
         capacity,
@@ -166,14 +169,65 @@ fn of_pool(agent: &Agent<'_>, reported: &v1::Pool, capacity: &Capacity) -> Capab
         ("consistencygroup_support", json!(false)),
         ("consistent_group_snapshot_enabled", json!(false)),
         ("sparse_copy_volume", json!(false)),
-        ("online_extend_support", json!(true)),
+        // An agent of an earlier release does not say it, and does it.
+        ("online_extend_support", json!(reported.online_extend.unwrap_or(true))),
         ("filter_function", Value::Null),
         ("goodness_function", Value::Null),
-        ("backend_state", json!(if agent.up { "up" } else { "down" })),
+        ("backend_state", json!(if agent.up && failed(reported).is_none() { "up" } else { "down" })),
         ("timestamp", json!(naive_utc(agent.reported_at))),
         ("mooring_report_age_seconds", json!(agent.age().as_secs())),
     ];
-    keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    keys.into_iter()
+        .chain(own_keys(agent, reported, capacity))
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+}
+
+/// Why nothing can be done with a pool, as its agent says. An agent of an earlier release says nothing.
+fn failed(reported: &v1::Pool) -> Option<String> {
+    let health = wire::health(reported.health.as_ref())?;
+    let is_failed = |level| level == HealthLevel::Failed;
+    let reasons = health.reasons.iter().filter(|reason| is_failed(reason.level));
+    let codes: Vec<_> = reasons.map(|reason| reason.code.as_str()).collect();
+    is_failed(health.level).then(|| codes.join(", "))
+}
+
+/// What Cinder has no word for. What an agent does not say has no key: no type's wish is met by a guess.
+fn own_keys(
+    agent: &Agent<'_>,
+    reported: &v1::Pool,
+    capacity: &Capacity,
+) -> impl Iterator<Item = (&'static str, Value)> {
+    let report = agent.report;
+    let level = reported.health.as_ref().and_then(|health| wire::health_level(health.level()));
+    let modes: Vec<_> = report.access_modes().filter_map(wire::mode).map(|mode| mode.to_string()).collect();
+    let total = capacity.total.bytes().unwrap_or(0);
+    let keys = [
+        ("mooring_snapshots", reported.snapshots.map(Value::from)),
+        ("mooring_discard", reported.discard.map(Value::from)),
+        ("mooring_reserved_gb", reported.reserved_bytes.map(|bytes| json!(gib(bytes)))),
+        // How often the pool's space is promised now; what it may be is `max_over_subscription_ratio`.
+        (
+            "mooring_over_subscription_ratio",
+            (capacity.thin && total > 0).then(|| json!(ratio(capacity.provisioned, total))),
+        ),
+        ("mooring_persistent_reservations", report.persistent_reservations.map(Value::from)),
+        ("mooring_persistent_reservations_kept", report.persistent_reservations_kept.map(Value::from)),
+        ("mooring_initiators_per_volume_max", report.initiators_per_volume_max.map(Value::from)),
+        ("mooring_access_modes", (!modes.is_empty()).then(|| json!(modes))),
+        (
+            "mooring_kernel_release",
+            Some(&report.kernel_release).filter(|it| !it.is_empty()).map(|it| json!(it)),
+        ),
+        ("mooring_health", level.map(|level| json!(level.as_str()))),
+    ];
+    keys.into_iter().filter_map(|(key, value)| Some((key, value?)))
+}
+
+/// With two decimals, rounded down.
+#[allow(clippy::cast_precision_loss, reason = "two decimals are wanted")]
+fn ratio(part: u64, whole: u64) -> f64 {
+    (part as f64 / whole as f64 * 100.0).floor() / 100.0
 }
 
 /// Naive UTC in ISO form, as the API writes times.
@@ -236,6 +290,16 @@ pub fn of_host(agent: &Agent<'_>) -> Value {
                  the mix instead.",
             ),
             "thin_provisioning": property("Thin provisioning", "Volumes take space as they are written."),
+            "mooring_snapshots": property("Snapshots", "Snapshots can be taken of volumes there: <is> True."),
+            "mooring_discard": property("Discards", "Discards of hosts reach what lies below: <is> True."),
+            "mooring_persistent_reservations": property(
+                "SCSI-3 persistent reservations",
+                "Hosts can reserve volumes among each other: <is> True.",
+            ),
+            "mooring_persistent_reservations_kept": property(
+                "Reservations that outlive a loss of power",
+                "What hosts have registered is there again after the storage node has lost its power: <is> True.",
+            ),
         },
         "mooring_report_age_seconds": agent.age().as_secs(),
     })

@@ -9,7 +9,7 @@ use super::{Request, specs};
 /// A filter. They are asked in this order, and the first that refuses gives the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Filter {
-    /// It is reported, enabled, not being emptied. (An agent that is down is only the last choice.)
+    /// It is reported, enabled, not being emptied, and has not failed. (An agent that is down is only the last choice.)
     State,
     /// It is the pool that was asked for.
     Requested,
@@ -78,6 +78,9 @@ fn state(pool: &Pool) -> Option<String> {
     }
     if let Some(why) = &pool.disabled {
         return Some(if why.is_empty() { "disabled".to_owned() } else { format!("disabled: {why}") });
+    }
+    if let Some(why) = &pool.failed {
+        return Some(format!("it has failed: {why}"));
     }
     pool.drained.then(|| "its agent is being emptied".to_owned())
 }

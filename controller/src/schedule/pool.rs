@@ -191,6 +191,8 @@ pub struct Pool {
     pub disabled: Option<String>,
     /// Its agent is being emptied.
     pub drained: bool,
+    /// Nothing can be done with it, its agent says: why.
+    pub failed: Option<String>,
     /// It can serve a volume to many hosts.
     pub multiattach: bool,
     /// Its space.

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use super::view::{self, Secrets};
 use super::{Refusal, Service, Wait, attach, sessions};
-use crate::agents::{Agent, AgentState};
-use crate::domain::{AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Host, HostPool, VolumeState};
+use crate::agents::{Agent, AgentState, wire};
+use crate::domain::{AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Host, VolumeState};
 use crate::flow::Inner;
 use crate::flow::place::zone_of;
 use crate::flow::seen::seen_mode;
@@ -149,10 +149,7 @@ fn host_of(agent: &Agent, row: Option<&AgentRow>) -> Host {
         address: agent.entry.address.to_string(),
         agent: id,
         initiator,
-        pools: pools
-            .iter()
-            .map(|pool| HostPool { name: pool.name.clone(), total: pool.total_bytes, free: pool.free_bytes })
-            .collect(),
+        pools: pools.iter().map(wire::host_pool).collect(),
         zone: zone_of(agent).to_owned(),
         disabled: row.is_some_and(|row| row.disabled),
         disabled_reason: row.and_then(|row| row.disabled_reason.clone()),
@@ -164,6 +161,8 @@ fn host_of(agent: &Agent, row: Option<&AgentRow>) -> Host {
             Some(state.why_down.clone().unwrap_or_else(|| "it was not reached yet".to_owned()))
         },
         last_report: state.last_report,
+        health: capabilities.and_then(|seen| wire::health(seen.health.as_ref())),
+        report: capabilities.map(wire::host_report),
         problems,
     }
 }

@@ -777,7 +777,7 @@ impl Backend for Fake {
             address: "unix:/run/mooring/agent.sock".to_owned(),
             agent: Some(AgentId::from_u128(7)),
             initiator: "iqn.2026-11.dev.mooring:host.7".parse().ok(),
-            pools: vec![HostPool { name: "vg0".to_owned(), total: 10, free: 4 }],
+            pools: vec![HostPool { name: "vg0".to_owned(), total: 10, free: 4, ..HostPool::default() }],
             zone: "nova".to_owned(),
             disabled: false,
             disabled_reason: None,
@@ -785,6 +785,8 @@ impl Backend for Fake {
             up: true,
             why_down: None,
             last_report: Some(SystemTime::UNIX_EPOCH),
+            health: None,
+            report: Some(super::small::host_report()),
             problems: Vec::new(),
         }])
     }

@@ -27,6 +27,35 @@ async fn hosts() {
     let api = Api::new();
     let answer = api.call("GET", "/mooring/v1/hosts").send().await;
     assert_eq!(answer.status, 200);
+    let report = json!({
+        "kernel_release": "6.1.0-40-amd64",
+        "multiattach": false,
+        "access_modes": ["ro", "rw"],
+        "persistent_reservations": false,
+        "persistent_reservations_kept": null,
+        "initiators_per_volume_max": null,
+        "attachments_per_connection_max": null,
+        "transports": [
+            {
+                "protocol": "iscsi", "ready": false, "portals": ["10.0.0.1:3260"], "ports": [],
+                "digests": { "header": "CRC32C,None", "data": "CRC32C,None" },
+                "volumes_per_initiator_max": null,
+                "health": { "level": "failed", "reasons": [{
+                    "code": "module_missing", "level": "failed", "object": "kernel target",
+                    "text": "the module iscsi_target_mod is not loaded: run modprobe iscsi_target_mod",
+                }] },
+            },
+            {
+                "protocol": "fc", "ready": false, "portals": [],
+                "ports": [{ "port": "fc/20:00:52:54:00:14:00:0a", "state": "Online" }],
+                "digests": null, "volumes_per_initiator_max": null, "health": null,
+            },
+        ],
+        "modules": [{
+            "name": "iscsi_target_mod", "needed_for": "iSCSI targets", "state": "loadable",
+            "remedy": "modprobe iscsi_target_mod",
+        }],
+    });
     assert_eq!(
         answer.body,
         json!({ "hosts": [{
@@ -41,7 +70,12 @@ async fn hosts() {
             "up": true,
             "why_down": null,
             "last_report": "1970-01-01T00:00:00.000000Z",
-            "pools": [{ "name": "vg0", "total_bytes": 10, "free_bytes": 4 }],
+            "health": null,
+            "report": report,
+            "pools": [{
+                "name": "vg0", "total_bytes": 10, "free_bytes": 4, "thick": false, "provisioned_bytes": 0,
+                "reserved_bytes": null, "snapshots": null, "online_extend": null, "discard": null, "health": null,
+            }],
             "problems": [],
         }] })
     );

@@ -2,6 +2,11 @@
 
 use serde_json::{Value, json};
 
+use mooring_controller::domain::{
+    Health, HealthLevel, HealthReason, HostModule, HostReport, HostTransport, ModuleState,
+};
+use mooring_model::Mode;
+
 use crate::client::{Api, DEAD};
 
 #[tokio::test]
@@ -159,4 +164,38 @@ async fn metadata_has_a_tag() {
     assert_eq!(call("DELETE", Some("*"), &format!("{path}/k"), Value::Null).await.status, 200);
     let before = api.call("GET", &path).version("3.14").send().await;
     assert_eq!(before.header("etag"), None);
+}
+
+/// What an agent says that lacks a module.
+pub(crate) fn host_report() -> HostReport {
+    let reason = HealthReason {
+        code: "module_missing".to_owned(),
+        level: HealthLevel::Failed,
+        object: "kernel target".to_owned(),
+        text: "the module iscsi_target_mod is not loaded: run modprobe iscsi_target_mod".to_owned(),
+    };
+    let transport = HostTransport {
+        protocol: "iscsi".to_owned(),
+        portals: vec!["10.0.0.1:3260".to_owned()],
+        digests: Some(("CRC32C,None".to_owned(), "CRC32C,None".to_owned())),
+        health: Some(Health { level: HealthLevel::Failed, reasons: vec![reason] }),
+        ..HostTransport::default()
+    };
+    let port = ("fc/20:00:52:54:00:14:00:0a".to_owned(), "Online".to_owned());
+    HostReport {
+        kernel_release: "6.1.0-40-amd64".to_owned(),
+        modes: vec![Mode::ReadOnly, Mode::ReadWrite],
+        reservations: Some(false),
+        transports: vec![
+            transport,
+            HostTransport { protocol: "fc".to_owned(), ports: vec![port], ..HostTransport::default() },
+        ],
+        modules: vec![HostModule {
+            name: "iscsi_target_mod".to_owned(),
+            needed_for: "iSCSI targets".to_owned(),
+            state: ModuleState::Loadable,
+            remedy: Some("modprobe iscsi_target_mod".to_owned()),
+        }],
+        ..HostReport::default()
+    }
 }

@@ -71,8 +71,9 @@ impl BlockDevices for FakeBlocks {
     }
 
     fn discards(&self, path: &Path) -> Result<bool, BlockError> {
-        match self.handle.lock().devices.get(path) {
-            None => Ok(false),
+        let machine = self.handle.lock();
+        match machine.devices.get(path) {
+            None => Ok(machine.lvm.disk_discards(path)),
             Some(device) if device.node == Node::Block => Ok(device.discards),
             Some(_) => {
                 let op = "look for discards of";

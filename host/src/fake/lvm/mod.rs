@@ -51,8 +51,13 @@ impl Default for LvmState {
     }
 }
 
-/// The one disk of every group, as its extents are named.
+/// The disk of the group `vg0`; those of others have longer names.
 const DISK: &str = "/dev/sdb";
+
+/// The one disk of a group, as LVM names it.
+fn disk_of(vg: &str) -> String {
+    if vg == "vg0" { DISK.to_owned() } else { format!("{DISK}-{vg}") }
+}
 
 #[derive(Debug, Default)]
 struct Group {
@@ -71,6 +76,9 @@ struct Group {
     node: Option<String>,
     /// Bytes that are taken of its thin pool. Nobody counts them here: a test says so.
     pool_used: u64,
+    /// Its thin pool takes no discards (`lvchange --discards ignore`). The kernel's thin volumes take them whatever the disk
+    /// does, unless the pool ignores them.
+    pool_ignores_discards: bool,
 }
 
 impl Group {
@@ -160,6 +168,11 @@ fn device_path(vg: &str, lv: &str) -> std::path::PathBuf {
 }
 
 impl LvmState {
+    /// Whether this is the disk of a group, and takes discards.
+    pub(super) fn disk_discards(&self, path: &std::path::Path) -> bool {
+        self.groups.iter().any(|(vg, group)| path == std::path::Path::new(&disk_of(vg)) && group.discards)
+    }
+
     pub(super) fn add_group(&mut self, name: &str, bytes: u64) {
         let uuid = self.uuid();
         let group = Group { uuid, extents: bytes / EXTENT, ..Group::default() };
@@ -189,7 +202,7 @@ impl Machine {
         let path = device_path(vg, lv);
         let minor = self.next_minor;
         let Some(group) = self.lvm.groups.get_mut(vg) else { return };
-        let discards = group.discards;
+        let (discards, thin_discards) = (group.discards, !group.pool_ignores_discards);
         let Some(volume) = group.volumes.get_mut(lv) else { return };
         match volume.form {
             Form::Pool => {
@@ -205,7 +218,7 @@ impl Machine {
             device.minor = minor;
             device.size = volume.bytes();
             device.read_only = volume.read_only;
-            device.discards = discards;
+            device.discards = if volume.form == Form::Linear { discards } else { thin_discards };
             self.next_minor += 1;
             self.devices.insert(path, device);
         } else if !active && volume.active {
@@ -263,14 +276,14 @@ impl FakeLvm {
         }
     }
 
-    /// Whether the disk below a group, and so every LV on it, takes discards. At first it takes none.
+    /// Whether the disk below a group, and so every thick LV on it, takes discards. At first it takes none.
     pub fn set_discards(&self, vg: &str, discards: bool) {
-        let mut machine = self.handle.lock();
-        if let Some(group) = machine.lvm.groups.get_mut(vg) {
-            group.discards = discards;
-        }
-        for (path, device) in &mut machine.devices {
-            if path.starts_with(std::path::Path::new("/dev").join(vg)) {
+        let mut guard = self.handle.lock();
+        let machine = &mut *guard;
+        let Some(group) = machine.lvm.groups.get_mut(vg) else { return };
+        group.discards = discards;
+        for (lv, _) in group.volumes.iter().filter(|(_, volume)| volume.form == Form::Linear) {
+            if let Some(device) = machine.devices.get_mut(&device_path(vg, lv)) {
                 device.discards = discards;
             }
         }
@@ -280,6 +293,19 @@ impl FakeLvm {
     pub fn set_disk(&self, vg: &str, node: &std::path::Path) {
         if let Some(group) = self.handle.lock().lvm.groups.get_mut(vg) {
             group.node = Some(node.display().to_string());
+        }
+    }
+
+    /// Whether a group's thin pool ignores discards. At first it passes them down.
+    pub fn set_pool_ignores_discards(&self, vg: &str, ignores: bool) {
+        let mut guard = self.handle.lock();
+        let machine = &mut *guard;
+        let Some(group) = machine.lvm.groups.get_mut(vg) else { return };
+        group.pool_ignores_discards = ignores;
+        for (lv, _) in group.volumes.iter().filter(|(_, volume)| volume.form != Form::Linear) {
+            if let Some(device) = machine.devices.get_mut(&device_path(vg, lv)) {
+                device.discards = !ignores;
+            }
         }
     }
 

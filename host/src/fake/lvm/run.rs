@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::arguments::{Arguments, PARSING, bytes};
-use super::{DISK, EXTENT, Form, Group, Volume, device_path};
+use super::{EXTENT, Form, Group, Volume, device_path, disk_of};
 use crate::CommandOutput;
 use crate::fake::state::Machine;
 
@@ -48,11 +48,15 @@ impl Machine {
         Ok(report("vg", &rows?))
     }
 
+    /// Each group lies on one disk.
     fn pvs(&self, rest: &[String]) -> Result<String, Failure> {
         let args = report_arguments(rest)?;
+        if let Some(name) = args.names.first() {
+            return Err((5, format!("  Failed to find physical volume \"{name}\".\n")));
+        }
         let rows = self.lvm.groups.iter().map(|(name, group)| {
             row(&args, |field| match field {
-                "pv_name" => Some(group.node.clone().unwrap_or_else(|| DISK.to_owned())),
+                "pv_name" => Some(group.node.clone().unwrap_or_else(|| disk_of(name))),
                 "vg_name" => Some(name.clone()),
                 _ => None,
             })
@@ -105,7 +109,7 @@ impl Machine {
                         .get(&device_path(vg, lv))
                         .is_some_and(crate::fake::state::Device::in_use);
                     for range in if segments { volume.ranges() } else { vec![(0, 0)] } {
-                        let segment = |field: &str| (field == "seg_pe_ranges").then(|| extents_of(range));
+                        let segment = |field: &str| (field == "seg_pe_ranges").then(|| extents_of(vg, range));
                         rows.push(row(&args, |field| {
                             segment(field)
                                 .filter(|_| segments)
@@ -226,9 +230,9 @@ impl Machine {
         }
         let wanted = args.get("--extents").and_then(|text| text.strip_prefix('+')?.parse::<u64>().ok());
         let wanted = wanted.ok_or_else(|| (3, format!("  Invalid argument for --extents\n{PARSING}")))?;
-        let mut named = BTreeSet::new();
+        let (mut named, disk) = (BTreeSet::new(), disk_of(vg));
         for text in ranges {
-            let range = text.strip_prefix(DISK).and_then(|text| text.strip_prefix(':')?.split_once('-'));
+            let range = text.strip_prefix(&disk).and_then(|text| text.strip_prefix(':')?.split_once('-'));
             let range = range.and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
             let (first, last): (u64, u64) =
                 range.ok_or_else(|| (5, format!("  Cannot find physical volume \"{text}\".\n")))?;
@@ -444,13 +448,18 @@ fn thin_field(group: &Group, volume: &Volume, field: &str) -> Option<String> {
         ("metadata_percent", Form::Pool) => "1.00".to_owned(),
         ("zero", Form::Pool | Form::Thin { .. }) => "zero".to_owned(),
         ("zero", Form::Linear) => "unknown".to_owned(),
-        ("pool_lv" | "data_percent" | "metadata_percent" | "lv_health_status", _) => String::new(),
+        ("discards", Form::Pool | Form::Thin { .. }) => {
+            if group.pool_ignores_discards { "ignore" } else { "passdown" }.to_owned()
+        }
+        ("pool_lv" | "data_percent" | "metadata_percent" | "lv_health_status" | "discards", _) => {
+            String::new()
+        }
         _ => return None,
     })
 }
 
-fn extents_of((first, last): (u64, u64)) -> String {
-    format!("{DISK}:{first}-{last}")
+fn extents_of(vg: &str, (first, last): (u64, u64)) -> String {
+    format!("{}:{first}-{last}", disk_of(vg))
 }
 
 /// One report row: every value a string, as lvm2 2.03 writes them.

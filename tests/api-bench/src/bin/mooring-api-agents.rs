@@ -129,6 +129,7 @@ impl Agent for Light {
             thick: true,
             volumes: self.world.volumes / self.world.agents.max(1),
             provisioned_bytes: 50 << 40,
+            ..v1::Pool::default()
         };
         Ok(Response::new(v1::Capabilities {
             agent_id: world::agent_id(self.number).to_string(),
@@ -140,12 +141,10 @@ impl Agent for Light {
                 protocol: "iscsi".to_owned(),
                 portals: vec![world::PORTAL.to_owned()],
                 ready: true,
-                ports: Vec::new(),
+                ..v1::Transport::default()
             }],
-            problems: Vec::new(),
-            pools_age_ms: 0,
-            pools_unknown: false,
             access_modes: vec![v1::Mode::ReadOnly.into(), v1::Mode::ReadWrite.into()],
+            ..v1::Capabilities::default()
         }))
     }
 

@@ -1,0 +1,118 @@
+//! What the groups and their thin pools can do, from what LVM shows of them.
+//!
+//! What must never happen here: a pool offered that no volume can be made in; a discard promised that nobody has seen to
+//! be taken.
+
+use mooring_api::v1;
+use mooring_model::{ByteSize, LvName, PoolName};
+
+use super::health::{Code, Fault, On, Weight};
+use crate::machine::Machine;
+use crate::volumes::{SeenGroup, VolumesView};
+
+/// What is wrong with the groups.
+pub(super) fn check_groups(view: &VolumesView) -> Vec<Fault> {
+    let object = |group: &mooring_model::VgName| format!("volume group {group}");
+    let mut faults = Vec::new();
+    for group in view.missing() {
+        let others = if view.unlisted().is_empty() { "none".to_owned() } else { view.unlisted().join(", ") };
+        let text = format!(
+            "it is listed in the configuration and is not on this host (not listed, but here: {others}): create it \
+             with vgcreate, or correct the configuration"
+        );
+        faults.push(Fault::new(Code::GroupMissing, Weight::Degrades, On::Host, object(group), text));
+    }
+    for group in view.groups() {
+        if let Some(trouble) = &group.trouble {
+            let on = On::Group(group.name.to_string());
+            let text = trouble.clone();
+            faults.push(Fault::new(Code::GroupUnusable, Weight::Fails, on, object(&group.name), text));
+        }
+    }
+    for (group, pool) in view.groups().iter().filter_map(|group| Some((group, group.pool.as_ref()?))) {
+        let trouble = pool.trouble.clone().map(|text| (Code::ThinPoolUnusable, Weight::Fails, text));
+        let warning = || {
+            let text = pool.warning(&group.name)?;
+            Some((Code::ThinPoolNearlyFull, Weight::Degrades, text))
+        };
+        let Some((code, weight, text)) = trouble.or_else(warning) else { continue };
+        if pool.tagged {
+            let object = format!("thin pool {}/{}", group.name, LvName::thin_pool());
+            faults.push(Fault::new(code, weight, On::Pool(thin_name(group)), object, text));
+        }
+    }
+    faults
+}
+
+fn thin_name(group: &SeenGroup) -> String {
+    PoolName { group: group.name.clone(), thin: true }.to_string()
+}
+
+/// Whether every disk of a group takes discards. `None`: nobody knows.
+fn disks_discard(machine: &Machine, group: &SeenGroup) -> Option<bool> {
+    let disks = group.disks.as_ref()?;
+    let takes = |disk: &std::path::PathBuf| {
+        machine.blocks.discards(disk).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a disk that takes no discards");
+            false
+        })
+    };
+    Some(!disks.is_empty() && disks.iter().all(takes))
+}
+
+/// Whether discards of hosts get there. Where the configuration does not ask for it, they do not, whatever lies below.
+fn discard(group: &SeenGroup, below: Option<bool>) -> Option<bool> {
+    if group.discard { below } else { Some(false) }
+}
+
+/// A pool's free bytes are what a new volume may take: LVM's free extents less the reserve; of a thin pool, what no volume has
+/// written to. One that is made with its first volume has all that it would have then.
+pub(super) fn pools(view: &VolumesView, machine: &Machine) -> Vec<v1::Pool> {
+    let count = |group: &SeenGroup, thin| u32::try_from(view.count_in(&group.name, thin)).unwrap_or(u32::MAX);
+    let thick = |group: &SeenGroup| {
+        let (usable, below) = (group.trouble.is_none(), disks_discard(machine, group));
+        v1::Pool {
+            name: group.name.to_string(),
+            total_bytes: group.size.0,
+            free_bytes: if usable { group.available().0 } else { 0 },
+            extent_bytes: group.extent.0,
+            thick: true,
+            volumes: count(group, false),
+            provisioned_bytes: view.bytes_in(&group.name).0,
+            reserved_bytes: Some(group.reserve.0),
+            // A snapshot shares blocks with its volume: only a thin pool has that.
+            snapshots: Some(false),
+            online_extend: Some(usable),
+            discard: discard(group, below),
+            discard_below: below,
+            health: None,
+        }
+    };
+    let thin = |group: &SeenGroup| {
+        let (total, free, works) = match (&group.pool, group.thin_size) {
+            (Some(pool), _) if pool.tagged && pool.trouble.is_none() => (pool.size, pool.free(), true),
+            (Some(pool), _) if pool.tagged => (pool.size, ByteSize(0), false),
+            (None, Some(size)) if size <= group.available() => (size, size, true),
+            _ => return None,
+        };
+        let usable = works && group.trouble.is_none();
+        let below = group.pool.as_ref().map(|pool| pool.discards);
+        Some(v1::Pool {
+            name: thin_name(group),
+            total_bytes: total.0,
+            free_bytes: if group.trouble.is_none() { free.0 } else { 0 },
+            extent_bytes: group.extent.0,
+            thick: false,
+            volumes: count(group, true),
+            provisioned_bytes: view.thin_bytes_in(&group.name).0,
+            // The reserve is kept free of the group, and none of its thin pool.
+            reserved_bytes: Some(0),
+            snapshots: Some(usable),
+            online_extend: Some(usable),
+            discard: discard(group, below),
+            discard_below: below,
+            health: None,
+        })
+    };
+    view.groups().iter().flat_map(|group| std::iter::once(thick(group)).chain(thin(group))).collect()
+}

@@ -1,0 +1,434 @@
+//! `mooring agent show`: what one agent says that its host can do.
+//!
+//! What must never happen here: "no" where an agent of an earlier release has not said anything.
+
+use std::fmt::{self, Display, Formatter};
+
+use mooring_api::v1;
+use serde::Serialize;
+
+use crate::display::{NONE, facts, joined, or_none, size, table, write_problems};
+use crate::output::{Problem, list, mode, some};
+
+/// How well something is, and why not better.
+#[derive(Debug, Serialize)]
+pub(crate) struct Health {
+    /// `ok`, `degraded`, `failed`.
+    pub level: &'static str,
+    /// The worst first.
+    pub reasons: Vec<Reason>,
+}
+
+/// Why something is not well.
+#[derive(Debug, Serialize)]
+pub(crate) struct Reason {
+    /// A word for programs, as `module_missing`.
+    pub code: String,
+    pub level: &'static str,
+    #[serde(flatten)]
+    pub problem: Option<Problem>,
+}
+
+fn level(level: v1::HealthLevel) -> &'static str {
+    match level {
+        v1::HealthLevel::Ok => "ok",
+        v1::HealthLevel::Degraded => "degraded",
+        v1::HealthLevel::Failed => "failed",
+        v1::HealthLevel::Unspecified => "unknown",
+    }
+}
+
+impl Health {
+    fn of_wire(wire: &v1::Health) -> Self {
+        let reason = |reason: &v1::HealthReason| Reason {
+            code: reason.code.clone(),
+            level: level(reason.level()),
+            problem: reason.problem.as_ref().map(Problem::of_wire),
+        };
+        Self { level: level(wire.level()), reasons: list(&wire.reasons, reason) }
+    }
+}
+
+/// A word, and the codes of what is behind it; `-`: the agent does not say.
+fn health_text(health: Option<&Health>) -> String {
+    let Some(health) = health else { return NONE.to_owned() };
+    let mut codes: Vec<_> = health.reasons.iter().map(|reason| reason.code.as_str()).collect();
+    codes.dedup();
+    match (health.level, codes.is_empty()) {
+        ("ok", _) => "ok".to_owned(),
+        (level, true) => level.to_uppercase(),
+        (level, false) => format!("{} ({})", level.to_uppercase(), codes.join(", ")),
+    }
+}
+
+/// A volume group that volumes can be made in, or its thin pool.
+#[derive(Debug, Serialize)]
+pub(crate) struct Pool {
+    pub name: String,
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    pub extent_bytes: u64,
+    pub thick: bool,
+    pub volumes: u32,
+    /// Sizes of the agent's volumes.
+    pub provisioned_bytes: u64,
+    /// `null` here and below: the agent does not say.
+    pub reserved_bytes: Option<u64>,
+    pub snapshots: Option<bool>,
+    pub online_extend: Option<bool>,
+    /// Discards of hosts reach what lies below.
+    pub discard: Option<bool>,
+    /// What lies below takes discards.
+    pub discard_below: Option<bool>,
+    pub health: Option<Health>,
+}
+
+impl Pool {
+    fn of_wire(pool: &v1::Pool) -> Self {
+        Self {
+            name: pool.name.clone(),
+            total_bytes: pool.total_bytes,
+            free_bytes: pool.free_bytes,
+            extent_bytes: pool.extent_bytes,
+            thick: pool.thick,
+            volumes: pool.volumes,
+            provisioned_bytes: pool.provisioned_bytes,
+            reserved_bytes: pool.reserved_bytes,
+            snapshots: pool.snapshots,
+            online_extend: pool.online_extend,
+            discard: pool.discard,
+            discard_below: pool.discard_below,
+            health: pool.health.as_ref().map(Health::of_wire),
+        }
+    }
+
+    /// How often its space is promised to its volumes.
+    fn promised_text(&self) -> String {
+        if self.total_bytes == 0 {
+            return NONE.to_owned();
+        }
+        let hundredths = u128::from(self.provisioned_bytes) * 100 / u128::from(self.total_bytes);
+        format!("{}.{:02}", hundredths / 100, hundredths % 100)
+    }
+}
+
+/// A Fibre Channel port that serves.
+#[derive(Debug, Serialize)]
+pub(crate) struct Port {
+    pub port: String,
+    /// As its adapter says; empty without one.
+    pub state: String,
+}
+
+/// What targets offer.
+#[derive(Debug, Serialize)]
+pub(crate) struct Digests {
+    pub header: String,
+    pub data: String,
+    /// The target that was looked at.
+    pub target: String,
+}
+
+/// A way to reach volumes.
+#[derive(Debug, Serialize)]
+pub(crate) struct Transport {
+    pub protocol: String,
+    /// Also the names of its ports.
+    pub portals: Vec<String>,
+    pub ready: bool,
+    pub ports: Vec<Port>,
+    pub digests: Option<Digests>,
+    pub volumes_per_initiator_max: Option<u32>,
+    pub health: Option<Health>,
+}
+
+impl Transport {
+    fn of_wire(transport: &v1::Transport) -> Self {
+        let names = transport.ports.iter().map(|it| &it.port);
+        let port = |it: &v1::FcPort| Port { port: it.port.clone(), state: it.state.clone() };
+        let digests = |it: &v1::Digests| Digests {
+            header: it.header.clone(),
+            data: it.data.clone(),
+            target: it.target.clone(),
+        };
+        Self {
+            protocol: transport.protocol.clone(),
+            portals: transport.portals.iter().chain(names).cloned().collect(),
+            ready: transport.ready,
+            ports: list(&transport.ports, port),
+            digests: transport.digests.as_ref().map(digests),
+            volumes_per_initiator_max: transport.volumes_per_initiator_max,
+            health: transport.health.as_ref().map(Health::of_wire),
+        }
+    }
+
+    fn digests_text(&self) -> String {
+        let text = |it: &Digests| format!("header {}; data {}", it.header, it.data);
+        or_none(self.digests.as_ref().map(text).as_deref())
+    }
+}
+
+/// A kernel module that the host needs.
+#[derive(Debug, Serialize)]
+pub(crate) struct Module {
+    pub name: String,
+    pub needed_for: String,
+    /// `present`, `loadable`, `absent`, `unlisted`, or `unknown`.
+    pub state: &'static str,
+    /// What adds it; `null`: nothing need be done.
+    pub remedy: Option<String>,
+}
+
+impl Module {
+    fn of_wire(module: &v1::Module) -> Self {
+        let state = match module.state() {
+            v1::ModuleState::Present => "present",
+            v1::ModuleState::Loadable => "loadable",
+            v1::ModuleState::Absent => "absent",
+            v1::ModuleState::Unlisted => "unlisted",
+            v1::ModuleState::Unspecified => "unknown",
+        };
+        Self {
+            name: module.name.clone(),
+            needed_for: module.needed_for.clone(),
+            state,
+            remedy: some(&module.remedy),
+        }
+    }
+}
+
+/// What a host can do.
+#[derive(Debug, Serialize)]
+pub(crate) struct Capabilities {
+    pub agent_id: String,
+    pub host_name: String,
+    pub kernel_release: String,
+    /// `null` here and below: the agent does not say.
+    pub health: Option<Health>,
+    /// One volume to many hosts.
+    pub multiattach: bool,
+    pub access_modes: Vec<&'static str>,
+    pub persistent_reservations: Option<bool>,
+    pub persistent_reservations_kept: Option<bool>,
+    pub initiators_per_volume_max: Option<u32>,
+    pub attachments_per_connection_max: Option<u32>,
+    pub pools: Vec<Pool>,
+    /// How old `pools` is, while LVM does not answer.
+    pub pools_age_ms: u64,
+    /// LVM has not answered since the agent was started.
+    pub pools_unknown: bool,
+    pub transports: Vec<Transport>,
+    pub modules: Vec<Module>,
+    pub problems: Vec<Problem>,
+}
+
+impl Capabilities {
+    pub(crate) fn of_wire(wire: &v1::Capabilities) -> Self {
+        Self {
+            agent_id: wire.agent_id.clone(),
+            host_name: wire.host_name.clone(),
+            kernel_release: wire.kernel_release.clone(),
+            health: wire.health.as_ref().map(Health::of_wire),
+            multiattach: wire.multiattach,
+            access_modes: wire.access_modes().filter_map(mode).collect(),
+            persistent_reservations: wire.persistent_reservations,
+            persistent_reservations_kept: wire.persistent_reservations_kept,
+            initiators_per_volume_max: wire.initiators_per_volume_max,
+            attachments_per_connection_max: wire.attachments_per_connection_max,
+            pools: list(&wire.pools, Pool::of_wire),
+            pools_age_ms: wire.pools_age_ms,
+            pools_unknown: wire.pools_unknown,
+            transports: list(&wire.transports, Transport::of_wire),
+            modules: list(&wire.modules, Module::of_wire),
+            problems: list(&wire.problems, Problem::of_wire),
+        }
+    }
+
+    fn reservations_text(&self) -> String {
+        match (self.persistent_reservations, self.persistent_reservations_kept) {
+            (Some(true), Some(true)) => "yes, kept over a loss of power".to_owned(),
+            (Some(true), _) => "yes, NOT kept over a loss of power".to_owned(),
+            (said, _) => yes(said),
+        }
+    }
+}
+
+/// `agent show`.
+#[derive(Debug, Serialize)]
+pub(crate) struct AgentShown {
+    pub software: String,
+    pub protocol: u32,
+    /// The cluster that the agent belongs to; `null` while it belongs to none.
+    pub cluster_id: Option<String>,
+    /// Where targets listen unless a volume's export says otherwise.
+    pub portals: Vec<String>,
+    /// Volume groups that the agent may use.
+    pub groups: Vec<String>,
+    #[serde(flatten)]
+    pub capabilities: Capabilities,
+}
+
+impl AgentShown {
+    pub(crate) fn new(hello: &v1::HelloResponse, capabilities: &v1::Capabilities) -> Self {
+        Self {
+            software: hello.software.clone(),
+            protocol: hello.protocol,
+            cluster_id: some(&hello.cluster_id),
+            portals: hello.portals.clone(),
+            groups: hello.groups.clone(),
+            capabilities: Capabilities::of_wire(capabilities),
+        }
+    }
+}
+
+/// `-`: the agent does not say.
+fn yes(said: Option<bool>) -> String {
+    match said {
+        Some(true) => "yes".to_owned(),
+        Some(false) => "no".to_owned(),
+        None => NONE.to_owned(),
+    }
+}
+
+fn initiators_text(most: Option<u32>) -> String {
+    most.map_or_else(|| NONE.to_owned(), |most| format!("at most {most} a volume"))
+}
+
+fn write_pools(f: &mut Formatter<'_>, pools: &[Pool]) -> fmt::Result {
+    if pools.is_empty() {
+        return Ok(());
+    }
+    let row = |pool: &Pool| {
+        [
+            pool.name.clone(),
+            if pool.thick { "thick" } else { "thin" }.to_owned(),
+            size(pool.total_bytes),
+            size(pool.free_bytes),
+            or_none(pool.reserved_bytes.map(size).as_deref()),
+            size(pool.provisioned_bytes),
+            pool.promised_text(),
+            pool.volumes.to_string(),
+            yes(pool.snapshots),
+            yes(pool.online_extend),
+            yes(pool.discard),
+            health_text(pool.health.as_ref()),
+        ]
+    };
+    let heads = [
+        "POOL",
+        "KIND",
+        "TOTAL",
+        "FREE",
+        "RESERVED",
+        "PROVISIONED",
+        "RATIO",
+        "VOLUMES",
+        "SNAPSHOTS",
+        "GROWS IN USE",
+        "DISCARD",
+        "HEALTH",
+    ];
+    write!(f, "\n\n{}", table(heads, pools.iter().map(row)))
+}
+
+fn write_transports(f: &mut Formatter<'_>, transports: &[Transport]) -> fmt::Result {
+    if transports.is_empty() {
+        return Ok(());
+    }
+    let row = |transport: &Transport| {
+        [
+            transport.protocol.clone(),
+            if transport.ready { "yes" } else { "NO" }.to_owned(),
+            joined(&transport.portals),
+            transport.digests_text(),
+            health_text(transport.health.as_ref()),
+        ]
+    };
+    let heads = ["TRANSPORT", "READY", "PORTALS", "DIGESTS", "HEALTH"];
+    write!(f, "\n\n{}", table(heads, transports.iter().map(row)))
+}
+
+fn write_modules(f: &mut Formatter<'_>, modules: &[Module]) -> fmt::Result {
+    if modules.is_empty() {
+        return Ok(());
+    }
+    let row = |module: &Module| {
+        [
+            module.name.clone(),
+            module.state.to_owned(),
+            module.needed_for.clone(),
+            or_none(module.remedy.as_deref()),
+        ]
+    };
+    write!(f, "\n\n{}", table(["MODULE", "STATE", "NEEDED FOR", "REMEDY"], modules.iter().map(row)))
+}
+
+impl Display for AgentShown {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let host = &self.capabilities;
+        let modes: Vec<_> = host.access_modes.iter().map(|mode| (*mode).to_owned()).collect();
+        f.write_str(&facts([
+            ("AGENT", host.agent_id.clone()),
+            ("HOST", format!("{}, Linux {}", host.host_name, host.kernel_release)),
+            ("HEALTH", health_text(host.health.as_ref())),
+            ("SOFTWARE", format!("{}, protocol {}", self.software, self.protocol)),
+            ("CLUSTER", or_none(self.cluster_id.as_deref())),
+            ("PORTALS", joined(&self.portals)),
+            ("GROUPS", joined(&self.groups)),
+            ("MULTIATTACH", yes(Some(host.multiattach))),
+            ("MODES", joined(&modes)),
+            ("RESERVATIONS", host.reservations_text()),
+            ("INITIATORS", initiators_text(host.initiators_per_volume_max)),
+        ]))?;
+        write_pools(f, &host.pools)?;
+        write_transports(f, &host.transports)?;
+        write_modules(f, &host.modules)?;
+        write_problems(f, &host.problems)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> v1::Pool {
+        v1::Pool { name: "vg0".to_owned(), total_bytes: 300, provisioned_bytes: 1000, ..v1::Pool::default() }
+    }
+
+    #[test]
+    fn what_is_not_said_is_not_no() {
+        let old = v1::Capabilities { pools: vec![pool()], ..v1::Capabilities::default() };
+        let shown = AgentShown::new(&v1::HelloResponse::default(), &old);
+        let json = serde_json::to_value(&shown).unwrap();
+        for key in ["health", "persistent_reservations", "initiators_per_volume_max"] {
+            assert!(json[key].is_null(), "{key}");
+        }
+        assert!(json["pools"][0]["discard"].is_null());
+        let text = shown.to_string();
+        assert!(text.contains("RESERVATIONS  -") && text.contains("INITIATORS    -\n"), "{text}");
+        // The control: one that says so.
+        let says = v1::Capabilities { persistent_reservations: Some(false), ..old };
+        let text = AgentShown::new(&v1::HelloResponse::default(), &says).to_string();
+        assert!(text.contains("RESERVATIONS  no"), "{text}");
+    }
+
+    #[test]
+    fn a_pool_says_how_often_it_is_promised() {
+        assert_eq!(Pool::of_wire(&pool()).promised_text(), "3.33");
+        assert_eq!(Pool::of_wire(&v1::Pool { total_bytes: 0, ..pool() }).promised_text(), "-");
+    }
+
+    #[test]
+    fn a_word_for_health_stands_with_its_reasons() {
+        let reason = |code: &str| v1::HealthReason { code: code.to_owned(), ..v1::HealthReason::default() };
+        let health = |level: v1::HealthLevel, codes: &[&str]| {
+            let reasons = codes.iter().map(|code| reason(code)).collect();
+            health_text(Some(&Health::of_wire(&v1::Health { level: level.into(), reasons })))
+        };
+        assert_eq!(health(v1::HealthLevel::Ok, &[]), "ok");
+        let failed =
+            health(v1::HealthLevel::Failed, &["lvm_failed", "portal_unreachable", "portal_unreachable"]);
+        assert_eq!(failed, "FAILED (lvm_failed, portal_unreachable)");
+        assert_eq!(health_text(None), "-");
+    }
+}
