@@ -123,6 +123,7 @@ fn identity_from_wire(identity: Option<&v1::ExportIdentity>) -> Result<ExportIde
                 hba: recorded.backstore_hba.clone(),
                 name: recorded.backstore_name.clone(),
             },
+            model_alias: recorded.model_alias,
         }),
     }
 }
@@ -210,7 +211,7 @@ pub fn export_to_wire(spec: &ExportSpec) -> v1::ExportSpec {
     use v1::export_identity::Kind;
     let kind = match &spec.identity {
         ExportIdentity::Derived => Kind::Derived(v1::DerivedIdentity {}),
-        ExportIdentity::Recorded { iqn, tpg, lun, serial, lv, backstore } => {
+        ExportIdentity::Recorded { iqn, tpg, lun, serial, lv, backstore, model_alias } => {
             Kind::Recorded(v1::RecordedIdentity {
                 iqn: iqn.to_string(),
                 tpg: u32::from(*tpg),
@@ -219,6 +220,7 @@ pub fn export_to_wire(spec: &ExportSpec) -> v1::ExportSpec {
                 lv: lv.clone(),
                 backstore_hba: backstore.hba.clone(),
                 backstore_name: backstore.name.clone(),
+                model_alias: *model_alias,
             })
         }
     };
@@ -486,6 +488,39 @@ mod tests {
     #[test]
     fn an_export_survives_the_wire() {
         assert_eq!(export_from_wire(volume(), &export_to_wire(&export())).unwrap(), export());
+    }
+
+    /// One that was adopted keeps its names, and its LUN 0.
+    fn adopted() -> ExportSpec {
+        let mut spec = export();
+        spec.identity = ExportIdentity::Recorded {
+            iqn: "iqn.2010-10.org.openstack:volume-1".parse().unwrap(),
+            tpg: 2,
+            lun: Lun(0),
+            serial: "5a0c".into(),
+            lv: "volume-1".into(),
+            backstore: BackstoreName {
+                hba: "iblock_0".into(),
+                name: "iqn.2010-10.org.openstack:volume-1".into(),
+            },
+            model_alias: true,
+        };
+        spec.grants[0].lun = Lun(0);
+        spec
+    }
+
+    #[test]
+    fn an_adopted_export_survives_the_wire() {
+        assert_eq!(export_from_wire(volume(), &export_to_wire(&adopted())).unwrap(), adopted());
+        let mut derived = export_to_wire(&adopted());
+        derived.identity = export_to_wire(&export()).identity;
+        assert_eq!(export_from_wire(volume(), &derived).unwrap_err().field, "grants[0].lun");
+        for lv in ["", "a/b", "a@b", ".."] {
+            let mut spec = adopted();
+            let ExportIdentity::Recorded { lv: name, .. } = &mut spec.identity else { panic!("recorded") };
+            lv.clone_into(name);
+            assert_eq!(export_from_wire(volume(), &export_to_wire(&spec)).unwrap_err().field, "identity");
+        }
     }
 
     fn fc(spec: &mut v1::ExportSpec) -> &mut v1::FcExport {

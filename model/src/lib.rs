@@ -33,7 +33,7 @@ pub use id::{AgentId, AttachmentId, ClusterId, ParseIdError, VolumeId};
 pub use initiator::Initiator;
 pub use name::{
     BackstoreName, Iqn, IqnPrefix, LUN_DEFAULT, LV_TAG, LV_UNZEROED_TAG, Lun, LvName, Naa, NameError, Portal,
-    TPG_DEFAULT, VgName,
+    TPG_DEFAULT, VgName, lv_volume_tag, volume_of_lv_tag,
 };
 pub use plan::{Blocked, BlockedKind, Plan, Step};
 pub use report::{

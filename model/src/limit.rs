@@ -8,6 +8,9 @@ pub const ISCSI_NAME_BYTES_MAX: usize = 223;
 /// Longest volume group name that LVM takes, in bytes (lvm(8): 127 with the LV name in `/dev/mapper`).
 pub const VG_NAME_BYTES_MAX: usize = 64;
 
+/// Longest logical volume name that LVM takes, in bytes (lvm(8)).
+pub const LV_NAME_BYTES_MAX: usize = 127;
+
 /// Shortest CHAP secret, in bytes: RFC 7143 (12.1.3) asks for 96 random bits, which initiators check as 12 characters.
 pub const CHAP_SECRET_BYTES_MIN: usize = 12;
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limit::{ISCSI_NAME_BYTES_MAX, VG_NAME_BYTES_MAX};
+use crate::limit::{ISCSI_NAME_BYTES_MAX, LV_NAME_BYTES_MAX, VG_NAME_BYTES_MAX};
 use crate::{AgentId, VolumeId};
 
 /// A text that is not the name it should be.
@@ -28,6 +28,20 @@ pub const LV_TAG: &str = "mooring";
 
 /// The tag of an LV whose blocks were not zeroed yet. Such an LV is never exported.
 pub const LV_UNZEROED_TAG: &str = "mooring-unzeroed";
+
+/// What begins the tag of an LV that keeps a name of its own: `mooring-volume-<volume uuid>`.
+const LV_VOLUME_TAG: &str = "mooring-volume-";
+
+/// The tag by which an LV that was adopted, and keeps its name, is known for a volume's.
+pub fn lv_volume_tag(volume: VolumeId) -> String {
+    format!("{LV_VOLUME_TAG}{volume}")
+}
+
+/// The volume that a tag names, if it is such a tag as we write it.
+pub fn volume_of_lv_tag(tag: &str) -> Option<VolumeId> {
+    let id = tag.strip_prefix(LV_VOLUME_TAG)?;
+    id.parse().ok().filter(|volume: &VolumeId| volume.to_string() == id)
+}
 
 /// The portal group of every target that we make.
 pub const TPG_DEFAULT: u16 = 1;
@@ -224,6 +238,21 @@ impl LvName {
     /// `mooring-<volume uuid>`.
     pub fn of(volume: VolumeId) -> Self {
         Self(format!("{}{volume}", Self::PREFIX))
+    }
+
+    /// The name that an LV had before it was adopted, if LVM would take it (lvm(8)).
+    pub fn recorded(name: &str) -> Result<Self, NameError> {
+        const WANT: &str = "a logical volume name";
+        if name.is_empty() || name.len() > LV_NAME_BYTES_MAX {
+            return Err(wrong(name, WANT, "want 1 to 127 bytes"));
+        }
+        if name.starts_with('-') || matches!(name, "." | "..") {
+            return Err(wrong(name, WANT, "it must not start with '-' nor be '.' or '..'"));
+        }
+        if !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'_' | b'.' | b'-')) {
+            return Err(wrong(name, WANT, "only letters, digits, '+', '_', '.' and '-' are allowed"));
+        }
+        Ok(Self(name.to_owned()))
     }
 
     /// `mooring-grow-<volume uuid>`: the extents by which a volume is to grow, until they are zeroed.
@@ -451,6 +480,16 @@ mod tests {
         assert_eq!(growth.as_str(), "mooring-grow-a0000000-1111-4222-8333-444444444444");
         assert_eq!((LvName::volume(growth.as_str()), LvName::growing(growth.as_str())), (None, Some(id())));
         assert_eq!(LvName::growing(LvName::of(id()).as_str()), None);
+        let tag = lv_volume_tag(id());
+        assert_eq!(tag, "mooring-volume-a0000000-1111-4222-8333-444444444444");
+        assert_eq!(volume_of_lv_tag(&tag), Some(id()));
+        for other in ["mooring", "mooring-volume-", &tag.to_uppercase(), &tag.replace("-a0", "-A0")] {
+            assert_eq!(volume_of_lv_tag(other), None, "{other}");
+        }
+        assert_eq!(LvName::recorded("volume-1_+.x").unwrap().as_str(), "volume-1_+.x");
+        for bad in ["", "-a", ".", "..", "a b", "a/b", "a@b", &"a".repeat(128)] {
+            assert!(LvName::recorded(bad).is_err(), "{bad}");
+        }
         let backstore = BackstoreName::of(id());
         assert_eq!((backstore.hba.as_str(), backstore.name), ("iblock_1160", id().to_string()));
     }

@@ -332,6 +332,8 @@ pub enum ExportIdentity {
         lv: String,
         /// HBA folder and backstore folder.
         backstore: BackstoreName,
+        /// INQUIRY says the backstore's name in the place of the model.
+        model_alias: bool,
     },
 }
 
@@ -350,6 +352,8 @@ pub struct ExportNames {
     pub lv: String,
     /// HBA folder and backstore folder.
     pub backstore: BackstoreName,
+    /// INQUIRY says the backstore's name in the place of the model, as `targetcli` has it: initiators name disks by it.
+    pub model_alias: bool,
 }
 
 impl ExportIdentity {
@@ -363,9 +367,10 @@ impl ExportIdentity {
                 serial: volume.to_string(),
                 lv: LvName::of(volume).as_str().to_owned(),
                 backstore: BackstoreName::of(volume),
+                model_alias: false,
             },
-            Self::Recorded { iqn, tpg, lun, serial, lv, backstore } => {
-                ExportNames { iqn, tpg, lun, serial, lv, backstore }
+            Self::Recorded { iqn, tpg, lun, serial, lv, backstore, model_alias } => {
+                ExportNames { iqn, tpg, lun, serial, lv, backstore, model_alias }
             }
         }
     }
@@ -417,8 +422,9 @@ impl ExportSpec {
                     ),
                 ));
             }
-            if grant.lun.0 == 0 {
-                // The kernel answers for an unmapped LUN 0 with a virtual disk: a revoked host would read zeros (lio.md, d).
+            if grant.lun.0 == 0 && self.identity == ExportIdentity::Derived {
+                // The kernel answers for an unmapped LUN 0 with a virtual disk: a revoked host would read zeros (lio.md, d). Whoever
+                // had it when its export was adopted keeps it.
                 return Err(SpecError::new(
                     format!("grants[{index}].lun"),
                     "LUN 0 is not allowed: want 1 to 65535",
@@ -437,7 +443,8 @@ impl ExportSpec {
                     && text.bytes().all(|b| b.is_ascii_graphic() && b != b'/')
             };
             let hba_ok = backstore.hba.strip_prefix("iblock_").is_some_and(|n| n.parse::<u32>().is_ok());
-            if !plain(serial) || !plain(&backstore.name) || !plain(lv) || !hba_ok || *tpg == 0 {
+            let lv_ok = LvName::recorded(lv).is_ok();
+            if !plain(serial) || !plain(&backstore.name) || !lv_ok || !hba_ok || *tpg == 0 {
                 return Err(SpecError::new(
                     "identity",
                     "a recorded name is empty, too long, has a '/' or names no iblock HBA",

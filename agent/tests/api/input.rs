@@ -246,6 +246,7 @@ fn recorded(iqn: &str) -> v1::ExportIdentity {
         lv: format!("mooring-{}", volume(2)),
         backstore_hba: "iblock_7".to_owned(),
         backstore_name: "kept".to_owned(),
+        model_alias: false,
     };
     v1::ExportIdentity { kind: Some(v1::export_identity::Kind::Recorded(recorded)) }
 }

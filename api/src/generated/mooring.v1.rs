@@ -193,6 +193,9 @@ pub struct RecordedIdentity {
     pub backstore_hba: ::prost::alloc::string::String,
     #[prost(string, tag = "7")]
     pub backstore_name: ::prost::alloc::string::String,
+    /// Its INQUIRY says the backstore's name in the place of the model (emulate_model_alias).
+    #[prost(bool, tag = "50")]
+    pub model_alias: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DerivedIdentity {}
