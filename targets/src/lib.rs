@@ -15,6 +15,7 @@
 //! - a look at another export: the cost of one does not depend on the others;
 //! - a secret in a plan's text, an error, a `Debug` or a log.
 
+pub mod adopt;
 mod apply;
 mod error;
 mod exports;
@@ -22,6 +23,7 @@ pub mod fc;
 mod info;
 pub mod layout;
 mod live;
+mod lv;
 mod narrow;
 mod op;
 mod plan;

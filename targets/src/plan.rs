@@ -184,6 +184,7 @@ impl Present<'_> {
             unmap(&mut self.plan, self.names, initiator, acl, why);
         }
         if open {
+            self.keep_admitted(tpg);
             self.tighten(tpg);
             self.remove_portals(tpg);
         }

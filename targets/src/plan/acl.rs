@@ -142,7 +142,26 @@ pub(super) fn is_remade(tpg: &TpgView, acl: &AclView, grant: &Grant) -> bool {
     !right && acl.admits(tpg.attrib("authentication") != Some("0"))
 }
 
+/// Whether an initiator whose name alone is to admit it is admitted so by its group's word: before the group asks for CHAP its ACL
+/// has to say so itself, or a session that is lost in between does not come back.
+fn is_admitted_by_group(tpg: &TpgView, acl: &AclView, grant: &Grant) -> bool {
+    let bare = acl.auth == AclAuth::Inherits && acl.credentials == Some(Credentials::default());
+    let right = grant.chap.is_none() && bare && !is_remade(tpg, acl, grant);
+    right && tpg.attrib("authentication") == Some("0")
+}
+
 impl Present<'_> {
+    /// What such ACLs say from here on.
+    pub(super) fn keep_admitted(&mut self, tpg: &TpgView) {
+        for grant in self.grants {
+            let initiator = grant.initiator.as_str();
+            if tpg.acls.get(initiator).is_some_and(|acl| is_admitted_by_group(tpg, acl, grant)) {
+                let path = layout::acl(self.names, initiator).join("attrib").join("authentication");
+                self.plan.step(write_plain(path, "0"), "its name alone admits it, as before");
+            }
+        }
+    }
+
     /// Modes that become smaller: before anything else, because it is quick and concerns live sessions.
     pub(super) fn shrink_modes(&mut self, tpg: &TpgView) {
         for grant in self.grants.iter().filter(|grant| grant.mode == Mode::ReadOnly) {
@@ -201,7 +220,8 @@ impl Present<'_> {
             self.plan.step(Op::Mkdir { path: dir.clone() }, why);
         }
         let mode = self.map(&dir, grant, seen);
-        let gate = Gate::between(seen, grant);
+        let kept = self.view.tpg().zip(seen).is_some_and(|(tpg, acl)| is_admitted_by_group(tpg, acl, grant));
+        let gate = if kept { Gate::default() } else { Gate::between(seen, grant) };
         let closed = !gate.close.is_empty() || seen.is_none_or(|acl| !acl.admits(true));
         self.turn(&dir, gate.close);
         let mode = mode.map(|path| write_plain(path, write_protect(grant.mode)));

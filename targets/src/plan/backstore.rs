@@ -9,10 +9,10 @@ use mooring_host::TreePath;
 use mooring_model::{BlockedKind, ExportNames, Plan};
 
 use super::{foreign, write_plain};
-use crate::layout;
 use crate::op::Op;
 use crate::reservations::{self, Kept};
 use crate::view::{BackstoreView, HbaFolder};
+use crate::{layout, lv};
 
 /// Blocks of 1 MiB of a 512-byte device. dm devices report about 2 TiB, which initiators log and ignore (lio.md, a).
 const OPTIMAL_SECTORS: &str = "2048";
@@ -56,7 +56,7 @@ impl Backing<'_> {
     fn wrong(&self, plan: &mut Plan<Op>) {
         let Some(seen) = self.seen.filter(|seen| seen.enabled) else { return };
         let mut wrong = Vec::new();
-        if seen.device.as_deref().map(Path::new) != Some(self.device) {
+        if !seen.device.as_deref().is_some_and(|found| lv::is_same_device(Path::new(found), self.device)) {
             let found = seen.device.as_deref().unwrap_or("no device");
             wrong.push(format!("found {found} open, wanted {}", self.device.display()));
         }
@@ -138,13 +138,17 @@ impl Backing<'_> {
     }
 
     fn is_other(&self, seen: &BackstoreView) -> bool {
-        seen.device.as_deref().is_some_and(|device| Path::new(device) != self.device)
+        seen.device.as_deref().is_some_and(|found| !lv::is_same_device(Path::new(found), self.device))
     }
 
     fn advise(&self, plan: &mut Plan<Op>) {
         let path: TreePath = layout::backstore(self.names).join("attrib").join("optimal_sectors");
         let why = "device-mapper claims a transfer size that initiators reject; cannot change once exported";
         plan.step(Op::Advise { path, value: OPTIMAL_SECTORS.into() }, why);
+        if self.names.model_alias {
+            let path = layout::backstore(self.names).join("attrib").join("emulate_model_alias");
+            plan.step(write_plain(path, "1"), "initiators know the disk by its backstore's name");
+        }
         // Never emulate_tpws: a WRITE SAME with UNMAP promises what a discard does not keep (decision 31).
         let path = layout::backstore(self.names).join("attrib").join("emulate_tpu");
         if self.discards {
