@@ -21,7 +21,7 @@ use mooring_host::fake::FakeMachine;
 use mooring_host::{BlockDevices, Command, Commands, Errno};
 use mooring_model::{
     BlockedKind, ByteSize, Cure, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan, Provisioning, Step, VolumeId,
-    VolumeSpec,
+    VolumeSpec, lv_volume_tag,
 };
 use proptest::prelude::*;
 
@@ -98,6 +98,13 @@ struct Before {
     tagged: bool,
     unzeroed: bool,
     active: bool,
+    /// It has a name of its own, and the tag with the volume's id.
+    adopted: bool,
+}
+
+/// The name of an adopted LV.
+fn site(id: VolumeId) -> String {
+    format!("site-{id}")
 }
 
 /// What stands at first under the name of what it is to grow by.
@@ -122,8 +129,17 @@ struct World {
 fn any_before() -> impl Strategy<Value = Option<Before>> {
     let group = prop_oneof![4 => Just("vg0"), 1 => Just("vg1"), 1 => Just("other")];
     let mib = prop_oneof![Just(8_u64), Just(12), Just(200)];
-    let before = (group, mib, prop::bool::weighted(0.8), any::<bool>(), any::<bool>())
-        .prop_map(|(group, mib, tagged, unzeroed, active)| Before { group, mib, tagged, unzeroed, active });
+    let adopted = prop::bool::weighted(0.3);
+    let before = (group, mib, prop::bool::weighted(0.8), any::<bool>(), any::<bool>(), adopted).prop_map(
+        |(group, mib, tagged, unzeroed, active, adopted)| Before {
+            group,
+            mib,
+            tagged,
+            unzeroed,
+            active,
+            adopted,
+        },
+    );
     prop::option::weighted(0.6, before)
 }
 
@@ -138,8 +154,12 @@ fn any_growth() -> impl Strategy<Value = Option<Growth>> {
 fn any_wanted(n: u128) -> impl Strategy<Value = Wanted> {
     let group = prop_oneof![6 => Just("vg0"), 2 => Just("vg1"), 1 => Just("other"), 1 => Just("nowhere")];
     let mib = prop_oneof![Just(8_u64), Just(9), Just(12), Just(200), Just(5000)];
+    let adopted = (prop_oneof![4 => Just("vg0"), 1 => Just("vg1")], prop_oneof![Just(8_u64), Just(12)]);
     prop_oneof![
         4 => (group, mib).prop_map(move |(group, mib)| Wanted::Volume(spec(n, group, mib))),
+        2 => adopted.prop_map(move |(group, mib)| {
+            Wanted::Adopted(spec(n, group, mib), LvName::recorded(&site(id(n))).unwrap())
+        }),
         2 => any::<bool>().prop_map(|export_gone| Wanted::Doomed { export_gone }),
         1 => Just(Wanted::Nothing),
     ]
@@ -200,7 +220,11 @@ impl World {
             if before.unzeroed {
                 tags.push(LV_UNZEROED_TAG);
             }
-            let name = name(index as u128 + 1);
+            let n = index as u128 + 1;
+            let (name, tag) = (if before.adopted { site(id(n)) } else { name(n) }, lv_volume_tag(id(n)));
+            if before.adopted {
+                tags.push(&tag);
+            }
             assert!(lvm.add_volume(before.group, &name, before.mib * MIB, &tags));
             if !before.active {
                 deactivate(&fake, before.group, &name);
@@ -227,10 +251,12 @@ impl World {
         };
         if let Some(wanted) = wanted_of(LvName::growth_of) {
             let gone = matches!(wanted, Wanted::Doomed { export_gone: true });
-            let ours = listed && tagged && (gone || matches!(wanted, Wanted::Volume(_)));
+            let there = matches!(wanted, Wanted::Volume(_) | Wanted::Adopted(..));
+            let ours = listed && tagged && (gone || there);
             return (ours, if gone || !ours { Some(gone && ours) } else { None });
         }
-        let wanted = wanted_of(LvName::of);
+        let adopted = self.wishes().find(|(id, _)| site(*id) == row["lv_name"]).map(|(_, wanted)| wanted);
+        let wanted = wanted_of(LvName::of).or(adopted);
         let ours = listed && tagged && wanted.is_some();
         (ours, Some(ours && matches!(wanted, Some(Wanted::Doomed { export_gone: true }))))
     }
@@ -249,7 +275,7 @@ impl Watch<'_> {
     fn check(&self) {
         let seen = view(&self.machine.fake.lvm(), &self.machine.groups).unwrap();
         for lv in seen.ours().filter(|lv| lv.is_ready()) {
-            let path = volumes::device_path(&lv.group, &lv.name);
+            let path = volumes::device_path(&lv.group, lv.name.as_str());
             let from = self.usable_before.get(&path.display().to_string()).copied().unwrap_or(0);
             let zeroed = self.machine.fake.blocks().zeroed_ranges(&path);
             let safe =
@@ -313,14 +339,14 @@ fn check_end(world: &World, machine: &Machine, before: &[Row], untouched: &Snaps
         assert!(plan.steps.is_empty(), "{wanted:?} is not quiet: {plan:?}");
         let report = report(wanted, &seen, id);
         let phase = match wanted {
-            Wanted::Volume(_) if plan.blocked.is_empty() => Phase::Ready,
+            Wanted::Volume(_) | Wanted::Adopted(..) if plan.blocked.is_empty() => Phase::Ready,
             // It does not grow, and is served as it is.
-            Wanted::Volume(spec)
+            Wanted::Volume(spec) | Wanted::Adopted(spec, _)
                 if seen.lv(&spec.group, id).is_some_and(|lv| lv.is_ready() && lv.size < spec.size) =>
             {
                 Phase::Ready
             }
-            Wanted::Volume(_) => Phase::Failed,
+            Wanted::Volume(_) | Wanted::Adopted(..) => Phase::Failed,
             Wanted::Doomed { .. } if plan.blocked.is_empty() => Phase::Gone,
             Wanted::Doomed { .. } => Phase::Deleting,
             Wanted::Nothing if seen.lvs_of(id).iter().any(SeenLv::is_tagged) => Phase::Orphan,
@@ -382,8 +408,9 @@ proptest! {
         let seen = view(&machine, &machine.groups).unwrap();
         for (id, wanted) in world.wishes().filter(|_| stop % 2 == 0) {
             let Wanted::Volume(spec) = wanted else { continue };
-            if seen.lv(&spec.group, id).is_some_and(SeenLv::is_tagged) && plan(wanted, &seen, id).blocked.is_empty() {
-                deactivate(&cut, spec.group.as_str(), LvName::of(id).as_str());
+            let lv = seen.lv(&spec.group, id).filter(|lv| lv.is_tagged());
+            if let Some(lv) = lv.filter(|_| plan(wanted, &seen, id).blocked.is_empty()) {
+                deactivate(&cut, spec.group.as_str(), lv.name.as_str());
             }
         }
         settle(&world, &machine, &usable);
@@ -417,7 +444,11 @@ proptest! {
             prop_assert!(removes || !plan.steps.iter().any(|step| wipes(&step.op)), "{:?}", plan);
             for step in &plan.steps {
                 let name = &step.op.lv().name;
-                let (volume, growth) = (*name == LvName::of(id), *name == LvName::growth_of(id));
+                let adopted = name.as_str() == site(id);
+                let (volume, growth) = (adopted || *name == LvName::of(id), *name == LvName::growth_of(id));
+                // What was adopted is there, or it is nowhere.
+                let made = matches!(&step.op, VolumeOp::Create { .. }) && !growth;
+                prop_assert!(!made || (!adopted && matches!(wanted, Wanted::Volume(_))));
                 match &step.op {
                     VolumeOp::RemoveGrowth { .. } => prop_assert!(growth),
                     VolumeOp::Append { growth, .. } => {
@@ -636,13 +667,18 @@ fn obstacles_say_what_was_found_and_what_to_do() {
 #[test]
 fn looking_at_one_volume_costs_the_same_among_many() {
     let fake = machine();
+    fake.lvm().add_volume("vg0", &name(1), 4 * MIB, &[LV_TAG]);
+    fake.lvm().add_volume("vg0", &site(id(200)), 4 * MIB, &[LV_TAG, &lv_volume_tag(id(200))]);
     let cost = || {
         fake.lvm().clear_log();
-        view_one(&fake.lvm(), &groups(), id(1), None).unwrap();
+        // One that is there by its name, one that was adopted, one that is not there.
+        for n in [1, 200, 300] {
+            view_one(&fake.lvm(), &groups(), id(n), None).unwrap();
+        }
         fake.lvm().log().len()
     };
     let alone = cost();
-    for n in 1..100 {
+    for n in 2..100 {
         fake.lvm().add_volume("vg0", &name(n), 4 * MIB, &[LV_TAG]);
     }
     assert_eq!(cost(), alone);
@@ -655,7 +691,7 @@ fn orphans_are_ours_without_a_wish() {
     fake.lvm().add_volume("vg0", &name(2), 8 * MIB, &[]);
     fake.lvm().add_volume("vg0", "somebody", 8 * MIB, &[LV_TAG]);
     let seen = look(&fake);
-    assert_eq!(seen.ours().map(|lv| lv.name.clone()).collect::<Vec<_>>(), [name(1)]);
+    assert_eq!(seen.ours().map(|lv| lv.name.to_string()).collect::<Vec<_>>(), [name(1)]);
     assert_eq!(report(&Wanted::Nothing, &seen, id(1)).phase, Phase::Orphan);
     assert_eq!(report(&Wanted::Nothing, &seen, id(2)).phase, Phase::Gone);
 }

@@ -12,14 +12,15 @@ use mooring_api::v1;
 use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{
     AttachmentId, BlockedKind, ClusterId, Cure, ExportIdentity, ExportNames, ExportSpec, FcExportSpec, Fence,
-    Initiator, Iqn, Mode, Naa, Portal, Proof, Receipt, Revoked, SessionReport, Stamp, VolumeKind, VolumeSpec,
+    Grant, Initiator, Iqn, Mode, Naa, Portal, Proof, Receipt, Revoked, SessionReport, Stamp, VolumeKind,
+    VolumeSpec,
 };
 use mooring_targets::ExportView;
 use prost::Message;
 
 use super::addresses::listed;
 use super::cell::{Cell, OpenReceipt, Wish, WishKind};
-use super::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock};
+use super::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock, pass};
 use crate::store::{Kind, NewReceipt, StoreError, StoredSpec, StoredWish};
 use crate::turn::Claim;
 use crate::volumes::{self, VolumesView};
@@ -215,7 +216,8 @@ impl Engine {
         let mut looked = None;
         let (kind, stored, naa) = match put.wish {
             VolumeWish::Spec(spec) => {
-                looked = self.check_volume(cell, &spec, kept.as_ref())?;
+                let export = export.as_ref().and_then(Wish::spec);
+                looked = self.check_volume(cell, &spec, kept.as_ref(), export)?;
                 let body = v1::VolumeSpec::from(&spec).encode_to_vec();
                 let naa = Naa::of_serial(&cell.id.to_string());
                 (WishKind::Spec(spec), StoredWish::Spec(body), Some(naa))
@@ -278,6 +280,7 @@ impl Engine {
         cell: &Cell,
         spec: &VolumeSpec,
         kept: Option<&Wish<VolumeSpec>>,
+        export: Option<&ExportSpec>,
     ) -> Result<Option<VolumesView>, Refusal> {
         let groups = &self.shared.config.groups;
         if !groups.iter().any(|group| group.name == spec.group) {
@@ -323,7 +326,7 @@ impl Engine {
             let why = format!("volume {} is still being deleted: try again when it is gone", cell.id);
             return Err(Refusal::precondition(why, Cure::Retry));
         }
-        let plan = volumes::plan(&volumes::Wanted::Volume(spec.clone()), &view, cell.id);
+        let plan = volumes::plan(&pass::wanted_lv(spec, export), &view, cell.id);
         match plan.blocked.first() {
             None => Ok(Some(view)),
             Some(blocked) => {
@@ -411,6 +414,10 @@ impl Engine {
         let durable = put.decoded.elapsed();
         let mut state = cell.state();
         state.receipts = Some((wish.stamp.generation, receipts.iter().rev().cloned().collect()));
+        if kept.is_none() && is_recorded(&wish) {
+            // What was seen to be ready may be another LV than the one that it names.
+            state.ready = None;
+        }
         state.set_export(wish);
         let any = !receipts.is_empty();
         for (row, receipt) in rows.into_iter().zip(receipts) {
@@ -437,6 +444,7 @@ impl Engine {
             let why = format!("volume {} is exported as {}; an identity never changes", cell.id, names.iqn);
             return Err(Refusal::precondition(why, Cure::FixSpec));
         }
+        check_lun_zero(cell, spec, kept)?;
         self.check_naa(cell, &spec.identity.names(cell.id, &self.shared.config.iqn_prefix).naa())?;
         // Only portals that are new are looked up: the answer for the others is in the reports.
         let new: Vec<_> = spec
@@ -622,6 +630,24 @@ impl Engine {
         };
         removed.iter().map(receipt).collect()
     }
+}
+
+fn is_recorded(wish: &Wish<ExportSpec>) -> bool {
+    wish.spec().is_some_and(|spec| spec.identity != ExportIdentity::Derived)
+}
+
+/// Whoever had LUN 0 when its export was adopted keeps it; nobody gets it anew, because a host that loses it may read zeros for
+/// a moment (lio.md, d). Without a kept spec (the store was lost) nobody knows who had it.
+fn check_lun_zero(cell: &Cell, spec: &ExportSpec, kept: Option<&ExportSpec>) -> Result<(), Refusal> {
+    let Some(kept) = kept else { return Ok(()) };
+    let had = |grant: &&Grant| kept.grant(&grant.initiator).is_some_and(|kept| kept.lun == grant.lun);
+    let anew = spec.grants.iter().filter(|grant| grant.lun.0 == 0).find(|grant| !had(grant));
+    let Some(grant) = anew else { return Ok(()) };
+    let why = format!(
+        "{} gets volume {} as LUN 0, which it did not have when the export was adopted: want 1 to 65535",
+        grant.initiator, cell.id
+    );
+    Err(Refusal::precondition(why, Cure::FixSpec))
 }
 
 /// The grants of a spec, over all fabrics.

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mooring_model::{
-    Chain, Cure, ExportReport, ExportSpec, FcPortReport, Generation, Initiator, Phase, Plan, Problem, Proof,
-    Step, VgName, VolumeId, VolumeKind, VolumeReport, VolumeSpec,
+    Chain, Cure, ExportIdentity, ExportReport, ExportSpec, FcPortReport, Generation, Initiator, LvName,
+    Phase, Plan, Problem, Proof, Step, VgName, VolumeId, VolumeKind, VolumeReport, VolumeSpec,
 };
 use mooring_targets::{Device, ExportFacts, ExportView, Op, Wanted, fc};
 use tokio::time::Instant;
@@ -179,7 +179,7 @@ impl Engine {
                 (true, false, Some(report.clone()))
             }
             (Some(wish), _) => {
-                let wanted = wanted_volume(wish, export_gone);
+                let wanted = wanted_volume(wish, wishes.export.as_ref(), export_gone);
                 let MadeVolume { view, left } = self.make_volume(cell, wishes, &wanted, grow);
                 let seen = view.map(|view| volumes::report(&wanted, &view, cell.id));
                 match (left, seen) {
@@ -582,11 +582,27 @@ pub(super) fn export_report(
 }
 
 /// What is wanted of a volume, for its planner.
-pub(super) fn wanted_volume(wish: &Wish<VolumeSpec>, export_gone: bool) -> volumes::Wanted {
+pub(super) fn wanted_volume(
+    wish: &Wish<VolumeSpec>,
+    export: Option<&Wish<ExportSpec>>,
+    export_gone: bool,
+) -> volumes::Wanted {
     match &wish.kind {
-        WishKind::Spec(spec) => volumes::Wanted::Volume(spec.clone()),
+        WishKind::Spec(spec) => wanted_lv(spec, export.and_then(Wish::spec)),
         WishKind::Tombstone { destroy: true } => volumes::Wanted::Doomed { export_gone },
         WishKind::Tombstone { destroy: false } => volumes::Wanted::Nothing,
+    }
+}
+
+/// The LV of a volume: of its own name, or of the one that was recorded when it was adopted.
+pub(super) fn wanted_lv(spec: &VolumeSpec, export: Option<&ExportSpec>) -> volumes::Wanted {
+    let recorded = match export.map(|export| &export.identity) {
+        Some(ExportIdentity::Recorded { lv, .. }) => LvName::recorded(lv).ok(),
+        Some(ExportIdentity::Derived) | None => None,
+    };
+    match recorded.filter(|lv| *lv != spec.lv()) {
+        Some(lv) => volumes::Wanted::Adopted(spec.clone(), lv),
+        None => volumes::Wanted::Volume(spec.clone()),
     }
 }
 

@@ -275,8 +275,12 @@ impl Engine {
 }
 
 fn plan_volume(cell: &Cell, lvs: &volumes::VolumesView, planned: &mut Planned) {
-    let Some(wish) = cell.state().volume.clone() else { return };
-    let wanted = pass::wanted_volume(&wish, true);
+    let (wish, export) = {
+        let state = cell.state();
+        (state.volume.clone(), state.export.clone())
+    };
+    let Some(wish) = wish else { return };
+    let wanted = pass::wanted_volume(&wish, export.as_ref(), true);
     let plan = volumes::plan(&wanted, lvs, cell.id);
     planned.add(cell, &plan);
 }

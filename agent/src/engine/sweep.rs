@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use mooring_model::{Chain, Cure, LvName, Phase, Stamp, VolumeId, VolumeReport};
+use mooring_model::{Chain, Cure, Phase, Stamp, VolumeId, VolumeReport};
 
 use super::cell::{Cell, Wish, WishKind};
 use super::{Engine, lock, pass};
@@ -215,8 +215,7 @@ impl Engine {
             }
         }
         for lv in view.ours() {
-            let id = LvName::volume(&lv.name).or_else(|| LvName::snapshot(&lv.name));
-            let Some(id) = id else { continue };
+            let id = lv.id;
             let cell = self.cell(id);
             let mut state = cell.state();
             let known = state.volume.as_ref().is_some_and(|wish| match wish.kind {
@@ -228,7 +227,9 @@ impl Engine {
                 phase: Phase::Orphan,
                 group: lv.group.clone(),
                 size: lv.size,
-                device: lv.active.then(|| volumes::device_path(&lv.group, &lv.name).display().to_string()),
+                device: lv
+                    .active
+                    .then(|| volumes::device_path(&lv.group, lv.name.as_str()).display().to_string()),
                 zeroed: None,
                 problems: Vec::new(),
             });
@@ -247,7 +248,7 @@ fn asleep(cells: &[Arc<Cell>], view: &VolumesView) -> BTreeMap<VolumeId, LvId> {
         let spec = state.volume.as_ref().and_then(Wish::spec).filter(|_| !state.running)?;
         let lv = view.lv(&spec.group, cell.id)?;
         let sleeps = lv.is_tagged() && !lv.is_unzeroed() && !lv.active;
-        sleeps.then(|| (cell.id, LvId { group: spec.group.clone(), name: LvName::of(cell.id) }))
+        sleeps.then(|| (cell.id, LvId { group: spec.group.clone(), name: lv.name.clone() }))
     };
     cells.iter().filter_map(asleep).collect()
 }
@@ -265,7 +266,7 @@ fn note_lv(cell: &Cell, before: &Before, view: &VolumesView) {
     let Some(wish) = state.volume.as_ref().filter(|wish| Some(&wish.stamp) == before.stamp.as_ref()) else {
         return;
     };
-    let wanted = pass::wanted_volume(wish, false);
+    let wanted = pass::wanted_volume(wish, state.export.as_ref(), false);
     let report = volumes::report(&wanted, view, cell.id);
     state.ready = (report.phase == Phase::Ready).then_some(report);
     if state.ready.is_none() && wish.spec().is_some() && state.passes == before.passes && !state.running {
@@ -277,6 +278,6 @@ fn note_lv(cell: &Cell, before: &Before, view: &VolumesView) {
 fn is_news(cell: &Cell, view: &VolumesView) -> bool {
     let state = cell.state();
     let Some(wish) = state.volume.as_ref() else { return true };
-    let plan = volumes::plan(&pass::wanted_volume(wish, false), view, cell.id);
+    let plan = volumes::plan(&pass::wanted_volume(wish, state.export.as_ref(), false), view, cell.id);
     state.ready.is_some() || !plan.steps.is_empty()
 }

@@ -69,6 +69,8 @@ pub(super) struct RawLv {
     pub(super) size: u64,
     #[serde(rename = "lv_tags", default)]
     pub(super) tags: String,
+    #[serde(rename = "lv_attr", default)]
+    pub(super) attr: String,
     #[serde(rename = "lv_active", default)]
     pub(super) active: String,
     #[serde(rename = "lv_device_open", default)]
@@ -228,6 +230,20 @@ impl Lvm<'_> {
         Ok(parse::<Report<Lvs>>(op, &stdout)?.report.into_iter().flat_map(|part| part.lv).collect())
     }
 
+    /// Those of a group with this tag.
+    pub(super) fn lvs_tagged(&self, group: &VgName, tag: &str) -> Result<Vec<RawLv>, Error> {
+        let op = || format!("look for what is tagged {tag} in {group}");
+        // Braces: a tag among others (lvmreport(7)).
+        let select = format!("lv_tags={{{tag}}}");
+        let args = report("lvs", &["-o", LV_COLUMNS, "--select", &select, group.as_str()]);
+        let out = match self.run(op, group.as_str(), &args) {
+            // It went since it was looked at.
+            Err(Error::NoGroup { .. }) => return Ok(Vec::new()),
+            other => other?,
+        };
+        Ok(parse::<Report<Lvs>>(op, &out)?.report.into_iter().flat_map(|part| part.lv).collect())
+    }
+
     /// LVM's identity of an LV.
     pub(super) fn uuid(&self, lv: &LvId) -> Result<Option<String>, Error> {
         let found = self.lvs_named(&lv.group, std::slice::from_ref(&lv.name))?;
@@ -323,6 +339,11 @@ impl Lvm<'_> {
 
     pub(super) fn add_tag(&self, lv: &LvId, tag: &str) -> Result<(), Error> {
         self.on(lv, "tag", &["lvchange", "--addtag", tag])
+    }
+
+    pub(super) fn add_tags(&self, lv: &LvId, tags: &[&str]) -> Result<(), Error> {
+        let options: Vec<_> = tags.iter().flat_map(|tag| ["--addtag", tag]).collect();
+        self.on(lv, "tag", &[&["lvchange"], options.as_slice()].concat())
     }
 
     pub(super) fn delete_tag(&self, lv: &LvId, tag: &str) -> Result<(), Error> {

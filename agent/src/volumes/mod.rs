@@ -1,6 +1,7 @@
 //! Volumes: LVM logical volumes in the groups that the configuration lists. View → plan → apply, as in every domain.
 //!
-//! An LV is ours when it has a name of ours *and* our tag; nothing else is ever changed. A new LV carries the tag
+//! An LV is ours when it has a name of ours *and* our tag, or, if it was adopted, our tag and one with its volume's id; nothing
+//! else is ever changed. A new LV carries the tag
 //! `mooring-unzeroed` from the command that makes it until its blocks are zeroed, and a doomed one carries it from the
 //! moment its wipe begins: only an LV with that tag is ever zeroed, and an LV with that tag is never usable. So a crash at
 //! any step needs no memory: look again, plan again. What a volume grows by is such an LV, too, until it is zeroed. What a
@@ -11,6 +12,7 @@
 //! usable LV that still shows somebody's old blocks, or is extended by such; a name on a command line that the model has
 //! not made.
 
+mod adopt;
 mod apply;
 mod error;
 mod lvm;
@@ -20,6 +22,7 @@ mod view;
 
 use std::path::{Path, PathBuf};
 
+pub use adopt::{AnyLv, all, tag};
 pub use apply::{DISCARD_CHUNK, Observer, Work, ZERO_CHUNK, activate, apply};
 pub use error::Error;
 pub use plan::{LvId, VolumeOp, Wanted, plan, report};

@@ -12,7 +12,7 @@ use std::fmt;
 
 use mooring_model::{
     BlockedKind, ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan, Problem, Provisioning, Source,
-    VgName, VolumeId, VolumeReport, VolumeSpec,
+    VgName, VolumeId, VolumeReport, VolumeSpec, lv_volume_tag,
 };
 
 use super::view::{SeenGroup, SeenLv, VolumesView};
@@ -24,6 +24,8 @@ use crate::config::Wipe;
 pub enum Wanted {
     /// It is there, active and zeroed.
     Volume(VolumeSpec),
+    /// The same of one that was adopted as the LV of this name: it is never made.
+    Adopted(VolumeSpec, LvName),
     /// It goes, with its data.
     Doomed {
         /// Nothing of its export is in the kernel. Until then nothing is done.
@@ -37,13 +39,20 @@ impl Wanted {
     /// What it is made from.
     pub fn source(&self) -> Option<Source> {
         match self {
-            Self::Volume(spec) => spec.source,
+            Self::Volume(spec) | Self::Adopted(spec, _) => spec.source,
+            Self::Doomed { .. } | Self::Nothing => None,
+        }
+    }
+
+    fn spec(&self) -> Option<&VolumeSpec> {
+        match self {
+            Self::Volume(spec) | Self::Adopted(spec, _) => Some(spec),
             Self::Doomed { .. } | Self::Nothing => None,
         }
     }
 }
 
-/// One of our LVs. Its name is made from a volume's id and nothing else.
+/// One of our LVs. Its name is made from a volume's id and nothing else, or is the one that it had when it was adopted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LvId {
     /// Its group, which the configuration lists.
@@ -199,15 +208,21 @@ impl fmt::Display for VolumeOp {
 pub fn plan(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Plan<VolumeOp> {
     let mut plan = Plan::default();
     match wanted {
-        Wanted::Volume(spec) => plan_volume(&mut plan, spec, seen, volume),
+        Wanted::Volume(spec) => plan_volume(&mut plan, spec, None, seen, volume),
+        Wanted::Adopted(spec, lv) => plan_volume(&mut plan, spec, Some(lv), seen, volume),
         Wanted::Doomed { export_gone } => plan_doomed(&mut plan, *export_gone, seen, volume),
         Wanted::Nothing => {}
     }
     plan
 }
 
-fn plan_volume(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, seen: &VolumesView, volume: VolumeId) {
-    let lv = LvId { group: spec.group.clone(), name: spec.lv() };
+fn plan_volume(
+    plan: &mut Plan<VolumeOp>,
+    spec: &VolumeSpec,
+    adopted: Option<&LvName>,
+    seen: &VolumesView,
+    volume: VolumeId,
+) {
     if !seen.is_listed(&spec.group) {
         let why = format!(
             "the agent may not use volume group {}: its configuration lists {}; choose one of them, or add it there",
@@ -237,7 +252,16 @@ fn plan_volume(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, seen: &VolumesView,
         );
         return plan.block(BlockedKind::Birth, format!("volume {volume}"), why);
     }
-    match (seen.lv_of(&spec.group, volume, spec.kind), spec.provisioning) {
+    let there = seen.lv_of(&spec.group, volume, spec.kind);
+    let name = there.map_or_else(|| spec.lv(), |there| there.name.clone());
+    let lv = LvId { group: spec.group.clone(), name };
+    if let Some(adopted) = adopted.filter(|adopted| there.is_none_or(|there| there.name != **adopted)) {
+        return block_lost(plan, &spec.group, adopted, volume);
+    }
+    if two_names(plan, spec, seen, volume) {
+        return;
+    }
+    match (there, spec.provisioning) {
         (Some(there), _) if !there.is_tagged() => block_foreign(plan, &lv),
         (Some(there), wanted) if there.thin != (wanted == Provisioning::Thin) => {
             let (is, want) = if there.thin { ("thin", "thick") } else { ("thick", "thin") };
@@ -248,6 +272,33 @@ fn plan_volume(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, seen: &VolumesView,
         (None, Provisioning::Thick) => plan_new(plan, lv, spec, group),
         (Some(there), Provisioning::Thick) => plan_there(plan, lv, spec, seen, group, there),
     }
+}
+
+/// Nothing is made in the place of what was adopted: its data is somewhere else, or nowhere.
+fn block_lost(plan: &mut Plan<VolumeOp>, group: &VgName, adopted: &LvName, volume: VolumeId) {
+    let tag = lv_volume_tag(volume);
+    let why = format!(
+        "it was adopted as {group}/{adopted}, and no LV of that name has the tags {LV_TAG} and {tag}: if it is there, run \
+         lvchange --addtag {LV_TAG} --addtag {tag} {group}/{adopted}; if it was renamed, name it as it was"
+    );
+    plan.block(BlockedKind::Missing, format!("volume {volume}"), why);
+}
+
+/// Two LVs of ours in one group say that they are this volume: one by its name, another by its tag, or two by their tags.
+fn two_names(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, seen: &VolumesView, volume: VolumeId) -> bool {
+    let is = |lv: &&SeenLv| lv.group == spec.group.as_str() && lv.is_tagged() && !lv.snapshot;
+    let names: Vec<_> = seen.lvs_of(volume).iter().filter(is).map(|lv| lv.name.as_str()).collect();
+    if names.len() < 2 {
+        return false;
+    }
+    let why = format!(
+        "the LVs {} of {} each say that they are it: take the tag {} away from the one that is not",
+        join(names.into_iter()),
+        spec.group,
+        lv_volume_tag(volume)
+    );
+    plan.block(BlockedKind::Foreign, format!("volume {volume}"), why);
+    true
 }
 
 fn plan_new(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &SeenGroup) {
@@ -398,12 +449,23 @@ fn plan_doomed(plan: &mut Plan<VolumeOp>, export_gone: bool, seen: &VolumesView,
                 "volume groups {groups} each have an LV {} with our tag: untag or remove the one that is a copy",
                 there.name
             );
+            let same = |lv: &&&SeenLv| lv.group == there.group;
+            let why = match ours.iter().filter(same).count() {
+                1 => why,
+                _ => format!("several LVs of {} say that they are it: untag those that are not", there.group),
+            };
             return plan.block(BlockedKind::Foreign, object(), why);
         }
     };
     let Some(group) = seen.groups().iter().find(|group| group.name.as_str() == there.group) else { return };
-    let name = if there.snapshot { LvName::snapshot_of(volume) } else { LvName::of(volume) };
-    let lv = LvId { group: group.name.clone(), name };
+    let lv = LvId { group: group.name.clone(), name: there.name.clone() };
+    if there.is_adopted() && there.open {
+        // Without the spec of its export nobody here knows under which names it is served.
+        let why = format!(
+            "{lv} is open, so that it may still be exported: its data stays; send the spec of its export, or close what holds it"
+        );
+        return plan.block(BlockedKind::Held, object(), why);
+    }
     if !there.thin {
         // The blocks of a thin one go back to their pool, which zeroes them before anybody else has them.
         plan_wipe(plan, &lv, there, group.wipe);
@@ -458,34 +520,36 @@ fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
 /// What is seen of a volume, beside what is wanted. Progress of a zeroing is the caller's to add.
 pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeReport {
     let plan = plan(wanted, seen, volume);
-    let lv = match wanted {
-        Wanted::Volume(spec) => seen.lv_of(&spec.group, volume, spec.kind),
-        Wanted::Doomed { .. } | Wanted::Nothing => seen.lvs_of(volume).iter().find(|lv| lv.is_tagged()),
+    let lv = match wanted.spec() {
+        Some(spec) => seen.lv_of(&spec.group, volume, spec.kind),
+        None => seen.lvs_of(volume).iter().find(|lv| lv.is_tagged()),
     }
     .filter(|lv| lv.is_tagged());
-    let phase = match (wanted, lv) {
+    let phase = match (wanted, wanted.spec(), lv) {
         // What is only too small is whole, whatever is in the way of its growth.
-        (Wanted::Volume(spec), Some(lv)) if lv.is_ready() && lv.size < spec.size => Phase::Ready,
-        (Wanted::Volume(_), _) if !plan.blocked.is_empty() => Phase::Failed,
-        (Wanted::Volume(_), Some(lv)) if lv.is_ready() => Phase::Ready,
-        (Wanted::Volume(_), Some(lv)) if lv.snapshot && !lv.is_unzeroed() => Phase::Ready,
-        (Wanted::Volume(_), _) => Phase::Creating,
-        (Wanted::Doomed { .. }, None) if plan.is_quiet() => Phase::Gone,
-        (Wanted::Doomed { .. }, _) => Phase::Deleting,
-        (Wanted::Nothing, Some(_)) => Phase::Orphan,
-        (Wanted::Nothing, None) => Phase::Gone,
+        (_, Some(spec), Some(lv)) if lv.is_ready() && lv.size < spec.size => Phase::Ready,
+        (_, Some(_), _) if !plan.blocked.is_empty() => Phase::Failed,
+        (_, Some(_), Some(lv)) if lv.is_ready() => Phase::Ready,
+        (_, Some(_), Some(lv)) if lv.snapshot && !lv.is_unzeroed() => Phase::Ready,
+        (_, Some(_), _) => Phase::Creating,
+        (Wanted::Nothing, None, Some(_)) => Phase::Orphan,
+        (Wanted::Nothing, None, None) => Phase::Gone,
+        (_, None, None) if plan.is_quiet() => Phase::Gone,
+        (_, None, _) => Phase::Deleting,
     };
-    let group = match (lv, wanted) {
+    let group = match (lv, wanted.spec()) {
         (Some(lv), _) => lv.group.clone(),
-        (None, Wanted::Volume(spec)) => spec.group.to_string(),
-        (None, _) => String::new(),
+        (None, Some(spec)) => spec.group.to_string(),
+        (None, None) => String::new(),
     };
     VolumeReport {
         id: volume,
         phase,
         group,
         size: lv.map_or(ByteSize(0), |lv| lv.size),
-        device: lv.filter(|lv| lv.active).map(|lv| device_path(&lv.group, &lv.name).display().to_string()),
+        device: lv
+            .filter(|lv| lv.active)
+            .map(|lv| device_path(&lv.group, lv.name.as_str()).display().to_string()),
         zeroed: None,
         problems: plan.blocked.iter().map(Problem::from).collect(),
     }

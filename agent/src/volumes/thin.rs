@@ -79,7 +79,8 @@ fn plan_from(
     group: &SeenGroup,
 ) {
     let object = || source.to_string();
-    let is = |lv: &&SeenLv| lv.group == group.name.as_str() && lv.name == source.lv().as_str();
+    let snapshot = matches!(source, Source::Snapshot(_));
+    let is = |lv: &&SeenLv| lv.group == group.name.as_str() && lv.snapshot == snapshot;
     let Some(from) = seen.lvs_of(source.id()).iter().find(is) else {
         let why = format!(
             "it is not in volume group {}, and {} {} is to be made from it: see mooring volume list, and lvs {}",
@@ -108,7 +109,7 @@ fn plan_from(
     if has_pool(plan, group).is_none() {
         return;
     }
-    let from_lv = LvId { group: group.name.clone(), name: source.lv() };
+    let from_lv = LvId { group: group.name.clone(), name: from.name.clone() };
     if spec.kind == VolumeKind::Snapshot {
         return plan.step(VolumeOp::Snapshot { lv, of: from_lv }, "it is not there");
     }

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use mooring_host::Commands;
-use mooring_model::{ByteSize, Chain, LV_TAG, LV_UNZEROED_TAG, LvName, Source, VgName, VolumeId, VolumeKind};
+use mooring_model::{
+    ByteSize, Chain, LV_TAG, LV_UNZEROED_TAG, LvName, Source, VgName, VolumeId, VolumeKind, lv_volume_tag,
+    volume_of_lv_tag,
+};
 
 use super::error::Error;
 use super::lvm::{Lvm, RawLv, RawVg, group_name};
@@ -133,8 +136,10 @@ impl SeenGroup {
 /// An LV in a listed group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenLv {
+    /// The volume or snapshot, by its name; by its tag, if it was adopted.
+    pub id: VolumeId,
     /// Its name.
-    pub name: String,
+    pub name: LvName,
     /// Its group.
     pub group: String,
     /// LVM's identity of it.
@@ -157,6 +162,11 @@ impl SeenLv {
     /// It carries our tag.
     pub fn is_tagged(&self) -> bool {
         self.tags.contains(LV_TAG)
+    }
+
+    /// It was adopted, and keeps the name that it had.
+    pub fn is_adopted(&self) -> bool {
+        !self.snapshot && LvName::volume(self.name.as_str()) != Some(self.id)
     }
 
     /// Its blocks must not be shown to anybody.
@@ -313,6 +323,15 @@ pub fn view_one(
         for raw in lvm.lvs_named(&group, &names)? {
             view.take(raw);
         }
+        // What was adopted has a name of its own. Asked for only where nothing has the id's: a look at others costs nothing more.
+        let of = source.map(Source::id).filter(|id| *id != volume);
+        for id in std::iter::once(volume).chain(of) {
+            if view.lvs_of(id).iter().all(|lv| lv.group != group.as_str()) {
+                for raw in lvm.lvs_tagged(&group, &lv_volume_tag(id))? {
+                    view.take(raw);
+                }
+            }
+        }
     }
     Ok(view)
 }
@@ -396,7 +415,7 @@ impl VolumesView {
         Ok(())
     }
 
-    /// Keeps an LV of a listed group that has a name of ours.
+    /// Keeps an LV of a listed group that has a name of ours, or our tags.
     fn take(&mut self, raw: RawLv) {
         let Some(group) = self.groups.iter_mut().find(|group| group.name.as_str() == raw.group) else {
             return;
@@ -405,19 +424,26 @@ impl VolumesView {
             group.pool = Some(SeenPool::new(&raw));
             return;
         }
-        let is = |name: LvName| name.as_str() == raw.name;
+        let Ok(name) = LvName::recorded(&raw.name) else { return };
+        let tags: BTreeSet<_> =
+            raw.tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
+        let is = |of: LvName| of == name;
         let names = (LvName::volume(&raw.name), LvName::growing(&raw.name), LvName::snapshot(&raw.name));
         let (volume, growth, snapshot) = match names {
             // The canonical name only: an id in upper case parses, and is another LV.
             (Some(volume), ..) if is(LvName::of(volume)) => (volume, false, false),
             (_, Some(volume), _) if is(LvName::growth_of(volume)) => (volume, true, false),
             (_, _, Some(volume)) if is(LvName::snapshot_of(volume)) => (volume, false, true),
+            (None, None, None) => match adopted(&tags) {
+                Some(volume) => (volume, false, false),
+                None => return,
+            },
             _ => return,
         };
-        let tags = raw.tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
         let lvs = if growth { &mut self.growths } else { &mut self.lvs };
         lvs.entry(volume).or_default().push(SeenLv {
-            name: raw.name,
+            id: volume,
+            name,
             group: raw.group,
             uuid: raw.uuid,
             size: ByteSize(raw.size),
@@ -428,4 +454,11 @@ impl VolumesView {
             snapshot,
         });
     }
+}
+
+/// The volume that an LV of any name is, by its tags: ours, and of one volume.
+fn adopted(tags: &BTreeSet<String>) -> Option<VolumeId> {
+    let mut volumes = tags.iter().filter_map(|tag| volume_of_lv_tag(tag));
+    let volume = volumes.next().filter(|_| tags.contains(LV_TAG))?;
+    volumes.next().is_none().then_some(volume)
 }

@@ -250,7 +250,7 @@ impl Watch<'_> {
     fn check(&self) {
         let seen = view(&self.machine.fake.lvm(), &groups()).unwrap();
         for lv in seen.ours() {
-            let path = volumes::device_path(&lv.group, &lv.name);
+            let path = volumes::device_path(&lv.group, lv.name.as_str());
             let device = self.machine.fake.blocks().size(&path).unwrap();
             self.machine.rule(!lv.snapshot || device.is_none(), format!("{} has a device", lv.name));
         }

@@ -83,7 +83,8 @@ impl Machine {
             None => None,
             Some(selection) => Some(
                 selection
-                    .strip_prefix("tags=")
+                    .strip_prefix("lv_tags={")
+                    .and_then(|tag| tag.strip_suffix('}'))
                     .ok_or_else(|| (3, format!("  Selection syntax error at '{selection}'.\n{PARSING}")))?,
             ),
         };

@@ -1,0 +1,123 @@
+//! LVs that are not ours yet: what a takeover has to know of them, and the one command that makes one ours.
+//!
+//! What must never happen here: a change of anything but the tags of the one LV that was chosen; a kind of LV taken over whose
+//! later steps would touch somebody else's.
+
+use std::collections::BTreeSet;
+
+use mooring_host::Commands;
+use mooring_model::{
+    ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, Provisioning, VgName, VolumeId, lv_volume_tag,
+    volume_of_lv_tag,
+};
+
+use super::error::Error;
+use super::lvm::{Lvm, RawLv};
+use super::plan::LvId;
+use super::view;
+use crate::config;
+
+/// An LV of a listed group, whosever it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnyLv {
+    /// Its name.
+    pub name: LvName,
+    /// Its group.
+    pub group: VgName,
+    /// Its size.
+    pub size: ByteSize,
+    /// Its tags.
+    pub tags: BTreeSet<String>,
+    /// Why it cannot be a volume, if so; how it is provisioned, if not.
+    pub provisioning: Result<Provisioning, String>,
+}
+
+impl AnyLv {
+    /// The volumes that its name and its tags say that it is.
+    pub fn ids(&self) -> BTreeSet<VolumeId> {
+        let named = LvName::volume(self.name.as_str()).filter(|id| LvName::of(*id) == self.name);
+        self.tags.iter().filter_map(|tag| volume_of_lv_tag(tag)).chain(named).collect()
+    }
+
+    /// It has both tags of this volume.
+    pub fn is_tagged(&self, volume: VolumeId) -> bool {
+        self.tags.contains(LV_TAG) && self.tags.contains(&lv_volume_tag(volume))
+    }
+
+    /// It as it is named in commands.
+    pub fn id(&self) -> LvId {
+        LvId { group: self.group.clone(), name: self.name.clone() }
+    }
+}
+
+/// All LVs of the listed groups: two commands.
+pub fn all(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<AnyLv>, Error> {
+    let seen = view::view(commands, groups)?;
+    let lvs = Lvm(commands).lvs()?;
+    let any = |raw: RawLv| {
+        let group = seen.groups().iter().find(|group| group.name.as_str() == raw.group)?;
+        let trouble = group.trouble.clone();
+        Some(AnyLv {
+            name: LvName::recorded(&raw.name).ok()?,
+            group: group.name.clone(),
+            size: ByteSize(raw.size),
+            provisioning: trouble.map_or_else(|| provisioning(&raw), Err),
+            tags: raw.tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
+        })
+    };
+    Ok(lvs.into_iter().filter_map(any).collect())
+}
+
+fn provisioning(raw: &RawLv) -> Result<Provisioning, String> {
+    // lv_attr(8): the first says what it is, the second what may be done with it.
+    let attr = |index: usize| raw.attr.as_bytes().get(index).copied().unwrap_or(b'-');
+    if raw.tags.split(',').any(|tag| tag == LV_UNZEROED_TAG) {
+        return Err(format!("it has the tag {LV_UNZEROED_TAG}, which says that it is not to be used"));
+    }
+    if matches!(attr(0), b'o' | b'O') {
+        // Its removal would take them along.
+        return Err("it has snapshots of LVM's old kind: remove them first".to_owned());
+    }
+    if attr(1) == b'r' {
+        return Err("it is read-only for LVM: run lvchange --permission rw".to_owned());
+    }
+    match raw.segtype.as_str() {
+        "linear" => Ok(Provisioning::Thick),
+        "thin" if !raw.pool.is_empty() => Ok(Provisioning::Thin),
+        other => Err(format!("it is of type {other}: want linear or thin")),
+    }
+}
+
+/// Makes an LV a volume's, by its tags, in one command. The same again changes nothing.
+pub fn tag(commands: &dyn Commands, lv: &LvId, volume: VolumeId) -> Result<(), Error> {
+    Lvm(commands).add_tags(lv, &[LV_TAG, &lv_volume_tag(volume)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(attr: &str, segtype: &str, pool: &str, tags: &str) -> Result<Provisioning, String> {
+        let raw = serde_json::json!({
+            "lv_name": "data", "vg_name": "vg0", "lv_size": "4194304", "lv_attr": attr, "segtype": segtype,
+            "pool_lv": pool, "lv_tags": tags
+        });
+        provisioning(&serde_json::from_value(raw).unwrap())
+    }
+
+    #[test]
+    fn only_lvs_whose_every_later_step_is_known_become_volumes() {
+        assert_eq!(of("-wi-ao----", "linear", "", "site=a"), Ok(Provisioning::Thick));
+        assert_eq!(of("Vwi-aotz--", "thin", "pool", ""), Ok(Provisioning::Thin));
+        for (attr, segtype, pool, tags, why) in [
+            ("owi-aos---", "linear", "", "", "snapshots of LVM's old kind"),
+            ("-ri-ao----", "linear", "", "", "read-only"),
+            ("-wi-ao----", "striped", "", "", "of type striped"),
+            ("rwi-aor---", "raid1", "", "", "of type raid1"),
+            ("-wi-ao----", "linear", "", "a,mooring-unzeroed", "not to be used"),
+        ] {
+            let refused = of(attr, segtype, pool, tags).unwrap_err();
+            assert!(refused.contains(why), "{attr} {segtype}: {refused}");
+        }
+    }
+}
