@@ -1,5 +1,6 @@
 //! The per-host agent: specs in; volumes, exports and connections made true; reports out.
 
+pub mod adopt;
 pub mod capabilities;
 pub mod config;
 pub mod connections;

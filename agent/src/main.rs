@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::{Parser, Subcommand};
+use mooring_agent::adopt::{self, Only, What};
 use mooring_agent::config::{Config, HostRole};
 use mooring_agent::engine::Engine;
 use mooring_agent::listen;
@@ -30,15 +31,47 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[command(
     name = "mooring-agent",
     version,
-    after_help = "Example:\n  mooring-agent --config /etc/mooring/agent.toml\n\nTalk to it:  mooring --agent unix:/run/mooring/agent.sock volume list"
+    after_help = "Examples:\n  mooring-agent --config /etc/mooring/agent.toml\n  mooring-agent adopt --plan\n\nTalk to it:  mooring --agent unix:/run/mooring/agent.sock volume list"
 )]
 struct Args {
     /// The configuration file
-    #[arg(long, default_value = "/etc/mooring/agent.toml", env = "MOORING_AGENT_CONFIG")]
+    #[arg(long, global = true, default_value = "/etc/mooring/agent.toml", env = "MOORING_AGENT_CONFIG")]
     config: PathBuf,
     /// Read and check the configuration with its certificates and keys, say what is wrong, and do nothing else
     #[arg(long)]
     check: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Takes over exports that targetcli or Cinder's LVM driver made, without dropping a session
+    ///
+    /// Each keeps its names for ever: target, portal group, LUN numbers, unit serial, logical volume. The agent must be stopped
+    /// for --apply (sessions go on without it), and nothing else may change these exports any more: see "Take over exports" in
+    /// docs/operations.md first.
+    #[command(
+        after_help = "Examples:\n  mooring-agent adopt --plan\n  mooring-agent adopt --apply --only iqn.2010-10.org.openstack:volume-7f3c1e52-0d5b-4f0a-9a55-5d3c2b1a0f9e"
+    )]
+    Adopt(AdoptArgs),
+}
+
+#[derive(Debug, clap::Args)]
+#[group(id = "what", required = true, multiple = false, args = ["plan", "apply"])]
+struct AdoptArgs {
+    /// Say of every export that Mooring did not make what would be recorded and changed, or why it cannot be taken over
+    #[arg(long)]
+    plan: bool,
+    /// Do it
+    #[arg(long)]
+    apply: bool,
+    /// Only this one: a target's name, GROUP/LV, or a volume's id. May be given several times
+    #[arg(long, value_name = "IQN|GROUP/LV|ID")]
+    only: Vec<String>,
+    /// Answer as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn main() -> ExitCode {
@@ -59,6 +92,12 @@ fn run(args: &Args) -> Result<()> {
         }
         println!("{}: ok", args.config.display());
         return Ok(());
+    }
+    if let Some(Command::Adopt(adopt)) = &args.command {
+        let machine = Machine::real(&config.configfs);
+        let what = if adopt.apply { What::Apply } else { What::Plan };
+        let only: Vec<_> = adopt.only.iter().cloned().map(Only).collect();
+        return adopt::run(&machine, &config, what, &only, adopt.json, &mut std::io::stdout().lock());
     }
     tracing_subscriber::fmt()
         .with_env_filter(

@@ -4,6 +4,7 @@
 //! What must never happen here: two agents on one state folder; anything torn down because this ends.
 
 use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use mooring_connectors::Parts;
@@ -29,6 +30,17 @@ pub struct HostParts {
 /// Opens the stream of uevents.
 pub type OpenUevents = Box<dyn FnOnce() -> Option<Box<dyn Uevents>> + Send>;
 
+/// Makes the state folder if it is not there, and locks it until the answer is dropped.
+pub(crate) fn lock_state(folder: &Path) -> Result<LockFile> {
+    // The store holds secrets: nobody else looks into its folder.
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .with_context(|| format!("make the state folder {}", folder.display()))?;
+    LockFile::acquire(folder.join("agent.lock")).context("only one agent may work on a state folder")
+}
+
 /// Serves until `stop` is true. `ready` is called once, when everything that was wished before has been looked at and
 /// requests are about to be answered.
 pub async fn run(
@@ -39,14 +51,7 @@ pub async fn run(
     stop: watch::Receiver<bool>,
 ) -> Result<()> {
     let folder = config.state_dir.clone();
-    // The store holds secrets: nobody else looks into its folder.
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&folder)
-        .with_context(|| format!("make the state folder {}", folder.display()))?;
-    let _only_one =
-        LockFile::acquire(folder.join("agent.lock")).context("only one agent may work on a state folder")?;
+    let _only_one = lock_state(&folder)?;
     let store = Store::open(&folder)?;
     let bound = listen::bind(&config).await?;
     let for_metrics = mooring_systemd::metrics::bind(&config.metrics).await?;

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 mod absence;
+mod adopt;
 mod attach;
 mod boot;
 mod capabilities;
