@@ -17,6 +17,8 @@ use mooring_systemd::metrics::{self, RawMetrics};
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::engine::jobs::LIMIT_MIN;
+
 /// Where the file is unless the command line says otherwise.
 pub const PATH_DEFAULT: &str = "/etc/mooring/agent.toml";
 
@@ -67,6 +69,8 @@ pub struct Config {
     pub resync_seconds: u64,
     /// How long an answer waits for the kernel unless the caller says otherwise.
     pub answer_deadline_ms: u32,
+    /// Bytes a second that all jobs together may write. `None`: as fast as the disks are.
+    pub job_limit: Option<ByteSize>,
     /// LIO's folder in configfs.
     pub configfs: PathBuf,
     /// This host attaches volumes.
@@ -186,6 +190,7 @@ impl Config {
             millis(KERNEL_ANSWER_DEADLINE),
             &(ANSWER_DEADLINE_MS_MIN..millis(KERNEL_ANSWER_DEADLINE_MAX) + 1),
         ));
+        let job_limit = wrong.note(raw.job_limit.map(|text| job_limit(&file, &text)).transpose());
         let configfs =
             wrong.note(file.path_or(raw.configfs.as_ref(), "configfs", "/sys/kernel/config/target"));
         let metrics =
@@ -205,6 +210,7 @@ impl Config {
                 groups: groups?,
                 resync_seconds: u64::from(resync_seconds?),
                 answer_deadline_ms: answer_deadline_ms?,
+                job_limit: job_limit?,
                 configfs: configfs?,
                 host: host?,
                 metrics: metrics?,
@@ -240,6 +246,7 @@ struct RawConfig {
     groups: Vec<Spanned<RawGroup>>,
     resync_seconds: Option<Spanned<u32>>,
     answer_deadline_ms: Option<Spanned<u32>>,
+    job_limit: Option<Spanned<String>>,
     configfs: Option<Spanned<String>>,
     log: Option<Spanned<String>>,
     host: Option<Spanned<RawHost>>,
@@ -279,6 +286,15 @@ struct RawGroup {
     #[serde(default)]
     discard: bool,
     thin_pool: Option<Spanned<String>>,
+}
+
+fn job_limit(file: &File<'_>, text: &Spanned<String>) -> Result<ByteSize, ConfigError> {
+    let limit: ByteSize = file.value(text, "job_limit")?;
+    if limit < LIMIT_MIN {
+        let why = format!("job_limit: {limit} a second is too little: want {LIMIT_MIN} or more");
+        return Err(file.wrong(&text.span(), why));
+    }
+    Ok(limit)
 }
 
 fn tls(file: &File<'_>, tls: &Spanned<RawTls>) -> Result<Tls, ConfigError> {

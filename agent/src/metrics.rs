@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use mooring_model::Initiator;
+use mooring_model::{ByteSize, Initiator, JobReport};
 use mooring_systemd::metrics::{self, Families, timestamp};
 use prometheus_client::registry::Unit;
 use tokio::net::TcpListener;
@@ -53,6 +53,7 @@ pub fn text(engine: Engine, connections: Option<Connections>) -> Result<String, 
         let nexuses = nexuses(&counts.volumes);
         say_exports(to, &counts.volumes, &nexuses)?;
         say_activity(to, &nexuses)?;
+        say_jobs(to, &engine.jobs(None))?;
         say_groups(to, &capabilities::known(&engine))?;
         say_connections(to, connections.as_ref())
     })
@@ -187,6 +188,23 @@ fn say_activity(to: &mut Families<'_>, all: &[Nexus<'_>]) -> fmt::Result {
         "When the agent saw the number of commands move last; none while it has not",
         Some(&Unit::Seconds),
         each().filter_map(|(labels, nexus)| Some((labels, timestamp(nexus.counters.active?)))),
+    )
+}
+
+fn say_jobs(to: &mut Families<'_>, (jobs, limit): &(Vec<JobReport>, Option<ByteSize>)) -> fmt::Result {
+    let of = |number: fn(&JobReport) -> u64| {
+        jobs.iter().map(move |job| {
+            ([("volume", job.volume.to_string()), ("kind", job.kind.to_string())], number(job))
+        })
+    };
+    let bytes = Some(&Unit::Bytes);
+    to.gauges("job_done", "What a job has done of its volume", bytes, of(|job| job.done.0))?;
+    to.gauges("job_size", "What a job has to do in all", bytes, of(|job| job.total.0))?;
+    to.gauge(
+        "job_limit",
+        "What all jobs together may write in a second; none without a limit",
+        bytes,
+        limit.map(|limit| limit.0),
     )
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use mooring_api::v1;
 use mooring_api::v1::agent_server::Agent;
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
-use mooring_model::{AgentId, Chain, ClusterId, Cure, SpecError, VolumeId};
+use mooring_model::{AgentId, ByteSize, Chain, ClusterId, Cure, SpecError, VolumeId};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::Stream;
@@ -17,6 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
 use crate::capabilities;
+use crate::engine::jobs::LIMIT_MIN;
 use crate::engine::{
     Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, Status as VolumeState, VolumeWish,
 };
@@ -330,6 +331,32 @@ impl Agent for Service {
             steps: planned.steps.into_iter().map(step).collect(),
             blocked: planned.blocked.iter().map(Into::into).collect(),
         }))
+    }
+
+    async fn list_jobs(
+        &self,
+        request: Request<v1::ListJobsRequest>,
+    ) -> Result<Response<v1::ListJobsResponse>, Status> {
+        let asked = request.into_inner().volume_id;
+        let only = if asked.is_empty() { None } else { Some(volume_id(&asked)?) };
+        let (jobs, limit) = self.engine.jobs(only);
+        let limit_bytes = limit.map_or(0, |limit| limit.0);
+        Ok(Response::new(v1::ListJobsResponse { jobs: jobs.iter().map(Into::into).collect(), limit_bytes }))
+    }
+
+    async fn set_job_limit(
+        &self,
+        request: Request<v1::SetJobLimitRequest>,
+    ) -> Result<Response<v1::SetJobLimitResponse>, Status> {
+        let asked = request.into_inner();
+        let sender = cluster_id(asked.sender.as_ref())?;
+        let limit = Some(ByteSize(asked.limit_bytes)).filter(|limit| limit.0 > 0);
+        if let Some(limit) = limit.filter(|limit| *limit < LIMIT_MIN) {
+            let why = format!("{limit} a second is too little: want {LIMIT_MIN} or more, or 0 for no limit");
+            return Err(invalid(SpecError::new("limit_bytes", why)));
+        }
+        let was = self.engine.set_job_limit(sender, limit).await.map_err(|refusal| refused(&refusal))?;
+        Ok(Response::new(v1::SetJobLimitResponse { was_bytes: was.map_or(0, |was| was.0) }))
     }
 
     type WatchStream = Reports;

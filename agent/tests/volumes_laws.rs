@@ -4,6 +4,7 @@
 
 mod volumes_growth;
 mod volumes_machine;
+mod volumes_marks;
 mod volumes_thin;
 mod volumes_wipe;
 
@@ -547,6 +548,7 @@ fn word(op: &VolumeOp) -> &'static str {
         VolumeOp::Create { .. } => "create",
         VolumeOp::Activate { .. } => "activate",
         VolumeOp::MarkUnzeroed { .. } => "mark",
+        VolumeOp::Unmark { .. } => "forget",
         VolumeOp::Zero { .. } => "zero",
         VolumeOp::Discard { .. } => "discard",
         VolumeOp::MarkZeroed { .. } => "unmark",

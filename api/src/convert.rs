@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::str::FromStr;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mooring_model as model;
 use mooring_model::{
@@ -321,6 +321,54 @@ impl From<&model::VolumeReport> for v1::VolumeReport {
             problems: report.problems.iter().map(Into::into).collect(),
         }
     }
+}
+
+impl From<model::JobKind> for v1::JobKind {
+    fn from(kind: model::JobKind) -> Self {
+        match kind {
+            model::JobKind::Zero => Self::Zero,
+            model::JobKind::Grow => Self::Grow,
+            model::JobKind::Wipe => Self::Wipe,
+            model::JobKind::Discard => Self::Discard,
+        }
+    }
+}
+
+impl From<&model::JobReport> for v1::Job {
+    fn from(job: &model::JobReport) -> Self {
+        Self {
+            volume_id: job.volume.to_string(),
+            kind: v1::JobKind::from(job.kind).into(),
+            done_bytes: job.done.0,
+            total_bytes: job.total.0,
+            rate_bytes: job.rate.map(|rate| rate.0),
+            since_us: micros(job.since),
+            resumed_bytes: job.resumed.0,
+            limited: job.limited,
+        }
+    }
+}
+
+/// A job as it was sent; `None`: of a kind that is newer than this program, or of no volume.
+pub fn job_from_wire(job: &v1::Job) -> Option<model::JobReport> {
+    let kind = match job.kind() {
+        v1::JobKind::Zero => model::JobKind::Zero,
+        v1::JobKind::Grow => model::JobKind::Grow,
+        v1::JobKind::Wipe => model::JobKind::Wipe,
+        v1::JobKind::Discard => model::JobKind::Discard,
+        v1::JobKind::Unspecified => return None,
+    };
+    let since = Duration::from_micros(u64::try_from(job.since_us).unwrap_or(0));
+    Some(model::JobReport {
+        volume: job.volume_id.parse().ok()?,
+        kind,
+        done: model::ByteSize(job.done_bytes.min(job.total_bytes)),
+        total: model::ByteSize(job.total_bytes),
+        rate: job.rate_bytes.map(model::ByteSize),
+        since: UNIX_EPOCH.checked_add(since)?,
+        resumed: model::ByteSize(job.resumed_bytes.min(job.done_bytes)),
+        limited: job.limited,
+    })
 }
 
 impl From<&model::SessionReport> for v1::Session {

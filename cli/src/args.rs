@@ -19,12 +19,14 @@ use crate::controller::url::ControllerUrl;
 use crate::select::{VolumeName, VolumeRef};
 
 mod hosts;
+mod jobs;
 mod receipts;
 mod sessions;
 mod site;
 mod snapshots;
 
 pub(crate) use hosts::{HostCommand, PoolCommand};
+pub(crate) use jobs::{JobCommand, JobShowArgs, JobThrottleArgs};
 pub(crate) use receipts::ReceiptCommand;
 pub(crate) use sessions::{SessionCommand, SessionListArgs};
 pub(crate) use site::{
@@ -36,11 +38,11 @@ pub(crate) use snapshots::{SnapshotCommand, SnapshotCreateArgs};
 const AFTER: &str = "\
 Two sides:
   the controller  knows all hosts and volumes: host, type, quota, volume, snapshot, attach, detach,
-                  attachment.
+                  attachment, job.
                   http://127.0.0.1:8776 unless --controller or MOORING_CONTROLLER says otherwise;
                   its token comes from MOORING_TOKEN or --token-file
   one agent       serves the volumes of one storage node: export, plan, agent, watch, and, where
-                  --agent or MOORING_AGENT names it, volume, session
+                  --agent or MOORING_AGENT names it, volume, session, job
 
 Exit codes:
   0  what was asked for is true
@@ -205,6 +207,9 @@ Examples:
     /// Look at the sessions of attachments, as their targets see them (controller, or one agent)
     #[command(subcommand)]
     Session(SessionCommand),
+    /// Look at long work of storage nodes, and limit it (controller, or one agent)
+    #[command(subcommand)]
+    Job(JobCommand),
     /// Look at the records of detaches: what was cut, who asked, and whether it is proven (controller)
     #[command(subcommand)]
     Receipt(ReceiptCommand),

@@ -16,6 +16,7 @@ mod controller;
 mod display;
 mod error;
 mod export;
+mod jobs;
 mod output;
 mod reservations;
 mod select;
@@ -31,8 +32,8 @@ pub use args::{Cli, Command, Global};
 pub use error::{Exit, Failure};
 
 use args::{
-    AgentCommand, AttachmentCommand, EpochCommand, ExportCommand, HostCommand, PoolCommand, QuotaCommand,
-    ReceiptCommand, SessionCommand, SnapshotCommand, TypeCommand, VolumeCommand,
+    AgentCommand, AttachmentCommand, EpochCommand, ExportCommand, HostCommand, JobCommand, PoolCommand,
+    QuotaCommand, ReceiptCommand, SessionCommand, SnapshotCommand, TypeCommand, VolumeCommand,
 };
 use controller::Client;
 use session::Session;
@@ -100,6 +101,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
                 print(json, &sessions::of_controller(&client, &args).await?)
             }
         },
+        Command::Job(command) => run_job(&global, &command).await,
         Command::Receipt(command) => run_receipt(&global, &command).await,
         Command::Epoch(EpochCommand::Raise) => {
             let client = Client::open(&global, side::controller(&global, "epoch raise")?)?;
@@ -162,6 +164,30 @@ async fn run_snapshot(global: &Global, command: &SnapshotCommand) -> Result<Exit
         SnapshotCommand::List(args) => print(json, &snapshot::list(&client, args.volume.as_ref()).await?),
         SnapshotCommand::Show(args) => print(json, &snapshot::show(&client, &args.snapshot).await?),
         SnapshotCommand::Delete(args) => print(json, &snapshot::delete(&client, &args.snapshot).await?),
+    }
+}
+
+async fn run_job(global: &Global, command: &JobCommand) -> Result<Exit, Failure> {
+    let json = global.json;
+    match side::either(global)? {
+        Side::Agent(address) => {
+            let session = Session::open(global, &address).await?;
+            match command {
+                JobCommand::List => print(json, &jobs::of_agent(&session).await?),
+                JobCommand::Show(args) => print(json, &jobs::show_of_agent(&session, args).await?),
+                JobCommand::Throttle(args) => print(json, &jobs::throttle_of_agent(&session, args).await?),
+            }
+        }
+        Side::Controller(url) => {
+            let client = Client::open(global, url)?;
+            match command {
+                JobCommand::List => print(json, &jobs::of_controller(&client).await?),
+                JobCommand::Show(args) => print(json, &jobs::show_of_controller(&client, args).await?),
+                JobCommand::Throttle(args) => {
+                    print(json, &jobs::throttle_of_controller(&client, args).await?)
+                }
+            }
+        }
     }
 }
 

@@ -138,6 +138,19 @@ impl Session {
         self.within("Plan", client.plan(v1::PlanRequest { volume_id })).await
     }
 
+    /// The long work at one volume, or at all without an id.
+    pub(crate) async fn jobs(&self, volume_id: String) -> Result<v1::ListJobsResponse, Failure> {
+        let mut client = self.client.clone();
+        self.within("ListJobs", client.list_jobs(v1::ListJobsRequest { volume_id })).await
+    }
+
+    /// Limits jobs; 0: not.
+    pub(crate) async fn set_job_limit(&self, limit_bytes: u64) -> Result<(), Failure> {
+        let mut client = self.client.clone();
+        let set = v1::SetJobLimitRequest { sender: Some(self.sender()?), limit_bytes };
+        self.within("SetJobLimit", client.set_job_limit(set)).await.map(drop)
+    }
+
     /// Reports as they come. Only the start has a deadline.
     pub(crate) async fn watch(&self) -> Result<Streaming<v1::Report>, Failure> {
         let mut client = self.client.clone();

@@ -464,3 +464,33 @@ fn who_has_reserved_a_volume() {
         assert!(shown.contains(words), "{words:?} is not in {shown}");
     }
 }
+
+#[test]
+fn jobs_of_one_agent_are_listed_shown_and_limited() {
+    let rig = Rig::new();
+    rig.run(&["volume", "create", "data", "--size", "1GiB"]);
+    let id = rig.json(&["volume", "list"])["volumes"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(rig.run(&["job", "list"]).out.trim(), "no jobs");
+    rig.run(&["job", "show", "data"]).refused(3, &["no job", &id]);
+    let job = v1::Job {
+        volume_id: id.clone(),
+        kind: v1::JobKind::Grow.into(),
+        done_bytes: 1 << 20,
+        total_bytes: 3 << 20,
+        since_us: 1_795_000_000_000_000,
+        ..v1::Job::default()
+    };
+    rig.fake.state().knobs.jobs = vec![job];
+    let list = rig.json(&["job", "list"]);
+    let seen = &list["jobs"][0];
+    assert_eq!((seen["volume_name"].as_str(), seen["kind"].as_str()), (Some("data"), Some("grow")));
+    assert_eq!((seen["percent"].as_f64(), seen["bytes_per_second"].as_u64()), (Some(33.33), None));
+    assert!(rig.run(&["job", "show", "data"]).out.contains("33.33 %: 1 MiB of 3 MiB"));
+    let set = rig.run(&["job", "throttle", "50MiB"]);
+    assert_eq!((set.code, set.out.trim()), (0, "limit of all jobs of the agent: 50 MiB/s"));
+    assert_eq!(rig.fake.state().knobs.job_limit, 50 << 20);
+    assert_eq!(rig.json(&["job", "list"])["hosts"][0]["bytes_per_second"], 50 << 20);
+    rig.run(&["job", "throttle", "50MiB", "--host", "storage"]).refused(2, &["leave --host away"]);
+    rig.run(&["job", "throttle", "none"]);
+    assert_eq!(rig.fake.state().knobs.job_limit, 0);
+}

@@ -66,6 +66,28 @@ fn operators_say_where_new_volumes_go() {
 }
 
 #[test]
+fn jobs_are_listed_and_limited() {
+    let rig = Rig::new();
+    let list = rig.json(&["job", "list"]);
+    assert_eq!(
+        (&list["jobs"][0]["percent"], &list["jobs"][0]["volume_name"]),
+        (&json!(50.0), &json!("data"))
+    );
+    let shown = rig.run(&["job", "list"]).out;
+    for words in ["50.00 %", "100 MiB/s (limited)", "11 s", "unknown", "agent storage2 is down"] {
+        assert!(shown.contains(words), "{words:?} is not in {shown}");
+    }
+    let set = rig.run(&["job", "throttle", "50MiB", "--host", "storage"]);
+    assert_eq!((set.code, set.out.trim()), (0, "limit of all jobs of storage: 50 MiB/s"));
+    assert_eq!(rig.fake.state().bodies, [json!({ "bytes_per_second": 50 << 20 })]);
+    let none = rig.run(&["job", "throttle", "none", "--host", "storage"]);
+    assert_eq!((none.code, none.out.trim()), (0, "limit of all jobs of storage: none"));
+    rig.run(&["job", "throttle", "50MiB"]).refused(2, &["--host"]);
+    rig.run(&["job", "throttle", "1KiB", "--host", "storage"]).refused(2, &["1 MiB or more"]);
+    rig.run(&["job", "throttle", "none", "--host", "nobody"]).refused(3, &["nobody"]);
+}
+
+#[test]
 fn a_fence_succeeds_only_when_all_of_it_is_proven() {
     let rig = Rig::new();
     let ran = rig.run(&["host", "fence", "proven", "--reason", "it hangs"]);

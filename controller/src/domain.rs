@@ -1,6 +1,7 @@
 //! The records of the control plane, and who is asking. Plain data: the rules are in `rules`.
 
 mod host;
+mod jobs;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ use crate::initiators::Initiators;
 pub use host::{
     Health, HealthLevel, HealthReason, Host, HostModule, HostPool, HostReport, HostTransport, ModuleState,
 };
+pub use jobs::{HostJobs, Job, Jobs};
 pub use snapshot::{NewSnapshot, Snapshot};
 
 /// Who asks.
@@ -578,6 +580,8 @@ pub struct VolumeState {
     pub holds: u32,
     /// Why nothing is sent for it, if it is in review.
     pub review: Option<String>,
+    /// The long work at it, as its storage agent says now.
+    pub job: Option<Job>,
 }
 
 /// Who has registered with a volume and who has reserved it, as its storage agent said last.

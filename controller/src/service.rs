@@ -7,6 +7,7 @@ mod attach;
 pub(crate) mod counts;
 mod detach;
 mod fence;
+mod jobs;
 mod lists;
 mod live;
 mod mode;

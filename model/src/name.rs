@@ -42,6 +42,8 @@ pub fn volume_of_lv_tag(tag: &str) -> Option<VolumeId> {
     let id = tag.strip_prefix(LV_VOLUME_TAG)?;
     id.parse().ok().filter(|volume: &VolumeId| volume.to_string() == id)
 }
+/// How the tag of such an LV begins that says how far its zeroing has come; MiB from its beginning follow.
+pub const LV_ZEROED_MARK: &str = "mooring-zeroed-";
 
 /// The portal group of every target that we make.
 pub const TPG_DEFAULT: u16 = 1;

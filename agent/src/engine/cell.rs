@@ -13,10 +13,11 @@ use mooring_targets::fc::Place;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::jobs::{Job, Stopped};
 use super::pulse::Lives;
 use super::reservations::Held;
 use crate::turn::Turns;
-use crate::volumes::{VolumesView, Work};
+use crate::volumes::VolumesView;
 
 /// A kernel call takes micro- to milliseconds, and some an RCU grace period. After this long a drain is at work, and
 /// whoever walks into its folders waits with it.
@@ -129,10 +130,10 @@ pub(crate) struct State {
     pub(crate) felt: Option<Instant>,
     /// What was live at the last look.
     pub(super) lives: Option<Lives>,
-    /// Bytes that the zeroing or discarding at work has done.
-    pub(crate) wiped: Option<u64>,
-    /// How far such a work got that was stopped for something newer, and LVM's identity of its LV.
-    pub(crate) wiped_before: Option<(Work, String, u64)>,
+    /// The long work of the pass.
+    pub(crate) job: Option<Job>,
+    /// One that was stopped for something newer.
+    pub(crate) stopped: Option<Stopped>,
     pub(crate) volume_end: End<VolumeReport>,
     pub(crate) export_end: End<ExportReport>,
     /// Its persistent reservations.
@@ -161,7 +162,7 @@ impl State {
 
     /// Whether a look at the target now may not come back. A zeroing or a discard is no call on the target.
     pub(crate) fn is_blocked(&self) -> bool {
-        let step = self.at_work.as_ref().filter(|_| self.wiped.is_none()).map(|at_work| at_work.began);
+        let step = self.at_work.as_ref().filter(|_| self.job.is_none()).map(|at_work| at_work.began);
         let began = step.into_iter().chain(self.looks.first().copied()).min();
         began.is_some_and(|began| began.elapsed() >= BLOCKED_AFTER)
     }

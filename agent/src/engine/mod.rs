@@ -17,6 +17,7 @@ mod cell;
 pub(crate) mod counts;
 mod disks;
 pub(crate) mod fabrics;
+pub(crate) mod jobs;
 mod narrow;
 mod pass;
 mod pulse;
@@ -172,6 +173,8 @@ struct Shared {
     bulk: bulk::Bulk,
     late: Mutex<sweep::Late>,
     watch: Mutex<disks::Watch>,
+    /// How fast jobs may be.
+    pace: jobs::Pace,
     /// What was done since the start.
     done: counts::Done,
     /// The addresses of this host, as they were seen last.
@@ -212,6 +215,7 @@ impl Engine {
         let ports = Mutex::new(Ports::kept(store.fc_ports()?));
         let addresses = Mutex::new((machine.addresses)());
         let bulk = bulk::Bulk::new(&config);
+        let pace = jobs::Pace::new(config.job_limit);
         let shared = Shared {
             config,
             machine,
@@ -228,6 +232,7 @@ impl Engine {
             bulk,
             late: Mutex::default(),
             watch: Mutex::default(),
+            pace,
             done: counts::Done::default(),
             addresses,
             runtime: tokio::runtime::Handle::current(),

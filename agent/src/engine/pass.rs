@@ -624,7 +624,7 @@ impl Drop for Running<'_> {
         let mut state = self.cell.state();
         state.running = false;
         state.at_work = None;
-        state.wiped = None;
+        state.job = None;
     }
 }
 
@@ -663,32 +663,37 @@ impl mooring_targets::Observer for Watch<'_> {
 
 impl volumes::Observer for Watch<'_> {
     fn before(&mut self, _index: usize, step: &Step<VolumeOp>) -> ControlFlow<()> {
-        self.begin(step.op.to_string())
+        let begun = self.begin(step.op.to_string());
+        self.cell.state().begin_job(&step.op, self.engine.shared.machine.clock.now());
+        begun
     }
 
     fn after(&mut self, _index: usize, _step: &Step<VolumeOp>) {
         let mut state = self.cell.state();
         state.at_work = None;
-        state.wiped = None;
+        state.job = None;
     }
 
     fn resume(&mut self, work: Work, uuid: &str) -> u64 {
-        let before = self.cell.state().wiped_before.take();
-        // What was discarded is not zeroed: a deletion that was called off leaves nothing to go on from.
-        before.filter(|(of, lv, _)| *of == work && lv == uuid).map_or(0, |(_, _, bytes)| bytes)
+        self.cell.state().resume_job(work, uuid)
+    }
+
+    fn piece(&mut self, work: Work, most: u64) -> u64 {
+        match work {
+            Work::Zero => self.engine.shared.pace.piece(most),
+            Work::Discard => most,
+        }
     }
 
     /// Each call begins the step's time anew: what goes on is not stuck. Something newer is not kept waiting.
     fn done(&mut self, work: Work, uuid: &str, bytes: u64) -> ControlFlow<()> {
-        let mut state = self.cell.state();
-        state.wiped = Some(bytes);
-        if let Some(at_work) = &mut state.at_work {
-            at_work.began = Instant::now();
-        }
-        if state.dirty {
-            state.wiped_before = Some((work, uuid.to_owned(), bytes));
+        if self.cell.state().job_is_at(work, uuid, bytes) {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
+    }
+
+    fn wrote(&mut self, bytes: u64) {
+        self.engine.shared.pace.pay(bytes, || self.cell.state().job_waits());
     }
 }

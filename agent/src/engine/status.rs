@@ -97,7 +97,7 @@ impl State {
         {
             report = orphan.clone();
         }
-        report.zeroed = self.wiped.map(mooring_model::ByteSize);
+        report.zeroed = self.job.as_ref().map(|job| mooring_model::ByteSize(job.done));
         report
     }
 

@@ -1,18 +1,19 @@
 //! Does the steps of a plan, one by one, and stops at the first that fails.
 //!
 //! What must never happen here: a step that is tried twice, skipped, or done in another order; a device that is zeroed or
-//! discarded without being the size of its LV; what was discarded taken for zeroed.
+//! discarded without being the size of its LV; what was discarded taken for zeroed; a mark of a zeroing that has not come so
+//! far.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use mooring_host::{BlockDevices, Commands, Errno};
-use mooring_model::{ByteSize, LV_TAG, LV_UNZEROED_TAG, Plan, Step};
+use mooring_model::{ByteSize, Chain, LV_TAG, LV_UNZEROED_TAG, Plan, Step};
 
 use super::device_path;
 use super::error::Error;
-use super::lvm::Lvm;
-use super::plan::{LvId, VolumeOp};
+use super::lvm::{Lvm, mark};
+use super::plan::{LvId, MIB, VolumeOp, zeroed_before};
 
 /// Bytes zeroed by one call: some 50 ms on a disk that must write them all, so that progress is seen and a stop is quick.
 /// Whoever changes the grants of a volume that grows waits for one of them.
@@ -20,6 +21,12 @@ pub const ZERO_CHUNK: u64 = 16 << 20;
 
 /// Bytes discarded by one call: what a disk takes in well under a second, so that progress is seen and a stop is quick.
 pub const DISCARD_CHUNK: u64 = 256 << 20;
+
+/// A zeroing is marked on its LV each time it has done so much more, so that after a crash it goes on there: each mark is a
+/// change of the group's metadata. Of an LV with more than 64 times that there are 64.
+pub const MARK_BYTES: u64 = 1 << 30;
+
+const MARKS_MAX: u64 = 64;
 
 /// LVs that one command activates: under software emulation each takes 0.2 s with udev's part, and a command has two minutes.
 const ACTIVATED_MAX: usize = 256;
@@ -57,6 +64,14 @@ pub trait Observer {
         0
     }
 
+    /// How many bytes the next piece may have, if this is the most; whole MiB.
+    fn piece(&mut self, _work: Work, most: u64) -> u64 {
+        most
+    }
+
+    /// A piece of so many bytes was written.
+    fn wrote(&mut self, _bytes: u64) {}
+
     /// So many bytes of the LV of this identity are done; `Break` stops there, with [`Error::Stopped`].
     fn done(&mut self, _work: Work, _uuid: &str, _bytes: u64) -> ControlFlow<()> {
         ControlFlow::Continue(())
@@ -87,6 +102,8 @@ pub fn apply(
     observer: &mut dyn Observer,
 ) -> Result<(), Error> {
     let lvm = Lvm(commands);
+    // What the tags of the LV at work say now of its zeroing.
+    let mut marked = Vec::new();
     for (index, step) in plan.steps.iter().enumerate() {
         let stopped = || Error::Stopped { step: index + 1, of: plan.steps.len() };
         if observer.before(index, step).is_break() {
@@ -97,11 +114,22 @@ pub fn apply(
             VolumeOp::Create { lv, size } => lvm.create(lv, *size, &[LV_TAG, LV_UNZEROED_TAG]),
             VolumeOp::Activate { lv } => lvm.activate(lv),
             VolumeOp::MarkUnzeroed { lv } => lvm.add_tag(lv, LV_UNZEROED_TAG),
-            VolumeOp::Zero { lv, size } => wipe(&lvm, (lv, *size), blocks, Work::Zero, observer)
-                .and_then(|ended| ended.ok_or_else(stopped)),
-            VolumeOp::Discard { lv, size } => wipe(&lvm, (lv, *size), blocks, Work::Discard, observer)
-                .and_then(|ended| ended.ok_or_else(stopped)),
-            VolumeOp::MarkZeroed { lv } => lvm.delete_tag(lv, LV_UNZEROED_TAG),
+            VolumeOp::Unmark { lv, marks } => lvm.delete_tags(lv, &tags_of(marks)),
+            VolumeOp::Zero { lv, size, marks } => {
+                marked.clone_from(marks);
+                wipe(&lvm, (lv, *size), blocks, Work::Zero, (&mut marked, observer))
+                    .and_then(|ended| ended.ok_or_else(stopped))
+            }
+            VolumeOp::Discard { lv, size } => {
+                wipe(&lvm, (lv, *size), blocks, Work::Discard, (&mut Vec::new(), observer))
+                    .and_then(|ended| ended.ok_or_else(stopped))
+            }
+            VolumeOp::MarkZeroed { lv } => {
+                // The one that says the most goes last: between two of them, the zeroing is only repeated.
+                let mut tags = tags_of(&std::mem::take(&mut marked));
+                tags.push(LV_UNZEROED_TAG.to_owned());
+                lvm.delete_tags(lv, &tags)
+            }
             VolumeOp::Append { lv, growth, .. } => lvm.append(lv, growth),
             VolumeOp::RemoveGrowth { lv } | VolumeOp::Remove { lv } => lvm.remove(lv),
             VolumeOp::CreatePool { lv, size } => lvm.create_pool(lv, *size),
@@ -115,13 +143,17 @@ pub fn apply(
     Ok(())
 }
 
-/// Does it to all blocks; `None`: it was stopped.
+fn tags_of(marks: &[u64]) -> Vec<String> {
+    marks.iter().map(|mib| mark(*mib)).collect()
+}
+
+/// Does it to all blocks; `None`: it was stopped. `marked`: what the LV's tags say of it, before and afterwards.
 fn wipe(
     lvm: &Lvm<'_>,
     (lv, size): (&LvId, ByteSize),
     blocks: &dyn BlockDevices,
     work: Work,
-    observer: &mut dyn Observer,
+    (marked, observer): (&mut Vec<u64>, &mut dyn Observer),
 ) -> Result<Option<()>, Error> {
     let path = device_path(lv.group.as_str(), lv.name.as_str());
     let failed = |source| Error::device(work.word(), path.clone(), source);
@@ -133,17 +165,31 @@ fn wipe(
     let uuid = lvm.uuid(lv)?.unwrap_or_default();
     // An LV that was made anew under the name has another identity, and begins at its beginning.
     let before = observer.resume(work, &uuid);
-    let mut done = if uuid.is_empty() { 0 } else { before.min(size.0) };
+    let before = if uuid.is_empty() { 0 } else { before.min(size.0) };
+    let mut done = before.max(zeroed_before(marked, size).0);
+    let every = MARK_BYTES.max(size.0 / MARKS_MAX);
+    let mut next_mark = zeroed_before(marked, size).0.saturating_add(every);
     let mut discards = work == Work::Discard;
     while observer.done(work, &uuid, done).is_continue() {
         if done == size.0 {
             return Ok(Some(()));
         }
-        let length = (if discards { DISCARD_CHUNK } else { ZERO_CHUNK }).min(size.0 - done);
+        let most = if discards { DISCARD_CHUNK } else { ZERO_CHUNK };
+        let now = if discards { Work::Discard } else { Work::Zero };
+        let length = observer.piece(now, most).min(size.0 - done);
         let piece =
             if discards { blocks.discard(&path, done, length) } else { blocks.zero(&path, done, length) };
         match piece {
-            Ok(()) => done += length,
+            Ok(()) => {
+                done += length;
+                if !discards && done < size.0 {
+                    observer.wrote(length);
+                }
+                if work == Work::Zero && done >= next_mark && done < size.0 {
+                    note_zeroed(lvm, lv, done / MIB, marked);
+                    next_mark = done.saturating_add(every);
+                }
+            }
             Err(error) if discards && error.errno == Errno::EOPNOTSUPP => {
                 tracing::warn!(%lv, "its disk takes no discards: it is zeroed instead");
                 discards = false;
@@ -152,4 +198,16 @@ fn wipe(
         }
     }
     Ok(None)
+}
+
+/// Says on the LV how far its zeroing has come: what is zeroed was flushed. Without that it is only slower after a crash.
+fn note_zeroed(lvm: &Lvm<'_>, lv: &LvId, mib: u64, marked: &mut Vec<u64>) {
+    match lvm.mark_zeroed(lv, mib, marked) {
+        Ok(()) => *marked = vec![mib],
+        Err(error) => {
+            // Whether it is there now nobody knows: it is taken away with the others.
+            marked.push(mib);
+            tracing::warn!(%lv, error = %Chain(&error), "cannot mark how far it is zeroed");
+        }
+    }
 }

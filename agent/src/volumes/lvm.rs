@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use mooring_host::{Command, CommandError, CommandOutput, Commands};
-use mooring_model::{ByteSize, LV_TAG, LvName, VgName};
+use mooring_model::{ByteSize, LV_TAG, LV_ZEROED_MARK, LvName, VgName};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer};
 
@@ -346,8 +346,20 @@ impl Lvm<'_> {
         self.on(lv, "tag", &[&["lvchange"], options.as_slice()].concat())
     }
 
-    pub(super) fn delete_tag(&self, lv: &LvId, tag: &str) -> Result<(), Error> {
-        self.on(lv, "untag", &["lvchange", "--deltag", tag])
+    /// Takes tags away. A tag that is not there is no error.
+    pub(super) fn delete_tags(&self, lv: &LvId, tags: &[String]) -> Result<(), Error> {
+        let options = tags.iter().flat_map(|tag| ["--deltag", tag.as_str()]);
+        let args: Vec<_> = ["lvchange"].into_iter().chain(options).collect();
+        self.on(lv, "untag", &args)
+    }
+
+    /// Says how far the zeroing has come, in the place of what was said before. LVM may do the two one after the other: each
+    /// is true.
+    pub(super) fn mark_zeroed(&self, lv: &LvId, mib: u64, before: &[u64]) -> Result<(), Error> {
+        let (new, old) = (mark(mib), before.iter().map(|mib| mark(*mib)).collect::<Vec<_>>());
+        let options = old.iter().flat_map(|tag| ["--deltag", tag.as_str()]);
+        let args: Vec<_> = ["lvchange", "--addtag", &new].into_iter().chain(options).collect();
+        self.on(lv, "mark", &args)
     }
 
     /// Gives the extents of `growth` to `lv`: they are the same blocks afterwards, zeroed as they are. LVM has no command for
@@ -399,6 +411,11 @@ impl Lvm<'_> {
 fn report<'a>(verb: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
     let format = [verb, "--reportformat", "json", "--units", "b", "--nosuffix"];
     [&format, rest].concat()
+}
+
+/// The tag of an LV that is zeroed so far.
+pub(super) fn mark(mib: u64) -> String {
+    format!("{LV_ZEROED_MARK}{mib}")
 }
 
 fn command(args: &[&str]) -> Command {

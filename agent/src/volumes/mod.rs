@@ -4,9 +4,10 @@
 //! else is ever changed. A new LV carries the tag
 //! `mooring-unzeroed` from the command that makes it until its blocks are zeroed, and a doomed one carries it from the
 //! moment its wipe begins: only an LV with that tag is ever zeroed, and an LV with that tag is never usable. So a crash at
-//! any step needs no memory: look again, plan again. What a volume grows by is such an LV, too, until it is zeroed. What a
-//! deletion does to the blocks is the group's configuration; the next volume on them is zeroed all the same. Of thin volumes
-//! the pool sees to that: what was never written reads as zeros. On them the tag says only that they are not finished.
+//! any step needs no memory: look again, plan again. How far a long zeroing has come is marked on the LV as well. What a
+//! volume grows by is such an LV, too, until it is zeroed. What a deletion does to the blocks is the group's configuration;
+//! the next volume on them is zeroed all the same. Of thin volumes the pool sees to that: what was never written reads as
+//! zeros. On them the tag says only that they are not finished.
 //!
 //! What must never happen here: an LV removed that was not doomed; an LV zeroed or discarded that does not carry the tag; a
 //! usable LV that still shows somebody's old blocks, or is extended by such; a name on a command line that the model has
@@ -23,7 +24,7 @@ mod view;
 use std::path::{Path, PathBuf};
 
 pub use adopt::{AnyLv, all, tag};
-pub use apply::{DISCARD_CHUNK, Observer, Work, ZERO_CHUNK, activate, apply};
+pub use apply::{DISCARD_CHUNK, MARK_BYTES, Observer, Work, ZERO_CHUNK, activate, apply};
 pub use error::Error;
 pub use plan::{LvId, VolumeOp, Wanted, plan, report};
 pub use view::{SeenGroup, SeenLv, SeenPool, VolumesView, disks, view, view_one};

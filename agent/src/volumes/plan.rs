@@ -6,7 +6,7 @@
 //!
 //! What must never happen here: a removal of an LV that is not doomed; a zeroing or a discard of an LV that is not tagged for
 //! it; a discard of what is not doomed; a step on an LV without our tag or outside of the listed groups; extents appended
-//! that may hold somebody's old data.
+//! that may hold somebody's old data; a mark of how far an LV is zeroed left on it while it is written or discarded.
 
 use std::fmt;
 
@@ -18,6 +18,9 @@ use mooring_model::{
 use super::view::{SeenGroup, SeenLv, VolumesView};
 use super::{device_path, thin};
 use crate::config::Wipe;
+
+/// What marks count.
+pub(super) const MIB: u64 = 1 << 20;
 
 /// What is wanted of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,12 +90,21 @@ pub enum VolumeOp {
         /// The LV.
         lv: LvId,
     },
+    /// Take away what its tags say of an earlier zeroing: from here on it may hold anything.
+    Unmark {
+        /// The LV.
+        lv: LvId,
+        /// What they say, in MiB.
+        marks: Vec<u64>,
+    },
     /// Zero all of its blocks.
     Zero {
         /// The LV.
         lv: LvId,
         /// Its size.
         size: ByteSize,
+        /// How far this had come before, in MiB, as its tags say.
+        marks: Vec<u64>,
     },
     /// Tell its disk that nobody needs its blocks; zero them where it takes no discards.
     Discard {
@@ -169,6 +181,7 @@ impl VolumeOp {
             Self::Create { lv, .. }
             | Self::Activate { lv }
             | Self::MarkUnzeroed { lv }
+            | Self::Unmark { lv, .. }
             | Self::Zero { lv, .. }
             | Self::Discard { lv, .. }
             | Self::MarkZeroed { lv }
@@ -190,7 +203,11 @@ impl fmt::Display for VolumeOp {
             Self::Create { lv, size } => write!(f, "create {lv} with {size}"),
             Self::Activate { lv } => write!(f, "activate {lv}"),
             Self::MarkUnzeroed { lv } => write!(f, "tag {lv} {LV_UNZEROED_TAG}"),
-            Self::Zero { lv, size } => write!(f, "zero {size} of {lv}"),
+            Self::Unmark { lv, .. } => write!(f, "forget how far {lv} was zeroed"),
+            Self::Zero { lv, size, marks } => match zeroed_before(marks, *size) {
+                ByteSize(0) => write!(f, "zero {size} of {lv}"),
+                before => write!(f, "zero {size} of {lv}, of which {before} are"),
+            },
             Self::Discard { lv, size } => write!(f, "discard {size} of {lv}"),
             Self::MarkZeroed { lv } => write!(f, "untag {lv} {LV_UNZEROED_TAG}"),
             Self::Append { lv, growth, size } => write!(f, "append {size} of {growth} to {lv}"),
@@ -202,6 +219,13 @@ impl fmt::Display for VolumeOp {
             Self::Extend { lv, size } => write!(f, "extend {lv} to {size}"),
         }
     }
+}
+
+/// How much of an LV is zeroed already, as its marks say: each of them was true when it was written, and nobody has written to
+/// the LV since.
+pub(super) fn zeroed_before(marks: &[u64], size: ByteSize) -> ByteSize {
+    let bytes = marks.iter().filter_map(|mib| mib.checked_mul(MIB));
+    ByteSize(bytes.filter(|bytes| *bytes <= size.0).max().unwrap_or(0))
 }
 
 /// What has to be done so that `wanted` is what is seen.
@@ -310,7 +334,7 @@ fn plan_new(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &Seen
         return block_full(plan, spec, spec.size, group);
     };
     plan.step(VolumeOp::Create { lv: lv.clone(), size }, "it is not there");
-    plan_zero(plan, lv, size);
+    plan_zero(plan, lv, size, Vec::new());
 }
 
 /// What is missing, in bytes, of whatever is there for it.
@@ -338,7 +362,7 @@ fn plan_there(
         plan.step(VolumeOp::Activate { lv: lv.clone() }, "it has no device");
     }
     if there.is_unzeroed() {
-        return plan_zero(plan, lv, there.size);
+        return plan_zero(plan, lv, there.size, there.marks());
     }
     if !there.active {
         // It is served as it is before it grows.
@@ -364,7 +388,7 @@ fn plan_growth(plan: &mut Plan<VolumeOp>, growing: Growing<'_>, spec: &VolumeSpe
                 plan.step(VolumeOp::Activate { lv: growth.clone() }, "it is zeroed through its device");
             }
             if seen.is_unzeroed() {
-                plan_zero(plan, growth.clone(), missing);
+                plan_zero(plan, growth.clone(), missing, seen.marks());
             }
             let op = VolumeOp::Append { lv, growth, size: missing };
             return plan.step(op, "what it grows by is zeroed");
@@ -385,7 +409,7 @@ fn plan_growth(plan: &mut Plan<VolumeOp>, growing: Growing<'_>, spec: &VolumeSpe
         return block_full(plan, spec, missing, group);
     }
     plan.step(VolumeOp::Create { lv: growth.clone(), size: missing }, "what the volume grows by");
-    plan_zero(plan, growth.clone(), missing);
+    plan_zero(plan, growth.clone(), missing, Vec::new());
     plan.step(VolumeOp::Append { lv, growth, size: missing }, "what it grows by is zeroed");
 }
 
@@ -410,8 +434,8 @@ fn block_full(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, wanted: ByteSize, gr
     plan.block(BlockedKind::Full, format!("volume group {}", group.name), why);
 }
 
-fn plan_zero(plan: &mut Plan<VolumeOp>, lv: LvId, size: ByteSize) {
-    plan.step(VolumeOp::Zero { lv: lv.clone(), size }, "its blocks may hold somebody's old data");
+fn plan_zero(plan: &mut Plan<VolumeOp>, lv: LvId, size: ByteSize, marks: Vec<u64>) {
+    plan.step(VolumeOp::Zero { lv: lv.clone(), size, marks }, "its blocks may hold somebody's old data");
     plan.step(VolumeOp::MarkZeroed { lv }, "it is zeroed");
 }
 
@@ -475,13 +499,22 @@ fn plan_doomed(plan: &mut Plan<VolumeOp>, export_gone: bool, seen: &VolumesView,
 
 /// What is done to the blocks of a doomed volume.
 fn plan_wipe(plan: &mut Plan<VolumeOp>, lv: &LvId, there: &SeenLv, wipe: Wipe) {
-    let (size, of) = (there.size, lv.clone());
+    let (size, of, marks) = (there.size, lv.clone(), there.marks());
+    // What they say of a whole volume is of the time before it was written, and of a discarded one it is not true any more.
+    let stale = !marks.is_empty() && (!there.is_unzeroed() || wipe == Wipe::Discard);
     let (op, why) = match wipe {
         // Until it is removed it is whole, and not marked: whoever calls the deletion off has lost nothing.
         Wipe::None => return,
-        Wipe::Zero => (VolumeOp::Zero { lv: of, size }, "it is doomed: nobody shall find its data"),
+        Wipe::Zero => {
+            let marks = if stale { Vec::new() } else { marks.clone() };
+            (VolumeOp::Zero { lv: of, size, marks }, "it is doomed: nobody shall find its data")
+        }
         Wipe::Discard => (VolumeOp::Discard { lv: of, size }, "it is doomed: nobody needs its data"),
     };
+    if stale {
+        // By a command of its own, before the next one: an LV that is tagged as unzeroed is believed what its marks say.
+        plan.step(VolumeOp::Unmark { lv: lv.clone(), marks }, "its blocks are not what they were then");
+    }
     // Marked first: should the deletion be called off half-way, nobody must get a half-wiped volume for a whole one.
     if !there.is_unzeroed() {
         plan.step(VolumeOp::MarkUnzeroed { lv: lv.clone() }, "it is doomed, and is being wiped");

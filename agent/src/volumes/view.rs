@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use mooring_host::Commands;
 use mooring_model::{
-    ByteSize, Chain, LV_TAG, LV_UNZEROED_TAG, LvName, Source, VgName, VolumeId, VolumeKind, lv_volume_tag,
-    volume_of_lv_tag,
+    ByteSize, Chain, LV_TAG, LV_UNZEROED_TAG, LV_ZEROED_MARK, LvName, Source, VgName, VolumeId, VolumeKind,
+    lv_volume_tag, volume_of_lv_tag,
 };
 
 use super::error::Error;
@@ -172,6 +172,12 @@ impl SeenLv {
     /// Its blocks must not be shown to anybody.
     pub fn is_unzeroed(&self) -> bool {
         self.tags.contains(LV_UNZEROED_TAG)
+    }
+
+    /// How far a zeroing of it had come, in MiB, as its tags say. Of an LV that is not tagged as unzeroed it says nothing.
+    pub fn marks(&self) -> Vec<u64> {
+        let mib = |tag: &String| tag.strip_prefix(LV_ZEROED_MARK)?.parse().ok();
+        self.tags.iter().filter_map(mib).collect()
     }
 
     /// It may be exported.

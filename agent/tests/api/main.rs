@@ -17,6 +17,7 @@ mod fencing;
 mod fibre_channel;
 mod grow;
 mod input;
+mod jobs;
 mod machine_faults;
 mod metrics;
 mod portals;

@@ -773,6 +773,59 @@ pub mod report {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncMark {}
+/// Long work, as it stands. A volume has one job at a time.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Job {
+    #[prost(string, tag = "1")]
+    pub volume_id: ::prost::alloc::string::String,
+    #[prost(enumeration = "JobKind", tag = "2")]
+    pub kind: i32,
+    #[prost(uint64, tag = "3")]
+    pub done_bytes: u64,
+    #[prost(uint64, tag = "4")]
+    pub total_bytes: u64,
+    /// Bytes a second, lately. Not set: not known yet.
+    #[prost(uint64, optional, tag = "5")]
+    pub rate_bytes: ::core::option::Option<u64>,
+    /// When it began, or was taken up again by this agent, microseconds since 1970.
+    #[prost(int64, tag = "6")]
+    pub since_us: i64,
+    /// Of `done_bytes`, what an agent before this one had done.
+    #[prost(uint64, tag = "7")]
+    pub resumed_bytes: u64,
+    /// The limit slows it. Discards write nothing, and are not slowed.
+    #[prost(bool, tag = "8")]
+    pub limited: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListJobsRequest {
+    /// Empty: of all volumes.
+    #[prost(string, tag = "1")]
+    pub volume_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListJobsResponse {
+    /// By volume.
+    #[prost(message, repeated, tag = "1")]
+    pub jobs: ::prost::alloc::vec::Vec<Job>,
+    /// Bytes a second that all jobs together may write. 0: as fast as the disks are.
+    #[prost(uint64, tag = "2")]
+    pub limit_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetJobLimitRequest {
+    #[prost(message, optional, tag = "1")]
+    pub sender: ::core::option::Option<Sender>,
+    /// 1 MiB at least; 0: as fast as the disks are.
+    #[prost(uint64, tag = "2")]
+    pub limit_bytes: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetJobLimitResponse {
+    /// As it was before.
+    #[prost(uint64, tag = "1")]
+    pub was_bytes: u64,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Provisioning {
@@ -1043,6 +1096,46 @@ impl ModuleState {
             "MODULE_STATE_LOADABLE" => Some(Self::Loadable),
             "MODULE_STATE_ABSENT" => Some(Self::Absent),
             "MODULE_STATE_UNLISTED" => Some(Self::Unlisted),
+            _ => None,
+        }
+    }
+}
+/// What a job does to the blocks of its volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum JobKind {
+    Unspecified = 0,
+    /// Zeroes a new volume, before anybody reaches it.
+    Zero = 1,
+    /// Zeroes what a volume grows by.
+    Grow = 2,
+    /// Zeroes a volume that is deleted.
+    Wipe = 3,
+    /// Tells the disk that nobody needs the blocks of a volume that is deleted.
+    Discard = 4,
+}
+impl JobKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "JOB_KIND_UNSPECIFIED",
+            Self::Zero => "JOB_KIND_ZERO",
+            Self::Grow => "JOB_KIND_GROW",
+            Self::Wipe => "JOB_KIND_WIPE",
+            Self::Discard => "JOB_KIND_DISCARD",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "JOB_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "JOB_KIND_ZERO" => Some(Self::Zero),
+            "JOB_KIND_GROW" => Some(Self::Grow),
+            "JOB_KIND_WIPE" => Some(Self::Wipe),
+            "JOB_KIND_DISCARD" => Some(Self::Discard),
             _ => None,
         }
     }
@@ -1337,6 +1430,55 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("mooring.v1.Agent", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// The long work that goes on now.
+        pub async fn list_jobs(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListJobsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListJobsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooring.v1.Agent/ListJobs",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("mooring.v1.Agent", "ListJobs"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Says how many bytes a second all jobs together may write, from now on until the agent is started again.
+        pub async fn set_job_limit(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetJobLimitRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetJobLimitResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooring.v1.Agent/SetJobLimit",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooring.v1.Agent", "SetJobLimit"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1413,6 +1555,22 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::WatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
+        /// The long work that goes on now.
+        async fn list_jobs(
+            &self,
+            request: tonic::Request<super::ListJobsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListJobsResponse>,
+            tonic::Status,
+        >;
+        /// Says how many bytes a second all jobs together may write, from now on until the agent is started again.
+        async fn set_job_limit(
+            &self,
+            request: tonic::Request<super::SetJobLimitRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetJobLimitResponse>,
+            tonic::Status,
+        >;
     }
     #[derive(Debug)]
     pub struct AgentServer<T> {
@@ -1878,6 +2036,92 @@ pub mod agent_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooring.v1.Agent/ListJobs" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListJobsSvc<T: Agent>(pub Arc<T>);
+                    impl<T: Agent> tonic::server::UnaryService<super::ListJobsRequest>
+                    for ListJobsSvc<T> {
+                        type Response = super::ListJobsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListJobsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::list_jobs(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListJobsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooring.v1.Agent/SetJobLimit" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetJobLimitSvc<T: Agent>(pub Arc<T>);
+                    impl<T: Agent> tonic::server::UnaryService<super::SetJobLimitRequest>
+                    for SetJobLimitSvc<T> {
+                        type Response = super::SetJobLimitResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetJobLimitRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::set_job_limit(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetJobLimitSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

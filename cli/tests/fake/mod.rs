@@ -36,6 +36,9 @@ pub(crate) struct Knobs {
     pub(crate) silent: bool,
     /// What is reserved of every export.
     pub(crate) reservations: Option<v1::Reservations>,
+    /// What goes on, and what limits it.
+    pub(crate) jobs: Vec<v1::Job>,
+    pub(crate) job_limit: u64,
 }
 
 #[derive(Default, Clone)]
@@ -377,6 +380,26 @@ impl Fake {
 
 #[tonic::async_trait]
 impl Agent for Fake {
+    async fn list_jobs(
+        &self,
+        request: Request<v1::ListJobsRequest>,
+    ) -> Result<Response<v1::ListJobsResponse>, Status> {
+        let (asked, state) = (request.into_inner().volume_id, self.state());
+        let meant = |job: &&v1::Job| asked.is_empty() || job.volume_id == asked;
+        let jobs = state.knobs.jobs.iter().filter(meant).cloned().collect();
+        Ok(Response::new(v1::ListJobsResponse { jobs, limit_bytes: state.knobs.job_limit }))
+    }
+
+    async fn set_job_limit(
+        &self,
+        request: Request<v1::SetJobLimitRequest>,
+    ) -> Result<Response<v1::SetJobLimitResponse>, Status> {
+        let (set, mut state) = (request.into_inner(), self.state());
+        state.enter(set.sender.as_ref(), 0)?;
+        let was_bytes = std::mem::replace(&mut state.knobs.job_limit, set.limit_bytes);
+        Ok(Response::new(v1::SetJobLimitResponse { was_bytes }))
+    }
+
     async fn hello(&self, _: Request<v1::HelloRequest>) -> Result<Response<v1::HelloResponse>, Status> {
         self.maybe_silent().await;
         let state = self.state();

@@ -25,6 +25,22 @@ fn fault(code: u16, name: &str, message: impl Into<String>) -> Answer {
     (code, json!({ name: { "code": code, "message": message.into() } }))
 }
 
+/// Half of a volume is zeroed, and one storage node is down.
+fn jobs() -> Value {
+    json!({
+        "jobs": [{
+            "volume_id": "b0c1d2e3-0001-4002-8003-0000000000aa", "volume_name": "data", "storage_host": "storage",
+            "kind": "zero", "done_bytes": 1_u64 << 30, "total_bytes": 2_u64 << 30, "percent": 50.0,
+            "bytes_per_second": 100 << 20, "seconds_left": 11, "resumed_bytes": 0, "limited": true,
+            "since": "2026-11-21T10:00:00Z",
+        }],
+        "hosts": [
+            { "name": "storage", "bytes_per_second": 100 << 20, "problem": null },
+            { "name": "storage2", "bytes_per_second": null, "problem": "agent storage2 is down" },
+        ],
+    })
+}
+
 fn not_found(kind: &str, what: &str) -> Answer {
     fault(404, "itemNotFound", format!("{kind} {what} could not be found."))
 }
@@ -103,6 +119,11 @@ fn quick(
     body: &Value,
 ) -> Answer {
     match (method, path) {
+        ("GET", ["mooring", "v1", "jobs"]) => (200, jobs()),
+        ("PUT", ["mooring", "v1", "hosts", "storage", "job-limit"]) => (
+            200,
+            json!({ "host": { "name": "storage", "bytes_per_second": body["bytes_per_second"], "problem": null } }),
+        ),
         ("GET", ["mooring", "v1", "hosts"]) => (200, hosts(state.knobs.orphan.as_deref())),
         ("GET", ["mooring", "v1", "hosts", "storage"]) => (200, json!({ "host": hosts(None)["hosts"][0] })),
         ("POST", ["mooring", "v1", "hosts", "storage", word]) => {
@@ -117,7 +138,8 @@ fn quick(
             let (_, of) = fenced("proven", "fence", &json!({}));
             (200, json!({ "fences": [of["fence"]] }))
         }
-        ("GET", ["mooring", "v1", "hosts", name]) => not_found("Host", name),
+        ("GET", ["mooring", "v1", "hosts", name])
+        | ("PUT", ["mooring", "v1", "hosts", name, "job-limit"]) => not_found("Host", name),
         ("GET", ["v3", "scheduler-stats", "get_pools"]) if query.get("detail").is_some() => {
             let capabilities = json!({ "backend_state": "up", "total_capacity_gb": 8.0, "free_capacity_gb": 6.0,
                                        "allocated_capacity_gb": 2.0, "total_volumes": 2 });

@@ -165,6 +165,25 @@ impl Agent {
         within(&self.entry.name, limit, agent_client(self.any_channel().await?).get_volume(get)).await
     }
 
+    /// Asks for the long work at one volume, or at all without an id.
+    pub(crate) async fn list_jobs(
+        &self,
+        volume_id: String,
+        limit: Duration,
+    ) -> Result<v1::ListJobsResponse, CallError> {
+        let asked = v1::ListJobsRequest { volume_id };
+        within(&self.entry.name, limit, agent_client(self.any_channel().await?).list_jobs(asked)).await
+    }
+
+    /// Limits its jobs. That is no wish: it may be said through any controller.
+    pub(crate) async fn set_job_limit(
+        &self,
+        set: v1::SetJobLimitRequest,
+        limit: Duration,
+    ) -> Result<v1::SetJobLimitResponse, CallError> {
+        within(&self.entry.name, limit, agent_client(self.any_channel().await?).set_job_limit(set)).await
+    }
+
     /// Asks for one connection as it is now.
     pub(crate) async fn get_connection(
         &self,

@@ -73,7 +73,7 @@ fn said(agent: &Agent, problems: &[Problem]) -> String {
 }
 
 impl Inner {
-    pub(super) fn sender(&self) -> v1::Sender {
+    pub(crate) fn sender(&self) -> v1::Sender {
         v1::Sender { cluster_id: self.store.cluster().to_string() }
     }
 

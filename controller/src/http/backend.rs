@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 
-use mooring_model::{AttachmentId, Mode, VolumeId};
+use mooring_model::{AttachmentId, ByteSize, Mode, VolumeId};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::domain::{
     AttachAction, Attachment, AttachmentLive, AttachmentReceipt, Caller, DetachRecord, Host, HostChange,
-    HostFence, HostUsage, Message, MetadataChange, NewAttachment, NewSnapshot, NewVolume, Placement,
-    PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeName,
+    HostFence, HostJobs, HostUsage, Jobs, Message, MetadataChange, NewAttachment, NewSnapshot, NewVolume,
+    Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeName,
     VolumeReservations, VolumeState, VolumeType, VolumesSummary, Zone,
 };
 use crate::list::{ListQuery, Page};
@@ -184,6 +184,10 @@ backend! {
     fn fence(&self, caller: &Caller, name: &str) -> HostFence;
     /// Fences.
     fn fences(&self, caller: &Caller, lifted: bool) -> Vec<HostFence>;
+    /// The long work of the storage agents.
+    fn jobs(&self, caller: &Caller) -> Jobs;
+    /// Limits what all jobs of one may write in a second.
+    fn limit_jobs(&self, caller: &Caller, host: &str, limit: Option<ByteSize>) -> HostJobs;
     /// How a volume came to its place.
     fn placement(&self, caller: &Caller, id: VolumeId) -> Placement;
     /// Messages.

@@ -16,6 +16,7 @@ mod default_types;
 mod fault;
 mod fences;
 mod hosts;
+mod jobs;
 mod later;
 mod limits;
 mod messages;
@@ -155,7 +156,11 @@ fn block_storage_routes<B: Backend>() -> Routes<B> {
 
 /// Mooring's own API.
 fn own_routes<B: Backend>() -> Routes<B> {
-    Routes::new().merge(mooring::routes()).merge(hosts::routes()).merge(fences::routes())
+    Routes::new()
+        .merge(mooring::routes())
+        .merge(hosts::routes())
+        .merge(fences::routes())
+        .merge(jobs::routes())
 }
 
 struct Front<B> {

@@ -168,7 +168,7 @@ async fn show_volume<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At
 }
 
 fn volume(state: &VolumeState) -> Value {
-    let VolumeState { volume, reserved, holds, review } = state;
+    let VolumeState { volume, reserved, holds, review, job } = state;
     json!({
         "id": volume.id.to_string(),
         "name": volume.name,
@@ -179,6 +179,7 @@ fn volume(state: &VolumeState) -> Value {
         "in_review": review.is_some(),
         "reserved": reserved,
         "announced_detaches": holds,
+        "job": job.as_ref().map(super::jobs::view),
     })
 }
 

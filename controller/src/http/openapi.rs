@@ -309,7 +309,7 @@ static BLOCK_STORAGE: [Operation; 97] = [
 ];
 
 /// Mooring's own API.
-static OWN: [Operation; 22] = [
+static OWN: [Operation; 24] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
     op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
@@ -347,6 +347,16 @@ static OWN: [Operation; 22] = [
         .admin()
         .queries(&[("all", BOOLEAN)])
         .gives("Fences"),
+    op("GET", "/jobs", "listJobs", "Long work of the storage nodes, live").admin().gives("Jobs"),
+    op(
+        "PUT",
+        "/hosts/{name}/job-limit",
+        "limitJobs",
+        "What all jobs of a storage node may write in a second",
+    )
+    .admin()
+    .takes("JobLimit")
+    .gives("ShownJobLimit"),
     op("GET", "/attachments", "listLive", "Attachments, live")
         .queries(&[("volume", TEXT)])
         .gives("LiveAttachments"),

@@ -220,4 +220,5 @@ pub(super) const POLICIES: &[Policy] = &[
     admin("mooring:fence"),
     reader("mooring:receipts"),
     admin("mooring:sessions"),
+    admin("mooring:jobs"),
 ];

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::view::{self, Secrets};
 use super::{Refusal, Service, Wait, attach, sessions};
 use crate::agents::{Agent, AgentState, wire};
-use crate::domain::{AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Host, VolumeState};
+use crate::domain::{AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Host, Job, VolumeState};
 use crate::flow::Inner;
 use crate::flow::place::zone_of;
 use crate::flow::seen::seen_mode;
@@ -282,9 +282,21 @@ impl Service {
             let row = super::volumes::find(&inner, db, &caller, id)?;
             let holds = if row.is_held(db.now) { row.holds } else { 0 };
             let (reserved, review) = (row.reserved, row.review.as_ref().map(|review| review.why.clone()));
-            Ok(VolumeState { volume: view::volume(&inner, db, row)?, reserved, holds, review })
+            // Nothing goes on at one that is as it should be.
+            let works = row.operation.is_some().then_some(row.agent);
+            let target = super::volumes::target(&row);
+            let hosts = inner.policies().allows("volume_extension:volume_host_attribute", &caller, &target);
+            let volume = view::volume(&inner, db, row)?;
+            Ok((VolumeState { volume, reserved, holds, review, job: None }, works, hosts))
         };
-        self.inner.store.read("read a volume", read).await
+        let (mut state, works, hosts) = self.inner.store.read("read a volume", read).await?;
+        if let Some(agent) = works
+            && let Some((seen, host)) = self.job_of(agent, id).await
+        {
+            let volume_name = state.volume.name.clone();
+            state.job = Some(Job { seen, volume_name, host: hosts.then_some(host) });
+        }
+        Ok(state)
     }
 
     /// What other controllers follow is not in this one's memory.

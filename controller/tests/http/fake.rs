@@ -9,10 +9,10 @@ use std::time::{Duration, SystemTime};
 
 use mooring_controller::domain::{
     AttachAction, AttachStatus, Attached, Attachment, AttachmentLive, AttachmentReceipt, AttachmentStatus,
-    Caller, DetachRecord, FencePart, Hints, Host, HostChange, HostFence, HostPool, HostUsage, Message,
-    MetadataChange, NewAttachment, NewConnector, NewSnapshot, NewVolume, NexusLive, Placement, PoolFilter,
-    PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeName, VolumeReservations,
-    VolumeState, VolumeStatus, VolumeType, VolumesSummary, Zone,
+    Caller, DetachRecord, FencePart, Hints, Host, HostChange, HostFence, HostJobs, HostPool, HostUsage, Job,
+    Jobs, Message, MetadataChange, NewAttachment, NewConnector, NewSnapshot, NewVolume, NexusLive, Placement,
+    PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeName,
+    VolumeReservations, VolumeState, VolumeStatus, VolumeType, VolumesSummary, Zone,
 };
 use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
@@ -20,8 +20,8 @@ use mooring_controller::quota::{Entry, Key, Limit, Limits};
 use mooring_controller::rules::retype::MigrationPolicy;
 use mooring_controller::service::{Refusal, Wait, Way};
 use mooring_model::{
-    AgentId, AttachmentId, Counters, Generation, Iqn, Mode, Proof, Receipt, Revoked, SessionReport, Source,
-    VolumeId,
+    AgentId, AttachmentId, ByteSize, Counters, Generation, Iqn, Mode, Proof, Receipt, Revoked, SessionReport,
+    Source, VolumeId,
 };
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -585,7 +585,29 @@ impl Backend for Fake {
         let state = self.ask(caller)?;
         let index = state.volume_index(caller, id)?;
         let volume = state.with_attachments(&state.volumes[index]);
-        Ok(VolumeState { volume, reserved: 1, holds: 0, review: None })
+        let job = Some(state.job(index));
+        Ok(VolumeState { volume, reserved: 1, holds: 0, review: None, job })
+    }
+
+    async fn jobs(&self, caller: &Caller) -> Result<Jobs, Refusal> {
+        let state = self.ask(caller)?;
+        let jobs = (0..state.volumes.len()).map(|index| state.job(index)).collect();
+        let silent = HostJobs { host: "storage2".to_owned(), limit: None, problem: Some("down".to_owned()) };
+        Ok(Jobs { jobs, hosts: vec![state.job_host(), silent] })
+    }
+
+    async fn limit_jobs(
+        &self,
+        caller: &Caller,
+        host: &str,
+        limit: Option<ByteSize>,
+    ) -> Result<HostJobs, Refusal> {
+        let mut state = self.ask(caller)?;
+        if host != "storage1" {
+            return Err(Refusal::NotFound { kind: "Host", what: host.to_owned() });
+        }
+        state.job_limit = limit;
+        Ok(state.job_host())
     }
 
     async fn live(

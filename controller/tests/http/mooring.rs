@@ -266,6 +266,55 @@ async fn who_has_reserved_a_volume() {
 }
 
 #[tokio::test]
+async fn jobs_are_listed_and_limited() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let answer = api.call("GET", "/mooring/v1/jobs").send().await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let job = &answer.body["jobs"][0];
+    assert_eq!((&job["volume_id"], &job["volume_name"]), (&json!(volume), &json!("v")));
+    assert_eq!(
+        (&job["kind"], &job["percent"], &job["seconds_left"]),
+        (&json!("zero"), &json!(33.33), &json!(21))
+    );
+    assert_eq!((&job["done_bytes"], &job["total_bytes"]), (&json!(1_u64 << 30), &json!(3_u64 << 30)));
+    assert_eq!((&job["bytes_per_second"], &job["limited"]), (&json!(100 << 20), &json!(false)));
+    let hosts = json!([
+        { "name": "storage1", "bytes_per_second": null, "problem": null },
+        { "name": "storage2", "bytes_per_second": null, "problem": "down" },
+    ]);
+    assert_eq!(answer.body["hosts"], hosts);
+    let shown = api.call("GET", &format!("/mooring/v1/volumes/{volume}")).send().await;
+    assert_eq!(shown.body["volume"]["job"], *job);
+
+    let path = "/mooring/v1/hosts/storage1/job-limit";
+    for (bytes, limited) in [(json!(50 << 20), true), (json!(null), false)] {
+        let set = api.call("PUT", path).json(&json!({ "bytes_per_second": bytes })).send().await;
+        assert_eq!(
+            (set.status.as_u16(), &set.body["host"]["bytes_per_second"]),
+            (200, &bytes),
+            "{}",
+            set.body
+        );
+        let answer = api.call("GET", "/mooring/v1/jobs").send().await;
+        assert_eq!(answer.body["jobs"][0]["limited"], limited);
+    }
+    for wrong in [
+        json!({}),
+        json!({ "bytes_per_second": 0 }),
+        json!({ "bytes_per_second": "fast" }),
+        json!({ "bytes_per_second": -1 }),
+        json!({ "bytes_per_second": 1.5 }),
+        json!({ "bytes_per_second": null, "x": 1 }),
+    ] {
+        let refused = api.call("PUT", path).json(&wrong).send().await;
+        assert_eq!(refused.status, 400, "{wrong}: {}", refused.body);
+    }
+    let missing = api.call("PUT", "/mooring/v1/hosts/x/job-limit").json(&json!({ "bytes_per_second": null }));
+    assert_eq!(missing.send().await.status, 404);
+}
+
+#[tokio::test]
 async fn operators_words() {
     let api = Api::new();
     let volume = api.volume("v").await;
@@ -349,7 +398,9 @@ async fn a_volume_says_what_is_wrong_with_it() {
     let api = Api::new();
     let volume = api.volume("v").await;
     api.fake.state().volumes[0].fault = Some("volume group vg0: a disk is missing".to_owned());
-    let answer = api.call("GET", &format!("/mooring/v1/volumes/{volume}")).send().await;
+    let mut answer = api.call("GET", &format!("/mooring/v1/volumes/{volume}")).send().await;
+    let job = answer.body["volume"].as_object_mut().unwrap().remove("job").unwrap();
+    assert_eq!(job["volume_id"], json!(volume));
     assert_eq!(
         answer.body,
         json!({ "volume": {

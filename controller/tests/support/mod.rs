@@ -61,6 +61,11 @@ pub(crate) struct Knobs {
     pub(crate) holders: Vec<String>,
     /// Connections end up here instead of ready.
     pub(crate) broken: Option<(v1::ConnectionPhase, v1::Problem)>,
+    /// What goes on, and what limits it.
+    pub(crate) jobs: Vec<v1::Job>,
+    pub(crate) job_limit: u64,
+    /// It knows nothing of jobs: an older one.
+    pub(crate) jobless: bool,
 }
 
 pub(crate) struct State {
@@ -499,6 +504,34 @@ impl Fake {
 
 #[tonic::async_trait]
 impl Agent for Fake {
+    async fn list_jobs(
+        &self,
+        request: Request<v1::ListJobsRequest>,
+    ) -> Result<Response<v1::ListJobsResponse>, Status> {
+        self.enter()?;
+        let (asked, state) = (request.into_inner().volume_id, self.state());
+        if state.knobs.jobless {
+            return Err(Status::unimplemented("it does not know this call"));
+        }
+        let meant = |job: &&v1::Job| asked.is_empty() || job.volume_id == asked;
+        let jobs = state.knobs.jobs.iter().filter(meant).cloned().collect();
+        Ok(Response::new(v1::ListJobsResponse { jobs, limit_bytes: state.knobs.job_limit }))
+    }
+
+    async fn set_job_limit(
+        &self,
+        request: Request<v1::SetJobLimitRequest>,
+    ) -> Result<Response<v1::SetJobLimitResponse>, Status> {
+        self.enter()?;
+        let (set, mut state) = (request.into_inner(), self.state());
+        assert!(state.cluster.is_empty() || set.sender.unwrap().cluster_id == state.cluster);
+        if set.limit_bytes == 1 {
+            return Err(cured(Code::InvalidArgument, "limit_bytes: too little", "fix_spec"));
+        }
+        let was_bytes = std::mem::replace(&mut state.knobs.job_limit, set.limit_bytes);
+        Ok(Response::new(v1::SetJobLimitResponse { was_bytes }))
+    }
+
     async fn hello(&self, _: Request<v1::HelloRequest>) -> Result<Response<v1::HelloResponse>, Status> {
         self.enter()?;
         let state = self.state();

@@ -1,7 +1,9 @@
 //! What the fake knows, and how it changes.
 
 use mooring_controller::initiators::Initiators;
-use mooring_model::{Initiator, Registration, ReservationHolder, ReservationType, Reservations};
+use mooring_model::{
+    Initiator, JobKind, JobReport, Registration, ReservationHolder, ReservationType, Reservations,
+};
 
 use super::*;
 
@@ -34,6 +36,8 @@ pub(crate) struct State {
     pub(crate) hints: Hints,
     /// Which pools were asked for last.
     pub(crate) pool_filter: PoolFilter,
+    /// What limits jobs.
+    pub(crate) job_limit: Option<ByteSize>,
     /// What was said last of a service or host.
     pub(crate) said: Option<(String, HostChange)>,
     /// What a fence finds, and the last one.
@@ -97,6 +101,26 @@ fn session_of(initiator: Iqn) -> SessionReport {
 }
 
 impl State {
+    /// Half of a volume is zeroed.
+    pub(super) fn job(&self, index: usize) -> Job {
+        let volume = &self.volumes[index];
+        let seen = JobReport {
+            volume: volume.id,
+            kind: JobKind::Zero,
+            done: ByteSize(1 << 30),
+            total: ByteSize(3 << 30),
+            rate: Some(ByteSize(100 << 20)),
+            since: NOW,
+            resumed: ByteSize(1 << 20),
+            limited: self.job_limit.is_some(),
+        };
+        Job { seen, volume_name: volume.name.clone(), host: Some("storage1".to_owned()) }
+    }
+
+    pub(super) fn job_host(&self) -> HostJobs {
+        HostJobs { host: "storage1".to_owned(), limit: self.job_limit, problem: None }
+    }
+
     /// Two who have registered, the first of which holds the reservation; only its host is known.
     pub(super) fn reservations(&self, index: usize) -> VolumeReservations {
         let initiator = |name: &str| name.parse::<Initiator>().unwrap();

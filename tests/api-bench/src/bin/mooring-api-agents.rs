@@ -86,6 +86,20 @@ impl Agent for Light {
         Self::refuse()
     }
 
+    async fn list_jobs(
+        &self,
+        _: Request<v1::ListJobsRequest>,
+    ) -> Result<Response<v1::ListJobsResponse>, Status> {
+        Ok(Response::new(v1::ListJobsResponse::default()))
+    }
+
+    async fn set_job_limit(
+        &self,
+        _: Request<v1::SetJobLimitRequest>,
+    ) -> Result<Response<v1::SetJobLimitResponse>, Status> {
+        Self::refuse()
+    }
+
     async fn put_volume(
         &self,
         _: Request<v1::PutVolumeRequest>,

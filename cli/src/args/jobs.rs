@@ -1,0 +1,95 @@
+//! The words of `mooring job`.
+//!
+//! What must never happen here: a limit that lets a job stand still.
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Subcommand};
+use mooring_model::ByteSize;
+
+use crate::select::VolumeRef;
+
+/// Long work of storage nodes.
+#[derive(Debug, Subcommand)]
+pub enum JobCommand {
+    /// List what goes on at the storage nodes: how far it is, how fast, and what limits it
+    #[command(after_help = "\
+A job is long work at the blocks of one volume: `zero` before a new volume is handed out, `grow`
+before a larger one is, `wipe` and `discard` before a deleted one is gone. It is done because of
+what is wanted of its volume, and ends when that ends: to cancel a zeroing, delete its volume. After
+a crash, or a restart of the agent, it goes on near where it was: RESUMED says how much that saved.
+
+Examples:
+  mooring job list
+  mooring --agent unix:/run/mooring/agent.sock job list
+  mooring job list --json | jq '.jobs[] | {volume_name, percent, seconds_left}'")]
+    List,
+    /// Show the job of one volume
+    #[command(after_help = "\
+Exit code 3: nothing goes on at this volume.
+
+Examples:
+  mooring job show data")]
+    Show(JobShowArgs),
+    /// Limit how many bytes a second all jobs of a storage node write together
+    #[command(after_help = "\
+Holds at once, for the jobs that are at work as well, and until that agent is started again: what
+stays is job_limit in its configuration. Discards write nothing, and are not limited. With --agent,
+leave --host away.
+
+Examples:
+  mooring job throttle 100MiB --host storage1
+  mooring job throttle none --host storage1
+  mooring --agent unix:/run/mooring/agent.sock job throttle 50MiB")]
+    Throttle(JobThrottleArgs),
+}
+
+/// `job show`.
+#[derive(Debug, Args)]
+pub struct JobShowArgs {
+    /// Its volume: an id or a name
+    #[arg(value_name = "VOLUME")]
+    pub volume: VolumeRef,
+}
+
+/// `job throttle`.
+#[derive(Debug, Args)]
+pub struct JobThrottleArgs {
+    /// Bytes a second, 1MiB at least, or `none`
+    #[arg(value_name = "SIZE", value_parser = limit)]
+    pub limit: JobLimit,
+    /// The storage node
+    #[arg(long, value_name = "HOST", value_parser = NonEmptyStringValueParser::new())]
+    pub host: Option<String>,
+}
+
+/// Bytes a second; `None`: as fast as the disks are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobLimit(pub Option<ByteSize>);
+
+/// The smallest: agents take no less.
+const LIMIT_MIN: ByteSize = ByteSize(1 << 20);
+
+fn limit(text: &str) -> Result<JobLimit, String> {
+    if text == "none" {
+        return Ok(JobLimit(None));
+    }
+    let size: ByteSize = text.parse().map_err(|error| format!("{error}, or none"))?;
+    if size < LIMIT_MIN {
+        return Err(format!("{size} a second is too little: want {LIMIT_MIN} or more, or none"));
+    }
+    Ok(JobLimit(Some(size)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_sizes_or_none() {
+        assert_eq!(limit("none"), Ok(JobLimit(None)));
+        assert_eq!(limit("100MiB"), Ok(JobLimit(Some(ByteSize(100 << 20)))));
+        for wrong in ["0", "1023KiB", "fast", ""] {
+            assert!(limit(wrong).is_err_and(|why| why.contains("none")), "{wrong:?}");
+        }
+    }
+}
