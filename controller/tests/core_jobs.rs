@@ -31,7 +31,7 @@ async fn jobs_are_told_with_their_volumes_and_their_storage_nodes() {
     assert_eq!(rig.service.jobs(&admin()).await.unwrap().jobs, []);
     let unknown = VolumeId::from_u128(9);
     let newer = v1::Job { kind: 99, ..job(&VolumeId::from_u128(8).to_string()) };
-    rig.storage.state().knobs.jobs = vec![job(&volume.to_string()), job(&unknown.to_string()), newer];
+    rig.storage.state().knobs.jobs.now = vec![job(&volume.to_string()), job(&unknown.to_string()), newer];
     let seen = rig.service.jobs(&admin()).await.unwrap();
     let mut told: Vec<_> = seen.jobs.iter().map(|job| (job.seen.volume, job.volume_name.is_some())).collect();
     told.sort();
@@ -56,12 +56,12 @@ async fn a_volume_says_its_own_job_while_it_is_made() {
     let rig = Rig::new(0).await;
     rig.storage.state().knobs.pending = true;
     let volume = rig.service.create_volume(&admin(), new_volume()).await.unwrap().id;
-    rig.storage.state().knobs.jobs = vec![job(&volume.to_string())];
+    rig.storage.state().knobs.jobs.now = vec![job(&volume.to_string())];
     let state = rig.service.volume_state(&admin(), volume).await.unwrap();
     let seen = state.job.unwrap();
     assert_eq!((seen.seen.volume, seen.host.as_deref()), (volume, Some("storage")));
     // Another's is not its own, and one that is ready is not asked about.
-    rig.storage.state().knobs.jobs = vec![job(&VolumeId::from_u128(9).to_string())];
+    rig.storage.state().knobs.jobs.now = vec![job(&VolumeId::from_u128(9).to_string())];
     assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().job, None);
 }
 
@@ -70,17 +70,17 @@ async fn a_limit_is_set_at_its_agent_and_what_nobody_answers_is_unknown() {
     let rig = Rig::new(0).await;
     let set = rig.service.limit_jobs(&admin(), "storage", Some(ByteSize(50 * MIB))).await.unwrap();
     assert_eq!((set.host.as_str(), set.limit), ("storage", Some(ByteSize(50 * MIB))));
-    assert_eq!(rig.storage.state().knobs.job_limit, 50 * MIB);
+    assert_eq!(rig.storage.state().knobs.jobs.limit, 50 * MIB);
     assert_eq!(rig.service.jobs(&admin()).await.unwrap().hosts[0].limit, Some(ByteSize(50 * MIB)));
     let refused = rig.service.limit_jobs(&admin(), "storage", Some(ByteSize(1))).await;
     assert!(matches!(&refused, Err(Refusal::Invalid(text)) if text.contains("too little")), "{refused:?}");
     let nobody = rig.service.limit_jobs(&admin(), "nobody", None).await;
     assert!(matches!(nobody, Err(Refusal::NotFound { kind: "Host", .. })));
     assert_eq!(rig.service.limit_jobs(&admin(), "storage", None).await.unwrap().limit, None);
-    assert_eq!(rig.storage.state().knobs.job_limit, 0);
+    assert_eq!(rig.storage.state().knobs.jobs.limit, 0);
 
     // An older agent, and one that does not answer: not "no jobs".
-    rig.storage.state().knobs.jobless = true;
+    rig.storage.state().knobs.jobs.unknown = true;
     let seen = rig.service.jobs(&admin()).await.unwrap();
     assert!(seen.hosts[0].problem.as_ref().unwrap().contains("storage"), "{seen:?}");
     rig.storage.set_down(true);

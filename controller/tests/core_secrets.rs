@@ -5,7 +5,8 @@
 mod support;
 
 use mooring_model::Mode;
-use support::{LONG, Log, Rig, SHORT, admin, client, connection_info};
+use support::log::Log;
+use support::{LONG, Rig, SHORT, admin, client, connection_info};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_secret_is_printed() {

@@ -4,7 +4,7 @@ use mooring_controller::auth::{Auth, NewToken, Tokens};
 use serde_json::json;
 
 use crate::client::{Api, PROJECT, words};
-use crate::support::Log;
+use crate::support::log::Log;
 
 const OTHER: &str = "fedcba9876543210fedcba9876543210";
 

@@ -27,7 +27,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 pub(crate) use state::State;
-use state::{changed, connect, fence_of, placement_of, services, whole};
+use state::{changed, connect, fence_of, placement_of, services, usage, whole};
 
 pub(crate) const SECRET: &str = "swordfish-swordfish";
 
@@ -585,15 +585,11 @@ impl Backend for Fake {
         let state = self.ask(caller)?;
         let index = state.volume_index(caller, id)?;
         let volume = state.with_attachments(&state.volumes[index]);
-        let job = Some(state.job(index));
-        Ok(VolumeState { volume, reserved: 1, holds: 0, review: None, job })
+        Ok(VolumeState { volume, reserved: 1, holds: 0, review: None, job: Some(state.job(index)) })
     }
 
     async fn jobs(&self, caller: &Caller) -> Result<Jobs, Refusal> {
-        let state = self.ask(caller)?;
-        let jobs = (0..state.volumes.len()).map(|index| state.job(index)).collect();
-        let silent = HostJobs { host: "storage2".to_owned(), limit: None, problem: Some("down".to_owned()) };
-        Ok(Jobs { jobs, hosts: vec![state.job_host(), silent] })
+        Ok(self.ask(caller)?.jobs())
     }
 
     async fn limit_jobs(
@@ -602,12 +598,7 @@ impl Backend for Fake {
         host: &str,
         limit: Option<ByteSize>,
     ) -> Result<HostJobs, Refusal> {
-        let mut state = self.ask(caller)?;
-        if host != "storage1" {
-            return Err(Refusal::NotFound { kind: "Host", what: host.to_owned() });
-        }
-        state.job_limit = limit;
-        Ok(state.job_host())
+        self.ask(caller)?.limit_jobs(host, limit)
     }
 
     async fn live(
@@ -782,13 +773,6 @@ impl Backend for Fake {
         if name != "storage1@lvm" {
             return not_found("Host", name);
         }
-        let usage = |project: &str| HostUsage {
-            project: project.to_owned(),
-            volumes: 2,
-            size_gib: 3,
-            snapshots: 1,
-            snapshots_gib: 2,
-        };
         Ok(vec![usage("p"), usage("q")])
     }
 

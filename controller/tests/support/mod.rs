@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "each test binary uses another part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
+mod jobs;
+pub(crate) mod log;
 pub(crate) mod pg;
 mod rig;
 
@@ -61,11 +63,7 @@ pub(crate) struct Knobs {
     pub(crate) holders: Vec<String>,
     /// Connections end up here instead of ready.
     pub(crate) broken: Option<(v1::ConnectionPhase, v1::Problem)>,
-    /// What goes on, and what limits it.
-    pub(crate) jobs: Vec<v1::Job>,
-    pub(crate) job_limit: u64,
-    /// It knows nothing of jobs: an older one.
-    pub(crate) jobless: bool,
+    pub(crate) jobs: jobs::Jobs,
 }
 
 pub(crate) struct State {
@@ -509,13 +507,7 @@ impl Agent for Fake {
         request: Request<v1::ListJobsRequest>,
     ) -> Result<Response<v1::ListJobsResponse>, Status> {
         self.enter()?;
-        let (asked, state) = (request.into_inner().volume_id, self.state());
-        if state.knobs.jobless {
-            return Err(Status::unimplemented("it does not know this call"));
-        }
-        let meant = |job: &&v1::Job| asked.is_empty() || job.volume_id == asked;
-        let jobs = state.knobs.jobs.iter().filter(meant).cloned().collect();
-        Ok(Response::new(v1::ListJobsResponse { jobs, limit_bytes: state.knobs.job_limit }))
+        self.state().knobs.jobs.answer(&request.into_inner()).map(Response::new)
     }
 
     async fn set_job_limit(
@@ -523,13 +515,9 @@ impl Agent for Fake {
         request: Request<v1::SetJobLimitRequest>,
     ) -> Result<Response<v1::SetJobLimitResponse>, Status> {
         self.enter()?;
-        let (set, mut state) = (request.into_inner(), self.state());
-        assert!(state.cluster.is_empty() || set.sender.unwrap().cluster_id == state.cluster);
-        if set.limit_bytes == 1 {
-            return Err(cured(Code::InvalidArgument, "limit_bytes: too little", "fix_spec"));
-        }
-        let was_bytes = std::mem::replace(&mut state.knobs.job_limit, set.limit_bytes);
-        Ok(Response::new(v1::SetJobLimitResponse { was_bytes }))
+        let mut state = self.state();
+        let cluster = state.cluster.clone();
+        state.knobs.jobs.limit(request.into_inner(), &cluster).map(Response::new)
     }
 
     async fn hello(&self, _: Request<v1::HelloRequest>) -> Result<Response<v1::HelloResponse>, Status> {
@@ -702,22 +690,6 @@ impl Agent for Fake {
     }
 }
 
-impl Fake {
-    fn capabilities(&self) -> v1::Capabilities {
-        let state = self.state();
-        v1::Capabilities {
-            agent_id: state.id.to_string(),
-            host_name: state.machine.clone(),
-            kernel_release: "6.12.1".to_owned(),
-            multiattach: state.multiattach,
-            pools: state.pools.clone(),
-            pools_unknown: state.pools.is_empty(),
-            problems: state.problems.clone(),
-            ..Default::default()
-        }
-    }
-}
-
 #[tonic::async_trait]
 impl Host for Fake {
     async fn put_connection(
@@ -813,20 +785,5 @@ impl Host for Fake {
         self.enter()?;
         let changes = self.events.subscribe();
         Ok(Response::new(self.follow(Vec::new(), changes)))
-    }
-}
-
-/// What was logged.
-#[derive(Clone, Default)]
-pub(crate) struct Log(pub(crate) Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }

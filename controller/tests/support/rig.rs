@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use mooring_api::v1;
 use mooring_controller::clock::Clock;
 use mooring_controller::domain::{
     Attachment, AttachmentLive, Caller, Hints, NewAttachment, NewConnector, NewVolume, Volume, VolumeStatus,
@@ -422,4 +423,21 @@ pub(crate) fn connection_info(attachment: &Attachment) -> &serde_json::Map<Strin
 pub(crate) fn now_us() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     i64::try_from(now.as_micros()).unwrap()
+}
+
+impl Fake {
+    /// What it says that it can do.
+    pub(super) fn capabilities(&self) -> v1::Capabilities {
+        let state = self.state();
+        v1::Capabilities {
+            agent_id: state.id.to_string(),
+            host_name: state.machine.clone(),
+            kernel_release: "6.12.1".to_owned(),
+            multiattach: state.multiattach,
+            pools: state.pools.clone(),
+            pools_unknown: state.pools.is_empty(),
+            problems: state.problems.clone(),
+            ..Default::default()
+        }
+    }
 }

@@ -68,6 +68,10 @@ pub(super) fn attached(attachment: &Attachment) -> Attached {
     }
 }
 
+pub(super) fn usage(project: &str) -> HostUsage {
+    HostUsage { project: project.to_owned(), volumes: 2, size_gib: 3, snapshots: 1, snapshots_gib: 2 }
+}
+
 /// What metadata is after a change.
 pub(super) fn changed(
     metadata: &mut BTreeMap<String, String>,
@@ -117,8 +121,23 @@ impl State {
         Job { seen, volume_name: volume.name.clone(), host: Some("storage1".to_owned()) }
     }
 
-    pub(super) fn job_host(&self) -> HostJobs {
+    fn job_host(&self) -> HostJobs {
         HostJobs { host: "storage1".to_owned(), limit: self.job_limit, problem: None }
+    }
+
+    /// A job of each volume, and a storage node that does not answer.
+    pub(super) fn jobs(&self) -> Jobs {
+        let jobs = (0..self.volumes.len()).map(|index| self.job(index)).collect();
+        let silent = HostJobs { host: "storage2".to_owned(), limit: None, problem: Some("down".to_owned()) };
+        Jobs { jobs, hosts: vec![self.job_host(), silent] }
+    }
+
+    pub(super) fn limit_jobs(&mut self, host: &str, limit: Option<ByteSize>) -> Result<HostJobs, Refusal> {
+        if host != "storage1" {
+            return not_found("Host", host);
+        }
+        self.job_limit = limit;
+        Ok(self.job_host())
     }
 
     /// Two who have registered, the first of which holds the reservation; only its host is known.
