@@ -230,7 +230,9 @@ mod tests {
             let folder = self.sys.path().join("lib/modules").join(kernel_release());
             std::fs::create_dir_all(&folder).unwrap();
             let text = |names: &[&str], end: &str| -> String {
-                names.iter().map(|name| format!("kernel/drivers/x/{name}.ko{end}\n")).collect()
+                let lines: Vec<_> =
+                    names.iter().map(|name| format!("kernel/drivers/x/{name}.ko{end}\n")).collect();
+                lines.concat()
             };
             std::fs::write(folder.join("modules.dep"), text(loadable, ".xz: kernel/lib/libcrc32c.ko.xz"))
                 .unwrap();

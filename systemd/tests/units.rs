@@ -99,6 +99,7 @@ fn stop_is_not_detach_and_the_agent_comes_back() {
     // Each of these would take from the agent what it works with; the unit says which and why.
     for key in [
         "ProtectKernelTunables",
+        "ProtectKernelModules",
         "PrivateDevices",
         "ProtectClock",
         "PrivateIPC",
@@ -108,6 +109,9 @@ fn stop_is_not_detach_and_the_agent_comes_back() {
         assert!(!service.contains_key(key), "{key}");
         assert!(paths::AGENT_UNIT.contains(&format!("# {key}=: no. ")), "{key}");
     }
+    // Which stand for what is not said about modules.
+    assert!(!one(&service, "CapabilityBoundingSet").contains("CAP_SYS_MODULE"));
+    assert_eq!(one(&service, "SystemCallFilter"), "@system-service", "it has no call that loads a module");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //!
 //! What must never happen here: a module loaded by a look; one called absent because its list cannot be read.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -90,14 +91,14 @@ fn lists(text: &str, module: &str) -> bool {
 struct Lists<'a> {
     machine: &'a Machine,
     release: &'a str,
-    read: Option<Option<(String, String)>>,
+    read: OnceCell<Option<(String, String)>>,
 }
 
 impl Lists<'_> {
-    fn state(&mut self, module: &str) -> v1::ModuleState {
+    fn state(&self, module: &str) -> v1::ModuleState {
         let folder = self.machine.root.join("lib/modules").join(self.release);
         let text = |name: &str| std::fs::read_to_string(folder.join(name));
-        let read = self.read.get_or_insert_with(|| {
+        let read = self.read.get_or_init(|| {
             // A kernel without modules that are built in has an empty list, and one whose package is gone has none.
             Some((text("modules.dep").ok()?, text("modules.builtin").unwrap_or_default()))
         });
@@ -158,8 +159,8 @@ fn package(root: &Path, release: &str, architecture: &str) -> String {
 
 /// Every module that this host needs, as it is now.
 pub(super) fn look(machine: &Machine, config: &Config, release: &str) -> Vec<v1::Module> {
-    let mut lists = Lists { machine, release, read: None };
-    let mut module = |(name, needed_for): (&str, &str)| {
+    let lists = Lists { machine, release, read: OnceCell::new() };
+    let module = |(name, needed_for): (&str, &str)| {
         let state = if is_loaded(machine, name) { v1::ModuleState::Present } else { lists.state(name) };
         let remedy = match state {
             v1::ModuleState::Present | v1::ModuleState::Unspecified => String::new(),
@@ -168,7 +169,7 @@ pub(super) fn look(machine: &Machine, config: &Config, release: &str) -> Vec<v1:
         };
         v1::Module { name: name.to_owned(), needed_for: needed_for.to_owned(), state: state.into(), remedy }
     };
-    needs(config).into_iter().map(|need| module(need)).collect()
+    needs(config).into_iter().map(module).collect()
 }
 
 /// Which of the modules that the configuration needs stand in sysfs: a system call each, and none that could hang.
