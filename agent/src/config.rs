@@ -547,6 +547,10 @@ mod tests {
             ),
             ("resync_seconds = 0", "agent.toml line 2: resync_seconds: 0 is not allowed: want 1 to 3600"),
             (
+                "job_limit = \"1023KiB\"",
+                "agent.toml line 2: job_limit: 1023 KiB a second is too little: want 1 MiB or more",
+            ),
+            (
                 "answer_deadline_ms = 300001",
                 "agent.toml line 2: answer_deadline_ms: 300001 is not allowed: want 100 to 300000",
             ),
@@ -563,7 +567,7 @@ mod tests {
             message("prot = 1"),
             "agent.toml line 2: unknown key `prot`; known keys: `state_dir`, `run_dir`, `listen`, `tls`, \
              `insecure`, `cluster`, `iqn_prefix`, `portals`, `groups`, `resync_seconds`, `answer_deadline_ms`, \
-             `configfs`, `log`, `host`, `fibre_channel`, `metrics`"
+             `job_limit`, `configfs`, `log`, `host`, `fibre_channel`, `metrics`"
         );
         let text = format!("{SMALLEST}resrve = \"1GiB\"\n");
         assert_eq!(

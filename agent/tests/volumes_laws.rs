@@ -21,8 +21,8 @@ use mooring_agent::volumes::{
 use mooring_host::fake::FakeMachine;
 use mooring_host::{BlockDevices, Command, Commands, Errno};
 use mooring_model::{
-    BlockedKind, ByteSize, Cure, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan, Provisioning, Step, VolumeId,
-    VolumeSpec, lv_volume_tag,
+    BlockedKind, ByteSize, Cure, LV_TAG, LV_UNZEROED_TAG, LV_ZEROED_MARK, LvName, Phase, Plan, Provisioning,
+    Step, VolumeId, VolumeSpec, lv_volume_tag,
 };
 use proptest::prelude::*;
 
@@ -98,6 +98,8 @@ struct Before {
     mib: u64,
     tagged: bool,
     unzeroed: bool,
+    /// It carries a mark that its first 4 MiB are zeroed: true of one that is unzeroed, of old on one that holds data.
+    marked: bool,
     active: bool,
     /// It has a name of its own, and the tag with the volume's id.
     adopted: bool,
@@ -131,16 +133,17 @@ fn any_before() -> impl Strategy<Value = Option<Before>> {
     let group = prop_oneof![4 => Just("vg0"), 1 => Just("vg1"), 1 => Just("other")];
     let mib = prop_oneof![Just(8_u64), Just(12), Just(200)];
     let adopted = prop::bool::weighted(0.3);
-    let before = (group, mib, prop::bool::weighted(0.8), any::<bool>(), any::<bool>(), adopted).prop_map(
-        |(group, mib, tagged, unzeroed, active, adopted)| Before {
+    let flags = (prop::bool::weighted(0.8), any::<bool>(), prop::bool::weighted(0.3), any::<bool>(), adopted);
+    let before =
+        (group, mib, flags).prop_map(|(group, mib, (tagged, unzeroed, marked, active, adopted))| Before {
             group,
             mib,
             tagged,
             unzeroed,
+            marked,
             active,
             adopted,
-        },
-    );
+        });
     prop::option::weighted(0.6, before)
 }
 
@@ -226,7 +229,14 @@ impl World {
             if before.adopted {
                 tags.push(&tag);
             }
+            let mark = format!("{LV_ZEROED_MARK}4");
+            if before.marked {
+                tags.push(&mark);
+            }
             assert!(lvm.add_volume(before.group, &name, before.mib * MIB, &tags));
+            if before.marked && before.unzeroed {
+                fake.blocks().zero(&volumes::device_path(before.group, &name), 0, 4 * MIB).unwrap();
+            }
             if !before.active {
                 deactivate(&fake, before.group, &name);
             }

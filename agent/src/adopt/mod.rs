@@ -290,7 +290,7 @@ impl Surveyor<'_> {
                 reasons.push(format!("volume {id} is exported as {} already", names.iqn));
             }
             Some(Err(Gone)) => {
-                reasons.push(format!("the export of volume {id} was taken away from this agent"))
+                reasons.push(format!("the export of volume {id} was taken away from this agent"));
             }
             None => {}
         }

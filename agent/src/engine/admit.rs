@@ -414,10 +414,6 @@ impl Engine {
         let durable = put.decoded.elapsed();
         let mut state = cell.state();
         state.receipts = Some((wish.stamp.generation, receipts.iter().rev().cloned().collect()));
-        if kept.is_none() && is_recorded(&wish) {
-            // What was seen to be ready may be another LV than the one that it names.
-            state.ready = None;
-        }
         state.set_export(wish);
         let any = !receipts.is_empty();
         for (row, receipt) in rows.into_iter().zip(receipts) {
@@ -630,10 +626,6 @@ impl Engine {
         };
         removed.iter().map(receipt).collect()
     }
-}
-
-fn is_recorded(wish: &Wish<ExportSpec>) -> bool {
-    wish.spec().is_some_and(|spec| spec.identity != ExportIdentity::Derived)
 }
 
 /// Whoever had LUN 0 when its export was adopted keeps it; nobody gets it anew, because a host that loses it may read zeros for

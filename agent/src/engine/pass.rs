@@ -122,7 +122,8 @@ impl Engine {
         }
         // What the kernel serves comes first, and needs no LVM: a revoke does not wait for a disk that hangs. What it does not
         // serve yet waits for the volume.
-        let end = self.export_half(cell, wishes, wishes.ready.is_some());
+        let usable = self.is_usable(cell, wishes, wishes.ready.as_ref());
+        let end = self.export_half(cell, wishes, usable);
         if cell.state().look_later {
             // Nothing is known yet: whoever waits for it waits for the look.
             return;
@@ -133,13 +134,24 @@ impl Engine {
             return self.volume_half(cell, wishes, false, look_again, Grow::Now);
         }
         self.volume_half(cell, wishes, false, true, Grow::Later);
-        let usable = cell.state().ready.is_some();
+        let ready = cell.state().ready.clone();
+        let usable = self.is_usable(cell, wishes, ready.as_ref());
         let end = if usable { self.export_half(cell, wishes, true) } else { end };
         self.end_export(cell, wishes, end);
         let grows = usable && !cell.state().volume_end.done;
         if grows {
             self.volume_half(cell, wishes, false, true, Grow::Now);
         }
+    }
+
+    /// Whether the LV that is ready is the one that the export names: a recorded name may be another's.
+    fn is_usable(&self, cell: &Cell, wishes: &Wishes, ready: Option<&VolumeReport>) -> bool {
+        let Some(spec) = wishes.export.as_ref().and_then(Wish::spec) else { return ready.is_some() };
+        let lv = spec.identity.names(cell.id, &self.shared.config.iqn_prefix).lv;
+        ready.is_some_and(|ready| {
+            let device = volumes::device_path(&ready.group, &lv);
+            ready.device.as_deref().is_some_and(|ready| device.as_os_str() == ready)
+        })
     }
 
     /// Takes note of where the export half has ended, and tells those who wait for it.
