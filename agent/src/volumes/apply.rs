@@ -182,7 +182,7 @@ fn wipe(
         match piece {
             Ok(()) => {
                 done += length;
-                if !discards && done < size.0 {
+                if !discards {
                     observer.wrote(length);
                 }
                 if work == Work::Zero && done >= next_mark && done < size.0 {
