@@ -32,6 +32,15 @@ fn of_host(host: String, limit_bytes: u64) -> HostJobs {
     HostJobs { host, limit: Some(ByteSize(limit_bytes)).filter(|limit| limit.0 > 0), problem: None }
 }
 
+/// What an agent says, whoever drives it. Also a dial that hangs is not waited for.
+async fn say(agent: &Agent, volume_id: String) -> Result<v1::ListJobsResponse, String> {
+    let answer = agent.list_jobs(volume_id, ANSWER_WITHIN);
+    match tokio::time::timeout(ANSWER_WITHIN, answer).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("{}: no answer within {} s", agent.entry.name, ANSWER_WITHIN.as_secs())),
+    }
+}
+
 /// What an agent answers, with its place among all.
 async fn ask(place: usize, agent: Arc<Agent>) -> (usize, HostJobs, Vec<Job>) {
     let host = agent.entry.name.clone();
@@ -39,8 +48,8 @@ async fn ask(place: usize, agent: Arc<Agent>) -> (usize, HostJobs, Vec<Job>) {
     if !agent.is_up() {
         return (place, unknown(agent.why_down()), Vec::new());
     }
-    match agent.list_jobs(String::new(), ANSWER_WITHIN).await {
-        Err(error) => (place, unknown(error.to_string()), Vec::new()),
+    match say(&agent, String::new()).await {
+        Err(why) => (place, unknown(why), Vec::new()),
         Ok(answer) => {
             let seen = answer.jobs.iter().filter_map(job_from_wire);
             let jobs = seen.map(|seen| Job { seen, volume_name: None, host: Some(host.clone()) }).collect();
