@@ -12,6 +12,7 @@ use iscsi_common::*;
 use mooring_connectors::iscsi::{
     Authentication, Credentials, Isid, Login, LoginConfig, LoginError, LoginFailure, LoginStep, Negotiated,
 };
+use mooring_host::IscsiParam;
 use mooring_host::fake::FakeTarget;
 use mooring_host::fake::initiator::{Acl, Credentials as TargetCredentials};
 use mooring_model::Secret;
@@ -184,10 +185,32 @@ fn odd_but_legal_targets() {
     }
 }
 
+/// What a target wants is what is agreed on, and it is the kernel's before the connection starts.
+#[test]
+fn the_target_decides_about_digests() {
+    let agreed = |digests: [&str; 2]| {
+        let target = open_target();
+        target.behave(|behaviour| behaviour.digests = digests.map(str::to_owned));
+        let (done, _) = log_in(&target, None).unwrap();
+        let params = done.params();
+        let set = |of: IscsiParam| params.iter().find(|(param, _)| *param == of).unwrap().1.clone();
+        (set(IscsiParam::HdrdgstEn), set(IscsiParam::DatadgstEn))
+    };
+    let texts = |header: &str, data: &str| (header.to_owned(), data.to_owned());
+    assert_eq!(agreed(["CRC32C,None", "CRC32C,None"]), texts("0", "0"), "its order says nothing: ours does");
+    assert_eq!(agreed(["CRC32C", "CRC32C,None"]), texts("1", "0"));
+    assert_eq!(agreed(["None", "CRC32C"]), texts("0", "1"));
+    assert_eq!(agreed(["CRC32C", "CRC32C"]), texts("1", "1"));
+    // The control: a target with nothing in common refuses.
+    let target = open_target();
+    target.behave(|behaviour| behaviour.digests[1] = "SHA".to_owned());
+    refused(&target, None);
+}
+
 #[test]
 fn answers_that_were_not_offered() {
     for (key, value) in
-        [("HeaderDigest", "CRC32C"), ("MaxBurstLength", "16777215"), ("ErrorRecoveryLevel", "2")]
+        [("HeaderDigest", "CRC32"), ("MaxBurstLength", "16777215"), ("ErrorRecoveryLevel", "2")]
     {
         let target = open_target();
         target.behave(|behaviour| behaviour.forced_keys = [(key.to_owned(), value.to_owned())].into());

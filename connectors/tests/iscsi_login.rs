@@ -55,7 +55,7 @@ fn without_credentials_one_exchange_is_enough() {
         text,
         "InitiatorName=iqn.2026-11.dev.mooring:host.a0000000-1111-4222-8333-444444444444\n\
          TargetName=iqn.2026-11.dev.mooring:b0000000-1111-4222-8333-444444444444\nSessionType=Normal\n\
-         HeaderDigest=None\nDataDigest=None\nDefaultTime2Wait=2\nDefaultTime2Retain=0\nIFMarker=No\nOFMarker=No\n\
+         HeaderDigest=None,CRC32C\nDataDigest=None,CRC32C\nDefaultTime2Wait=2\nDefaultTime2Retain=0\nIFMarker=No\nOFMarker=No\n\
          ErrorRecoveryLevel=0\nInitialR2T=No\nImmediateData=Yes\nMaxBurstLength=16776192\nFirstBurstLength=262144\n\
          MaxOutstandingR2T=1\nMaxConnections=1\nDataPDUInOrder=Yes\nDataSequenceInOrder=Yes\n\
          MaxRecvDataSegmentLength=262144\n"

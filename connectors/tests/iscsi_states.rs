@@ -88,7 +88,7 @@ fn answers(stage: u8, sent: &Sent) -> Vec<(&'static str, Answer)> {
         ("a challenge, T=1", challenge(7).byte(1, 0x80 | stage << 2 | next)),
         ("CHAP_N alone, T=1", with(&[("CHAP_N", TARGET_USER)]).transit(next)),
         ("CHAP_R wrong, T=1", with(&[("CHAP_N", TARGET_USER), ("CHAP_R", "0x00")]).transit(next)),
-        ("HeaderDigest=CRC32C", with(&[("HeaderDigest", "CRC32C")])),
+        ("HeaderDigest=CRC32", with(&[("HeaderDigest", "CRC32")])),
         ("ImmediateData=Reject", with(&[("ImmediateData", "Reject")])),
         ("parameters, T=1", with(PARAMETERS).transit(next)),
         ("FirstBurst > MaxBurst", {

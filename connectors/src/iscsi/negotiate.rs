@@ -10,7 +10,10 @@ use super::text::{Text, short};
 
 /// Default of MaxRecvDataSegmentLength (RFC 7143, 13.12), in bytes.
 const SEGMENT_DEFAULT: u32 = 8192;
-/// Most bytes in one data segment that we take. LIO repeats the number as its own.
+/// What is offered of digests: none if the target lets us choose, because TCP and the network below check, and CRC32C costs
+/// more than it finds; but it is the target that decides (a volume type may want them).
+const DIGESTS: &str = "None,CRC32C";
+/// Most bytes in one data segment that we take.
 const SEGMENT_OURS: u32 = 262_144;
 /// Upper limit of all byte counts: 24 bits.
 const BYTES_MAX: u32 = 0x00ff_ffff;
@@ -45,7 +48,7 @@ pub enum Key {
 /// How a key is offered and what follows from an answer. Booleans are 0 and 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    /// `None` alone is offered: the network below (and TCP) checks, and CRC32C costs more than it finds. 1 is CRC32C.
+    /// One of [`DIGESTS`]: the target takes the first that it has, too. 1 is CRC32C.
     Digest,
     /// Yes if either side says Yes.
     Or { offer: bool, default: bool },
@@ -140,7 +143,7 @@ impl Key {
     /// What we offer (of the last key: declare), as text.
     pub fn offer(self) -> String {
         match self.rule() {
-            Rule::Digest => "None".to_owned(),
+            Rule::Digest => DIGESTS.to_owned(),
             Rule::Obsolete => yes_no(false).to_owned(),
             Rule::Or { offer, .. } | Rule::And { offer, .. } => yes_no(offer).to_owned(),
             Rule::Least { offer, .. } | Rule::Greatest { offer, .. } | Rule::Declared { offer, .. } => {
@@ -169,8 +172,11 @@ impl Key {
             _ => {}
         }
         let value = match self.rule() {
-            Rule::Digest if answer == "None" => 0,
-            Rule::Digest => return Err("only None was offered"),
+            Rule::Digest => match answer {
+                "None" => 0,
+                "CRC32C" => 1,
+                _ => return Err("want one of the digests that were offered"),
+            },
             Rule::Obsolete if boolean(answer)? => return Err("only No was offered"),
             Rule::Obsolete => 0,
             Rule::Or { offer, .. } => match boolean(answer)? {

@@ -67,6 +67,8 @@ pub struct Behaviour {
     pub algorithms: Vec<u8>,
     /// Keys that the target brings up by itself, once a login.
     pub extra_keys: Vec<(String, String)>,
+    /// The digests that the target agrees to, of headers and of data: LIO's `param/HeaderDigest` and `param/DataDigest`.
+    pub digests: [String; 2],
     /// Answer these operational keys with these values, whatever was offered.
     pub forced_keys: BTreeMap<String, String>,
     /// So many times answer T=0 to a request with T=1 that could have been granted.
@@ -99,6 +101,7 @@ impl Default for Behaviour {
             downgrade: false,
             algorithms: vec![5, 6, 7],
             extra_keys: Vec::new(),
+            digests: ["CRC32C,None".to_owned(), "CRC32C,None".to_owned()],
             forced_keys: BTreeMap::new(),
             refuse_transits: 0,
             reject_at: None,

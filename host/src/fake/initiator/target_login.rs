@@ -50,6 +50,16 @@ impl Rule {
     }
 }
 
+/// The most data in one PDU that the target takes.
+const SEGMENT: &str = "262144";
+
+/// The first digest of the initiator's list that the target has, too. Without one the login fails
+/// (`iscsi_check_valuelist_for_support`). What is agreed on covers no bytes here: PDUs after the login do not travel.
+fn digest(own: &str, offered: &str) -> Result<String, Refusal> {
+    let known = offered.split(',').find(|digest| own.split(',').any(|other| other == *digest));
+    known.map(str::to_owned).ok_or(INITIATOR_ERROR)
+}
+
 /// What the target answers to one login request.
 #[derive(Debug)]
 pub(super) enum Verdict {
@@ -239,7 +249,7 @@ impl Login {
             if acl.chap.is_some() && !self.authenticated && !settings.behaviour.downgrade {
                 return Err(AUTHENTICATION);
             }
-            return Ok((self.negotiate(settings, keys), true));
+            return Ok((self.negotiate(settings, keys)?, true));
         }
         let Some(credentials) = &acl.chap else {
             return self.without_chap(keys);
@@ -282,18 +292,15 @@ impl Login {
         }
     }
 
-    fn negotiate(&mut self, settings: &Settings, keys: &[Pair]) -> Vec<Pair> {
+    fn negotiate(&mut self, settings: &Settings, keys: &[Pair]) -> Result<Vec<Pair>, Refusal> {
         let mut answer = Vec::new();
         for (key, offered) in keys {
             let agreed = match key.as_str() {
                 "InitiatorName" | "InitiatorAlias" | "TargetName" | "SessionType" => continue,
-                // Declared by each side for itself; LIO declares what it was told.
-                "MaxRecvDataSegmentLength" => offered.clone(),
-                // Data PDUs never travel here, so there is nothing that a digest could cover.
-                "HeaderDigest" | "DataDigest" => {
-                    let none = offered.split(',').any(|digest| digest == "None");
-                    if none { "None" } else { "Reject" }.to_owned()
-                }
+                // Declared by each side for itself; LIO declares its `param/MaxXmitDataSegmentLength` (lio.md, p).
+                "MaxRecvDataSegmentLength" => SEGMENT.to_owned(),
+                "HeaderDigest" => digest(&settings.behaviour.digests[0], offered)?,
+                "DataDigest" => digest(&settings.behaviour.digests[1], offered)?,
                 // An answer to a key that the target brought up.
                 _ if settings.behaviour.extra_keys.iter().any(|(name, _)| name == key) => continue,
                 _ => match RULES.iter().find(|(name, _)| name == key) {
@@ -307,6 +314,6 @@ impl Login {
         if !std::mem::replace(&mut self.extra_told, true) {
             answer.extend(settings.behaviour.extra_keys.iter().cloned());
         }
-        answer
+        Ok(answer)
     }
 }
