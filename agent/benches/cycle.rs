@@ -132,6 +132,7 @@ impl Volume {
             portals: Vec::new(),
             grants: state.grants.clone(),
             fc: None,
+            tuning: Vec::new(),
         };
         let put = v1::PutExportRequest {
             sender: Some(sender()),

@@ -134,16 +134,9 @@ fn any_before() -> impl Strategy<Value = Option<Before>> {
     let mib = prop_oneof![Just(8_u64), Just(12), Just(200)];
     let adopted = prop::bool::weighted(0.3);
     let flags = (prop::bool::weighted(0.8), any::<bool>(), prop::bool::weighted(0.3), any::<bool>(), adopted);
-    let before =
-        (group, mib, flags).prop_map(|(group, mib, (tagged, unzeroed, marked, active, adopted))| Before {
-            group,
-            mib,
-            tagged,
-            unzeroed,
-            marked,
-            active,
-            adopted,
-        });
+    let before = (group, mib, flags).prop_map(|(group, mib, (tagged, unzeroed, marked, active, adopted))| {
+        Before { group, mib, tagged, unzeroed, marked, active, adopted }
+    });
     prop::option::weighted(0.6, before)
 }
 

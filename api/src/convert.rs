@@ -8,7 +8,7 @@ use mooring_model as model;
 use mooring_model::{
     BackstoreName, ByteSize, Chap, ChapSide, Cure, Digest, ExportIdentity, ExportSpec, FcExportSpec, FcGrant,
     Generation, Grant, InitiatorSlot, Lun, Mode, Phase, Proof, Provisioning, Revoked, Secret, Source,
-    SpecError, Stamp, VolumeId, VolumeKind, VolumeSpec,
+    SpecError, Stamp, Tuning, TuningKey, TuningValue, VolumeId, VolumeKind, VolumeSpec,
 };
 
 use crate::v1;
@@ -102,9 +102,24 @@ pub fn export_from_wire(volume: VolumeId, spec: &v1::ExportSpec) -> Result<Expor
         .collect::<Result<Vec<_>, _>>()?;
     let identity = identity_from_wire(spec.identity.as_ref())?;
     let fc = spec.fc.as_ref().map(fc_from_wire).transpose()?.unwrap_or_default();
-    let spec = ExportSpec { volume, identity, portals, grants, fc };
+    let tuning = tuning_from_wire(&spec.tuning)?;
+    let spec = ExportSpec { volume, identity, portals, grants, fc, tuning };
     spec.check()?;
     Ok(spec)
+}
+
+/// What is said about an export's sessions.
+pub fn tuning_from_wire(said: &[v1::Tuning]) -> Result<Tuning, SpecError> {
+    let mut tuning = Tuning::default();
+    for (i, one) in said.iter().enumerate() {
+        let key: TuningKey = parse(format_args!("tuning[{i}].name"), &one.name)?;
+        if tuning.get(key).is_some() {
+            return Err(SpecError::new(format!("tuning[{i}].name"), format!("{key} stands there twice")));
+        }
+        let wrong = |why| SpecError::new(format!("tuning[{i}].value"), format!("{key}: {why}"));
+        tuning.say(key, key.parse(&one.value).map_err(wrong)?);
+    }
+    Ok(tuning)
 }
 
 fn identity_from_wire(identity: Option<&v1::ExportIdentity>) -> Result<ExportIdentity, SpecError> {
@@ -206,6 +221,10 @@ pub(crate) fn chap_to_wire(chap: &Chap) -> v1::Chap {
     v1::Chap { initiator: Some(side(&chap.initiator)), mutual: chap.mutual.as_ref().map(side) }
 }
 
+fn tuning_to_wire((key, value): (TuningKey, TuningValue)) -> v1::Tuning {
+    v1::Tuning { name: key.name().to_owned(), value: value.text(key) }
+}
+
 /// An export's spec for the wire, secrets included.
 pub fn export_to_wire(spec: &ExportSpec) -> v1::ExportSpec {
     use v1::export_identity::Kind;
@@ -236,6 +255,7 @@ pub fn export_to_wire(spec: &ExportSpec) -> v1::ExportSpec {
         portals: spec.portals.iter().map(ToString::to_string).collect(),
         grants: spec.grants.iter().map(grant).collect(),
         fc: Some(&spec.fc).filter(|fc| **fc != FcExportSpec::default()).map(fc_to_wire),
+        tuning: spec.tuning.iter().map(tuning_to_wire).collect(),
     }
 }
 
@@ -530,7 +550,16 @@ mod tests {
                     attachments: vec![model::AttachmentId::from_u128(10)],
                 }],
             },
+            tuning: TuningKey::ALL.into_iter().map(|key| (key, key.kernel_default())).collect(),
         }
+    }
+
+    /// An export that says nothing has the bytes that it had before there was anything to say: its digest stays.
+    #[test]
+    fn an_export_that_is_not_tuned_is_encoded_as_ever() {
+        let plain = export_to_wire(&ExportSpec { tuning: Tuning::default(), ..export() });
+        assert!(plain.tuning.is_empty());
+        assert_ne!(crate::digest(&plain, &[]), crate::digest(&export_to_wire(&export()), &[]), "the control");
     }
 
     #[test]
@@ -598,6 +627,10 @@ mod tests {
             "grants[0].chap.mutual.secret",
         );
         check(|s| s.grants.push(s.grants[0].clone()), "grants[1].initiator");
+        check(|s| s.tuning[1].name = "x".into(), "tuning[1].name");
+        check(|s| s.tuning[1].name = "header_digest".into(), "tuning[1].name");
+        check(|s| s.tuning[2].value = "513".into(), "tuning[2].value");
+        check(|s| s.tuning[4].value = "262145".into(), "tuning.first_burst");
         check(|s| fc(s).ports[0] = "fc".into(), "fc.ports[0]");
         check(|s| fc(s).ports.push("qla2xxx/20:00:52:54:00:14:00:0a".into()), "fc.ports");
         check(|s| fc(s).grants[0].initiator = "iqn.2026-01.lab:host1".into(), "fc.grants[0].initiator");

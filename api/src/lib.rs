@@ -12,7 +12,7 @@ pub use address::{Address, ConnectError, ParseAddressError, TlsFiles, connect};
 pub use connection::{connection_from_wire, connection_to_wire};
 pub use convert::{
     export_from_wire, export_to_wire, generation_to_wire, job_from_wire, stamp_from_wire, stamp_to_wire,
-    volume_from_wire,
+    tuning_from_wire, volume_from_wire,
 };
 pub use digest::digest;
 pub use prost::Message;

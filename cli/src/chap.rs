@@ -109,6 +109,7 @@ fn check(args: &GrantArgs, chap: &Chap) -> Result<(), Failure> {
         portals: Vec::new(),
         grants: vec![grant],
         fc: mooring_model::FcExportSpec::default(),
+        tuning: mooring_model::Tuning::default(),
     };
     alone.check().map_err(|error| {
         let option = match error.field.strip_prefix("grants[0].chap").unwrap_or_default() {

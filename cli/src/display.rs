@@ -207,12 +207,15 @@ fn sessions_table<'a>(sessions: impl IntoIterator<Item = &'a Session>) -> String
 impl Display for Export {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let state = if self.in_force { "in force" } else { "NOT in force yet" };
-        f.write_str(&facts([
+        let said = self.tuning.iter().map(|(name, value)| format!("{name}={value}"));
+        let tuned = (!self.tuning.is_empty()).then(|| ("TUNED", said.collect::<Vec<_>>().join(" ")));
+        let rows = [
             ("TARGET", or_none(self.target.as_deref())),
             ("NAA", or_none(self.naa.as_deref())),
             ("PORTALS", joined(&self.portals)),
             ("STATE", format!("{state} (generation {})", or_none(self.generation.as_deref()))),
-        ]))?;
+        ];
+        f.write_str(&facts(rows.into_iter().chain(tuned)))?;
         if self.grants.is_empty() && self.fibre_channel.is_empty() {
             f.write_str("\n\ngranted to nobody")?;
         }

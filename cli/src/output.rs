@@ -5,6 +5,7 @@
 //!
 //! What must never happen here: a secret; a type of the wire (its names are not ours to keep).
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use jiff::Timestamp;
@@ -333,6 +334,8 @@ pub(crate) struct Export {
     pub target: Option<String>,
     pub naa: Option<String>,
     pub portals: Vec<String>,
+    /// What is wanted of sessions over iSCSI, where it differs from what the kernel does by itself.
+    pub tuning: BTreeMap<String, String>,
     /// Everything wanted is seen in the kernel.
     pub in_force: bool,
     pub grants: Vec<Grant>,
@@ -351,7 +354,9 @@ impl Export {
             (None, Some(_)) => v1::ExportReport { volume_id: status.volume_id.clone(), ..Default::default() },
             (None, None) => return None,
         };
-        Some(Self::new(&report, specs))
+        let said = status.export_spec.iter().flat_map(|spec| &spec.tuning);
+        let tuning = said.map(|one| (one.name.clone(), one.value.clone())).collect();
+        Some(Self { tuning, ..Self::new(&report, specs) })
     }
 
     fn new(report: &v1::ExportReport, specs: &[v1::Grant]) -> Self {
@@ -365,6 +370,7 @@ impl Export {
             target: some(&report.target),
             naa: some(&report.naa),
             portals: report.portals.clone(),
+            tuning: BTreeMap::new(),
             in_force: report.in_force,
             grants,
             fibre_channel: report

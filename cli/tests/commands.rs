@@ -153,6 +153,24 @@ fn portals_and_attachments_travel() {
     assert_eq!(rig.fake.state().exports[&id].spec.clone().unwrap().portals.len(), 2);
 }
 
+/// What is said about an export's sessions is shown, and a change of one grant leaves it.
+#[test]
+fn what_is_said_about_sessions_is_shown_and_kept() {
+    let rig = Rig::new();
+    let id = rig.volume("data");
+    rig.json(&grant("data", HOST1, "rw"));
+    assert!(!rig.run(&["export", "show", "data"]).out.contains("TUNED"), "the control");
+    assert_eq!(rig.json(&["export", "show", "data"])["export"]["tuning"], serde_json::json!({}));
+    let said = |name: &str, value: &str| v1::Tuning { name: name.into(), value: value.into() };
+    let tuning = vec![said("data_digest", "crc32c"), said("queue_depth", "128")];
+    rig.fake.state().exports.get_mut(&id).unwrap().spec.as_mut().unwrap().tuning.clone_from(&tuning);
+    rig.json(&grant("data", HOST2, "ro"));
+    assert_eq!(rig.fake.state().exports[&id].spec.clone().unwrap().tuning, tuning);
+    let shown = rig.run(&["export", "show", "data"]).out;
+    assert!(shown.contains("TUNED    data_digest=crc32c queue_depth=128"), "{shown}");
+    assert_eq!(rig.json(&["export", "show", "data"])["export"]["tuning"]["queue_depth"], "128");
+}
+
 #[test]
 fn a_revoke_takes_one_grant_and_prints_its_receipt() {
     let rig = Rig::new();

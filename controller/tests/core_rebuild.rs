@@ -232,6 +232,28 @@ async fn types_come_back_as_their_newest_volume_has_them() {
     assert_eq!(rig.service.type_access(&admin(), kind.id).await.unwrap(), ["q"]);
 }
 
+/// What a type says about sessions comes back with it, and the wish that says so is not sent again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_said_about_sessions_is_said_again() {
+    let mut rig = Rig::new(1).await;
+    let specs = BTreeMap::from([("mooring:queue_depth".to_owned(), "16".to_owned())]);
+    rig.service.create_type(&admin(), "deep", None, true, specs.clone()).await.unwrap();
+    let new = NewVolume { volume_type: Some("deep".to_owned()), ..new_volume() };
+    let id = rig.service.create_volume(&admin(), new).await.unwrap().id;
+    rig.until_volume(id, VolumeStatus::Available).await;
+    let stock = rig.service.create_attachment(&admin(), client(id, 1), LONG).await.unwrap();
+    let said = |rig: &Rig| rig.storage.state().exports[&id.to_string()].spec.clone().unwrap().tuning;
+    let (before, sent) = (said(&rig), calls(&rig));
+    assert_eq!(before.len(), 1);
+    let report = rig.rebuild("rebuilt").await.unwrap();
+    assert!(report.agents.iter().all(|agent| agent.notes.is_empty()), "{report}");
+    back(&mut rig).await;
+    assert_eq!(rig.service.volume(&admin(), id).await.unwrap().volume_type.extra_specs, specs);
+    assert_eq!((said(&rig), calls(&rig)), (before.clone(), sent), "nothing was sent");
+    rig.service.delete_attachment(&admin(), stock.id, true, LONG).await.unwrap();
+    assert_eq!(said(&rig), before);
+}
+
 /// What an agent keeps beside its specs is damaged, in several ways: nothing is guessed.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_explain_its_grants_is_left_as_it_is() {

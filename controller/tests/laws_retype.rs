@@ -2,19 +2,22 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+use std::sync::LazyLock;
+
 use mooring_controller::domain::{AttachmentStatus, VolumeStatus, VolumeType};
 use mooring_controller::initiators::Initiators;
 use mooring_controller::quota::Over;
 use mooring_controller::rules::retype::{Change, MigrationPolicy, Refused, Retype, retype};
 use mooring_controller::rules::types::{self, Specs};
 use mooring_controller::rules::{self, Deletion, Existing, Operation};
-use mooring_model::{AttachmentId, Mode, VolumeId};
+use mooring_model::{AttachmentId, Mode, Tuning, TuningKey, VolumeId};
 use proptest::prelude::*;
 use serde_json::json;
 use uuid::Uuid;
 
 const OLD: Uuid = Uuid::from_u128(1);
 const NEW: Uuid = Uuid::from_u128(2);
+static UNTUNED: LazyLock<Tuning> = LazyLock::new(Tuning::default);
 
 fn specs(pairs: &[(&str, &str)]) -> Specs {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -39,6 +42,7 @@ fn granted(new_type: &VolumeType) -> Retype<'_> {
         new_type: Some(new_type),
         old_type: OLD,
         multiattach: false,
+        tuning: &UNTUNED,
         size_gib: 10,
         status: VolumeStatus::Available,
         operation: None,
@@ -236,6 +240,74 @@ fn shared_is_neither_cached_nor_encrypted() {
         let encrypted = other.0 == "encryption" && !ok;
         assert_eq!(types::check_encryption(&specs(&[shared, other])).is_err(), encrypted, "{other:?}");
     }
+}
+
+fn tuning(said: &[(TuningKey, &str)]) -> Tuning {
+    said.iter().map(|(key, value)| (*key, key.parse(value).unwrap())).collect()
+}
+
+#[test]
+fn what_a_type_says_about_sessions_has_one_spelling_and_limits() {
+    for (key, value, written) in [
+        ("mooring:header_digest", "CRC32C", "crc32c"),
+        ("mooring:data_digest", "none, crc32c", "crc32c,none"),
+        ("mooring:queue_depth", " 128 ", "128"),
+        ("mooring:max_burst", "0512", "512"),
+        ("mooring:immediate_data", "no", "<is> False"),
+        ("mooring:initial_r2t", "<IS> true", "<is> True"),
+    ] {
+        let done = types::normalise(specs(&[(key, value)])).unwrap();
+        assert_eq!(done, specs(&[(key, written)]));
+        assert_eq!(types::normalise(done.clone()).as_ref(), Ok(&done));
+        assert!(!rules::tuning::of(&done).is_empty());
+    }
+    for (key, value, says) in [
+        ("mooring:header_digest", "md5", "mooring:header_digest is \"md5\": want none, crc32c"),
+        ("mooring:queue_depth", "513", "want 1 to 512 commands"),
+        ("mooring:max_burst", "511", "want 512 to 16777215 bytes"),
+        ("mooring:first_burst", "1M", "want 512 to 16777215 bytes"),
+        ("mooring:immediate_data", "perhaps", "want '<is> True' or '<is> False'"),
+        (
+            "mooring:header_digets",
+            "crc32c",
+            "there is no extra spec \"mooring:header_digets\": want mooring:mixed_modes",
+        ),
+        ("mooring:", "x", "there is no extra spec"),
+    ] {
+        let refused = types::normalise(specs(&[(key, value)])).unwrap_err();
+        assert!(refused.starts_with("Invalid volume type: ") && refused.contains(says), "{refused}");
+        // One that was written before there was the rule says nothing.
+        assert!(rules::tuning::of(&specs(&[(key, value)])).is_empty());
+    }
+    // Others' prefixes are theirs.
+    assert!(types::normalise(specs(&[("vendor:max_burst", "x")])).is_ok());
+    let both = [("mooring:first_burst", "1024"), ("mooring:max_burst", "512"), ("mooring:queue_depth", "8")];
+    let refused = rules::check_specs(&specs(&both)).unwrap_err();
+    assert!(refused.contains("mooring:first_burst: 1024 is more than max_burst (512)"), "{refused}");
+    assert!(rules::tuning::of(&specs(&both)).get(TuningKey::FirstBurst).is_none());
+    assert_eq!(rules::tuning::of(&specs(&both)).iter().count(), 2, "and the rest counts");
+}
+
+#[test]
+fn how_sessions_are_negotiated_changes_only_while_nobody_is_attached() {
+    let tuned = of_specs(&[("mooring:queue_depth", "128")]);
+    let default = of_specs(&[("mooring:queue_depth", "64")]);
+    let same = tuning(&[(TuningKey::QueueDepth, "128")]);
+    for status in VolumeStatus::ALL.iter().copied() {
+        let wish = |new_type| Retype { status, ..granted(new_type) };
+        let rests = matches!(status, VolumeStatus::Available | VolumeStatus::InUse);
+        assert_eq!(retype(&wish(&tuned)).is_ok(), status == VolumeStatus::Available, "{status}");
+        // What is said, and is what the kernel has anyway, is no change; nor is what is so already.
+        assert_eq!(retype(&wish(&default)).is_ok(), rests, "{status}");
+        assert_eq!(retype(&Retype { tuning: &same, ..wish(&tuned) }).is_ok(), rests, "{status}");
+        // Back again.
+        assert_eq!(
+            retype(&Retype { tuning: &same, ..wish(&default) }).is_ok(),
+            status == VolumeStatus::Available
+        );
+    }
+    let refused = retype(&Retype { status: VolumeStatus::InUse, ..granted(&tuned) }).unwrap_err();
+    assert!(refused.to_string().contains("how iSCSI sessions are negotiated"), "{refused}");
 }
 
 fn initiator(n: u32) -> Initiators {

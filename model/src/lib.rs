@@ -20,6 +20,7 @@ mod reservation;
 mod secret;
 mod size;
 mod spec;
+mod tuning;
 
 pub use connection::{
     AttachmentPath, AttachmentWish, ConnectionPhase, ConnectionReport, ConnectionSpec, HostDisk, HostSession,
@@ -49,3 +50,4 @@ pub use spec::{
     Chap, ChapSide, ExportIdentity, ExportNames, ExportSpec, Grant, Mode, ParseModeError, PoolName,
     Provisioning, Source, SpecError, VolumeKind, VolumeSpec,
 };
+pub use tuning::{ParseTuningKeyError, Tuning, TuningKey, TuningValue};

@@ -12,7 +12,7 @@ use crate::limit::{
 };
 use crate::{
     AttachmentId, BackstoreName, ByteSize, FcExportSpec, Iqn, IqnPrefix, LUN_DEFAULT, Lun, LvName, Naa,
-    Portal, Secret, TPG_DEFAULT, VgName, VolumeId,
+    Portal, Secret, TPG_DEFAULT, Tuning, VgName, VolumeId,
 };
 
 /// A spec that can never be made true. The text says which field, what is wrong, and what is allowed.
@@ -397,6 +397,8 @@ pub struct ExportSpec {
     pub grants: Vec<Grant>,
     /// Who reaches it over Fibre Channel.
     pub fc: FcExportSpec,
+    /// How its sessions over iSCSI are negotiated.
+    pub tuning: Tuning,
 }
 
 impl ExportSpec {
@@ -435,6 +437,7 @@ impl ExportSpec {
             }
         }
         self.fc.check()?;
+        self.tuning.check().map_err(|(key, why)| SpecError::new(format!("tuning.{key}"), why))?;
         if let ExportIdentity::Recorded { serial, backstore, tpg, lv, .. } = &self.identity {
             let plain = |text: &str| {
                 !text.is_empty()

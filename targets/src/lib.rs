@@ -29,6 +29,7 @@ mod op;
 mod plan;
 mod report;
 pub mod reservations;
+pub mod tuning;
 mod view;
 
 pub use apply::{Observer, apply, pr_folder, prepare};

@@ -53,18 +53,19 @@ impl Known {
     /// The change to `wanted`, if only grants differ.
     pub fn narrow(self, wanted: &Wanted) -> Option<Narrow> {
         let (
-            Wanted::Present { names, device, portals, grants },
+            Wanted::Present { names, device, portals, grants, tuning },
             Wanted::Present {
                 names: old_names,
                 device: old_device,
                 portals: old_portals,
                 grants: old_grants,
+                tuning: old_tuning,
             },
         ) = (wanted, &self.wanted)
         else {
             return None;
         };
-        if (names, portals) != (old_names, old_portals) || !device.is_same(old_device) {
+        if (names, portals, tuning) != (old_names, old_portals, old_tuning) || !device.is_same(old_device) {
             return None;
         }
         let (new_by, old_by) = (by_initiator(grants), by_initiator(old_grants));
@@ -83,6 +84,7 @@ impl Known {
             device: device.clone(),
             portals: portals.clone(),
             grants: changed,
+            tuning: tuning.clone(),
         };
         Some(Narrow { wanted, initiators, known: self })
     }

@@ -8,7 +8,7 @@
 //!    mapped LUN inside, or of a mapped LUN with its link: ENOTEMPTY.
 //! 2. *Backstore*: `control`, serial, `enable`. The serial of an exported backstore cannot change (EINVAL); enabling without
 //!    the device is ENOENT; linking a backstore that is not enabled is ENODEV.
-//! 3. *Target, portal group and its attributes, LUN.* A mapped link to a LUN without a backstore is EINVAL.
+//! 3. *Target, portal group, its attributes and how its sessions are negotiated, LUN.* A mapped link to a LUN without a backstore is EINVAL.
 //! 4. *ACLs*: the mapped LUN and its `write_protect` stand before the credential (or `authentication=0`) that lets the
 //!    initiator in. A mapped LUN is read-write between its link and its `write_protect`; a closed gate and
 //!    `prod_mode_write_protect` close that window, each alone.
@@ -31,12 +31,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use mooring_host::TreePath;
-use mooring_model::{BlockedKind, ExportNames, Grant, Mode, Plan, Portal};
+use mooring_model::{BlockedKind, ExportNames, Grant, Mode, Plan, Portal, Tuning};
 
 use crate::exports::{Exports, plan_exports};
 use crate::layout::{self, TPG_ATTRIBS};
 use crate::op::{Op, Value};
 use crate::reservations::Kept;
+use crate::tuning;
 use crate::view::{AclView, ExportView, TpgView};
 
 /// The block device behind an export.
@@ -77,6 +78,8 @@ pub enum Wanted {
         portals: Vec<Portal>,
         /// Who reaches it. An initiator that is not here is revoked.
         grants: Vec<Grant>,
+        /// How its sessions are negotiated. What is left unsaid is not looked at.
+        tuning: Tuning,
     },
     /// A tombstone: nothing of it is there.
     Absent {
@@ -90,6 +93,14 @@ impl Wanted {
     pub fn names(&self) -> &ExportNames {
         match self {
             Self::Present { names, .. } | Self::Absent { names } => names,
+        }
+    }
+
+    /// What is said about its sessions.
+    pub(crate) fn tuning(&self) -> Option<&Tuning> {
+        match self {
+            Self::Present { tuning, .. } => Some(tuning),
+            Self::Absent { .. } => None,
         }
     }
 
@@ -119,8 +130,8 @@ pub(crate) struct Part {
 /// The part of iSCSI. `open`: nothing of the backstore is in the way.
 pub(crate) fn part(wanted: &Wanted, view: &ExportView, open: bool) -> Part {
     match wanted {
-        Wanted::Present { names, device: _, portals, grants } => {
-            Present { names, portals, grants, view, plan: Plan::default() }.part(open)
+        Wanted::Present { names, device: _, portals, grants, tuning } => {
+            Present { names, portals, grants, tuning, view, plan: Plan::default() }.part(open)
         }
         Wanted::Absent { names } => {
             let plan = absent::plan(names, view);
@@ -140,6 +151,7 @@ struct Present<'a> {
     names: &'a ExportNames,
     portals: &'a [Portal],
     grants: &'a [Grant],
+    tuning: &'a Tuning,
     view: &'a ExportView,
     plan: Plan<Op>,
 }
@@ -186,6 +198,7 @@ impl Present<'_> {
         if open {
             self.keep_admitted(tpg);
             self.tighten(tpg);
+            self.tune(tpg);
             self.remove_portals(tpg);
         }
         for (initiator, (acl, why)) in &going {
@@ -225,6 +238,16 @@ impl Present<'_> {
         }
     }
 
+    /// Before any ACL is made, which takes its queue depth from here, and before anybody logs in.
+    fn tune(&mut self, tpg: &TpgView) {
+        for (key, value) in self.tuning.iter() {
+            let text = tuning::text(key, value);
+            if tpg.tuning.get(&key) != Some(&text) {
+                self.write(tuning::path(self.names, key), &text, tuning::why(key));
+            }
+        }
+    }
+
     fn remove_portals(&mut self, tpg: &TpgView) {
         let wanted: BTreeSet<String> = self.portals.iter().map(Portal::to_string).collect();
         for portal in tpg.portals.iter().filter(|portal| !wanted.contains(*portal)) {
@@ -246,6 +269,7 @@ impl Present<'_> {
                 "the portal group, disabled until the end",
             );
             self.tighten(&TpgView::default());
+            self.tune(&TpgView::default());
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The cost, in operations (an attribute is open, read, close; a folder or a link is one): 15 for an export that is complete
 //! and has no grants (3 for the backstore, 1 for the target, 11 for the portal group and its LUN), and 8 for each ACL with
-//! CHAP (4 for one without). It does not depend on other exports. Whether sessions are live is a separate question
+//! CHAP (4 for one without), and 1 for each value that the wish says about sessions. It does not depend on other exports. Whether sessions are live is a separate question
 //! ([`read_live`](crate::read_live)), because no plan depends on it.
 //!
 //! What must never happen here: a judgement, a write, a walk into another export. `ls` of `acls` blocks while an `rmdir`
@@ -11,11 +11,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooring_host::{Entry, EntryKind, Errno, Tree, TreeError, TreePath};
-use mooring_model::{ExportNames, Secret};
+use mooring_model::{ExportNames, Secret, Tuning, TuningKey};
 
 use crate::Error;
 use crate::info::parse_backstore;
 use crate::layout::{self, TPG_ATTRIBS};
+use crate::plan::Wanted;
+use crate::tuning;
 
 /// One export as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -75,6 +77,8 @@ pub struct TpgView {
     pub enabled: bool,
     /// The attributes of [`TPG_ATTRIBS`].
     pub attribs: BTreeMap<&'static str, String>,
+    /// How sessions are negotiated, of what the wish says something about.
+    pub tuning: BTreeMap<TuningKey, String>,
     /// Our LUN.
     pub lun: Option<LunView>,
     /// The names of LUNs that are not ours.
@@ -91,6 +95,7 @@ impl TpgView {
         Self {
             enabled: self.enabled,
             attribs: self.attribs.clone(),
+            tuning: self.tuning.clone(),
             lun: self.lun.clone(),
             other_luns: self.other_luns.clone(),
             portals: self.portals.clone(),
@@ -192,9 +197,15 @@ fn dirs(entries: Vec<Entry>) -> impl Iterator<Item = String> {
 }
 
 impl ExportView {
-    /// Looks at the export of these names.
+    /// Looks at the export of these names, and not at how its sessions are negotiated.
     pub fn read(tree: &dyn Tree, names: &ExportNames) -> Result<Self, Error> {
-        Looker { tree, names }.export().map_err(|source| Error::View { source })
+        Looker { tree, names, said: None }.export().map_err(|source| Error::View { source })
+    }
+
+    /// Looks at all that this wish says something about.
+    pub fn read_for(tree: &dyn Tree, wanted: &Wanted) -> Result<Self, Error> {
+        let looker = Looker { tree, names: wanted.names(), said: wanted.tuning() };
+        looker.export().map_err(|source| Error::View { source })
     }
 
     /// The same with the ACLs of these initiators as they are now, and no others. One operation for an ACL that is not there.
@@ -204,7 +215,7 @@ impl ExportView {
         names: &ExportNames,
         initiators: &BTreeSet<String>,
     ) -> Result<Self, Error> {
-        let looker = Looker { tree, names };
+        let looker = Looker { tree, names, said: None };
         let mut acls = BTreeMap::new();
         for initiator in initiators {
             let acl =
@@ -278,6 +289,7 @@ pub(crate) fn read_link(tree: &dyn Tree, dir: &TreePath) -> Result<Option<Link>,
 struct Looker<'a> {
     tree: &'a dyn Tree,
     names: &'a ExportNames,
+    said: Option<&'a Tuning>,
 }
 
 impl Looker<'_> {
@@ -307,6 +319,9 @@ impl Looker<'_> {
             TpgView { enabled: self.tree.read_text(&dir.join("enable"))? == "1", ..TpgView::default() };
         for (name, _, _) in TPG_ATTRIBS {
             view.attribs.insert(name, self.tree.read_text(&dir.join("attrib").join(name))?);
+        }
+        if let Some(said) = self.said {
+            view.tuning = tuning::read(self.tree, self.names, said)?;
         }
         let ours = layout::lun_name(self.names.lun);
         for name in dirs(self.tree.list(&dir.join("lun"))?) {

@@ -13,8 +13,8 @@ use mooring_targets::{Device, ExportView, Wanted, apply, layout, plan};
 fn wish(discards: bool) -> Wanted {
     let chap = Some(chap("user", "secret-1234567"));
     match present(&["10.10.0.10:3260"], vec![grant(1, 1, Mode::ReadWrite, chap)]) {
-        Wanted::Present { names, device, portals, grants } => {
-            Wanted::Present { names, device: Device { discards, ..device }, portals, grants }
+        Wanted::Present { names, device, portals, grants, tuning } => {
+            Wanted::Present { names, device: Device { discards, ..device }, portals, grants, tuning }
         }
         absent @ Wanted::Absent { .. } => absent,
     }
@@ -62,8 +62,8 @@ fn nothing_changes_under_a_lun_and_the_next_export_has_it() {
         assert!(plan(&wish(!first), &look).is_quiet());
         // Nor by a change of something else.
         let more = match wish(!first) {
-            Wanted::Present { names, device, portals, .. } => {
-                Wanted::Present { names, device, portals, grants: Vec::new() }
+            Wanted::Present { names, device, portals, tuning, .. } => {
+                Wanted::Present { names, device, portals, grants: Vec::new(), tuning }
             }
             absent @ Wanted::Absent { .. } => absent,
         };

@@ -64,19 +64,21 @@ fn grant_line(line: &str) -> Grant {
     }
 }
 
-/// Lines `absent`, `device PATH`, `portal P`, `grant …`.
+/// Lines `absent`, `device PATH`, `portal P`, `grant …`, `tuned KEY VALUE`.
 fn read_wish(text: &str) -> Wanted {
     let (mut device, mut portals, mut grants) = (DEVICE.to_owned(), Vec::new(), Vec::new());
+    let mut said = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         match line.split_once(' ').unwrap_or((line, "")) {
             ("absent", _) => return absent(),
             ("device", path) => path.clone_into(&mut device),
             ("portal", portal) => portals.push(portal),
             ("grant", _) => grants.push(grant_line(line)),
+            ("tuned", pair) => said.push(pair.split_once(' ').unwrap()),
             other => panic!("not a line of a wish: {other:?}"),
         }
     }
-    present_as(names(), &device, &portals, grants)
+    tuned(present_as(names(), &device, &portals, grants), &said)
 }
 
 /// What of the attributes a reader wants to see.

@@ -49,20 +49,23 @@ fn some_grant(number: usize) -> impl Strategy<Value = Option<Grant>> {
 fn some_wish() -> impl Strategy<Value = Wanted> {
     let portals = prop::sample::subsequence(PORTALS.to_vec(), 0..=3);
     let grants = (some_grant(1), some_grant(2), some_grant(3));
-    prop_oneof![
-        1 => Just(absent()),
-        8 => (portals, grants).prop_map(|(portals, (a, b, c))| present(&portals, [a, b, c].into_iter().flatten().collect()))
-    ]
+    let said = (prop_oneof![Just("8192"), Just("1048576")], prop_oneof![Just("yes"), Just("no")]);
+    let present = (portals, grants, said).prop_map(|(portals, (a, b, c), (burst, r2t))| {
+        let wanted = present(&portals, [a, b, c].into_iter().flatten().collect());
+        tuned(wanted, &[("max_burst", burst), ("initial_r2t", r2t)])
+    });
+    prop_oneof![1 => Just(absent()), 8 => present]
 }
 
 /// What people, and crashes of other programs, do to an export that stands: never something that makes it foreign.
-const DAMAGE: [&str; 21] = [
+const DAMAGE: [&str; 22] = [
     "write $P/enable = 0",
     "write $P/attrib/authentication = 0",
     "write $P/attrib/generate_node_acls = 1",
     "write $P/attrib/prod_mode_write_protect = 0",
     "write $P/attrib/demo_mode_discovery = 1",
     "write $P/attrib/cache_dynamic_acls = 1",
+    "write $P/param/MaxBurstLength = 512",
     "unlink $P/lun/lun_1/mooring",
     "unlink $P/acls/$H/lun_1/mooring",
     "rmdir $P/acls/$H/lun_1",
@@ -236,11 +239,17 @@ proptest! {
             prop_assert!(absent);
             return Ok(());
         };
-        let (Wanted::Present { names, device, portals, .. }, Wanted::Present { grants, .. }) = (&a, &b) else {
+        let (Wanted::Present { names, device, portals, tuning, .. }, Wanted::Present { grants, .. }) = (&a, &b) else {
             prop_assert!(known.narrow(&b).is_none());
             return Ok(());
         };
-        let b = Wanted::Present { names: names.clone(), device: device.clone(), portals: portals.clone(), grants: grants.clone() };
+        let b = Wanted::Present {
+            names: names.clone(),
+            device: device.clone(),
+            portals: portals.clone(),
+            grants: grants.clone(),
+            tuning: tuning.clone(),
+        };
         let narrow = known.narrow(&b).unwrap();
         let steps = plan(&narrow.wanted, &narrow.look(&tree).unwrap());
         prop_assert_eq!(text(&steps), text(&plan_now(&tree, &b)));

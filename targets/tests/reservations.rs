@@ -6,7 +6,7 @@ use mooring_host::fake::FakeMachine;
 use mooring_host::{Tree, TreePath};
 use mooring_model::{
     ExportIdentity, ExportNames, Grant, Initiator, IqnPrefix, LUN_DEFAULT, Mode, Registration,
-    ReservationHolder, ReservationType, Reservations, VolumeId,
+    ReservationHolder, ReservationType, Reservations, Tuning, VolumeId,
 };
 use mooring_targets::reservations::{
     Before, Kept, format_kept, keep, parse_file, parse_kept, read_reservations,
@@ -174,6 +174,7 @@ fn wanted(back: Vec<Kept>) -> Wanted {
         device: Device { reservations: back, ..Device::from("/dev/vg0/v") },
         portals: vec!["10.0.0.1:3260".parse().unwrap()],
         grants: vec![grant(1), grant(2)],
+        tuning: Tuning::default(),
     }
 }
 

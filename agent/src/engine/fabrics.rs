@@ -62,7 +62,7 @@ impl Wanteds {
     }
 
     pub(super) fn look(&self, tree: &dyn Tree) -> Result<Seen, Error> {
-        let iscsi = ExportView::read(tree, self.names())?;
+        let iscsi = ExportView::read_for(tree, &self.iscsi)?;
         let fc = self.fc.iter().map(|wanted| fc::View::read(tree, wanted, &self.former));
         Ok(Seen { iscsi, fc: fc.collect::<Result<_, _>>()? })
     }

@@ -321,7 +321,8 @@ impl Engine {
                     reservations: cell.state().put_back(spec),
                     ..self.backing_device(&group, volumes::device_path(group.as_str(), &names.lv))
                 };
-                Some(Wanted::Present { names, device, portals, grants: spec.grants.clone() })
+                let (grants, tuning) = (spec.grants.clone(), spec.tuning.clone());
+                Some(Wanted::Present { names, device, portals, grants, tuning })
             }
         }
     }

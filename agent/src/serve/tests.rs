@@ -40,6 +40,7 @@ fn put_export(counter: u64, hosts: &[&str]) -> Request<v1::PutExportRequest> {
         portals: Vec::new(),
         grants: hosts.iter().map(grant).collect(),
         fc: None,
+        tuning: Vec::new(),
     };
     Request::new(v1::PutExportRequest {
         sender: Some(sender()),

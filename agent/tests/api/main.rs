@@ -30,5 +30,6 @@ mod sessions;
 mod stuck;
 mod switch;
 mod tls;
+mod tuning;
 mod watching;
 mod wipe;

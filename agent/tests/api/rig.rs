@@ -481,6 +481,7 @@ pub(crate) fn export_spec(grants: &[(&str, v1::Mode)]) -> v1::ExportSpec {
         portals: Vec::new(),
         grants: grants.iter().map(|(host, mode)| grant(host, *mode)).collect(),
         fc: None,
+        tuning: Vec::new(),
     }
 }
 

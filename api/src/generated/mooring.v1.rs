@@ -225,6 +225,21 @@ pub struct ExportSpec {
     pub grants: ::prost::alloc::vec::Vec<Grant>,
     #[prost(message, optional, tag = "4")]
     pub fc: ::core::option::Option<FcExport>,
+    /// How sessions over iSCSI are negotiated, in the order of the list of names below. What is not named stays as the kernel
+    /// has it. An agent refuses a name that it does not know.
+    #[prost(message, repeated, tag = "40")]
+    pub tuning: ::prost::alloc::vec::Vec<Tuning>,
+}
+/// One thing that is said about an export's sessions over iSCSI.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Tuning {
+    /// header_digest, data_digest, queue_depth, max_burst, first_burst, max_recv_segment, immediate_data, initial_r2t,
+    /// max_outstanding_r2t.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Of a digest none, crc32c or crc32c,none; yes or no; or a decimal number.
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
 }
 /// One initiator port reaches the volume over Fibre Channel.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

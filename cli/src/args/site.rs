@@ -17,10 +17,16 @@ A type says what its volumes may do and where they lie. Repeated with the same w
 again. With storage_protocol=FC its volumes lie where Fibre Channel is served, and are reached over
 that alone; without it, over iSCSI where a host can.
 
+Extra specs with mooring: say how iSCSI sessions of its volumes are negotiated: header_digest and
+data_digest (none, crc32c, or crc32c,none), queue_depth (1 to 512 commands), max_burst, first_burst
+and max_recv_segment (512 to 16777215 bytes), immediate_data and initial_r2t ('<is> True' or '<is>
+False'), max_outstanding_r2t (1 to 65535). What a type does not say, the kernel decides.
+
 Examples:
   mooring type create plain
   mooring type create shared --multiattach --description 'for clusters'
   mooring type create fast --spec media=nvme --spec tier=1
+  mooring type create checked --spec mooring:data_digest=crc32c --spec mooring:queue_depth=128
   mooring type create fc --multiattach --spec storage_protocol=FC")]
     Create(TypeCreateArgs),
     /// List volume types

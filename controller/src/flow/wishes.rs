@@ -6,14 +6,15 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use mooring_api::v1;
+use mooring_api::{Message, v1};
 use mooring_model::{
     AgentId, AttachmentWish, ByteSize, Chap, ChapSide, ConnectionSpec, ExportIdentity, ExportSpec,
     FcExportSpec, FcGrant, Generation, Grant, Initiator, InitiatorSlot, Iqn, LUN_DEFAULT, Secret,
-    TPG_DEFAULT, VolumeId, VolumeSpec, Wwpn,
+    TPG_DEFAULT, Tuning, VolumeId, VolumeSpec, Wwpn,
 };
 use serde_json::json;
 
+use crate::domain::VolumeType;
 use crate::initiators::Initiators;
 use crate::kept::{KeptExport, KeptVolume};
 use crate::rules::{self, Operation};
@@ -74,7 +75,7 @@ pub(crate) fn nexus(db: &Db<'_>, volume: VolumeId, initiator: &Iqn, native: bool
     Ok(nexus)
 }
 
-fn volume_wish(db: &Db<'_>, volume: &VolumeRow) -> Result<Wish, Abort> {
+fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>) -> Result<Wish, Abort> {
     let pool = volume.pool_name().ok_or_else(|| corrupt("the pool", volume.id))?;
     let (provisioning, size) = (pool.provisioning(), ByteSize(u64::from(volume.size_gib) * GIB));
     let spec = VolumeSpec {
@@ -83,7 +84,6 @@ fn volume_wish(db: &Db<'_>, volume: &VolumeRow) -> Result<Wish, Abort> {
         source: volume.source.filter(|_| !volume.taken),
         ..VolumeSpec::new(volume.id, pool.group, size, provisioning)
     };
-    let volume_type = db.type_by_id(volume.type_id)?;
     let projects = match &volume_type {
         Some(of) if !of.is_public => db.type_projects(of.id)?,
         _ => Vec::new(),
@@ -122,16 +122,32 @@ pub(crate) fn export_spec(
             }
         }
     }
-    Ok(ExportSpec { volume, identity: ExportIdentity::Derived, portals: Vec::new(), grants, fc })
+    let tuning = Tuning::default();
+    Ok(ExportSpec { volume, identity: ExportIdentity::Derived, portals: Vec::new(), grants, fc, tuning })
 }
 
-fn export_wish(db: &Db<'_>, of: &VolumeRow, rows: &[AttachmentRow]) -> Result<Wish, Abort> {
+/// What the last wish said about sessions.
+fn said_before(last: Option<&Wish>) -> Tuning {
+    let body = last.and_then(|wish| wish.body.as_deref());
+    let spec = body.and_then(|body| v1::ExportSpec::decode(body).ok()).unwrap_or_default();
+    mooring_api::tuning_from_wire(&spec.tuning).unwrap_or_default()
+}
+
+fn export_wish(
+    db: &Db<'_>,
+    of: &VolumeRow,
+    rows: &[AttachmentRow],
+    tuning: Tuning,
+    last: Option<&Wish>,
+) -> Result<Wish, Abort> {
     let volume = of.id;
     let chap_of = |initiator: &Iqn| {
         Ok(db.nexus(volume, initiator)?.ok_or_else(|| corrupt("the credentials", volume))?.0)
     };
     let slot_of = |port| db.fc_slot(of.agent, port)?.ok_or_else(|| corrupt("the slot of a port", volume));
-    let spec = export_spec(volume, rows, chap_of, slot_of)?;
+    // What is said no longer goes back to what the kernel had: left unsaid it would stay.
+    let tuning = tuning.after(&said_before(last));
+    let spec = ExportSpec { tuning, ..export_spec(volume, rows, chap_of, slot_of)? };
     Ok(Wish::spec(&mooring_api::export_to_wire(&spec), KeptExport::of(rows).to_bytes()))
 }
 
@@ -184,12 +200,15 @@ fn rewish(
         done.storage |= new;
         return Ok((done, generation));
     }
-    done.storage |= db.wish(id, Kind::Volume, &volume_wish(db, volume)?)?.1;
+    let volume_type = db.type_by_id(volume.type_id)?;
+    let tuning = volume_type.as_ref().map(|of| rules::tuning::of(&of.extra_specs)).unwrap_or_default();
+    done.storage |= db.wish(id, Kind::Volume, &volume_wish(db, volume, volume_type)?)?.1;
     // A snapshot is exported to nobody.
     if !volume.is_served() || volume.snapshot_of.is_some() {
         return Ok((done, Generation::ZERO));
     }
-    let (generation, new) = db.wish(id, Kind::Export, &export_wish(db, volume, rows)?)?;
+    let wish = |last: Option<&Wish>| export_wish(db, volume, rows, tuning, last);
+    let (generation, new) = db.wish_after(id, Kind::Export, wish)?;
     done.storage |= new;
 
     let mut hosts: BTreeMap<AgentId, Vec<&AttachmentRow>> =

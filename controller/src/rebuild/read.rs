@@ -24,7 +24,7 @@ use crate::flow::seen::seen_mode;
 use crate::flow::wishes::{self, GIB};
 use crate::initiators::{HostPorts, Initiators};
 use crate::kept::{KeptAttachment, KeptExport, KeptType, KeptVolume};
-use crate::rules::Operation;
+use crate::rules::{Operation, tuning};
 use crate::service::{Refusal, ZONE_DEFAULT};
 use crate::store::{Abort, AttachmentRow, Kind, Nexus, SpecRow, VolumeRow, Wish, time_of};
 
@@ -376,6 +376,10 @@ impl All<'_> {
             |initiator| nexuses.get(initiator).map(|nexus| nexus.0.clone()).ok_or_else(none),
             |port| found.slots.get(&port).copied().ok_or_else(none),
         );
+        // What is said about sessions follows from the type alone, which may have been changed by a wish that was on its way.
+        let own = own.map(|own| ExportSpec { tuning: export.tuning.clone(), ..own });
+        let volume_type = found.kept.volume_type.as_ref();
+        found.rewish |= volume_type.is_some_and(|of| !tuning::of(&of.extra_specs).is_same(&export.tuning));
         if own.ok().map(sorted) != Some(sorted(export.clone())) {
             return Err(
                 "what is kept of its attachments does not make the grants that its agent keeps".to_owned()

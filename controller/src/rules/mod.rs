@@ -1,8 +1,8 @@
 //! The rules of volume types and attachments. Pure: rows in, a verdict out; every transaction asks here.
 //!
 //! Here is what an attachment needs to be made and connected, and the status that follows. `mode` says who may write, `detach`
-//! who may be cut off and what goes along, `transport` over what a host reaches a volume and `numbers` under which LUN, `types` what extra specs may
-//! say, `retype` when a volume may change its type.
+//! who may be cut off and what goes along, `transport` over what a host reaches a volume and `numbers` under which LUN, `types` and
+//! `tuning` what extra specs may say, `retype` when a volume may change its type.
 //!
 //! What must never happen here: I/O; a verdict from a report; a mode that is wider than somebody asked for; a status that
 //! is not a function of the attachments and of the operation that runs.
@@ -12,6 +12,7 @@ mod mode;
 pub mod numbers;
 pub mod retype;
 pub mod transport;
+pub mod tuning;
 pub mod types;
 
 use mooring_model::{AttachmentId, Mode, VolumeId};

@@ -6,9 +6,10 @@
 //! What must never happen here: a volume whose flag differs from its type's because a retype failed half way; a flag that
 //! changes under a live attachment; a check left out because an earlier one was harmless.
 
+use mooring_model::Tuning;
 use uuid::Uuid;
 
-use super::{Operation, types};
+use super::{Operation, tuning, types};
 use crate::domain::{VolumeStatus, VolumeType};
 use crate::quota::Over;
 
@@ -48,6 +49,8 @@ pub struct Retype<'a> {
     pub old_type: Uuid,
     /// The volume's own flag, which is what counts: the old type may say otherwise.
     pub multiattach: bool,
+    /// What its type says about its sessions now.
+    pub tuning: &'a Tuning,
     /// GiB.
     pub size_gib: u32,
     /// The volume's status, derived.
@@ -101,6 +104,7 @@ pub fn retype(wish: &Retype<'_>) -> Result<Change, Refused> {
     types::check_size(specs, &new_type.name, wish.size_gib).map_err(Refused::Invalid)?;
     let multiattach = types::is_multiattach(specs);
     check_flag(wish, multiattach)?;
+    check_tuning(wish, &tuning::of(specs))?;
     if types::check_encryption(specs).is_err() {
         return Err(Refused::Invalid(
             "Invalid input received: Retype requested both encryption and multi-attach, which is not supported."
@@ -146,4 +150,18 @@ fn check_flag(wish: &Retype<'_>, multiattach: bool) -> Result<(), Refused> {
         return Err(Refused::Forbidden("volume:multiattach"));
     }
     Ok(())
+}
+
+/// How sessions are negotiated changes only while nobody is attached: what is there would keep what it has until its next
+/// login, and its queue depth for good, so that nobody could say how a host is served.
+fn check_tuning(wish: &Retype<'_>, new: &Tuning) -> Result<(), Refused> {
+    if wish.status == VolumeStatus::Available || new.is_same(wish.tuning) {
+        return Ok(());
+    }
+    Err(Refused::Invalid(format!(
+        "Invalid input received: Invalid volume_type passed, retypes affecting how iSCSI sessions are negotiated (digests, \
+         queue depth, bursts) are only allowed on available volumes, the specified volume however currently has a status \
+         of: {}.",
+        wish.status
+    )))
 }

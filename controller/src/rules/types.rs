@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use super::tuning;
+
 /// The extra spec that makes a type's volumes shareable.
 pub const MULTIATTACH: &str = "multiattach";
 
@@ -33,7 +35,7 @@ pub fn boolean(text: &str) -> Option<bool> {
 }
 
 /// The boolean after `<is>`, in any spelling. `None`: it is not of that form.
-fn is_boolean(spec: &str) -> Option<bool> {
+pub(super) fn is_boolean(spec: &str) -> Option<bool> {
     let mut words = spec.split_whitespace();
     let (operator, value) = (words.next()?, words.next()?);
     (operator.eq_ignore_ascii_case("<is>") && words.next().is_none()).then(|| boolean(value))?
@@ -82,6 +84,7 @@ pub fn normalise(mut specs: Specs) -> Result<Specs, String> {
     for key in [SIZE_MIN, SIZE_MAX] {
         limit(&specs, key)?;
     }
+    tuning::normalise(&mut specs)?;
     Ok(specs)
 }
 
@@ -96,6 +99,7 @@ pub fn check_specs(specs: &Specs) -> Result<(), String> {
         return Err("Invalid volume type: cacheable and multiattach cannot be set together.".to_owned());
     }
     check_encryption(specs).map_err(|text| format!("Invalid volume type: {text}"))?;
+    tuning::check(specs)?;
     if let (Some(least), Some(most)) = (limit(specs, SIZE_MIN)?, limit(specs, SIZE_MAX)?)
         && least > most
     {
@@ -140,6 +144,6 @@ fn limit(specs: &Specs, key: &str) -> Result<Option<u32>, String> {
 }
 
 /// A value that is wrong, short enough for an error.
-fn shown(spec: &str) -> String {
+pub(super) fn shown(spec: &str) -> String {
     format!("{:?}", spec.chars().take(80).collect::<String>())
 }

@@ -13,6 +13,7 @@ use crate::flow::{Inner, place, wishes};
 use crate::policy::Target;
 use crate::quota::Delta;
 use crate::rules::retype::{self, MigrationPolicy, Refused, Retype};
+use crate::rules::tuning;
 use crate::schedule::capabilities::{self, Placed, Settings};
 use crate::schedule::{self, PoolRef, Request};
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
@@ -102,7 +103,10 @@ fn write(
     let volume = volumes::find(inner, db, caller, id)?;
     let rows = db.attachments_of(id)?;
     let new_type = wanted(db, caller, named)?;
-    let old_name = db.type_by_id(volume.type_id)?.map_or_else(String::new, |found| found.name);
+    let (old_name, old_tuning) = db
+        .type_by_id(volume.type_id)?
+        .map(|found| (found.name, tuning::of(&found.extra_specs)))
+        .unwrap_or_default();
     let (quota, fits) = match &new_type {
         None => (Ok(()), Ok(())),
         Some(new_type) => {
@@ -118,6 +122,7 @@ fn write(
         new_type: new_type.as_ref(),
         old_type: volume.type_id,
         multiattach: volume.multiattach,
+        tuning: &old_tuning,
         size_gib: volume.size_gib,
         status: status(&volume, &rows),
         operation: volume.operation,

@@ -266,8 +266,10 @@ impl Service {
         self.may("volume_extension:types_extra_specs:delete", caller)?;
         let key = key.to_owned();
         let write = move |db: &Db<'_>| {
-            by_id(db, id)?;
+            let mut left = by_id(db, id)?.extra_specs;
             check_unused(db, id)?;
+            left.remove(&key);
+            rules::tuning::check(&left).map_err(Refusal::Invalid)?;
             if !db.delete_spec(id, &key)? {
                 let what = format!("{id} with extra spec {}", key.chars().take(80).collect::<String>());
                 return Err(not_found(&what).into());

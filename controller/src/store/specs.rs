@@ -130,9 +130,32 @@ impl Db<'_> {
         kind: Kind,
         wish: &Wish,
     ) -> Result<(Generation, bool), SqlError> {
-        match self.spec(volume, kind)? {
+        let kept = self.spec(volume, kind)?;
+        self.wish_over(volume, kind, wish, kept.as_ref())
+    }
+
+    /// The same of a wish that depends on the last one.
+    pub(crate) fn wish_after<E: From<SqlError>>(
+        &self,
+        volume: VolumeId,
+        kind: Kind,
+        wish: impl FnOnce(Option<&Wish>) -> Result<Wish, E>,
+    ) -> Result<(Generation, bool), E> {
+        let kept = self.spec(volume, kind)?;
+        let wish = wish(kept.as_ref().map(|kept| &kept.wish))?;
+        Ok(self.wish_over(volume, kind, &wish, kept.as_ref())?)
+    }
+
+    fn wish_over(
+        &self,
+        volume: VolumeId,
+        kind: Kind,
+        wish: &Wish,
+        kept: Option<&SpecRow>,
+    ) -> Result<(Generation, bool), SqlError> {
+        match kept {
             Some(kept) if kept.wish.digest == wish.digest => Ok((kept.stamp.generation, false)),
-            kept => Ok((self.put_wish(volume, kind, wish, kept.as_ref(), 0)?, true)),
+            kept => Ok((self.put_wish(volume, kind, wish, kept, 0)?, true)),
         }
     }
 

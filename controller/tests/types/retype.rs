@@ -216,6 +216,50 @@ async fn a_strict_type_does_not_come_over_mixed_modes() {
     assert_eq!(unchanged.volume_type.name, "mixed");
 }
 
+/// What a type says about sessions is in the wish of every export of its volumes, also what it no longer says; and it changes
+/// only while nobody is attached.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_type_says_about_sessions_is_wished() {
+    let rig = Rig::new(1).await;
+    kind(&rig, "plain", &[]).await;
+    kind(&rig, "checked", &[("mooring:data_digest", "crc32c"), ("mooring:queue_depth", "128")]).await;
+    let said = |id: VolumeId| {
+        let state = rig.storage.state();
+        let spec = state.exports.get(&id.to_string()).and_then(|kept| kept.spec.clone()).unwrap();
+        spec.tuning.into_iter().map(|one| (one.name, one.value)).collect::<Vec<_>>()
+    };
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let (plain, id) = (made(&rig, "plain", 1).await, made(&rig, "checked", 1).await);
+    let wished = [pair("data_digest", "crc32c"), pair("queue_depth", "128")];
+    let new = |volume| NewAttachment { instance: Some(Uuid::from_u128(1)), ..client(volume, 1) };
+    let attachment = rig.service.create_attachment(&admin(), new(id), LONG).await.unwrap().id;
+    assert_eq!(said(id), wished);
+    let untuned = rig.service.create_attachment(&admin(), new(plain), LONG).await.unwrap().id;
+    assert_eq!(said(plain), [], "who says nothing is wished as ever");
+    let retype =
+        async |id, to: &str| rig.service.retype_volume(&admin(), id, to, MigrationPolicy::Never).await;
+    for (id, to) in [(id, "plain"), (plain, "checked")] {
+        let refused = retype(id, to).await;
+        assert!(
+            matches!(&refused, Err(Refusal::Invalid(why)) if why.contains("how iSCSI sessions are negotiated")),
+            "{refused:?}"
+        );
+    }
+    for gone in [attachment, untuned] {
+        rig.service.delete_attachment(&admin(), gone, true, LONG).await.unwrap();
+    }
+    retype(id, "plain").await.unwrap();
+    retype(plain, "checked").await.unwrap();
+    let again = rig.service.create_attachment(&admin(), new(id), LONG).await.unwrap().id;
+    assert_eq!(said(id), [pair("data_digest", "crc32c,none"), pair("queue_depth", "64")]);
+    rig.service.create_attachment(&admin(), new(plain), LONG).await.unwrap();
+    assert_eq!(said(plain), wished);
+    // And so it stays.
+    rig.service.delete_attachment(&admin(), again, true, LONG).await.unwrap();
+    rig.service.create_attachment(&admin(), new(id), LONG).await.unwrap();
+    assert_eq!(said(id), [pair("data_digest", "crc32c,none"), pair("queue_depth", "64")]);
+}
+
 fn contradiction(volume: &Volume) -> Option<String> {
     let typed = volume.volume_type.extra_specs.contains_key("multiattach");
     let several = volume.attachments.len() > 1;

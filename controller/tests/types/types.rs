@@ -130,6 +130,37 @@ async fn s1_one_spelling_whatever_was_written() {
     assert_eq!(api.get(&specs).await.body["extra_specs"]["multiattach"], "<is> True");
 }
 
+/// What a type says about sessions is checked by name, on every way that writes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn tuning_is_checked_where_it_is_written() {
+    let rig = Rig::new(0).await;
+    let api = Api::of(&rig);
+    let of_specs = |specs: Value| json!({ "volume_type": { "name": "tuned", "extra_specs": specs } });
+    for (wrong, says) in [
+        (json!({ "mooring:max_burst": "100" }), "mooring:max_burst is \"100\": want 512 to 16777215 bytes"),
+        (json!({ "mooring:header_digest": "sha" }), "want none, crc32c, or crc32c,none"),
+        (json!({ "mooring:que_depth": "8" }), "there is no extra spec"),
+        (json!({ "mooring:first_burst": "300000" }), "is more than max_burst (262144, the default)"),
+    ] {
+        api.post("/types", of_specs(wrong)).await.is(400, says);
+    }
+    let right = json!({ "mooring:header_digest": "CRC32C", "mooring:max_burst": "1048576" });
+    let made = api.post("/types", of_specs(right)).await.body["volume_type"].clone();
+    let written = json!({ "mooring:header_digest": "crc32c", "mooring:max_burst": "1048576" });
+    assert_eq!(made["extra_specs"], written);
+    let specs = format!("/types/{}/extra_specs", made["id"].as_str().unwrap());
+    let more = json!({ "extra_specs": { "mooring:first_burst": "524288" } });
+    assert_eq!(api.post(&specs, more).await.status, 200);
+    api.post(&specs, json!({ "extra_specs": { "mooring:max_burst": "512" } })).await.is(400, "is more than");
+    api.put(&format!("{specs}/mooring:queue_depth"), json!({ "mooring:queue_depth": "0" }))
+        .await
+        .is(400, "want 1 to 512 commands");
+    // Without it the first burst would be longer than the default.
+    api.delete(&format!("{specs}/mooring:max_burst")).await.is(400, "is more than");
+    assert_eq!(api.delete(&format!("{specs}/mooring:first_burst")).await.status, 202);
+    assert_eq!(api.delete(&format!("{specs}/mooring:max_burst")).await.status, 202);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn s15_the_specs_of_a_type_in_use_do_not_change() {
     let rig = Rig::new(0).await;

@@ -26,6 +26,13 @@ fn attrib(s: &Script<'_>, name: &str, value: &str) -> Result<Answer, TreeError> 
     s.try_write(&tpg.join("attrib").join(name), value)
 }
 
+/// Writes a parameter of a group that is enabled, and reads it back.
+fn param(s: &Script<'_>, name: &str, value: &str) -> Result<Answer, TreeError> {
+    let tpg = s.tpg()?;
+    s.write(&tpg.join("enable"), 1)?;
+    s.write_read(&tpg.join("param").join(name), value)
+}
+
 pub(super) const ROWS: &[Row] = &[
     Row::fails("mkdir of a fabric that does not exist", Errno::EINVAL, |s| {
         s.try_mkdir(&TreePath::new("nosuchfabric"))
@@ -191,6 +198,43 @@ pub(super) const ROWS: &[Row] = &[
     Row::fails("default_cmdsn_depth=0", Errno::EINVAL, |s| attrib(s, "default_cmdsn_depth", "0")),
     Row::fails("default_cmdsn_depth=513", Errno::EINVAL, |s| attrib(s, "default_cmdsn_depth", "513")),
     Row::ok("default_cmdsn_depth=512", |s| attrib(s, "default_cmdsn_depth", "512")),
+    Row::reads("default_cmdsn_depth leaves an ACL that is there alone", "64\n", |s| {
+        let tpg = s.tpg()?;
+        let acl = s.acl(&tpg)?;
+        s.write(&tpg.join("attrib").join("default_cmdsn_depth"), 32)?;
+        s.try_read(&acl.join("cmdsn_depth"))
+    }),
+    // The rest of `param`: taken from the kernel's source, of 6.1 and 6.12, and not observed first.
+    Row::reads("source: HeaderDigest=CRC32C of an enabled group", "CRC32C\n", |s| {
+        param(s, "HeaderDigest", "CRC32C")
+    }),
+    Row::reads("source: DataDigest=None", "None\n", |s| param(s, "DataDigest", "None")),
+    Row::reads("source: DataDigest=None,CRC32C is kept in its order", "None,CRC32C\n", |s| {
+        param(s, "DataDigest", "None,CRC32C")
+    }),
+    Row::fails("source: HeaderDigest=crc32c", Errno::EINVAL, |s| param(s, "HeaderDigest", "crc32c")),
+    Row::fails("source: HeaderDigest=CRC32", Errno::EINVAL, |s| param(s, "HeaderDigest", "CRC32C,CRC32")),
+    Row::reads("source: MaxBurstLength=512 of an enabled group", "512\n", |s| {
+        param(s, "MaxBurstLength", "512")
+    }),
+    Row::fails("source: MaxBurstLength=511", Errno::EINVAL, |s| param(s, "MaxBurstLength", "511")),
+    Row::reads("source: a first burst above MaxBurstLength is accepted", "16777215\n", |s| {
+        param(s, "FirstBurstLength", "16777215")
+    }),
+    Row::fails("source: FirstBurstLength=16777216", Errno::EINVAL, |s| {
+        param(s, "FirstBurstLength", "16777216")
+    }),
+    Row::reads("source: MaxXmitDataSegmentLength=524288", "524288\n", |s| {
+        param(s, "MaxXmitDataSegmentLength", "524288")
+    }),
+    Row::fails("source: MaxXmitDataSegmentLength=0", Errno::EINVAL, |s| {
+        param(s, "MaxXmitDataSegmentLength", "0")
+    }),
+    Row::reads("source: InitialR2T=No", "No\n", |s| param(s, "InitialR2T", "No")),
+    Row::reads("source: ImmediateData=No", "No\n", |s| param(s, "ImmediateData", "No")),
+    Row::fails("source: ImmediateData=no", Errno::EINVAL, |s| param(s, "ImmediateData", "no")),
+    Row::reads("source: MaxOutstandingR2T=8", "8\n", |s| param(s, "MaxOutstandingR2T", "8")),
+    Row::fails("source: MaxOutstandingR2T=0", Errno::EINVAL, |s| param(s, "MaxOutstandingR2T", "0")),
     Row::fails("generate_node_acls=2", Errno::EINVAL, |s| attrib(s, "generate_node_acls", "2")),
     Row::fails("authentication=2", Errno::EINVAL, |s| attrib(s, "authentication", "2")),
     Row::fails("authentication=x", Errno::EINVAL, |s| attrib(s, "authentication", "x")),

@@ -3,6 +3,7 @@
 //! What must never happen: an initiator refused here that the kernel would let in, or a command that is executed here and
 //! would not be there: the laws of exposure rest on it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::FakeMachine;
@@ -44,6 +45,7 @@ impl Machine {
             endpoint: Endpoint::Fc,
             commands: 0,
             read_bytes: 0,
+            agreed: BTreeMap::new(),
         };
         self.sessions.insert(self.next_session, session);
         Ok(self.next_session)

@@ -33,6 +33,9 @@ pub enum LoginRefusal {
     /// Credentials were demanded and did not match.
     #[error("authentication failed")]
     Authentication,
+    /// The target wants a digest that a stock initiator does not offer.
+    #[error("no digest in common")]
+    NoDigest,
 }
 
 /// What answered a command.
@@ -136,6 +139,8 @@ pub(super) struct Session {
     pub(super) endpoint: Endpoint,
     pub(super) commands: u64,
     pub(super) read_bytes: u64,
+    /// What was agreed on at the login, as `param` of the ACL shows it; of Fibre Channel nothing.
+    pub(super) agreed: BTreeMap<&'static str, u64>,
 }
 
 impl Session {
@@ -241,8 +246,11 @@ impl Machine {
             .find(|(key, tpg)| key.target == *target && tpg.enabled && self.listens(tpg, Some(at)))
             .map(|(key, _)| key);
         let key = served.ok_or(LoginRefusal::NoTarget)?;
-        let verdict =
-            self.lio.tpg(&key).ok_or(LoginRefusal::NoTarget).and_then(|tpg| admit(tpg, initiator, shown));
+        let verdict = self
+            .lio
+            .tpg(&key)
+            .ok_or(LoginRefusal::NoTarget)
+            .and_then(|tpg| Ok((admit(tpg, initiator, shown)?, agree(tpg)?)));
         if let Some(found) = self.lio.target_mut(target) {
             match &verdict {
                 Ok(_) => found.accepts += 1,
@@ -250,12 +258,13 @@ impl Machine {
                     found.last_failed = Some(initiator.to_owned());
                     match refusal {
                         LoginRefusal::Authentication => found.authenticate_fails += 1,
+                        LoginRefusal::NoDigest => found.negotiate_fails += 1,
                         _ => found.authorize_fails += 1,
                     }
                 }
             }
         }
-        let (dynamic, authenticated) = verdict?;
+        let ((dynamic, authenticated), agreed) = verdict?;
         // The same initiator port at the same portal replaces its older session.
         self.cut_sessions(|old| old.tpg == key && old.initiator == initiator && old.is_at(at));
         self.next_session += 1;
@@ -274,6 +283,7 @@ impl Machine {
             },
             commands: 0,
             read_bytes: 0,
+            agreed,
         };
         self.sessions.insert(id, session);
         Ok(id)
@@ -424,6 +434,26 @@ pub(super) fn admit(
     }
     let matches = stored.zip(shown).is_some_and(|((userid, password), shown)| shown == (&userid, &password));
     if matches { Ok((dynamic, true)) } else { Err(LoginRefusal::Authentication) }
+}
+
+/// What a login of a stock initiator is agreed on, from what `param` says at that moment (`iscsi_check_acceptor_state`). It
+/// offers no digest, `InitialR2T=No`, `ImmediateData=Yes`, and the bursts of open-iscsi.
+fn agree(tpg: &Tpg) -> Result<BTreeMap<&'static str, u64>, LoginRefusal> {
+    let param = |name: &str| tpg.param(name);
+    for digest in ["HeaderDigest", "DataDigest"] {
+        if !param(digest).split(',').any(|word| word == "None") {
+            return Err(LoginRefusal::NoDigest);
+        }
+    }
+    let bytes = |name: &str, offer: u64| param(name).parse().unwrap_or(offer).min(offer);
+    let burst = bytes("MaxBurstLength", 16_776_192);
+    Ok(BTreeMap::from([
+        ("MaxBurstLength", burst),
+        // A first burst that would be longer than a burst is made as long (`iscsi_enforce_integrity_rules`).
+        ("FirstBurstLength", bytes("FirstBurstLength", 262_144).min(burst)),
+        ("ImmediateData", u64::from(param("ImmediateData") == "Yes")),
+        ("InitialR2T", u64::from(param("InitialR2T") == "Yes")),
+    ]))
 }
 
 /// How an initiator may log in: `None` not at all, else whether credentials are demanded.

@@ -12,7 +12,7 @@ use mooring_host::fake::{Access, FakeMachine};
 use mooring_host::{EntryKind, Tree, TreePath};
 use mooring_model::{
     Chap, ChapSide, ExportIdentity, ExportNames, Grant, IqnPrefix, Lun, Mode, Plan, Portal, Secret, Step,
-    VolumeId,
+    Tuning, TuningKey, VolumeId,
 };
 use mooring_targets::{Error, ExportView, Observer, Op, Wanted, apply, plan, prepare};
 
@@ -58,7 +58,22 @@ pub(crate) fn present(portals: &[&str], grants: Vec<Grant>) -> Wanted {
 
 pub(crate) fn present_as(names: ExportNames, device: &str, portals: &[&str], grants: Vec<Grant>) -> Wanted {
     let portals: Vec<Portal> = portals.iter().map(|portal| portal.parse().unwrap()).collect();
-    Wanted::Present { names, device: device.into(), portals, grants }
+    Wanted::Present { names, device: device.into(), portals, grants, tuning: Tuning::default() }
+}
+
+pub(crate) fn tuning(said: &[(&str, &str)]) -> Tuning {
+    said.iter()
+        .map(|(key, value)| {
+            let key: TuningKey = key.parse().unwrap();
+            (key, key.parse(value).unwrap())
+        })
+        .collect()
+}
+
+/// The same wish, with this said about its sessions.
+pub(crate) fn tuned(wanted: Wanted, said: &[(&str, &str)]) -> Wanted {
+    let Wanted::Present { names, device, portals, grants, .. } = wanted else { return wanted };
+    Wanted::Present { names, device, portals, grants, tuning: tuning(said) }
 }
 
 pub(crate) fn absent() -> Wanted {
@@ -235,7 +250,7 @@ pub(crate) fn way_of(grant: &Grant) -> Way {
 }
 
 pub(crate) fn look(tree: &dyn Tree, wanted: &Wanted) -> ExportView {
-    ExportView::read(tree, wanted.names()).unwrap()
+    ExportView::read_for(tree, wanted).unwrap()
 }
 
 pub(crate) fn plan_now(tree: &dyn Tree, wanted: &Wanted) -> Plan<Op> {

@@ -146,6 +146,7 @@ impl World {
             portals: Vec::new(),
             grants: self.attachments_of(volume).map(grant).collect(),
             fc: None,
+            tuning: Vec::new(),
         }
     }
 

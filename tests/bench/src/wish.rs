@@ -38,5 +38,6 @@ pub fn export_spec(hosts: usize) -> v1::ExportSpec {
         portals: vec!["10.10.0.10:3260".to_owned()],
         grants: (0..hosts).map(grant).collect(),
         fc: None,
+        tuning: Vec::new(),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mooring_host::fake::FakeMachine;
 use mooring_model::{
-    Digest, ExportIdentity, ExportSpec, FcExportSpec, Generation, Grant, LUN_DEFAULT, Mode, Stamp,
+    Digest, ExportIdentity, ExportSpec, FcExportSpec, Generation, Grant, LUN_DEFAULT, Mode, Stamp, Tuning,
 };
 
 use super::*;
@@ -97,6 +97,7 @@ fn engine(dir: &std::path::Path, volumes: u128, hosts: usize) -> Engine {
             portals: Vec::new(),
             grants: (0..hosts).map(grant).collect(),
             fc: FcExportSpec::default(),
+            tuning: Tuning::default(),
         };
         let stamp = Stamp { generation: Generation::ZERO.next(), digest: Digest::of_sha256([1; 32]) };
         let wish = Wish { stamp, kind: WishKind::Spec(spec), opaque: Vec::new() };

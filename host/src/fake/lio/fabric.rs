@@ -195,6 +195,11 @@ impl Machine {
 }
 
 impl Tpg {
+    /// What a login is answered by.
+    pub(crate) fn param(&self, name: &str) -> String {
+        self.values.text(self.kind.tpg_shape(), "param", name)
+    }
+
     pub(crate) fn requires_authentication(&self) -> bool {
         self.kind == FabricKind::Iscsi && self.is_on("authentication")
     }

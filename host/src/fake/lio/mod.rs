@@ -476,6 +476,14 @@ fn judge(rule: &Rule, value: &[u8], exported: bool) -> Result<Option<Vec<u8>>, E
             let known = words.iter().find(|word| word.as_bytes() == line).ok_or(Errno::EINVAL)?;
             Ok(Some(known.as_bytes().to_vec()))
         }
+        Rule::List(words) => {
+            let known = |part: &[u8]| words.iter().any(|word| word.as_bytes() == part);
+            if line.split(|byte| *byte == b',').all(known) {
+                Ok(Some(line.to_vec()))
+            } else {
+                Err(Errno::EINVAL)
+            }
+        }
         Rule::Unexported(_) if exported => Err(Errno::EINVAL),
         Rule::Unexported(inner) => judge(inner, value, exported),
     }

@@ -183,6 +183,8 @@ pub(crate) struct Target {
     pub(crate) accepts: u64,
     pub(crate) authenticate_fails: u64,
     pub(crate) authorize_fails: u64,
+    /// Logins without a digest in common.
+    pub(crate) negotiate_fails: u64,
     pub(crate) normal_logouts: u64,
     pub(crate) last_failed: Option<String>,
 }

@@ -198,7 +198,7 @@ impl Machine {
 
     fn show_target(&self, key: &TargetKey, part: &str, attr: &str) -> Derived {
         let target = self.lio.target(key)?;
-        let failed = target.authenticate_fails + target.authorize_fails;
+        let failed = target.authenticate_fails + target.authorize_fails + target.negotiate_fails;
         match (part.strip_prefix("fabric_statistics/")?, attr) {
             ("iscsi_instance", "sessions") => {
                 line(self.sessions.values().filter(|session| session.tpg.target == *key).count())
@@ -210,6 +210,7 @@ impl Machine {
             ("iscsi_login_stats", "accepts") => line(target.accepts),
             ("iscsi_login_stats", "authenticate_fails") => line(target.authenticate_fails),
             ("iscsi_login_stats", "authorize_fails") => line(target.authorize_fails),
+            ("iscsi_login_stats", "negotiate_fails") => line(target.negotiate_fails),
             ("iscsi_logout_stats", "normal_logouts") => line(target.normal_logouts),
             ("iscsi_tgt_attr", "login_fails") => line(failed),
             ("iscsi_tgt_attr", "fail_intr_name") => line(target.last_failed.as_deref().unwrap_or("None")),
@@ -272,7 +273,10 @@ impl Machine {
                 (Some(_), _) => line(0),
             },
             ("param", name) => {
-                session?;
+                let (_, session) = session?;
+                if let Some(agreed) = session.agreed.get(name) {
+                    return line(agreed);
+                }
                 line(tables::ACL_PARAM_LIVE.iter().find(|(known, _)| *known == name)?.1)
             }
             _ => None,

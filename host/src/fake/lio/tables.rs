@@ -37,6 +37,8 @@ pub(super) enum Rule {
     Range(u64, u64),
     /// One of these words.
     Word(&'static [&'static str]),
+    /// A list of these words, commas between them, in any order.
+    List(&'static [&'static str]),
     /// Any text, without its final newline.
     Free,
     /// Any text, exactly as written.
@@ -424,14 +426,14 @@ static AUTH: &[Attr] = &[
 
 static TPG_PARAM: &[Attr] = &[
     rw("AuthMethod", "CHAP", Rule::Word(&["CHAP", "None", "CHAP,None"])),
-    rw("DataDigest", "CRC32C,None", Rule::Word(&["CRC32C", "None", "CRC32C,None"])),
+    rw("DataDigest", "CRC32C,None", Rule::List(&["CRC32C", "None"])),
     rw("DataPDUInOrder", "Yes", YES_NO),
     rw("DataSequenceInOrder", "Yes", YES_NO),
     rw("DefaultTime2Retain", "20", Rule::Range(0, 3600)),
     rw("DefaultTime2Wait", "2", Rule::Range(0, 3600)),
     rw("ErrorRecoveryLevel", "0", Rule::Range(0, 2)),
     rw("FirstBurstLength", "65536", Rule::Range(512, 16_777_215)),
-    rw("HeaderDigest", "CRC32C,None", Rule::Word(&["CRC32C", "None", "CRC32C,None"])),
+    rw("HeaderDigest", "CRC32C,None", Rule::List(&["CRC32C", "None"])),
     rw("IFMarkInt", "Reject", Rule::Free),
     rw("IFMarker", "No", YES_NO),
     rw("ImmediateData", "Yes", YES_NO),
@@ -557,17 +559,14 @@ static ACL_PARAM: &[Attr] = &[
     ro("MaxOutstandingR2T", NO_SESSION),
 ];
 
-/// The same, with a session: name and value as negotiated by a stock initiator.
+/// The same, with a session: name and value as negotiated by a stock initiator. What follows from the portal group's own
+/// `param` stands with the session.
 pub(super) static ACL_PARAM_LIVE: &[(&str, &str)] = &[
     ("DataPDUInOrder", "1"),
     ("DataSequenceInOrder", "1"),
     ("DefaultTime2Retain", "0"),
     ("DefaultTime2Wait", "2"),
     ("ErrorRecoveryLevel", "0"),
-    ("FirstBurstLength", "65536"),
-    ("ImmediateData", "1"),
-    ("InitialR2T", "1"),
-    ("MaxBurstLength", "262144"),
     ("MaxConnections", "1"),
     ("MaxOutstandingR2T", "1"),
 ];

@@ -1,6 +1,7 @@
 //! Types and creation: what makes a volume shareable, and who sees it.
 
 use mooring_fleet::Fleet;
+use mooring_host::{Tree, TreePath};
 use serde_json::{Value, json};
 
 use crate::shared;
@@ -99,4 +100,38 @@ fn s14_everybody_sees_which_type_is_shareable_and_nothing_else_of_it() {
         assert_eq!(specs_for(&client), json!({ "multiattach": "<is> True" }));
     }
     assert_eq!(specs_for(&fleet.admin()).as_object().unwrap().len(), 2);
+}
+
+/// What a type says about sessions is what the storage node's kernel answers logins by; it changes with the type, and only
+/// while nobody is attached.
+#[test]
+fn a_type_says_how_sessions_are_negotiated() {
+    let fleet = Fleet::small();
+    let admin = fleet.admin();
+    let said = [("mooring:max_burst", "8192"), ("mooring:queue_depth", "16"), ("mooring:initial_r2t", "no")];
+    let tuned = admin.volume_type("tuned", &said);
+    let plain = admin.volume_type("plain", &[]);
+    let (volume, node) = (admin.volume(Some(&tuned), 1), fleet.stock("node1"));
+    let read = |volume: &str, name: &str| {
+        let target = format!("iscsi/iqn.2026-11.dev.mooring:{volume}/tpgt_1/{name}");
+        fleet.storage("s1").machine().lio().read_text(&TreePath::new(target)).unwrap()
+    };
+    let seen = |volume: &str| {
+        ["param/MaxBurstLength", "attrib/default_cmdsn_depth", "param/InitialR2T"]
+            .map(|name| read(volume, name))
+    };
+    let attachment = admin.attach(&volume, &node, None).id;
+    assert_eq!(seen(&volume), ["8192", "16", "No"]);
+    // The control: another type's volume has what the kernel does by itself.
+    let other = admin.volume(Some(&plain), 1);
+    admin.attach(&other, &node, None);
+    assert_eq!(seen(&other), ["262144", "64", "Yes"]);
+    let retype = json!({ "new_type": plain, "migration_policy": "never" });
+    let refused = admin.action(&format!("/volumes/{volume}"), "os-retype", &retype);
+    refused.refused(400, "how iSCSI sessions are negotiated");
+    admin.delete(&format!("/attachments/{attachment}")).expect(200);
+    let done = admin.action(&format!("/volumes/{volume}"), "os-retype", &retype);
+    assert_eq!(done.status, 202, "{done:?}");
+    admin.attach(&volume, &node, None);
+    assert_eq!(seen(&volume), ["262144", "64", "Yes"]);
 }

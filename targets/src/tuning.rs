@@ -1,0 +1,63 @@
+//! Where what is said about an export's sessions stands in its portal group, and in which words.
+//!
+//! All of it holds for what comes after: `param` is copied when a connection logs in, and `default_cmdsn_depth` when an ACL
+//! is made. So it is written to a live portal group as well, and no session that is there notices (lio.md, p). The depth of an
+//! ACL that is there is left alone: another one would cut its sessions.
+//!
+//! What must never happen here: a look at, or a write to, what nobody said anything about.
+
+use std::collections::BTreeMap;
+
+use mooring_host::{Tree, TreeError, TreePath};
+use mooring_model::{ExportNames, Tuning, TuningKey, TuningValue};
+
+use crate::layout;
+
+/// The attribute of a portal group that holds it.
+pub fn path(names: &ExportNames, key: TuningKey) -> TreePath {
+    let (folder, name) = match key {
+        TuningKey::HeaderDigest => ("param", "HeaderDigest"),
+        TuningKey::DataDigest => ("param", "DataDigest"),
+        TuningKey::QueueDepth => ("attrib", "default_cmdsn_depth"),
+        TuningKey::MaxBurst => ("param", "MaxBurstLength"),
+        TuningKey::FirstBurst => ("param", "FirstBurstLength"),
+        // The kernel's name is the initiator's view: this one is what it declares as its own limit (lio.md, p).
+        TuningKey::MaxRecvSegment => ("param", "MaxXmitDataSegmentLength"),
+        TuningKey::ImmediateData => ("param", "ImmediateData"),
+        TuningKey::InitialR2t => ("param", "InitialR2T"),
+        TuningKey::MaxOutstandingR2t => ("param", "MaxOutstandingR2T"),
+    };
+    layout::tpg(names).join(folder).join(name)
+}
+
+/// A value as the kernel writes it.
+pub fn text(key: TuningKey, value: TuningValue) -> String {
+    match key {
+        TuningKey::HeaderDigest | TuningKey::DataDigest => match value.text(key).as_str() {
+            "none" => "None",
+            "crc32c" => "CRC32C",
+            _ => "CRC32C,None",
+        }
+        .to_owned(),
+        TuningKey::ImmediateData | TuningKey::InitialR2t => {
+            if value.number() == 0 { "No" } else { "Yes" }.to_owned()
+        }
+        _ => value.number().to_string(),
+    }
+}
+
+pub(crate) fn why(key: TuningKey) -> &'static str {
+    match key {
+        TuningKey::QueueDepth => "as the export is tuned: of ACLs that are made from here on",
+        _ => "as the export is tuned: of logins from here on",
+    }
+}
+
+/// What the kernel has, of all that is said.
+pub(crate) fn read(
+    tree: &dyn Tree,
+    names: &ExportNames,
+    said: &Tuning,
+) -> Result<BTreeMap<TuningKey, String>, TreeError> {
+    said.iter().map(|(key, _)| Ok((key, tree.read_text(&path(names, key))?))).collect()
+}
