@@ -20,7 +20,7 @@ fn put(id: &str, counter: u64, pairs: &[(&str, &str)]) -> v1::PutExportRequest {
 }
 
 fn path(id: &str, name: &str) -> TreePath {
-    TreePath::new(format!("iscsi/{}/tpgt_1/{name}", target(id)))
+    TreePath::new(&format!("iscsi/{}/tpgt_1/{name}", target(id)))
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn a_type_says_how_sessions_are_negotiated() {
     let (volume, node) = (admin.volume(Some(&tuned), 1), fleet.stock("node1"));
     let read = |volume: &str, name: &str| {
         let target = format!("iscsi/iqn.2026-11.dev.mooring:{volume}/tpgt_1/{name}");
-        fleet.storage("s1").machine().lio().read_text(&TreePath::new(target)).unwrap()
+        fleet.storage("s1").machine().lio().read_text(&TreePath::new(&target)).unwrap()
     };
     let seen = |volume: &str| {
         ["param/MaxBurstLength", "attrib/default_cmdsn_depth", "param/InitialR2T"]
