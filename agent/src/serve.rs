@@ -230,6 +230,11 @@ impl Agent for Service {
             Some(Wish::Spec(spec)) => {
                 VolumeWish::Spec(mooring_api::volume_from_wire(volume, spec).map_err(invalid)?)
             }
+            Some(Wish::Tombstone(v1::Tombstone { destroy_data: true, release: true })) => {
+                let why = "a volume that is let go keeps its data: want one of destroy_data and release";
+                return Err(invalid(SpecError::new("tombstone", why)));
+            }
+            Some(Wish::Tombstone(v1::Tombstone { release: true, .. })) => VolumeWish::Release,
             Some(Wish::Tombstone(tombstone)) => VolumeWish::Tombstone { destroy: tombstone.destroy_data },
         };
         let deadline = self.deadline(put.deadline_ms);
@@ -306,6 +311,24 @@ impl Agent for Service {
         let states = self.engine.statuses(asked.with_tombstones).await;
         let volumes = states.iter().map(|state| state_to_wire(state, secrets)).collect();
         Ok(Response::new(v1::ListVolumesResponse { volumes }))
+    }
+
+    async fn list_lvs(
+        &self,
+        request: Request<v1::ListLvsRequest>,
+    ) -> Result<Response<v1::ListLvsResponse>, Status> {
+        let only = request.into_inner().group;
+        let all = self.engine.candidates().await.map_err(|refusal| refused(&refusal))?;
+        let lvs = all.into_iter().filter(|lv| only.is_empty() || lv.group == only).map(|lv| v1::Lv {
+            group: lv.group,
+            name: lv.name,
+            uuid: lv.uuid,
+            size_bytes: lv.size.0,
+            thin: lv.thin,
+            volume_id: lv.volume.map_or_else(String::new, |id| id.to_string()),
+            unsafe_because: lv.unsafe_because.unwrap_or_default(),
+        });
+        Ok(Response::new(v1::ListLvsResponse { lvs: lvs.collect() }))
     }
 
     async fn get_capabilities(

@@ -4,6 +4,7 @@
 
 mod volumes_growth;
 mod volumes_machine;
+mod volumes_managed;
 mod volumes_marks;
 mod volumes_thin;
 mod volumes_wipe;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use mooring_agent::config::{Group, Wipe};
 use mooring_agent::volumes::{
-    self, Error, Observer, SeenLv, VolumeOp, VolumesView, Wanted, apply, plan, report, view, view_one,
+    self, Beside, Error, Observer, SeenLv, VolumeOp, VolumesView, Wanted, apply, plan, report, view, view_one,
 };
 use mooring_host::fake::FakeMachine;
 use mooring_host::{BlockDevices, Command, Commands, Errno};
@@ -158,6 +159,7 @@ fn any_wanted(n: u128) -> impl Strategy<Value = Wanted> {
             Wanted::Adopted(spec(n, group, mib), LvName::recorded(&site(id(n))).unwrap())
         }),
         2 => any::<bool>().prop_map(|export_gone| Wanted::Doomed { export_gone }),
+        1 => any::<bool>().prop_map(|export_gone| Wanted::Released { export_gone }),
         1 => Just(Wanted::Nothing),
     ]
 }
@@ -256,7 +258,8 @@ impl World {
         if let Some(wanted) = wanted_of(LvName::growth_of) {
             let gone = matches!(wanted, Wanted::Doomed { export_gone: true });
             let there = matches!(wanted, Wanted::Volume(_) | Wanted::Adopted(..));
-            let ours = listed && tagged && (gone || there);
+            let released = matches!(wanted, Wanted::Released { export_gone: true });
+            let ours = listed && tagged && (gone || released || there);
             return (ours, if gone || !ours { Some(gone && ours) } else { None });
         }
         let adopted = self.wishes().find(|(id, _)| site(*id) == row["lv_name"]).map(|(_, wanted)| wanted);
@@ -351,8 +354,8 @@ fn check_end(world: &World, machine: &Machine, before: &[Row], untouched: &Snaps
                 Phase::Ready
             }
             Wanted::Volume(_) | Wanted::Adopted(..) => Phase::Failed,
-            Wanted::Doomed { .. } if plan.blocked.is_empty() => Phase::Gone,
-            Wanted::Doomed { .. } => Phase::Deleting,
+            Wanted::Doomed { .. } | Wanted::Released { .. } if plan.blocked.is_empty() => Phase::Gone,
+            Wanted::Doomed { .. } | Wanted::Released { .. } => Phase::Deleting,
             Wanted::Nothing if seen.lvs_of(id).iter().any(SeenLv::is_tagged) => Phase::Orphan,
             Wanted::Nothing => Phase::Gone,
         };
@@ -472,7 +475,7 @@ proptest! {
         let fake = world.build();
         let whole = view(&fake.lvm(), &groups()).unwrap();
         for (id, wanted) in world.wishes() {
-            let one = view_one(&fake.lvm(), &groups(), id, None).unwrap();
+            let one = view_one(&fake.lvm(), &groups(), id, &Beside::default()).unwrap();
             prop_assert_eq!(one.lvs_of(id), whole.lvs_of(id));
             prop_assert_eq!(one.growths_of(id), whole.growths_of(id));
             prop_assert_eq!(plan(wanted, &one, id), plan(wanted, &whole, id));
@@ -558,6 +561,9 @@ fn word(op: &VolumeOp) -> &'static str {
         VolumeOp::Append { .. } => "append",
         VolumeOp::RemoveGrowth { .. } => "drop",
         VolumeOp::Remove { .. } => "remove",
+        VolumeOp::Rename { .. } => "rename",
+        VolumeOp::Own { .. } => "own",
+        VolumeOp::Disown { .. } => "disown",
         VolumeOp::CreatePool { .. } => "pool",
         VolumeOp::CreateThin { .. } => "thin",
         VolumeOp::Snapshot { .. } => "snapshot",
@@ -678,7 +684,7 @@ fn looking_at_one_volume_costs_the_same_among_many() {
         fake.lvm().clear_log();
         // One that is there by its name, one that was adopted, one that is not there.
         for n in [1, 200, 300] {
-            view_one(&fake.lvm(), &groups(), id(n), None).unwrap();
+            view_one(&fake.lvm(), &groups(), id(n), &Beside::default()).unwrap();
         }
         fake.lvm().log().len()
     };

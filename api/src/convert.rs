@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mooring_model as model;
 use mooring_model::{
-    BackstoreName, ByteSize, Chap, ChapSide, Cure, Digest, ExportIdentity, ExportSpec, FcExportSpec, FcGrant,
-    Generation, Grant, InitiatorSlot, Lun, Mode, Phase, Proof, Provisioning, Revoked, Secret, Source,
-    SpecError, Stamp, Tuning, TuningKey, TuningValue, VolumeId, VolumeKind, VolumeSpec,
+    BackstoreName, ByteSize, Chap, ChapSide, Cure, Digest, ExistingLv, ExportIdentity, ExportSpec,
+    FcExportSpec, FcGrant, Generation, Grant, InitiatorSlot, Lun, LvName, Mode, Phase, Proof, Provisioning,
+    Revoked, Secret, Source, SpecError, Stamp, Tuning, TuningKey, TuningValue, VolumeId, VolumeKind,
+    VolumeSpec,
 };
 
 use crate::v1;
@@ -71,6 +72,7 @@ pub fn volume_from_wire(id: VolumeId, spec: &v1::VolumeSpec) -> Result<VolumeSpe
     let spec = VolumeSpec {
         kind,
         source: spec.source.as_ref().map(source_from_wire).transpose()?,
+        takes: spec.takes.as_ref().map(takes_from_wire).transpose()?,
         ..VolumeSpec::new(id, parse("group", &spec.group)?, ByteSize(spec.size_bytes), provisioning)
     };
     spec.check()?;
@@ -84,6 +86,12 @@ fn source_from_wire(source: &v1::VolumeSource) -> Result<Source, SpecError> {
         Some(Of::SnapshotId(id)) => Ok(Source::Snapshot(parse("source.snapshot_id", id)?)),
         None => Err(SpecError::new("source", "names nothing that this agent knows")),
     }
+}
+
+fn takes_from_wire(takes: &v1::ExistingLv) -> Result<ExistingLv, SpecError> {
+    let name =
+        LvName::existing(&takes.name).map_err(|error| SpecError::new("takes.name", error.to_string()))?;
+    Ok(ExistingLv { name, uuid: takes.uuid.clone() })
 }
 
 /// An export's spec that arrives, checked.
@@ -282,6 +290,10 @@ impl From<&VolumeSpec> for v1::VolumeSpec {
             provisioning: provisioning.into(),
             kind: kind.into(),
             source,
+            takes: spec.takes.as_ref().map(|takes| v1::ExistingLv {
+                name: takes.name.as_str().to_owned(),
+                uuid: takes.uuid.clone(),
+            }),
         }
     }
 }
@@ -674,6 +686,36 @@ mod tests {
                 .field,
             "group"
         );
+    }
+
+    #[test]
+    fn an_lv_to_be_taken_is_checked_and_comes_through() {
+        let takes = |name: &str, uuid: &str| v1::VolumeSpec {
+            group: "vg0".to_owned(),
+            size_bytes: 4 << 20,
+            provisioning: v1::Provisioning::Thick.into(),
+            takes: Some(v1::ExistingLv { name: name.to_owned(), uuid: uuid.to_owned() }),
+            ..Default::default()
+        };
+        let good = takes("data", "LlIhCw-6uUF-Aw7u-f1w7-Il0J-LbiF-yTPvnC");
+        let spec = volume_from_wire(volume(), &good).unwrap();
+        assert_eq!(v1::VolumeSpec::from(&spec), good);
+        for (bad, field) in [
+            (takes("a/b", "x"), "takes.name"),
+            (takes("--config", "x"), "takes.name"),
+            (takes("a", ""), "takes.uuid"),
+            (takes("a", "x y"), "takes.uuid"),
+            (
+                v1::VolumeSpec {
+                    kind: v1::VolumeKind::Snapshot.into(),
+                    provisioning: v1::Provisioning::Thin.into(),
+                    ..good
+                },
+                "takes",
+            ),
+        ] {
+            assert_eq!(volume_from_wire(volume(), &bad).unwrap_err().field, field);
+        }
     }
 
     #[test]

@@ -180,7 +180,7 @@ pub(crate) async fn delete(session: &Session, volume: &VolumeRef) -> Result<Repl
             // The data stays until the target is gone. Repeating the command goes on from here.
             return Ok(answer(false, status.volume.as_ref()));
         }
-        let tombstone = v1::Tombstone { destroy_data: true };
+        let tombstone = v1::Tombstone { destroy_data: true, ..Default::default() };
         let digest = mooring_api::digest(&tombstone, &status.volume_opaque);
         let response = session
             .put_volume(v1::PutVolumeRequest {
@@ -215,7 +215,7 @@ async fn drop_export(
     id: VolumeId,
     status: &v1::VolumeStatus,
 ) -> Result<bool, Failure> {
-    let tombstone = v1::Tombstone { destroy_data: false };
+    let tombstone = v1::Tombstone { destroy_data: false, ..Default::default() };
     let digest = mooring_api::digest(&tombstone, &status.export_opaque);
     let response = session
         .put_export(v1::PutExportRequest {

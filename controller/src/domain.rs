@@ -2,6 +2,7 @@
 
 mod host;
 mod jobs;
+mod manage;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ pub use host::{
     Health, HealthLevel, HealthReason, Host, HostModule, HostPool, HostReport, HostTransport, ModuleState,
 };
 pub use jobs::{HostJobs, Job, Jobs};
+pub use manage::{LvReference, ManageVolume, ManageableVolume};
 pub use snapshot::{NewSnapshot, Snapshot};
 
 /// Who asks.
@@ -66,9 +68,13 @@ pub enum VolumeStatus {
     Detaching,
     Extending,
     Deleting,
+    Managing,
+    Unmanaging,
     Error,
     ErrorExtending,
     ErrorDeleting,
+    ErrorManaging,
+    ErrorUnmanaging,
 }
 
 /// Whether a volume is attached, derived from its attachments.
@@ -713,9 +719,13 @@ words!(VolumeStatus {
     Detaching => "detaching",
     Extending => "extending",
     Deleting => "deleting",
+    Managing => "managing",
+    Unmanaging => "unmanaging",
     Error => "error",
     ErrorExtending => "error_extending",
     ErrorDeleting => "error_deleting",
+    ErrorManaging => "error_managing",
+    ErrorUnmanaging => "error_unmanaging",
 });
 
 impl VolumeStatus {

@@ -10,6 +10,7 @@ mod fence;
 mod jobs;
 mod lists;
 mod live;
+mod manage;
 mod mode;
 mod operator;
 mod pools;

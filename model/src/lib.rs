@@ -47,7 +47,7 @@ pub use reservation::{Registration, ReservationHolder, ReservationType, Reservat
 pub use secret::Secret;
 pub use size::{ByteSize, ParseSizeError};
 pub use spec::{
-    Chap, ChapSide, ExportIdentity, ExportNames, ExportSpec, Grant, Mode, ParseModeError, PoolName,
-    Provisioning, Source, SpecError, VolumeKind, VolumeSpec,
+    Chap, ChapSide, ExistingLv, ExportIdentity, ExportNames, ExportSpec, Grant, Mode, ParseModeError,
+    PoolName, Provisioning, Source, SpecError, VolumeKind, VolumeSpec,
 };
 pub use tuning::{ParseTuningKeyError, Tuning, TuningKey, TuningValue};

@@ -11,6 +11,9 @@ pub const VG_NAME_BYTES_MAX: usize = 64;
 /// Longest logical volume name that LVM takes, in bytes (lvm(8)).
 pub const LV_NAME_BYTES_MAX: usize = 127;
 
+/// More than LVM's identities of its objects have (38 characters, lvm2 2.03).
+pub const LV_UUID_BYTES_MAX: usize = 64;
+
 /// Shortest CHAP secret, in bytes: RFC 7143 (12.1.3) asks for 96 random bits, which initiators check as 12 characters.
 pub const CHAP_SECRET_BYTES_MIN: usize = 12;
 

@@ -267,6 +267,21 @@ impl LvName {
         Self(format!("{}{snapshot}", Self::SNAPSHOT_PREFIX))
     }
 
+    /// The name of an LV that somebody else made, as LVM takes it (lvm(8)). It may be one of ours.
+    pub fn existing(text: &str) -> Result<Self, NameError> {
+        const WANT: &str = "a logical volume's name";
+        if text.is_empty() || text.len() > LV_NAME_BYTES_MAX {
+            return Err(wrong(text, WANT, "want 1 to 127 bytes"));
+        }
+        if text.starts_with('-') || matches!(text, "." | "..") {
+            return Err(wrong(text, WANT, "it must not start with '-' nor be '.' or '..'"));
+        }
+        if !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'_' | b'.' | b'-')) {
+            return Err(wrong(text, WANT, "only letters, digits, '+', '_', '.' and '-' are allowed"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
     /// `mooring-pool`: the thin pool of a group. A group has one at most.
     pub fn thin_pool() -> Self {
         Self(Self::THIN_POOL.to_owned())
@@ -575,6 +590,17 @@ mod tests {
         ] {
             let error = bad.parse::<Portal>().unwrap_err().to_string();
             assert!(error.contains("is not a portal") && error.contains(says), "{bad:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn names_that_others_gave() {
+        for good in ["data", "root_1", "a+b.c-d", "mooring-a0000000-1111-4222-8333-444444444444"] {
+            assert_eq!(LvName::existing(good).unwrap().as_str(), good);
+        }
+        let long = "x".repeat(128);
+        for bad in ["", ".", "..", "-x", "--config", "a/b", "a b", "a\n", "a@b", &long] {
+            assert!(LvName::existing(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -7,8 +7,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::limit::{
-    CHAP_BYTES_MAX, CHAP_SECRET_BYTES_MIN, GRANTS_PER_EXPORT_MAX, PORTALS_PER_EXPORT_MAX, SERIAL_BYTES_MAX,
-    VOLUME_BYTES_MAX, VOLUME_BYTES_MIN,
+    CHAP_BYTES_MAX, CHAP_SECRET_BYTES_MIN, GRANTS_PER_EXPORT_MAX, LV_UUID_BYTES_MAX, PORTALS_PER_EXPORT_MAX,
+    SERIAL_BYTES_MAX, VOLUME_BYTES_MAX, VOLUME_BYTES_MIN,
 };
 use crate::{
     AttachmentId, BackstoreName, ByteSize, FcExportSpec, Iqn, IqnPrefix, LUN_DEFAULT, Lun, LvName, Naa,
@@ -122,6 +122,26 @@ impl fmt::Display for Source {
     }
 }
 
+/// An LV that somebody else made and that is to become a volume, with what it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExistingLv {
+    /// As it is called now.
+    pub name: LvName,
+    /// LVM's identity of it: another LV of that name is not taken.
+    pub uuid: String,
+}
+
+impl ExistingLv {
+    /// Checks what the types alone do not hold.
+    fn check(&self) -> Result<(), SpecError> {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+        if self.uuid.is_empty() || self.uuid.len() > LV_UUID_BYTES_MAX || !self.uuid.bytes().all(plain) {
+            return Err(SpecError::new("takes.uuid", "is not LVM's identity of an LV (lvs -o lv_uuid)"));
+        }
+        Ok(())
+    }
+}
+
 /// One volume, or one snapshot: an LV of this size in this group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeSpec {
@@ -138,12 +158,14 @@ pub struct VolumeSpec {
     /// What it holds at first. `None`: zeros; of a snapshot, that it was made before: one that is gone is not taken anew, from
     /// what its volume holds by then.
     pub source: Option<Source>,
+    /// The LV of somebody else that it is made of, until it is the volume's own: it keeps what it holds. `None`: the LV is made.
+    pub takes: Option<ExistingLv>,
 }
 
 impl VolumeSpec {
     /// A volume that reads as zeros at first.
     pub const fn new(id: VolumeId, group: VgName, size: ByteSize, provisioning: Provisioning) -> Self {
-        Self { id, group, size, provisioning, kind: VolumeKind::Volume, source: None }
+        Self { id, group, size, provisioning, kind: VolumeKind::Volume, source: None, takes: None }
     }
 
     /// The name of its LV.
@@ -180,6 +202,15 @@ impl VolumeSpec {
     /// Checks what the types alone do not hold.
     pub fn check(&self) -> Result<(), SpecError> {
         self.check_source()?;
+        if let Some(takes) = &self.takes {
+            takes.check()?;
+            if self.kind == VolumeKind::Snapshot || self.source.is_some() {
+                return Err(SpecError::new(
+                    "takes",
+                    "only a volume without a source can be an LV that is there",
+                ));
+            }
+        }
         if self.size.0 < VOLUME_BYTES_MIN {
             return Err(SpecError::new(
                 "size",

@@ -31,6 +31,7 @@ pub(super) fn stored(stored: &StoredSpec) -> Result<Wish, StoreError> {
     let kind = match &stored.wish {
         StoredWish::Tombstone { .. } => WishKind::Tombstone { revoked: false },
         StoredWish::Revoked => WishKind::Tombstone { revoked: true },
+        StoredWish::Released => return Err(stored.corrupt()),
         StoredWish::Spec(body) => {
             let wire = v1::ConnectionSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
             let spec = mooring_api::connection_from_wire(stored.volume, &wire);

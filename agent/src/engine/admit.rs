@@ -71,6 +71,7 @@ struct Removed {
 pub(super) fn stored_volume(stored: &StoredSpec) -> Result<Wish<VolumeSpec>, StoreError> {
     let kind = match &stored.wish {
         StoredWish::Tombstone { destroy } => WishKind::Tombstone { destroy: *destroy },
+        StoredWish::Released => WishKind::Released,
         StoredWish::Spec(body) => {
             let wire = v1::VolumeSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
             WishKind::Spec(mooring_api::volume_from_wire(stored.volume, &wire).map_err(|_| stored.corrupt())?)
@@ -88,7 +89,7 @@ pub(super) fn stored_export(stored: &StoredSpec) -> Result<Wish<ExportSpec>, Sto
             let wire = v1::ExportSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
             WishKind::Spec(mooring_api::export_from_wire(stored.volume, &wire).map_err(|_| stored.corrupt())?)
         }
-        StoredWish::Revoked => return Err(stored.corrupt()),
+        StoredWish::Released | StoredWish::Revoked => return Err(stored.corrupt()),
     };
     Ok(Wish { stamp: stored.stamp.clone(), kind, opaque: stored.opaque.clone() })
 }
@@ -226,6 +227,11 @@ impl Engine {
                 self.check_not_granted(cell, export.as_ref())?;
                 (WishKind::Tombstone { destroy }, StoredWish::Tombstone { destroy }, None)
             }
+            VolumeWish::Release => {
+                self.check_not_granted(cell, export.as_ref())?;
+                check_releasable(cell, kept.as_ref())?;
+                (WishKind::Released, StoredWish::Released, None)
+            }
         };
         let keep = Keep {
             sender: put.cluster,
@@ -300,7 +306,8 @@ impl Engine {
             Some(WishKind::Spec(old))
                 if (old.kind, old.provisioning) != (spec.kind, spec.provisioning)
                     // Once it is made, its sender says no more what from.
-                    || spec.source.is_some_and(|source| old.source != Some(source)) =>
+                    || spec.source.is_some_and(|source| old.source != Some(source))
+                    || spec.takes.is_some() && old.takes != spec.takes =>
             {
                 let why = format!(
                     "volume {}: whether it is a snapshot, thin or thick, and what it was made from cannot change",
@@ -316,10 +323,11 @@ impl Engine {
                 return Err(Refusal::precondition(why, Cure::FixSpec));
             }
             Some(WishKind::Spec(old)) if old.size == spec.size => return Ok(None),
-            Some(WishKind::Spec(_) | WishKind::Tombstone { .. }) | None => {}
+            Some(WishKind::Spec(_) | WishKind::Tombstone { .. } | WishKind::Released) | None => {}
         }
         // A new volume, or a larger one: what cannot be made is refused now, and nothing is kept of it.
-        let view = volumes::view_one(&*self.shared.machine.commands, groups, cell.id, spec.source)
+        let beside = volumes::Beside::of(spec);
+        let view = volumes::view_one(&*self.shared.machine.commands, groups, cell.id, &beside)
             .map_err(Refusal::Volumes)?;
         let dying = matches!(kept.map(|kept| &kept.kind), Some(WishKind::Tombstone { destroy: true }));
         if dying && view.lv(&spec.group, cell.id).is_some() {
@@ -640,6 +648,20 @@ fn check_lun_zero(cell: &Cell, spec: &ExportSpec, kept: Option<&ExportSpec>) -> 
         grant.initiator, cell.id
     );
     Err(Refusal::precondition(why, Cure::FixSpec))
+}
+
+/// What is let go is a volume that is whole.
+fn check_releasable(cell: &Cell, kept: Option<&Wish<VolumeSpec>>) -> Result<(), Refusal> {
+    let refuse = |why: String| Err(Refusal::precondition(why, Cure::FixSpec));
+    match kept.map(|kept| &kept.kind) {
+        Some(WishKind::Spec(spec)) if spec.kind == VolumeKind::Snapshot => {
+            refuse(format!("{} is a snapshot: it is deleted, not let go", cell.id))
+        }
+        Some(WishKind::Tombstone { destroy: true }) => {
+            refuse(format!("volume {} is being deleted: it cannot be let go any more", cell.id))
+        }
+        Some(WishKind::Spec(_) | WishKind::Tombstone { .. } | WishKind::Released) | None => Ok(()),
+    }
 }
 
 /// The grants of a spec, over all fabrics.

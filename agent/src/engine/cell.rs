@@ -35,14 +35,18 @@ pub(crate) struct Wish<S> {
 #[derive(Debug, Clone)]
 pub(crate) enum WishKind<S> {
     Spec(S),
-    Tombstone { destroy: bool },
+    Tombstone {
+        destroy: bool,
+    },
+    /// Volumes: the LV is nobody's from now on.
+    Released,
 }
 
 impl<S> Wish<S> {
     pub(crate) fn spec(&self) -> Option<&S> {
         match &self.kind {
             WishKind::Spec(spec) => Some(spec),
-            WishKind::Tombstone { .. } => None,
+            WishKind::Tombstone { .. } | WishKind::Released => None,
         }
     }
 }

@@ -82,6 +82,8 @@ pub enum VolumeWish {
         /// Wipe and delete the data.
         destroy: bool,
     },
+    /// The spec goes, and the LV is nobody's from now on, with its data.
+    Release,
 }
 
 /// A change of a volume's spec.

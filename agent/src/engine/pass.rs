@@ -249,8 +249,8 @@ impl Engine {
         let machine = &self.shared.machine;
         let look = || {
             cell.begin("ask LVM".to_owned());
-            let source = wanted.source();
-            let view = volumes::view_one(&*machine.commands, &self.shared.config.groups, cell.id, source);
+            let beside = wanted.beside();
+            let view = volumes::view_one(&*machine.commands, &self.shared.config.groups, cell.id, &beside);
             cell.state().at_work = None;
             view
         };
@@ -309,7 +309,9 @@ impl Engine {
         match export.map(|wish| &wish.kind) {
             None if is_doomed(volume) => Some(Wanted::Absent { names: derived() }),
             None => None,
-            Some(WishKind::Tombstone { .. }) => Some(Wanted::Absent { names: derived() }),
+            Some(WishKind::Tombstone { .. } | WishKind::Released) => {
+                Some(Wanted::Absent { names: derived() })
+            }
             Some(WishKind::Spec(spec)) if is_doomed(volume) => {
                 Some(Wanted::Absent { names: spec.identity.names(cell.id, prefix) })
             }
@@ -551,7 +553,7 @@ fn failed_volume(
     let mut report = whole.clone().unwrap_or_else(|| cell.volume_report());
     report.phase = match (&wish.kind, error.cure()) {
         _ if whole.is_some() => Phase::Ready,
-        (WishKind::Tombstone { .. }, _) => Phase::Deleting,
+        (WishKind::Tombstone { .. } | WishKind::Released, _) => Phase::Deleting,
         (WishKind::Spec(_), Cure::Retry) => Phase::Creating,
         (WishKind::Spec(_), _) => Phase::Failed,
     };
@@ -604,6 +606,7 @@ pub(super) fn wanted_volume(
         WishKind::Spec(spec) => wanted_lv(spec, export.and_then(Wish::spec)),
         WishKind::Tombstone { destroy: true } => volumes::Wanted::Doomed { export_gone },
         WishKind::Tombstone { destroy: false } => volumes::Wanted::Nothing,
+        WishKind::Released => volumes::Wanted::Released { export_gone },
     }
 }
 
@@ -620,7 +623,7 @@ pub(super) fn wanted_lv(spec: &VolumeSpec, export: Option<&ExportSpec>) -> volum
 }
 
 fn is_doomed(volume: Option<&Wish<VolumeSpec>>) -> bool {
-    matches!(volume.map(|wish| &wish.kind), Some(WishKind::Tombstone { .. }))
+    matches!(volume.map(|wish| &wish.kind), Some(WishKind::Tombstone { .. } | WishKind::Released))
 }
 
 fn problem(object: String, error: &(dyn std::error::Error + 'static), cure: Cure) -> Problem {

@@ -74,7 +74,7 @@ impl State {
     pub(super) fn volume_report(&self, id: VolumeId) -> VolumeReport {
         let (spec, doomed) = match self.volume.as_ref().map(|wish| &wish.kind) {
             Some(WishKind::Spec(spec)) => (Some(spec), false),
-            Some(WishKind::Tombstone { .. }) => (None, true),
+            Some(WishKind::Tombstone { .. } | WishKind::Released) => (None, true),
             None => (None, false),
         };
         let current = self.volume_end.generation == self.volume.as_ref().map(|wish| wish.stamp.generation);
@@ -213,6 +213,17 @@ impl Engine {
             }
         }
         all
+    }
+
+    /// The LVs of the groups that this agent serves, and which of them could become volumes.
+    pub async fn candidates(&self) -> Result<Vec<volumes::Candidate>, Refusal> {
+        let engine = self.clone();
+        let look = move || volumes::view(&*engine.shared.machine.commands, &engine.shared.config.groups);
+        match self.blocking(look).await {
+            Some(Ok(view)) => Ok(volumes::candidates(&view)),
+            Some(Err(error)) => Err(Refusal::Volumes(error)),
+            None => Err(Refusal::precondition("the agent stops: ask again".to_owned(), Cure::Retry)),
+        }
     }
 
     /// What a pass would do now, for one volume or for all.

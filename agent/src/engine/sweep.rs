@@ -221,6 +221,7 @@ impl Engine {
             let known = state.volume.as_ref().is_some_and(|wish| match wish.kind {
                 WishKind::Spec(_) => true,
                 WishKind::Tombstone { destroy } => destroy,
+                WishKind::Released => true,
             });
             let orphan = (!known).then(|| VolumeReport {
                 id,
@@ -270,7 +271,7 @@ fn note_lv(cell: &Cell, before: &Before, view: &VolumesView) {
     let report = volumes::report(&wanted, view, cell.id);
     state.ready = (report.phase == Phase::Ready).then_some(report);
     if state.ready.is_none() && wish.spec().is_some() && state.passes == before.passes && !state.running {
-        state.looked = Some(view.of(cell.id, wanted.source()));
+        state.looked = Some(view.of(cell.id, &wanted.beside()));
     }
 }
 

@@ -36,11 +36,12 @@ pub use spec::{Kind, StoredSpec, StoredWish};
 pub const FILE_NAME: &str = "mooring-agent.db";
 
 /// Every schema ever released, oldest first. Only ever appended to.
-const SCHEMAS: [&str; 4] = [
+const SCHEMAS: [&str; 5] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
     include_str!("schema/4.sql"),
+    include_str!("schema/5.sql"),
 ];
 
 /// The write-ahead log is checkpointed by the idle tick. Should that not come for this many pages (16 MiB, some thousand

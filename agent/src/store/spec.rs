@@ -48,6 +48,8 @@ pub enum StoredWish {
         /// Volumes: with its data.
         destroy: bool,
     },
+    /// Volumes: the LV is nobody's from now on, with its data.
+    Released,
     /// Connections: it goes, and at once, because the target has revoked this host.
     Revoked,
 }
@@ -57,6 +59,7 @@ impl fmt::Debug for StoredWish {
         match self {
             Self::Spec(body) => write!(f, "Spec({} bytes)", body.len()),
             Self::Tombstone { destroy } => f.debug_struct("Tombstone").field("destroy", destroy).finish(),
+            Self::Released => f.write_str("Released"),
             Self::Revoked => f.write_str("Revoked"),
         }
     }
@@ -244,17 +247,18 @@ fn write_spec(
     wish: &StoredWish,
     opaque: &[u8],
 ) -> rusqlite::Result<()> {
-    let (body, tombstone, destroy, revoked) = match wish {
-        StoredWish::Spec(body) => (Some(body.as_slice()), false, false, false),
-        StoredWish::Tombstone { destroy } => (None, true, *destroy, false),
-        StoredWish::Revoked => (None, true, false, true),
+    let body = match wish {
+        StoredWish::Spec(body) => Some(body.as_slice()),
+        StoredWish::Tombstone { .. } | StoredWish::Released | StoredWish::Revoked => None,
     };
-    let sql = "INSERT INTO specs (volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, revoked, updated_us) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) \
+    let destroy = matches!(wish, StoredWish::Tombstone { destroy: true });
+    let (revoked, released) = (*wish == StoredWish::Revoked, *wish == StoredWish::Released);
+    let sql = "INSERT INTO specs (volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, revoked, updated_us, \
+               released) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
                ON CONFLICT (volume_id, kind) DO UPDATE SET epoch = excluded.epoch, counter = excluded.counter, \
                digest = excluded.digest, body = excluded.body, opaque = excluded.opaque, \
                tombstone = excluded.tombstone, destroy = excluded.destroy, revoked = excluded.revoked, \
-               updated_us = excluded.updated_us";
+               updated_us = excluded.updated_us, released = excluded.released";
     conn.prepare_cached(sql)?
         .execute(params![
             volume.to_string(),
@@ -264,16 +268,16 @@ fn write_spec(
             stamp.digest.as_bytes(),
             body,
             opaque,
-            tombstone,
+            body.is_none(),
             destroy,
             revoked,
             micros(SystemTime::now()),
+            released,
         ])
         .map(drop)
 }
 
-const COLUMNS: &str =
-    "volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, revoked, updated_us";
+const COLUMNS: &str = "volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, revoked, updated_us, released";
 
 struct RawSpec {
     volume: String,
@@ -285,6 +289,7 @@ struct RawSpec {
     destroy: bool,
     revoked: bool,
     updated_us: i64,
+    released: bool,
 }
 
 impl RawSpec {
@@ -299,6 +304,7 @@ impl RawSpec {
             destroy: row.get(8)?,
             revoked: row.get(9)?,
             updated_us: row.get(10)?,
+            released: row.get(11)?,
         })
     }
 
@@ -308,6 +314,7 @@ impl RawSpec {
         let wish = match (self.body, self.tombstone) {
             (Some(body), false) => StoredWish::Spec(body),
             (None, true) if self.revoked => StoredWish::Revoked,
+            (None, true) if self.released => StoredWish::Released,
             (None, true) => StoredWish::Tombstone { destroy: self.destroy },
             _ => return Err(unreadable()),
         };

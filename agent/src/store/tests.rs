@@ -77,6 +77,7 @@ fn body(store: &Store, n: u128) -> Option<String> {
     store.spec(Kind::Export, volume(n)).unwrap().map(|spec| match spec.wish {
         StoredWish::Spec(body) => String::from_utf8(body).unwrap(),
         StoredWish::Tombstone { .. } => "tombstone".to_owned(),
+        StoredWish::Released => "released".to_owned(),
         StoredWish::Revoked => "revoked".to_owned(),
     })
 }
@@ -375,7 +376,7 @@ fn a_store_of_a_newer_agent_is_left_alone() {
     Connection::open(&file).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let before = fs::read(&file).unwrap();
     let error = Store::open(dir.path()).unwrap_err();
-    assert!(error.to_string().contains("has schema 99, and this agent knows schemas up to 4"), "{error}");
+    assert!(error.to_string().contains("has schema 99, and this agent knows schemas up to 5"), "{error}");
     assert_eq!(fs::read(&file).unwrap(), before);
 }
 
@@ -601,4 +602,20 @@ fn the_prefix_of_target_names_never_changes() {
     drop(store);
     let error = Store::open(dir.path()).unwrap().keep_prefix(&other).unwrap_err();
     assert!(error.to_string().contains(first.as_str()), "{error}");
+}
+
+#[test]
+fn that_a_volume_was_let_go_is_kept_and_a_later_wish_takes_its_place() {
+    let (dir, first) = store();
+    let keep = |store: &Store, counter: u64, wish: &StoredWish| {
+        store.put_spec(Kind::Volume, volume(1), &stamp(1, counter, 1), wish, b"", &[]).unwrap();
+    };
+    let kept = |store: &Store| store.spec(Kind::Volume, volume(1)).unwrap().unwrap().wish;
+    keep(&first, 1, &spec("a"));
+    keep(&first, 2, &StoredWish::Released);
+    drop(first);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(kept(&store), StoredWish::Released);
+    keep(&store, 3, &StoredWish::Tombstone { destroy: true });
+    assert_eq!(kept(&store), StoredWish::Tombstone { destroy: true });
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use mooring_host::{BlockDevices, Commands, Errno};
-use mooring_model::{ByteSize, Chain, LV_TAG, LV_UNZEROED_TAG, Plan, Step};
+use mooring_model::{ByteSize, Chain, LV_TAG, LV_UNZEROED_TAG, Plan, Step, lv_volume_tag};
 
 use super::device_path;
 use super::error::Error;
@@ -131,6 +131,11 @@ pub fn apply(
                 lvm.delete_tags(lv, &tags)
             }
             VolumeOp::Append { lv, growth, .. } => lvm.append(lv, growth),
+            VolumeOp::Rename { lv, from, uuid } => lvm.rename(from, lv, uuid),
+            VolumeOp::Own { lv } => lvm.add_tag(lv, LV_TAG),
+            VolumeOp::Disown { lv, volume } => {
+                lvm.delete_tags(lv, &[LV_TAG.to_owned(), lv_volume_tag(*volume)])
+            }
             VolumeOp::RemoveGrowth { lv } | VolumeOp::Remove { lv } => lvm.remove(lv),
             VolumeOp::CreatePool { lv, size } => lvm.create_pool(lv, *size),
             VolumeOp::CreateThin { lv, size } => lvm.create_thin(lv, *size),

@@ -57,7 +57,7 @@ pub(super) struct RawVg {
 }
 
 /// An LV as `lvs` reports it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub(super) struct RawLv {
     #[serde(rename = "lv_name")]
     pub(super) name: String,
@@ -382,6 +382,16 @@ impl Lvm<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Gives the LV of this identity another name. LVM finds it by the old one only: it is looked at just before.
+    pub(super) fn rename(&self, from: &LvId, to: &LvId, uuid: &str) -> Result<(), Error> {
+        let op = || format!("rename {from} to {to}");
+        if self.uuid(from)?.as_deref() != Some(uuid) {
+            return Err(Error::Changed { op: op(), said: format!("{from} is not the LV {uuid}") });
+        }
+        let (old, new) = (from.to_string(), to.to_string());
+        self.run(op, from.group.as_str(), &["lvrename", "--yes", &old, &new]).map(drop)
     }
 
     pub(super) fn remove(&self, lv: &LvId) -> Result<(), Error> {

@@ -7,7 +7,8 @@
 //! any step needs no memory: look again, plan again. How far a long zeroing has come is marked on the LV as well. What a
 //! volume grows by is such an LV, too, until it is zeroed. What a deletion does to the blocks is the group's configuration;
 //! the next volume on them is zeroed all the same. Of thin volumes the pool sees to that: what was never written reads as
-//! zeros. On them the tag says only that they are not finished.
+//! zeros. On them the tag says only that they are not finished. An LV that is taken over is never tagged so: it keeps what it
+//! holds.
 //!
 //! What must never happen here: an LV removed that was not doomed; an LV zeroed or discarded that does not carry the tag; a
 //! usable LV that still shows somebody's old blocks, or is extended by such; a name on a command line that the model has
@@ -17,6 +18,7 @@ mod adopt;
 mod apply;
 mod error;
 mod lvm;
+mod manage;
 mod plan;
 mod thin;
 mod view;
@@ -26,8 +28,9 @@ use std::path::{Path, PathBuf};
 pub use adopt::{AnyLv, all, tag};
 pub use apply::{DISCARD_CHUNK, MARK_BYTES, Observer, Work, ZERO_CHUNK, activate, apply};
 pub use error::Error;
-pub use plan::{LvId, VolumeOp, Wanted, plan, report};
-pub use view::{SeenGroup, SeenLv, SeenPool, VolumesView, disks, view, view_one};
+pub use manage::{Candidate, candidates};
+pub use plan::{Beside, LvId, VolumeOp, Wanted, plan, report};
+pub use view::{SeenGroup, SeenLv, SeenOther, SeenPool, VolumesView, disks, view, view_one};
 
 /// The device node of an LV.
 pub fn device_path(group: &str, lv: &str) -> PathBuf {

@@ -16,7 +16,7 @@ use mooring_model::{
 };
 
 use super::view::{SeenGroup, SeenLv, VolumesView};
-use super::{device_path, thin};
+use super::{device_path, manage, thin};
 use crate::config::Wipe;
 
 /// What marks count.
@@ -34,28 +34,50 @@ pub enum Wanted {
         /// Nothing of its export is in the kernel. Until then nothing is done.
         export_gone: bool,
     },
+    /// It is nobody's from now on, with its data.
+    Released {
+        /// Nothing of its export is in the kernel. Until then nothing is done.
+        export_gone: bool,
+    },
     /// Nobody wants anything of it: what is there stays, as an orphan.
     Nothing,
 }
 
 impl Wanted {
-    /// What it is made from.
-    pub fn source(&self) -> Option<Source> {
+    /// What must be looked at beside it.
+    pub fn beside(&self) -> Beside {
         match self {
-            Self::Volume(spec) | Self::Adopted(spec, _) => spec.source,
-            Self::Doomed { .. } | Self::Nothing => None,
+            Self::Volume(spec) | Self::Adopted(spec, _) => Beside::of(spec),
+            Self::Doomed { .. } | Self::Released { .. } | Self::Nothing => Beside::default(),
         }
     }
 
     fn spec(&self) -> Option<&VolumeSpec> {
         match self {
             Self::Volume(spec) | Self::Adopted(spec, _) => Some(spec),
-            Self::Doomed { .. } | Self::Nothing => None,
+            Self::Doomed { .. } | Self::Released { .. } | Self::Nothing => None,
         }
     }
 }
 
-/// One of our LVs. Its name is made from a volume's id and nothing else, or is the one that it had when it was adopted.
+/// What must be looked at beside a volume's own LVs to plan it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Beside {
+    /// What it is made from.
+    pub source: Option<Source>,
+    /// The LV that it takes over, as that was called.
+    pub takes: Option<LvName>,
+}
+
+impl Beside {
+    /// What this spec names.
+    pub fn of(spec: &VolumeSpec) -> Self {
+        Self { source: spec.source, takes: spec.takes.as_ref().map(|takes| takes.name.clone()) }
+    }
+}
+
+/// One of our LVs: its name is made from a volume's id and nothing else, or is the one that it had when it was adopted. Or one
+/// that is to become ours.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LvId {
     /// Its group, which the configuration lists.
@@ -132,6 +154,27 @@ pub enum VolumeOp {
         /// The growth.
         lv: LvId,
     },
+    /// Give somebody's LV the name of the volume that it is to be.
+    Rename {
+        /// The volume's LV.
+        lv: LvId,
+        /// What it is called so far.
+        from: LvId,
+        /// LVM's identity of it.
+        uuid: String,
+    },
+    /// Tag it as ours: from here on it is the volume.
+    Own {
+        /// The LV.
+        lv: LvId,
+    },
+    /// Take our tag away: from here on it is nobody's.
+    Disown {
+        /// The LV.
+        lv: LvId,
+        /// The volume that it was: an adopted one carries a tag with its id.
+        volume: VolumeId,
+    },
     /// Remove it.
     Remove {
         /// The LV.
@@ -186,6 +229,9 @@ impl VolumeOp {
             | Self::Discard { lv, .. }
             | Self::MarkZeroed { lv }
             | Self::Append { lv, .. }
+            | Self::Rename { lv, .. }
+            | Self::Own { lv }
+            | Self::Disown { lv, .. }
             | Self::RemoveGrowth { lv }
             | Self::Remove { lv }
             | Self::CreatePool { lv, .. }
@@ -211,6 +257,9 @@ impl fmt::Display for VolumeOp {
             Self::Discard { lv, size } => write!(f, "discard {size} of {lv}"),
             Self::MarkZeroed { lv } => write!(f, "untag {lv} {LV_UNZEROED_TAG}"),
             Self::Append { lv, growth, size } => write!(f, "append {size} of {growth} to {lv}"),
+            Self::Rename { lv, from, .. } => write!(f, "rename {from} to {lv}"),
+            Self::Own { lv } => write!(f, "tag {lv} {LV_TAG}"),
+            Self::Disown { lv, .. } => write!(f, "untag {lv} {LV_TAG}"),
             Self::RemoveGrowth { lv } | Self::Remove { lv } => write!(f, "remove {lv}"),
             Self::CreatePool { lv, size } => write!(f, "create the thin pool {lv} with {size}"),
             Self::CreateThin { lv, size } => write!(f, "create {lv} with {size} in its thin pool"),
@@ -235,6 +284,7 @@ pub fn plan(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Plan<Volum
         Wanted::Volume(spec) => plan_volume(&mut plan, spec, None, seen, volume),
         Wanted::Adopted(spec, lv) => plan_volume(&mut plan, spec, Some(lv), seen, volume),
         Wanted::Doomed { export_gone } => plan_doomed(&mut plan, *export_gone, seen, volume),
+        Wanted::Released { export_gone } => manage::plan_released(&mut plan, *export_gone, seen, volume),
         Wanted::Nothing => {}
     }
     plan
@@ -284,6 +334,9 @@ fn plan_volume(
     }
     if two_names(plan, spec, seen, volume) {
         return;
+    }
+    if let Some(takes) = spec.takes.as_ref().filter(|_| there.is_none_or(|there| !there.is_tagged())) {
+        return manage::plan_taking(plan, lv, spec, (takes, there), (seen, group));
     }
     match (there, spec.provisioning) {
         (Some(there), _) if !there.is_tagged() => block_foreign(plan, &lv),
@@ -448,39 +501,8 @@ fn plan_doomed(plan: &mut Plan<VolumeOp>, export_gone: bool, seen: &VolumesView,
             "its export is still in the kernel: that goes first",
         );
     }
-    for growth in seen.growths_of(volume).iter().filter(|lv| lv.is_tagged()) {
-        let group = seen.groups().iter().find(|group| group.name.as_str() == growth.group);
-        if let Some(group) = group {
-            let lv = LvId { group: group.name.clone(), name: LvName::growth_of(volume) };
-            plan.step(VolumeOp::RemoveGrowth { lv }, "its volume is doomed");
-        }
-    }
-    // An LV under our name without our tag is somebody else's: nothing of ours is there.
-    let ours: Vec<_> = seen.lvs_of(volume).iter().filter(|lv| lv.is_tagged()).collect();
-    let there = match ours.as_slice() {
-        [] => {
-            // Its group may be the one that is not here: then nothing is known, and "gone" would be a lie.
-            for group in seen.missing() {
-                let why = format!("cannot say that its data is gone: {}", absent(group, seen));
-                plan.block(BlockedKind::Missing, object(), why);
-            }
-            return;
-        }
-        [there] => there,
-        [there, ..] => {
-            let groups = join(ours.iter().map(|lv| lv.group.as_str()));
-            let why = format!(
-                "volume groups {groups} each have an LV {} with our tag: untag or remove the one that is a copy",
-                there.name
-            );
-            let same = |lv: &&&SeenLv| lv.group == there.group;
-            let why = match ours.iter().filter(same).count() {
-                1 => why,
-                _ => format!("several LVs of {} say that they are it: untag those that are not", there.group),
-            };
-            return plan.block(BlockedKind::Foreign, object(), why);
-        }
-    };
+    remove_growths(plan, seen, volume, "its volume is doomed");
+    let Some(there) = the_one_of_ours(plan, seen, volume) else { return };
     let Some(group) = seen.groups().iter().find(|group| group.name.as_str() == there.group) else { return };
     let lv = LvId { group: group.name.clone(), name: there.name.clone() };
     if there.is_adopted() && there.open {
@@ -495,6 +517,58 @@ fn plan_doomed(plan: &mut Plan<VolumeOp>, export_gone: bool, seen: &VolumesView,
         plan_wipe(plan, &lv, there, group.wipe);
     }
     plan.step(VolumeOp::Remove { lv }, "it is doomed");
+}
+
+/// What a volume was to grow by goes with it: nobody ever wrote to that.
+pub(super) fn remove_growths(
+    plan: &mut Plan<VolumeOp>,
+    seen: &VolumesView,
+    volume: VolumeId,
+    why: &'static str,
+) {
+    for growth in seen.growths_of(volume).iter().filter(|lv| lv.is_tagged()) {
+        let group = seen.groups().iter().find(|group| group.name.as_str() == growth.group);
+        if let Some(group) = group {
+            let lv = LvId { group: group.name.clone(), name: LvName::growth_of(volume) };
+            plan.step(VolumeOp::RemoveGrowth { lv }, why);
+        }
+    }
+}
+
+/// The LV of ours that a volume has. `None`: there is none, or it is not known which, and the plan says so.
+pub(super) fn the_one_of_ours<'a>(
+    plan: &mut Plan<VolumeOp>,
+    seen: &'a VolumesView,
+    volume: VolumeId,
+) -> Option<&'a SeenLv> {
+    let object = || format!("volume {volume}");
+    // An LV under our name without our tag is somebody else's: nothing of ours is there.
+    let ours: Vec<_> = seen.lvs_of(volume).iter().filter(|lv| lv.is_tagged()).collect();
+    match ours.as_slice() {
+        [] => {
+            // Its group may be the one that is not here: then nothing is known, and "gone" would be a lie.
+            for group in seen.missing() {
+                let why = format!("cannot say that its data is gone: {}", absent(group, seen));
+                plan.block(BlockedKind::Missing, object(), why);
+            }
+            None
+        }
+        [there] => Some(there),
+        [there, ..] => {
+            let groups = join(ours.iter().map(|lv| lv.group.as_str()));
+            let why = format!(
+                "volume groups {groups} each have an LV {} with our tag: untag or remove the one that is a copy",
+                there.name
+            );
+            let same = |lv: &&&SeenLv| lv.group == there.group;
+            let why = match ours.iter().filter(same).count() {
+                1 => why,
+                _ => format!("several LVs of {} say that they are it: untag those that are not", there.group),
+            };
+            plan.block(BlockedKind::Foreign, object(), why);
+            None
+        }
+    }
 }
 
 /// What is done to the blocks of a doomed volume.

@@ -11,6 +11,7 @@ use mooring_model::{
 
 use super::error::Error;
 use super::lvm::{Lvm, RawLv, RawVg, group_name};
+use super::plan::Beside;
 use crate::config::{self, Wipe};
 
 /// A listed group that is there.
@@ -186,6 +187,38 @@ impl SeenLv {
     }
 }
 
+/// An LV in a listed group that is not ours: it lacks our tag, or a name of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenOther {
+    /// Its name.
+    pub name: String,
+    /// Its group.
+    pub group: String,
+    /// LVM's identity of it.
+    pub uuid: String,
+    /// Its size.
+    pub size: ByteSize,
+    /// Its tags.
+    pub tags: BTreeSet<String>,
+    /// It has a device.
+    pub active: bool,
+    /// Its device is open, by whomever.
+    pub open: bool,
+    /// The type of its segments, as `linear`.
+    pub segtype: String,
+    /// Its thin pool, or cache pool; empty: it has none.
+    pub pool: String,
+    /// `lv_attr` (lvs(8)).
+    pub attr: String,
+}
+
+impl SeenOther {
+    /// Its blocks are of the group's thin pool.
+    pub fn is_thin(&self) -> bool {
+        self.segtype == "thin" && LvName::is_thin_pool(&self.pool)
+    }
+}
+
 /// What `lvm` shows of the listed groups.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VolumesView {
@@ -199,6 +232,8 @@ pub struct VolumesView {
     lvs: BTreeMap<VolumeId, Vec<SeenLv>>,
     /// The same of what volumes are to grow by.
     growths: BTreeMap<VolumeId, Vec<SeenLv>>,
+    /// Those that are not ours.
+    others: Vec<SeenOther>,
 }
 
 impl VolumesView {
@@ -253,19 +288,27 @@ impl VolumesView {
         self.growths.get(&volume).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The part of it that is one volume's, and what that is made from.
+    /// LVs of the listed groups that are not ours.
+    pub fn others(&self) -> &[SeenOther] {
+        &self.others
+    }
+
+    /// The part of it that is one volume's, and what is beside that.
     #[must_use]
-    pub fn of(&self, volume: VolumeId, source: Option<Source>) -> Self {
+    pub fn of(&self, volume: VolumeId, beside: &Beside) -> Self {
         let part = |lvs: &BTreeMap<VolumeId, Vec<SeenLv>>| {
-            let ids = std::iter::once(volume).chain(source.map(Source::id));
+            let ids = std::iter::once(volume).chain(beside.source.map(Source::id));
             ids.filter_map(|id| Some((id, lvs.get(&id)?.clone()))).collect()
         };
+        let names = [Some(LvName::of(volume)), beside.takes.clone()];
+        let is = |lv: &&SeenOther| names.iter().flatten().any(|name| name.as_str() == lv.name);
         Self {
             groups: self.groups.clone(),
             missing: self.missing.clone(),
             unlisted: self.unlisted.clone(),
             lvs: part(&self.lvs),
             growths: part(&self.growths),
+            others: self.others.iter().filter(is).cloned().collect(),
         }
     }
 
@@ -309,12 +352,12 @@ pub fn view(commands: &dyn Commands, groups: &[config::Group]) -> Result<Volumes
     Ok(view)
 }
 
-/// Looks at one volume, at what it is made from, and at the groups: what is read does not grow with the number of volumes.
+/// Looks at one volume, at what is beside it, and at the groups: what is read does not grow with the number of volumes.
 pub fn view_one(
     commands: &dyn Commands,
     groups: &[config::Group],
     volume: VolumeId,
-    source: Option<Source>,
+    beside: &Beside,
 ) -> Result<VolumesView, Error> {
     let lvm = Lvm(commands);
     let mut view = groups_of(&lvm, groups)?;
@@ -322,15 +365,16 @@ pub fn view_one(
         view.groups.iter().map(|group| (group.name.clone(), group.thin_size.is_some())).collect();
     for (group, thin) in groups {
         let mut names = vec![LvName::of(volume), LvName::growth_of(volume), LvName::snapshot_of(volume)];
-        names.extend(source.map(Source::lv));
-        if thin || source.is_some() {
+        names.extend(beside.source.map(Source::lv));
+        names.extend(beside.takes.clone());
+        if thin || beside.source.is_some() || beside.takes.is_some() {
             names.push(LvName::thin_pool());
         }
         for raw in lvm.lvs_named(&group, &names)? {
             view.take(raw);
         }
         // What was adopted has a name of its own. Asked for only where nothing has the id's: a look at others costs nothing more.
-        let of = source.map(Source::id).filter(|id| *id != volume);
+        let of = beside.source.map(Source::id).filter(|id| *id != volume);
         for id in std::iter::once(volume).chain(of) {
             if view.lvs_of(id).iter().all(|lv| lv.group != group.as_str()) {
                 for raw in lvm.lvs_tagged(&group, &lv_volume_tag(id))? {
@@ -402,6 +446,23 @@ fn seen_group(listed: &config::Group, raw: &RawVg, others: &[&RawVg]) -> SeenGro
     }
 }
 
+impl SeenOther {
+    fn new(raw: RawLv) -> Self {
+        Self {
+            tags: raw.tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
+            active: raw.active.starts_with("active"),
+            open: raw.open == "open",
+            size: ByteSize(raw.size),
+            name: raw.name,
+            group: raw.group,
+            uuid: raw.uuid,
+            segtype: raw.segtype,
+            pool: raw.pool,
+            attr: raw.attr,
+        }
+    }
+}
+
 impl VolumesView {
     /// Takes note of the groups' disks. An LVM that does not list them is no reason to know nothing else.
     fn look_at_disks(&mut self, lvm: &Lvm<'_>) -> Result<(), Error> {
@@ -421,7 +482,15 @@ impl VolumesView {
         Ok(())
     }
 
-    /// Keeps an LV of a listed group that has a name of ours, or our tags.
+    fn add_other(&mut self, raw: RawLv) {
+        let same = |seen: &SeenOther| (&seen.group, &seen.name) == (&raw.group, &raw.name);
+        // Its segments come one after the other.
+        if !self.others.last().is_some_and(same) {
+            self.others.push(SeenOther::new(raw));
+        }
+    }
+
+    /// Keeps an LV of a listed group.
     fn take(&mut self, raw: RawLv) {
         let Some(group) = self.groups.iter_mut().find(|group| group.name.as_str() == raw.group) else {
             return;
@@ -430,7 +499,7 @@ impl VolumesView {
             group.pool = Some(SeenPool::new(&raw));
             return;
         }
-        let Ok(name) = LvName::recorded(&raw.name) else { return };
+        let Ok(name) = LvName::recorded(&raw.name) else { return self.add_other(raw) };
         let tags: BTreeSet<_> =
             raw.tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
         let is = |of: LvName| of == name;
@@ -442,12 +511,20 @@ impl VolumesView {
             (_, _, Some(volume)) if is(LvName::snapshot_of(volume)) => (volume, false, true),
             (None, None, None) => match adopted(&tags) {
                 Some(volume) => (volume, false, false),
-                None => return,
+                None => return self.add_other(raw),
             },
-            _ => return,
+            _ => return self.add_other(raw),
         };
+        if !tags.contains(LV_TAG) {
+            self.add_other(raw.clone());
+        }
         let lvs = if growth { &mut self.growths } else { &mut self.lvs };
-        lvs.entry(volume).or_default().push(SeenLv {
+        let lvs = lvs.entry(volume).or_default();
+        // LVM says each segment on a line of its own.
+        if lvs.iter().any(|seen| (&seen.group, &seen.name) == (&raw.group, &name)) {
+            return;
+        }
+        lvs.push(SeenLv {
             id: volume,
             name,
             group: raw.group,

@@ -105,6 +105,7 @@ fn a_volume_taken_away_without_its_data_stays_as_an_orphan() {
     let mut take = delete_volume(&v, 2);
     take.wish = Some(mooring_api::v1::put_volume_request::Wish::Tombstone(mooring_api::v1::Tombstone {
         destroy_data: false,
+        ..Default::default()
     }));
     agent.make(take);
     assert!(node.lvs().contains(&v));

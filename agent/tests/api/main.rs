@@ -19,6 +19,7 @@ mod grow;
 mod input;
 mod jobs;
 mod machine_faults;
+mod manage;
 mod metrics;
 mod portals;
 mod process;

@@ -452,7 +452,7 @@ pub(crate) fn put_volume_spec(id: &str, counter: u64, spec: v1::VolumeSpec) -> v
 }
 
 pub(crate) fn delete_volume(id: &str, counter: u64) -> v1::PutVolumeRequest {
-    let tombstone = v1::Tombstone { destroy_data: true };
+    let tombstone = v1::Tombstone { destroy_data: true, ..Default::default() };
     v1::PutVolumeRequest {
         stamp: Some(stamp(1, counter, &tombstone)),
         wish: Some(v1::put_volume_request::Wish::Tombstone(tombstone)),
@@ -507,7 +507,7 @@ pub(crate) fn brief(put: v1::PutExportRequest) -> v1::PutExportRequest {
 }
 
 pub(crate) fn delete_export(id: &str, counter: u64) -> v1::PutExportRequest {
-    let tombstone = v1::Tombstone { destroy_data: false };
+    let tombstone = v1::Tombstone { destroy_data: false, ..Default::default() };
     v1::PutExportRequest {
         stamp: Some(stamp(1, counter, &tombstone)),
         wish: Some(v1::put_export_request::Wish::Tombstone(tombstone)),

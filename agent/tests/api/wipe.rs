@@ -64,7 +64,7 @@ fn what_was_discarded_before_a_deletion_was_called_off_is_not_taken_for_zeroed()
     assert!(!agent.put_volume(doom).unwrap().done);
     eventually("it discards", || agent.switch.paused().is_some());
     // Its data shall stay after all: what is left of it is an orphan that nobody can use.
-    let kept = v1::Tombstone { destroy_data: false };
+    let kept = v1::Tombstone { destroy_data: false, ..Default::default() };
     let keep = v1::PutVolumeRequest {
         stamp: Some(stamp(1, 3, &kept)),
         wish: Some(v1::put_volume_request::Wish::Tombstone(kept)),

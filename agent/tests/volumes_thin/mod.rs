@@ -285,7 +285,7 @@ fn pass(machine: &Machine, wishes: &[Wanted], stop_at: Option<usize>) -> Vec<Err
     let mut watch = Watch { machine, wishes, stop_at, steps: 0 };
     let mut errors = Vec::new();
     for (n, wanted) in (1..).zip(wishes) {
-        let seen = view_one(machine, &groups(), id(n), wanted.source()).unwrap();
+        let seen = view_one(machine, &groups(), id(n), &wanted.beside()).unwrap();
         errors.extend(apply(&plan(wanted, &seen, id(n)), machine, machine, &mut watch).err());
     }
     watch.check();

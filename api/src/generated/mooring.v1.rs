@@ -86,6 +86,20 @@ pub struct VolumeSpec {
     /// Absent: it reads as zeros at first. It cannot change; once the LV is there, nothing is read from it.
     #[prost(message, optional, tag = "5")]
     pub source: ::core::option::Option<VolumeSource>,
+    /// It is an LV that somebody else made, and keeps what it holds. It cannot change; once the LV is the volume's, nothing is
+    /// read from it. Volumes only, and without a source.
+    #[prost(message, optional, tag = "30")]
+    pub takes: ::core::option::Option<ExistingLv>,
+}
+/// An LV that is to become a volume.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExistingLv {
+    /// As it is called now; it is called after the volume from then on.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// LVM's identity of it: another LV of that name is not taken.
+    #[prost(string, tag = "2")]
+    pub uuid: ::prost::alloc::string::String,
 }
 /// What a new volume or snapshot holds at first. It lies in the same thin pool.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -109,6 +123,9 @@ pub struct Tombstone {
     /// Volumes: wipe and delete the data. Without it the LV stays and is reported as an orphan.
     #[prost(bool, tag = "1")]
     pub destroy_data: bool,
+    /// Volumes: the LV stays with its data and is nobody's from then on: it loses the tag, and is no orphan. Not with destroy_data.
+    #[prost(bool, tag = "30")]
+    pub release: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PutVolumeRequest {
@@ -333,6 +350,38 @@ pub struct ListVolumesRequest {
     /// List the tombstones of volumes that are gone, too: they say that a database is older than its agents.
     #[prost(bool, tag = "2")]
     pub with_tombstones: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListLvsRequest {
+    /// Only of this group. Empty: of all.
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListLvsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub lvs: ::prost::alloc::vec::Vec<Lv>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Lv {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// LVM's identity of it.
+    #[prost(string, tag = "3")]
+    pub uuid: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "4")]
+    pub size_bytes: u64,
+    /// In the thin pool of the group.
+    #[prost(bool, tag = "5")]
+    pub thin: bool,
+    /// The volume that it is; empty: it is none of the agent's.
+    #[prost(string, tag = "6")]
+    pub volume_id: ::prost::alloc::string::String,
+    /// Why it cannot be taken over now, and what to do; empty: it can be.
+    #[prost(string, tag = "7")]
+    pub unsafe_because: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListVolumesResponse {
@@ -1382,6 +1431,28 @@ pub mod agent_client {
                 .insert(GrpcMethod::new("mooring.v1.Agent", "ListVolumes"));
             self.inner.unary(req, path, codec).await
         }
+        /// LVs of the groups that the agent may use which are not its own, and whether each could become a volume with what it holds.
+        pub async fn list_lvs(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListLvsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListLvsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/mooring.v1.Agent/ListLvs");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("mooring.v1.Agent", "ListLvs"));
+            self.inner.unary(req, path, codec).await
+        }
         /// What this host can do, from facts.
         pub async fn get_capabilities(
             &mut self,
@@ -1549,6 +1620,11 @@ pub mod agent_server {
             tonic::Response<super::ListVolumesResponse>,
             tonic::Status,
         >;
+        /// LVs of the groups that the agent may use which are not its own, and whether each could become a volume with what it holds.
+        async fn list_lvs(
+            &self,
+            request: tonic::Request<super::ListLvsRequest>,
+        ) -> std::result::Result<tonic::Response<super::ListLvsResponse>, tonic::Status>;
         /// What this host can do, from facts.
         async fn get_capabilities(
             &self,
@@ -1906,6 +1982,49 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListVolumesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooring.v1.Agent/ListLvs" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListLvsSvc<T: Agent>(pub Arc<T>);
+                    impl<T: Agent> tonic::server::UnaryService<super::ListLvsRequest>
+                    for ListLvsSvc<T> {
+                        type Response = super::ListLvsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListLvsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::list_lvs(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListLvsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

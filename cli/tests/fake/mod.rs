@@ -456,6 +456,13 @@ impl Agent for Fake {
         Ok(Response::new(v1::ListVolumesResponse { volumes }))
     }
 
+    async fn list_lvs(
+        &self,
+        _: Request<v1::ListLvsRequest>,
+    ) -> Result<Response<v1::ListLvsResponse>, Status> {
+        Ok(Response::new(v1::ListLvsResponse::default()))
+    }
+
     async fn get_capabilities(
         &self,
         _: Request<v1::GetCapabilitiesRequest>,

@@ -184,6 +184,16 @@ impl Agent {
         within(&self.entry.name, limit, agent_client(self.any_channel().await?).set_job_limit(set)).await
     }
 
+    /// Asks for the LVs of a group, or of all.
+    pub(crate) async fn list_lvs(
+        &self,
+        group: String,
+        limit: Duration,
+    ) -> Result<v1::ListLvsResponse, CallError> {
+        let list = v1::ListLvsRequest { group };
+        within(&self.entry.name, limit, agent_client(self.any_channel().await?).list_lvs(list)).await
+    }
+
     /// Asks for one connection as it is now.
     pub(crate) async fn get_connection(
         &self,

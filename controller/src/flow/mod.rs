@@ -9,6 +9,7 @@
 
 mod growth;
 mod host;
+mod manage;
 pub(crate) mod numbers;
 pub(crate) mod place;
 mod pulse;

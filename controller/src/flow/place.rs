@@ -357,6 +357,9 @@ impl Inner {
         if let Some(next) = self.was_exported(agent, id).await? {
             return Ok(next);
         }
+        if matches!(volume.operation, Some(Operation::Managing | Operation::ErrorManaging)) {
+            return self.managing_failed(volume, why).await;
+        }
         tracing::warn!(volume = %id, agent = agent.entry.name, why, "a volume could not be made");
         let (inner, seen) = (Arc::clone(self), volume.clone());
         let write = move |db: &Db<'_>| fail(&inner, db, &seen, &why);

@@ -14,14 +14,14 @@ use mooring_model::{
 
 use super::seen::{fc_ports, is_same_place, is_seen, seen_mode, wanted_mode};
 use super::wishes::{self, Rewished};
-use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, Next, growth};
+use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, Next, growth, manage};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, wire};
 use crate::domain::AttachmentStatus;
 use crate::initiators::Initiators;
 use crate::rules::Operation;
 use crate::service::Refusal;
-use crate::store::{Abort, AttachmentRow, Db, Kind, SpecRow, VolumeRow};
+use crate::store::{self, Abort, AttachmentRow, Db, Kind, SpecRow, VolumeRow};
 
 /// How long a look at one volume may take.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
@@ -91,7 +91,7 @@ impl Inner {
             let up = self.agents.up(at).is_ok();
             return if up { Ok(Next::Idle) } else { self.unreachable_pass(&work.volume).await };
         };
-        if matches!(work.volume.operation, Some(Operation::Deleting | Operation::ErrorDeleting)) {
+        if work.volume.operation.is_some_and(Operation::is_going) {
             return self.delete_pass(&agent, &work).await;
         }
         if let Some(next) = self.volume_pass(&agent, &work).await? {
@@ -125,7 +125,7 @@ impl Inner {
                 Err(CallError::Lost(text)) => lost = Some(text),
                 Err(CallError::Stale(text)) => return self.review(id, &text).await.map(Some),
                 Err(CallError::Refused { text, cure, .. }) => {
-                    if matches!(work.volume.operation, Some(Operation::Creating | Operation::Error)) {
+                    if work.volume.operation.is_some_and(Operation::is_coming) {
                         if cure == Cure::Retry {
                             return Ok(Some(Next::After(AGAIN)));
                         }
@@ -149,11 +149,11 @@ impl Inner {
         let report = agent.volume(id).filter(|report| of_now(&report.group));
         let Some(report) = report else { return Ok(Some(Next::After(AGAIN))) };
         match (work.volume.operation, report.phase) {
-            (Some(Operation::Creating | Operation::Error), Phase::Ready) => {
+            (Some(operation), Phase::Ready) if operation.is_coming() => {
                 self.set_operation(work, None, None).await?;
                 Ok(Some(Next::Again))
             }
-            (Some(Operation::Creating), Phase::Failed)
+            (Some(Operation::Creating | Operation::Managing), Phase::Failed)
                 if report.problems.iter().any(|problem| problem.cure != Cure::Retry) =>
             {
                 let text = said(agent, &report.problems);
@@ -200,7 +200,7 @@ impl Inner {
         let corrupt = |_| CallError::Lost("the kept wish of the volume does not decode".to_owned());
         let wish = match &spec.wish.body {
             Some(body) => Wish::Spec(v1::VolumeSpec::decode(body.as_slice()).map_err(corrupt)?),
-            None => Wish::Tombstone(v1::Tombstone { destroy_data: spec.wish.hard }),
+            None => Wish::Tombstone(store::Wish::volume_tombstone(spec.wish.hard)),
         };
         let put = v1::PutVolumeRequest {
             sender: Some(self.sender()),
@@ -211,6 +211,10 @@ impl Inner {
             deadline_ms: wait_ms,
         };
         let answer = agent.put_volume(put).await?;
+        let released = spec.wish.body.is_none() && !spec.wish.hard;
+        if let Some(error) = manage::release_failed(agent, &answer).filter(|_| released) {
+            return Err(error);
+        }
         agent.took_volume(id, spec.stamp.clone());
         let report = answer.report.as_ref().and_then(wire::volume);
         let gone = report.as_ref().is_some_and(|report| report.phase == Phase::Gone);
@@ -271,8 +275,7 @@ impl Inner {
         match error {
             CallError::Stale(text) => self.review(work.volume.id, &text).await,
             CallError::Refused { text, cure, .. } if cure != Cure::Retry => {
-                self.set_operation(work, Some(Operation::ErrorDeleting), Some(text)).await?;
-                Ok(Next::Idle)
+                self.taking_away_failed(work, text).await
             }
             CallError::Lost(text) | CallError::Refused { text, .. } => {
                 tracing::warn!(volume = %work.volume.id, error = text, "a volume is not deleted yet");
@@ -293,7 +296,7 @@ impl Inner {
         let corrupt = |_| CallError::Lost("the kept wish of the export does not decode".to_owned());
         let wish = match &spec.wish.body {
             Some(body) => Wish::Spec(v1::ExportSpec::decode(body.as_slice()).map_err(corrupt)?),
-            None => Wish::Tombstone(v1::Tombstone { destroy_data: false }),
+            None => Wish::Tombstone(v1::Tombstone::default()),
         };
         let put = v1::PutExportRequest {
             sender: Some(self.sender()),

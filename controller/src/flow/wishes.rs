@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::domain::VolumeType;
 use crate::initiators::Initiators;
 use crate::kept::{KeptExport, KeptVolume};
-use crate::rules::{self, Operation};
+use crate::rules;
 use crate::service::Refusal;
 use crate::store::{Abort, AttachmentRow, Db, Kind, Nexus, VolumeRow, Wish, micros};
 
@@ -82,6 +82,7 @@ fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>)
         kind: volume.kind(),
         // One that was made, and is lost, is not made again from what its source holds by now.
         source: volume.source.filter(|_| !volume.taken),
+        takes: volume.takes(),
         ..VolumeSpec::new(volume.id, pool.group, size, provisioning)
     };
     let projects = match &volume_type {
@@ -184,11 +185,12 @@ fn rewish(
 ) -> Result<(Rewished, Generation), Abort> {
     let id = volume.id;
     let mut done = Rewished::default();
-    if matches!(volume.operation, Some(Operation::Deleting | Operation::ErrorDeleting)) {
+    if let Some(operation) = volume.operation.filter(|operation| operation.is_going()) {
         if db.spec(id, Kind::Export)?.is_some() {
             done.storage |= db.wish(id, Kind::Export, &Wish::tombstone(Kind::Export, false))?.1;
         }
-        let (generation, new) = db.wish(id, Kind::Volume, &Wish::tombstone(Kind::Volume, true))?;
+        let gone = Wish::tombstone(Kind::Volume, operation.is_destroying());
+        let (generation, new) = db.wish(id, Kind::Volume, &gone)?;
         done.storage |= new;
         return Ok((done, generation));
     }

@@ -12,9 +12,10 @@ use uuid::Uuid;
 
 use crate::domain::{
     AttachAction, Attachment, AttachmentLive, AttachmentReceipt, Caller, DetachRecord, Host, HostChange,
-    HostFence, HostJobs, HostUsage, Jobs, Message, MetadataChange, NewAttachment, NewSnapshot, NewVolume,
-    Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeName,
-    VolumeReservations, VolumeState, VolumeType, VolumesSummary, Zone,
+    HostFence, HostJobs, HostUsage, Jobs, ManageVolume, ManageableVolume, Message, MetadataChange,
+    NewAttachment, NewSnapshot, NewVolume, Placement, PoolFilter, PoolState, ServiceState, Snapshot,
+    StorageHost, Volume, VolumeAction, VolumeName, VolumeReservations, VolumeState, VolumeType,
+    VolumesSummary, Zone,
 };
 use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
@@ -108,6 +109,12 @@ backend! {
     fn delete_volume(&self, caller: &Caller, id: VolumeId) -> ();
     /// Begins to delete a volume and its snapshots.
     fn delete_volume_with_snapshots(&self, caller: &Caller, id: VolumeId) -> ();
+    /// The LVs of a storage agent.
+    fn manageable_volumes(&self, caller: &Caller, host: &str) -> Vec<ManageableVolume>;
+    /// Makes a volume of an LV.
+    fn manage_volume(&self, caller: &Caller, new: ManageVolume) -> Volume;
+    /// Lets go of a volume.
+    fn unmanage_volume(&self, caller: &Caller, id: VolumeId) -> ();
     /// Takes a snapshot.
     fn create_snapshot(&self, caller: &Caller, new: NewSnapshot) -> Snapshot;
     /// Snapshots.

@@ -11,16 +11,14 @@ use super::fault::Fault;
 use super::routes::Routes;
 
 /// Collections of the API that are not there yet.
-const COLLECTIONS: [&str; 11] = [
+const COLLECTIONS: [&str; 9] = [
     "cgsnapshots",
     "clusters",
     "consistencygroups",
     "group_snapshots",
     "group_types",
     "manageable_snapshots",
-    "manageable_volumes",
     "os-snapshot-manage",
-    "os-volume-manage",
     "os-volume-replication",
     "workers",
 ];

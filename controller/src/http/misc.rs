@@ -24,7 +24,7 @@ type Answer = Result<Json<Value>, Fault>;
 const UPDATED: &str = "2026-11-21T00:00:00+00:00";
 
 /// Parts of the API that were extensions once: alias, name, what it gives.
-const EXTENSIONS: [(&str, &str, &str); 11] = [
+const EXTENSIONS: [(&str, &str, &str); 13] = [
     ("OS-SCH-HNT", "SchedulerHints", "Hints say where a new volume is put."),
     ("capabilities", "Capabilities", "What a storage host can do."),
     ("os-availability-zone", "AvailabilityZones", "The availability zones."),
@@ -35,6 +35,8 @@ const EXTENSIONS: [(&str, &str, &str); 11] = [
     ("os-vol-host-attr", "VolumeHostAttribute", "The host of a volume."),
     ("os-vol-mig-status-attr", "VolumeMigStatusAttribute", "The migration status of a volume."),
     ("os-vol-tenant-attr", "VolumeTenantAttribute", "The project of a volume."),
+    ("os-volume-manage", "VolumeManage", "Logical volumes that are there become volumes."),
+    ("os-volume-unmanage", "VolumeUnmanage", "Volumes are let go, with their data."),
     ("scheduler-stats", "Scheduler_stats", "The pools, as they were last reported."),
 ];
 

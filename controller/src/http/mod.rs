@@ -19,6 +19,7 @@ mod hosts;
 mod jobs;
 mod later;
 mod limits;
+mod manage;
 mod messages;
 mod metadata;
 mod misc;
@@ -144,6 +145,7 @@ fn block_storage_routes<B: Backend>() -> Routes<B> {
         .merge(attachments::routes())
         .merge(actions::routes())
         .merge(snapshots::routes())
+        .merge(manage::routes())
         .merge(messages::routes())
         .merge(misc::routes())
         .merge(pools::routes())

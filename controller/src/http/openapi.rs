@@ -95,8 +95,20 @@ const BOOLEAN: &str = "boolean";
 const NUMBER: &str = "integer";
 const TEXT: &str = "string";
 
+/// What lists of LVs are asked for.
+const MANAGEABLE: [(&str, &str); 8] = [
+    ("host", TEXT),
+    ("cluster", TEXT),
+    ("marker", TEXT),
+    ("limit", NUMBER),
+    ("offset", NUMBER),
+    ("sort", TEXT),
+    ("sort_key", TEXT),
+    ("sort_dir", TEXT),
+];
+
 /// The Block Storage API, below the project.
-static BLOCK_STORAGE: [Operation; 97] = [
+static BLOCK_STORAGE: [Operation; 103] = [
     op("GET", "/volumes", "listVolumeNames", "Volumes, by name").lists(&VOLUMES).gives("VolumeNames"),
     op("POST", "/volumes", "createVolume", "Create a volume")
         .status(202)
@@ -236,6 +248,42 @@ static BLOCK_STORAGE: [Operation; 97] = [
         .takes("NewMeta")
         .gives("Meta"),
     op("DELETE", "/snapshots/{id}/metadata/{key}", "deleteSnapshotMetadata", "Take one key away"),
+    op(
+        "GET",
+        "/manageable_volumes",
+        "listManageable",
+        "LVs of a storage host, and which could become volumes",
+    )
+    .since("3.8")
+    .admin()
+    .queries(&MANAGEABLE)
+    .gives("Manageable"),
+    op("POST", "/manageable_volumes", "manageVolume", "An LV becomes a volume with what it holds")
+        .since("3.8")
+        .admin()
+        .status(202)
+        .takes("ManagedVolume")
+        .gives("MadeVolume"),
+    op("GET", "/manageable_volumes/detail", "listManageableInFull", "The same, and why not")
+        .since("3.8")
+        .admin()
+        .queries(&MANAGEABLE)
+        .gives("Manageable"),
+    op("GET", "/os-volume-manage", "listOlderManageable", "As /manageable_volumes")
+        .since("3.8")
+        .admin()
+        .queries(&MANAGEABLE)
+        .gives("Manageable"),
+    op("POST", "/os-volume-manage", "manageVolumeOlder", "As /manageable_volumes")
+        .admin()
+        .status(202)
+        .takes("ManagedVolume")
+        .gives("MadeVolume"),
+    op("GET", "/os-volume-manage/detail", "listOlderManageableInFull", "As /manageable_volumes/detail")
+        .since("3.8")
+        .admin()
+        .queries(&MANAGEABLE)
+        .gives("Manageable"),
     op("GET", "/messages", "listMessages", "What did not come true")
         .since("3.3")
         .lists(&MESSAGES)

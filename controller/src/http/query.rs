@@ -131,7 +131,8 @@ impl Query {
         items.last().filter(|_| full).map(|last| self.after(&id(last)))
     }
 
-    fn orders(&self) -> Result<Vec<(&str, bool)>, Fault> {
+    /// What it is to be sorted by, and whether the last comes first.
+    pub(super) fn orders(&self) -> Result<Vec<(&str, bool)>, Fault> {
         let direction = |text: &str| match text {
             "desc" => Ok(true),
             "asc" => Ok(false),

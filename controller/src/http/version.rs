@@ -27,6 +27,9 @@ impl Version {
     pub(super) const CLUSTERS: Self = Self(7);
     /// `failover` of services (refused here, but known).
     pub(super) const FAILOVER: Self = Self(26);
+    /// `/manageable_volumes`, and `cluster` there.
+    pub(super) const MANAGEABLE: Self = Self(8);
+    pub(super) const MANAGE_CLUSTER: Self = Self(16);
     /// Pools filtered by name and capability.
     pub(super) const POOL_FILTERS: Self = Self(28);
     /// Pools filtered by volume type.

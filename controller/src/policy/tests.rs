@@ -244,7 +244,7 @@ fn sources(dir: &Path) -> Vec<(PathBuf, String)> {
 }
 
 /// Policies of what Mooring does not do, by how they begin, and those that have nothing to decide.
-const NOT_ASKED: [&str; 18] = [
+const NOT_ASKED: [&str; 16] = [
     "backup:",
     "clusters:",
     "group:",
@@ -258,11 +258,9 @@ const NOT_ASKED: [&str; 18] = [
     "volume:get_transfer",
     "volume:reimage_reserved",
     "volume_extension:backup_admin_actions:",
-    "volume_extension:list_manageable",
     "volume_extension:qos_specs_manage:",
     "volume_extension:snapshot_admin_actions:",
     "volume_extension:volume_actions:upload_public",
-    "volume_extension:volume_manage",
     "volume_extension:volume_type_encryption",
 ];
 

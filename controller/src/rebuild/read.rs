@@ -10,8 +10,8 @@ use std::time::SystemTime;
 
 use mooring_api::{Message, v1};
 use mooring_model::{
-    AgentId, AttachmentId, ExportReport, ExportSpec, FcGrant, InitiatorSlot, Iqn, Lun, Mode, Phase, PoolName,
-    Stamp, VolumeId, VolumeReport, Wwpn,
+    AgentId, AttachmentId, ExistingLv, ExportReport, ExportSpec, FcGrant, InitiatorSlot, Iqn, Lun, LvName,
+    Mode, Phase, PoolName, Stamp, VolumeId, VolumeReport, Wwpn,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -296,7 +296,7 @@ impl All<'_> {
         let grows_from = report.as_ref().and_then(|report| grows_from(report, kept.size_gib));
         let operation = operation.or(grows_from.map(|_| Operation::Extending));
         let zone = kept.zone.as_deref().or(agent.entry.zone.as_deref()).unwrap_or(ZONE_DEFAULT);
-        VolumeRow {
+        let mut row = VolumeRow {
             id,
             name: kept.name.clone(),
             description: kept.description.clone(),
@@ -332,7 +332,11 @@ impl All<'_> {
             snapshot_of: kept.snapshot_of,
             source: kept.source(),
             taken: false,
+        };
+        if let Some(takes) = spec.takes.as_ref().filter(|_| row.operation.is_some()) {
+            managing(&mut row, takes);
         }
+        row
     }
 
     /// The attachments of an export, from its grants and what is kept beside them.
@@ -576,6 +580,17 @@ fn operation(report: Option<&VolumeReport>, exported: bool) -> (Option<Operation
         }
         Some(_) | None => (Some(Operation::Creating), None),
     }
+}
+
+/// Of a volume that is to be an LV of somebody else, and was not seen to be that yet.
+fn managing(row: &mut VolumeRow, takes: &v1::ExistingLv) {
+    let Ok(name) = LvName::existing(&takes.name) else { return };
+    row.set_takes(&ExistingLv { name, uuid: takes.uuid.clone() });
+    row.operation = row.operation.map(|operation| match operation {
+        Operation::Error => Operation::ErrorManaging,
+        Operation::Creating => Operation::Managing,
+        other => other,
+    });
 }
 
 /// The size of a volume that is there and smaller than it is wanted: its growth was under way.

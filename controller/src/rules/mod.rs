@@ -34,23 +34,35 @@ pub enum Operation {
     Extending,
     /// Its agent wipes it.
     Deleting,
+    /// Its agent makes it of an LV that is there.
+    Managing,
+    /// Its agent lets go of it: the LV stays, and is nobody's.
+    Unmanaging,
     /// It could not be made.
     Error,
     /// It could not be made larger. It is there as it was.
     ErrorExtending,
     /// It could not be deleted.
     ErrorDeleting,
+    /// The LV could not become the volume, and is as it was.
+    ErrorManaging,
+    /// Its agent could not let go of it.
+    ErrorUnmanaging,
 }
 
 impl Operation {
     /// Every one.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 10] = [
         Self::Creating,
         Self::Extending,
         Self::Deleting,
+        Self::Managing,
+        Self::Unmanaging,
         Self::Error,
         Self::ErrorExtending,
         Self::ErrorDeleting,
+        Self::ErrorManaging,
+        Self::ErrorUnmanaging,
     ];
 
     /// What the volume's status is while it lasts.
@@ -59,15 +71,34 @@ impl Operation {
             Self::Creating => VolumeStatus::Creating,
             Self::Extending => VolumeStatus::Extending,
             Self::Deleting => VolumeStatus::Deleting,
+            Self::Managing => VolumeStatus::Managing,
+            Self::Unmanaging => VolumeStatus::Unmanaging,
             Self::Error => VolumeStatus::Error,
             Self::ErrorExtending => VolumeStatus::ErrorExtending,
             Self::ErrorDeleting => VolumeStatus::ErrorDeleting,
+            Self::ErrorManaging => VolumeStatus::ErrorManaging,
+            Self::ErrorUnmanaging => VolumeStatus::ErrorUnmanaging,
         }
     }
 
     /// Whether the volume is there and served while it lasts, as without any operation: who reaches it may change.
     pub const fn is_served(self) -> bool {
         matches!(self, Self::Extending | Self::ErrorExtending)
+    }
+
+    /// Whether it is to be there, and was not there yet.
+    pub const fn is_coming(self) -> bool {
+        matches!(self, Self::Creating | Self::Error | Self::Managing | Self::ErrorManaging)
+    }
+
+    /// Whether it is on its way out, or stays against the wish.
+    pub const fn is_going(self) -> bool {
+        self.is_destroying() || matches!(self, Self::Unmanaging | Self::ErrorUnmanaging)
+    }
+
+    /// Whether its data is to go, too.
+    pub const fn is_destroying(self) -> bool {
+        matches!(self, Self::Deleting | Self::ErrorDeleting)
     }
 
     /// From the word of its status.

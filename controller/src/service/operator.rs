@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use mooring_model::VolumeId;
 use mooring_model::limit::VOLUME_BYTES_MAX;
 
-use super::{Refusal, Service, not_in_review, quotas, volumes};
+use super::{Refusal, Service, manage, not_in_review, quotas, volumes};
 use crate::domain::{Caller, VolumeAction, VolumeStatus};
 use crate::flow::place::{self, Figures};
 use crate::flow::{Inner, wishes};
@@ -18,7 +18,8 @@ use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
 /// Begins to delete a volume that stands as it stands. It must not have attachments: their rows are the grants' own.
 fn force_delete(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
-    if volume.operation == Some(Operation::Deleting) {
+    let leaving = manage::leaving(volume);
+    if volume.operation == Some(leaving) {
         return Ok(());
     }
     not_in_review(volume)?;
@@ -42,7 +43,7 @@ fn force_delete(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
         // No agent knows of it.
         return Ok(db.delete_volume(volume.id)?);
     }
-    db.set_operation(volume.id, Some(Operation::Deleting), None)?;
+    db.set_operation(volume.id, Some(leaving), None)?;
     wishes::apply(db, volume.id, &mut [], &BTreeSet::new())?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use mooring_model::limit::VOLUME_BYTES_MAX;
 use mooring_model::{Source, VolumeId};
 
 use super::pools::GET_POOLS;
-use super::{Refusal, Service, TEXT_CHARS_MAX, snapshots, text_limit, types, view};
+use super::{Refusal, Service, TEXT_CHARS_MAX, manage, snapshots, text_limit, types, view};
 use crate::domain::{AttachStatus, Caller, NewVolume, Volume, VolumeStatus, VolumeType};
 use crate::flow::place::{nowhere, zone_of};
 use crate::flow::{self, Inner, wishes};
@@ -376,6 +376,7 @@ impl Service {
                     | VolumeStatus::Error
                     | VolumeStatus::ErrorExtending
                     | VolumeStatus::ErrorDeleting
+                    | VolumeStatus::ErrorManaging
             );
             // Also one that could not be attached: its grant may be on its way out still.
             let kept = !cascade && !snapshots.is_empty();
@@ -393,7 +394,7 @@ impl Service {
             for snapshot in &snapshots {
                 snapshots::begin_delete(&inner, db, &caller, snapshot)?;
             }
-            db.set_operation(id, Some(Operation::Deleting), None)?;
+            db.set_operation(id, Some(manage::leaving(&row)), None)?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())?;
             Ok(snapshots.into_iter().map(|snapshot| snapshot.id).collect())
         };

@@ -275,7 +275,8 @@ impl Db<'_> {
     /// Volumes with attachments that are on their way in or out.
     pub(crate) fn volumes_in_motion(&self) -> Result<Vec<VolumeId>, SqlError> {
         let sql = "SELECT DISTINCT volume_id FROM attachments WHERE status NOT IN ('attached', 'reserved') \
-                   UNION SELECT id FROM volumes WHERE operation IN ('creating', 'extending', 'deleting')";
+                   UNION SELECT id FROM volumes WHERE operation IN ('creating', 'extending', 'deleting', 'managing', \
+                   'unmanaging')";
         self.all(sql, &[], |row| row.parsed(0))
     }
 

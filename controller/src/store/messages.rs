@@ -48,6 +48,10 @@ pub(crate) enum Event {
     Attach,
     /// The storage agent could not make a volume larger.
     Extend,
+    /// The storage agent could not take over an LV.
+    Manage,
+    /// The storage agent could not let go of a volume.
+    Unmanage,
 }
 
 impl Event {
@@ -57,6 +61,9 @@ impl Event {
             Self::Schedule => "VOLUME_VOLUME_001_002",
             Self::Attach => "VOLUME_VOLUME_002_001",
             Self::Extend => "VOLUME_VOLUME_007_001",
+            // Cinder's action is "create volume from backend storage".
+            Self::Manage => "VOLUME_VOLUME_008_001",
+            Self::Unmanage => "VOLUME_VOLUME_006_001",
         }
     }
 
@@ -66,6 +73,8 @@ impl Event {
             Self::Schedule => "schedule allocate volume",
             Self::Attach => "attach volume",
             Self::Extend => "extend volume",
+            Self::Manage => "create volume from backend storage",
+            Self::Unmanage => "unmanage volume",
         }
     }
 }

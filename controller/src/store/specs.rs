@@ -68,17 +68,21 @@ impl Wish {
         Self { body: Some(spec.encode_to_vec()), opaque, hard: false, digest }
     }
 
-    /// The wish that it is gone.
+    /// The wish that it is gone. Of a volume that is not `hard`, the LV stays, and is nobody's.
     pub(crate) fn tombstone(kind: Kind, hard: bool) -> Self {
         let digest = match kind {
-            Kind::Volume | Kind::Export => {
-                mooring_api::digest(&v1::Tombstone { destroy_data: hard }, b"tombstone")
-            }
+            Kind::Volume => mooring_api::digest(&Self::volume_tombstone(hard), b"tombstone"),
+            Kind::Export => mooring_api::digest(&v1::Tombstone::default(), b"tombstone"),
             Kind::Connection(_) => {
                 mooring_api::digest(&v1::ConnectionTombstone { revoked: hard }, b"tombstone")
             }
         };
         Self { body: None, opaque: Vec::new(), hard, digest }
+    }
+
+    /// A volume's tombstone, as it is sent.
+    pub(crate) fn volume_tombstone(hard: bool) -> v1::Tombstone {
+        v1::Tombstone { destroy_data: hard, release: !hard }
     }
 }
 

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use mooring_model::{AgentId, Iqn, Naa, PoolName, Portal, Source, VolumeId, VolumeKind, Wwpn};
+use mooring_model::{
+    AgentId, ExistingLv, Iqn, LvName, Naa, PoolName, Portal, Source, VolumeId, VolumeKind, Wwpn,
+};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::Db;
@@ -14,6 +16,9 @@ use super::sql::{Row, SqlError, Value as Bound, values};
 use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus};
 use crate::flow::{Promised, derived};
 use crate::rules::Operation;
+
+/// The place of a volume that is an LV of somebody else: among the hints of its place.
+const TAKES: &str = "takes";
 
 /// A volume as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +117,18 @@ impl VolumeRow {
             Some(Source::Snapshot(id)) => Some(id),
             _ => None,
         }
+    }
+
+    /// The LV of somebody else that it is to be, until its agent has taken that over.
+    pub(crate) fn takes(&self) -> Option<ExistingLv> {
+        let kept = self.hints.get(TAKES)?;
+        let name = LvName::existing(kept["name"].as_str()?).ok()?;
+        Some(ExistingLv { name, uuid: kept["uuid"].as_str()?.to_owned() }).filter(|_| !self.taken)
+    }
+
+    /// It is to be this LV.
+    pub(crate) fn set_takes(&mut self, lv: &ExistingLv) {
+        self.hints.insert(TAKES.to_owned(), json!({ "name": lv.name.as_str(), "uuid": lv.uuid }));
     }
 
     /// What it is to its agent.

@@ -9,10 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use mooring_controller::domain::{
     AttachAction, AttachStatus, Attached, Attachment, AttachmentLive, AttachmentReceipt, AttachmentStatus,
-    Caller, DetachRecord, FencePart, Hints, Host, HostChange, HostFence, HostJobs, HostPool, HostUsage, Job,
-    Jobs, Message, MetadataChange, NewAttachment, NewConnector, NewSnapshot, NewVolume, NexusLive, Placement,
-    PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeName,
-    VolumeReservations, VolumeState, VolumeStatus, VolumeType, VolumesSummary, Zone,
+    Caller, DetachRecord, FencePart, Hints, Host, HostChange, HostFence, HostJobs, HostUsage, Job, Jobs,
+    ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewConnector, NewSnapshot,
+    NewVolume, NexusLive, Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume,
+    VolumeAction, VolumeName, VolumeReservations, VolumeState, VolumeStatus, VolumeType, VolumesSummary,
+    Zone,
 };
 use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
@@ -27,7 +28,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 pub(crate) use state::State;
-use state::{changed, connect, fence_of, placement_of, services, usage, whole};
+use state::{changed, connect, fence_of, host, placement_of, services, usage, whole};
 
 pub(crate) const SECRET: &str = "swordfish-swordfish";
 
@@ -274,6 +275,25 @@ impl Backend for Fake {
 
     async fn create_volume(&self, caller: &Caller, new: NewVolume) -> Result<Volume, Refusal> {
         self.ask(caller)?.make_volume(caller, new)
+    }
+
+    async fn manageable_volumes(
+        &self,
+        caller: &Caller,
+        host: &str,
+    ) -> Result<Vec<ManageableVolume>, Refusal> {
+        let state = self.ask(caller)?;
+        if host == "storage1@lvm#vg0" { Ok(state.lvs.clone()) } else { not_found("Service", host) }
+    }
+
+    async fn manage_volume(&self, caller: &Caller, new: ManageVolume) -> Result<Volume, Refusal> {
+        let named = NewVolume { name: new.name.clone(), metadata: new.metadata.clone(), ..state::unnamed() };
+        self.ask(caller)?.managed = Some(new);
+        self.create_volume(caller, named).await
+    }
+
+    async fn unmanage_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        self.delete_volume(caller, id).await
     }
 
     async fn create_snapshot(&self, caller: &Caller, new: NewSnapshot) -> Result<Snapshot, Refusal> {
@@ -778,22 +798,6 @@ impl Backend for Fake {
 
     async fn hosts(&self, caller: &Caller) -> Result<Vec<Host>, Refusal> {
         drop(self.ask(caller)?);
-        Ok(vec![Host {
-            name: "host1".to_owned(),
-            address: "unix:/run/mooring/agent.sock".to_owned(),
-            agent: Some(AgentId::from_u128(7)),
-            initiator: "iqn.2026-11.dev.mooring:host.7".parse().ok(),
-            pools: vec![HostPool { name: "vg0".to_owned(), total: 10, free: 4, ..HostPool::default() }],
-            zone: "nova".to_owned(),
-            disabled: false,
-            disabled_reason: None,
-            drained: false,
-            up: true,
-            why_down: None,
-            last_report: Some(SystemTime::UNIX_EPOCH),
-            health: None,
-            report: Some(super::small::host_report()),
-            problems: Vec::new(),
-        }])
+        Ok(vec![host()])
     }
 }

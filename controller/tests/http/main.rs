@@ -13,6 +13,7 @@ mod fake_keystone;
 mod input;
 mod keystone;
 mod lists;
+mod manage;
 mod metrics;
 mod mooring;
 mod openapi;

@@ -6,6 +6,7 @@
 
 mod jobs;
 pub(crate) mod log;
+mod lvs;
 pub(crate) mod pg;
 mod rig;
 
@@ -48,6 +49,8 @@ pub(crate) struct Knobs {
     pub(crate) reservations: Option<v1::Reservations>,
     /// It does not say when it looked at sessions: an older one.
     pub(crate) blind: bool,
+    /// It knows nothing of letting go, and keeps the LV as an orphan: an older one.
+    pub(crate) keeps_released: bool,
     /// New volumes fail for good.
     pub(crate) fail_volumes: bool,
     /// Volumes do not grow, perhaps for a reason.
@@ -82,6 +85,8 @@ pub(crate) struct State {
     pub(crate) connections: BTreeMap<String, Object<v1::ConnectionSpec>>,
     /// Data that is there although no spec of it is kept.
     pub(crate) orphans: BTreeSet<String>,
+    /// LVs that are none of its volumes.
+    pub(crate) lvs: Vec<v1::Lv>,
     /// What the machine calls itself.
     pub(crate) machine: String,
     pub(crate) receipts: Vec<v1::Receipt>,
@@ -153,6 +158,7 @@ impl State {
     fn volume_report(&self, id: &str) -> v1::VolumeReport {
         let mut report = v1::VolumeReport { volume_id: id.to_owned(), ..Default::default() };
         match self.volumes.get(id).and_then(|volume| volume.spec.as_ref()) {
+            None if self.knobs.keeps_released => report.set_phase(v1::Phase::Orphan),
             None => report.set_phase(v1::Phase::Gone),
             Some(spec) => {
                 report.group.clone_from(&spec.group);
@@ -239,21 +245,6 @@ impl State {
             receipts: self.receipts.iter().filter(|receipt| receipt.volume_id == id).cloned().collect(),
             volume_spec: volume.spec,
         }
-    }
-
-    fn newest_epoch(&self) -> u64 {
-        let volumes = self.volumes.values().map(|kept| &kept.stamp);
-        let exports = self.exports.values().map(|kept| &kept.stamp);
-        let connections = self.connections.values().map(|kept| &kept.stamp);
-        let stamps = volumes.chain(exports).chain(connections).flatten();
-        stamps.filter_map(|stamp| stamp.generation).map(|at| at.epoch).max().unwrap_or(0)
-    }
-
-    /// Data of ours that no spec names.
-    fn orphan(id: &str) -> v1::VolumeStatus {
-        let mut report = v1::VolumeReport { volume_id: id.to_owned(), ..Default::default() };
-        report.set_phase(v1::Phase::Orphan);
-        v1::VolumeStatus { volume_id: id.to_owned(), volume: Some(report), ..Default::default() }
     }
 
     fn connection_report(&self, id: &str) -> v1::ConnectionReport {
@@ -371,6 +362,7 @@ impl Fake {
             exports: BTreeMap::new(),
             connections: BTreeMap::new(),
             orphans: BTreeSet::new(),
+            lvs: Vec::new(),
             machine: "fake".to_owned(),
             receipts: Vec::new(),
             looks: 0,
@@ -558,8 +550,11 @@ impl Agent for Fake {
     ) -> Result<Response<v1::PutVolumeResponse>, Status> {
         let put = request.into_inner();
         let id = put.volume_id.clone();
-        let tombstone = matches!(put.wish, Some(put_volume_request::Wish::Tombstone(_)));
-        let what = if tombstone { "delete" } else { "volume" };
+        let (what, tombstone) = match &put.wish {
+            Some(put_volume_request::Wish::Tombstone(of)) if of.release => ("release", true),
+            Some(put_volume_request::Wish::Tombstone(_)) => ("delete", true),
+            _ => ("volume", false),
+        };
         if tombstone && self.state().knobs.lose_deletes {
             return Err(Status::unavailable("the connection broke"));
         }
@@ -570,6 +565,7 @@ impl Agent for Fake {
                 return Err(status);
             }
             if fence(state.volumes.get(&id), put.stamp.as_ref())? == Fence::Newer {
+                state.take_and_release(&put);
                 let spec = match put.wish {
                     Some(put_volume_request::Wish::Spec(spec)) => Some(spec),
                     _ => None,
@@ -660,6 +656,14 @@ impl Agent for Fake {
         let orphans = state.orphans.iter().filter(|id| !state.volumes.contains_key(*id));
         let volumes = volumes.chain(orphans.map(|id| State::orphan(id))).collect();
         Ok(Response::new(v1::ListVolumesResponse { volumes }))
+    }
+
+    async fn list_lvs(
+        &self,
+        request: Request<v1::ListLvsRequest>,
+    ) -> Result<Response<v1::ListLvsResponse>, Status> {
+        self.enter()?;
+        Ok(Response::new(self.state().lvs_in(&request.into_inner().group)))
     }
 
     async fn get_capabilities(

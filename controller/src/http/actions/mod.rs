@@ -4,6 +4,7 @@
 //! What must never happen here: an action accepted whose body was not understood.
 
 mod attach;
+mod manage;
 mod operator;
 mod retype;
 
@@ -50,18 +51,17 @@ type Find<B> = fn(&str) -> Option<Handler<B>>;
 
 /// Whose actions they are: asked in this order.
 fn handler<B: Backend>(name: &str) -> Option<Handler<B>> {
-    let modules: [Find<B>; 3] = [attach::handler, retype::handler, operator::handler];
+    let modules: [Find<B>; 4] = [attach::handler, retype::handler, operator::handler, manage::handler];
     modules.iter().find_map(|module| module(name))
 }
 
 /// Actions of the Block Storage API that no module has, with their policies: who may not do it hears that, and nothing else.
-const LATER: [(&str, &str); 11] = [
+const LATER: [(&str, &str); 10] = [
     ("os-migrate_volume", "volume_extension:volume_admin_actions:migrate_volume"),
     ("os-migrate_volume_completion", "volume_extension:volume_admin_actions:migrate_volume_completion"),
     ("os-reimage", "volume:reimage"),
     ("os-set_image_metadata", "volume_extension:volume_image_metadata:set"),
     ("os-show_image_metadata", "volume_extension:volume_image_metadata:show"),
-    ("os-unmanage", "volume_extension:volume_unmanage"),
     ("os-unset_image_metadata", "volume_extension:volume_image_metadata:remove"),
     ("os-volume_upload_image", "volume_extension:volume_actions:upload_image"),
     ("os-update_volume_admin_metadata", "volume:update_volume_admin_metadata"),

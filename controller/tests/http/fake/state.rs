@@ -5,6 +5,8 @@ use mooring_model::{
     Initiator, JobKind, JobReport, Registration, ReservationHolder, ReservationType, Reservations,
 };
 
+use mooring_controller::domain::HostPool;
+
 use super::*;
 
 #[derive(Default)]
@@ -12,6 +14,8 @@ pub(crate) struct State {
     pub(crate) types: Vec<VolumeType>,
     pub(crate) volumes: Vec<Volume>,
     pub(crate) snapshots: Vec<Snapshot>,
+    pub(crate) lvs: Vec<ManageableVolume>,
+    pub(crate) managed: Option<ManageVolume>,
     pub(crate) attachments: Vec<Attachment>,
     pub(crate) receipts: Vec<AttachmentReceipt>,
     /// Projects that may use private types.
@@ -374,5 +378,40 @@ pub(super) fn placement_of(volume: VolumeId, hints: Hints) -> Placement {
         zone: "nova".to_owned(),
         hints,
         tried: vec![("storage2@lvm#vg0".to_owned(), "storage2: no room".to_owned())],
+    }
+}
+
+/// The one enrolled host.
+pub(super) fn host() -> Host {
+    Host {
+        name: "host1".to_owned(),
+        address: "unix:/run/mooring/agent.sock".to_owned(),
+        agent: Some(AgentId::from_u128(7)),
+        initiator: "iqn.2026-11.dev.mooring:host.7".parse().ok(),
+        pools: vec![HostPool { name: "vg0".to_owned(), total: 10, free: 4, ..HostPool::default() }],
+        zone: "nova".to_owned(),
+        disabled: false,
+        disabled_reason: None,
+        drained: false,
+        up: true,
+        why_down: None,
+        last_report: Some(SystemTime::UNIX_EPOCH),
+        health: None,
+        report: Some(crate::small::host_report()),
+        problems: Vec::new(),
+    }
+}
+
+/// A volume of 1 GiB without a name.
+pub(super) fn unnamed() -> NewVolume {
+    NewVolume {
+        id: None,
+        name: None,
+        description: None,
+        size_gib: Some(1),
+        source: None,
+        volume_type: None,
+        metadata: BTreeMap::new(),
+        hints: Hints::default(),
     }
 }

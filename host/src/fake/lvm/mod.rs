@@ -134,6 +134,11 @@ enum Form {
         bytes: u64,
         skip: bool,
     },
+    /// Somebody else's, of a type that the agent never makes: its segment type, and the first letter of its attributes.
+    Other {
+        segtype: String,
+        kind: char,
+    },
 }
 
 impl Volume {
@@ -143,7 +148,7 @@ impl Volume {
 
     fn bytes(&self) -> u64 {
         match self.form {
-            Form::Linear => self.count().saturating_mul(EXTENT),
+            Form::Linear | Form::Other { .. } => self.count().saturating_mul(EXTENT),
             Form::Pool => self.count().saturating_sub(thin::METADATA_EXTENTS).saturating_mul(EXTENT),
             Form::Thin { bytes, .. } => bytes,
         }
@@ -210,7 +215,7 @@ impl Machine {
                 return;
             }
             Form::Thin { skip: true, .. } if active => return,
-            Form::Thin { .. } | Form::Linear => {}
+            Form::Thin { .. } | Form::Linear | Form::Other { .. } => {}
         }
         if active && !volume.active {
             let mut device =
@@ -239,6 +244,14 @@ impl FakeLvm {
         let mut machine = self.handle.lock();
         let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
         machine.create_volume(vg, lv, bytes.div_ceil(EXTENT).max(1), tags).is_ok()
+    }
+
+    /// What somebody else made is of this type: `raid1` with `r`, for one. The letter is the first of its attributes (lvs(8)).
+    pub fn set_type(&self, vg: &str, lv: &str, segtype: &str, kind: char) {
+        let mut machine = self.handle.lock();
+        if let Some(volume) = machine.lvm.groups.get_mut(vg).and_then(|group| group.volumes.get_mut(lv)) {
+            volume.form = Form::Other { segtype: segtype.to_owned(), kind };
+        }
     }
 
     /// Removes a volume as somebody else would, even one in use (a disk that was pulled).

@@ -1,5 +1,5 @@
-//! The commands: `vgs`, `pvs`, `lvs`, `lvcreate`, `lvextend`, `lvchange`, `lvremove`. What must never happen: a change by
-//! a command that ends with an error.
+//! The commands: `vgs`, `pvs`, `lvs`, `lvcreate`, `lvextend`, `lvrename`, `lvchange`, `lvremove`. What must never happen: a
+//! change by a command that ends with an error.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -26,6 +26,7 @@ impl Machine {
             "lvs" => return self.lvs_output(rest),
             "lvcreate" => self.lvcreate(rest),
             "lvextend" => self.lvextend(rest),
+            "lvrename" => self.lvrename(rest),
             "lvchange" => self.lvchange(rest),
             "lvremove" => self.lvremove(rest),
             _ => Err((2, format!("  No such command '{verb}'.  Try 'lvm help'.\n"))),
@@ -79,6 +80,8 @@ impl Machine {
     fn lvs(&self, rest: &[String]) -> Result<Listed, Failure> {
         let args = report_arguments(rest)?;
         let segments = args.get("--segments").is_some();
+        // A field of segments makes a line of each, also without that option.
+        let each = segments || args.all("-o").any(|fields| fields.split(',').any(|field| field == "segtype"));
         let tag = match args.get("-S").or_else(|| args.get("--select")) {
             None => None,
             Some(selection) => Some(
@@ -109,7 +112,11 @@ impl Machine {
                         .devices
                         .get(&device_path(vg, lv))
                         .is_some_and(crate::fake::state::Device::in_use);
-                    for range in if segments { volume.ranges() } else { vec![(0, 0)] } {
+                    let mut ranges = if each { volume.ranges() } else { Vec::new() };
+                    if ranges.is_empty() {
+                        ranges.push((0, 0));
+                    }
+                    for range in ranges {
                         let segment = |field: &str| (field == "seg_pe_ranges").then(|| extents_of(vg, range));
                         rows.push(row(&args, |field| {
                             segment(field)
@@ -271,6 +278,38 @@ impl Machine {
         }
     }
 
+    /// Also of one that is in use: whoever has it open goes on (lvrename(8)); its node has the new name.
+    fn lvrename(&mut self, rest: &[String]) -> Result<String, Failure> {
+        let args = Arguments::parse(rest, &[], &["--yes"]).map_err(|text| (3, text))?;
+        let [old, new] = args.names.as_slice() else {
+            return Err((3, format!("  Old and new logical volume names required\n{PARSING}")));
+        };
+        let path = || (3, format!("  Path required for Logical Volume \"{old}\".\n{PARSING}"));
+        let ((vg, from), (other, to)) =
+            (old.split_once('/').ok_or_else(path)?, new.split_once('/').ok_or_else(path)?);
+        if vg != other {
+            return Err((3, "  Logical volume names must have the same volume group\n".to_owned()));
+        }
+        if !valid_name(to) {
+            return Err((3, format!("  New logical volume name \"{to}\" is invalid\n")));
+        }
+        let group = self.lvm.groups.get_mut(vg).ok_or_else(|| no_group(vg))?;
+        if !group.volumes.contains_key(from) {
+            let text = format!("  Existing logical volume \"{from}\" not found in volume group \"{vg}\"\n");
+            return Err((5, text));
+        }
+        if group.volumes.contains_key(to) {
+            return Err((5, format!("  Logical volume \"{to}\" already exists in volume group \"{vg}\"\n")));
+        }
+        if let Some(volume) = group.volumes.remove(from) {
+            group.volumes.insert(to.to_owned(), volume);
+        }
+        if let Some(device) = self.devices.remove(&device_path(vg, from)) {
+            self.devices.insert(device_path(vg, to), device);
+        }
+        Ok(format!("  Renamed \"{from}\" to \"{to}\" in volume group \"{vg}\"\n"))
+    }
+
     fn lvchange(&mut self, rest: &[String]) -> Result<String, Failure> {
         let valued = ["--addtag", "--deltag", "--activate", "--permission"];
         let args = Arguments::parse(rest, &valued, &["--yes"]).map_err(|text| (3, text))?;
@@ -424,7 +463,14 @@ fn volume_field(vg: &str, lv: &str, volume: &Volume, open: bool, field: &str) ->
         "lv_attr" => {
             let permission = if volume.read_only { 'r' } else { 'w' };
             let (active, open) = (if volume.active { 'a' } else { '-' }, if open { 'o' } else { '-' });
-            format!("-{permission}i-{active}{open}----")
+            // lvs(8): the type first, the activation skip last.
+            let (kind, target, skip) = match &volume.form {
+                Form::Linear => ('-', '-', '-'),
+                Form::Pool => ('t', 't', '-'),
+                Form::Thin { skip, .. } => ('V', 't', if *skip { 'k' } else { '-' }),
+                Form::Other { kind, .. } => (*kind, '-', '-'),
+            };
+            format!("{kind}{permission}i-{active}{open}{target}--{skip}")
         }
         "lv_active" => if volume.active { "active" } else { "" }.to_owned(),
         "lv_path" => device_path(vg, lv).display().to_string(),
@@ -445,10 +491,11 @@ fn thin_field(group: &Group, volume: &Volume, field: &str) -> Option<String> {
         ("segtype", Form::Linear) => "linear".to_owned(),
         ("segtype", Form::Pool) => "thin-pool".to_owned(),
         ("segtype", Form::Thin { .. }) => "thin".to_owned(),
+        ("segtype", Form::Other { segtype, .. }) => segtype.clone(),
         ("data_percent", Form::Pool) => percent(group.pool_used, volume.bytes()),
         ("metadata_percent", Form::Pool) => "1.00".to_owned(),
         ("zero", Form::Pool | Form::Thin { .. }) => "zero".to_owned(),
-        ("zero", Form::Linear) => "unknown".to_owned(),
+        ("zero", Form::Linear | Form::Other { .. }) => "unknown".to_owned(),
         ("discards", Form::Pool | Form::Thin { .. }) => {
             if group.pool_ignores_discards { "ignore" } else { "passdown" }.to_owned()
         }

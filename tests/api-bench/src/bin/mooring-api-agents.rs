@@ -129,6 +129,13 @@ impl Agent for Light {
         Ok(Response::new(v1::ListVolumesResponse { volumes }))
     }
 
+    async fn list_lvs(
+        &self,
+        _: Request<v1::ListLvsRequest>,
+    ) -> Result<Response<v1::ListLvsResponse>, Status> {
+        Self::refuse()
+    }
+
     async fn get_capabilities(
         &self,
         _: Request<v1::GetCapabilitiesRequest>,

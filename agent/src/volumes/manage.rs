@@ -1,0 +1,229 @@
+//! LVs that somebody else made: which of them can become volumes, what is done for that, and how a volume becomes nobody's. Pure,
+//! as [`super::plan`], whose part it is.
+//!
+//! An LV that is taken over gets the name of its volume first and our tag last: until it has the tag it is nobody's, and with
+//! the tag it has the name. It is known by LVM's own identity of it, before and after. A volume that is let go loses the tag, and
+//! that is all: it keeps its name, its data and its device.
+//!
+//! What must never happen here: a tag on an LV that is not the one that was asked for, or that somebody uses; a zeroing, a discard
+//! or a removal of what is taken over or let go; a half-wiped volume given back as a whole one.
+
+use mooring_model::{
+    BlockedKind, ByteSize, ExistingLv, LV_TAG, LV_UNZEROED_TAG, LvName, Plan, Provisioning, VgName, VolumeId,
+    VolumeSpec, volume_of_lv_tag,
+};
+
+use super::plan::{LvId, VolumeOp, block_foreign, remove_growths, the_one_of_ours};
+use super::view::{SeenGroup, SeenLv, SeenOther, VolumesView};
+
+/// An LV, as those see it who look for one that could become a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its group.
+    pub group: String,
+    /// Its name.
+    pub name: String,
+    /// LVM's identity of it.
+    pub uuid: String,
+    /// Its size.
+    pub size: ByteSize,
+    /// Its blocks are of the group's thin pool.
+    pub thin: bool,
+    /// The volume that it is already.
+    pub volume: Option<VolumeId>,
+    /// Why it cannot be taken over now.
+    pub unsafe_because: Option<String>,
+}
+
+/// All LVs of the listed groups but snapshots, growths and pools of ours, by group and name.
+pub fn candidates(seen: &VolumesView) -> Vec<Candidate> {
+    let others = seen.others().iter().filter_map(|lv| {
+        let group = seen.groups().iter().find(|group| group.name.as_str() == lv.group)?;
+        Some(Candidate {
+            group: lv.group.clone(),
+            name: lv.name.clone(),
+            uuid: lv.uuid.clone(),
+            size: lv.size,
+            thin: lv.is_thin(),
+            volume: None,
+            unsafe_because: why_not(lv, group).map(|(_, why)| why),
+        })
+    });
+    let ours = seen.ours().filter(|lv| !lv.snapshot).filter_map(|lv| {
+        Some(Candidate {
+            group: lv.group.clone(),
+            name: lv.name.clone(),
+            uuid: lv.uuid.clone(),
+            size: lv.size,
+            thin: lv.thin,
+            volume: Some(LvName::volume(&lv.name)?),
+            unsafe_because: Some("it is a volume already".to_owned()),
+        })
+    });
+    let mut all: Vec<_> = others.chain(ours).collect();
+    all.sort_by(|a, b| (&a.group, &a.name).cmp(&(&b.group, &b.name)));
+    all
+}
+
+/// Why an LV cannot become a volume, and what to do.
+fn why_not(lv: &SeenOther, group: &SeenGroup) -> Option<(BlockedKind, String)> {
+    // lv_attr (lvs(8)): type, permissions, allocation, fixed minor, state, open, target type, zero, health, skip.
+    let attr = |index: usize| lv.attr.as_bytes().get(index).copied().unwrap_or(b'-');
+    let path = format!("{}/{}", lv.group, lv.name);
+    let foreign = |why: String| Some((BlockedKind::Foreign, why));
+    let birth = |why: String| Some((BlockedKind::Birth, why));
+    if let Some(tag) = lv.tags.iter().find(|tag| [LV_TAG, LV_UNZEROED_TAG].contains(&tag.as_str())) {
+        return foreign(format!(
+            "it carries the tag {tag}, which is Mooring's: lvchange --deltag {tag} {path}"
+        ));
+    }
+    if let Some(tag) = lv.tags.iter().find(|tag| volume_of_lv_tag(tag).is_some()) {
+        return foreign(format!("its tag {tag} says that it is a volume: lvchange --deltag {tag} {path}"));
+    }
+    if let Some(trouble) = &group.trouble {
+        return Some((BlockedKind::Missing, trouble.clone()));
+    }
+    if LvName::existing(&lv.name).is_err() {
+        return foreign("its name is none that LVM takes: rename it (lvrename)".to_owned());
+    }
+    match lv.segtype.as_str() {
+        "linear" => {}
+        "thin" if !lv.is_thin() => {
+            return birth(format!(
+                "it lies in the thin pool {}, and Mooring serves {}/{} only: copy it",
+                lv.pool,
+                lv.group,
+                LvName::thin_pool()
+            ));
+        }
+        "thin" if group.pool.as_ref().is_none_or(|pool| !pool.tagged) => {
+            return foreign(format!("its thin pool carries no tag {LV_TAG}: it is not Mooring's"));
+        }
+        "thin" => {}
+        other => {
+            return birth(format!("it is of the type {other}, and only linear and thin LVs become volumes"));
+        }
+    }
+    match attr(0) {
+        b'-' | b'V' => {}
+        kind => {
+            return birth(format!(
+                "it is part of something larger, or has snapshots that are not thin (lv_attr {}…): see lvs -a",
+                char::from(kind)
+            ));
+        }
+    }
+    if attr(1) != b'w' {
+        return birth(format!("it is read-only: lvchange --permission rw {path}"));
+    }
+    if attr(9) == b'k' {
+        return birth(format!("it is skipped by activation: lvchange --setactivationskip n {path}"));
+    }
+    if attr(8) != b'-' {
+        let why = format!("LVM says that it is not healthy ({}): see lvs -o+lv_health_status", lv.attr);
+        return Some((BlockedKind::Missing, why));
+    }
+    if lv.open {
+        return Some((BlockedKind::Held, in_use(lv)));
+    }
+    None
+}
+
+fn in_use(lv: &SeenOther) -> String {
+    format!(
+        "it is in use on this host (mounted, exported, swap, or below another device): see lsblk /dev/{}/{} and fuser, and end that",
+        lv.group, lv.name
+    )
+}
+
+/// The LV that is asked for, under its name or under that of its volume; or what is in the way.
+fn asked_for<'a>(
+    takes: &ExistingLv,
+    lv: &LvId,
+    seen: &'a VolumesView,
+) -> Result<&'a SeenOther, (BlockedKind, String)> {
+    let mut named = seen.others().iter().filter(|other| {
+        other.group == lv.group.as_str()
+            && (other.name == takes.name.as_str() || other.name == lv.name.as_str())
+    });
+    if let Some(found) = named.clone().find(|other| other.uuid == takes.uuid) {
+        return Ok(found);
+    }
+    if named.any(|other| other.name == takes.name.as_str()) {
+        let why = "another LV has the name by now: look again (mooring volume manageable)".to_owned();
+        return Err((BlockedKind::Foreign, why));
+    }
+    let is = |ours: &&SeenLv| ours.group == lv.group.as_str() && ours.name == takes.name.as_str();
+    match seen.ours().find(is) {
+        Some(ours) => Err((BlockedKind::Foreign, format!("it is a volume already, {}", ours.name))),
+        None => Err((BlockedKind::Missing, format!("it is not there: see lvs {}", lv.group))),
+    }
+}
+
+/// Plans what makes somebody's LV the volume's. Nothing of ours is there; `there` has its name, and not our tag.
+pub(super) fn plan_taking(
+    plan: &mut Plan<VolumeOp>,
+    lv: LvId,
+    spec: &VolumeSpec,
+    (takes, there): (&ExistingLv, Option<&SeenLv>),
+    (seen, group): (&VolumesView, &SeenGroup),
+) {
+    if there.is_some_and(|there| there.uuid != takes.uuid) {
+        return block_foreign(plan, &lv);
+    }
+    let from = LvId { group: lv.group.clone(), name: takes.name.clone() };
+    let found = match asked_for(takes, &lv, seen) {
+        Ok(found) => found,
+        Err((kind, why)) => return plan.block(kind, format!("LV {from}"), why),
+    };
+    let is = if found.is_thin() { Provisioning::Thin } else { Provisioning::Thick };
+    let wrong = why_not(found, group).or_else(|| {
+        let why = if found.size != spec.size {
+            format!("it has {} ({} bytes), and {} are asked for", found.size, found.size.0, spec.size)
+        } else if is != spec.provisioning {
+            format!("it is {}: ask for that", if found.is_thin() { "thin" } else { "thick" })
+        } else {
+            return None;
+        };
+        Some((BlockedKind::Birth, why))
+    });
+    if let Some((kind, why)) = wrong {
+        return plan.block(kind, format!("LV {}/{}", found.group, found.name), why);
+    }
+    if there.is_none() {
+        let op = VolumeOp::Rename { lv: lv.clone(), from, uuid: takes.uuid.clone() };
+        plan.step(op, "it is to be the volume");
+    }
+    plan.step(VolumeOp::Own { lv: lv.clone() }, "from here on it is the volume");
+    if !found.active {
+        plan.step(VolumeOp::Activate { lv }, "it has no device");
+    }
+}
+
+/// Plans what makes a volume nobody's.
+pub(super) fn plan_released(
+    plan: &mut Plan<VolumeOp>,
+    export_gone: bool,
+    seen: &VolumesView,
+    volume: VolumeId,
+) {
+    let object = || format!("volume {volume}");
+    if !export_gone {
+        let why = "its export is still in the kernel: that goes first";
+        return plan.block(BlockedKind::Missing, object(), why);
+    }
+    let Some(there) = the_one_of_ours(plan, seen, volume) else {
+        return remove_growths(plan, seen, volume, "its volume is let go");
+    };
+    if there.snapshot {
+        return plan.block(BlockedKind::Birth, object(), "it is a snapshot: it is deleted, not let go");
+    }
+    if there.is_unzeroed() {
+        let why = "its blocks are somebody's old data, or half-wiped: it can only be deleted";
+        return plan.block(BlockedKind::Birth, object(), why);
+    }
+    remove_growths(plan, seen, volume, "its volume is let go");
+    let Ok(group) = there.group.parse::<VgName>() else { return };
+    let lv = LvId { group, name: there.name.clone() };
+    plan.step(VolumeOp::Disown { lv, volume }, "it is let go, with its data");
+}

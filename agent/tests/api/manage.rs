@@ -1,0 +1,115 @@
+//! LVs of others that become volumes with what they hold, and volumes that are let go, through the whole agent.
+
+use mooring_api::v1;
+use tonic::Code;
+
+use crate::rig::*;
+
+fn lvs(agent: &Agent, group: &str) -> Vec<v1::Lv> {
+    let mut client = agent.client();
+    let list = v1::ListLvsRequest { group: group.to_owned() };
+    agent.wait(async move { client.list_lvs(list).await }).unwrap().into_inner().lvs
+}
+
+/// The wish that somebody's `data` is the volume, as the agent lists it.
+fn take(agent: &Agent, id: &str, counter: u64) -> v1::PutVolumeRequest {
+    let lv = lvs(agent, "vg0").into_iter().find(|lv| lv.name == "data").unwrap();
+    let takes = Some(v1::ExistingLv { name: lv.name, uuid: lv.uuid });
+    put_volume_spec(id, counter, v1::VolumeSpec { takes, ..volume_spec(SIZE) })
+}
+
+fn release(id: &str, counter: u64) -> v1::PutVolumeRequest {
+    let tombstone = v1::Tombstone { release: true, ..Default::default() };
+    v1::PutVolumeRequest {
+        stamp: Some(stamp(1, counter, &tombstone)),
+        wish: Some(v1::put_volume_request::Wish::Tombstone(tombstone)),
+        ..put_volume(id, counter)
+    }
+}
+
+fn node() -> Node {
+    let node = Node::new();
+    assert!(node.fake.lvm().add_volume("vg0", "data", SIZE, &[]));
+    node
+}
+
+#[test]
+fn an_lv_is_served_with_what_it_holds_and_let_go_with_it() {
+    let (node, v) = (node(), volume(1));
+    let agent = node.start();
+    agent.make(take(&agent, &v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    node.login(&v, "host1").unwrap();
+    assert!(!node.fake.blocks().is_zeroed(device(&v)), "it was never zeroed");
+    let listed = lvs(&agent, "");
+    assert_eq!(
+        (listed.len(), listed[0].volume_id.as_str(), listed[0].unsafe_because.is_empty()),
+        (1, &*v, false)
+    );
+    // Wished without what it was, as its controller does from then on, nothing changes.
+    agent.make(put_volume(&v, 2));
+    // While somebody reaches it, and while its export is up, it is not let go.
+    assert_refused(
+        agent.put_volume(release(&v, 3)),
+        Code::FailedPrecondition,
+        "fix_spec",
+        &["revoke them first"],
+    );
+    agent.make(delete_export(&v, 2));
+    agent.make(release(&v, 3));
+    let is_there = |agent: &Agent| {
+        let lv = lvs(agent, "").pop().unwrap();
+        (lv.name, lv.volume_id, lv.unsafe_because)
+    };
+    let free = (format!("mooring-{v}"), String::new(), String::new());
+    assert_eq!(is_there(&agent), free);
+    assert!(!node.fake.lvm().reads_zeros("vg0", &free.0) && agent.list().is_empty(), "no orphan");
+    // It is kept that it was let go, and a late deletion destroys nothing.
+    agent.crash();
+    let agent = node.start();
+    assert_eq!((is_there(&agent), agent.list().len()), (free.clone(), 0));
+    agent.make(delete_volume(&v, 4));
+    assert_eq!(is_there(&agent), free);
+    // The control: what is ours is destroyed by the same words.
+    let w = volume(2);
+    agent.make(put_volume(&w, 1));
+    agent.make(delete_volume(&w, 2));
+    assert!(!node.lvs().contains(&w));
+}
+
+#[test]
+fn what_cannot_be_taken_is_refused_and_nothing_of_it_is_kept() {
+    let (node, v) = (node(), volume(1));
+    let agent = node.start();
+    node.fake.set_busy(std::path::Path::new("/dev/vg0/data"), true);
+    assert_refused(
+        agent.put_volume(take(&agent, &v, 1)),
+        Code::FailedPrecondition,
+        "operator",
+        &["LV vg0/data", "in use on this host"],
+    );
+    assert_eq!(agent.get(&v).unwrap_err().code(), Code::NotFound);
+    node.fake.set_busy(std::path::Path::new("/dev/vg0/data"), false);
+    let mut both = release(&v, 1);
+    let tombstone = v1::Tombstone { destroy_data: true, release: true };
+    both.stamp = Some(stamp(1, 1, &tombstone));
+    both.wish = Some(v1::put_volume_request::Wish::Tombstone(tombstone));
+    assert_refused(agent.put_volume(both), Code::InvalidArgument, "fix_spec", &["keeps its data"]);
+    agent.make(take(&agent, &v, 1));
+    let another = v1::VolumeSpec {
+        takes: Some(v1::ExistingLv { name: "other".to_owned(), uuid: "x".to_owned() }),
+        ..volume_spec(SIZE)
+    };
+    let refused = agent.put_volume(put_volume_spec(&v, 2, another));
+    assert_refused(refused, Code::FailedPrecondition, "fix_spec", &["cannot change"]);
+    // What is being deleted is not let go any more.
+    node.fake.set_busy(&device(&v), true);
+    let doom = v1::PutVolumeRequest { deadline_ms: 200, ..delete_volume(&v, 3) };
+    assert!(!agent.put_volume(doom).unwrap().done);
+    assert_refused(
+        agent.put_volume(release(&v, 4)),
+        Code::FailedPrecondition,
+        "fix_spec",
+        &["being deleted"],
+    );
+}

@@ -1,0 +1,80 @@
+//! LVs that become volumes, and volumes that become nobody's: what their agent says of it.
+//!
+//! What must never happen here: the data of a volume that was not taken over, or is let go, destroyed; one that is let go and
+//! still its agent's, taken for gone.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use mooring_api::v1;
+use mooring_model::Cure;
+
+use super::storage::Work;
+use super::{Inner, Next, wishes};
+use crate::agents::Agent;
+use crate::agents::calls::CallError;
+use crate::rules::Operation;
+use crate::service::Refusal;
+use crate::store::{Db, Event, VolumeRow};
+
+/// What an agent answers to the wish that a volume is nobody's. `None`: it is as with every other wish.
+pub(super) fn release_failed(agent: &Agent, answer: &v1::PutVolumeResponse) -> Option<CallError> {
+    let kept = answer.report.as_ref().is_some_and(|report| report.phase() == v1::Phase::Orphan);
+    kept.then(|| CallError::Refused {
+        text: format!("{}: it is of a release that cannot let go of volumes: upgrade it", agent.entry.name),
+        precondition: true,
+        cure: Cure::Operator,
+    })
+}
+
+/// How it ends when an agent does not take a volume away.
+pub(super) fn failed_end(volume: &VolumeRow) -> Operation {
+    match volume.operation {
+        Some(Operation::Unmanaging | Operation::ErrorUnmanaging) => Operation::ErrorUnmanaging,
+        _ => Operation::ErrorDeleting,
+    }
+}
+
+impl Inner {
+    /// The LV could not become the volume, and is what it was, or has its name at most.
+    pub(super) async fn managing_failed(
+        self: &Arc<Self>,
+        volume: &VolumeRow,
+        why: String,
+    ) -> Result<Next, Refusal> {
+        let (id, was) = (volume.id, volume.operation);
+        tracing::warn!(volume = %id, why, "an LV could not become a volume");
+        let write = move |db: &Db<'_>| {
+            let Some(now) = db.volume(id)?.filter(|now| now.operation == was) else { return Ok(()) };
+            if was == Some(Operation::Managing) {
+                db.keep_message(Event::Manage, &now.project, id, &why)?;
+            }
+            Ok(db.set_operation(id, Some(Operation::ErrorManaging), Some(&why))?)
+        };
+        self.store.write("keep why an LV is no volume", write).await?;
+        self.touch(id);
+        Ok(Next::Idle)
+    }
+
+    /// The agent does not take a volume away, or does not let it go.
+    pub(super) async fn taking_away_failed(
+        self: &Arc<Self>,
+        work: &Work,
+        why: String,
+    ) -> Result<Next, Refusal> {
+        let (id, was, end) = (work.volume.id, work.volume.operation, failed_end(&work.volume));
+        let write = move |db: &Db<'_>| {
+            let Some(now) = db.volume(id)?.filter(|now| now.operation == was) else {
+                return Ok(wishes::Rewished::default());
+            };
+            if was == Some(Operation::Unmanaging) {
+                db.keep_message(Event::Unmanage, &now.project, id, &why)?;
+            }
+            db.set_operation(id, Some(end), Some(&why))?;
+            wishes::apply(db, id, &mut [], &BTreeSet::new())
+        };
+        let rewished = self.store.write("keep why a volume does not go", write).await?;
+        self.go(id, &rewished.hosts);
+        Ok(Next::Idle)
+    }
+}

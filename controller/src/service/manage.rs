@@ -1,0 +1,315 @@
+//! LVs that somebody else made become volumes, with what they hold; and volumes become nobody's.
+//!
+//! The storage agent is asked what there is, and what it says of an LV holds for LVM's identity of it: another LV that has the
+//! name by then is not taken.
+//!
+//! What must never happen here: a volume of another size than its LV; an LV taken that its agent calls unsafe; data destroyed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mooring_api::v1;
+use mooring_model::{AgentId, ByteSize, ExistingLv, LvName, PoolName, VolumeId};
+
+use super::volumes::{check_metadata, not_a_source};
+use super::{Refusal, Service, not_in_review, text_limit, types, view, volumes};
+use crate::agents::Agent;
+use crate::agents::calls::CallError;
+use crate::domain::{
+    AttachStatus, Caller, Hints, LvReference, ManageVolume, ManageableVolume, Volume, VolumeStatus,
+};
+use crate::flow::place::zone_of;
+use crate::flow::wishes::GIB;
+use crate::flow::{Inner, place, wishes};
+use crate::policy::Target;
+use crate::rules::{self, Operation};
+use crate::schedule::PoolRef;
+use crate::schedule::capabilities::BACKEND;
+use crate::store::{Abort, Db, VolumeRow};
+
+/// How long an agent may take to list its LVs: it asks LVM.
+const LIST_LIMIT: Duration = Duration::from_secs(30);
+
+/// How a volume goes that is asked to go: the LV of one that was never taken over whole, or is being let go, is not destroyed.
+pub(super) fn leaving(row: &VolumeRow) -> Operation {
+    match row.operation {
+        Some(
+            Operation::Managing
+            | Operation::ErrorManaging
+            | Operation::Unmanaging
+            | Operation::ErrorUnmanaging,
+        ) => Operation::Unmanaging,
+        _ => Operation::Deleting,
+    }
+}
+
+/// Why an LV cannot become a volume, in Cinder's words.
+fn bad_reference(shown: &str, why: &str) -> Refusal {
+    let shown: String = shown.chars().take(super::TEXT_CHARS_MAX).collect();
+    Refusal::Invalid(format!("Manage existing volume failed due to invalid backend reference {shown}: {why}"))
+}
+
+impl LvReference {
+    fn shown(&self) -> &str {
+        match self {
+            Self::Name(text) | Self::Uuid(text) => text,
+        }
+    }
+
+    fn is(&self, lv: &ManageableVolume) -> bool {
+        match self {
+            Self::Name(name) => *name == lv.name || *name == lv.path(),
+            Self::Uuid(uuid) => *uuid == lv.uuid,
+        }
+    }
+}
+
+/// The one LV that is meant.
+fn meant(lvs: Vec<ManageableVolume>, reference: &LvReference) -> Result<ManageableVolume, Refusal> {
+    let mut found: Vec<_> = lvs.into_iter().filter(|lv| reference.is(lv)).collect();
+    let paths: Vec<_> = found.iter().map(ManageableVolume::path).collect();
+    match (found.pop(), found.is_empty()) {
+        (Some(lv), true) => match &lv.unsafe_because {
+            Some(why) => Err(bad_reference(reference.shown(), why)),
+            None => Ok(lv),
+        },
+        (Some(_), false) => {
+            let why = format!("there are {}: say GROUP/LV", paths.join(" and "));
+            Err(bad_reference(reference.shown(), &why))
+        }
+        (None, _) => {
+            let why =
+                "no such LV is in the groups that its agent serves (mooring volume manageable lists them)";
+            Err(bad_reference(reference.shown(), why))
+        }
+    }
+}
+
+fn shown(lv: v1::Lv) -> ManageableVolume {
+    let text = |text: String| Some(text).filter(|text| !text.is_empty());
+    let whole = lv.size_bytes.is_multiple_of(GIB);
+    let uneven = || {
+        let missing = lv.size_bytes.next_multiple_of(GIB) - lv.size_bytes;
+        format!(
+            "it has {} ({} bytes), and volumes have whole GiB: lvextend --size +{missing}b {}/{}",
+            ByteSize(lv.size_bytes),
+            lv.size_bytes,
+            lv.group,
+            lv.name
+        )
+    };
+    ManageableVolume {
+        unsafe_because: text(lv.unsafe_because.clone()).or_else(|| (!whole).then(uneven)),
+        volume: lv.volume_id.parse().ok(),
+        bytes: lv.size_bytes,
+        group: lv.group,
+        name: lv.name,
+        uuid: lv.uuid,
+        thin: lv.thin,
+    }
+}
+
+/// An LV, and where it is.
+#[derive(Clone)]
+struct Place {
+    agent: AgentId,
+    pool: String,
+    zone: String,
+    size_gib: u32,
+    lv: ExistingLv,
+}
+
+fn insert(
+    db: &Db<'_>,
+    caller: &Caller,
+    id: VolumeId,
+    new: ManageVolume,
+    (place, volume_type): (Place, &crate::domain::VolumeType),
+) -> Result<(), Abort> {
+    let mut row = VolumeRow {
+        id,
+        name: new.name,
+        description: new.description,
+        size_gib: place.size_gib,
+        type_id: volume_type.id,
+        multiattach: rules::is_multiattach(&volume_type.extra_specs),
+        operation: Some(Operation::Managing),
+        status: VolumeStatus::Managing,
+        attach_status: AttachStatus::Detached,
+        project: caller.project.clone(),
+        user: caller.user.clone(),
+        metadata: new.metadata,
+        agent: place.agent,
+        pool: place.pool,
+        target: None,
+        naa: None,
+        portals: Vec::new(),
+        fc_ports: BTreeSet::new(),
+        review: None,
+        created_at: db.now,
+        updated_at: None,
+        fault: None,
+        bootable: new.bootable,
+        readonly: None,
+        zone: place.zone,
+        reserved: 0,
+        holds: 0,
+        holds_until: None,
+        said_status: None,
+        hints: serde_json::Map::new(),
+        tried: Vec::new(),
+        grows_from: None,
+        snapshot_of: None,
+        source: None,
+        taken: false,
+    };
+    row.set_takes(&place.lv);
+    Ok(db.insert_volume(&row)?)
+}
+
+fn manage(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    new: ManageVolume,
+    to: Place,
+) -> Result<VolumeId, Abort> {
+    let volume_type = types::of_new(db, caller, new.volume_type.as_deref())?;
+    if rules::is_multiattach(&volume_type.extra_specs) {
+        inner.policies().check("volume:multiattach", caller, &Target::own(caller))?;
+    }
+    types::check_new(inner, db, caller, &volume_type, to.size_gib)?;
+    // It is where it is, and takes no space there that it has not got; all else that its type asks for must be so.
+    let hints = Hints { zone: new.zone.clone(), ..Hints::default() };
+    let mut request = place::request(inner, db, to.size_gib, volume_type.extra_specs.clone(), &hints)?;
+    let pool = PoolRef { agent: to.agent, pool: to.pool.clone() };
+    request.zone.clone_from(&new.zone);
+    request.pool = Some(pool.clone());
+    request.resides = Some(pool);
+    if let Err(none) = place::choose(inner, db, &request)? {
+        let text = format!(
+            "Manage existing volume failed due to volume type mismatch, or its storage host takes no volumes: {none}"
+        );
+        return Err(Refusal::Invalid(text).into());
+    }
+    let id = VolumeId::random();
+    insert(db, caller, id, new, (to, &volume_type))?;
+    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    Ok(id)
+}
+
+/// From now on a volume is to be nobody's.
+fn unmanage(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result<(), Abort> {
+    let row = volumes::find(inner, db, caller, id)?;
+    inner.policies().check("volume_extension:volume_unmanage", caller, &volumes::target(&row))?;
+    if row.operation == Some(Operation::Unmanaging) {
+        return Ok(());
+    }
+    not_in_review(&row)?;
+    not_a_source(db, id)?;
+    let invalid = |text: String| Err(Refusal::Invalid(format!("Invalid volume: {text}")).into());
+    let ok = matches!(
+        row.status,
+        VolumeStatus::Available | VolumeStatus::ErrorManaging | VolumeStatus::ErrorUnmanaging
+    );
+    if !ok {
+        return invalid(format!(
+            "Volume {id} status must be available or error_managing or error_unmanaging to unmanage, but current status is: {}.",
+            row.status
+        ));
+    }
+    if let Some(attachment) = db.attachments_of(id)?.first() {
+        return invalid(format!("Volume {id} is attached (attachment {}): detach it first.", attachment.id));
+    }
+    if let Some(snapshot) = db.snapshots_of(id)?.first() {
+        return invalid(format!(
+            "Volume {id} has snapshots (the oldest is {}): delete them before it is unmanaged.",
+            snapshot.id
+        ));
+    }
+    db.set_operation(id, Some(Operation::Unmanaging), None)?;
+    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    Ok(())
+}
+
+impl Service {
+    /// The agent of `host@lvm` or `host@lvm#pool`, and the group of the pool.
+    fn storage_of(&self, host: &str) -> Result<(Arc<Agent>, Option<PoolName>), Refusal> {
+        let missing = || {
+            let what = host.chars().take(super::TEXT_CHARS_MAX).collect();
+            Refusal::NotFound { kind: "Service", what }
+        };
+        let (backend, pool) = host.split_once('#').map_or((host, None), |(host, pool)| (host, Some(pool)));
+        let name = backend.strip_suffix(BACKEND).and_then(|host| host.strip_suffix('@'));
+        let agent = name.and_then(|name| self.inner.agents.named(name)).ok_or_else(missing)?;
+        let pool = pool.map(|pool| pool.parse().map_err(|_| missing())).transpose()?;
+        Ok((Arc::clone(agent), pool))
+    }
+
+    async fn lvs_of(&self, agent: &Agent, pool: Option<&PoolName>) -> Result<Vec<ManageableVolume>, Refusal> {
+        let group = pool.map_or_else(String::new, |pool| pool.group.to_string());
+        let listed = agent.list_lvs(group, LIST_LIMIT).await.map_err(|error| match error {
+            CallError::Refused { text, .. } => {
+                Refusal::Invalid(format!("Service is unavailable at this time. {text}"))
+            }
+            CallError::Lost(text) | CallError::Stale(text) => Refusal::Unavailable(text),
+        })?;
+        Ok(listed.lvs.into_iter().map(shown).collect())
+    }
+
+    /// The LVs in the groups of a storage agent, or in the group of one of its pools. The agent is asked. 404 for an agent that
+    /// is not enrolled, 503 for one that does not answer.
+    pub async fn manageable_volumes(
+        &self,
+        caller: &Caller,
+        host: &str,
+    ) -> Result<Vec<ManageableVolume>, Refusal> {
+        self.inner.policies().check("volume_extension:list_manageable", caller, &Target::own(caller))?;
+        let (agent, pool) = self.storage_of(host)?;
+        self.lvs_of(&agent, pool.as_ref()).await
+    }
+
+    /// An LV becomes a volume with what it holds: `managing` at once, `available` when its agent has taken it over. 400 for an LV
+    /// that its agent calls unsafe, and for a type that asks for something else.
+    pub async fn manage_volume(&self, caller: &Caller, new: ManageVolume) -> Result<Volume, Refusal> {
+        self.inner.policies().check("volume_extension:volume_manage", caller, &Target::own(caller))?;
+        text_limit("name", new.name.as_deref().unwrap_or_default())?;
+        text_limit("description", new.description.as_deref().unwrap_or_default())?;
+        check_metadata(&new.metadata)?;
+        let (agent, pool) = self.storage_of(&new.host)?;
+        let Some(id) = agent.id() else {
+            return Err(Refusal::Invalid("Service is unavailable at this time.".to_owned()));
+        };
+        let lv = meant(self.lvs_of(&agent, pool.as_ref()).await?, &new.reference)?;
+        let wrong = |why: String| bad_reference(new.reference.shown(), &why);
+        let name = LvName::existing(&lv.name).map_err(|error| wrong(error.to_string()))?;
+        let group = lv.group.parse().map_err(|_| wrong(format!("{} is no volume group", lv.group)))?;
+        let size_gib = u32::try_from(lv.bytes / GIB).ok().filter(|gib| i32::try_from(*gib).is_ok());
+        let place = Place {
+            agent: id,
+            pool: PoolName { group, thin: lv.thin }.to_string(),
+            zone: zone_of(&agent).to_owned(),
+            size_gib: size_gib.ok_or_else(|| wrong(format!("{} are too many", ByteSize(lv.bytes))))?,
+            lv: ExistingLv { name, uuid: lv.uuid },
+        };
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let write = move |db: &Db<'_>| {
+            let id = manage(&inner, db, &caller, new.clone(), place.clone())?;
+            view::volume(&inner, db, volumes::find(&inner, db, &caller, id)?)
+        };
+        let volume = self.inner.store.write("take over an LV", write).await?;
+        self.inner.go(volume.id, &BTreeSet::new());
+        Ok(volume)
+    }
+
+    /// A volume becomes nobody's: `unmanaging` at once, gone here when its agent has let go of it. Its LV stays with its data. 400
+    /// while it is attached, has snapshots, or something is made from it.
+    pub async fn unmanage_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let write = move |db: &Db<'_>| unmanage(&inner, db, &caller, id);
+        self.inner.store.write("unmanage a volume", write).await?;
+        self.inner.go(id, &BTreeSet::new());
+        Ok(())
+    }
+}
