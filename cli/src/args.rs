@@ -20,6 +20,7 @@ use crate::select::{VolumeName, VolumeRef};
 
 mod hosts;
 mod jobs;
+mod manage;
 mod receipts;
 mod sessions;
 mod site;
@@ -27,6 +28,7 @@ mod snapshots;
 
 pub(crate) use hosts::{HostCommand, PoolCommand};
 pub(crate) use jobs::{JobCommand, JobShowArgs, JobThrottleArgs};
+pub(crate) use manage::{ManageArgs, ManageableArgs};
 pub(crate) use receipts::ReceiptCommand;
 pub(crate) use sessions::{SessionCommand, SessionListArgs};
 pub(crate) use site::{
@@ -339,6 +341,31 @@ Examples:
   mooring volume reservations data
   mooring volume reservations data --json | jq -r .holder.initiator")]
     Reservations(VolumeArg),
+    /// Make a volume of a logical volume that is there, with what it holds (controller)
+    #[command(after_help = "\
+The logical volume must be linear, or thin in its group's mooring-pool, have whole GiB, and be in use
+by nobody: `mooring volume manageable` says of each. It is renamed to mooring-ID; its data is neither
+zeroed nor wiped. Without --name it is called as the LV was.
+
+Examples:
+  mooring volume manage vg0/data --host storage1
+  mooring volume manage vg0/lv1 --host storage1 --name data --type shared")]
+    Manage(ManageArgs),
+    /// List the logical volumes of storage nodes, and whether each could become a volume (controller)
+    #[command(after_help = "\
+Examples:
+  mooring volume manageable
+  mooring volume manageable --host storage1 --json | jq -r '.lvs[] | select(.manageable) | .lv'")]
+    Manageable(ManageableArgs),
+    /// Let go of a volume: its logical volume stays on the storage node, with its data (controller)
+    #[command(after_help = "\
+A volume that is attached or has snapshots is not let go. Its LV is called mooring-ID, and is nobody's
+from then on. What is let go already succeeds.
+
+Examples:
+  mooring volume unmanage data
+  mooring volume unmanage b0c1d2e3-0001-4002-8003-00000000000a --timeout 300")]
+    Unmanage(VolumeArg),
     /// Set the flags of a volume (controller)
     #[command(after_help = "\
 Examples:

@@ -242,6 +242,9 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
         VolumeCommand::Retype(_) => Side::Controller(side::controller(global, "volume retype")?),
         VolumeCommand::ResetStatus(_) => Side::Controller(side::controller(global, "volume reset-status")?),
         VolumeCommand::Set(_) => Side::Controller(side::controller(global, "volume set")?),
+        VolumeCommand::Manage(_) => Side::Controller(side::controller(global, "volume manage")?),
+        VolumeCommand::Manageable(_) => Side::Controller(side::controller(global, "volume manageable")?),
+        VolumeCommand::Unmanage(_) => Side::Controller(side::controller(global, "volume unmanage")?),
         VolumeCommand::List
         | VolumeCommand::Show(_)
         | VolumeCommand::Extend(_)
@@ -263,6 +266,9 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::ConfirmReview(_)
                 | VolumeCommand::Retype(_)
                 | VolumeCommand::ResetStatus(_)
+                | VolumeCommand::Manage(_)
+                | VolumeCommand::Manageable(_)
+                | VolumeCommand::Unmanage(_)
                 | VolumeCommand::Set(_) => Err(Failure::Usage(
                     "an agent does not have this: say --controller instead of --agent".to_owned(),
                 )),
@@ -287,6 +293,13 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                     print(json, &controller::operate::reset_status(&client, args).await?)
                 }
                 VolumeCommand::Set(args) => print(json, &controller::operate::set(&client, args).await?),
+                VolumeCommand::Manage(args) => print(json, &controller::manage::manage(&client, args).await?),
+                VolumeCommand::Manageable(args) => {
+                    print(json, &controller::manage::list(&client, args.host.as_deref()).await?)
+                }
+                VolumeCommand::Unmanage(args) => {
+                    print(json, &controller::manage::unmanage(&client, &args.volume).await?)
+                }
                 VolumeCommand::ConfirmReview(args) => {
                     print(json, &volume::confirm_review(&client, &args.volume).await?)
                 }

@@ -353,6 +353,8 @@ pub(crate) struct VolumeRecord {
     #[serde(default)]
     pub snapshot_id: Option<String>,
     #[serde(default)]
+    pub metadata: BTreeMap<String, String>,
+    #[serde(default)]
     pub source_volid: Option<String>,
 }
 

@@ -162,7 +162,7 @@ fn same_words(
 }
 
 /// The volume once it is not `passing` any more, or as it is at the deadline. `None`: it is gone.
-async fn settled(
+pub(crate) async fn settled(
     client: &Client,
     mut volume: VolumeRecord,
     passing: &str,
@@ -208,7 +208,7 @@ async fn records(client: &Client, name: Option<&VolumeName>) -> Result<Vec<Volum
 }
 
 /// The volumes of this name that are not being deleted.
-async fn named(client: &Client, name: &VolumeName) -> Result<Vec<VolumeRecord>, Failure> {
+pub(crate) async fn named(client: &Client, name: &VolumeName) -> Result<Vec<VolumeRecord>, Failure> {
     let text = name.to_string();
     let mut volumes = records(client, Some(name)).await?;
     volumes.retain(|volume| volume.name.as_ref() == Some(&text) && volume.status != "deleting");

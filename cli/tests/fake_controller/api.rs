@@ -181,6 +181,8 @@ fn quick(
                 .map_or_else(|| not_found("Volume", id), |volume| (200, json!({ "volume": volume })))
         }
         ("DELETE", ["v3", "volumes", id]) => delete_volume(state, id),
+        ("GET", ["v3", "manageable_volumes", "detail"]) => manageable(query),
+        ("POST", ["v3", "manageable_volumes"]) => manage(state, &body["volume"]),
         (method, ["v3", "snapshots", rest @ ..]) => snapshots(state, method, rest, (body, query)),
         _ => fault(404, "itemNotFound", "The resource could not be found."),
     }
@@ -306,6 +308,7 @@ fn act(state: &mut State, id: &str, body: &Value) -> Answer {
         {
             return fault(400, "badRequest", "New size for extend must be greater than current size.");
         }
+        "os-unmanage" => (volume["status"], volume["looks"]) = ("unmanaging".into(), 0.into()),
         "os-extend" => {
             (volume["status"], volume["looks"]) = ("extending".into(), 0.into());
             volume["wanted"] = value["new_size"].clone();
@@ -397,15 +400,53 @@ fn look(state: &mut State, id: &str) {
         return;
     }
     match volume["status"].as_str().unwrap() {
-        "creating" => volume["status"] = ends.as_deref().unwrap_or("available").into(),
+        "creating" | "managing" => volume["status"] = ends.as_deref().unwrap_or("available").into(),
         "extending" if ends.is_some() => volume["status"] = "error_extending".into(),
         "extending" => {
             (volume["status"], volume["size"]) = ("available".into(), volume["wanted"].clone());
         }
         "deleting" if ends.is_some() => volume["status"] = "error_deleting".into(),
-        "deleting" => drop(state.volumes.remove(id)),
+        "unmanaging" if ends.is_some() => volume["status"] = "error_unmanaging".into(),
+        "deleting" | "unmanaging" => drop(state.volumes.remove(id)),
         _ => {}
     }
+}
+
+/// LVs of the storage node, one to a page.
+fn manageable(query: &HashMap<String, String>) -> Answer {
+    if query["host"] != "storage@lvm" {
+        return not_found("Service", &query["host"]);
+    }
+    let lv = |name: &str, gib: u64, why: Value, id: Value| {
+        json!({ "reference": { "source-name": name }, "size": gib, "safe_to_manage": why.is_null(), "reason_not_safe": why,
+                "cinder_id": id, "extra_info": { "provisioning": "thick", "source-id": "x" } })
+    };
+    let all = [
+        lv("vg0/data", 2, Value::Null, Value::Null),
+        lv(
+            "vg0/mooring-x",
+            1,
+            "it is a volume already".into(),
+            "5a5a5a5a-0000-4000-8000-000000000009".into(),
+        ),
+        lv("vg0/mounted", 1, "it is in use on this host".into(), Value::Null),
+    ];
+    let behind = |lv: &&Value| {
+        query.get("marker").is_none_or(|marker| lv["reference"]["source-name"].as_str() > Some(marker))
+    };
+    (200, json!({ "manageable-volumes": all.iter().filter(behind).take(1).collect::<Vec<_>>() }))
+}
+
+fn manage(state: &mut State, body: &Value) -> Answer {
+    if body["ref"]["source-name"] != "vg0/data" {
+        return fault(400, "badRequest", "Manage existing volume failed: it is in use on this host");
+    }
+    let id = format!("6b6b6b6b-0000-4000-8000-{:012}", state.volumes.len() + 1);
+    let new = json!({ "id": id, "name": body["name"], "size": 2 });
+    let (code, _) = post_volume(state, &new);
+    let volume = state.volumes.get_mut(&id).unwrap();
+    (volume["status"], volume["metadata"]) = ("managing".into(), body["metadata"].clone());
+    (code, json!({ "volume": volume }))
 }
 
 fn list_volumes(state: &State, query: &HashMap<String, String>) -> Answer {

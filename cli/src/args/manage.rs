@@ -1,0 +1,42 @@
+//! The words of `mooring volume manage`, `manageable` and `unmanage`.
+//!
+//! What must never happen here: a secret as an argument.
+
+use clap::Args;
+
+use crate::select::VolumeName;
+
+/// `volume manage`.
+#[derive(Debug, Args)]
+pub struct ManageArgs {
+    /// The logical volume, as GROUP/LV
+    #[arg(value_name = "GROUP/LV", value_parser = lv_path)]
+    pub lv: String,
+    /// The storage node that has it, as `mooring host list` calls it
+    #[arg(long)]
+    pub host: String,
+    /// A name for people; without it, the LV's own
+    #[arg(long)]
+    pub name: Option<VolumeName>,
+    /// The volume type: its name or id
+    #[arg(long = "type", value_name = "TYPE")]
+    pub kind: Option<String>,
+    /// Servers may start from it
+    #[arg(long)]
+    pub bootable: bool,
+}
+
+/// `volume manageable`.
+#[derive(Debug, Args)]
+pub struct ManageableArgs {
+    /// Of this storage node only, as `mooring host list` calls it
+    #[arg(long)]
+    pub host: Option<String>,
+}
+
+fn lv_path(text: &str) -> Result<String, String> {
+    match text.split_once('/') {
+        Some((group, lv)) if !group.is_empty() && !lv.is_empty() && !lv.contains('/') => Ok(text.to_owned()),
+        _ => Err("want GROUP/LV, for example vg0/data".to_owned()),
+    }
+}
