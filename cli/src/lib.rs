@@ -263,13 +263,8 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Reservations(args) => {
                     print(json, &reservations::of_agent(&session, &args.volume).await?)
                 }
-                VolumeCommand::ConfirmReview(_)
-                | VolumeCommand::Retype(_)
-                | VolumeCommand::ResetStatus(_)
-                | VolumeCommand::Manage(_)
-                | VolumeCommand::Manageable(_)
-                | VolumeCommand::Unmanage(_)
-                | VolumeCommand::Set(_) => Err(Failure::Usage(
+                // Those have found their side before.
+                _ => Err(Failure::Usage(
                     "an agent does not have this: say --controller instead of --agent".to_owned(),
                 )),
             }

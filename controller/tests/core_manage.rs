@@ -5,7 +5,7 @@
 mod support;
 
 use mooring_api::v1;
-use mooring_controller::domain::{LvReference, ManageVolume, Volume, VolumeAction, VolumeStatus};
+use mooring_controller::domain::{LvReference, ManageVolume, PoolFilter, Volume, VolumeAction, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::quota::{Key, Limit};
 use mooring_controller::service::Refusal;
@@ -132,7 +132,7 @@ async fn a_thin_lv_is_a_volume_of_the_thin_pool() {
     rig.storage.state().pools.push(thin);
     rig.storage.state().lvs = vec![v1::Lv { thin: true, ..lv("data", GIB, "") }];
     let (service, caller) = (&rig.service, admin());
-    until("the pools", async || match service.pools(&caller, Default::default()).await.unwrap().len() {
+    until("the pools", async || match service.pools(&caller, PoolFilter::default()).await.unwrap().len() {
         2 => Ok(()),
         pools => {
             // What it can do is told when it is asked anew.

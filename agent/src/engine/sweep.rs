@@ -219,9 +219,8 @@ impl Engine {
             let cell = self.cell(id);
             let mut state = cell.state();
             let known = state.volume.as_ref().is_some_and(|wish| match wish.kind {
-                WishKind::Spec(_) => true,
+                WishKind::Spec(_) | WishKind::Released => true,
                 WishKind::Tombstone { destroy } => destroy,
-                WishKind::Released => true,
             });
             let orphan = (!known).then(|| VolumeReport {
                 id,

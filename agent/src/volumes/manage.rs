@@ -87,7 +87,6 @@ fn why_not(lv: &SeenOther, group: &SeenGroup) -> Option<(BlockedKind, String)> {
         return foreign("its name is none that LVM takes: rename it (lvrename)".to_owned());
     }
     match lv.segtype.as_str() {
-        "linear" => {}
         "thin" if !lv.is_thin() => {
             return birth(format!(
                 "it lies in the thin pool {}, and Mooring serves {}/{} only: copy it",
@@ -99,7 +98,7 @@ fn why_not(lv: &SeenOther, group: &SeenGroup) -> Option<(BlockedKind, String)> {
         "thin" if group.pool.as_ref().is_none_or(|pool| !pool.tagged) => {
             return foreign(format!("its thin pool carries no tag {LV_TAG}: it is not Mooring's"));
         }
-        "thin" => {}
+        "linear" | "thin" => {}
         other => {
             return birth(format!("it is of the type {other}, and only linear and thin LVs become volumes"));
         }

@@ -103,7 +103,7 @@ fn what_cannot_be_taken_is_refused_and_nothing_of_it_is_kept() {
     let refused = agent.put_volume(put_volume_spec(&v, 2, another));
     assert_refused(refused, Code::FailedPrecondition, "fix_spec", &["cannot change"]);
     // What is being deleted is not let go any more.
-    node.fake.set_busy(&device(&v), true);
+    node.fake.set_busy(device(&v), true);
     let doom = v1::PutVolumeRequest { deadline_ms: 200, ..delete_volume(&v, 3) };
     assert!(!agent.put_volume(doom).unwrap().done);
     assert_refused(

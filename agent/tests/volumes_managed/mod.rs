@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use mooring_agent::config::{Group, Wipe};
 use mooring_agent::volumes::{
-    self, Error, Observer, VolumeOp, Wanted, apply, candidates, plan, report, view, view_one,
+    self, Error, Observer, SeenLv, VolumeOp, Wanted, apply, candidates, plan, report, view, view_one,
 };
 use mooring_host::fake::FakeMachine;
 use mooring_host::{BlockDevices, Command, Commands};
@@ -347,7 +347,7 @@ impl Observer for Watch<'_> {
 
     fn after(&mut self, _: usize, step: &Step<VolumeOp>) {
         let seen = view(&self.machine.fake.lvm(), &groups()).unwrap();
-        let half = seen.ours().any(|lv| lv.is_unzeroed())
+        let half = seen.ours().any(SeenLv::is_unzeroed)
             && !matches!(step.op, VolumeOp::MarkUnzeroed { .. } | VolumeOp::Zero { .. });
         self.machine.rule(!half, format!("{} makes something unusable", step.op));
     }
@@ -402,7 +402,8 @@ fn check_end(machine: &Machine, case: &Case, before: &BTreeMap<String, Row>) {
             assert!(!after.contains_key(uuid), "{lv} was doomed");
             continue;
         }
-        let Some(now) = after.get(uuid) else { panic!("{lv} is lost") };
+        assert!(after.contains_key(uuid), "{lv} is lost");
+        let now = &after[uuid];
         assert_eq!(row["lv_size"], now["lv_size"]);
         let pool = ["mooring-pool", "theirs"].contains(&lv.as_str());
         assert!(pool || !fake.lvm().reads_zeros("vg0", &now["lv_name"]), "{lv} has lost its data");

@@ -55,7 +55,8 @@ struct Extra {
 pub(crate) struct Lv {
     host: String,
     /// `GROUP/LV`.
-    lv: String,
+    #[serde(rename = "lv")]
+    path: String,
     size_gib: u64,
     /// `thick` or `thin`.
     provisioning: Option<String>,
@@ -94,7 +95,7 @@ impl Display for Lvs {
             let row = |lv: &Lv| {
                 [
                     lv.host.clone(),
-                    lv.lv.clone(),
+                    lv.path.clone(),
                     size(lv.size_gib << 30),
                     or_none(lv.provisioning.as_deref()),
                     if lv.manageable { "yes" } else { "no" }.to_owned(),
@@ -138,13 +139,13 @@ async fn lvs_of(client: &Client, host: &str) -> Result<Vec<Lv>, Failure> {
             Call::get("the list of logical volumes", &["v3", "manageable_volumes", "detail"]).at("3.8");
         call = call.query("host", &service).query("sort", &"reference:asc");
         if let Some(last) = all.last() {
-            call = call.query("marker", &last.lv);
+            call = call.query("marker", &last.path);
         }
         let page = client.read::<Listed>(call).await?.lvs;
         let known = all.len();
         all.extend(page.into_iter().map(|lv| Lv {
             host: host.to_owned(),
-            lv: lv.reference.name,
+            path: lv.reference.name,
             size_gib: lv.size,
             provisioning: lv.extra_info.provisioning,
             manageable: lv.safe_to_manage,

@@ -57,12 +57,11 @@ pub(crate) enum Event {
 impl Event {
     fn code(self) -> &'static str {
         match self {
-            Self::Create => "VOLUME_VOLUME_008_001",
+            // Cinder calls the action "create volume from backend storage".
+            Self::Create | Self::Manage => "VOLUME_VOLUME_008_001",
             Self::Schedule => "VOLUME_VOLUME_001_002",
             Self::Attach => "VOLUME_VOLUME_002_001",
             Self::Extend => "VOLUME_VOLUME_007_001",
-            // Cinder's action is "create volume from backend storage".
-            Self::Manage => "VOLUME_VOLUME_008_001",
             Self::Unmanage => "VOLUME_VOLUME_006_001",
         }
     }
