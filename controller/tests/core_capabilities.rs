@@ -80,10 +80,10 @@ async fn an_agent_that_does_not_know_its_pools_takes_none_away() {
     rig.volume(false).await;
 }
 
-fn health(level: v1::HealthLevel) -> Option<v1::Health> {
+fn health(level: v1::HealthLevel) -> v1::Health {
     let problem = Some(v1::Problem { object: "volume group vg0".to_owned(), ..v1::Problem::default() });
     let reason = v1::HealthReason { code: "group_unusable".to_owned(), level: level.into(), problem };
-    Some(v1::Health { level: level.into(), reasons: vec![reason] })
+    v1::Health { level: level.into(), reasons: vec![reason] }
 }
 
 /// What `get_pools` says of the pool.
@@ -98,7 +98,7 @@ async fn a_pool_that_has_failed_takes_no_volume_until_it_is_well() {
     let said = |level: HealthLevel| {
         move |host: &Host| host.pools[0].health.as_ref().is_some_and(|health| health.level == level)
     };
-    rig.storage.state().pools[0].health = health(v1::HealthLevel::Failed);
+    rig.storage.state().pools[0].health = Some(health(v1::HealthLevel::Failed));
     rig.restart().await;
     rig.until_host("storage", said(HealthLevel::Failed)).await;
     assert_eq!(storage(&rig).await.pools[0].health.as_ref().unwrap().reasons[0].code, "group_unusable");
@@ -106,7 +106,7 @@ async fn a_pool_that_has_failed_takes_no_volume_until_it_is_well() {
     let refused = rig.service.create_volume(&admin(), support::new_volume()).await.unwrap_err().to_string();
     assert!(refused.contains("state: it has failed: group_unusable"), "{refused}");
 
-    rig.storage.state().pools[0].health = health(v1::HealthLevel::Degraded);
+    rig.storage.state().pools[0].health = Some(health(v1::HealthLevel::Degraded));
     rig.restart().await;
     rig.until_host("storage", said(HealthLevel::Degraded)).await;
     assert_eq!(

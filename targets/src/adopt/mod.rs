@@ -14,7 +14,7 @@ use std::path::Path;
 use mooring_host::TreePath;
 use mooring_model::{
     BackstoreName, Chap, ChapSide, ExportIdentity, ExportNames, ExportSpec, FcExportSpec, Grant, Iqn, Lun,
-    Mode, Plan, Portal, Secret, VolumeId,
+    Mode, Plan, Portal, Secret, Tuning, VolumeId,
 };
 
 pub use look::{SeenLun, SeenStore, SeenTarget, look, look_again};
@@ -62,6 +62,7 @@ impl Offer {
             portals: self.portals.clone(),
             grants: self.grants.clone(),
             fc: FcExportSpec::default(),
+            tuning: Tuning::default(),
         }
     }
 }
@@ -90,6 +91,8 @@ pub fn judge(seen: &SeenTarget) -> Result<Offer, Vec<String>> {
         device: device.into(),
         portals: portals.clone(),
         grants: grants.clone(),
+        // What its sessions have negotiated is theirs: nothing is asked for, so nothing of it is written.
+        tuning: Tuning::default(),
     };
     let steps = plan(&wanted, view);
     let notes = notes(store, &grants);
