@@ -58,13 +58,13 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-#[group(id = "what", required = true, multiple = false, args = ["plan", "apply"])]
+#[command(group(clap::ArgGroup::new("what").required(true)))]
 struct AdoptArgs {
     /// Say of every export that Mooring did not make what would be recorded and changed, or why it cannot be taken over
-    #[arg(long)]
+    #[arg(long, group = "what")]
     plan: bool,
     /// Do it
-    #[arg(long)]
+    #[arg(long, group = "what")]
     apply: bool,
     /// Only this one: a target's name, GROUP/LV, or a volume's id. May be given several times
     #[arg(long, value_name = "IQN|GROUP/LV|ID")]
@@ -157,6 +157,28 @@ fn uevents() -> Option<Box<dyn Uevents>> {
         Err(error) => {
             tracing::warn!(%error, "cannot listen to uevents: disks are found by looking");
             None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adopt_wants_a_plan_or_to_apply_and_takes_the_rest_with_either() {
+        let parse = |words: &str| Args::try_parse_from(words.split(' '));
+        for words in [
+            "mooring-agent adopt --plan",
+            "mooring-agent adopt --plan --json --only a --only b --config /x",
+            "mooring-agent --config /x adopt --apply --only vg0/a --json",
+        ] {
+            assert!(parse(words).is_ok(), "{words}");
+        }
+        for words in
+            ["mooring-agent adopt", "mooring-agent adopt --json", "mooring-agent adopt --plan --apply"]
+        {
+            assert!(parse(words).is_err(), "{words}");
         }
     }
 }

@@ -390,7 +390,10 @@ fn lvm_creates_reports_tags_and_removes() {
     assert_eq!((&row["vg_size"], &row["vg_free"]), (&"67108864".into(), &"58720256".into()));
     assert_eq!(lvm(&machine, "lvchange --deltag mooring.new vg0/lv0").0, 0);
     assert!(!lvm(&machine, LVS).1.contains("mooring.new"));
-    assert!(lvm(&machine, &format!("{LVS} -S tags=mooring")).1.contains("lv0"));
+    for select in ["tags=mooring", "lv_tags={mooring}"] {
+        assert!(lvm(&machine, &format!("{LVS} -S {select}")).1.contains("lv0"));
+    }
+    assert!(!lvm(&machine, &format!("{LVS} -S lv_tags={{mooring-volume-1}}")).1.contains("lv0"));
     assert!(!lvm(&machine, &format!("{LVS} -S tags=other")).1.contains("lv0"));
     machine.set_busy(DEVICE, true);
     assert!(lvm(&machine, LVS).1.contains("-wi-ao----"));
@@ -399,7 +402,7 @@ fn lvm_creates_reports_tags_and_removes() {
     machine.set_busy(DEVICE, false);
     assert_eq!(lvm(&machine, "lvremove --yes --force vg0/lv0").0, 0);
     assert_eq!(machine.blocks().size(DEVICE.as_ref()).unwrap(), None);
-    assert_eq!(machine.lvm().log().len(), 10);
+    assert_eq!(machine.lvm().log().len(), 12);
 }
 
 #[test]

@@ -88,6 +88,7 @@ impl Machine {
                 selection
                     .strip_prefix("lv_tags={")
                     .and_then(|tag| tag.strip_suffix('}'))
+                    .or_else(|| selection.strip_prefix("tags="))
                     .ok_or_else(|| (3, format!("  Selection syntax error at '{selection}'.\n{PARSING}")))?,
             ),
         };
