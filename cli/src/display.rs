@@ -204,18 +204,28 @@ fn sessions_table<'a>(sessions: impl IntoIterator<Item = &'a Session>) -> String
     table(["SESSION OF", "ADDRESS", "ISID", "STATE", "IN FLIGHT"], sessions.into_iter().map(row))
 }
 
+impl Export {
+    fn state(&self) -> String {
+        let state = if self.in_force { "in force" } else { "NOT in force yet" };
+        format!("{state} (generation {})", or_none(self.generation.as_deref()))
+    }
+
+    /// What is said about its sessions, if anything is.
+    fn tuned(&self) -> Option<(&'static str, String)> {
+        let said: Vec<_> = self.tuning.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        (!said.is_empty()).then(|| ("TUNED", said.join(" ")))
+    }
+}
+
 impl Display for Export {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let state = if self.in_force { "in force" } else { "NOT in force yet" };
-        let said = self.tuning.iter().map(|(name, value)| format!("{name}={value}"));
-        let tuned = (!self.tuning.is_empty()).then(|| ("TUNED", said.collect::<Vec<_>>().join(" ")));
         let rows = [
             ("TARGET", or_none(self.target.as_deref())),
             ("NAA", or_none(self.naa.as_deref())),
             ("PORTALS", joined(&self.portals)),
-            ("STATE", format!("{state} (generation {})", or_none(self.generation.as_deref()))),
+            ("STATE", self.state()),
         ];
-        f.write_str(&facts(rows.into_iter().chain(tuned)))?;
+        f.write_str(&facts(rows.into_iter().chain(self.tuned())))?;
         if self.grants.is_empty() && self.fibre_channel.is_empty() {
             f.write_str("\n\ngranted to nobody")?;
         }
