@@ -12,7 +12,7 @@ use common::{
 };
 use mooring_host::fake::{FakeMachine, Reach, SessionId};
 use mooring_host::{Tree, TreePath};
-use mooring_model::{IqnPrefix, Mode};
+use mooring_model::{IqnPrefix, Mode, Tuning};
 use mooring_targets::adopt::{Offer, SeenTarget, judge, look, look_again};
 use mooring_targets::{Device, Op, Wanted, apply, layout, plan};
 use proptest::prelude::*;
@@ -51,6 +51,7 @@ fn wanted(offer: &Offer) -> Wanted {
         device: Device::from(format!("/dev/{}/{}", offer.group, offer.names.lv)),
         portals: offer.portals.clone(),
         grants: offer.grants.clone(),
+        tuning: Tuning::default(),
     }
 }
 
@@ -431,7 +432,7 @@ proptest! {
         // One of its grants is revoked by the ordinary plan, and the others notice nothing.
         if let Some((gone, stay)) = offer.grants.split_first() {
             let Wanted::Present { names, device, portals, .. } = wanted(&offer) else { panic!("present") };
-            let wanted = Wanted::Present { names, device, portals, grants: stay.to_vec() };
+            let wanted = Wanted::Present { names, device, portals, grants: stay.to_vec(), tuning: Tuning::default() };
             apply(&plan(&wanted, &look_for(&tree, &wanted)), &tree, &mut ()).unwrap();
             prop_assert!(!machine.is_live(sessions[0].0), "{} is cut", gone.initiator);
             for (session, lun, _) in &sessions[1..] {

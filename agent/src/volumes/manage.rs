@@ -49,16 +49,14 @@ pub fn candidates(seen: &VolumesView) -> Vec<Candidate> {
             unsafe_because: why_not(lv, group).map(|(_, why)| why),
         })
     });
-    let ours = seen.ours().filter(|lv| !lv.snapshot).filter_map(|lv| {
-        Some(Candidate {
-            group: lv.group.clone(),
-            name: lv.name.clone(),
-            uuid: lv.uuid.clone(),
-            size: lv.size,
-            thin: lv.thin,
-            volume: Some(LvName::volume(&lv.name)?),
-            unsafe_because: Some("it is a volume already".to_owned()),
-        })
+    let ours = seen.ours().filter(|lv| !lv.snapshot).map(|lv| Candidate {
+        group: lv.group.clone(),
+        name: lv.name.to_string(),
+        uuid: lv.uuid.clone(),
+        size: lv.size,
+        thin: lv.thin,
+        volume: Some(lv.id),
+        unsafe_because: Some("it is a volume already".to_owned()),
     });
     let mut all: Vec<_> = others.chain(ours).collect();
     all.sort_by(|a, b| (&a.group, &a.name).cmp(&(&b.group, &b.name)));
@@ -152,7 +150,7 @@ fn asked_for<'a>(
         let why = "another LV has the name by now: look again (mooring volume manageable)".to_owned();
         return Err((BlockedKind::Foreign, why));
     }
-    let is = |ours: &&SeenLv| ours.group == lv.group.as_str() && ours.name == takes.name.as_str();
+    let is = |ours: &&SeenLv| ours.group == lv.group.as_str() && ours.name == takes.name;
     match seen.ours().find(is) {
         Some(ours) => Err((BlockedKind::Foreign, format!("it is a volume already, {}", ours.name))),
         None => Err((BlockedKind::Missing, format!("it is not there: see lvs {}", lv.group))),
