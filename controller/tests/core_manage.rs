@@ -294,6 +294,8 @@ async fn both_go_on_after_a_restart() {
     rig.storage.state().knobs.pending = true;
     let id = manage(&rig, wish("data")).await.unwrap().id;
     rig.restart().await;
+    // Nobody hears what is said before the watch is there again.
+    rig.until_host("storage", |host| host.up).await;
     rig.storage.state().knobs.pending = false;
     rig.storage.publish(&id.to_string());
     rig.until_volume(id, VolumeStatus::Available).await;

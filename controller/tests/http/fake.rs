@@ -779,13 +779,7 @@ impl Backend for Fake {
 
     async fn storage_hosts(&self, caller: &Caller) -> Result<Vec<StorageHost>, Refusal> {
         drop(self.ask(caller)?);
-        Ok(vec![StorageHost {
-            name: "storage1@lvm".to_owned(),
-            zone: "nova".to_owned(),
-            up: true,
-            enabled: false,
-            heard_at: Some(SystemTime::UNIX_EPOCH),
-        }])
+        Ok(vec![state::storage_host()])
     }
 
     async fn storage_host(&self, caller: &Caller, name: &str) -> Result<Vec<HostUsage>, Refusal> {

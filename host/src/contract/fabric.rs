@@ -33,6 +33,13 @@ fn param(s: &Script<'_>, name: &str, value: &str) -> Result<Answer, TreeError> {
     s.write_read(&tpg.join("param").join(name), value)
 }
 
+/// Writes a parameter of a group that is enabled.
+fn set_param(s: &Script<'_>, name: &str, value: &str) -> Result<Answer, TreeError> {
+    let tpg = s.tpg()?;
+    s.write(&tpg.join("enable"), 1)?;
+    s.try_write(&tpg.join("param").join(name), value)
+}
+
 pub(super) const ROWS: &[Row] = &[
     Row::fails("mkdir of a fabric that does not exist", Errno::EINVAL, |s| {
         s.try_mkdir(&TreePath::new("nosuchfabric"))
@@ -212,29 +219,29 @@ pub(super) const ROWS: &[Row] = &[
     Row::reads("source: DataDigest=None,CRC32C is kept in its order", "None,CRC32C\n", |s| {
         param(s, "DataDigest", "None,CRC32C")
     }),
-    Row::fails("source: HeaderDigest=crc32c", Errno::EINVAL, |s| param(s, "HeaderDigest", "crc32c")),
-    Row::fails("source: HeaderDigest=CRC32", Errno::EINVAL, |s| param(s, "HeaderDigest", "CRC32C,CRC32")),
+    Row::fails("source: HeaderDigest=crc32c", Errno::EINVAL, |s| set_param(s, "HeaderDigest", "crc32c")),
+    Row::fails("source: HeaderDigest=CRC32", Errno::EINVAL, |s| set_param(s, "HeaderDigest", "CRC32C,CRC32")),
     Row::reads("source: MaxBurstLength=512 of an enabled group", "512\n", |s| {
         param(s, "MaxBurstLength", "512")
     }),
-    Row::fails("source: MaxBurstLength=511", Errno::EINVAL, |s| param(s, "MaxBurstLength", "511")),
+    Row::fails("source: MaxBurstLength=511", Errno::EINVAL, |s| set_param(s, "MaxBurstLength", "511")),
     Row::reads("source: a first burst above MaxBurstLength is accepted", "16777215\n", |s| {
         param(s, "FirstBurstLength", "16777215")
     }),
     Row::fails("source: FirstBurstLength=16777216", Errno::EINVAL, |s| {
-        param(s, "FirstBurstLength", "16777216")
+        set_param(s, "FirstBurstLength", "16777216")
     }),
     Row::reads("source: MaxXmitDataSegmentLength=524288", "524288\n", |s| {
         param(s, "MaxXmitDataSegmentLength", "524288")
     }),
     Row::fails("source: MaxXmitDataSegmentLength=0", Errno::EINVAL, |s| {
-        param(s, "MaxXmitDataSegmentLength", "0")
+        set_param(s, "MaxXmitDataSegmentLength", "0")
     }),
     Row::reads("source: InitialR2T=No", "No\n", |s| param(s, "InitialR2T", "No")),
     Row::reads("source: ImmediateData=No", "No\n", |s| param(s, "ImmediateData", "No")),
-    Row::fails("source: ImmediateData=no", Errno::EINVAL, |s| param(s, "ImmediateData", "no")),
+    Row::fails("source: ImmediateData=no", Errno::EINVAL, |s| set_param(s, "ImmediateData", "no")),
     Row::reads("source: MaxOutstandingR2T=8", "8\n", |s| param(s, "MaxOutstandingR2T", "8")),
-    Row::fails("source: MaxOutstandingR2T=0", Errno::EINVAL, |s| param(s, "MaxOutstandingR2T", "0")),
+    Row::fails("source: MaxOutstandingR2T=0", Errno::EINVAL, |s| set_param(s, "MaxOutstandingR2T", "0")),
     Row::fails("generate_node_acls=2", Errno::EINVAL, |s| attrib(s, "generate_node_acls", "2")),
     Row::fails("authentication=2", Errno::EINVAL, |s| attrib(s, "authentication", "2")),
     Row::fails("authentication=x", Errno::EINVAL, |s| attrib(s, "authentication", "x")),

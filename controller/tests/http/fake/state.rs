@@ -381,6 +381,17 @@ pub(super) fn placement_of(volume: VolumeId, hints: Hints) -> Placement {
     }
 }
 
+/// The one host that serves volumes.
+pub(super) fn storage_host() -> StorageHost {
+    StorageHost {
+        name: "storage1@lvm".to_owned(),
+        zone: "nova".to_owned(),
+        up: true,
+        enabled: false,
+        heard_at: Some(SystemTime::UNIX_EPOCH),
+    }
+}
+
 /// The one enrolled host.
 pub(super) fn host() -> Host {
     Host {
