@@ -153,15 +153,25 @@ impl Site {
 
     /// Starts an agent by these words, with the configuration that is there, and waits until it answers.
     pub fn start_program(&self, words: &[&str]) -> Result<Running> {
-        let words = words.iter().map(|&word| word.to_owned());
-        let agent = self.storage()?.command(words).timeout(Duration::from_hours(1)).spawn()?;
+        let agent = self.spawn_program(words)?;
         wait_for("the agent to answer", Duration::from_secs(30), || {
             if !agent.is_running() {
                 bail!("the agent has ended: {}", agent.stderr_so_far());
             }
-            Ok(self.mooring(&["agent", "show"])?.status.success().then_some(()))
+            self.agent_answers().map(|answers| answers.then_some(()))
         })?;
         Ok(agent)
+    }
+
+    /// The same without the wait.
+    pub fn spawn_program(&self, words: &[&str]) -> Result<Running> {
+        let words = words.iter().map(|&word| word.to_owned());
+        self.storage()?.command(words).timeout(Duration::from_hours(1)).spawn()
+    }
+
+    /// Whether the agent answers.
+    pub fn agent_answers(&self) -> Result<bool> {
+        Ok(self.mooring(&["agent", "show"])?.status.success())
     }
 
     /// Runs `mooring` on the storage node.

@@ -25,7 +25,7 @@ impl Demo<'_> {
         self.slow(true)?;
         let writer = self.disk1.write_stamps(&["--threads", &WRITERS.to_string()])?;
         let initiator = self.initiator1()?;
-        let in_flight = wait_for("8 writes of host1 in flight", Duration::from_secs(30), || {
+        let in_flight = wait_for("8 writes of host1 in flight", Duration::from_mins(2), || {
             check(writer.is_running(), || format!("the writer has ended: {}", writer.stderr_so_far()))?;
             let shown = self.site.json(&["export", "show", &self.volume])?;
             let grants = shown["export"]["grants"].as_array().context("no grants")?;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use mooring_rig::{RigOptions, Running, Status};
 use serde_json::Value;
 
-use crate::evidence::{Evidence, check};
+use crate::evidence::{Evidence, check, wait_for};
 use crate::initiator::Host;
 use crate::site::{BIN, Programs, Site, TARGET, going, number, progress};
 
@@ -85,7 +85,8 @@ impl<'a> Killed<'a> {
         self.arm(at)?;
         let id = format!("44444444-2222-4333-8444-{:012}", self.rounds);
         let (one, two) = (self.one.iqn.clone(), self.two.iqn.clone());
-        self.done(&["volume", "create", &id, "--size", "16MiB", "--id", &id])?;
+        let name = format!("cycle{}", self.rounds);
+        self.done(&["volume", "create", &name, "--size", "16MiB", "--id", &id])?;
         self.done(&["export", "grant", &id, "--initiator", &one, "--mode", "rw"])?;
         let target = format!("iqn.2026-11.dev.mooring:{id}");
         self.one.login(&target, PORTAL, None, 10)?.ok()?;
@@ -155,20 +156,23 @@ impl<'a> Killed<'a> {
             drop(agent.wait()?);
         }
         let crash = format!("MOORING_AGENT_CRASH_AT={at}");
-        self.agent = Some(self.site.start_program(&["env", &crash, &format!("{BIN}/{PROGRAM}")])?);
-        (self.armed, self.died) = (at > 0, None);
-        Ok(())
+        let agent = self.site.spawn_program(&["env", &crash, &format!("{BIN}/{PROGRAM}")])?;
+        wait_for("the armed agent to answer, or to die by what it finds", Duration::from_mins(1), || {
+            Ok((!agent.is_running() || self.site.agent_answers()?).then_some(()))
+        })?;
+        (self.agent, self.armed, self.died) = (Some(agent), at > 0, None);
+        self.see_death()
     }
 
     /// Takes note of the agent's death, and starts another one.
-    fn see_death(&mut self) -> Result<bool> {
-        let Some(agent) = self.agent.take_if(|agent| !agent.is_running()) else { return Ok(false) };
+    fn see_death(&mut self) -> Result<()> {
+        let Some(agent) = self.agent.take_if(|agent| !agent.is_running()) else { return Ok(()) };
         let out = agent.wait()?;
         let asked = out.stderr.contains("dies there as asked") && out.status == Status::Signaled(SIGABRT);
         check(asked && self.armed, || format!("the agent has ended: {}: {}", out.status, out.stderr))?;
         (self.died, self.armed) = (Some(out.stderr), false);
         self.agent = Some(self.site.start_agent()?);
-        Ok(true)
+        Ok(())
     }
 
     /// Gives a command until it has succeeded, again after the agent's death.

@@ -266,9 +266,30 @@ impl Faults<'_> {
             lost.as_secs_f64(),
             back.as_secs_f64()
         ));
+        self.two_segments()?;
         self.site.json(&["volume", "delete", "four"])?;
         agent.kill()?;
         drop(agent.wait()?);
+        Ok(())
+    }
+
+    /// LVM lists an LV that lies in two pieces twice. It is one volume all the same: it grows, and it is deleted.
+    fn two_segments(&mut self) -> Result<()> {
+        for name in ["five", "six"] {
+            self.site.json(&["volume", "create", name, "--size", "8MiB"])?;
+        }
+        let grown = self.site.json(&["volume", "extend", "five", "--size", "16MiB"])?;
+        let shown = self.site.json(&["volume", "show", "five"])?;
+        let id = shown["id"].as_str().context("id")?;
+        let rows = format!("lvs --noheadings -o lv_name,segtype {GROUP}/mooring-{id} | wc -l");
+        let rows = self.site.storage()?.sh(&rows)?.ok()?.stdout;
+        check(rows.trim() == "2" && shown["phase"] == "ready" && shown["size_bytes"] == 16 << 20, || {
+            format!("{} rows of lvs; {grown} {shown}", rows.trim())
+        })?;
+        for name in ["five", "six"] {
+            self.site.json(&["volume", "delete", name])?;
+        }
+        self.evidence.shows("a volume in two pieces, which LVM lists twice, grows and is deleted as one");
         Ok(())
     }
 

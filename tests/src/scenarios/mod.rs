@@ -1,5 +1,6 @@
 //! Scenarios on real kernels. Each boots what it needs and leaves nothing behind.
 
+mod adopt;
 pub mod agent_killed;
 mod attach_faults;
 mod beside_iscsid;
@@ -132,6 +133,11 @@ pub const ALL: &[Scenario] = &[
         name: "snapshots",
         shows: "thin volumes: nothing old in them, snapshots under I/O, volumes from them, all there after a power cut",
         run: snapshots::run,
+    },
+    Scenario {
+        name: "adopt",
+        shows: "an export that rtslib made is taken over under I/O: the same session, the same disk, also after a power cut; others untouched",
+        run: adopt::run,
     },
     Scenario {
         name: "portals",
