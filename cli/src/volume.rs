@@ -176,7 +176,8 @@ pub(crate) async fn delete(session: &Session, volume: &VolumeRef) -> Result<Repl
             return Ok(answer(true, status.volume.as_ref()));
         }
         refuse_grants(id, &status)?;
-        if status.export_spec.is_some() && !drop_export(session, &sender, id, &status).await? {
+        let goes_first = status.export_spec.as_ref().is_some_and(|spec| !is_recorded(spec));
+        if goes_first && !drop_export(session, &sender, id, &status).await? {
             // The data stays until the target is gone. Repeating the command goes on from here.
             return Ok(answer(false, status.volume.as_ref()));
         }
@@ -206,6 +207,12 @@ fn refuse_grants(id: VolumeId, status: &v1::VolumeStatus) -> Result<(), Failure>
         if grants.len() == 1 { "" } else { "s" },
         first.initiator
     )))
+}
+
+/// An adopted export has names that only its spec knows: it goes with its volume, by them.
+fn is_recorded(spec: &v1::ExportSpec) -> bool {
+    let kind = spec.identity.as_ref().and_then(|identity| identity.kind.as_ref());
+    matches!(kind, Some(v1::export_identity::Kind::Recorded(_)))
 }
 
 /// Takes an export without grants away. True when it is gone from the kernel.

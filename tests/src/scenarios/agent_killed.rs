@@ -83,7 +83,7 @@ impl<'a> Killed<'a> {
     fn round(&mut self, at: usize) -> Result<String> {
         self.rounds += 1;
         self.arm(at)?;
-        let id = format!("44444444-2222-4333-8444-{:012}", self.rounds);
+        let id = format!("{:08}-2222-4333-8444-555555555555", 44_000_000 + self.rounds);
         let (one, two) = (self.one.iqn.clone(), self.two.iqn.clone());
         let name = format!("cycle{}", self.rounds);
         self.done(&["volume", "create", &name, "--size", "16MiB", "--id", &id])?;
