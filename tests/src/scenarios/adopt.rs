@@ -111,8 +111,7 @@ impl<'a> Adopt<'a> {
     /// Everything of the export that nobody chose, with what can be read of it.
     fn foreign(&self) -> Result<String> {
         let script = format!(
-            "cd {TARGET}; find iscsi/{OTHER} core/iblock_*/other -type f ! -path '*statistics*' 2>/dev/null | sort | \
-             while read -r file; do echo \"$file: $(cat $file 2>/dev/null | head -c 200)\"; done; \
+            "cd {TARGET}; grep -rs --exclude-dir='*statistics*' '' iscsi/{OTHER} core/iblock_*/other | sort; \
              lvs --noheadings -o lv_name,lv_tags,lv_uuid {GROUP}/other"
         );
         Ok(self.site.storage()?.sh(&script)?.stdout)
@@ -126,6 +125,10 @@ impl<'a> Adopt<'a> {
 
     fn planned(&mut self) -> Result<()> {
         let (before, said) = (self.foreign()?, self.adopt(&["--plan"])?);
+        let all = ["wwn/vpd_unit_serial:", "tpgt_1/enable:1", "/auth/userid:"]
+            .iter()
+            .all(|part| before.contains(part));
+        check(all, || format!("not all of the other export was read: {before}"))?;
         let both = [IQN, OTHER].iter().all(|iqn| said.contains(&format!("{iqn}: can be adopted")));
         check(both && said.contains("Nothing was changed"), || format!("the plan: {said}"))?;
         check(self.foreign()? == before, || "the plan has changed something".to_owned())?;
