@@ -154,12 +154,13 @@ impl Site {
     /// Starts an agent by these words, with the configuration that is there, and waits until it answers.
     pub fn start_program(&self, words: &[&str]) -> Result<Running> {
         let agent = self.spawn_program(words)?;
-        wait_for("the agent to answer", Duration::from_secs(30), || {
+        let answers = wait_for("the agent to answer", Duration::from_mins(2), || {
             if !agent.is_running() {
                 bail!("the agent has ended: {}", agent.stderr_so_far());
             }
             self.agent_answers().map(|answers| answers.then_some(()))
-        })?;
+        });
+        answers.with_context(|| format!("it said: {}", agent.stderr_so_far()))?;
         Ok(agent)
     }
 
