@@ -52,8 +52,8 @@ impl AnyLv {
 
 /// All LVs of the listed groups: two commands.
 pub fn all(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<AnyLv>, Error> {
-    let seen = view::view(commands, groups)?;
-    let lvs = Lvm(commands).lvs()?;
+    let lvm = Lvm(commands);
+    let (seen, lvs) = (view::groups_of(&lvm, groups)?, lvm.lvs()?);
     let any = |raw: RawLv| {
         let group = seen.groups().iter().find(|group| group.name.as_str() == raw.group)?;
         let trouble = group.trouble.clone();
@@ -62,23 +62,21 @@ pub fn all(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<AnyL
             group: group.name.clone(),
             size: ByteSize(raw.size),
             provisioning: trouble.map_or_else(|| provisioning(&raw), Err),
-            tags: raw.tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
+            tags: raw.tags(),
         })
     };
     Ok(lvs.into_iter().filter_map(any).collect())
 }
 
 fn provisioning(raw: &RawLv) -> Result<Provisioning, String> {
-    // lv_attr(8): the first says what it is, the second what may be done with it.
-    let attr = |index: usize| raw.attr.as_bytes().get(index).copied().unwrap_or(b'-');
     if raw.tags.split(',').any(|tag| tag == LV_UNZEROED_TAG) {
         return Err(format!("it has the tag {LV_UNZEROED_TAG}, which says that it is not to be used"));
     }
-    if matches!(attr(0), b'o' | b'O') {
+    if matches!(raw.attr(0), b'o' | b'O') {
         // Its removal would take them along.
         return Err("it has snapshots of LVM's old kind: remove them first".to_owned());
     }
-    if attr(1) == b'r' {
+    if raw.attr(1) == b'r' {
         return Err("it is read-only for LVM: run lvchange --permission rw".to_owned());
     }
     match raw.segtype.as_str() {

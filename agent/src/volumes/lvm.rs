@@ -3,6 +3,7 @@
 //! What must never happen here: an argument that is neither a constant nor a name or number made by the model, nor extents
 //! that LVM itself has just named.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -90,6 +91,32 @@ pub(super) struct RawLv {
     /// Of a thin pool: `passdown`, `nopassdown`, `ignore`.
     #[serde(default)]
     pub(super) discards: String,
+}
+
+impl RawLv {
+    /// Its tags.
+    pub(super) fn tags(&self) -> BTreeSet<String> {
+        self.tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// One letter of its `lv_attr` (lvs(8)), from 0.
+    pub(super) fn attr(&self, index: usize) -> u8 {
+        attr_at(&self.attr, index)
+    }
+}
+
+/// One letter of an `lv_attr` (lvs(8)), from 0: type, permissions, allocation, fixed minor, state, open, target type, zero,
+/// health, skip.
+pub(super) fn attr_at(attr: &str, index: usize) -> u8 {
+    attr.as_bytes().get(index).copied().unwrap_or(b'-')
+}
+
+/// LVM says each segment of an LV on a line of its own, because its columns say what segments are; the first stands for the LV.
+fn one_of_each(report: Report<Lvs>) -> Vec<RawLv> {
+    let mut seen = BTreeSet::new();
+    let mut lvs: Vec<_> = report.report.into_iter().flat_map(|part| part.lv).collect();
+    lvs.retain(|lv| seen.insert((lv.group.clone(), lv.name.clone())));
+    lvs
 }
 
 /// A disk as `pvs` reports it.
@@ -205,7 +232,7 @@ impl Lvm<'_> {
     pub(super) fn lvs(&self) -> Result<Vec<RawLv>, Error> {
         let op = || "list the logical volumes".to_owned();
         let out = self.run(op, "", &report("lvs", &["-o", LV_COLUMNS]))?;
-        Ok(parse::<Report<Lvs>>(op, &out)?.report.into_iter().flat_map(|part| part.lv).collect())
+        Ok(one_of_each(parse::<Report<Lvs>>(op, &out)?))
     }
 
     /// Those of these LVs that are there.
@@ -227,7 +254,7 @@ impl Lvm<'_> {
                 error => return Err(error),
             }
         };
-        Ok(parse::<Report<Lvs>>(op, &stdout)?.report.into_iter().flat_map(|part| part.lv).collect())
+        Ok(one_of_each(parse::<Report<Lvs>>(op, &stdout)?))
     }
 
     /// Those of a group with this tag.
@@ -241,7 +268,7 @@ impl Lvm<'_> {
             Err(Error::NoGroup { .. }) => return Ok(Vec::new()),
             other => other?,
         };
-        Ok(parse::<Report<Lvs>>(op, &out)?.report.into_iter().flat_map(|part| part.lv).collect())
+        Ok(one_of_each(parse::<Report<Lvs>>(op, &out)?))
     }
 
     /// LVM's identity of an LV.
@@ -338,7 +365,7 @@ impl Lvm<'_> {
     }
 
     pub(super) fn add_tag(&self, lv: &LvId, tag: &str) -> Result<(), Error> {
-        self.on(lv, "tag", &["lvchange", "--addtag", tag])
+        self.add_tags(lv, &[tag])
     }
 
     pub(super) fn add_tags(&self, lv: &LvId, tags: &[&str]) -> Result<(), Error> {

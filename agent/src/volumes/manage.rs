@@ -13,6 +13,7 @@ use mooring_model::{
     VolumeSpec, volume_of_lv_tag,
 };
 
+use super::lvm::attr_at;
 use super::plan::{LvId, VolumeOp, block_foreign, remove_growths, the_one_of_ours};
 use super::view::{SeenGroup, SeenLv, SeenOther, VolumesView};
 
@@ -65,8 +66,7 @@ pub fn candidates(seen: &VolumesView) -> Vec<Candidate> {
 
 /// Why an LV cannot become a volume, and what to do.
 fn why_not(lv: &SeenOther, group: &SeenGroup) -> Option<(BlockedKind, String)> {
-    // lv_attr (lvs(8)): type, permissions, allocation, fixed minor, state, open, target type, zero, health, skip.
-    let attr = |index: usize| lv.attr.as_bytes().get(index).copied().unwrap_or(b'-');
+    let attr = |index: usize| attr_at(&lv.attr, index);
     let path = format!("{}/{}", lv.group, lv.name);
     let foreign = |why: String| Some((BlockedKind::Foreign, why));
     let birth = |why: String| Some((BlockedKind::Birth, why));

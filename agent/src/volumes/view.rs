@@ -396,7 +396,8 @@ pub fn disks(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<(V
     Ok(found.collect())
 }
 
-fn groups_of(lvm: &Lvm<'_>, listed: &[config::Group]) -> Result<VolumesView, Error> {
+/// The listed groups alone, without their LVs.
+pub(super) fn groups_of(lvm: &Lvm<'_>, listed: &[config::Group]) -> Result<VolumesView, Error> {
     let raw = lvm.groups()?;
     let mut view = VolumesView::default();
     for group in listed {
@@ -449,7 +450,7 @@ fn seen_group(listed: &config::Group, raw: &RawVg, others: &[&RawVg]) -> SeenGro
 impl SeenOther {
     fn new(raw: RawLv) -> Self {
         Self {
-            tags: raw.tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
+            tags: raw.tags(),
             active: raw.active.starts_with("active"),
             open: raw.open == "open",
             size: ByteSize(raw.size),
@@ -483,11 +484,7 @@ impl VolumesView {
     }
 
     fn add_other(&mut self, raw: RawLv) {
-        let same = |seen: &SeenOther| (&seen.group, &seen.name) == (&raw.group, &raw.name);
-        // Its segments come one after the other.
-        if !self.others.last().is_some_and(same) {
-            self.others.push(SeenOther::new(raw));
-        }
+        self.others.push(SeenOther::new(raw));
     }
 
     /// Keeps an LV of a listed group.
@@ -500,8 +497,7 @@ impl VolumesView {
             return;
         }
         let Ok(name) = LvName::recorded(&raw.name) else { return self.add_other(raw) };
-        let tags: BTreeSet<_> =
-            raw.tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
+        let tags = raw.tags();
         let is = |of: LvName| of == name;
         let names = (LvName::volume(&raw.name), LvName::growing(&raw.name), LvName::snapshot(&raw.name));
         let (volume, growth, snapshot) = match names {
@@ -519,12 +515,7 @@ impl VolumesView {
             self.add_other(raw.clone());
         }
         let lvs = if growth { &mut self.growths } else { &mut self.lvs };
-        let lvs = lvs.entry(volume).or_default();
-        // LVM says each segment on a line of its own.
-        if lvs.iter().any(|seen| (&seen.group, &seen.name) == (&raw.group, &name)) {
-            return;
-        }
-        lvs.push(SeenLv {
+        lvs.entry(volume).or_default().push(SeenLv {
             id: volume,
             name,
             group: raw.group,
