@@ -109,9 +109,7 @@ impl<'a> Control<'a> {
 
     /// Waits until the controller reaches all its agents: one of them was started anew.
     pub fn all_up_soon(&self) -> Result<()> {
-        wait_for("the controller to reach its agents", Duration::from_mins(1), || {
-            Ok(self.all_up().is_ok().then_some(()))
-        })
+        wait_for("the controller to reach its agents", Duration::from_mins(1), || self.all_up().map(Some))
     }
 
     /// Puts a host in place again that a power cut has emptied, and starts it.

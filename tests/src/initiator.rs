@@ -7,6 +7,7 @@ use mooring_rig::{Output, Vm};
 
 use crate::disk::Disk;
 use crate::evidence::wait_for;
+use crate::site::TARGET;
 
 /// CHAP credentials of a host.
 #[derive(Debug, Clone, Copy)]
@@ -87,9 +88,29 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// The disk of a target, when it is there.
+    /// Forgets a target, logged in or not: one that has refused it meanwhile.
+    pub fn forget(&self, target: &str) -> Result<()> {
+        let script = format!("iscsiadm -m node -T {target} -u; iscsiadm -m node -T {target} -o delete; true");
+        self.vm.command(["sh", "-c", &script]).timeout(Duration::from_mins(1)).run()?.ok()?;
+        Ok(())
+    }
+
+    /// This host's session as the target has it (`storage`'s kernel); a login makes another one.
+    pub fn session_at(&self, storage: &Vm, target: &str) -> Result<String> {
+        let file = format!("{TARGET}/iscsi/{target}/tpgt_1/acls/{}/info", self.iqn);
+        let info = storage.sh(&format!("cat {file}"))?.ok()?.stdout;
+        let line = info.lines().find(|line| line.contains("TSIH")).with_context(|| info.clone())?;
+        Ok(line.trim().to_owned())
+    }
+
+    /// The disk of a target of ours, when it is there.
     pub fn disk(&self, target: &str, portal: &str) -> Result<Disk<'a>> {
-        let link = format!("/dev/disk/by-path/ip-{portal}-iscsi-{target}-lun-1");
+        self.disk_of(target, portal, 1)
+    }
+
+    /// The disk of this LUN of a target, when it is there.
+    pub fn disk_of(&self, target: &str, portal: &str, lun: u16) -> Result<Disk<'a>> {
+        let link = format!("/dev/disk/by-path/ip-{portal}-iscsi-{target}-lun-{lun}");
         let found = wait_for(&format!("{link} on {}", self.vm.name()), Duration::from_secs(30), || {
             let out = self.vm.run(&["readlink", "-e", &link])?;
             Ok(out.status.success().then(|| out.line().to_owned()))

@@ -28,10 +28,21 @@ const IN_ORDER: Duration = Duration::from_secs(90);
 
 /// What has happened to the host that is taken off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Victim {
+pub(crate) enum Victim {
     Alive,
     Cut,
     Off,
+}
+
+impl Victim {
+    /// Lets it happen.
+    pub(crate) fn befall(self, vm: &Vm) -> Result<()> {
+        match self {
+            Self::Alive => Ok(()),
+            Self::Cut => vm.cut(Cut::Silent, Networks::Both),
+            Self::Off => vm.power_cut(),
+        }
+    }
 }
 
 /// One kind of trial.
@@ -129,11 +140,7 @@ impl Demo<'_> {
         let reader = self.disk2.watch_stamps()?;
         let writer = if kind.slow { self.write_slowly()?.0 } else { self.write_fast()? };
         let vm = self.disk1.vm;
-        match kind.victim {
-            Victim::Alive => {}
-            Victim::Cut => vm.cut(Cut::Silent, Networks::Both)?,
-            Victim::Off => vm.power_cut()?,
-        }
+        kind.victim.befall(vm)?;
         let words: &[&str] = if kind.fence {
             &["--json", "host", "fence", "host1", "--reason", "trial"]
         } else {

@@ -1,5 +1,5 @@
-//! An export that rtslib made, as targetcli has it, becomes Mooring's while a host writes to it: its session, its disk and its names stay, before and
-//! after a power cut; a second export that nobody chose is left as it is.
+//! An export that rtslib made, as targetcli has it, becomes Mooring's while a host writes to it: its session, its disk and its
+//! names stay, before and after a power cut; a second export that nobody chose is left as it is.
 //!
 //! What must never happen here: a session taken for the old one that is a new one: the target's own number of it is compared.
 
@@ -92,20 +92,11 @@ impl<'a> Adopt<'a> {
     }
 
     fn disk(&self) -> Result<Disk<'a>> {
-        let link = format!("/dev/disk/by-path/ip-{PORTAL}-iscsi-{IQN}-lun-0");
-        let found = wait_for("the disk of LUN 0", Duration::from_secs(30), || {
-            let out = self.host.vm.run(&["readlink", "-e", &link])?;
-            Ok(out.status.success().then(|| out.line().to_owned()))
-        })?;
-        Ok(Disk::new(self.host.vm, found))
+        self.host.disk_of(IQN, PORTAL, 0)
     }
 
-    /// The host's session as the target has it; a login makes another one.
     fn session(&self) -> Result<String> {
-        let acl = format!("{TARGET}/iscsi/{IQN}/tpgt_1/acls/{}/info", self.host.iqn);
-        let info = self.site.storage()?.sh(&format!("cat {acl}"))?.ok()?.stdout;
-        let line = info.lines().find(|line| line.contains("TSIH")).with_context(|| info.clone())?;
-        Ok(line.trim().to_owned())
+        self.host.session_at(self.site.storage()?, IQN)
     }
 
     /// Everything of the export that nobody chose, with what can be read of it.
@@ -198,8 +189,7 @@ impl<'a> Adopt<'a> {
         let host = self.host.iqn.clone();
         let revoked = self.site.json(&["export", "revoke", "data", "--initiator", &host, "--force"])?;
         check(revoked["receipt"]["proven"] == true, || format!("the receipt: {revoked}"))?;
-        let script = format!("iscsiadm -m node -T {IQN} -u; iscsiadm -m node -T {IQN} -o delete; true");
-        self.host.vm.command(["sh", "-c", &script]).timeout(Duration::from_mins(1)).run()?.ok()?;
+        self.host.forget(IQN)?;
         self.evidence.shows("its force detach is proven like any other");
         Ok(())
     }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::evidence::{Evidence, check, wait_for};
 use crate::initiator::Host;
-use crate::site::{BIN, Programs, Site, TARGET, going, number, progress};
+use crate::site::{BIN, Programs, Site, going, number, progress};
 
 const PROGRAM: &str = "mooring-agent-faults";
 const PORTAL: &str = "10.10.0.10:3260";
@@ -115,7 +115,7 @@ impl<'a> Killed<'a> {
         let reader = reads.watch_stamps()?;
         going(&writer)?;
         going(&reader)?;
-        let before = self.session(target)?;
+        let before = self.two.session_at(self.site.storage()?, target)?;
         let one = self.one.iqn.clone();
         let receipt = self.done(&["export", "revoke", id, "--initiator", &one, "--force"])?;
         // Given again after a death, the revoke may find nothing to do: then its receipt is listed.
@@ -125,28 +125,13 @@ impl<'a> Killed<'a> {
         check(proven(&receipt["receipt"]) || listed, || format!("no proven receipt: {receipt} {shown}"))?;
         let seen = progress(&reader)?;
         check(number(&seen, "errors")? == 0, || format!("host2's reads: {seen}"))?;
-        let after = self.session(target)?;
+        let after = self.two.session_at(self.site.storage()?, target)?;
         check(before == after, || format!("host2 has another session: {before} {after}"))?;
         for running in [reader, writer] {
             running.kill()?;
             drop(running.wait()?);
         }
-        self.forget(target)
-    }
-
-    /// Host1 forgets the target that refuses it.
-    fn forget(&self, target: &str) -> Result<()> {
-        let script = format!("iscsiadm -m node -T {target} -u; iscsiadm -m node -T {target} -o delete; true");
-        self.one.vm.command(["sh", "-c", &script]).timeout(Duration::from_mins(1)).run()?.ok()?;
-        Ok(())
-    }
-
-    /// Host2's session as the target has it; a login makes another one.
-    fn session(&self, target: &str) -> Result<String> {
-        let acl = format!("{TARGET}/iscsi/{target}/tpgt_1/acls/{}/info", self.two.iqn);
-        let info = self.site.storage()?.sh(&format!("cat {acl}"))?.ok()?.stdout;
-        let line = info.lines().find(|line| line.contains("TSIH")).with_context(|| info.clone())?;
-        Ok(line.trim().to_owned())
+        self.one.forget(target)
     }
 
     /// Puts an agent in the place of the one that runs, which dies there.

@@ -12,11 +12,12 @@ use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use mooring_rig::{Cut, Networks, RigOptions, Running};
+use mooring_rig::{RigOptions, Running};
 use serde_json::Value;
 
 use super::fc_main_job::{Attached, Scene, device};
 use crate::control::{Control, PORT};
+use crate::demo::trials::Victim;
 use crate::disk::Disk;
 use crate::evidence::check;
 use crate::fibre;
@@ -29,14 +30,6 @@ pub const TRIALS_IN_CI: u32 = 4;
 /// How long after its command a write's data are in the backend for sure. They go back and forth within milliseconds, and the
 /// backend takes 1.5 s.
 const DATA_COME_WITHIN: Duration = Duration::from_millis(400);
-
-/// What has happened to the host that is taken off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Victim {
-    Alive,
-    Cut,
-    Off,
-}
 
 /// One kind of trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,10 +66,10 @@ impl Display for Kind {
 pub fn run(programs: &Programs, trials: u32) -> Result<()> {
     let site = Site::up(RigOptions::standard(2).named("trials-fc").forward(PORT), programs)?;
     let result = Scene::make(&site).and_then(|scene| {
-        let log = scene.control.controller_log();
-        let played = Trials::make(scene, trials).and_then(Trials::all);
+        let mut trials = Trials::make(scene, trials)?;
+        let played = trials.all();
         if played.is_err() {
-            eprintln!("--- controller, at the beginning:\n{log}");
+            eprintln!("--- controller:\n{}", trials.scene.control.controller_log());
         }
         played
     });
@@ -108,7 +101,7 @@ impl<'a> Trials<'a> {
         Ok(Self { scene, volume, count, reader })
     }
 
-    fn all(mut self) -> Result<()> {
+    fn all(&mut self) -> Result<()> {
         let mut longest = 0;
         for trial in 0..self.count {
             let kind = Kind::of(trial);
@@ -166,11 +159,7 @@ impl<'a> Trials<'a> {
         let (attached, disk) = self.attach()?;
         let reader = self.reader.watch_stamps()?;
         let writer = self.write(kind, &disk)?;
-        match kind.victim {
-            Victim::Alive => {}
-            Victim::Cut => one.cut(Cut::Silent, Networks::Both)?,
-            Victim::Off => one.power_cut()?,
-        }
+        kind.victim.befall(one)?;
         let detach = force(&attached.id);
         let (answer, landed) = slow::landed_after(site, &device, &detach)?;
         let answer: Value = serde_json::from_str(&answer).with_context(|| format!("the answer: {answer}"))?;
