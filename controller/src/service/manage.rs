@@ -16,9 +16,7 @@ use super::volumes::{check_metadata, not_a_source};
 use super::{Refusal, Service, not_in_review, text_limit, types, view, volumes};
 use crate::agents::Agent;
 use crate::agents::calls::CallError;
-use crate::domain::{
-    AttachStatus, Caller, Hints, LvReference, ManageVolume, ManageableVolume, Volume, VolumeStatus,
-};
+use crate::domain::{Caller, Hints, LvReference, ManageVolume, ManageableVolume, Volume, VolumeStatus};
 use crate::flow::place::zone_of;
 use crate::flow::wishes::GIB;
 use crate::flow::{Inner, place, wishes};
@@ -127,42 +125,15 @@ fn insert(
     new: ManageVolume,
     (place, volume_type): (Place, &crate::domain::VolumeType),
 ) -> Result<(), Abort> {
+    let at = (place.agent, place.pool, place.zone);
     let mut row = VolumeRow {
-        id,
         name: new.name,
         description: new.description,
-        size_gib: place.size_gib,
-        type_id: volume_type.id,
-        multiattach: rules::is_multiattach(&volume_type.extra_specs),
         operation: Some(Operation::Managing),
         status: VolumeStatus::Managing,
-        attach_status: AttachStatus::Detached,
-        project: caller.project.clone(),
-        user: caller.user.clone(),
         metadata: new.metadata,
-        agent: place.agent,
-        pool: place.pool,
-        target: None,
-        naa: None,
-        portals: Vec::new(),
-        fc_ports: BTreeSet::new(),
-        review: None,
-        created_at: db.now,
-        updated_at: None,
-        fault: None,
         bootable: new.bootable,
-        readonly: None,
-        zone: place.zone,
-        reserved: 0,
-        holds: 0,
-        holds_until: None,
-        said_status: None,
-        hints: serde_json::Map::new(),
-        tried: Vec::new(),
-        grows_from: None,
-        snapshot_of: None,
-        source: None,
-        taken: false,
+        ..volumes::new_row(db, caller, id, place.size_gib, volume_type, at)
     };
     row.set_takes(&place.lv);
     Ok(db.insert_volume(&row)?)

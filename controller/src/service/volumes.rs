@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooring_model::limit::VOLUME_BYTES_MAX;
-use mooring_model::{Source, VolumeId};
+use mooring_model::{AgentId, Source, VolumeId};
 
 use super::pools::GET_POOLS;
 use super::{Refusal, Service, TEXT_CHARS_MAX, manage, snapshots, text_limit, types, view};
@@ -207,21 +207,43 @@ fn insert(
     (new, size_gib, volume_type): (NewVolume, u32, VolumeType),
     (place, found, source): (&Place, bool, Option<&VolumeRow>),
 ) -> Result<(), Abort> {
+    let at = (place.agent, place.pool.clone(), place.zone.clone());
     Ok(db.insert_volume(&VolumeRow {
-        id,
         name: new.name,
         description: new.description,
+        operation: Some(if found { Operation::Creating } else { Operation::Error }),
+        metadata: new.metadata,
+        bootable: source.is_some_and(|of| of.bootable),
+        hints: new.hints.kept(),
+        source: new.source,
+        ..new_row(db, caller, id, size_gib, &volume_type, at)
+    })?)
+}
+
+/// A volume of the caller that is being made, of this type and size (GiB), by this agent, in its pool and zone. Nobody uses it.
+pub(super) fn new_row(
+    db: &Db<'_>,
+    caller: &Caller,
+    id: VolumeId,
+    size_gib: u32,
+    volume_type: &VolumeType,
+    (agent, pool, zone): (AgentId, String, String),
+) -> VolumeRow {
+    VolumeRow {
+        id,
+        name: None,
+        description: None,
         size_gib,
         type_id: volume_type.id,
         multiattach: rules::is_multiattach(&volume_type.extra_specs),
-        operation: Some(if found { Operation::Creating } else { Operation::Error }),
+        operation: Some(Operation::Creating),
         status: VolumeStatus::Creating,
         attach_status: AttachStatus::Detached,
         project: caller.project.clone(),
         user: caller.user.clone(),
-        metadata: new.metadata,
-        agent: place.agent,
-        pool: place.pool.clone(),
+        metadata: BTreeMap::new(),
+        agent,
+        pool,
         target: None,
         naa: None,
         portals: Vec::new(),
@@ -230,20 +252,20 @@ fn insert(
         created_at: db.now,
         updated_at: None,
         fault: None,
-        bootable: source.is_some_and(|of| of.bootable),
+        bootable: false,
         readonly: None,
-        zone: place.zone.clone(),
+        zone,
         reserved: 0,
         holds: 0,
         holds_until: None,
         said_status: None,
-        hints: new.hints.kept(),
+        hints: serde_json::Map::new(),
         tried: Vec::new(),
         grows_from: None,
         snapshot_of: None,
-        source: new.source,
+        source: None,
         taken: false,
-    })?)
+    }
 }
 
 fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Result<VolumeId, Abort> {
