@@ -129,3 +129,19 @@ async fn an_agent_of_an_earlier_release_is_used_as_before() {
     let volume = rig.volume(false).await;
     rig.attach(volume, "host1", Mode::ReadWrite).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn discards_are_offered_to_guests_where_the_pool_takes_them() {
+    let mut rig = Rig::new(0).await;
+    let volume = rig.volume(false).await;
+    let reserved = rig.service.create_attachment(&admin(), support::reserve(volume), LONG).await.unwrap();
+    let made = rig.service.update_attachment(&admin(), reserved.id, support::connector(1), LONG).await.unwrap();
+    assert_eq!(support::connection_info(&made)["discard"], false, "nothing is said of it");
+    for (said, offered) in [(Some(true), true), (Some(false), false)] {
+        rig.storage.state().pools[0].discard = said;
+        rig.restart().await;
+        rig.until_host("storage", |host| host.pools[0].discard == said).await;
+        let seen = rig.service.attachment(&admin(), made.id).await.unwrap();
+        assert_eq!(support::connection_info(&seen)["discard"], offered, "{said:?}");
+    }
+}

@@ -132,6 +132,13 @@ impl Agent {
         Some(Served { has: of(false), ready: of(true) })
     }
 
+    /// Whether discards of hosts reach what lies below a pool of it. Not where it has not said so.
+    pub(crate) fn discards(&self, pool: &str) -> bool {
+        let state = self.state();
+        let pools = state.capabilities.as_ref().map_or(&[][..], |seen| &seen.pools);
+        pools.iter().find(|known| known.name == pool).and_then(|pool| pool.discard) == Some(true)
+    }
+
     /// Who drives it.
     pub(crate) fn hold(&self) -> Hold {
         lock(&self.hold).clone()

@@ -342,7 +342,7 @@ fn create(
     let mut changed = [row];
     let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
-    let attachment = view::attachment(db, &volume, row, Secrets::Shown)?;
+    let attachment = view::attachment(inner, db, &volume, row, Secrets::Shown)?;
     Ok(Step::Done(Begun { attachment, rewished, revision }))
 }
 
@@ -396,7 +396,7 @@ fn update(
     let mut changed = [row];
     let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
-    let attachment = view::attachment(db, &volume, row, Secrets::Shown)?;
+    let attachment = view::attachment(inner, db, &volume, row, Secrets::Shown)?;
     Ok(Step::Done(Begun { attachment, rewished, revision }))
 }
 

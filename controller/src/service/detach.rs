@@ -155,7 +155,7 @@ fn begin(
         && (caller.admin || gone.project == caller.project)
     {
         may_delete(inner, caller, &gone.project, way)?;
-        let answer = detached(db, caller, id, gone.volume, None)?;
+        let answer = detached(inner, db, caller, id, gone.volume, None)?;
         return Ok(Begun::Gone(gone.volume, Rewished::default(), Box::new(answer)));
     }
     let row = find(db, caller, id)?;
@@ -197,7 +197,7 @@ fn begin(
     db.detach(&row, None)?;
     db.attachment_event(volume.id)?;
     let rewished = wishes::apply(db, volume.id, &mut going, &BTreeSet::new())?;
-    let answer = detached(db, caller, id, volume.id, None)?;
+    let answer = detached(inner, db, caller, id, volume.id, None)?;
     Ok(Begun::Gone(volume.id, rewished, Box::new(answer)))
 }
 
@@ -261,7 +261,7 @@ fn standing(
     volume: VolumeId,
 ) -> Result<Standing, Abort> {
     match db.attachment(id)? {
-        None => Ok(Standing::Gone(Box::new(detached(db, caller, id, volume, None)?))),
+        None => Ok(Standing::Gone(Box::new(detached(inner, db, caller, id, volume, None)?))),
         Some(row) => {
             let receipt = match receipt_of(db, &row)? {
                 // Only who forces is answered by what is not proven.
@@ -287,6 +287,7 @@ pub(super) fn told(inner: &Inner, db: &Db<'_>, row: &AttachmentRow) -> Result<Op
 
 /// The answer of a detach.
 fn detached(
+    inner: &Inner,
     db: &Db<'_>,
     caller: &Caller,
     id: AttachmentId,
@@ -303,7 +304,7 @@ fn detached(
         Some(volume) => {
             let seen = |row: &AttachmentRow| row.id != id && (caller.admin || row.project == caller.project);
             let rows = db.attachments_of(volume.id)?.into_iter().filter(seen);
-            rows.map(|row| view::attachment(db, &volume, row, Secrets::Hidden)).collect::<Result<_, _>>()?
+            rows.map(|row| view::attachment(inner, db, &volume, row, Secrets::Hidden)).collect::<Result<_, _>>()?
         }
     };
     Ok((AttachmentReceipt { attachment: id, receipt }, others))
@@ -376,8 +377,8 @@ impl Service {
                 }
                 Standing::Row(_, Some(receipt)) if way.is_forced() && receipt.proof != Proof::Proven => {
                     if Instant::now() >= unproven_at {
-                        let owner = caller.clone();
-                        let read = move |db: &Db<'_>| detached(db, &owner, id, volume, Some(receipt.clone()));
+                        let (inner, owner) = (self.inner.clone(), caller.clone());
+                        let read = move |db: &Db<'_>| detached(&inner, db, &owner, id, volume, Some(receipt.clone()));
                         return self.inner.store.read_one("read a receipt", read).await;
                     }
                     unproven_at

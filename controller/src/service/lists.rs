@@ -79,7 +79,7 @@ fn attachments_page(
         let volume =
             volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
         let nexus = nexuses.get(&row.id);
-        items.push(view::attachment_of(volume, row, nexus, secrets));
+        items.push(view::attachment_of(inner, volume, row, nexus, secrets));
     }
     Ok(Page { items, count: None })
 }

@@ -84,7 +84,7 @@ pub(super) fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<
     let (steps_ms, native) = (row.steps.clone(), row.native);
     let initiator = row.initiator.clone();
     let mut live = AttachmentLive {
-        attachment: view::attachment(db, &volume, row, Secrets::Hidden)?,
+        attachment: view::attachment(inner, db, &volume, row, Secrets::Hidden)?,
         volume_name: volume.name.clone(),
         effective_mode: None,
         session: None,

@@ -97,6 +97,7 @@ pub(super) fn snapshot_of(row: VolumeRow, volume: VolumeId) -> Snapshot {
 
 /// An attachment.
 pub(super) fn attachment(
+    inner: &Inner,
     db: &Db<'_>,
     volume: &VolumeRow,
     row: AttachmentRow,
@@ -106,17 +107,18 @@ pub(super) fn attachment(
         Some(initiator) => db.nexus(volume.id, initiator)?,
         None => None,
     };
-    Ok(attachment_of(volume, row, nexus.as_ref(), secrets))
+    Ok(attachment_of(inner, volume, row, nexus.as_ref(), secrets))
 }
 
 /// An attachment, from all that is read of it.
 pub(super) fn attachment_of(
+    inner: &Inner,
     volume: &VolumeRow,
     row: AttachmentRow,
     nexus: Option<&Nexus>,
     secrets: Secrets,
 ) -> Attachment {
-    let mut connection_info = connection_info(volume, &row, nexus);
+    let mut connection_info = connection_info(inner, volume, &row, nexus);
     if let Some(info) = connection_info.as_mut().filter(|_| secrets == Secrets::Hidden) {
         info.retain(|key, _| !key.starts_with(CREDENTIALS));
     }
@@ -147,11 +149,12 @@ pub(super) fn attachment_now(
     secrets: Secrets,
 ) -> Result<Attachment, Abort> {
     row.granted = inner.sees_grant(db, volume.agent, &row)?;
-    attachment(db, volume, row, secrets)
+    attachment(inner, db, volume, row, secrets)
 }
 
 /// How a client logs in, flat, with the keys that os-brick reads.
 fn connection_info(
+    inner: &Inner,
     volume: &VolumeRow,
     row: &AttachmentRow,
     nexus: Option<&Nexus>,
@@ -168,7 +171,7 @@ fn connection_info(
         "access_mode": row.mode,
         "encrypted": false,
         "cacheable": false,
-        "discard": false,
+        "discard": inner.agents.by_id(volume.agent).is_some_and(|agent| agent.discards(&volume.pool)),
         "qos_specs": null,
         "enforce_multipath": flag("enforce_multipath"),
         "attachment_id": row.id,

@@ -130,7 +130,8 @@ fn disturb(host: &Host<'_>, stock: &Stock) -> Result<()> {
     let vm = host.vm;
     vm.sh("iscsid")?.ok().context("start iscsid")?;
     sleep(MOMENT);
-    vm.sh("kill $(pidof iscsid); while pidof iscsid; do sleep 0.2; done; iscsid")?
+    // It is two processes, and either takes the other with it, also between two calls of kill.
+    vm.sh("pidof iscsid; kill $(pidof iscsid) || true; while pidof iscsid; do sleep 0.2; done; iscsid")?
         .ok()
         .context("restart iscsid")?;
     sleep(MOMENT);
@@ -142,7 +143,7 @@ fn disturb(host: &Host<'_>, stock: &Stock) -> Result<()> {
     // Logs out of everything that it may: the stock session. Ours it cannot.
     vm.sh("iscsiadm -m node -u || true; iscsiadm -m session -u || true")?.ok()?;
     sleep(MOMENT);
-    vm.sh("kill -9 $(pidof iscsid); while pidof iscsid; do sleep 0.2; done; iscsid")?
+    vm.sh("pidof iscsid; kill -9 $(pidof iscsid) || true; while pidof iscsid; do sleep 0.2; done; iscsid")?
         .ok()
         .context("kill iscsid and start it")?;
     sleep(MOMENT);
@@ -202,7 +203,7 @@ fn control_is_stolen(site: &Site, host: &Host<'_>, stock: &Stock) -> Result<Stri
     held.kill()?;
     drop(held.wait()?);
     let theirs = theirs.context("the control was not stolen, so the proof above proves nothing")?;
-    vm.sh("iscsiadm -m session -u || true; kill $(pidof iscsid)")?.ok()?;
+    vm.sh("iscsiadm -m session -u || true; kill $(pidof iscsid) || true")?.ok()?;
     // Without the secret, which is not in sysfs, iscsid drops our connection and cannot make its own.
     Ok(format!("the target's session with ISID {ours} became {theirs}"))
 }

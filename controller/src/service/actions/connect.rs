@@ -89,7 +89,7 @@ fn open(
     let mut changed = [row];
     let rewished = wishes::apply(db, id, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
-    let attachment = view::attachment(db, &volume, row, Secrets::Shown)?;
+    let attachment = view::attachment(inner, db, &volume, row, Secrets::Shown)?;
     Ok(Step::Done(Begun { attachment, rewished, revision }))
 }
 
