@@ -135,7 +135,8 @@ async fn discards_are_offered_to_guests_where_the_pool_takes_them() {
     let mut rig = Rig::new(0).await;
     let volume = rig.volume(false).await;
     let reserved = rig.service.create_attachment(&admin(), support::reserve(volume), LONG).await.unwrap();
-    let made = rig.service.update_attachment(&admin(), reserved.id, support::connector(1), LONG).await.unwrap();
+    let made =
+        rig.service.update_attachment(&admin(), reserved.id, support::connector(1), LONG).await.unwrap();
     assert_eq!(support::connection_info(&made)["discard"], false, "nothing is said of it");
     for (said, offered) in [(Some(true), true), (Some(false), false)] {
         rig.storage.state().pools[0].discard = said;

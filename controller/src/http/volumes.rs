@@ -179,12 +179,6 @@ fn source(fields: Fields<'_>) -> Result<Option<Source>, Fault> {
     if let Some(id) = fields.uuid("consistencygroup_id", true)? {
         return Err(Fault::not_found("Group", id.to_string()));
     }
-    for key in ["imageRef", "image_id"] {
-        // Old clients send an empty text for none.
-        if fields.some(key).is_some_and(|value| value != "") {
-            return Err(Fault::not_implemented(format!("volumes made from images ({key})")));
-        }
-    }
     let id = |id: uuid::Uuid| volume_id(&id.to_string());
     let snapshot = fields.uuid("snapshot_id", true)?.map(id).transpose()?.map(Source::Snapshot);
     let volume = fields.uuid("source_volid", true)?.map(id).transpose()?.map(Source::Volume);
@@ -192,6 +186,17 @@ fn source(fields: Fields<'_>) -> Result<Option<Source>, Fault> {
         return Err(Fault::invalid_input("snapshot_id and source_volid: a volume has one source."));
     }
     Ok(snapshot.or(volume))
+}
+
+/// Behind everything that is the client's mistake: what is not there is said of what could be asked for.
+fn not_from_an_image(fields: Fields<'_>) -> Result<(), Fault> {
+    for key in ["imageRef", "image_id"] {
+        // Old clients send an empty text for none.
+        if fields.some(key).is_some_and(|value| value != "") {
+            return Err(Fault::not_implemented(format!("volumes made from images ({key})")));
+        }
+    }
+    Ok(())
 }
 
 fn not_shared_by_flag(fields: Fields<'_>) -> Result<(), Fault> {
@@ -286,6 +291,7 @@ async fn create<B: Backend>(
     if source.is_none() && size_gib.is_none() {
         return Err(Fault::bad_request(MALFORMED));
     }
+    not_from_an_image(fields)?;
     let new = NewVolume { id, name, description, size_gib, source, volume_type, metadata, hints };
     let volume = app.backend().create_volume(&ctx.caller, new).await?;
     Ok((

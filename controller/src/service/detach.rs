@@ -304,7 +304,8 @@ fn detached(
         Some(volume) => {
             let seen = |row: &AttachmentRow| row.id != id && (caller.admin || row.project == caller.project);
             let rows = db.attachments_of(volume.id)?.into_iter().filter(seen);
-            rows.map(|row| view::attachment(inner, db, &volume, row, Secrets::Hidden)).collect::<Result<_, _>>()?
+            rows.map(|row| view::attachment(inner, db, &volume, row, Secrets::Hidden))
+                .collect::<Result<_, _>>()?
         }
     };
     Ok((AttachmentReceipt { attachment: id, receipt }, others))
@@ -378,7 +379,9 @@ impl Service {
                 Standing::Row(_, Some(receipt)) if way.is_forced() && receipt.proof != Proof::Proven => {
                     if Instant::now() >= unproven_at {
                         let (inner, owner) = (self.inner.clone(), caller.clone());
-                        let read = move |db: &Db<'_>| detached(&inner, db, &owner, id, volume, Some(receipt.clone()));
+                        let read = move |db: &Db<'_>| {
+                            detached(&inner, db, &owner, id, volume, Some(receipt.clone()))
+                        };
                         return self.inner.store.read_one("read a receipt", read).await;
                     }
                     unproven_at

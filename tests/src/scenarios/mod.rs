@@ -4,6 +4,7 @@ mod adopt;
 pub mod agent_killed;
 mod attach_faults;
 mod beside_iscsid;
+mod boot;
 mod contract;
 mod discard;
 mod extend;
@@ -18,6 +19,7 @@ mod reservations;
 mod sessiond_killed;
 mod snapshots;
 mod stuck;
+mod volumes;
 
 use std::time::Instant;
 
@@ -130,6 +132,11 @@ pub const ALL: &[Scenario] = &[
         run: discard::run,
     },
     Scenario {
+        name: "volumes",
+        shows: "a zeroing seen, slowed and gone on after kill -9; an LV taken over with its data and let go; sessions as their type says",
+        run: volumes::run,
+    },
+    Scenario {
         name: "snapshots",
         shows: "thin volumes: nothing old in them, snapshots under I/O, volumes from them, all there after a power cut",
         run: snapshots::run,
@@ -138,6 +145,11 @@ pub const ALL: &[Scenario] = &[
         name: "adopt",
         shows: "an export that rtslib made is taken over under I/O: the same session, the same disk, also after a power cut; others untouched",
         run: adopt::run,
+    },
+    Scenario {
+        name: "boot",
+        shows: "many exports after a power cut, from the agent's own store; killed in the middle; a group that is late holds up nobody",
+        run: boot::run,
     },
     Scenario {
         name: "portals",
