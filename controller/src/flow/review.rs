@@ -42,7 +42,8 @@ fn deleted(name: &str, ours: Option<&Stamp>, theirs: Generation) -> String {
     format!(
         "agent {name} keeps that this volume was deleted, as generation {theirs}, and this database has {ours}: the database is \
          older than its agents. If it was restored and nobody said so, stop the controller and start it once with --restored. \
-         The data is gone: confirm to make the volume again, empty; if nobody wants it, delete that one then"
+         Its data is gone, unless it was let go (unmanage: then its LV mooring-ID is still there, rename that first): confirm to make \
+         it again, empty; if nobody wants it, delete that one then"
     )
 }
 

@@ -81,7 +81,13 @@ impl Acts<'_> {
         let backup = self.storage(&format!("vgcfgbackup -q -f /run/vg {GROUP} >/dev/null; cat /run/vg"))?;
         let metadata = lv_metadata(&backup, VOLUMES)?;
         self.site.storage()?.write("/run/vg", metadata.as_bytes(), 0o600)?;
-        self.storage(&format!("vgcfgrestore -q --yes -f /run/vg {GROUP}")).map(drop)
+        self.storage(&format!("vgcfgrestore -q --yes -f /run/vg {GROUP}"))?;
+        self.activate()
+    }
+
+    /// What a distribution's units do at a boot with all groups that are there.
+    fn activate(&self) -> Result<()> {
+        self.storage(&format!("vgchange -q -aay {GROUP}")).map(drop)
     }
 
     /// The agent's store, as if a client had sent each wish: written by the agent's own code, out here.
@@ -163,6 +169,7 @@ impl Acts<'_> {
         storage.power_cut()?;
         storage.boot()?;
         self.site.after_boot()?;
+        self.activate()?;
         check(self.served()? == (0, 0), || "a target has lived through a power cut".to_owned())
     }
 
