@@ -180,6 +180,7 @@ impl Rig {
             sys: Arc::new(KernelTree::new(dir.path().join("sys"))),
             commands: Arc::new(fake.lvm()),
             blocks: Arc::new(fake.blocks()),
+            images: Arc::new(fake.images()),
             clock: Arc::new(SystemClock),
             addresses: Arc::new(|| vec![IpAddr::from(Ipv4Addr::new(10, 0, 0, 1)).into()]),
             root: dir.path().join("root"),

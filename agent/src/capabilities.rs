@@ -5,6 +5,7 @@
 //! the rest: what cannot be looked at becomes a problem that says what to run.
 
 mod health;
+mod images;
 mod lvm;
 mod modules;
 mod pools;
@@ -60,6 +61,9 @@ async fn with(engine: &Engine, host_name: &str, known: Known) -> v1::Capabilitie
             on: On::Host,
             problem,
         }));
+        if let Some(images) = looking.images() {
+            found.images = Some(images::look(images, &mut faults));
+        }
         if let Some(config) = &config.fibre_channel {
             let (transport, wrong) = transports::fibre_channel(config, looking.fibre_channel_ports());
             found.transports.push(transport);
@@ -252,6 +256,7 @@ mod tests {
                 sys: Arc::new(KernelTree::new(self.sys.path())),
                 commands: Arc::new(self.fake.lvm()),
                 blocks: Arc::new(self.fake.blocks()),
+                images: Arc::new(self.fake.images()),
                 clock: Arc::new(SystemClock),
                 addresses: Arc::new(move || here.clone()),
                 root: self.sys.path().to_owned(),

@@ -71,6 +71,8 @@ pub struct Config {
     pub answer_deadline_ms: u32,
     /// Bytes a second that all jobs together may write. `None`: as fast as the disks are.
     pub job_limit: Option<ByteSize>,
+    /// Holds the images that volumes may be made from. `None`: none are.
+    pub images_dir: Option<PathBuf>,
     /// LIO's folder in configfs.
     pub configfs: PathBuf,
     /// This host attaches volumes.
@@ -191,6 +193,7 @@ impl Config {
             &(ANSWER_DEADLINE_MS_MIN..millis(KERNEL_ANSWER_DEADLINE_MAX) + 1),
         ));
         let job_limit = wrong.note(raw.job_limit.map(|text| job_limit(&file, &text)).transpose());
+        let images_dir = wrong.note(raw.images_dir.map(|text| file.path(&text, "images_dir")).transpose());
         let configfs =
             wrong.note(file.path_or(raw.configfs.as_ref(), "configfs", "/sys/kernel/config/target"));
         let metrics =
@@ -211,6 +214,7 @@ impl Config {
                 resync_seconds: u64::from(resync_seconds?),
                 answer_deadline_ms: answer_deadline_ms?,
                 job_limit: job_limit?,
+                images_dir: images_dir?,
                 configfs: configfs?,
                 host: host?,
                 metrics: metrics?,
@@ -247,6 +251,7 @@ struct RawConfig {
     resync_seconds: Option<Spanned<u32>>,
     answer_deadline_ms: Option<Spanned<u32>>,
     job_limit: Option<Spanned<String>>,
+    images_dir: Option<Spanned<String>>,
     configfs: Option<Spanned<String>>,
     log: Option<Spanned<String>>,
     host: Option<Spanned<RawHost>>,
@@ -567,7 +572,7 @@ mod tests {
             message("prot = 1"),
             "agent.toml line 2: unknown key `prot`; known keys: `state_dir`, `run_dir`, `listen`, `tls`, \
              `insecure`, `cluster`, `iqn_prefix`, `portals`, `groups`, `resync_seconds`, `answer_deadline_ms`, \
-             `job_limit`, `configfs`, `log`, `host`, `fibre_channel`, `metrics`"
+             `job_limit`, `images_dir`, `configfs`, `log`, `host`, `fibre_channel`, `metrics`"
         );
         let text = format!("{SMALLEST}resrve = \"1GiB\"\n");
         assert_eq!(

@@ -7,6 +7,7 @@ pub mod connections;
 pub mod engine;
 mod expedite;
 mod fibre_channel;
+pub mod images;
 pub mod listen;
 mod lvm_gate;
 pub mod machine;

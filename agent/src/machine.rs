@@ -6,8 +6,8 @@ mod faults;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mooring_host::{
-    BlockDevices, Clock, Commands, HostCommands, KernelBlocks, KernelTree, LocalAddress, LocalAddresses,
-    SystemClock, Tree,
+    BlockDevices, Clock, Commands, HostCommands, ImageServers, KernelBlocks, KernelTree, LocalAddress,
+    LocalAddresses, QemuServers, SystemClock, Tree,
 };
 
 /// Lists the addresses of this machine. Asked often: it costs little while nothing changes.
@@ -24,6 +24,8 @@ pub struct Machine {
     pub commands: Arc<dyn Commands>,
     /// Block devices.
     pub blocks: Arc<dyn BlockDevices>,
+    /// Programs that read images.
+    pub images: Arc<dyn ImageServers>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// This machine's addresses.
@@ -40,6 +42,7 @@ impl Machine {
             sys: Arc::new(KernelTree::new("/sys")),
             commands: Arc::new(HostCommands),
             blocks: Arc::new(KernelBlocks),
+            images: Arc::new(QemuServers),
             clock: Arc::new(SystemClock),
             addresses: Arc::new(followed()),
             root: "/".into(),

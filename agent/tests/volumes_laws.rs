@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod volumes_growth;
+mod volumes_images;
 mod volumes_machine;
 mod volumes_managed;
 mod volumes_marks;
@@ -552,6 +553,11 @@ not ours / nothing: -
 fn word(op: &VolumeOp) -> &'static str {
     match op {
         VolumeOp::Create { .. } => "create",
+        VolumeOp::CheckImage { .. } => "look",
+        VolumeOp::CreateForImage { .. } => "space",
+        VolumeOp::Import { .. } => "import",
+        VolumeOp::MarkImporting { .. } => "mark importing",
+        VolumeOp::MarkImported { .. } => "imported",
         VolumeOp::Activate { .. } => "activate",
         VolumeOp::MarkUnzeroed { .. } => "mark",
         VolumeOp::Unmark { .. } => "forget",

@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use mooring_model as model;
 use mooring_model::{
     BackstoreName, ByteSize, Chap, ChapSide, Cure, Digest, ExistingLv, ExportIdentity, ExportSpec,
-    FcExportSpec, FcGrant, Generation, Grant, InitiatorSlot, Lun, LvName, Mode, Phase, Proof, Provisioning,
-    Revoked, Secret, Source, SpecError, Stamp, Tuning, TuningKey, TuningValue, VolumeId, VolumeKind,
-    VolumeSpec,
+    FcExportSpec, FcGrant, Generation, Grant, ImageSource, InitiatorSlot, Lun, LvName, Mode, Phase, Proof,
+    Provisioning, Revoked, Secret, Source, SpecError, Stamp, Tuning, TuningKey, TuningValue, VolumeId,
+    VolumeKind, VolumeSpec,
 };
 
-use crate::v1;
+use crate::{image, v1};
 
 pub(crate) fn parse<T: FromStr>(field: impl Display, text: &str) -> Result<T, SpecError>
 where
@@ -69,9 +69,11 @@ pub fn volume_from_wire(id: VolumeId, spec: &v1::VolumeSpec) -> Result<VolumeSpe
         Ok(v1::VolumeKind::Snapshot) => VolumeKind::Snapshot,
         Err(_) => return Err(SpecError::new("kind", "is unknown: want VOLUME or SNAPSHOT")),
     };
+    let (source, image) = spec.source.as_ref().map_or(Ok((None, None)), source_from_wire)?;
     let spec = VolumeSpec {
         kind,
-        source: spec.source.as_ref().map(source_from_wire).transpose()?,
+        source,
+        image,
         takes: spec.takes.as_ref().map(takes_from_wire).transpose()?,
         ..VolumeSpec::new(id, parse("group", &spec.group)?, ByteSize(spec.size_bytes), provisioning)
     };
@@ -79,11 +81,12 @@ pub fn volume_from_wire(id: VolumeId, spec: &v1::VolumeSpec) -> Result<VolumeSpe
     Ok(spec)
 }
 
-fn source_from_wire(source: &v1::VolumeSource) -> Result<Source, SpecError> {
+fn source_from_wire(source: &v1::VolumeSource) -> Result<(Option<Source>, Option<ImageSource>), SpecError> {
     use v1::volume_source::Of;
     match &source.of {
-        Some(Of::VolumeId(id)) => Ok(Source::Volume(parse("source.volume_id", id)?)),
-        Some(Of::SnapshotId(id)) => Ok(Source::Snapshot(parse("source.snapshot_id", id)?)),
+        Some(Of::VolumeId(id)) => Ok((Some(Source::Volume(parse("source.volume_id", id)?)), None)),
+        Some(Of::SnapshotId(id)) => Ok((Some(Source::Snapshot(parse("source.snapshot_id", id)?)), None)),
+        Some(Of::Image(image)) => Ok((None, Some(image::from_wire(image)?))),
         None => Err(SpecError::new("source", "names nothing that this agent knows")),
     }
 }
@@ -284,12 +287,13 @@ impl From<&VolumeSpec> for v1::VolumeSpec {
                 Source::Snapshot(id) => v1::volume_source::Of::SnapshotId(id.to_string()),
             }),
         });
+        let image = spec.image.as_ref().map(image::to_wire);
         Self {
             group: spec.group.to_string(),
             size_bytes: spec.size.0,
             provisioning: provisioning.into(),
             kind: kind.into(),
-            source,
+            source: source.or(image),
             takes: spec.takes.as_ref().map(|takes| v1::ExistingLv {
                 name: takes.name.as_str().to_owned(),
                 uuid: takes.uuid.clone(),
@@ -362,6 +366,7 @@ impl From<model::JobKind> for v1::JobKind {
             model::JobKind::Grow => Self::Grow,
             model::JobKind::Wipe => Self::Wipe,
             model::JobKind::Discard => Self::Discard,
+            model::JobKind::Import => Self::Import,
         }
     }
 }
@@ -388,6 +393,7 @@ pub fn job_from_wire(job: &v1::Job) -> Option<model::JobReport> {
         v1::JobKind::Grow => model::JobKind::Grow,
         v1::JobKind::Wipe => model::JobKind::Wipe,
         v1::JobKind::Discard => model::JobKind::Discard,
+        v1::JobKind::Import => model::JobKind::Import,
         v1::JobKind::Unspecified => return None,
     };
     let since = Duration::from_micros(u64::try_from(job.since_us).unwrap_or(0));

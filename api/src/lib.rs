@@ -7,6 +7,7 @@ mod address;
 mod connection;
 mod convert;
 mod digest;
+mod image;
 
 pub use address::{Address, ConnectError, ParseAddressError, TlsFiles, connect};
 pub use connection::{connection_from_wire, connection_to_wire};
@@ -15,6 +16,7 @@ pub use convert::{
     tuning_from_wire, volume_from_wire,
 };
 pub use digest::digest;
+pub use image::image_from_wire;
 pub use prost::Message;
 pub use tonic::transport::Channel;
 

@@ -19,6 +19,7 @@ use crate::controller::url::ControllerUrl;
 use crate::select::{VolumeName, VolumeRef};
 
 mod hosts;
+mod import;
 mod jobs;
 mod manage;
 mod receipts;
@@ -27,6 +28,7 @@ mod site;
 mod snapshots;
 
 pub(crate) use hosts::{HostCommand, PoolCommand};
+pub(crate) use import::ImportArgs;
 pub(crate) use jobs::{JobCommand, JobShowArgs, JobThrottleArgs};
 pub(crate) use manage::{ManageArgs, ManageableArgs};
 pub(crate) use receipts::ReceiptCommand;
@@ -351,6 +353,20 @@ Examples:
   mooring volume manage vg0/data --host storage1
   mooring volume manage vg0/lv1 --host storage1 --name data --type shared")]
     Manage(ManageArgs),
+    /// Make a volume from an image that lies on a storage node (controller)
+    #[command(after_help = "\
+The image is a regular file in the folder that the storage node's configuration names (images_dir):
+copy it there first. What it is, is said with --format and never guessed. A qcow2 image must be whole
+in itself: one with a backing file or a data file is refused, make it whole where you trust it with
+`qemu-img convert -O qcow2`. What the volume has beyond the image reads as zeros.
+
+Nobody reaches the volume before all of the image was copied. `mooring job list` shows how far that
+is, `mooring volume delete` ends it. What was imported already by the same words succeeds.
+
+Examples:
+  mooring volume import root --image debian-12.qcow2 --format qcow2 --size 10GiB --host storage1
+  mooring volume import data --image data.raw --format raw --size 2GiB --host storage1 --type shared")]
+    Import(ImportArgs),
     /// List the logical volumes of storage nodes, and whether each could become a volume (controller)
     #[command(after_help = "\
 Examples:

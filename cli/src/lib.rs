@@ -243,6 +243,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
         VolumeCommand::ResetStatus(_) => Side::Controller(side::controller(global, "volume reset-status")?),
         VolumeCommand::Set(_) => Side::Controller(side::controller(global, "volume set")?),
         VolumeCommand::Manage(_) => Side::Controller(side::controller(global, "volume manage")?),
+        VolumeCommand::Import(_) => Side::Controller(side::controller(global, "volume import")?),
         VolumeCommand::Manageable(_) => Side::Controller(side::controller(global, "volume manageable")?),
         VolumeCommand::Unmanage(_) => Side::Controller(side::controller(global, "volume unmanage")?),
         VolumeCommand::List
@@ -289,6 +290,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 }
                 VolumeCommand::Set(args) => print(json, &controller::operate::set(&client, args).await?),
                 VolumeCommand::Manage(args) => print(json, &controller::manage::manage(&client, args).await?),
+                VolumeCommand::Import(args) => print(json, &controller::import::import(&client, args).await?),
                 VolumeCommand::Manageable(args) => {
                     print(json, &controller::manage::list(&client, args.host.as_deref()).await?)
                 }

@@ -47,6 +47,7 @@ fn help() {
         &["volume", "retype", "--help"],
         &["volume", "reset-status", "--help"],
         &["volume", "set", "--help"],
+        &["volume", "import", "--help"],
         &["volume", "manage", "--help"],
         &["volume", "manageable", "--help"],
         &["volume", "unmanage", "--help"],

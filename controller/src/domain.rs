@@ -1,6 +1,7 @@
 //! The records of the control plane, and who is asking. Plain data: the rules are in `rules`.
 
 mod host;
+mod image;
 mod jobs;
 mod manage;
 mod snapshot;
@@ -20,6 +21,7 @@ use crate::initiators::Initiators;
 pub use host::{
     Health, HealthLevel, HealthReason, Host, HostModule, HostPool, HostReport, HostTransport, ModuleState,
 };
+pub use image::HostImage;
 pub use jobs::{HostJobs, Job, Jobs};
 pub use manage::{LvReference, ManageVolume, ManageableVolume};
 pub use snapshot::{NewSnapshot, Snapshot};
@@ -289,6 +291,8 @@ pub struct Hints {
     pub same_host: Vec<VolumeId>,
     /// Where none of these volumes is.
     pub different_host: Vec<VolumeId>,
+    /// Where this image is, which it is copied from.
+    pub image: Option<HostImage>,
 }
 
 /// How a volume came to its place.

@@ -7,6 +7,7 @@ mod attach;
 pub(crate) mod counts;
 mod detach;
 mod fence;
+mod images;
 mod jobs;
 mod lists;
 mod live;

@@ -1,11 +1,11 @@
-//! Block devices: size, zeroing, discarding, and whether they can discard.
+//! Block devices: size, zeroing, discarding, whole pieces read and written, and whether they can discard.
 //!
-//! What must never happen: zeros or a discard on a device that something else holds (a LUN, a mount): both open it
+//! What must never happen: zeros, data or a discard on a device that something else holds (a LUN, a mount): all three open it
 //! exclusively.
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -41,6 +41,11 @@ pub trait BlockDevices: Send + Sync {
     /// EOPNOTSUPP when the device takes no discards (`queue/discard_max_bytes` is 0); else it fails as
     /// [`zero`](Self::zero) does.
     fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError>;
+    /// Writes these bytes from `offset`, durably. Opened exclusively, and fails as [`zero`](Self::zero) does; beyond the end
+    /// ENOSPC.
+    fn write(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), BlockError>;
+    /// Fills `buffer` with what is at `offset`. Within the device, else EIO.
+    fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError>;
 }
 
 /// The block devices of this machine.
@@ -102,6 +107,20 @@ impl BlockDevices for KernelBlocks {
         };
         discard().map_err(|error| failed("discard", path, &error))
     }
+
+    fn write(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), BlockError> {
+        let write = || -> io::Result<()> {
+            let file = open(path, OpenOptions::new().write(true).custom_flags(O_EXCL))?;
+            file.write_all_at(bytes, offset)?;
+            file.sync_all()
+        };
+        write().map_err(|error| failed("write", path, &error))
+    }
+
+    fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
+        let mut read = || open(path, OpenOptions::new().read(true))?.read_exact_at(buffer, offset);
+        read().map_err(|error| failed("read", path, &error))
+    }
 }
 
 fn failed(op: &'static str, path: &Path, error: &io::Error) -> BlockError {
@@ -133,6 +152,8 @@ mod tests {
             assert_eq!(KernelBlocks.discards(path).unwrap_err().errno, Errno::ENOTBLK);
             assert_eq!(KernelBlocks.zero(path, 0, 512).unwrap_err().errno, Errno::ENOTBLK);
             assert_eq!(KernelBlocks.discard(path, 0, 512).unwrap_err().errno, Errno::ENOTBLK);
+            assert_eq!(KernelBlocks.write(path, 0, &[1; 512]).unwrap_err().errno, Errno::ENOTBLK);
+            assert_eq!(KernelBlocks.read(path, 0, &mut [1; 512]).unwrap_err().errno, Errno::ENOTBLK);
         }
         assert_eq!(std::fs::read(file.path()).unwrap(), [7; 4096]);
     }

@@ -11,6 +11,7 @@ mod command;
 mod disk;
 mod dump;
 mod harden;
+mod image;
 mod iscsi;
 mod lock;
 mod net;
@@ -31,6 +32,7 @@ pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands, 
 pub use disk::{DiskError, DiskOp, Disks, Holder, KernelDisks};
 pub use dump::{dump, dump_below};
 pub use harden::{HardenWarning, harden};
+pub use image::{ImageError, ImageFile, ImageServers, QemuServers, ServedImage};
 pub use iscsi::{
     HEADER_BYTES, IscsiError, IscsiEvent, IscsiEvents, IscsiKernel, IscsiModules, IscsiOp, IscsiOpenError,
     IscsiParam, KernelIscsi, KernelIscsiEvents, KernelSession, LOGIN_DATA_BYTES_MAX, PortId, StopMode,

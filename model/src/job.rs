@@ -18,6 +18,8 @@ pub enum JobKind {
     Wipe,
     /// Tells the disk that nobody needs the blocks of a volume that is deleted.
     Discard,
+    /// Copies an image into a new volume, before anybody reaches it.
+    Import,
 }
 
 impl fmt::Display for JobKind {
@@ -27,6 +29,7 @@ impl fmt::Display for JobKind {
             Self::Grow => "grow",
             Self::Wipe => "wipe",
             Self::Discard => "discard",
+            Self::Import => "import",
         })
     }
 }

@@ -10,6 +10,7 @@ mod cure;
 mod fc;
 mod generation;
 mod id;
+mod image;
 mod initiator;
 mod job;
 pub mod limit;
@@ -32,11 +33,12 @@ pub use fc::{
 };
 pub use generation::{Digest, Fence, Generation, Stamp};
 pub use id::{AgentId, AttachmentId, ClusterId, ParseIdError, VolumeId};
+pub use image::{ImageFormat, ImageName, ImageSource, ParseImageError};
 pub use initiator::Initiator;
 pub use job::{JobKind, JobReport};
 pub use name::{
-    BackstoreName, Iqn, IqnPrefix, LUN_DEFAULT, LV_TAG, LV_UNZEROED_TAG, LV_ZEROED_MARK, Lun, LvName, Naa,
-    NameError, Portal, TPG_DEFAULT, VgName, lv_volume_tag, volume_of_lv_tag,
+    BackstoreName, Iqn, IqnPrefix, LUN_DEFAULT, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LV_ZEROED_MARK,
+    Lun, LvName, Naa, NameError, Portal, TPG_DEFAULT, VgName, lv_volume_tag, volume_of_lv_tag,
 };
 pub use plan::{Blocked, BlockedKind, Plan, Step};
 pub use report::{

@@ -29,6 +29,9 @@ pub const LV_TAG: &str = "mooring";
 /// The tag of an LV whose blocks were not zeroed yet. Such an LV is never exported.
 pub const LV_UNZEROED_TAG: &str = "mooring-unzeroed";
 
+/// LV tag, beside [`LV_UNZEROED_TAG`]: an image is being copied into it. Whoever finds both finds a part of an image at most.
+pub const LV_IMPORTING_TAG: &str = "mooring-importing";
+
 /// What begins the tag of an LV that keeps a name of its own: `mooring-volume-<volume uuid>`.
 const LV_VOLUME_TAG: &str = "mooring-volume-";
 

@@ -11,8 +11,8 @@ use crate::limit::{
     SERIAL_BYTES_MAX, VOLUME_BYTES_MAX, VOLUME_BYTES_MIN,
 };
 use crate::{
-    AttachmentId, BackstoreName, ByteSize, FcExportSpec, Iqn, IqnPrefix, LUN_DEFAULT, Lun, LvName, Naa,
-    Portal, Secret, TPG_DEFAULT, Tuning, VgName, VolumeId,
+    AttachmentId, BackstoreName, ByteSize, FcExportSpec, ImageSource, Iqn, IqnPrefix, LUN_DEFAULT, Lun,
+    LvName, Naa, Portal, Secret, TPG_DEFAULT, Tuning, VgName, VolumeId,
 };
 
 /// A spec that can never be made true. The text says which field, what is wrong, and what is allowed.
@@ -160,12 +160,23 @@ pub struct VolumeSpec {
     pub source: Option<Source>,
     /// The LV of somebody else that it is made of, until it is the volume's own: it keeps what it holds. `None`: the LV is made.
     pub takes: Option<ExistingLv>,
+    /// The image that it is copied from, until it was seen to be ready.
+    pub image: Option<ImageSource>,
 }
 
 impl VolumeSpec {
     /// A volume that reads as zeros at first.
     pub const fn new(id: VolumeId, group: VgName, size: ByteSize, provisioning: Provisioning) -> Self {
-        Self { id, group, size, provisioning, kind: VolumeKind::Volume, source: None, takes: None }
+        Self {
+            id,
+            group,
+            size,
+            provisioning,
+            kind: VolumeKind::Volume,
+            source: None,
+            takes: None,
+            image: None,
+        }
     }
 
     /// The name of its LV.
@@ -210,6 +221,14 @@ impl VolumeSpec {
                     "only a volume without a source can be an LV that is there",
                 ));
             }
+        }
+        if self.image.is_some()
+            && (self.kind == VolumeKind::Snapshot || self.source.is_some() || self.takes.is_some())
+        {
+            return Err(SpecError::new(
+                "source.image",
+                "only a volume that is made of nothing else is made from an image",
+            ));
         }
         if self.size.0 < VOLUME_BYTES_MIN {
             return Err(SpecError::new(

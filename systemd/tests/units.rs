@@ -105,13 +105,17 @@ fn stop_is_not_detach_and_the_agent_comes_back() {
         "PrivateIPC",
         "PrivateNetwork",
         "PrivateUsers",
+        // An image is read where nothing else is.
+        "RestrictNamespaces",
     ] {
         assert!(!service.contains_key(key), "{key}");
         assert!(paths::AGENT_UNIT.contains(&format!("# {key}=: no. ")), "{key}");
     }
     // Which stand for what is not said about modules.
     assert!(!one(&service, "CapabilityBoundingSet").contains("CAP_SYS_MODULE"));
-    assert_eq!(one(&service, "SystemCallFilter"), "@system-service", "it has no call that loads a module");
+    let calls = one(&service, "SystemCallFilter");
+    assert_eq!(calls, "@system-service @mount", "they have no call that loads a module");
+    assert!(one(&service, "CapabilityBoundingSet").contains("CAP_SETFCAP"), "a user namespace for root");
 }
 
 #[test]

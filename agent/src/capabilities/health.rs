@@ -25,6 +25,8 @@ pub(super) enum Code {
     PortLink,
     StoreLost,
     OrphanedTarget,
+    ImagesUnusable,
+    ImageTools,
 }
 
 impl Code {
@@ -45,6 +47,8 @@ impl Code {
             Self::PortLink => "port_link_down",
             Self::StoreLost => "store_lost",
             Self::OrphanedTarget => "orphaned_target",
+            Self::ImagesUnusable => "images_unusable",
+            Self::ImageTools => "image_tools_missing",
         }
     }
 }

@@ -61,6 +61,7 @@ impl Job {
             }
             VolumeOp::Zero { size, .. } => (JobKind::Zero, size),
             VolumeOp::Discard { size, .. } => (JobKind::Discard, size),
+            VolumeOp::Import { size, .. } => (JobKind::Import, size),
             _ => return None,
         };
         Some(Self { kind, done: 0, total: total.0, since: now, resumed: None, rate: None, watched: None })

@@ -48,6 +48,7 @@ pub use status::{Planned, PlannedStep, Status};
 use crate::capabilities::{self, Lvm};
 use crate::config::Config;
 use crate::fibre_channel::Ports;
+use crate::images::Images;
 use crate::lvm_gate::Gated;
 use crate::machine::Machine;
 use crate::store::{Kind, Store, StoreError};
@@ -173,6 +174,8 @@ struct Shared {
     seen_target: Mutex<Option<String>>,
     pulse: Mutex<pulse::Pulse>,
     bulk: bulk::Bulk,
+    /// The images that volumes may be made from.
+    images: Option<Images>,
     late: Mutex<sweep::Late>,
     watch: Mutex<disks::Watch>,
     /// How fast jobs may be.
@@ -218,6 +221,8 @@ impl Engine {
         let addresses = Mutex::new((machine.addresses)());
         let bulk = bulk::Bulk::new(&config);
         let pace = jobs::Pace::new(config.job_limit);
+        let images = config.images_dir.clone();
+        let images = images.map(|dir| Images::new(dir, &config.run_dir, Arc::clone(&machine.images)));
         let shared = Shared {
             config,
             machine,
@@ -232,6 +237,7 @@ impl Engine {
             seen_target: Mutex::default(),
             pulse: Mutex::default(),
             bulk,
+            images,
             late: Mutex::default(),
             watch: Mutex::default(),
             pace,
@@ -292,6 +298,11 @@ impl Engine {
     /// The machine.
     pub fn machine(&self) -> &Machine {
         &self.shared.machine
+    }
+
+    /// The images that volumes may be made from.
+    pub(crate) fn images(&self) -> Option<&Images> {
+        self.shared.images.as_ref()
     }
 
     /// What LVM says of the groups, for whoever asks what this host can do.

@@ -270,7 +270,9 @@ impl Engine {
                 self.note_volume(cell, wishes, VolumeEnd { done: false, retry: true, report: Some(report) });
             }
             let mut watch = Watch { engine: self, cell, generation: Generation::ZERO };
-            let applied = volumes::apply(&plan, &*machine.commands, &*machine.blocks, &mut watch);
+            let images = self.shared.images.as_ref();
+            let hands = volumes::Hands { commands: &*machine.commands, blocks: &*machine.blocks, images };
+            let applied = volumes::apply_with(&plan, hands, &mut watch);
             if let Err(error) = applied {
                 return MadeVolume { view: Some(view), left: Err(error) };
             }
@@ -696,7 +698,7 @@ impl volumes::Observer for Watch<'_> {
 
     fn piece(&mut self, work: Work, most: u64) -> u64 {
         match work {
-            Work::Zero => self.engine.shared.pace.piece(most),
+            Work::Zero | Work::Import => self.engine.shared.pace.piece(most),
             Work::Discard => most,
         }
     }

@@ -22,6 +22,7 @@ pub(crate) fn engine(dir: &Path, fake: &FakeMachine) -> Engine {
         sys: Arc::new(KernelTree::new(dir)),
         commands: Arc::new(fake.lvm()),
         blocks: Arc::new(fake.blocks()),
+        images: Arc::new(fake.images()),
         clock: Arc::new(SystemClock),
         addresses: Arc::new(|| vec![std::net::IpAddr::from([10, 0, 0, 1]).into()]),
         root: dir.to_owned(),

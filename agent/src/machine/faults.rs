@@ -128,4 +128,13 @@ impl BlockDevices for Faulty<dyn BlockDevices> {
         self.points
             .around(|| format!("discard {}", path.display()), || self.inner.discard(path, offset, length))
     }
+
+    fn write(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), BlockError> {
+        self.points
+            .around(|| format!("write to {}", path.display()), || self.inner.write(path, offset, bytes))
+    }
+
+    fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
+        self.inner.read(path, offset, buffer)
+    }
 }

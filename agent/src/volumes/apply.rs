@@ -1,19 +1,21 @@
 //! Does the steps of a plan, one by one, and stops at the first that fails.
 //!
 //! What must never happen here: a step that is tried twice, skipped, or done in another order; a device that is zeroed or
-//! discarded without being the size of its LV; what was discarded taken for zeroed; a mark of a zeroing that has not come so
+//! discarded, or imported into, without being the size of its LV; what was discarded taken for zeroed; a mark of a zeroing that has not come so
 //! far.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use mooring_host::{BlockDevices, Commands, Errno};
-use mooring_model::{ByteSize, Chain, LV_TAG, LV_UNZEROED_TAG, Plan, Step, lv_volume_tag};
+use mooring_model::{ByteSize, Chain, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, Plan, Step, lv_volume_tag};
 
-use super::device_path;
 use super::error::Error;
 use super::lvm::{Lvm, mark};
 use super::plan::{LvId, MIB, VolumeOp, zeroed_before};
+use super::{device_path, import};
+use crate::images::Images;
 
 /// Bytes zeroed by one call: some 50 ms on a disk that must write them all, so that progress is seen and a stop is quick.
 /// Whoever changes the grants of a volume that grows waits for one of them.
@@ -38,13 +40,16 @@ pub enum Work {
     Zero,
     /// They read as anything afterwards.
     Discard,
+    /// They read as an image afterwards.
+    Import,
 }
 
 impl Work {
-    const fn word(self) -> &'static str {
+    pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Zero => "zero",
             Self::Discard => "discard",
+            Self::Import => "import",
         }
     }
 }
@@ -59,7 +64,8 @@ pub trait Observer {
     /// After a step that succeeded. A step that failed has no `after`: [`apply`] returns its error.
     fn after(&mut self, _index: usize, _step: &Step<VolumeOp>) {}
 
-    /// How many bytes of the LV of this identity were done by an earlier pass of the same work that was stopped.
+    /// How many bytes of the LV of this identity were done by an earlier pass of the same work that was stopped. The identity of
+    /// an LV that is imported into is beside LVM's that of the image.
     fn resume(&mut self, _work: Work, _uuid: &str) -> u64 {
         0
     }
@@ -94,13 +100,30 @@ pub fn activate(commands: &dyn Commands, lvs: &[LvId]) -> Result<(), Error> {
     results.into_iter().collect()
 }
 
-/// Does the steps.
+/// What the steps are done with.
+#[derive(Clone, Copy)]
+pub struct Hands<'a> {
+    /// LVM.
+    pub commands: &'a dyn Commands,
+    /// The LVs' devices.
+    pub blocks: &'a dyn BlockDevices,
+    /// The images of this host. `None`: it reads none.
+    pub images: Option<&'a Images>,
+}
+
+/// Does the steps, on a host that reads no images.
 pub fn apply(
     plan: &Plan<VolumeOp>,
     commands: &dyn Commands,
     blocks: &dyn BlockDevices,
     observer: &mut dyn Observer,
 ) -> Result<(), Error> {
+    apply_with(plan, Hands { commands, blocks, images: None }, observer)
+}
+
+/// Does the steps.
+pub fn apply_with(plan: &Plan<VolumeOp>, hands: Hands<'_>, observer: &mut dyn Observer) -> Result<(), Error> {
+    let Hands { commands, blocks, .. } = hands;
     let lvm = Lvm(commands);
     // What the tags of the LV at work say now of its zeroing.
     let mut marked = Vec::new();
@@ -138,7 +161,16 @@ pub fn apply(
             }
             VolumeOp::RemoveGrowth { lv } | VolumeOp::Remove { lv } => lvm.remove(lv),
             VolumeOp::CreatePool { lv, size } => lvm.create_pool(lv, *size),
-            VolumeOp::CreateThin { lv, size } => lvm.create_thin(lv, *size),
+            VolumeOp::CreateThin { lv, size } => lvm.create_thin(lv, *size, &[LV_TAG]),
+            VolumeOp::CheckImage { image, size, .. } => import::open(hands, image, *size).map(drop),
+            VolumeOp::CreateForImage { lv, size, thin: false } => lvm.create(lv, *size, &import::TAGS),
+            VolumeOp::CreateForImage { lv, size, thin: true } => lvm.create_thin(lv, *size, &import::TAGS),
+            VolumeOp::Import { lv, size, thin, image } => {
+                import::copy(&lvm, (lv, *size, *thin), image, hands, observer)
+                    .and_then(|ended| ended.ok_or_else(stopped))
+            }
+            VolumeOp::MarkImporting { lv } => lvm.add_tag(lv, LV_IMPORTING_TAG),
+            VolumeOp::MarkImported { lv } => lvm.delete_tags(lv, &import::ended_tags()),
             VolumeOp::Snapshot { lv, of } => lvm.snapshot(lv, of),
             VolumeOp::Clone { lv, from } => lvm.clone_of(lv, from, &[LV_TAG, LV_UNZEROED_TAG]),
             VolumeOp::Extend { lv, size } => lvm.extend(lv, *size),
@@ -152,6 +184,21 @@ fn tags_of(marks: &[u64]) -> Vec<String> {
     marks.iter().map(|mib| mark(*mib)).collect()
 }
 
+/// The device of an LV, if it has the LV's size.
+pub(super) fn device_of(
+    lv: &LvId,
+    size: ByteSize,
+    blocks: &dyn BlockDevices,
+    work: Work,
+) -> Result<PathBuf, Error> {
+    let path = device_path(lv.group.as_str(), lv.name.as_str());
+    match blocks.size(&path).map_err(|source| Error::device(work.word(), path.clone(), source))? {
+        None => Err(Error::NoDevice { path }),
+        Some(found) if found != size.0 => Err(Error::DeviceSize { path, found, wanted: size.0 }),
+        Some(_) => Ok(path),
+    }
+}
+
 /// Does it to all blocks; `None`: it was stopped. `marked`: what the LV's tags say of it, before and afterwards.
 fn wipe(
     lvm: &Lvm<'_>,
@@ -160,13 +207,8 @@ fn wipe(
     work: Work,
     (marked, observer): (&mut Vec<u64>, &mut dyn Observer),
 ) -> Result<Option<()>, Error> {
-    let path = device_path(lv.group.as_str(), lv.name.as_str());
+    let path = device_of(lv, size, blocks, work)?;
     let failed = |source| Error::device(work.word(), path.clone(), source);
-    match blocks.size(&path).map_err(failed)? {
-        None => return Err(Error::NoDevice { path }),
-        Some(found) if found != size.0 => return Err(Error::DeviceSize { path, found, wanted: size.0 }),
-        Some(_) => {}
-    }
     let uuid = lvm.uuid(lv)?.unwrap_or_default();
     // An LV that was made anew under the name has another identity, and begins at its beginning.
     let before = observer.resume(work, &uuid);

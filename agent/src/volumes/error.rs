@@ -121,6 +121,9 @@ pub enum Error {
         #[source]
         source: BlockError,
     },
+    /// The image that it is to be made from.
+    #[error(transparent)]
+    Image(#[from] crate::images::Error),
     /// The observer asked to stop.
     #[error("stopped before step {step} of {of}")]
     Stopped {
@@ -144,6 +147,7 @@ impl Error {
             | Self::Device { .. }
             | Self::Lvm { .. }
             | Self::Report { .. } => Cure::Operator,
+            Self::Image(error) => error.cure(),
             // Held for a moment, by udev as a rule; who holds it for longer is in the report.
             Self::InUse { .. }
             | Self::Hung { .. }

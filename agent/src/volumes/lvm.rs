@@ -314,11 +314,14 @@ impl Lvm<'_> {
     }
 
     /// Makes a thin LV, which reads as zeros.
-    pub(super) fn create_thin(&self, lv: &LvId, size: ByteSize) -> Result<(), Error> {
+    pub(super) fn create_thin(&self, lv: &LvId, size: ByteSize, tags: &[&str]) -> Result<(), Error> {
         let (size, pool) = (format!("{}b", size.0), LvName::thin_pool());
         let mut args = vec!["lvcreate", "--yes", "--wipesignatures", "n", "--type", "thin"];
-        args.extend(["--virtualsize", &size, "--thinpool", pool.as_str()]);
-        args.extend(["--name", lv.name.as_str(), "--addtag", LV_TAG, lv.group.as_str()]);
+        args.extend(["--virtualsize", &size, "--thinpool", pool.as_str(), "--name", lv.name.as_str()]);
+        for tag in tags {
+            args.extend(["--addtag", tag]);
+        }
+        args.push(lv.group.as_str());
         self.run(|| format!("create {lv}"), lv.group.as_str(), &args).map(drop)
     }
 

@@ -8,7 +8,8 @@
 //! volume grows by is such an LV, too, until it is zeroed. What a deletion does to the blocks is the group's configuration;
 //! the next volume on them is zeroed all the same. Of thin volumes the pool sees to that: what was never written reads as
 //! zeros. On them the tag says only that they are not finished. An LV that is taken over is never tagged so: it keeps what it
-//! holds.
+//! holds. An LV that an image is copied into has a tag for that beside: until all of it was copied, nobody takes it for a volume,
+//! neither one of zeros.
 //!
 //! What must never happen here: an LV removed that was not doomed; an LV zeroed or discarded that does not carry the tag; a
 //! usable LV that still shows somebody's old blocks, or is extended by such; a name on a command line that the model has
@@ -17,6 +18,7 @@
 mod adopt;
 mod apply;
 mod error;
+mod import;
 mod lvm;
 mod manage;
 mod plan;
@@ -26,7 +28,7 @@ mod view;
 use std::path::{Path, PathBuf};
 
 pub use adopt::{AnyLv, all, tag};
-pub use apply::{DISCARD_CHUNK, MARK_BYTES, Observer, Work, ZERO_CHUNK, activate, apply};
+pub use apply::{DISCARD_CHUNK, Hands, MARK_BYTES, Observer, Work, ZERO_CHUNK, activate, apply, apply_with};
 pub use error::Error;
 pub use manage::{Candidate, candidates};
 pub use plan::{Beside, LvId, VolumeOp, Wanted, plan, report};

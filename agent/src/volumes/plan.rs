@@ -6,17 +6,18 @@
 //!
 //! What must never happen here: a removal of an LV that is not doomed; a zeroing or a discard of an LV that is not tagged for
 //! it; a discard of what is not doomed; a step on an LV without our tag or outside of the listed groups; extents appended
-//! that may hold somebody's old data; a mark of how far an LV is zeroed left on it while it is written or discarded.
+//! that may hold somebody's old data; a mark of how far an LV is zeroed left on it while it is written or discarded; a part of an
+//! image taken for a volume.
 
 use std::fmt;
 
 use mooring_model::{
-    BlockedKind, ByteSize, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan, Problem, Provisioning, Source,
-    VgName, VolumeId, VolumeReport, VolumeSpec, lv_volume_tag,
+    BlockedKind, ByteSize, ImageSource, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan,
+    Problem, Provisioning, Source, VgName, VolumeId, VolumeReport, VolumeSpec, lv_volume_tag,
 };
 
 use super::view::{SeenGroup, SeenLv, VolumesView};
-use super::{device_path, manage, thin};
+use super::{device_path, import, manage, thin};
 use crate::config::Wipe;
 
 /// What marks count.
@@ -101,6 +102,45 @@ pub enum VolumeOp {
         lv: LvId,
         /// Its size, in whole extents.
         size: ByteSize,
+    },
+    /// Look whether an image can be copied into so many bytes. Nothing is changed.
+    CheckImage {
+        /// The LV that it is for.
+        lv: LvId,
+        /// The image.
+        image: ImageSource,
+        /// The LV's size.
+        size: ByteSize,
+    },
+    /// Make the LV for an image, tagged as ours, as not zeroed and as one that is imported into, in one command.
+    CreateForImage {
+        /// The LV.
+        lv: LvId,
+        /// Its size, in whole extents.
+        size: ByteSize,
+        /// It lies in the thin pool.
+        thin: bool,
+    },
+    /// Copy an image into it, and zeros behind that, from its first block to its last.
+    Import {
+        /// The LV.
+        lv: LvId,
+        /// Its size.
+        size: ByteSize,
+        /// It lies in the thin pool.
+        thin: bool,
+        /// The image.
+        image: ImageSource,
+    },
+    /// Tag it as one that is imported into.
+    MarkImporting {
+        /// The LV.
+        lv: LvId,
+    },
+    /// Take the tags away that say that it is not whole: from here on it is usable.
+    MarkImported {
+        /// The LV.
+        lv: LvId,
     },
     /// Give it a device.
     Activate {
@@ -222,6 +262,11 @@ impl VolumeOp {
     pub const fn lv(&self) -> &LvId {
         match self {
             Self::Create { lv, .. }
+            | Self::CheckImage { lv, .. }
+            | Self::CreateForImage { lv, .. }
+            | Self::Import { lv, .. }
+            | Self::MarkImporting { lv }
+            | Self::MarkImported { lv }
             | Self::Activate { lv }
             | Self::MarkUnzeroed { lv }
             | Self::Unmark { lv, .. }
@@ -247,6 +292,16 @@ impl fmt::Display for VolumeOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Create { lv, size } => write!(f, "create {lv} with {size}"),
+            Self::CheckImage { image, size, .. } => write!(f, "see whether {image} fits in {size}"),
+            Self::CreateForImage { lv, size, thin: false } => {
+                write!(f, "create {lv} with {size} for an image")
+            }
+            Self::CreateForImage { lv, size, thin: true } => {
+                write!(f, "create {lv} with {size} for an image in its thin pool")
+            }
+            Self::Import { lv, image, .. } => write!(f, "copy {image} to {lv}"),
+            Self::MarkImporting { lv } => write!(f, "tag {lv} {LV_IMPORTING_TAG}"),
+            Self::MarkImported { lv } => write!(f, "untag {lv} {LV_IMPORTING_TAG} {LV_UNZEROED_TAG}"),
             Self::Activate { lv } => write!(f, "activate {lv}"),
             Self::MarkUnzeroed { lv } => write!(f, "tag {lv} {LV_UNZEROED_TAG}"),
             Self::Unmark { lv, .. } => write!(f, "forget how far {lv} was zeroed"),
@@ -386,6 +441,9 @@ fn plan_new(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &Seen
     let Some(size) = group.rounded(spec.size).filter(|size| *size <= group.available()) else {
         return block_full(plan, spec, spec.size, group);
     };
+    if let Some(image) = &spec.image {
+        return import::plan_new(plan, lv, size, image, false);
+    }
     plan.step(VolumeOp::Create { lv: lv.clone(), size }, "it is not there");
     plan_zero(plan, lv, size, Vec::new());
 }
@@ -413,6 +471,9 @@ fn plan_there(
     };
     if !there.active {
         plan.step(VolumeOp::Activate { lv: lv.clone() }, "it has no device");
+    }
+    if there.is_unzeroed() && (spec.image.is_some() || there.is_importing()) {
+        return import::plan_again(plan, lv, spec, there);
     }
     if there.is_unzeroed() {
         return plan_zero(plan, lv, there.size, there.marks());

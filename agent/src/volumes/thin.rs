@@ -9,6 +9,7 @@
 
 use mooring_model::{BlockedKind, ByteSize, LV_TAG, LvName, Plan, Source, VolumeKind, VolumeSpec};
 
+use super::import;
 use super::plan::{LvId, VolumeOp, block_foreign, block_shrink};
 use super::view::{SeenGroup, SeenLv, VolumesView};
 
@@ -43,6 +44,9 @@ fn plan_there(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &Se
             return;
         }
     }
+    if there.is_unzeroed() && (spec.image.is_some() || there.is_importing()) {
+        return import::plan_again(plan, lv, spec, there);
+    }
     let Some(size) = whole(plan, spec, group) else { return };
     if there.size > size {
         return block_shrink(plan, spec, there.size);
@@ -60,12 +64,18 @@ fn plan_there(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &Se
 
 fn plan_empty(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &SeenGroup) {
     let Some(size) = whole(plan, spec, group) else { return };
+    if let Some(image) = &spec.image {
+        import::plan_check(plan, &lv, size, image);
+    }
     if group.pool.is_none() {
         if !plan_pool(plan, group) {
             return;
         }
     } else if has_pool(plan, group).is_none() {
         return;
+    }
+    if let Some(image) = &spec.image {
+        return import::plan_made(plan, lv, size, image, true);
     }
     plan.step(VolumeOp::CreateThin { lv, size }, "it is not there");
 }

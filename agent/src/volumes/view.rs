@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use mooring_host::Commands;
 use mooring_model::{
-    ByteSize, Chain, LV_TAG, LV_UNZEROED_TAG, LV_ZEROED_MARK, LvName, Source, VgName, VolumeId, VolumeKind,
-    lv_volume_tag, volume_of_lv_tag,
+    ByteSize, Chain, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LV_ZEROED_MARK, LvName, Source, VgName,
+    VolumeId, VolumeKind, lv_volume_tag, volume_of_lv_tag,
 };
 
 use super::error::Error;
@@ -173,6 +173,11 @@ impl SeenLv {
     /// Its blocks must not be shown to anybody.
     pub fn is_unzeroed(&self) -> bool {
         self.tags.contains(LV_UNZEROED_TAG)
+    }
+
+    /// An image was being copied into it. Of an LV that is not tagged as unzeroed it says nothing.
+    pub fn is_importing(&self) -> bool {
+        self.tags.contains(LV_IMPORTING_TAG)
     }
 
     /// How far a zeroing of it had come, in MiB, as its tags say. Of an LV that is not tagged as unzeroed it says nothing.

@@ -96,6 +96,7 @@ impl Others {
             sys: Arc::new(self.node.sys.clone()),
             commands: Arc::new(fake.lvm()),
             blocks: Arc::new(fake.blocks()),
+            images: Arc::new(fake.images()),
             clock: Arc::new(SystemClock),
             addresses: Arc::new(move || fake.local_addresses()),
             root: self.node.dir.path().join("root"),

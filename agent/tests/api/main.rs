@@ -16,6 +16,7 @@ mod drift;
 mod fencing;
 mod fibre_channel;
 mod grow;
+mod images;
 mod input;
 mod jobs;
 mod machine_faults;

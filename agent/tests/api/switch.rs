@@ -275,4 +275,12 @@ impl BlockDevices for Switch {
     fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         self.call(true, format!("discard {}", path.display()), || self.blocks.discard(path, offset, length))
     }
+
+    fn write(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), BlockError> {
+        self.call(true, format!("write {}", path.display()), || self.blocks.write(path, offset, bytes))
+    }
+
+    fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
+        self.call(false, format!("read {}", path.display()), || self.blocks.read(path, offset, buffer))
+    }
 }

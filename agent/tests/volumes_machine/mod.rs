@@ -116,6 +116,15 @@ impl BlockDevices for Machine {
         self.rule(length <= DISCARD_CHUNK, "a large chunk".to_owned());
         self.wiping("discard", path, || self.fake.blocks().discard(path, offset, length))
     }
+
+    fn write(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), BlockError> {
+        self.rule(bytes.len() as u64 <= ZERO_CHUNK, "a large chunk".to_owned());
+        self.wiping("write", path, || self.fake.blocks().write(path, offset, bytes))
+    }
+
+    fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
+        self.fake.blocks().read(path, offset, buffer)
+    }
 }
 
 impl Machine {

@@ -91,6 +91,16 @@ pub struct VolumeSpec {
     #[prost(message, optional, tag = "30")]
     pub takes: ::core::option::Option<ExistingLv>,
 }
+/// A file in the folder of images that the agent's configuration names.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ImageSource {
+    /// The file's name: no path.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The sender says what it is: nobody looks into the file to guess.
+    #[prost(enumeration = "ImageFormat", tag = "2")]
+    pub format: i32,
+}
 /// An LV that is to become a volume.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExistingLv {
@@ -101,10 +111,10 @@ pub struct ExistingLv {
     #[prost(string, tag = "2")]
     pub uuid: ::prost::alloc::string::String,
 }
-/// What a new volume or snapshot holds at first. It lies in the same thin pool.
+/// What a new volume or snapshot holds at first. A volume or snapshot as a source lies in the same thin pool.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VolumeSource {
-    #[prost(oneof = "volume_source::Of", tags = "1, 2")]
+    #[prost(oneof = "volume_source::Of", tags = "1, 2, 60")]
     pub of: ::core::option::Option<volume_source::Of>,
 }
 /// Nested message and enum types in `VolumeSource`.
@@ -115,6 +125,10 @@ pub mod volume_source {
         VolumeId(::prost::alloc::string::String),
         #[prost(string, tag = "2")]
         SnapshotId(::prost::alloc::string::String),
+        /// What this image holds, and zeros behind that. Said until the volume was seen to be ready: one that is imported in part is
+        /// not finished without it. An agent of an earlier release refuses it.
+        #[prost(message, tag = "60")]
+        Image(super::ImageSource),
     }
 }
 /// Takes a whole object away. Kept for 90 days.
@@ -676,6 +690,18 @@ pub struct Capabilities {
     /// Attachments that may share one connection, on a host that attaches.
     #[prost(uint32, optional, tag = "16")]
     pub attachments_per_connection_max: ::core::option::Option<u32>,
+    /// Volumes can be made from images. Not set: the configuration names no folder of them, or the agent is of an earlier release.
+    #[prost(message, optional, tag = "60")]
+    pub images: ::core::option::Option<Images>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Images {
+    /// Where the files lie on this host.
+    #[prost(string, tag = "1")]
+    pub folder: ::prost::alloc::string::String,
+    /// What can be read now; what is missing for the others is in `problems`.
+    #[prost(enumeration = "ImageFormat", repeated, tag = "2")]
+    pub formats: ::prost::alloc::vec::Vec<i32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Health {
@@ -889,6 +915,37 @@ pub struct SetJobLimitResponse {
     /// As it was before.
     #[prost(uint64, tag = "1")]
     pub was_bytes: u64,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ImageFormat {
+    Unspecified = 0,
+    /// The bytes of the disk, and nothing else.
+    Raw = 1,
+    /// Whole in itself: one that refers to another file is refused.
+    Qcow2 = 2,
+}
+impl ImageFormat {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "IMAGE_FORMAT_UNSPECIFIED",
+            Self::Raw => "IMAGE_FORMAT_RAW",
+            Self::Qcow2 => "IMAGE_FORMAT_QCOW2",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "IMAGE_FORMAT_UNSPECIFIED" => Some(Self::Unspecified),
+            "IMAGE_FORMAT_RAW" => Some(Self::Raw),
+            "IMAGE_FORMAT_QCOW2" => Some(Self::Qcow2),
+            _ => None,
+        }
+    }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -1177,6 +1234,8 @@ pub enum JobKind {
     Wipe = 3,
     /// Tells the disk that nobody needs the blocks of a volume that is deleted.
     Discard = 4,
+    /// Copies an image into a new volume, before anybody reaches it.
+    Import = 5,
 }
 impl JobKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1190,6 +1249,7 @@ impl JobKind {
             Self::Grow => "JOB_KIND_GROW",
             Self::Wipe => "JOB_KIND_WIPE",
             Self::Discard => "JOB_KIND_DISCARD",
+            Self::Import => "JOB_KIND_IMPORT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1200,6 +1260,7 @@ impl JobKind {
             "JOB_KIND_GROW" => Some(Self::Grow),
             "JOB_KIND_WIPE" => Some(Self::Wipe),
             "JOB_KIND_DISCARD" => Some(Self::Discard),
+            "JOB_KIND_IMPORT" => Some(Self::Import),
             _ => None,
         }
     }

@@ -49,7 +49,7 @@ pub(crate) async fn create(client: &Client, args: &CreateArgs) -> Result<Reply<V
     Ok(Reply::when(done, VolumeCreated { done, name, volume: Volume::of_record(volume) }))
 }
 
-fn whole_gib(size: ByteSize) -> Result<u64, Failure> {
+pub(crate) fn whole_gib(size: ByteSize) -> Result<u64, Failure> {
     if !size.0.is_multiple_of(GIB) {
         return Err(Failure::Usage(format!(
             "--size {size}: the controller's volumes are whole GiB ({} B is not); say {}GiB, for example",

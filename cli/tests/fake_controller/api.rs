@@ -182,6 +182,7 @@ fn quick(
         }
         ("DELETE", ["v3", "volumes", id]) => delete_volume(state, id),
         ("GET", ["v3", "manageable_volumes", "detail"]) => manageable(query),
+        ("POST", ["mooring", "v1", "volumes"]) => import(state, &body["volume"]),
         ("POST", ["v3", "manageable_volumes"]) => manage(state, &body["volume"]),
         (method, ["v3", "snapshots", rest @ ..]) => snapshots(state, method, rest, (body, query)),
         _ => fault(404, "itemNotFound", "The resource could not be found."),
@@ -447,6 +448,18 @@ fn manage(state: &mut State, body: &Value) -> Answer {
     let volume = state.volumes.get_mut(&id).unwrap();
     (volume["status"], volume["metadata"]) = ("managing".into(), body["metadata"].clone());
     (code, json!({ "volume": volume }))
+}
+
+fn import(state: &mut State, body: &Value) -> Answer {
+    if body["image"]["host"] != "storage" {
+        return not_found("Host", body["image"]["host"].as_str().unwrap_or_default());
+    }
+    let (code, made) = post_volume(state, body);
+    let id = made["volume"]["id"].as_str().unwrap_or_default().to_owned();
+    if let Some(volume) = state.volumes.get_mut(&id) {
+        volume["metadata"] = body["metadata"].clone();
+    }
+    (code, json!({ "volume": { "id": id, "status": "creating" } }))
 }
 
 fn list_volumes(state: &State, query: &HashMap<String, String>) -> Answer {

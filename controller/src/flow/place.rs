@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use super::{AGAIN, AGENT_WAIT_MS, Inner, Next, wishes};
 use crate::agents::Agent;
 use crate::agents::calls::CallError;
-use crate::domain::Hints;
+use crate::domain::{Hints, HostImage};
 use crate::rules::Operation;
 use crate::schedule::capabilities::{self, Placed, Settings};
 use crate::schedule::{self, Multipliers, NoPlace, Pool, PoolRef, Request};
@@ -28,6 +28,9 @@ use crate::store::{Abort, AgentRow, Db, Event, Kind, Place, SpecRow, Tried, Volu
 
 /// The availability zone of agents that name none: Cinder's own default.
 pub const ZONE_DEFAULT: &str = "nova";
+
+/// Among the hints that are kept with a volume: the image that it is copied from.
+const IMAGE: &str = "image";
 
 /// How long the agent of a volume that was never sent to it may be down before another pool is tried. As long as Cinder
 /// takes a silent service for up.
@@ -190,6 +193,9 @@ pub(crate) fn request(
         request.same_host = Some(agents(&hints.same_host)?);
     }
     request.different_host = agents(&hints.different_host)?;
+    // One that is not enrolled any more has no pool.
+    let host = |of: &HostImage| inner.agents.by_name(&of.host).and_then(|agent| agent.id());
+    request.host = hints.image.as_ref().map(|of| host(of).unwrap_or(AgentId::from_u128(0)));
     Ok(request)
 }
 
@@ -456,6 +462,9 @@ impl Hints {
         if let Some(zone) = &self.zone {
             kept.insert("availability_zone".to_owned(), json!(zone));
         }
+        if let Some(HostImage { host, image }) = &self.image {
+            kept.insert(IMAGE.to_owned(), json!({ "host": host, "image": image }));
+        }
         kept
     }
 
@@ -469,6 +478,10 @@ impl Hints {
             same_host: ids("same_host"),
             different_host: ids("different_host"),
             zone: kept.get("availability_zone").and_then(Value::as_str).map(str::to_owned),
+            image: kept.get(IMAGE).and_then(|kept| {
+                let image = serde_json::from_value(kept["image"].clone()).ok()?;
+                Some(HostImage { host: kept["host"].as_str()?.to_owned(), image })
+            }),
         }
     }
 }

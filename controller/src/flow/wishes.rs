@@ -83,6 +83,8 @@ fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>)
         // One that was made, and is lost, is not made again from what its source holds by now.
         source: volume.source.filter(|_| !volume.taken),
         takes: volume.takes(),
+        // Until all of it was seen to be there: half of an image is nothing without it.
+        image: volume.image().map(|of| of.image),
         ..VolumeSpec::new(volume.id, pool.group, size, provisioning)
     };
     let projects = match &volume_type {

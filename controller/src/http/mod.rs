@@ -16,6 +16,7 @@ mod default_types;
 mod fault;
 mod fences;
 mod hosts;
+mod images;
 mod jobs;
 mod later;
 mod limits;
@@ -163,6 +164,7 @@ fn own_routes<B: Backend>() -> Routes<B> {
         .merge(hosts::routes())
         .merge(fences::routes())
         .merge(jobs::routes())
+        .merge(images::routes())
 }
 
 struct Front<B> {

@@ -167,7 +167,7 @@ async fn show_volume<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At
     Ok(Json(json!({ "volume": volume(&state) })))
 }
 
-fn volume(state: &VolumeState) -> Value {
+pub(super) fn volume(state: &VolumeState) -> Value {
     let VolumeState { volume, reserved, holds, review, job } = state;
     json!({
         "id": volume.id.to_string(),

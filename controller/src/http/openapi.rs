@@ -357,7 +357,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
 ];
 
 /// Mooring's own API.
-static OWN: [Operation; 24] = [
+static OWN: [Operation; 25] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
     op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
@@ -426,6 +426,11 @@ static OWN: [Operation; 24] = [
     op("GET", "/receipts", "listReceipts", "The records of detaches")
         .queries(&[("volume", TEXT), ("attachment", TEXT), ("limit", NUMBER)])
         .gives("Receipts"),
+    op("POST", "/volumes", "importVolume", "A volume from an image of a storage node")
+        .admin()
+        .status(202)
+        .takes("NewImport")
+        .gives("ShownState"),
     op("GET", "/volumes/{id}", "showState", "What only this API says of a volume").gives("ShownState"),
     op("GET", "/volumes/{id}/reservations", "showReservations", "Who has reserved a volume (SCSI-3)")
         .admin()

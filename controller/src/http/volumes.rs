@@ -139,7 +139,7 @@ pub(super) fn label(fields: Fields<'_>, key: &str, old: &str) -> Result<Option<O
     Ok(None)
 }
 
-fn size(fields: Fields<'_>) -> Result<u32, Fault> {
+pub(super) fn size(fields: Fields<'_>) -> Result<u32, Fault> {
     let Some(value) = fields.some("size") else { return Err(Fault::bad_request(MALFORMED)) };
     let number = match value {
         Value::String(text) => {

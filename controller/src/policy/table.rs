@@ -221,4 +221,5 @@ pub(super) const POLICIES: &[Policy] = &[
     reader("mooring:receipts"),
     admin("mooring:sessions"),
     admin("mooring:jobs"),
+    admin("mooring:import"),
 ];

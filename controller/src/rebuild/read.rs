@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::ask::Heard;
 use super::{AgentReport, RebuildError};
 use crate::agents::wire;
-use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus, VolumeType};
+use crate::domain::{AttachStatus, AttachmentStatus, Hints, HostImage, VolumeStatus, VolumeType};
 use crate::flow::seen::seen_mode;
 use crate::flow::wishes::{self, GIB};
 use crate::initiators::{HostPorts, Initiators};
@@ -333,6 +333,9 @@ impl All<'_> {
             source: kept.source(),
             taken: false,
         };
+        if row.operation.is_some() {
+            row.hints = Hints { image: image_of(agent, spec), ..Hints::default() }.kept();
+        }
         if let Some(takes) = spec.takes.as_ref().filter(|_| row.operation.is_some()) {
             managing(&mut row, takes);
         }
@@ -591,6 +594,12 @@ fn managing(row: &mut VolumeRow, takes: &v1::ExistingLv) {
         Operation::Creating => Operation::Managing,
         other => other,
     });
+}
+
+/// The image that a volume is copied from, and was not seen to be whole yet.
+fn image_of(agent: &Heard, spec: &v1::VolumeSpec) -> Option<HostImage> {
+    let image = mooring_api::image_from_wire(spec.source.as_ref()?)?;
+    Some(HostImage { host: agent.entry.name.clone(), image })
 }
 
 /// The size of a volume that is there and smaller than it is wanted: its growth was under way.

@@ -115,6 +115,9 @@ fn affinity(pool: &Pool, request: &Request) -> Option<String> {
     if request.same_host.as_ref().is_some_and(|agents| !agents.contains(&pool.agent)) {
         return Some("none of the volumes of the hint same_host is there".to_owned());
     }
+    if request.host.is_some_and(|host| host != pool.agent) {
+        return Some("the image is on another host".to_owned());
+    }
     request
         .different_host
         .contains(&pool.agent)

@@ -46,6 +46,8 @@ pub struct Request {
     pub same_host: Option<BTreeSet<AgentId>>,
     /// The hint `different_host`: the agents of those volumes.
     pub different_host: BTreeSet<AgentId>,
+    /// Only this agent: what the volume is made from is there. `None`: any.
+    pub host: Option<AgentId>,
     /// Pools that were tried before, and why they failed.
     pub excluded: BTreeMap<PoolRef, String>,
     /// Only this pool is meant.

@@ -6,8 +6,8 @@ use mooring_model::limit::VOLUME_BYTES_MAX;
 use mooring_model::{AgentId, Source, VolumeId};
 
 use super::pools::GET_POOLS;
-use super::{Refusal, Service, TEXT_CHARS_MAX, manage, snapshots, text_limit, types, view};
-use crate::domain::{AttachStatus, Caller, NewVolume, Volume, VolumeStatus, VolumeType};
+use super::{Refusal, Service, TEXT_CHARS_MAX, images, manage, snapshots, text_limit, types, view};
+use crate::domain::{AttachStatus, Caller, Hints, NewVolume, Volume, VolumeStatus, VolumeType};
 use crate::flow::place::{nowhere, zone_of};
 use crate::flow::{self, Inner, wishes};
 use crate::policy::Target;
@@ -123,7 +123,7 @@ fn place(
     let mut request = flow::place::request(inner, db, size_gib, volume_type.extra_specs.clone(), &new.hints)?;
     // It shares blocks with what it is made from, and lies where that lies.
     request.pool = source.map(|of| PoolRef { agent: of.agent, pool: of.pool.clone() });
-    if source.is_some() {
+    if source.is_some() || new.hints.image.is_some() {
         request.zone.clone_from(&new.hints.zone);
     }
     let none = match flow::place::choose(inner, db, &request)? {
@@ -287,6 +287,7 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Re
             && kept.size_gib == size_gib
             && kept.snapshot_of.is_none()
             && kept.source == new.source
+            && Hints::from_kept(&kept.hints).image == new.hints.image
             && kept.type_id == volume_type.id
             && kept.name == new.name;
         return if same {
@@ -322,6 +323,9 @@ impl Service {
     pub async fn create_volume(&self, caller: &Caller, new: NewVolume) -> Result<Volume, Refusal> {
         self.inner.policies().check("volume:create", caller, &Target::own(caller))?;
         check(&new)?;
+        if let Some(of) = &new.hints.image {
+            images::check(&self.inner, caller, of)?;
+        }
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
             let id = create(&inner, db, &caller, new.clone())?;

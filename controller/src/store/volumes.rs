@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::Db;
 use super::reviews::{self, Review};
 use super::sql::{Row, SqlError, Value as Bound, values};
-use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus};
+use crate::domain::{AttachStatus, AttachmentStatus, Hints, HostImage, VolumeStatus};
 use crate::flow::{Promised, derived};
 use crate::rules::Operation;
 
@@ -124,6 +124,12 @@ impl VolumeRow {
         let kept = self.hints.get(TAKES)?;
         let name = LvName::existing(kept["name"].as_str()?).ok()?;
         Some(ExistingLv { name, uuid: kept["uuid"].as_str()?.to_owned() }).filter(|_| !self.taken)
+    }
+
+    /// The image that it is copied from, until its agent was seen to have all of it.
+    pub(crate) fn image(&self) -> Option<HostImage> {
+        let coming = self.operation.is_some_and(Operation::is_coming);
+        Hints::from_kept(&self.hints).image.filter(|_| coming && self.snapshot_of.is_none())
     }
 
     /// It is to be this LV.

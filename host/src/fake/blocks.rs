@@ -11,6 +11,9 @@ use crate::{BlockDevices, BlockError};
 /// Smallest unit of an I/O, in bytes.
 const SECTOR: u64 = 512;
 
+/// What stands in blocks that somebody else had before.
+pub const OLD: u8 = 0xa5;
+
 /// The block devices of a [`FakeMachine`](super::FakeMachine); clones are the same devices.
 #[derive(Debug, Clone)]
 pub struct FakeBlocks {
@@ -41,6 +44,21 @@ impl FakeBlocks {
         device
             .map(|device| device.discarded.iter().map(|(from, to)| (*from, *to)).collect())
             .unwrap_or_default()
+    }
+
+    /// What this machine has written to it since it is there, and what reads as zeros now: `OLD` stands where neither is so.
+    pub fn contents(&self, path: impl AsRef<Path>) -> Vec<u8> {
+        let machine = self.handle.lock();
+        let Some(device) = machine.devices.get(path.as_ref()) else { return Vec::new() };
+        let at = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
+        let mut all = vec![OLD; at(device.size)];
+        for (offset, piece) in &device.pieces {
+            all[at(*offset)..][..piece.len()].copy_from_slice(piece);
+        }
+        for (from, to) in &device.zeroed {
+            all[at(*from)..at(*to)].fill(0);
+        }
+        all
     }
 
     /// Somebody's data lies everywhere on it.
@@ -92,6 +110,36 @@ impl BlockDevices for FakeBlocks {
             machine.discarding_fails.or((length > 0 && !device.discards).then_some(Errno::EOPNOTSUPP))
         };
         self.wipe("discard", path, (offset, length), fails, Device::mark_discarded)
+    }
+
+    fn write(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), BlockError> {
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.wipe(
+            "write",
+            path,
+            (offset, length),
+            |_, _| None,
+            |device, from, to| {
+                device.mark_written(from, to);
+                device.pieces.insert(offset, bytes.to_vec());
+            },
+        )
+    }
+
+    fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
+        let fail = |errno| BlockError { op: "read", path: path.to_owned(), errno };
+        let machine = self.handle.lock();
+        let device = machine.devices.get(path).ok_or_else(|| fail(Errno::ENOENT))?;
+        let length = u64::try_from(buffer.len()).unwrap_or(u64::MAX);
+        let end =
+            offset.checked_add(length).filter(|end| *end <= device.size).ok_or_else(|| fail(Errno::EIO))?;
+        // What nobody has written here is somebody's data.
+        buffer.fill(if device.reads_zeros(offset, end) { 0 } else { OLD });
+        if let Some(piece) = device.pieces.get(&offset).filter(|_| !device.reads_zeros(offset, end)) {
+            let both = buffer.len().min(piece.len());
+            buffer[..both].copy_from_slice(&piece[..both]);
+        }
+        Ok(())
     }
 }
 

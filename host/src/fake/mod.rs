@@ -7,6 +7,7 @@
 
 mod blocks;
 mod fibre;
+mod images;
 pub mod initiator;
 mod lio;
 mod lvm;
@@ -21,8 +22,9 @@ use self::state::{Handle, Node};
 
 use crate::LocalAddress;
 
-pub use self::blocks::FakeBlocks;
+pub use self::blocks::{FakeBlocks, OLD};
 pub use self::fibre::LateWrite;
+pub use self::images::FakeImages;
 pub use self::initiator::{FakeDisk, FakeHost, FakeTarget};
 pub use self::lio::{FakeLio, PrOut, naa};
 pub use self::lvm::FakeLvm;
@@ -55,6 +57,11 @@ impl FakeMachine {
     /// Its block devices.
     pub fn blocks(&self) -> FakeBlocks {
         FakeBlocks::new(self.handle.clone())
+    }
+
+    /// Its programs that read images.
+    pub fn images(&self) -> FakeImages {
+        self.handle.lock().images.clone()
     }
 
     /// Adds a volume group of this size (rounded down to extents of 4 MiB).

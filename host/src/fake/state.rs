@@ -74,6 +74,8 @@ pub(super) struct Machine {
     pub(super) fc_ports: BTreeSet<(FabricKind, String)>,
     /// What stands for `/`, for the files that LIO writes.
     pub(super) root: Option<PathBuf>,
+    /// Programs that read images.
+    pub(super) images: super::images::FakeImages,
     /// Sockets that another program listens on.
     pub(super) occupied: BTreeSet<SocketAddr>,
 }
@@ -124,6 +126,8 @@ pub(super) struct Device {
     pub(super) discarded: BTreeMap<u64, u64>,
     /// Writes of initiators that have reached it.
     pub(super) landed: u64,
+    /// What was written by this machine, in the pieces in which it was, by their offsets.
+    pub(super) pieces: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Device {

@@ -126,4 +126,12 @@ impl BlockDevices for Door {
     fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         self.call(|| self.blocks.discard(path, offset, length))
     }
+
+    fn write(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), BlockError> {
+        self.call(|| self.blocks.write(path, offset, bytes))
+    }
+
+    fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
+        self.call(|| self.blocks.read(path, offset, buffer))
+    }
 }

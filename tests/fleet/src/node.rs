@@ -195,6 +195,7 @@ impl Node {
             sys: Arc::new(KernelTree::new(self.dir.join("sys"))),
             commands: Arc::new(door.clone()),
             blocks: Arc::new(door.clone()),
+            images: Arc::new(self.machine.images()),
             clock: Arc::new(SystemClock),
             addresses: Arc::new(move || vec![IpAddr::from(own).into()]),
             root: self.dir.join("root"),

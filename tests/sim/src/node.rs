@@ -119,6 +119,7 @@ impl Node {
             sys: Arc::new(KernelTree::new(self.dir.join("sys"))),
             commands: Arc::new(switch.clone()),
             blocks: Arc::new(switch.clone()),
+            images: Arc::new(self.machine.images()),
             clock: Arc::new(self.clock.clone()),
             addresses: {
                 let machine = self.machine.clone();

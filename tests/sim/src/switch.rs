@@ -208,4 +208,12 @@ impl BlockDevices for Switch {
     fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         self.call(true, || self.blocks.discard(path, offset, length))
     }
+
+    fn write(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), BlockError> {
+        self.call(true, || self.blocks.write(path, offset, bytes))
+    }
+
+    fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
+        self.call(false, || self.blocks.read(path, offset, buffer))
+    }
 }

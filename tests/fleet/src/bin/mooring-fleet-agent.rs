@@ -143,6 +143,7 @@ fn machine(args: &Args, folder: &Path) -> Result<Machine> {
         sys: Arc::new(KernelTree::new(folder.join("sys"))),
         commands: Arc::new(lvm),
         blocks: Arc::new(fake.blocks()),
+        images: Arc::new(fake.images()),
         clock: Arc::new(SystemClock),
         addresses: Arc::new(move || vec![IpAddr::from(portal).into()]),
         root: folder.join("root"),

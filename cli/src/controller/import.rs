@@ -1,0 +1,100 @@
+//! `mooring volume import`: a volume from an image of a storage node.
+//!
+//! What must never happen here: a second volume made by a repetition; one that was made otherwise taken for it.
+
+use mooring_model::VolumeId;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::Reply;
+use crate::args::ImportArgs;
+use crate::controller::Client;
+use crate::controller::answers::{Volume, VolumeCreated};
+use crate::controller::client::{Call, PAUSE, wrapped};
+use crate::controller::records::{OneVolume, VolumeRecord};
+use crate::controller::volume;
+use crate::error::Failure;
+
+/// The metadata that says which image a volume was: a repetition of the command knows it by that.
+const ORIGIN: &str = "imported-from";
+
+/// Mooring's own API answers with what only it says.
+#[derive(Deserialize)]
+struct Made {
+    volume: MadeVolume,
+}
+
+#[derive(Deserialize)]
+struct MadeVolume {
+    id: String,
+}
+
+/// The volume that an earlier run of the same command made.
+async fn known(
+    client: &Client,
+    args: &ImportArgs,
+    origin: &str,
+    gib: u64,
+) -> Result<Option<VolumeRecord>, Failure> {
+    let mut same = volume::named(client, &args.name).await?;
+    let is = |volume: &VolumeRecord| {
+        volume.size == gib && volume.metadata.get(ORIGIN).is_some_and(|of| of == origin)
+    };
+    if let Some(other) = same.iter().find(|volume| !is(volume)) {
+        return Err(Failure::Refused(format!(
+            "a volume named {:?} exists: {}. Choose another name",
+            args.name.to_string(),
+            other.id
+        )));
+    }
+    Ok(same.pop())
+}
+
+/// Asks for it, unless an earlier run of the same command did. A request whose answer is lost is repeated with the same id.
+async fn make(client: &Client, args: &ImportArgs, origin: &str, gib: u64) -> Result<VolumeRecord, Failure> {
+    let id = VolumeId::random().to_string();
+    let mut wish = json!({
+        "id": id, "name": args.name.to_string(), "size": gib, "metadata": { ORIGIN: origin },
+        "image": { "host": args.host, "name": args.image.as_str(), "format": args.format.as_str() },
+    });
+    if let Some(kind) = &args.kind {
+        wish["volume_type"] = json!(kind);
+    }
+    let mut pause = PAUSE.0;
+    loop {
+        if let Some(known) = known(client, args, origin, gib).await? {
+            return Ok(known);
+        }
+        let body = wrapped("volume", wish.clone());
+        match client.read::<Made>(Call::add("the new volume", &["mooring", "v1", "volumes"], body)).await {
+            Err(fault) if client.again(&fault, &mut pause).await => {}
+            sent => {
+                let id = sent?.volume.id;
+                return Ok(client
+                    .read::<OneVolume>(Call::get("the volume", &["v3", "volumes", &id]))
+                    .await?
+                    .volume);
+            }
+        }
+    }
+}
+
+/// `volume import`.
+pub(crate) async fn import(client: &Client, args: &ImportArgs) -> Result<Reply<VolumeCreated>, Failure> {
+    let gib = volume::whole_gib(args.size)?;
+    let origin = format!("{}:{}:{}", args.host, args.image, args.format);
+    let made = make(client, args, &origin, gib).await?;
+    let Some(made) = volume::settled(client, made, "creating").await? else {
+        return Err(Failure::Refused("the volume was deleted while it was being made".to_owned()));
+    };
+    if made.status.starts_with("error") {
+        return Err(Failure::Broken(format!(
+            "{} did not become volume {}: its status is {}. `mooring volume show {}` says why, and `mooring volume delete {}` takes \
+             away what is there of it",
+            args.image, made.id, made.status, made.id, made.id
+        )));
+    }
+    let done = made.status != "creating";
+    let name = args.name.to_string();
+    Ok(Reply::when(done, VolumeCreated { done, name, volume: Volume::of_record(made) }))
+}

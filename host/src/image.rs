@@ -1,0 +1,357 @@
+//! Images: files that volumes are copied from, and the sandbox in which one of a format is read.
+//!
+//! A raw image is read as it is. Any other one is opened by QEMU's own code, `qemu-nbd`, which has read and mistaken many files
+//! before. It runs where a mistake gains nothing: without a network, and with no file but its own program's and the image, which
+//! it holds read-only by the descriptor that was opened here. It writes to nothing. Its blocks are asked for over a socket (NBD),
+//! and whoever asks writes them: when that one dies, nothing goes on writing.
+//!
+//! What must never happen here: a file opened that is not the regular one in the folder (a link, a device, a pipe); a path of
+//! the machine inside the sandbox; a program that outlives whoever started it.
+
+mod nbd;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+/// The programs that read images of a format, and Debian's packages of them.
+const PROGRAMS: [(&str, &str); 4] =
+    [(QEMU_NBD, "qemu-utils"), (BWRAP, "bubblewrap"), (PRLIMIT, "util-linux"), (CHOOM, "util-linux")];
+const QEMU_NBD: &str = "/usr/bin/qemu-nbd";
+const BWRAP: &str = "/usr/bin/bwrap";
+const PRLIMIT: &str = "/usr/bin/prlimit";
+const CHOOM: &str = "/usr/bin/choom";
+
+/// Bytes of address space that the program has: what it maps of its libraries, and ten times what its caches take.
+const ADDRESS_SPACE: &str = "--as=1073741824";
+
+/// How long the program may take until it answers.
+const STARTS_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long it may take to answer one request: far more than a slow disk needs for 16 MiB.
+const ANSWERS_WITHIN: Duration = Duration::from_mins(2);
+
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// What the program says is repeated in errors up to here, in bytes.
+const SAID_BYTES_MAX: u64 = 400;
+
+/// An image that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// There is no such file.
+    #[error("{} is not there", .path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is a link, a folder, a device or a pipe.
+    #[error("{} is not a regular file: links, folders, devices and pipes are not opened", .path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// It cannot be opened or read.
+    #[error("cannot read the image")]
+    Read(#[source] io::Error),
+    /// A program that reads it is not there.
+    #[error("{program} is not installed: install the package {package}")]
+    NoProgram {
+        /// The program.
+        program: &'static str,
+        /// Debian's package.
+        package: &'static str,
+    },
+    /// The sandbox did not come up, or the program in it ended.
+    #[error("qemu-nbd cannot open the image in its sandbox: {said}")]
+    NotServed {
+        /// Its words.
+        said: String,
+    },
+    /// The program answers what no such program answers.
+    #[error("qemu-nbd answers with something else than was asked for: {0}")]
+    Answer(&'static str),
+    /// The program says that a part cannot be read.
+    #[error("qemu-nbd cannot read {length} bytes of the image at {offset} (errno {errno}): is it damaged?")]
+    Damaged {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: usize,
+        /// What it says.
+        errno: u32,
+    },
+}
+
+/// A regular file, open for reading.
+#[derive(Debug)]
+pub struct ImageFile {
+    file: File,
+}
+
+impl ImageFile {
+    /// Opens the file of this name in a folder. No link is followed, and what is not a regular file is never opened: an open
+    /// alone can hang (a pipe) or do something (a device).
+    pub fn open(folder: &Path, name: &str) -> Result<Self, ImageError> {
+        let path = folder.join(name);
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => ImageError::Missing { path: path.clone() },
+            _ if error.raw_os_error() == Some(nix::libc::ELOOP) => {
+                ImageError::NotAFile { path: path.clone() }
+            }
+            _ => ImageError::Read(error),
+        };
+        let is_file = |meta: std::fs::Metadata| {
+            if meta.file_type().is_file() { Ok(()) } else { Err(ImageError::NotAFile { path: path.clone() }) }
+        };
+        is_file(std::fs::symlink_metadata(&path).map_err(failed)?)?;
+        let flags = O_NOFOLLOW | O_NONBLOCK;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(failed)?;
+        // It may have been exchanged in between: what was opened counts.
+        is_file(file.metadata().map_err(failed)?)?;
+        Ok(Self { file })
+    }
+
+    /// Bytes of the file.
+    pub fn size(&self) -> Result<u64, ImageError> {
+        Ok(self.file.metadata().map_err(ImageError::Read)?.len())
+    }
+
+    /// Which file it is, and its state: another text when it was exchanged or written to.
+    pub fn state(&self) -> Result<String, ImageError> {
+        let meta = self.file.metadata().map_err(ImageError::Read)?;
+        let (changed, nanos) = (meta.mtime(), meta.mtime_nsec());
+        Ok(format!("{}:{}:{}:{changed}.{nanos:09}", meta.dev(), meta.ino(), meta.len()))
+    }
+
+    /// Reads from `offset` as much as there is; the rest of `buffer` is zeros.
+    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), ImageError> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = offset.saturating_add(u64::try_from(done).unwrap_or(u64::MAX));
+            match self.file.read_at(&mut buffer[done..], at) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(ImageError::Read(error)),
+            }
+        }
+        buffer[done..].fill(0);
+        Ok(())
+    }
+}
+
+/// An image of a format, read for as long as this lives.
+pub trait ServedImage: Send {
+    /// Bytes of the disk that is in it.
+    fn size(&self) -> u64;
+
+    /// Fills the buffer with the disk's bytes from `offset`, within its size; 16 MiB at most.
+    fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), ImageError>;
+}
+
+/// Reads images of a format.
+pub trait ImageServers: Send + Sync {
+    /// The first program that is needed for that and is not there, with its package.
+    fn missing(&self) -> Option<(&'static str, &'static str)>;
+
+    /// Begins to read this qcow2 image. `scratch`: a folder of our own, which is made.
+    fn serve_qcow2(&self, image: &ImageFile, scratch: &Path) -> Result<Box<dyn ServedImage>, ImageError>;
+}
+
+/// `qemu-nbd` of this machine, in a sandbox.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct QemuServers;
+
+/// A folder for one socket, and for no longer than until both ends have it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make(parent: &Path) -> io::Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("{}-{number}", std::process::id()));
+        match std::fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => std::fs::create_dir_all(&path)?,
+        }
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::debug!(%error, folder = %self.0.display(), "cannot remove the folder of a socket");
+        }
+    }
+}
+
+/// The program in its sandbox. Dropped, it is killed.
+struct Sandboxed(Child);
+
+impl Sandboxed {
+    fn start(image: &ImageFile, scratch: &Path) -> Result<Self, ImageError> {
+        let stdin = image.file.try_clone().map_err(ImageError::Read)?;
+        let child = std::process::Command::new(CHOOM)
+            // The agent is the last to go when memory is short. This one is not.
+            .args(["-n", "500", "--", PRLIMIT, ADDRESS_SPACE, "--fsize=0", "--core=0", "--nofile=64", "--", BWRAP])
+            .args(["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--clearenv", "--ro-bind", "/usr", "/usr"])
+            .args(["--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"])
+            // The file that was opened and looked at, not what has its name by then.
+            .args(["--ro-bind-fd", "0", "/image", "--bind"])
+            .arg(scratch)
+            .args(["/socket", "--chdir", "/", "--", QEMU_NBD, "--read-only", "--shared=1", "--socket=/socket/nbd"])
+            // The graph is said in full: nothing of the image's own words about other files is followed.
+            .arg(
+                r#"json:{"driver":"qcow2","read-only":true,"backing":null,"file":{"driver":"file","filename":"/image","locking":"off","read-only":true}}"#,
+            )
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("LC_ALL", "C")
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::from(stdin))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| ImageError::NotServed { said: format!("{CHOOM}: {error}") })?;
+        Ok(Self(child))
+    }
+
+    fn kill(&mut self) {
+        if let Ok(pid) = i32::try_from(self.0.id()) {
+            // ESRCH: it has gone already.
+            let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+
+    /// What it has said, when it has come to its end or is brought there.
+    fn said(&mut self) -> String {
+        self.kill();
+        let mut said = Vec::new();
+        if let Some(stderr) = self.0.stderr.take() {
+            let _ = stderr.take(SAID_BYTES_MAX).read_to_end(&mut said);
+        }
+        let said: Vec<_> = said
+            .split(|byte| *byte == b'\n')
+            .map(|line| String::from_utf8_lossy(line).trim().to_owned())
+            .collect();
+        let said: Vec<_> = said.into_iter().filter(|line| !line.is_empty()).collect();
+        if said.is_empty() { "it says nothing".to_owned() } else { said.join("; ") }
+    }
+
+    /// The connection, as soon as it listens.
+    fn connect(&mut self, socket: &Path) -> Result<UnixStream, ImageError> {
+        let until = Instant::now() + STARTS_WITHIN;
+        loop {
+            if let Ok(stream) = UnixStream::connect(socket) {
+                return Ok(stream);
+            }
+            let ended = self.0.try_wait().map_err(ImageError::Read)?.is_some();
+            if ended || Instant::now() >= until {
+                return Err(ImageError::NotServed { said: self.said() });
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+impl Drop for Sandboxed {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An image that the program serves.
+struct Served {
+    client: nbd::Client<UnixStream>,
+    _program: Sandboxed,
+}
+
+impl ServedImage for Served {
+    fn size(&self) -> u64 {
+        self.client.size()
+    }
+
+    fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), ImageError> {
+        self.client.read(offset, buffer)
+    }
+}
+
+impl ImageServers for QemuServers {
+    fn missing(&self) -> Option<(&'static str, &'static str)> {
+        PROGRAMS.into_iter().find(|(program, _)| !Path::new(program).is_file())
+    }
+
+    fn serve_qcow2(&self, image: &ImageFile, scratch: &Path) -> Result<Box<dyn ServedImage>, ImageError> {
+        if let Some((program, package)) = self.missing() {
+            return Err(ImageError::NoProgram { program, package });
+        }
+        // Gone as soon as the connection stands: from then on the sandbox has nowhere to make a file in.
+        let scratch = Scratch::make(scratch).map_err(ImageError::Read)?;
+        let mut program = Sandboxed::start(image, &scratch.0)?;
+        let stream = program.connect(&scratch.0.join("nbd"))?;
+        drop(scratch);
+        let within = |time| stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time));
+        within(Some(ANSWERS_WITHIN)).map_err(ImageError::Read)?;
+        match nbd::Client::connect(stream) {
+            Ok(client) => Ok(Box::new(Served { client, _program: program })),
+            Err(ImageError::Read(_)) => Err(ImageError::NotServed { said: program.said() }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_regular_file_is_read_and_zeros_follow_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a"), b"abc").unwrap();
+        let image = ImageFile::open(folder.path(), "a").unwrap();
+        let mut buffer = [7; 4];
+        image.read(1, &mut buffer).unwrap();
+        assert_eq!((buffer, image.size().unwrap()), (*b"bc\0\0", 3));
+        image.read(9, &mut buffer).unwrap();
+        assert_eq!(buffer, [0; 4]);
+        let before = image.state().unwrap();
+        assert_eq!(image.state().unwrap(), before);
+        std::fs::write(folder.path().join("a"), b"abcd").unwrap();
+        assert_ne!(image.state().unwrap(), before);
+    }
+
+    #[test]
+    fn nothing_but_a_regular_file_is_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a"), b"abc").unwrap();
+        symlink("a", folder.path().join("link")).unwrap();
+        symlink("/dev/null", folder.path().join("null")).unwrap();
+        symlink("nowhere", folder.path().join("dangling")).unwrap();
+        std::fs::create_dir(folder.path().join("folder")).unwrap();
+        // To open it would hang: nobody writes to it.
+        nix::unistd::mkfifo(&folder.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for name in ["link", "null", "dangling", "folder", "pipe"] {
+            let error = ImageFile::open(folder.path(), name).unwrap_err();
+            assert!(matches!(error, ImageError::NotAFile { .. }), "{name}: {error}");
+        }
+        let error = ImageFile::open(Path::new("/dev"), "null").unwrap_err();
+        assert!(matches!(error, ImageError::NotAFile { .. }), "{error}");
+        assert!(matches!(ImageFile::open(folder.path(), "b").unwrap_err(), ImageError::Missing { .. }));
+    }
+}
