@@ -12,7 +12,7 @@ use crate::limit::{
 };
 use crate::{
     AttachmentId, BackstoreName, ByteSize, FcExportSpec, Iqn, IqnPrefix, LUN_DEFAULT, Lun, LvName, Naa,
-    Portal, Secret, TPG_DEFAULT, Tuning, VgName, VolumeId,
+    Portal, RevertId, Secret, TPG_DEFAULT, Tuning, VgName, VolumeId,
 };
 
 /// A spec that can never be made true. The text says which field, what is wrong, and what is allowed.
@@ -142,6 +142,15 @@ impl ExistingLv {
     }
 }
 
+/// A volume becomes what a snapshot of it holds, once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Revert {
+    /// The snapshot, of this volume. It stays.
+    pub snapshot: VolumeId,
+    /// Which revert this is: to the same snapshot there may be another one later.
+    pub id: RevertId,
+}
+
 /// One volume, or one snapshot: an LV of this size in this group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeSpec {
@@ -160,12 +169,23 @@ pub struct VolumeSpec {
     pub source: Option<Source>,
     /// The LV of somebody else that it is made of, until it is the volume's own: it keeps what it holds. `None`: the LV is made.
     pub takes: Option<ExistingLv>,
+    /// What it is to hold instead of what it holds, until that was done.
+    pub revert: Option<Revert>,
 }
 
 impl VolumeSpec {
     /// A volume that reads as zeros at first.
     pub const fn new(id: VolumeId, group: VgName, size: ByteSize, provisioning: Provisioning) -> Self {
-        Self { id, group, size, provisioning, kind: VolumeKind::Volume, source: None, takes: None }
+        Self {
+            id,
+            group,
+            size,
+            provisioning,
+            kind: VolumeKind::Volume,
+            source: None,
+            takes: None,
+            revert: None,
+        }
     }
 
     /// The name of its LV.
@@ -210,6 +230,12 @@ impl VolumeSpec {
                     "only a volume without a source can be an LV that is there",
                 ));
             }
+        }
+        if self.revert.is_some_and(|revert| revert.snapshot == self.id)
+            || self.revert.is_some()
+                && (self.kind == VolumeKind::Snapshot || self.provisioning == Provisioning::Thick)
+        {
+            return Err(SpecError::new("revert", "only a thin volume is reverted, and to a snapshot"));
         }
         if self.size.0 < VOLUME_BYTES_MIN {
             return Err(SpecError::new(

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use mooring_host::{BlockDevices, Commands, Errno};
-use mooring_model::{ByteSize, Chain, LV_TAG, LV_UNZEROED_TAG, Plan, Step, lv_volume_tag};
+use mooring_model::{ByteSize, Chain, LV_TAG, LV_UNZEROED_TAG, Plan, Step, lv_revert_tag, lv_volume_tag};
 
 use super::device_path;
 use super::error::Error;
@@ -136,11 +136,17 @@ pub fn apply(
             VolumeOp::Disown { lv, volume } => {
                 lvm.delete_tags(lv, &[LV_TAG.to_owned(), lv_volume_tag(*volume)])
             }
-            VolumeOp::RemoveGrowth { lv } | VolumeOp::Remove { lv } => lvm.remove(lv),
+            VolumeOp::RemoveGrowth { lv }
+            | VolumeOp::RemoveCopy { lv }
+            | VolumeOp::RemoveReverted { lv, .. }
+            | VolumeOp::Remove { lv } => lvm.remove(lv),
             VolumeOp::CreatePool { lv, size } => lvm.create_pool(lv, *size),
             VolumeOp::CreateThin { lv, size } => lvm.create_thin(lv, *size),
             VolumeOp::Snapshot { lv, of } => lvm.snapshot(lv, of),
             VolumeOp::Clone { lv, from } => lvm.clone_of(lv, from, &[LV_TAG, LV_UNZEROED_TAG]),
+            VolumeOp::CloneForRevert { lv, from, revert } => {
+                lvm.clone_of(lv, from, &[LV_TAG, LV_UNZEROED_TAG, &lv_revert_tag(*revert)])
+            }
             VolumeOp::Extend { lv, size } => lvm.extend(lv, *size),
         }?;
         observer.after(index, step);

@@ -20,6 +20,7 @@ mod error;
 mod lvm;
 mod manage;
 mod plan;
+mod revert;
 mod thin;
 mod view;
 

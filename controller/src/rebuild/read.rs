@@ -660,6 +660,7 @@ mod tests {
             device: None,
             zeroed: None,
             problems: vec![problem],
+            reverted: None,
         }
     }
 
