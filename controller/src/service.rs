@@ -18,6 +18,7 @@ mod quotas;
 mod receipts;
 mod reservations;
 mod retype;
+mod revert;
 mod services;
 mod sessions;
 mod snapshots;
