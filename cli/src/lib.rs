@@ -245,6 +245,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
         VolumeCommand::Manage(_) => Side::Controller(side::controller(global, "volume manage")?),
         VolumeCommand::Manageable(_) => Side::Controller(side::controller(global, "volume manageable")?),
         VolumeCommand::Unmanage(_) => Side::Controller(side::controller(global, "volume unmanage")?),
+        VolumeCommand::Revert(_) => Side::Controller(side::controller(global, "volume revert")?),
         VolumeCommand::List
         | VolumeCommand::Show(_)
         | VolumeCommand::Extend(_)
@@ -287,6 +288,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::ResetStatus(args) => {
                     print(json, &controller::operate::reset_status(&client, args).await?)
                 }
+                VolumeCommand::Revert(args) => print(json, &controller::revert::revert(&client, args).await?),
                 VolumeCommand::Set(args) => print(json, &controller::operate::set(&client, args).await?),
                 VolumeCommand::Manage(args) => print(json, &controller::manage::manage(&client, args).await?),
                 VolumeCommand::Manageable(args) => {
