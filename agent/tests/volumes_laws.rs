@@ -7,6 +7,7 @@ mod volumes_images;
 mod volumes_machine;
 mod volumes_managed;
 mod volumes_marks;
+mod volumes_revert;
 mod volumes_thin;
 mod volumes_wipe;
 
@@ -357,6 +358,7 @@ fn check_end(world: &World, machine: &Machine, before: &[Row], untouched: &Snaps
             Wanted::Volume(_) | Wanted::Adopted(..) => Phase::Failed,
             Wanted::Doomed { .. } | Wanted::Released { .. } if plan.blocked.is_empty() => Phase::Gone,
             Wanted::Doomed { .. } | Wanted::Released { .. } => Phase::Deleting,
+            Wanted::Reverted { .. } => unreachable!("nothing is reverted here"),
             Wanted::Nothing if seen.lvs_of(id).iter().any(SeenLv::is_tagged) => Phase::Orphan,
             Wanted::Nothing => Phase::Gone,
         };
@@ -575,6 +577,9 @@ fn word(op: &VolumeOp) -> &'static str {
         VolumeOp::Snapshot { .. } => "snapshot",
         VolumeOp::Clone { .. } => "clone",
         VolumeOp::Extend { .. } => "extend",
+        VolumeOp::CloneForRevert { .. } => "copy",
+        VolumeOp::RemoveCopy { .. } => "drop copy",
+        VolumeOp::RemoveReverted { .. } => "exchange",
     }
 }
 

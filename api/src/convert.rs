@@ -8,8 +8,8 @@ use mooring_model as model;
 use mooring_model::{
     BackstoreName, ByteSize, Chap, ChapSide, Cure, Digest, ExistingLv, ExportIdentity, ExportSpec,
     FcExportSpec, FcGrant, Generation, Grant, ImageSource, InitiatorSlot, Lun, LvName, Mode, Phase, Proof,
-    Provisioning, Revoked, Secret, Source, SpecError, Stamp, Tuning, TuningKey, TuningValue, VolumeId,
-    VolumeKind, VolumeSpec,
+    Provisioning, Revert, Revoked, Secret, Source, SpecError, Stamp, Tuning, TuningKey, TuningValue,
+    VolumeId, VolumeKind, VolumeSpec,
 };
 
 use crate::{image, v1};
@@ -75,6 +75,7 @@ pub fn volume_from_wire(id: VolumeId, spec: &v1::VolumeSpec) -> Result<VolumeSpe
         source,
         image,
         takes: spec.takes.as_ref().map(takes_from_wire).transpose()?,
+        revert: spec.revert.as_ref().map(revert_from_wire).transpose()?,
         ..VolumeSpec::new(id, parse("group", &spec.group)?, ByteSize(spec.size_bytes), provisioning)
     };
     spec.check()?;
@@ -95,6 +96,13 @@ fn takes_from_wire(takes: &v1::ExistingLv) -> Result<ExistingLv, SpecError> {
     let name =
         LvName::existing(&takes.name).map_err(|error| SpecError::new("takes.name", error.to_string()))?;
     Ok(ExistingLv { name, uuid: takes.uuid.clone() })
+}
+
+fn revert_from_wire(revert: &v1::Revert) -> Result<Revert, SpecError> {
+    Ok(Revert {
+        snapshot: parse("revert.snapshot_id", &revert.snapshot_id)?,
+        id: parse("revert.revert_id", &revert.revert_id)?,
+    })
 }
 
 /// An export's spec that arrives, checked.
@@ -298,6 +306,10 @@ impl From<&VolumeSpec> for v1::VolumeSpec {
                 name: takes.name.as_str().to_owned(),
                 uuid: takes.uuid.clone(),
             }),
+            revert: spec.revert.map(|revert| v1::Revert {
+                snapshot_id: revert.snapshot.to_string(),
+                revert_id: revert.id.to_string(),
+            }),
         }
     }
 }
@@ -355,6 +367,7 @@ impl From<&model::VolumeReport> for v1::VolumeReport {
             device: report.device.clone().unwrap_or_default(),
             zeroed_bytes: report.zeroed.map(|size| size.0),
             problems: report.problems.iter().map(Into::into).collect(),
+            reverted_id: report.reverted.map(|revert| revert.to_string()).unwrap_or_default(),
         }
     }
 }

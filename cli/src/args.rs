@@ -23,6 +23,7 @@ mod import;
 mod jobs;
 mod manage;
 mod receipts;
+mod revert;
 mod sessions;
 mod site;
 mod snapshots;
@@ -32,6 +33,7 @@ pub(crate) use import::ImportArgs;
 pub(crate) use jobs::{JobCommand, JobShowArgs, JobThrottleArgs};
 pub(crate) use manage::{ManageArgs, ManageableArgs};
 pub(crate) use receipts::ReceiptCommand;
+pub(crate) use revert::RevertArgs;
 pub(crate) use sessions::{SessionCommand, SessionListArgs};
 pub(crate) use site::{
     QuotaCommand, QuotaSetArgs, ResetStatusArgs, RetypeArgs, TypeAccessArgs, TypeCommand, TypeSetArgs,
@@ -382,6 +384,17 @@ Examples:
   mooring volume unmanage data
   mooring volume unmanage b0c1d2e3-0001-4002-8003-00000000000a --timeout 300")]
     Unmanage(VolumeArg),
+    /// Make a volume what its newest snapshot holds (controller)
+    #[command(after_help = "\
+What was written to the volume since the snapshot is gone. The volume keeps its size and its names; the
+snapshot stays, and others stay as they are. Nobody may be attached meanwhile: a host that is has
+parts of the volume in memory. Only the newest snapshot is taken: delete newer ones first, or make
+a volume from an older one.
+
+Examples:
+  mooring volume revert data --to before-upgrade
+  mooring volume revert data --to b0c1d2e3-0001-4002-8003-0000000000aa --timeout 60")]
+    Revert(RevertArgs),
     /// Set the flags of a volume (controller)
     #[command(after_help = "\
 Examples:

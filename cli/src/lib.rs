@@ -246,6 +246,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
         VolumeCommand::Import(_) => Side::Controller(side::controller(global, "volume import")?),
         VolumeCommand::Manageable(_) => Side::Controller(side::controller(global, "volume manageable")?),
         VolumeCommand::Unmanage(_) => Side::Controller(side::controller(global, "volume unmanage")?),
+        VolumeCommand::Revert(_) => Side::Controller(side::controller(global, "volume revert")?),
         VolumeCommand::List
         | VolumeCommand::Show(_)
         | VolumeCommand::Extend(_)
@@ -288,6 +289,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::ResetStatus(args) => {
                     print(json, &controller::operate::reset_status(&client, args).await?)
                 }
+                VolumeCommand::Revert(args) => print(json, &controller::revert::revert(&client, args).await?),
                 VolumeCommand::Set(args) => print(json, &controller::operate::set(&client, args).await?),
                 VolumeCommand::Manage(args) => print(json, &controller::manage::manage(&client, args).await?),
                 VolumeCommand::Import(args) => print(json, &controller::import::import(&client, args).await?),

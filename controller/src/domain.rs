@@ -72,6 +72,8 @@ pub enum VolumeStatus {
     Deleting,
     Managing,
     Unmanaging,
+    Reverting,
+    Restoring,
     Error,
     ErrorExtending,
     ErrorDeleting,
@@ -673,6 +675,8 @@ pub enum VolumeAction {
         /// Also while it is in use.
         online: bool,
     },
+    /// Makes it what this snapshot holds.
+    Revert(Option<VolumeId>),
 }
 
 /// What makes a disk the right one, for connection info.
@@ -725,6 +729,8 @@ words!(VolumeStatus {
     Deleting => "deleting",
     Managing => "managing",
     Unmanaging => "unmanaging",
+    Reverting => "reverting",
+    Restoring => "restoring",
     Error => "error",
     ErrorExtending => "error_extending",
     ErrorDeleting => "error_deleting",

@@ -19,6 +19,7 @@ mod quotas;
 mod receipts;
 mod reservations;
 mod retype;
+mod revert;
 mod services;
 mod sessions;
 mod snapshots;

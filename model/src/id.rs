@@ -67,6 +67,12 @@ macro_rules! id {
 }
 
 id!(
+    /// One revert of a volume to a snapshot. It ends up in a tag of the LV that was made by it.
+    RevertId,
+    "revert"
+);
+
+id!(
     /// One volume. Names on disks and wires are functions of it, for ever.
     VolumeId,
     "volume"

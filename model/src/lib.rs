@@ -32,13 +32,14 @@ pub use fc::{
     Wwpn,
 };
 pub use generation::{Digest, Fence, Generation, Stamp};
-pub use id::{AgentId, AttachmentId, ClusterId, ParseIdError, VolumeId};
+pub use id::{AgentId, AttachmentId, ClusterId, ParseIdError, RevertId, VolumeId};
 pub use image::{ImageFormat, ImageName, ImageSource, ParseImageError};
 pub use initiator::Initiator;
 pub use job::{JobKind, JobReport};
 pub use name::{
     BackstoreName, Iqn, IqnPrefix, LUN_DEFAULT, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LV_ZEROED_MARK,
-    Lun, LvName, Naa, NameError, Portal, TPG_DEFAULT, VgName, lv_volume_tag, volume_of_lv_tag,
+    Lun, LvName, Naa, NameError, Portal, TPG_DEFAULT, VgName, lv_revert_tag, lv_volume_tag, revert_of_lv_tag,
+    volume_of_lv_tag,
 };
 pub use plan::{Blocked, BlockedKind, Plan, Step};
 pub use report::{
@@ -50,6 +51,6 @@ pub use secret::Secret;
 pub use size::{ByteSize, ParseSizeError};
 pub use spec::{
     Chap, ChapSide, ExistingLv, ExportIdentity, ExportNames, ExportSpec, Grant, Mode, ParseModeError,
-    PoolName, Provisioning, Source, SpecError, VolumeKind, VolumeSpec,
+    PoolName, Provisioning, Revert, Source, SpecError, VolumeKind, VolumeSpec,
 };
 pub use tuning::{ParseTuningKeyError, Tuning, TuningKey, TuningValue};

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::limit::{ISCSI_NAME_BYTES_MAX, LV_NAME_BYTES_MAX, VG_NAME_BYTES_MAX};
-use crate::{AgentId, VolumeId};
+use crate::{AgentId, RevertId, VolumeId};
 
 /// A text that is not the name it should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,6 +45,21 @@ pub fn volume_of_lv_tag(tag: &str) -> Option<VolumeId> {
     let id = tag.strip_prefix(LV_VOLUME_TAG)?;
     id.parse().ok().filter(|volume: &VolumeId| volume.to_string() == id)
 }
+
+/// What begins the tag of an LV that was made to revert a volume: `mooring-reverted-<revert uuid>`.
+const LV_REVERT_TAG: &str = "mooring-reverted-";
+
+/// The tag of the LV that this revert has made, for ever: it says that the revert was done.
+pub fn lv_revert_tag(revert: RevertId) -> String {
+    format!("{LV_REVERT_TAG}{revert}")
+}
+
+/// The revert that a tag names, if it is such a tag as we write it.
+pub fn revert_of_lv_tag(tag: &str) -> Option<RevertId> {
+    let id = tag.strip_prefix(LV_REVERT_TAG)?;
+    id.parse().ok().filter(|revert: &RevertId| revert.to_string() == id)
+}
+
 /// How the tag of such an LV begins that says how far its zeroing has come; MiB from its beginning follow.
 pub const LV_ZEROED_MARK: &str = "mooring-zeroed-";
 
@@ -237,6 +252,7 @@ pub struct LvName(String);
 impl LvName {
     const PREFIX: &'static str = "mooring-";
     const GROWTH_PREFIX: &'static str = "mooring-grow-";
+    const BACK_PREFIX: &'static str = "mooring-back-";
     const SNAPSHOT_PREFIX: &'static str = "mooring-snap-";
     const THIN_POOL: &'static str = "mooring-pool";
 
@@ -263,6 +279,11 @@ impl LvName {
     /// `mooring-grow-<volume uuid>`: the extents by which a volume is to grow, until they are zeroed.
     pub fn growth_of(volume: VolumeId) -> Self {
         Self(format!("{}{volume}", Self::GROWTH_PREFIX))
+    }
+
+    /// What takes the place of this volume's LV when it is reverted to a snapshot: `mooring-back-<volume uuid>`.
+    pub fn back_of(volume: VolumeId) -> Self {
+        Self(format!("{}{volume}", Self::BACK_PREFIX))
     }
 
     /// `mooring-snap-<snapshot uuid>`.
@@ -308,6 +329,11 @@ impl LvName {
     /// The volume that is to grow by the LV of this name, if it is a name of ours.
     pub fn growing(name: &str) -> Option<VolumeId> {
         name.strip_prefix(Self::GROWTH_PREFIX)?.parse().ok()
+    }
+
+    /// The volume that this LV is to take the place of, if it has the name of such an LV.
+    pub fn going_back(name: &str) -> Option<VolumeId> {
+        name.strip_prefix(Self::BACK_PREFIX)?.parse().ok()
     }
 
     /// The name as text.
@@ -500,6 +526,14 @@ mod tests {
         assert_eq!(growth.as_str(), "mooring-grow-a0000000-1111-4222-8333-444444444444");
         assert_eq!((LvName::volume(growth.as_str()), LvName::growing(growth.as_str())), (None, Some(id())));
         assert_eq!(LvName::growing(LvName::of(id()).as_str()), None);
+        let back = LvName::back_of(id());
+        assert_eq!(back.as_str(), "mooring-back-a0000000-1111-4222-8333-444444444444");
+        assert_eq!((LvName::volume(back.as_str()), LvName::going_back(back.as_str())), (None, Some(id())));
+        let revert = RevertId::from_u128(7);
+        let tag = lv_revert_tag(revert);
+        assert_eq!(tag, "mooring-reverted-00000000-0000-0000-0000-000000000007");
+        assert_eq!(revert_of_lv_tag(&tag), Some(revert));
+        assert_eq!((revert_of_lv_tag("mooring-reverted-"), volume_of_lv_tag(&tag)), (None, None));
         let tag = lv_volume_tag(id());
         assert_eq!(tag, "mooring-volume-a0000000-1111-4222-8333-444444444444");
         assert_eq!(volume_of_lv_tag(&tag), Some(id()));

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::{
     AttachmentId, ByteSize, Cure, FcPortReport, Generation, Initiator, Iqn, Lun, Mode, Naa, Portal,
-    Reservations, VolumeId,
+    Reservations, RevertId, VolumeId,
 };
 
 /// Something that is not as wanted, for people and for the controller.
@@ -82,6 +82,8 @@ pub struct VolumeReport {
     pub zeroed: Option<ByteSize>,
     /// What is not as wanted.
     pub problems: Vec<Problem>,
+    /// The revert that made the LV that is there: it holds what a snapshot held, and what was written since.
+    pub reverted: Option<RevertId>,
 }
 
 /// A live session of one nexus.

@@ -12,7 +12,7 @@ use crate::limit::{
 };
 use crate::{
     AttachmentId, BackstoreName, ByteSize, FcExportSpec, ImageSource, Iqn, IqnPrefix, LUN_DEFAULT, Lun,
-    LvName, Naa, Portal, Secret, TPG_DEFAULT, Tuning, VgName, VolumeId,
+    LvName, Naa, Portal, RevertId, Secret, TPG_DEFAULT, Tuning, VgName, VolumeId,
 };
 
 /// A spec that can never be made true. The text says which field, what is wrong, and what is allowed.
@@ -142,6 +142,15 @@ impl ExistingLv {
     }
 }
 
+/// A volume becomes what a snapshot of it holds, once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Revert {
+    /// The snapshot, of this volume. It stays.
+    pub snapshot: VolumeId,
+    /// Which revert this is: to the same snapshot there may be another one later.
+    pub id: RevertId,
+}
+
 /// One volume, or one snapshot: an LV of this size in this group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeSpec {
@@ -162,6 +171,8 @@ pub struct VolumeSpec {
     pub takes: Option<ExistingLv>,
     /// The image that it is copied from, until it was seen to be ready.
     pub image: Option<ImageSource>,
+    /// What it is to hold instead of what it holds, until that was done.
+    pub revert: Option<Revert>,
 }
 
 impl VolumeSpec {
@@ -176,6 +187,7 @@ impl VolumeSpec {
             source: None,
             takes: None,
             image: None,
+            revert: None,
         }
     }
 
@@ -229,6 +241,12 @@ impl VolumeSpec {
                 "source.image",
                 "only a volume that is made of nothing else is made from an image",
             ));
+        }
+        if self.revert.is_some_and(|revert| revert.snapshot == self.id)
+            || self.revert.is_some()
+                && (self.kind == VolumeKind::Snapshot || self.provisioning == Provisioning::Thick)
+        {
+            return Err(SpecError::new("revert", "only a thin volume is reverted, and to a snapshot"));
         }
         if self.size.0 < VOLUME_BYTES_MIN {
             return Err(SpecError::new(

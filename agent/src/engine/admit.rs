@@ -217,6 +217,11 @@ impl Engine {
         let mut looked = None;
         let (kind, stored, naa) = match put.wish {
             VolumeWish::Spec(spec) => {
+                let old = kept.as_ref().and_then(Wish::spec);
+                if spec.revert.is_some() && old.is_none_or(|old| begins_revert(old, &spec)) {
+                    // Whoever reaches the volume has parts of it in memory, and would write them over what comes back.
+                    self.check_not_granted(cell, export.as_ref())?;
+                }
                 let export = export.as_ref().and_then(Wish::spec);
                 looked = self.check_volume(cell, &spec, kept.as_ref(), export)?;
                 let body = v1::VolumeSpec::from(&spec).encode_to_vec();
@@ -322,7 +327,9 @@ impl Engine {
                 );
                 return Err(Refusal::precondition(why, Cure::FixSpec));
             }
-            Some(WishKind::Spec(old)) if old.size == spec.size => return Ok(None),
+            Some(WishKind::Spec(old)) if old.size == spec.size && !begins_revert(old, spec) => {
+                return Ok(None);
+            }
             Some(WishKind::Spec(_) | WishKind::Tombstone { .. } | WishKind::Released) | None => {}
         }
         // A new volume, or a larger one: what cannot be made is refused now, and nothing is kept of it.
@@ -389,6 +396,7 @@ impl Engine {
                 }
                 keep_secrets(&mut wire, kept)?;
                 let spec = mooring_api::export_from_wire(cell.id, &wire).map_err(Refusal::Invalid)?;
+                cell.check_not_reverting(volume.as_ref(), &spec)?;
                 self.check_export(cell, &spec, kept)?;
                 let naa = spec.identity.names(cell.id, &self.shared.config.iqn_prefix).naa();
                 (WishKind::Spec(spec), StoredWish::Spec(wire.encode_to_vec()), Some(naa))
@@ -634,6 +642,11 @@ impl Engine {
         };
         removed.iter().map(receipt).collect()
     }
+}
+
+/// Whether a revert is wanted that was not wanted before.
+fn begins_revert(old: &VolumeSpec, spec: &VolumeSpec) -> bool {
+    spec.revert.is_some() && spec.revert != old.revert
 }
 
 /// Whoever had LUN 0 when its export was adopted keeps it; nobody gets it anew, because a host that loses it may read zeros for

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mooring_model::{
-    ExportReport, ExportSpec, FcPort, Generation, Problem, Proof, Receipt, Stamp, StuckStep, VolumeId,
-    VolumeReport, VolumeSpec,
+    ExportReport, ExportSpec, FcPort, Generation, Problem, Proof, Receipt, RevertId, Stamp, StuckStep,
+    VolumeId, VolumeReport, VolumeSpec,
 };
 use mooring_targets::Known;
 use mooring_targets::fc::Place;
@@ -138,6 +138,10 @@ pub(crate) struct State {
     pub(crate) job: Option<Job>,
     /// One that was stopped for something newer.
     pub(crate) stopped: Option<Stopped>,
+    /// The revert that made the volume's LV, as LVM showed it last.
+    pub(crate) reverted: Option<RevertId>,
+    /// The export is out of the kernel while the volume's LV is exchanged.
+    pub(crate) apart: bool,
     pub(crate) volume_end: End<VolumeReport>,
     pub(crate) export_end: End<ExportReport>,
     /// Its persistent reservations.

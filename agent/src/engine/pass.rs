@@ -31,9 +31,9 @@ pub(super) fn prepare(engine: &Engine) -> Result<(), mooring_targets::Error> {
 }
 
 /// Both wishes as a pass found them. What comes later is the next pass's.
-struct Wishes {
-    volume: Option<Wish<VolumeSpec>>,
-    export: Option<Wish<ExportSpec>>,
+pub(super) struct Wishes {
+    pub(super) volume: Option<Wish<VolumeSpec>>,
+    pub(super) export: Option<Wish<ExportSpec>>,
     ready: Option<VolumeReport>,
     /// The pass's number.
     pass: u64,
@@ -118,11 +118,17 @@ impl Engine {
             }
             let gone = end.gone;
             self.end_export(cell, wishes, end);
-            return self.volume_half(cell, wishes, gone, false, Grow::Now);
+            self.volume_half(cell, wishes, gone, false, Grow::Now);
+            return;
+        }
+        let reverting = cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
+        if reverting && !self.revert_half(cell, wishes) {
+            return;
         }
         // What the kernel serves comes first, and needs no LVM: a revoke does not wait for a disk that hangs. What it does not
         // serve yet waits for the volume.
-        let usable = self.is_usable(cell, wishes, wishes.ready.as_ref());
+        let ready = if reverting { cell.state().ready.clone() } else { wishes.ready.clone() };
+        let usable = self.is_usable(cell, wishes, ready.as_ref());
         let end = self.export_half(cell, wishes, usable);
         if cell.state().look_later {
             // Nothing is known yet: whoever waits for it waits for the look.
@@ -131,7 +137,8 @@ impl Engine {
         if !end.waits {
             let look_again = !end.problems.is_empty();
             self.end_export(cell, wishes, end);
-            return self.volume_half(cell, wishes, false, look_again, Grow::Now);
+            self.volume_half(cell, wishes, false, look_again, Grow::Now);
+            return;
         }
         self.volume_half(cell, wishes, false, true, Grow::Later);
         let ready = cell.state().ready.clone();
@@ -155,7 +162,7 @@ impl Engine {
     }
 
     /// Takes note of where the export half has ended, and tells those who wait for it.
-    fn end_export(&self, cell: &Arc<Cell>, wishes: &Wishes, end: ExportEnd) {
+    pub(super) fn end_export(&self, cell: &Arc<Cell>, wishes: &Wishes, end: ExportEnd) {
         let held = cell.state().held.said();
         let doomed = is_doomed(wishes.volume.as_ref());
         self.note_reservations(cell, wishes.export.as_ref().filter(|_| !doomed || end.gone), &end, doomed);
@@ -183,8 +190,16 @@ impl Engine {
         cell.changed();
     }
 
-    /// Makes the volume true. What was seen to be ready is not looked at again, unless `look` says so.
-    fn volume_half(&self, cell: &Arc<Cell>, wishes: &Wishes, export_gone: bool, look: bool, grow: Grow) {
+    /// Makes the volume true. What was seen to be ready is not looked at again, unless `look` says so. Whether nothing is left
+    /// that could be done for it now.
+    pub(super) fn volume_half(
+        &self,
+        cell: &Arc<Cell>,
+        wishes: &Wishes,
+        export_gone: bool,
+        look: bool,
+        grow: Grow,
+    ) -> bool {
         let (done, retry, report) = match (&wishes.volume, &wishes.ready) {
             (None, _) => (true, false, None),
             (Some(wish), Some(report)) if !look && is_whole(wish, report) => {
@@ -194,6 +209,7 @@ impl Engine {
                 let wanted = wanted_volume(wish, wishes.export.as_ref(), export_gone);
                 let MadeVolume { view, left } = self.make_volume(cell, wishes, &wanted, grow);
                 let seen = view.map(|view| volumes::report(&wanted, &view, cell.id));
+                cell.note_reverted(seen.as_ref());
                 match (left, seen) {
                     (Ok(plan), seen) => (plan.is_quiet(), !plan.steps.is_empty(), seen),
                     // For something newer: it goes on afterwards.
@@ -205,7 +221,11 @@ impl Engine {
                 }
             }
         };
-        self.note_volume(cell, wishes, VolumeEnd { done, retry, report });
+        // What a revert needs next is not the volume's to do: its export has to go first.
+        let reverting = done && cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
+        let end = VolumeEnd { done: done && !reverting, retry: retry || reverting, report };
+        self.note_volume(cell, wishes, end);
+        done
     }
 
     /// Takes note of where the volume half stands, and tells those who wait for it.
@@ -307,14 +327,15 @@ impl Engine {
         export: Option<&Wish<ExportSpec>>,
     ) -> Option<Wanted> {
         let prefix = &self.shared.config.iqn_prefix;
+        let away = is_doomed(volume) || cell.is_apart(volume, export);
         let derived = || mooring_model::ExportIdentity::Derived.names(cell.id, prefix);
         match export.map(|wish| &wish.kind) {
-            None if is_doomed(volume) => Some(Wanted::Absent { names: derived() }),
+            None if away => Some(Wanted::Absent { names: derived() }),
             None => None,
             Some(WishKind::Tombstone { .. } | WishKind::Released) => {
                 Some(Wanted::Absent { names: derived() })
             }
-            Some(WishKind::Spec(spec)) if is_doomed(volume) => {
+            Some(WishKind::Spec(spec)) if away => {
                 Some(Wanted::Absent { names: spec.identity.names(cell.id, prefix) })
             }
             Some(WishKind::Spec(spec)) => {
@@ -345,7 +366,7 @@ impl Engine {
 
     /// Makes the export true. With `usable` the LV is known to be ready; without it only what the kernel serves already is
     /// kept in order.
-    fn export_half(&self, cell: &Arc<Cell>, wishes: &Wishes, usable: bool) -> ExportEnd {
+    pub(super) fn export_half(&self, cell: &Arc<Cell>, wishes: &Wishes, usable: bool) -> ExportEnd {
         let export = wishes.export.as_ref();
         let generation = export.map_or(Generation::ZERO, |wish| wish.stamp.generation);
         let Some(wanted) = self.wanted_export(cell, wishes.volume.as_ref(), export) else {
@@ -498,7 +519,7 @@ impl Engine {
 
 /// Whether a volume that is to grow does so now, or when its export is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Grow {
+pub(super) enum Grow {
     Now,
     Later,
 }
@@ -522,7 +543,8 @@ struct MadeVolume {
 fn is_whole(wish: &Wish<VolumeSpec>, report: &VolumeReport) -> bool {
     // A snapshot is as large as its volume was.
     let large = |spec: &VolumeSpec| spec.kind == VolumeKind::Snapshot || report.size >= spec.size;
-    wish.spec().is_none_or(large)
+    let reverted = |spec: &VolumeSpec| spec.revert.is_none_or(|revert| report.reverted == Some(revert.id));
+    wish.spec().is_none_or(|spec| large(spec) && reverted(spec))
 }
 
 /// How far an export was made true.
@@ -605,7 +627,12 @@ pub(super) fn wanted_volume(
     export_gone: bool,
 ) -> volumes::Wanted {
     match &wish.kind {
-        WishKind::Spec(spec) => wanted_lv(spec, export.and_then(Wish::spec)),
+        WishKind::Spec(spec) => match wanted_lv(spec, export.and_then(Wish::spec)) {
+            volumes::Wanted::Volume(spec) if spec.revert.is_some() => {
+                volumes::Wanted::Reverted { spec, export_gone }
+            }
+            wanted => wanted,
+        },
         WishKind::Tombstone { destroy: true } => volumes::Wanted::Doomed { export_gone },
         WishKind::Tombstone { destroy: false } => volumes::Wanted::Nothing,
         WishKind::Released => volumes::Wanted::Released { export_gone },

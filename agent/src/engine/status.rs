@@ -90,6 +90,7 @@ impl State {
                     device: None,
                     zeroed: None,
                     problems: Vec::new(),
+                    reverted: None,
                 },
             );
         if report.phase == Phase::Gone

@@ -232,6 +232,7 @@ impl Engine {
                     .then(|| volumes::device_path(&lv.group, lv.name.as_str()).display().to_string()),
                 zeroed: None,
                 problems: Vec::new(),
+                reverted: None,
             });
             if orphan.is_some() && state.orphan.is_none() {
                 tracing::warn!(volume = %id, group = lv.group, "an LV of ours has no spec: kept and reported as an orphan");

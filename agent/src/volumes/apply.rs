@@ -9,7 +9,9 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use mooring_host::{BlockDevices, Commands, Errno};
-use mooring_model::{ByteSize, Chain, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, Plan, Step, lv_volume_tag};
+use mooring_model::{
+    ByteSize, Chain, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, Plan, Step, lv_revert_tag, lv_volume_tag,
+};
 
 use super::error::Error;
 use super::lvm::{Lvm, mark};
@@ -159,7 +161,10 @@ pub fn apply_with(plan: &Plan<VolumeOp>, hands: Hands<'_>, observer: &mut dyn Ob
             VolumeOp::Disown { lv, volume } => {
                 lvm.delete_tags(lv, &[LV_TAG.to_owned(), lv_volume_tag(*volume)])
             }
-            VolumeOp::RemoveGrowth { lv } | VolumeOp::Remove { lv } => lvm.remove(lv),
+            VolumeOp::RemoveGrowth { lv }
+            | VolumeOp::RemoveCopy { lv }
+            | VolumeOp::RemoveReverted { lv, .. }
+            | VolumeOp::Remove { lv } => lvm.remove(lv),
             VolumeOp::CreatePool { lv, size } => lvm.create_pool(lv, *size),
             VolumeOp::CreateThin { lv, size } => lvm.create_thin(lv, *size, &[LV_TAG]),
             VolumeOp::CheckImage { image, size, .. } => import::open(hands, image, *size).map(drop),
@@ -173,6 +178,9 @@ pub fn apply_with(plan: &Plan<VolumeOp>, hands: Hands<'_>, observer: &mut dyn Ob
             VolumeOp::MarkImported { lv } => lvm.delete_tags(lv, &import::ended_tags()),
             VolumeOp::Snapshot { lv, of } => lvm.snapshot(lv, of),
             VolumeOp::Clone { lv, from } => lvm.clone_of(lv, from, &[LV_TAG, LV_UNZEROED_TAG]),
+            VolumeOp::CloneForRevert { lv, from, revert } => {
+                lvm.clone_of(lv, from, &[LV_TAG, LV_UNZEROED_TAG, &lv_revert_tag(*revert)])
+            }
             VolumeOp::Extend { lv, size } => lvm.extend(lv, *size),
         }?;
         observer.after(index, step);

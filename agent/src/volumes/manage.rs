@@ -15,6 +15,7 @@ use mooring_model::{
 
 use super::lvm::attr_at;
 use super::plan::{LvId, VolumeOp, block_foreign, remove_growths, the_one_of_ours};
+use super::revert;
 use super::view::{SeenGroup, SeenLv, SeenOther, VolumesView};
 
 /// An LV, as those see it who look for one that could become a volume.
@@ -209,7 +210,18 @@ pub(super) fn plan_released(
         let why = "its export is still in the kernel: that goes first";
         return plan.block(BlockedKind::Missing, object(), why);
     }
+    let backs: Vec<_> =
+        seen.backs_of(volume).iter().filter(|copy| copy.is_tagged() && !copy.is_unzeroed()).collect();
     let Some(there) = the_one_of_ours(plan, seen, volume) else {
+        if let [copy] = backs.as_slice() {
+            // It is what the volume holds, reverted: let go under the volume's name.
+            let Ok(group) = copy.group.parse::<VgName>() else { return };
+            let from = LvId { group: group.clone(), name: LvName::back_of(volume) };
+            let lv = LvId { group, name: LvName::of(volume) };
+            let uuid = copy.uuid.clone();
+            plan.step(VolumeOp::Rename { lv: lv.clone(), from, uuid }, "it holds what the volume holds");
+            return plan.step(VolumeOp::Disown { lv, volume }, "it is let go, with its data");
+        }
         return remove_growths(plan, seen, volume, "its volume is let go");
     };
     if there.snapshot {
@@ -220,6 +232,7 @@ pub(super) fn plan_released(
         return plan.block(BlockedKind::Birth, object(), why);
     }
     remove_growths(plan, seen, volume, "its volume is let go");
+    revert::remove_copies(plan, seen, volume, "its volume is let go");
     let Ok(group) = there.group.parse::<VgName>() else { return };
     let lv = LvId { group, name: there.name.clone() };
     plan.step(VolumeOp::Disown { lv, volume }, "it is let go, with its data");

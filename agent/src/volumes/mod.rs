@@ -22,6 +22,7 @@ mod import;
 mod lvm;
 mod manage;
 mod plan;
+mod revert;
 mod thin;
 mod view;
 

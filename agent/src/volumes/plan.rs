@@ -13,11 +13,11 @@ use std::fmt;
 
 use mooring_model::{
     BlockedKind, ByteSize, ImageSource, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan,
-    Problem, Provisioning, Source, VgName, VolumeId, VolumeReport, VolumeSpec, lv_volume_tag,
+    Problem, Provisioning, RevertId, Source, VgName, VolumeId, VolumeReport, VolumeSpec, lv_volume_tag,
 };
 
 use super::view::{SeenGroup, SeenLv, VolumesView};
-use super::{device_path, import, manage, thin};
+use super::{device_path, import, manage, revert, thin};
 use crate::config::Wipe;
 
 /// What marks count.
@@ -30,6 +30,13 @@ pub enum Wanted {
     Volume(VolumeSpec),
     /// The same of one that was adopted as the LV of this name: it is never made.
     Adopted(VolumeSpec, LvName),
+    /// The same, and it holds what a snapshot held when this revert was done.
+    Reverted {
+        /// With the revert.
+        spec: VolumeSpec,
+        /// Nothing of its export is in the kernel. Until then its LV stays.
+        export_gone: bool,
+    },
     /// It goes, with its data.
     Doomed {
         /// Nothing of its export is in the kernel. Until then nothing is done.
@@ -48,14 +55,14 @@ impl Wanted {
     /// What must be looked at beside it.
     pub fn beside(&self) -> Beside {
         match self {
-            Self::Volume(spec) | Self::Adopted(spec, _) => Beside::of(spec),
+            Self::Volume(spec) | Self::Adopted(spec, _) | Self::Reverted { spec, .. } => Beside::of(spec),
             Self::Doomed { .. } | Self::Released { .. } | Self::Nothing => Beside::default(),
         }
     }
 
     fn spec(&self) -> Option<&VolumeSpec> {
         match self {
-            Self::Volume(spec) | Self::Adopted(spec, _) => Some(spec),
+            Self::Volume(spec) | Self::Adopted(spec, _) | Self::Reverted { spec, .. } => Some(spec),
             Self::Doomed { .. } | Self::Released { .. } | Self::Nothing => None,
         }
     }
@@ -64,7 +71,7 @@ impl Wanted {
 /// What must be looked at beside a volume's own LVs to plan it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Beside {
-    /// What it is made from.
+    /// What it is made from, or is to be reverted to.
     pub source: Option<Source>,
     /// The LV that it takes over, as that was called.
     pub takes: Option<LvName>,
@@ -73,7 +80,11 @@ pub struct Beside {
 impl Beside {
     /// What this spec names.
     pub fn of(spec: &VolumeSpec) -> Self {
-        Self { source: spec.source, takes: spec.takes.as_ref().map(|takes| takes.name.clone()) }
+        let reverts_to = spec.revert.map(|revert| Source::Snapshot(revert.snapshot));
+        Self {
+            source: reverts_to.or(spec.source),
+            takes: spec.takes.as_ref().map(|takes| takes.name.clone()),
+        }
     }
 }
 
@@ -194,6 +205,27 @@ pub enum VolumeOp {
         /// The growth.
         lv: LvId,
     },
+    /// Make a thin LV with what a snapshot holds, tagged as ours, as not finished, and with the revert that it is for.
+    CloneForRevert {
+        /// The copy.
+        lv: LvId,
+        /// The snapshot.
+        from: LvId,
+        /// The revert.
+        revert: RevertId,
+    },
+    /// Remove a copy that takes no volume's place: nobody ever wrote to it.
+    RemoveCopy {
+        /// The copy.
+        lv: LvId,
+    },
+    /// Remove the LV of a volume that is reverted. LVM refuses while anybody holds it open.
+    RemoveReverted {
+        /// The volume's LV.
+        lv: LvId,
+        /// What takes its place, finished.
+        copy: LvId,
+    },
     /// Give somebody's LV the name of the volume that it is to be.
     Rename {
         /// The volume's LV.
@@ -278,6 +310,9 @@ impl VolumeOp {
             | Self::Own { lv }
             | Self::Disown { lv, .. }
             | Self::RemoveGrowth { lv }
+            | Self::CloneForRevert { lv, .. }
+            | Self::RemoveCopy { lv }
+            | Self::RemoveReverted { lv, .. }
             | Self::Remove { lv }
             | Self::CreatePool { lv, .. }
             | Self::CreateThin { lv, .. }
@@ -315,11 +350,16 @@ impl fmt::Display for VolumeOp {
             Self::Rename { lv, from, .. } => write!(f, "rename {from} to {lv}"),
             Self::Own { lv } => write!(f, "tag {lv} {LV_TAG}"),
             Self::Disown { lv, .. } => write!(f, "untag {lv} {LV_TAG}"),
-            Self::RemoveGrowth { lv } | Self::Remove { lv } => write!(f, "remove {lv}"),
+            Self::RemoveGrowth { lv } | Self::RemoveCopy { lv } | Self::Remove { lv } => {
+                write!(f, "remove {lv}")
+            }
+            Self::RemoveReverted { lv, copy } => write!(f, "remove {lv}, which {copy} takes the place of"),
             Self::CreatePool { lv, size } => write!(f, "create the thin pool {lv} with {size}"),
             Self::CreateThin { lv, size } => write!(f, "create {lv} with {size} in its thin pool"),
             Self::Snapshot { lv, of } => write!(f, "take the snapshot {lv} of {of}"),
-            Self::Clone { lv, from } => write!(f, "make {lv} from {from}"),
+            Self::Clone { lv, from } | Self::CloneForRevert { lv, from, .. } => {
+                write!(f, "make {lv} from {from}")
+            }
             Self::Extend { lv, size } => write!(f, "extend {lv} to {size}"),
         }
     }
@@ -336,8 +376,11 @@ pub(super) fn zeroed_before(marks: &[u64], size: ByteSize) -> ByteSize {
 pub fn plan(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Plan<VolumeOp> {
     let mut plan = Plan::default();
     match wanted {
-        Wanted::Volume(spec) => plan_volume(&mut plan, spec, None, seen, volume),
-        Wanted::Adopted(spec, lv) => plan_volume(&mut plan, spec, Some(lv), seen, volume),
+        Wanted::Volume(spec) => plan_volume(&mut plan, (spec, false), None, seen, volume),
+        Wanted::Reverted { spec, export_gone } => {
+            plan_volume(&mut plan, (spec, *export_gone), None, seen, volume);
+        }
+        Wanted::Adopted(spec, lv) => plan_volume(&mut plan, (spec, false), Some(lv), seen, volume),
         Wanted::Doomed { export_gone } => plan_doomed(&mut plan, *export_gone, seen, volume),
         Wanted::Released { export_gone } => manage::plan_released(&mut plan, *export_gone, seen, volume),
         Wanted::Nothing => {}
@@ -347,7 +390,7 @@ pub fn plan(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Plan<Volum
 
 fn plan_volume(
     plan: &mut Plan<VolumeOp>,
-    spec: &VolumeSpec,
+    (spec, export_gone): (&VolumeSpec, bool),
     adopted: Option<&LvName>,
     seen: &VolumesView,
     volume: VolumeId,
@@ -388,6 +431,13 @@ fn plan_volume(
         return block_lost(plan, &spec.group, adopted, volume);
     }
     if two_names(plan, spec, seen, volume) {
+        return;
+    }
+    if adopted.is_some() && spec.revert.is_some() {
+        let why = "it was adopted, and its export keeps the LV that it had: make a volume from the snapshot";
+        return plan.block(BlockedKind::Birth, format!("volume {volume}"), why);
+    }
+    if revert::plan(plan, &lv, spec, there, (seen, group), export_gone) {
         return;
     }
     if let Some(takes) = spec.takes.as_ref().filter(|_| there.is_none_or(|there| !there.is_tagged())) {
@@ -563,6 +613,7 @@ fn plan_doomed(plan: &mut Plan<VolumeOp>, export_gone: bool, seen: &VolumesView,
         );
     }
     remove_growths(plan, seen, volume, "its volume is doomed");
+    revert::remove_copies(plan, seen, volume, "its volume is doomed");
     let Some(there) = the_one_of_ours(plan, seen, volume) else { return };
     let Some(group) = seen.groups().iter().find(|group| group.name.as_str() == there.group) else { return };
     let lv = LvId { group: group.name.clone(), name: there.name.clone() };
@@ -696,6 +747,8 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
     let phase = match (wanted, wanted.spec(), lv) {
         // What is only too small is whole, whatever is in the way of its growth.
         (_, Some(spec), Some(lv)) if lv.is_ready() && lv.size < spec.size => Phase::Ready,
+        // The same of what is only not reverted.
+        (_, Some(spec), Some(lv)) if lv.is_ready() && spec.revert.is_some() => Phase::Ready,
         (_, Some(_), _) if !plan.blocked.is_empty() => Phase::Failed,
         (_, Some(_), Some(lv)) if lv.is_ready() => Phase::Ready,
         (_, Some(_), Some(lv)) if lv.snapshot && !lv.is_unzeroed() => Phase::Ready,
@@ -720,5 +773,6 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
             .map(|lv| device_path(&lv.group, lv.name.as_str()).display().to_string()),
         zeroed: None,
         problems: plan.blocked.iter().map(Problem::from).collect(),
+        reverted: lv.and_then(SeenLv::reverted),
     }
 }

@@ -159,7 +159,7 @@ fn whole(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, group: &SeenGroup) -> Opt
 }
 
 /// The pool, if blocks can be had from it.
-fn has_pool(plan: &mut Plan<VolumeOp>, group: &SeenGroup) -> Option<()> {
+pub(super) fn has_pool(plan: &mut Plan<VolumeOp>, group: &SeenGroup) -> Option<()> {
     let lv = LvId { group: group.name.clone(), name: LvName::thin_pool() };
     let object = || format!("thin pool {lv}");
     let Some(pool) = &group.pool else {

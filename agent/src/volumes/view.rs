@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use mooring_host::Commands;
 use mooring_model::{
-    ByteSize, Chain, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LV_ZEROED_MARK, LvName, Source, VgName,
-    VolumeId, VolumeKind, lv_volume_tag, volume_of_lv_tag,
+    ByteSize, Chain, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LV_ZEROED_MARK, LvName, RevertId, Source,
+    VgName, VolumeId, VolumeKind, lv_volume_tag, revert_of_lv_tag, volume_of_lv_tag,
 };
 
 use super::error::Error;
@@ -186,6 +186,11 @@ impl SeenLv {
         self.tags.iter().filter_map(mib).collect()
     }
 
+    /// The revert that made it.
+    pub fn reverted(&self) -> Option<RevertId> {
+        self.tags.iter().find_map(|tag| revert_of_lv_tag(tag))
+    }
+
     /// It may be exported.
     pub fn is_ready(&self) -> bool {
         self.is_tagged() && self.active && !self.is_unzeroed()
@@ -237,6 +242,8 @@ pub struct VolumesView {
     lvs: BTreeMap<VolumeId, Vec<SeenLv>>,
     /// The same of what volumes are to grow by.
     growths: BTreeMap<VolumeId, Vec<SeenLv>>,
+    /// The same of what is to take the place of volumes that are reverted.
+    backs: BTreeMap<VolumeId, Vec<SeenLv>>,
     /// Those that are not ours.
     others: Vec<SeenOther>,
 }
@@ -293,6 +300,16 @@ impl VolumesView {
         self.growths.get(&volume).map(Vec::as_slice).unwrap_or_default()
     }
 
+    /// What is to take this volume's place, in this group: ours, or somebody else's under our name.
+    pub fn back(&self, group: &VgName, volume: VolumeId) -> Option<&SeenLv> {
+        self.backs_of(volume).iter().find(|lv| lv.group == group.as_str())
+    }
+
+    /// What is to take this volume's place, in all listed groups.
+    pub fn backs_of(&self, volume: VolumeId) -> &[SeenLv] {
+        self.backs.get(&volume).map(Vec::as_slice).unwrap_or_default()
+    }
+
     /// LVs of the listed groups that are not ours.
     pub fn others(&self) -> &[SeenOther] {
         &self.others
@@ -313,6 +330,7 @@ impl VolumesView {
             unlisted: self.unlisted.clone(),
             lvs: part(&self.lvs),
             growths: part(&self.growths),
+            backs: part(&self.backs),
             others: self.others.iter().filter(is).cloned().collect(),
         }
     }
@@ -370,6 +388,7 @@ pub fn view_one(
         view.groups.iter().map(|group| (group.name.clone(), group.thin_size.is_some())).collect();
     for (group, thin) in groups {
         let mut names = vec![LvName::of(volume), LvName::growth_of(volume), LvName::snapshot_of(volume)];
+        names.push(LvName::back_of(volume));
         names.extend(beside.source.map(Source::lv));
         names.extend(beside.takes.clone());
         if thin || beside.source.is_some() || beside.takes.is_some() {
@@ -503,23 +522,24 @@ impl VolumesView {
         }
         let Ok(name) = LvName::recorded(&raw.name) else { return self.add_other(raw) };
         let tags = raw.tags();
-        let is = |of: LvName| of == name;
-        let names = (LvName::volume(&raw.name), LvName::growing(&raw.name), LvName::snapshot(&raw.name));
-        let (volume, growth, snapshot) = match names {
+        let named = NAMES.iter().find_map(|(parse, of, role)| Some((parse(&raw.name)?, of, *role)));
+        let (volume, role) = match named {
             // The canonical name only: an id in upper case parses, and is another LV.
-            (Some(volume), ..) if is(LvName::of(volume)) => (volume, false, false),
-            (_, Some(volume), _) if is(LvName::growth_of(volume)) => (volume, true, false),
-            (_, _, Some(volume)) if is(LvName::snapshot_of(volume)) => (volume, false, true),
-            (None, None, None) => match adopted(&tags) {
-                Some(volume) => (volume, false, false),
+            Some((volume, of, role)) if of(volume) == name => (volume, role),
+            Some(_) => return self.add_other(raw),
+            None => match adopted(&tags) {
+                Some(volume) => (volume, Role::Volume),
                 None => return self.add_other(raw),
             },
-            _ => return self.add_other(raw),
         };
         if !tags.contains(LV_TAG) {
             self.add_other(raw.clone());
         }
-        let lvs = if growth { &mut self.growths } else { &mut self.lvs };
+        let lvs = match role {
+            Role::Volume | Role::Snapshot => &mut self.lvs,
+            Role::Growth => &mut self.growths,
+            Role::Back => &mut self.backs,
+        };
         lvs.entry(volume).or_default().push(SeenLv {
             id: volume,
             name,
@@ -530,10 +550,31 @@ impl VolumesView {
             active: raw.active.starts_with("active"),
             open: raw.open == "open",
             thin: !raw.pool.is_empty(),
-            snapshot,
+            snapshot: role == Role::Snapshot,
         });
     }
 }
+
+/// What an LV of ours is, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Volume,
+    Snapshot,
+    /// What a volume is to grow by.
+    Growth,
+    /// What is to take the place of a volume that is reverted.
+    Back,
+}
+
+/// How a name is read, how it is written, and what has it.
+type Names = (fn(&str) -> Option<VolumeId>, fn(VolumeId) -> LvName, Role);
+
+const NAMES: [Names; 4] = [
+    (LvName::volume, LvName::of, Role::Volume),
+    (LvName::growing, LvName::growth_of, Role::Growth),
+    (LvName::snapshot, LvName::snapshot_of, Role::Snapshot),
+    (LvName::going_back, LvName::back_of, Role::Back),
+];
 
 /// The volume that an LV of any name is, by its tags: ours, and of one volume.
 fn adopted(tags: &BTreeSet<String>) -> Option<VolumeId> {

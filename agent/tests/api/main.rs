@@ -26,6 +26,7 @@ mod portals;
 mod process;
 mod receipts;
 mod reservations;
+mod revert;
 mod rig;
 mod secrets;
 mod sessions;

@@ -67,8 +67,14 @@ impl Commands for Machine {
         if matches!(command.args[0].as_str(), "vgs" | "lvs" | "pvs") {
             return lvm.run(command);
         }
-        let prefixes =
-            ["mooring-0000", "mooring-grow-0000", "mooring-snap-0000", "mooring-pool", "site-0000"];
+        let prefixes = [
+            "mooring-0000",
+            "mooring-grow-0000",
+            "mooring-snap-0000",
+            "mooring-back-0000",
+            "mooring-pool",
+            "site-0000",
+        ];
         let ours = |lv: &str| prefixes.iter().any(|prefix| lv.starts_with(prefix));
         let path = command.args.iter().filter_map(|arg| arg.split_once('/')).find(|(_, lv)| ours(lv));
         let named = command.args.iter().any(|arg| ours(arg)) || path.is_some();

@@ -387,7 +387,9 @@ fn check_end(machine: &Machine, case: &Case, before: &BTreeMap<String, Row>) {
                 assert_eq!((report.phase, report.size), (Phase::Ready, spec.size));
                 assert_eq!(seen.lv(&spec.group, id(n)).unwrap().uuid, spec.takes.as_ref().unwrap().uuid);
             }
-            Wanted::Volume(_) | Wanted::Adopted(..) => assert_eq!(report.phase, Phase::Failed),
+            Wanted::Volume(_) | Wanted::Adopted(..) | Wanted::Reverted { .. } => {
+                assert_eq!(report.phase, Phase::Failed);
+            }
             Wanted::Doomed { export_gone: true } | Wanted::Released { export_gone: true } => {
                 assert_eq!(report.phase, Phase::Gone);
             }

@@ -90,6 +90,20 @@ pub struct VolumeSpec {
     /// read from it. Volumes only, and without a source.
     #[prost(message, optional, tag = "30")]
     pub takes: ::core::option::Option<ExistingLv>,
+    /// It is to hold what a snapshot of it holds, and is exported to nobody meanwhile: a spec that says so is refused while
+    /// anybody is granted the volume. Thin volumes only. The sender takes it away again once the report says that it was done.
+    #[prost(message, optional, tag = "70")]
+    pub revert: ::core::option::Option<Revert>,
+}
+/// One revert of a volume to a snapshot.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Revert {
+    /// It stays.
+    #[prost(string, tag = "1")]
+    pub snapshot_id: ::prost::alloc::string::String,
+    /// Which revert this is: it is done once, whatever is written to the volume afterwards.
+    #[prost(string, tag = "2")]
+    pub revert_id: ::prost::alloc::string::String,
 }
 /// A file in the folder of images that the agent's configuration names.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -456,6 +470,9 @@ pub struct VolumeReport {
     pub zeroed_bytes: ::core::option::Option<u64>,
     #[prost(message, repeated, tag = "7")]
     pub problems: ::prost::alloc::vec::Vec<Problem>,
+    /// The revert that made the LV that is there. Empty: none.
+    #[prost(string, tag = "70")]
+    pub reverted_id: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Session {

@@ -1,7 +1,7 @@
 //! The controller's side: hosts, types, volumes and attachments over REST.
 //!
 //! The way of a command here: `client` (one HTTP call or a few, repeated while that is safe) → `records` (what the
-//! controller says) → `host`, `kind`, `quota`, `volume`, `snapshot`, `manage`, `import`, `operate`, `attach`, `detach`, `attachment`, `receipt`, `epoch` (read, decide, send) → `answers` (what is
+//! controller says) → `host`, `kind`, `quota`, `volume`, `snapshot`, `revert`, `manage`, `import`, `operate`, `attach`, `detach`, `attachment`, `receipt`, `epoch` (read, decide, send) → `answers` (what is
 //! answered, as JSON) and `show` (the same for people).
 //!
 //! What must never happen here: a token in an error, an argument or a redirect; a volume or an attachment that somebody
@@ -24,6 +24,7 @@ pub(crate) mod progress;
 pub(crate) mod quota;
 pub(crate) mod receipt;
 pub(crate) mod records;
+pub(crate) mod revert;
 mod show;
 pub(crate) mod snapshot;
 pub(crate) mod url;

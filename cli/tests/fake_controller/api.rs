@@ -309,6 +309,8 @@ fn act(state: &mut State, id: &str, body: &Value) -> Answer {
         {
             return fault(400, "badRequest", "New size for extend must be greater than current size.");
         }
+        "revert" if volume["status"] == "reverting" => return fault(409, "conflictingRequest", "reverting"),
+        "revert" => (volume["status"], volume["looks"]) = ("reverting".into(), 0.into()),
         "os-unmanage" => (volume["status"], volume["looks"]) = ("unmanaging".into(), 0.into()),
         "os-extend" => {
             (volume["status"], volume["looks"]) = ("extending".into(), 0.into());
@@ -401,7 +403,9 @@ fn look(state: &mut State, id: &str) {
         return;
     }
     match volume["status"].as_str().unwrap() {
-        "creating" | "managing" => volume["status"] = ends.as_deref().unwrap_or("available").into(),
+        "creating" | "managing" | "reverting" => {
+            volume["status"] = ends.as_deref().unwrap_or("available").into()
+        }
         "extending" if ends.is_some() => volume["status"] = "error_extending".into(),
         "extending" => {
             (volume["status"], volume["size"]) = ("available".into(), volume["wanted"].clone());

@@ -270,6 +270,7 @@ mod tests {
             device: Some("/dev/vg0/x".to_owned()),
             zeroed: Some(ByteSize(5)),
             problems: vec![problem()],
+            reverted: None,
         }
     }
 

@@ -125,6 +125,7 @@ pub(crate) fn volume(wire: &v1::VolumeReport) -> Option<VolumeReport> {
         device: Some(wire.device.clone()).filter(|device| !device.is_empty()),
         zeroed: wire.zeroed_bytes.map(ByteSize),
         problems: wire.problems.iter().map(problem).collect(),
+        reverted: wire.reverted_id.parse().ok(),
     })
 }
 

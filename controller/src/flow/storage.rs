@@ -67,7 +67,7 @@ fn stamp(spec: &SpecRow) -> v1::Stamp {
 }
 
 /// What an agent said went wrong, in one line.
-fn said(agent: &Agent, problems: &[Problem]) -> String {
+pub(super) fn said(agent: &Agent, problems: &[Problem]) -> String {
     let texts: Vec<_> = problems.iter().map(|p| format!("{}: {}", p.object, p.text)).collect();
     format!("{}: {}", agent.entry.name, texts.join("; "))
 }
@@ -93,6 +93,9 @@ impl Inner {
         };
         if work.volume.operation.is_some_and(Operation::is_going) {
             return self.delete_pass(&agent, &work).await;
+        }
+        if matches!(work.volume.operation, Some(Operation::Reverting | Operation::Restoring)) {
+            return self.revert_pass(&agent, &work).await;
         }
         if let Some(next) = self.volume_pass(&agent, &work).await? {
             return Ok(next);

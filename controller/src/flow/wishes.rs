@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mooring_api::{Message, v1};
 use mooring_model::{
     AgentId, AttachmentWish, ByteSize, Chap, ChapSide, ConnectionSpec, ExportIdentity, ExportSpec,
-    FcExportSpec, FcGrant, Generation, Grant, Initiator, InitiatorSlot, Iqn, LUN_DEFAULT, Secret,
+    FcExportSpec, FcGrant, Generation, Grant, Initiator, InitiatorSlot, Iqn, LUN_DEFAULT, Revert, Secret,
     TPG_DEFAULT, Tuning, VolumeId, VolumeSpec, Wwpn,
 };
 use serde_json::json;
@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::domain::VolumeType;
 use crate::initiators::Initiators;
 use crate::kept::{KeptExport, KeptVolume};
-use crate::rules;
+use crate::rules::{self, Operation};
 use crate::service::Refusal;
 use crate::store::{Abort, AttachmentRow, Db, Kind, Nexus, VolumeRow, Wish, micros};
 
@@ -75,6 +75,12 @@ pub(crate) fn nexus(db: &Db<'_>, volume: VolumeId, initiator: &Iqn, native: bool
     Ok(nexus)
 }
 
+/// The revert that is wished. One that cannot be done is not, any more.
+fn revert(volume: &VolumeRow) -> Option<Revert> {
+    let kept = volume.revert().filter(|_| volume.operation == Some(Operation::Reverting))?;
+    kept.withdrawn.is_none().then_some(kept.revert)
+}
+
 fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>) -> Result<Wish, Abort> {
     let pool = volume.pool_name().ok_or_else(|| corrupt("the pool", volume.id))?;
     let (provisioning, size) = (pool.provisioning(), ByteSize(u64::from(volume.size_gib) * GIB));
@@ -85,6 +91,7 @@ fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>)
         takes: volume.takes(),
         // Until all of it was seen to be there: half of an image is nothing without it.
         image: volume.image().map(|of| of.image),
+        revert: revert(volume),
         ..VolumeSpec::new(volume.id, pool.group, size, provisioning)
     };
     let projects = match &volume_type {

@@ -52,6 +52,8 @@ impl Version {
     pub(super) const STRICT_FILTERS: Self = Self(31);
     /// `/limits` of another project.
     pub(super) const PROJECT_LIMITS: Self = Self(39);
+    /// Volumes are reverted to a snapshot.
+    pub(super) const REVERT: Self = Self(40);
     /// Volumes grow while they are in use.
     pub(super) const EXTEND_IN_USE: Self = Self(42);
     /// `/resource_filters`.

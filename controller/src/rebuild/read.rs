@@ -669,6 +669,7 @@ mod tests {
             device: None,
             zeroed: None,
             problems: vec![problem],
+            reverted: None,
         }
     }
 

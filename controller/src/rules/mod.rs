@@ -38,6 +38,10 @@ pub enum Operation {
     Managing,
     /// Its agent lets go of it: the LV stays, and is nobody's.
     Unmanaging,
+    /// Its agent makes it what its newest snapshot holds.
+    Reverting,
+    /// A snapshot: its volume is being reverted to it.
+    Restoring,
     /// It could not be made.
     Error,
     /// It could not be made larger. It is there as it was.
@@ -52,12 +56,14 @@ pub enum Operation {
 
 impl Operation {
     /// Every one.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Creating,
         Self::Extending,
         Self::Deleting,
         Self::Managing,
         Self::Unmanaging,
+        Self::Reverting,
+        Self::Restoring,
         Self::Error,
         Self::ErrorExtending,
         Self::ErrorDeleting,
@@ -73,6 +79,8 @@ impl Operation {
             Self::Deleting => VolumeStatus::Deleting,
             Self::Managing => VolumeStatus::Managing,
             Self::Unmanaging => VolumeStatus::Unmanaging,
+            Self::Reverting => VolumeStatus::Reverting,
+            Self::Restoring => VolumeStatus::Restoring,
             Self::Error => VolumeStatus::Error,
             Self::ErrorExtending => VolumeStatus::ErrorExtending,
             Self::ErrorDeleting => VolumeStatus::ErrorDeleting,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use mooring_model::VolumeId;
 use mooring_model::limit::VOLUME_BYTES_MAX;
 
-use super::{Refusal, Service, manage, not_in_review, quotas, volumes};
+use super::{Refusal, Service, manage, not_in_review, quotas, revert, volumes};
 use crate::domain::{Caller, VolumeAction, VolumeStatus};
 use crate::flow::place::{self, Figures};
 use crate::flow::{Inner, wishes};
@@ -220,6 +220,7 @@ const fn policy(action: &VolumeAction) -> &'static str {
         VolumeAction::ResetStatus { .. } => "volume_extension:volume_admin_actions:reset_status",
         VolumeAction::ForceDelete => "volume_extension:volume_admin_actions:force_delete",
         VolumeAction::Extend { .. } => "volume:extend",
+        VolumeAction::Revert(_) => "volume:revert_to_snapshot",
     }
 }
 
@@ -240,6 +241,7 @@ impl Service {
                 VolumeAction::SetReadonly(readonly) => set_readonly(db, &volume, readonly),
                 VolumeAction::ResetStatus { status, attached } => reset_status(db, &volume, status, attached),
                 VolumeAction::ForceDelete => force_delete(db, &volume),
+                VolumeAction::Revert(to) => revert::begin(db, &volume, to),
                 VolumeAction::Extend { size_gib, online } => {
                     extend(&inner, db, &caller, &volume, size_gib, online)
                 }

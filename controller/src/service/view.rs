@@ -118,7 +118,8 @@ pub(super) fn attachment_of(
     nexus: Option<&Nexus>,
     secrets: Secrets,
 ) -> Attachment {
-    let mut connection_info = connection_info(inner, volume, &row, nexus);
+    let discard = inner.agents.by_id(volume.agent).is_some_and(|agent| agent.discards(&volume.pool));
+    let mut connection_info = connection_info(volume, &row, nexus, discard);
     if let Some(info) = connection_info.as_mut().filter(|_| secrets == Secrets::Hidden) {
         info.retain(|key, _| !key.starts_with(CREDENTIALS));
     }
@@ -154,10 +155,10 @@ pub(super) fn attachment_now(
 
 /// How a client logs in, flat, with the keys that os-brick reads.
 fn connection_info(
-    inner: &Inner,
     volume: &VolumeRow,
     row: &AttachmentRow,
     nexus: Option<&Nexus>,
+    discard: bool,
 ) -> Option<Map<String, Value>> {
     let live = matches!(row.status, AttachmentStatus::Attaching | AttachmentStatus::Attached);
     if !row.granted || !row.grant_wanted || !live || row.native.is_some() {
@@ -171,7 +172,7 @@ fn connection_info(
         "access_mode": row.mode,
         "encrypted": false,
         "cacheable": false,
-        "discard": inner.agents.by_id(volume.agent).is_some_and(|agent| agent.discards(&volume.pool)),
+        "discard": discard,
         "qos_specs": null,
         "enforce_multipath": flag("enforce_multipath"),
         "attachment_id": row.id,
@@ -258,7 +259,7 @@ mod tests {
     #[test]
     fn a_host_is_told_where_to_look_over_fibre_channel() {
         let volume = volume(&["20:00:52:54:00:14:00:0a", "20:00:52:54:00:14:01:0a"]);
-        let info = connection_info(&volume, &row(&volume), None).unwrap();
+        let info = connection_info(&volume, &row(&volume), None, false).unwrap();
         let targets = json!(["200052540014000a", "200052540014010a"]);
         assert_eq!(info["driver_volume_type"], "fibre_channel");
         assert_eq!((&info["target_wwn"], &info["target_lun"]), (&targets, &json!(7)));
@@ -271,8 +272,8 @@ mod tests {
     #[test]
     fn nobody_is_sent_to_ports_that_are_not_known() {
         let volume = volume(&[]);
-        assert_eq!(connection_info(&volume, &row(&volume), None), None);
+        assert_eq!(connection_info(&volume, &row(&volume), None, false), None);
         let not_granted = AttachmentRow { granted: false, ..row(&volume) };
-        assert_eq!(connection_info(&volume, &not_granted, None), None);
+        assert_eq!(connection_info(&volume, &not_granted, None, false), None);
     }
 }

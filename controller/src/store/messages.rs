@@ -52,6 +52,8 @@ pub(crate) enum Event {
     Manage,
     /// The storage agent could not let go of a volume.
     Unmanage,
+    /// The storage agent could not revert a volume to its snapshot.
+    Revert,
 }
 
 impl Event {
@@ -63,6 +65,8 @@ impl Event {
             Self::Attach => "VOLUME_VOLUME_002_001",
             Self::Extend => "VOLUME_VOLUME_007_001",
             Self::Unmanage => "VOLUME_VOLUME_006_001",
+            // Cinder has no code of its own for it, and keeps no message.
+            Self::Revert => "VOLUME_VOLUME_000_001",
         }
     }
 
@@ -74,6 +78,7 @@ impl Event {
             Self::Extend => "extend volume",
             Self::Manage => "create volume from backend storage",
             Self::Unmanage => "unmanage volume",
+            Self::Revert => "revert volume to snapshot",
         }
     }
 }

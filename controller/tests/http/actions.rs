@@ -1,6 +1,6 @@
 //! The older calls for attachments: codes and bodies.
 
-use mooring_controller::domain::AttachAction;
+use mooring_controller::domain::{AttachAction, VolumeAction};
 use mooring_controller::service::Refusal;
 use serde_json::json;
 
@@ -67,5 +67,35 @@ async fn each_answers_as_clients_know_it() {
         [json!({}), json!([]), json!({ "os-detach": {}, "os-attach": {} }), json!({ "os-attach": null })]
     {
         assert_eq!(api.post(&path, wrong.clone()).await.status, 400, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn a_revert_names_a_snapshot_from_3_40_on() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let path = format!("/volumes/{volume}/action");
+    let body = json!({ "revert": { "snapshot_id": DEAD } });
+    let early = api.v3("3.39", "POST", &path, Some(body.clone())).await;
+    early.is_fault(404, "itemNotFound", "The resource could not be found.");
+    for (body, named) in [
+        (body.clone(), Some(DEAD.parse().unwrap())),
+        (json!({ "revert": { "snapshot_id": null } }), None),
+        (json!({ "revert": {} }), None),
+    ] {
+        let answer = api.v3("3.40", "POST", &path, Some(body.clone())).await;
+        assert_eq!((answer.status.as_u16(), answer.body), (202, json!(null)), "{body}");
+        let asked = api.fake.state().actions.pop();
+        assert!(matches!(asked, Some(VolumeAction::Revert(id)) if id == named), "{asked:?}");
+    }
+    for wrong in [json!(null), json!("x"), json!({ "snapshot_id": "one" }), json!({ "snapshot_id": 7 })] {
+        let answer = api.v3("3.40", "POST", &path, Some(json!({ "revert": wrong }))).await;
+        assert_eq!(answer.status.as_u16(), 400, "{wrong}");
+    }
+    for (refusal, code) in
+        [(Refusal::Invalid("no".to_owned()), 400), (Refusal::Conflict("no".to_owned()), 409)]
+    {
+        api.fake.state().refuse = Some(refusal);
+        assert_eq!(api.v3("3.40", "POST", &path, Some(body.clone())).await.status.as_u16(), code);
     }
 }

@@ -91,7 +91,7 @@ const KEYS: [(&str, bool, &str, &str, &str); 8] = [
 const MIGRATION: &str = "volume_extension:volume_mig_status_attribute";
 
 /// Actions that nothing can do yet: who may not hears that first.
-const ACTIONS: [(&str, bool, &str); 10] = [
+const ACTIONS: [(&str, bool, &str); 9] = [
     ("volume_extension:volume_admin_actions:migrate_volume", false, "os-migrate_volume"),
     (
         "volume_extension:volume_admin_actions:migrate_volume_completion",
@@ -105,7 +105,6 @@ const ACTIONS: [(&str, bool, &str); 10] = [
     ("volume_extension:volume_actions:upload_image", true, "os-volume_upload_image"),
     ("volume:update_volume_admin_metadata", false, "os-update_volume_admin_metadata"),
     ("volume_extension:volume_admin_actions:extend_volume_completion", false, "os-extend_volume_completion"),
-    ("volume:revert_to_snapshot", true, "revert"),
 ];
 
 /// Words about a storage host, which nothing can do yet.

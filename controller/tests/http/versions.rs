@@ -157,7 +157,7 @@ async fn later_features_say_so() {
         assert!(text.starts_with("Mooring does not implement "), "{text}");
         assert_eq!(answer.header("openstack-api-version"), Some("volume 3.60"));
     }
-    for action in ["os-migrate_volume", "os-volume_upload_image", "os-reimage", "revert"] {
+    for action in ["os-migrate_volume", "os-volume_upload_image", "os-reimage"] {
         let known = api.post(&format!("/volumes/{volume}/action"), json!({ action: {} })).await;
         known.is_fault(
             501,

@@ -1,13 +1,69 @@
 //! What is on the agents' machines beside their volumes, and what they keep of all times.
 
+use std::collections::BTreeMap;
+
 use mooring_api::v1;
 
 use super::State;
 
+/// How the agent reverts volumes.
+#[derive(Default)]
+pub(crate) struct Reverts {
+    /// It takes the wish, and does nothing.
+    pub(crate) hold: bool,
+    /// The same, for this reason.
+    pub(crate) problem: Option<v1::Problem>,
+    /// It does what it could not do when the wish is taken back: it was done just before.
+    pub(crate) late: bool,
+    /// It knows nothing of reverts: an older agent.
+    pub(crate) ignores: bool,
+    /// By volume: the last that was done.
+    done: BTreeMap<String, String>,
+}
+
+impl Reverts {
+    fn waits(&self) -> bool {
+        self.hold || self.problem.is_some()
+    }
+}
+
 impl State {
+    /// What a volume's report says of its revert. `false`: it is not done.
+    pub(super) fn report_revert(&self, spec: Option<&v1::VolumeSpec>, report: &mut v1::VolumeReport) -> bool {
+        let reverts = &self.knobs.reverts;
+        report.reverted_id = reverts.done.get(&report.volume_id).cloned().unwrap_or_default();
+        let wanted = spec.and_then(|spec| spec.revert.as_ref()).filter(|_| !reverts.ignores);
+        let Some(wanted) = wanted.filter(|wanted| wanted.revert_id != report.reverted_id) else {
+            return true;
+        };
+        if !reverts.waits() {
+            // What was held is done as soon as it may be.
+            report.reverted_id.clone_from(&wanted.revert_id);
+            return true;
+        }
+        report.problems.extend(reverts.problem.clone());
+        false
+    }
+
+    pub(super) fn is_reverted(&self, id: &str) -> bool {
+        let spec = self.volumes.get(id).and_then(|kept| kept.spec.as_ref());
+        self.report_revert(spec, &mut v1::VolumeReport { volume_id: id.to_owned(), ..Default::default() })
+    }
+
+    /// What is wished of a volume is about to be something else.
+    fn note_revert(&mut self, id: &str) {
+        let spec = self.volumes.get(id).and_then(|kept| kept.spec.as_ref());
+        let Some(wanted) = spec.and_then(|spec| spec.revert.clone()) else { return };
+        let reverts = &mut self.knobs.reverts;
+        if !reverts.ignores && (!reverts.waits() || reverts.late) {
+            reverts.done.insert(id.to_owned(), wanted.revert_id);
+        }
+    }
+
     /// What a volume's wish does to the LVs: one that is to be it is nobody's no more, and one that is let go is again.
     pub(super) fn take_and_release(&mut self, put: &v1::PutVolumeRequest) {
         use v1::put_volume_request::Wish;
+        self.note_revert(&put.volume_id);
         match &put.wish {
             Some(Wish::Spec(spec)) => {
                 let takes = |lv: &v1::Lv| spec.takes.as_ref().is_some_and(|takes| takes.uuid == lv.uuid);

@@ -67,6 +67,7 @@ pub(crate) struct Knobs {
     /// Connections end up here instead of ready.
     pub(crate) broken: Option<(v1::ConnectionPhase, v1::Problem)>,
     pub(crate) jobs: jobs::Jobs,
+    pub(crate) reverts: lvs::Reverts,
 }
 
 pub(crate) struct State {
@@ -157,7 +158,9 @@ impl State {
 
     fn volume_report(&self, id: &str) -> v1::VolumeReport {
         let mut report = v1::VolumeReport { volume_id: id.to_owned(), ..Default::default() };
-        match self.volumes.get(id).and_then(|volume| volume.spec.as_ref()) {
+        let spec = self.volumes.get(id).and_then(|volume| volume.spec.as_ref());
+        self.report_revert(spec, &mut report);
+        match spec {
             None if self.knobs.keeps_released => report.set_phase(v1::Phase::Orphan),
             None => report.set_phase(v1::Phase::Gone),
             Some(spec) => {
@@ -583,6 +586,7 @@ impl Agent for Fake {
         let report = state.volume_report(&id);
         state.sizes.insert(id.clone(), report.size_bytes);
         let done = !state.knobs.pending && !state.knobs.fail_volumes && !state.knobs.hold_growth;
+        let done = done && state.is_reverted(&id);
         Ok(Response::new(v1::PutVolumeResponse { report: Some(state.volume_report(&id)), done }))
     }
 

@@ -56,7 +56,7 @@ fn handler<B: Backend>(name: &str) -> Option<Handler<B>> {
 }
 
 /// Actions of the Block Storage API that no module has, with their policies: who may not do it hears that, and nothing else.
-const LATER: [(&str, &str); 10] = [
+const LATER: [(&str, &str); 9] = [
     ("os-migrate_volume", "volume_extension:volume_admin_actions:migrate_volume"),
     ("os-migrate_volume_completion", "volume_extension:volume_admin_actions:migrate_volume_completion"),
     ("os-reimage", "volume:reimage"),
@@ -66,7 +66,6 @@ const LATER: [(&str, &str); 10] = [
     ("os-volume_upload_image", "volume_extension:volume_actions:upload_image"),
     ("os-update_volume_admin_metadata", "volume:update_volume_admin_metadata"),
     ("os-extend_volume_completion", "volume_extension:volume_admin_actions:extend_volume_completion"),
-    ("revert", "volume:revert_to_snapshot"),
 ];
 
 /// Actions of replication, which the Block Storage API had once and which have no policy any more.

@@ -4,6 +4,7 @@
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
+use mooring_model::VolumeId;
 use serde_json::Value;
 
 use super::{Call, Done, Handler};
@@ -13,8 +14,10 @@ use crate::http::fault::Fault;
 use crate::http::schema::{Fields, invalid, python};
 use crate::http::version::Version;
 
-const NAMES: [&str; 5] =
-    ["os-extend", "os-force_delete", "os-reset_status", "os-set_bootable", "os-update_readonly_flag"];
+const NAMES: [&str; 6] =
+    ["os-extend", "os-force_delete", "os-reset_status", "os-set_bootable", "os-update_readonly_flag", REVERT];
+
+const REVERT: &str = "revert";
 
 /// Statuses of an attachment that can be said.
 const ATTACH_STATUSES: [&str; 2] = ["attached", "detached"];
@@ -28,6 +31,9 @@ pub(super) fn handler<B: Backend>(name: &str) -> Option<Handler<B>> {
 
 fn run<B: Backend>(call: Call<'_, B>) -> Done<'_> {
     Box::pin(async move {
+        if call.name == REVERT {
+            call.ctx.since(Version::REVERT)?;
+        }
         let action = parse(call.name, call.value, call.ctx.version)?;
         let code = match action {
             VolumeAction::SetBootable(_) => StatusCode::OK,
@@ -44,6 +50,10 @@ fn parse(name: &str, value: &Value, version: Version) -> Result<VolumeAction, Fa
         "os-update_readonly_flag" => VolumeAction::SetReadonly(flag(name, value, "readonly")?),
         "os-extend" => extend(Fields::of(name, value)?, version)?,
         "os-reset_status" => reset(Fields::of(name, value)?)?,
+        REVERT => {
+            let id = Fields::of(name, value)?.uuid("snapshot_id", true)?;
+            VolumeAction::Revert(id.map(|id| VolumeId::from_u128(id.as_u128())))
+        }
         // Whatever stands there: clients send null or an empty object.
         _ => VolumeAction::ForceDelete,
     })

@@ -20,6 +20,7 @@ mod placement;
 mod policies;
 mod restart;
 mod retype;
+mod revert;
 mod snapshots;
 mod specs;
 mod status;

@@ -1,0 +1,90 @@
+//! A pass over a volume that is to become what a snapshot of it holds, and is granted to nobody.
+//!
+//! The copy of the snapshot is made while the export stands as it is. Then the export leaves the kernel (its backstore holds
+//! the LV open), the volume's LV is exchanged, and the export comes back under the names that it had. Whether the revert was
+//! done is on the LV, and only there: an agent that starts with such a wish asks LVM before it takes anything away.
+//!
+//! What must never happen here: an LV exchanged below an export; an export taken away that somebody is granted; one that does
+//! not come back.
+
+use std::sync::Arc;
+
+use mooring_model::{Cure, ExportSpec, VolumeReport, VolumeSpec};
+
+use super::cell::{Cell, Wish};
+use super::pass::{Grow, Wishes};
+use super::{Engine, Refusal};
+
+/// Whether the export is granted to anybody.
+fn is_granted(export: Option<&Wish<ExportSpec>>) -> bool {
+    let spec = export.and_then(Wish::spec);
+    spec.is_some_and(|spec| !spec.grants.is_empty() || !spec.fc.grants.is_empty())
+}
+
+impl Cell {
+    /// Whether the volume is to be reverted, and nobody has seen yet that it is.
+    pub(super) fn is_reverting(
+        &self,
+        volume: Option<&Wish<VolumeSpec>>,
+        export: Option<&Wish<ExportSpec>>,
+    ) -> bool {
+        let revert = volume.and_then(Wish::spec).and_then(|spec| spec.revert);
+        revert.is_some_and(|revert| self.state().reverted != Some(revert.id)) && !is_granted(export)
+    }
+
+    /// Whether the export is out of the kernel for that just now.
+    pub(super) fn is_apart(
+        &self,
+        volume: Option<&Wish<VolumeSpec>>,
+        export: Option<&Wish<ExportSpec>>,
+    ) -> bool {
+        self.state().apart && self.is_reverting(volume, export)
+    }
+
+    /// Takes note of the revert that has made the LV, as LVM shows it.
+    pub(super) fn note_reverted(&self, seen: Option<&VolumeReport>) {
+        if let Some(revert) = seen.and_then(|report| report.reverted) {
+            self.state().reverted = Some(revert);
+        }
+    }
+
+    /// Nobody is granted a volume whose LV is about to be exchanged.
+    pub(super) fn check_not_reverting(
+        &self,
+        volume: Option<&Wish<VolumeSpec>>,
+        spec: &ExportSpec,
+    ) -> Result<(), Refusal> {
+        if (spec.grants.is_empty() && spec.fc.grants.is_empty()) || !self.is_reverting(volume, None) {
+            return Ok(());
+        }
+        let why = format!("volume {} is being reverted to a snapshot: try again when that is done", self.id);
+        Err(Refusal::precondition(why, Cure::Retry))
+    }
+}
+
+impl Engine {
+    /// Does what a revert needs before the rest of a pass. `false`: the pass ends here.
+    pub(super) fn revert_half(&self, cell: &Arc<Cell>, wishes: &Wishes) -> bool {
+        let is_reverting = || cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
+        let prepared = self.volume_half(cell, wishes, false, true, Grow::Now);
+        if !prepared || !is_reverting() {
+            return true;
+        }
+        cell.state().apart = true;
+        let end = self.export_half(cell, wishes, false);
+        cell.state().known = None;
+        if cell.state().look_later {
+            // What was done is seen at the next look: the pass that does it finds nothing left of the export.
+            return false;
+        }
+        let gone = end.gone;
+        if gone {
+            self.volume_half(cell, wishes, true, true, Grow::Now);
+        } else {
+            self.end_export(cell, wishes, end);
+        }
+        // Exchanged or not: the export is wanted again from here on.
+        cell.state().apart = false;
+        gone
+    }
+}

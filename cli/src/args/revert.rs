@@ -1,0 +1,17 @@
+//! The words of `mooring volume revert`.
+//!
+//! What must never happen here: a secret as an argument.
+
+use clap::Args;
+
+use crate::select::VolumeRef;
+
+/// `volume revert`.
+#[derive(Debug, Args)]
+pub struct RevertArgs {
+    /// The volume: its id, or its name where that is unique
+    pub volume: VolumeRef,
+    /// Its newest snapshot: the id, or the name where that is unique
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub to: VolumeRef,
+}

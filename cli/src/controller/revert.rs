@@ -1,0 +1,90 @@
+//! `mooring volume revert`: a volume becomes what its newest snapshot holds.
+//!
+//! What must never happen here: a revert called done that failed; a second one begun by a repetition of a call.
+
+use std::fmt::{self, Display, Formatter};
+
+use serde::Serialize;
+use serde_json::json;
+
+use crate::Reply;
+use crate::args::RevertArgs;
+use crate::controller::Client;
+use crate::controller::client::{Call, PAUSE, wrapped};
+use crate::controller::records::VolumeRecord;
+use crate::controller::{snapshot, volume};
+use crate::display::named;
+use crate::error::Failure;
+
+/// `volume revert`.
+#[derive(Debug, Serialize)]
+pub(crate) struct VolumeReverted {
+    /// The volume holds what the snapshot holds.
+    done: bool,
+    volume_id: String,
+    name: Option<String>,
+    /// As the volume stands.
+    status: String,
+    snapshot_id: String,
+}
+
+impl Display for VolumeReverted {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let volume = named(self.name.as_deref(), &self.volume_id);
+        if self.done {
+            return write!(f, "volume {volume} holds what its snapshot {} holds", self.snapshot_id);
+        }
+        write!(
+            f,
+            "volume {volume}: accepted, not reverted yet; repeat the command to wait for it, or look with `mooring volume show {}`",
+            self.volume_id
+        )
+    }
+}
+
+/// Asks for it. A request whose answer is lost is not simply repeated: it may go on. If it is over by then it is done once more,
+/// and nobody has written to the volume in between.
+async fn begin(client: &Client, id: &str, to: &str) -> Result<VolumeRecord, Failure> {
+    let mut pause = PAUSE.0;
+    loop {
+        let wish = wrapped("revert", json!({ "snapshot_id": to }));
+        let call = Call::add("the revert", &["v3", "volumes", id, "action"], wish).at("3.40");
+        let sent = client.done(call).await;
+        let now = volume::get(client, id).await?;
+        match sent {
+            Err(fault) if client.again(&fault, &mut pause).await => {
+                if now.status == "reverting" {
+                    return Ok(now);
+                }
+            }
+            Err(fault) => return Err(fault.into()),
+            Ok(()) => return Ok(now),
+        }
+    }
+}
+
+/// `volume revert`. One that goes on already is waited for.
+pub(crate) async fn revert(client: &Client, args: &RevertArgs) -> Result<Reply<VolumeReverted>, Failure> {
+    let found = volume::find(client, &args.volume).await?;
+    let to = snapshot::find(client, &args.to).await?;
+    let id = found.id.clone();
+    let found = if found.status == "reverting" && to.status == "restoring" {
+        found
+    } else {
+        begin(client, &id, &to.id).await?
+    };
+    let Some(now) = volume::settled(client, found, "reverting").await? else {
+        return Err(Failure::Refused("the volume was deleted meanwhile".to_owned()));
+    };
+    if now.status.starts_with("error") {
+        return Err(Failure::Broken(format!(
+            "volume {id} is not reverted, and holds what it held: its status is {}. `mooring volume show {id}` says why; once that \
+             is cured, `mooring volume reset-status {id} available` and this command again",
+            now.status
+        )));
+    }
+    let done = now.status != "reverting";
+    let answer =
+        VolumeReverted { done, volume_id: id, name: now.name, status: now.status, snapshot_id: to.id };
+    Ok(Reply::when(done, answer))
+}

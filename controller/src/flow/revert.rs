@@ -1,0 +1,135 @@
+//! A volume that is to become what its newest snapshot holds: its storage agent is told, and says whether that was done.
+//!
+//! The wish stands in the volume's spec until the agent's report names this revert. One that cannot be done is withdrawn, and
+//! only when the agent has taken that is it known what the volume holds: it may have been done meanwhile.
+//!
+//! What must never happen here: a revert called done, or not done, without the agent's word; a snapshot that stays
+//! `restoring`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use mooring_model::Cure;
+
+use super::storage::{Work, said};
+use super::wishes::{self, Rewished};
+use super::{AGAIN, AGENT_WAIT_MS, Inner, Next};
+use crate::agents::Agent;
+use crate::agents::calls::CallError;
+use crate::domain::VolumeStatus;
+use crate::rules::Operation;
+use crate::service::Refusal;
+use crate::store::{Abort, Db, Event, KeptRevert, VolumeRow};
+
+/// The volume, if it still stands where this pass saw it.
+fn same(db: &Db<'_>, seen: &VolumeRow) -> Result<Option<VolumeRow>, Abort> {
+    let is_same =
+        |now: &VolumeRow| now.operation == Some(Operation::Reverting) && now.revert() == seen.revert();
+    Ok(db.volume(seen.id)?.filter(is_same))
+}
+
+/// A snapshot whose volume is not reverted to it any more is as it was.
+pub(crate) fn give_back(db: &Db<'_>, snapshot: Option<VolumeRow>) -> Result<(), Abort> {
+    if let Some(row) = snapshot.filter(|row| row.operation == Some(Operation::Restoring)) {
+        db.set_operation(row.id, None, None)?;
+        wishes::apply(db, row.id, &mut [], &BTreeSet::new())?;
+    }
+    Ok(())
+}
+
+impl Inner {
+    /// Does the next thing for a volume that is reverted, or for the snapshot.
+    pub(super) async fn revert_pass(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        work: &Work,
+    ) -> Result<Next, Refusal> {
+        if work.volume.operation == Some(Operation::Restoring) {
+            return self.restoring_pass(&work.volume).await;
+        }
+        let (seen, id) = (&work.volume, work.volume.id);
+        let (Some(kept), Some(spec)) = (seen.revert(), &work.volume_spec) else {
+            return self.end_revert(seen, Some("nobody knows any more to which snapshot".to_owned())).await;
+        };
+        let done = match self.put_volume(agent, id, spec, AGENT_WAIT_MS).await {
+            Ok(done) => done,
+            Err(CallError::Stale(text)) => return self.review(id, &text).await,
+            Err(CallError::Refused { text, cure, .. }) if cure != Cure::Retry && kept.withdrawn.is_none() => {
+                return self.withdraw_revert(seen, format!("{}: {text}", agent.entry.name)).await;
+            }
+            Err(CallError::Lost(text) | CallError::Refused { text, .. }) => {
+                tracing::warn!(volume = %id, error = text, "a volume is not reverted yet");
+                return Ok(Next::After(AGAIN));
+            }
+        };
+        // An answer that was made before a report may have come after it.
+        if self.look(agent, id).await.is_err() {
+            return Ok(Next::After(AGAIN));
+        }
+        let Some(report) = agent.volume(id) else { return Ok(Next::After(AGAIN)) };
+        if report.reverted == Some(kept.revert.id) {
+            return self.end_revert(seen, None).await;
+        }
+        let stuck = report.problems.iter().any(|problem| problem.cure != Cure::Retry);
+        match kept.withdrawn {
+            Some(why) if done => self.end_revert(seen, Some(why)).await,
+            None if done => {
+                let name = &agent.entry.name;
+                let why = format!("{name}: it is of a release that cannot revert volumes: upgrade it");
+                self.withdraw_revert(seen, why).await
+            }
+            None if stuck => self.withdraw_revert(seen, said(agent, &report.problems)).await,
+            _ => Ok(Next::After(AGAIN)),
+        }
+    }
+
+    async fn restoring_pass(self: &Arc<Self>, snapshot: &VolumeRow) -> Result<Next, Refusal> {
+        let (id, of) = (snapshot.id, snapshot.snapshot_of);
+        let write = move |db: &Db<'_>| {
+            let volume = of.map(|of| db.volume(of)).transpose()?.flatten();
+            let reverts = |row: VolumeRow| {
+                let to = row.revert().map(|kept| kept.revert.snapshot);
+                row.operation == Some(Operation::Reverting) && to == Some(id)
+            };
+            if volume.is_some_and(reverts) { Ok(()) } else { give_back(db, db.volume(id)?) }
+        };
+        self.store.write("look whether a volume is reverted to a snapshot", write).await?;
+        self.touch(id);
+        Ok(Next::Idle)
+    }
+
+    /// What cannot be done is not wished any more. The agent has the last word.
+    async fn withdraw_revert(self: &Arc<Self>, seen: &VolumeRow, why: String) -> Result<Next, Refusal> {
+        let (id, seen) = (seen.id, seen.clone());
+        tracing::warn!(volume = %id, why, "a volume is not reverted");
+        let write = move |db: &Db<'_>| {
+            let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
+            let kept = volume.revert().map(|kept| KeptRevert { withdrawn: Some(why.clone()), ..kept });
+            db.keep_revert(&volume, kept)?;
+            wishes::apply(db, id, &mut [], &BTreeSet::new())
+        };
+        let rewished = self.store.write("take back a revert", write).await?;
+        self.go(id, &rewished.hosts);
+        Ok(Next::Again)
+    }
+
+    /// It is over: done, or not for this reason. One that was not is in error, as with Cinder, and holds what it held.
+    async fn end_revert(self: &Arc<Self>, seen: &VolumeRow, failed: Option<String>) -> Result<Next, Refusal> {
+        let (id, seen) = (seen.id, seen.clone());
+        let write = move |db: &Db<'_>| {
+            let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
+            let snapshot = volume.revert().map(|kept| db.volume(kept.revert.snapshot)).transpose()?.flatten();
+            give_back(db, snapshot)?;
+            db.keep_revert(&volume, None)?;
+            if let Some(why) = &failed {
+                db.keep_message(Event::Revert, &volume.project, id, why)?;
+                db.say_status(id, Some(VolumeStatus::Error))?;
+            }
+            db.set_operation(id, None, failed.as_deref())?;
+            wishes::apply(db, id, &mut [], &BTreeSet::new())
+        };
+        let rewished = self.store.write("keep how a revert ended", write).await?;
+        self.go(id, &rewished.hosts);
+        Ok(Next::Again)
+    }
+}

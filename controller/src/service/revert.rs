@@ -1,0 +1,68 @@
+//! A volume becomes what its newest snapshot holds.
+//!
+//! What must never happen here: a volume reverted below a host; a revert to anything but the newest snapshot of the volume.
+
+use std::collections::BTreeSet;
+
+use mooring_model::{Revert, RevertId, VolumeId};
+
+use super::volumes::not_a_source;
+use super::{Refusal, not_in_review};
+use crate::domain::VolumeStatus;
+use crate::flow::wishes;
+use crate::rules::Operation;
+use crate::store::{Abort, AttachmentRow, Db, KeptRevert, VolumeRow};
+
+/// Who has to let go of the volume first, for people.
+fn who(row: &AttachmentRow) -> String {
+    let host = row.host.as_ref().map(|host| format!(" on host {host}")).unwrap_or_default();
+    format!("attachment {}{host} ({})", row.id, row.status)
+}
+
+/// From now on a volume is to hold what its newest snapshot holds: `reverting` at once, `available` when its agent says that
+/// it was done. `None`: the caller named no snapshot.
+pub(super) fn begin(db: &Db<'_>, volume: &VolumeRow, to: Option<VolumeId>) -> Result<(), Abort> {
+    let id = volume.id;
+    not_in_review(volume)?;
+    let snapshots = db.snapshots_of(id)?;
+    let Some(newest) = snapshots.last() else {
+        return Err(Refusal::Invalid(format!("Volume {id} has no snapshots.")).into());
+    };
+    let Some(to) = to.filter(|to| *to == newest.id) else {
+        let named = to.map_or_else(|| "None".to_owned(), |to| to.to_string());
+        let text = format!("Specified snapshot {named} is None or not the latest one of volume {id}.");
+        return Err(Refusal::Invalid(text).into());
+    };
+    let cannot = format!("Can't revert volume {id} to its latest snapshot {to}.");
+    let rows = db.attachments_of(id)?;
+    if !rows.is_empty() {
+        // Whoever reaches it has parts of it in memory, and would write them over what comes back.
+        let who: Vec<_> = rows.iter().map(who).collect();
+        let text = format!(
+            "Invalid volume: {cannot} Volume's status must be 'available', and it is attached: detach {} first.",
+            who.join(", ")
+        );
+        return Err(Refusal::Conflict(text).into());
+    }
+    if volume.status != VolumeStatus::Available {
+        let text = format!(
+            "Invalid volume: {cannot} Volume's status must be 'available', but current status is: {}.",
+            volume.status
+        );
+        return Err(Refusal::Conflict(text).into());
+    }
+    if newest.status != VolumeStatus::Available {
+        let text = format!(
+            "Invalid snapshot: {cannot} Snapshot's status must be 'available', but current status is: {}.",
+            newest.status
+        );
+        return Err(Refusal::Conflict(text).into());
+    }
+    not_a_source(db, id)?;
+    let revert = Revert { snapshot: to, id: RevertId::random() };
+    db.keep_revert(volume, Some(KeptRevert { revert, withdrawn: None }))?;
+    db.set_operation(to, Some(Operation::Restoring), None)?;
+    db.set_operation(id, Some(Operation::Reverting), None)?;
+    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    Ok(())
+}
