@@ -143,6 +143,26 @@ async fn one_that_its_agent_cannot_do_is_withdrawn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_may_cure_itself_is_not_waited_for_for_ever() {
+    let (rig, id, snapshots) = rig(1).await;
+    let problem = v1::Problem {
+        object: "volume".to_owned(),
+        text: "its LV is in use".to_owned(),
+        cure: v1::Cure::Retry.into(),
+    };
+    rig.storage.state().knobs.reverts.problem = Some(problem);
+    revert(&rig, id, snapshots[0]).await.unwrap();
+    until("the agent is asked again", async || {
+        let calls = rig.storage.state().calls.iter().filter(|call| call.contains(&id.to_string())).count();
+        if calls > 4 { Ok(()) } else { Err(format!("{calls} calls")) }
+    })
+    .await;
+    assert_eq!(rig.service.volume(&admin(), id).await.unwrap().status, VolumeStatus::Reverting);
+    put_forward(61);
+    failed(&rig, id, snapshots[0], "in use").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_that_its_agent_refuses_is_withdrawn() {
     let (rig, id, snapshots) = rig(1).await;
     let refused = cured(Code::FailedPrecondition, "the snapshot is not there", "operator");

@@ -137,7 +137,11 @@ impl Engine {
         if !end.waits {
             let look_again = !end.problems.is_empty();
             self.end_export(cell, wishes, end);
-            self.volume_half(cell, wishes, false, look_again, Grow::Now);
+            let failed = reverting && cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
+            // What was said of a revert that failed stands.
+            if !failed {
+                self.volume_half(cell, wishes, false, look_again, Grow::Now);
+            }
             return;
         }
         self.volume_half(cell, wishes, false, true, Grow::Later);

@@ -65,6 +65,8 @@ impl Cell {
 impl Engine {
     /// Does what a revert needs before the rest of a pass. `false`: the pass ends here.
     pub(super) fn revert_half(&self, cell: &Arc<Cell>, wishes: &Wishes) -> bool {
+        // One that was cut short may have left it so.
+        cell.state().apart = false;
         let is_reverting = || cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
         let prepared = self.volume_half(cell, wishes, false, true, Grow::Now);
         if !prepared || !is_reverting() {

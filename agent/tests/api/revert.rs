@@ -93,6 +93,12 @@ fn who_reaches_it_goes_first_and_comes_back_when_it_is_done() {
     let waits = v1::PutVolumeRequest { deadline_ms: 300, ..revert(&v, 2, &s, FIRST) };
     let answer = agent.put_volume(waits).unwrap();
     assert!(!answer.done && answer.report.unwrap().reverted_id.is_empty());
+    // It is said why, for as long as it is so, and that it is whole.
+    eventually("it is said", || {
+        let seen = agent.get(&v).unwrap().volume.unwrap();
+        seen.phase() == v1::Phase::Ready
+            && seen.problems.iter().any(|problem| problem.text.contains("in use"))
+    });
     assert_refused(
         agent.put_export(put_export(&v, 6, &[("host1", RW)])),
         Code::FailedPrecondition,

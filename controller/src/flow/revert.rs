@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mooring_model::Cure;
 
@@ -21,6 +22,9 @@ use crate::rules::Operation;
 use crate::service::Refusal;
 use crate::store::{Abort, Db, Event, KeptRevert, VolumeRow};
 
+/// How long a revert may fail for a reason that may cure itself.
+const GIVE_UP: Duration = Duration::from_mins(1);
+
 /// The volume, if it still stands where this pass saw it.
 fn same(db: &Db<'_>, seen: &VolumeRow) -> Result<Option<VolumeRow>, Abort> {
     let is_same =
@@ -29,7 +33,7 @@ fn same(db: &Db<'_>, seen: &VolumeRow) -> Result<Option<VolumeRow>, Abort> {
 }
 
 /// A snapshot whose volume is not reverted to it any more is as it was.
-pub(crate) fn give_back(db: &Db<'_>, snapshot: Option<VolumeRow>) -> Result<(), Abort> {
+fn give_back(db: &Db<'_>, snapshot: Option<VolumeRow>) -> Result<(), Abort> {
     if let Some(row) = snapshot.filter(|row| row.operation == Some(Operation::Restoring)) {
         db.set_operation(row.id, None, None)?;
         wishes::apply(db, row.id, &mut [], &BTreeSet::new())?;
@@ -70,7 +74,10 @@ impl Inner {
         if report.reverted == Some(kept.revert.id) {
             return self.end_revert(seen, None).await;
         }
-        let stuck = report.problems.iter().any(|problem| problem.cure != Cure::Retry);
+        // What may cure itself (something holds the LV open) is waited for, and not for ever.
+        let tried = seen.updated_at.and_then(|since| self.options.clock.now().duration_since(since).ok());
+        let given_up = tried.is_some_and(|tried| tried >= GIVE_UP);
+        let stuck = report.problems.iter().any(|problem| given_up || problem.cure != Cure::Retry);
         match kept.withdrawn {
             Some(why) if done => self.end_revert(seen, Some(why)).await,
             None if done => {

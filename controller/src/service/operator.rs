@@ -113,7 +113,9 @@ fn reset_status(
     }
     let Some(said) = status else { return Ok(()) };
     db.say_status(id, None)?;
-    if volume.operation == Some(Operation::ErrorExtending) && volume.grows_from.is_none() {
+    let extended = volume.operation == Some(Operation::ErrorExtending) && volume.grows_from.is_none();
+    let reverted = volume.operation.is_none() && volume.said_status.is_some();
+    if extended || reverted {
         // Nothing goes on: that it failed was seen.
         db.set_operation(id, None, None)?;
     }

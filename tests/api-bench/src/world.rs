@@ -214,6 +214,7 @@ impl World {
                 device: format!("/dev/vg0/mooring-{id}"),
                 zeroed_bytes: Some(spec.size_bytes),
                 problems: Vec::new(),
+                reverted_id: String::new(),
             }),
             volume_stamp: Some(stamp(mooring_api::digest(&spec, &opaque))),
             volume_opaque: opaque,
