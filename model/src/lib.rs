@@ -31,7 +31,7 @@ pub use fc::{
     Wwpn,
 };
 pub use generation::{Digest, Fence, Generation, Stamp};
-pub use id::{AgentId, AttachmentId, ClusterId, ParseIdError, VolumeId};
+pub use id::{AgentId, AttachmentId, BarrierId, ClusterId, ParseIdError, VolumeId};
 pub use initiator::Initiator;
 pub use job::{JobKind, JobReport};
 pub use name::{
