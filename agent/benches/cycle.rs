@@ -82,6 +82,7 @@ fn grant(caller: usize) -> v1::Grant {
         mode: v1::Mode::ReadWrite.into(),
         chap: Some(v1::Chap { initiator: Some(side), mutual: None }),
         attachment_ids: vec![volume_id(caller)],
+        barrier: String::new(),
     }
 }
 

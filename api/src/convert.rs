@@ -187,6 +187,10 @@ fn grant_from_wire(index: usize, grant: &v1::Grant) -> Result<Grant, SpecError> 
         mode: mode_from_wire(at("mode"), grant.mode())?,
         chap,
         attachments,
+        barrier: Some(grant.barrier.as_str())
+            .filter(|text| !text.is_empty())
+            .map(|text| parse(at("barrier"), text))
+            .transpose()?,
     })
 }
 
@@ -268,6 +272,7 @@ pub fn export_to_wire(spec: &ExportSpec) -> v1::ExportSpec {
         mode: v1::Mode::from(grant.mode).into(),
         chap: grant.chap.as_ref().map(chap_to_wire),
         attachment_ids: grant.attachments.iter().map(ToString::to_string).collect(),
+        barrier: grant.barrier.map_or_else(String::new, |id| id.to_string()),
     };
     v1::ExportSpec {
         identity: Some(v1::ExportIdentity { kind: Some(kind) }),
@@ -448,6 +453,7 @@ impl From<&model::GrantReport> for v1::GrantReport {
             read_mib: grant.counters.read_mib,
             written_mib: grant.counters.written_mib,
             active_us: grant.counters.active.map_or(0, micros),
+            barrier: grant.barrier.map_or_else(String::new, |id| id.to_string()),
         }
     }
 }
@@ -570,6 +576,7 @@ mod tests {
                     mutual: Some(ChapSide { user: "m".into(), secret: Secret::new("another-of-twelve") }),
                 }),
                 attachments: vec![model::AttachmentId::from_u128(9)],
+                barrier: Some(model::BarrierId::from_u128(11)),
             }],
             fc: FcExportSpec {
                 ports: vec!["fc/20:00:52:54:00:14:00:0a".parse().unwrap()],

@@ -466,13 +466,15 @@ Examples:
     /// Change an attachment's mode where it is: nobody is detached, other hosts notice nothing
     #[command(after_help = "\
 The target enforces the mode when the command returns, and the host's disk is as the mode says. When
-it becomes ro, writes that were on their way may still land: for the proof that nothing lands any
-more, detach by force, and attach anew.
+it becomes ro, writes that were on their way may still land. With --barrier the command returns when
+nothing lands any more: the host's iSCSI session is dropped for it, and comes back by itself. Refused
+over Fibre Channel, through multipath, and while the host has a persistent reservation registered.
 
 A file system that is mounted rw on a disk that becomes ro gets errors: remount it first.
 
 Examples:
   mooring attachment mode b0c1d2e3-0001-4002-8003-0000000000aa ro
+  mooring attachment mode b0c1d2e3-0001-4002-8003-0000000000aa ro --barrier
   mooring attachment mode b0c1d2e3-0001-4002-8003-0000000000aa rw --timeout 60")]
     Mode(AttachmentModeArgs),
 }
@@ -607,6 +609,9 @@ pub struct AttachmentModeArgs {
     /// rw: reads and writes; ro: reads only, enforced by the target
     #[arg(value_name = "rw|ro")]
     pub mode: Mode,
+    /// With ro: return when nothing that was in flight lands any more
+    #[arg(long)]
+    pub barrier: bool,
 }
 
 /// `type create`.

@@ -102,6 +102,7 @@ fn check(args: &GrantArgs, chap: &Chap) -> Result<(), Failure> {
         mode: args.mode,
         chap: Some(chap.clone()),
         attachments: Vec::new(),
+        barrier: None,
     };
     let alone = ExportSpec {
         volume: VolumeId::from_u128(0),

@@ -64,6 +64,9 @@ impl Wish {
         });
         let grant = &mut spec.grants[index];
         grant.set_mode(self.mode.into());
+        if self.mode == Mode::ReadWrite {
+            grant.barrier.clear();
+        }
         match &self.credentials {
             Credentials::Keep => {}
             Credentials::Remove => grant.chap = None,
@@ -193,6 +196,7 @@ mod tests {
                 mutual: None,
             }),
             attachment_ids: vec![AttachmentId::from_u128(9).to_string()],
+            barrier: String::new(),
         };
         v1::ExportSpec {
             portals: vec!["10.0.0.1:3260".to_owned()],

@@ -89,7 +89,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         }
         Command::Attachment(AttachmentCommand::Mode(args)) => {
             let client = Client::open(&global, side::controller(&global, "attachment mode")?)?;
-            print(json, &controller::attachment::set_mode(&client, args.id, args.mode).await?)
+            print(json, &controller::attachment::set_mode(&client, &args).await?)
         }
         Command::Session(SessionCommand::List(args)) => match side::either(&global)? {
             Side::Agent(address) => {

@@ -554,3 +554,18 @@ fn a_record_is_not_done_before_its_proof() {
     });
     rig.run(&["receipt", "list"]).refused(1, &["blessed"]);
 }
+
+#[test]
+fn a_mode_is_changed_and_a_barrier_is_said_only_when_it_was_asked_for() {
+    let rig = Rig::new();
+    rig.volume("data");
+    let id = rig.attach("data", "host1");
+    let plain = rig.run(&["attachment", "mode", &id, "ro"]);
+    assert!(plain.out.contains("may still land") && !plain.out.contains("nothing that was"), "{}", plain.out);
+    assert_eq!(rig.fake.state().bodies.last(), Some(&json!({ "mode": "ro" })));
+    let barrier = rig.run(&["attachment", "mode", &id, "ro", "--barrier"]);
+    assert!(barrier.out.contains("nothing that was on its way lands any more"), "{}", barrier.out);
+    assert!(!barrier.out.contains("may still land"), "{}", barrier.out);
+    assert_eq!(rig.fake.state().bodies.last(), Some(&json!({ "mode": "ro", "barrier": true })));
+    assert_eq!(rig.json(&["attachment", "mode", &id, "rw"])["barrier"], false);
+}

@@ -50,6 +50,7 @@ pub use crate::store::{Database, PostgresOptions};
 pub use crate::flow::place::{DOWN_MAX, Scheduler, ZONE_DEFAULT};
 pub use detach::Way;
 pub use fence::REASON_MAX;
+pub use mode::NewMode;
 pub use receipts::RECORDS_MAX;
 pub use services::DISABLED_REASON_MAX;
 

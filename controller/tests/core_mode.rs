@@ -3,8 +3,9 @@
 
 mod support;
 
-use mooring_controller::domain::{AttachmentStatus, NewAttachment};
-use mooring_controller::service::Refusal;
+use mooring_api::v1;
+use mooring_controller::domain::{AttachmentStatus, NewAttachment, NewConnector};
+use mooring_controller::service::{NewMode, Refusal};
 use mooring_model::{Mode, VolumeId};
 use support::*;
 
@@ -96,4 +97,121 @@ async fn one_that_is_only_reserved_comes_with_its_new_mode() {
     assert_eq!((live.attachment.mode, live.attachment.status), (Mode::ReadOnly, AttachmentStatus::Reserved));
     let made = rig.service.update_attachment(&admin(), made.id, connector(1), LONG).await.unwrap();
     assert_eq!((made.mode, &made.connection_info.unwrap()["access_mode"]), (Mode::ReadOnly, &"ro".into()));
+}
+
+/// The barriers that the storage agent was told, in the order of [`told`].
+fn barriers(rig: &Rig, id: VolumeId) -> Vec<String> {
+    let state = rig.storage.state();
+    let spec = state.exports[&id.to_string()].spec.as_ref().unwrap();
+    spec.grants.iter().map(|grant| grant.barrier.clone()).collect()
+}
+
+const BARRIER: NewMode = NewMode { mode: Mode::ReadOnly, barrier: true };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_barrier_is_asked_for_once_and_answered_when_it_is_reported() {
+    let rig = Rig::new(0).await;
+    let volume = rig.volume(true).await;
+    let one = rig.service.create_attachment(&admin(), of(volume, Mode::ReadWrite, 1), LONG).await.unwrap();
+    rig.service.create_attachment(&admin(), of(volume, Mode::ReadWrite, 2), LONG).await.unwrap();
+    rig.service.set_mode(&admin(), one.id, Mode::ReadOnly, LONG).await.unwrap();
+    assert_eq!(barriers(&rig, volume), ["", ""], "only where it was asked for");
+    rig.service.set_mode(&admin(), one.id, Mode::ReadWrite, LONG).await.unwrap();
+
+    rig.storage.state().knobs.undrained = true;
+    let waits = rig.service.set_mode(&admin(), one.id, BARRIER, SHORT).await;
+    assert!(matches!(&waits, Err(Refusal::Pending(text)) if text.contains("in flight")), "{waits:?}");
+    let told_first = barriers(&rig, volume);
+    assert!(!told_first[0].is_empty() && told_first[1].is_empty(), "{told_first:?}");
+    // The mode is in force, and says so to whoever does not ask for more.
+    rig.service.set_mode(&admin(), one.id, Mode::ReadOnly, LONG).await.unwrap();
+    let waits = rig.service.set_mode(&admin(), one.id, BARRIER, SHORT).await;
+    assert!(matches!(waits, Err(Refusal::Pending(_))), "{waits:?}");
+    assert_eq!(barriers(&rig, volume), told_first, "asked again, it is the same");
+    rig.storage.state().knobs.undrained = false;
+    rig.storage.publish(&volume.to_string());
+    let live = rig.service.set_mode(&admin(), one.id, BARRIER, LONG).await.unwrap();
+    assert_eq!(live.effective_mode, Some(Mode::ReadOnly));
+    // Others come and go beside it; it writes again, and what is in flight then is for another barrier.
+    let three = rig.service.create_attachment(&admin(), of(volume, Mode::ReadOnly, 3), LONG).await.unwrap();
+    assert_eq!(barriers(&rig, volume)[0], told_first[0]);
+    rig.service.set_mode(&admin(), three.id, BARRIER, LONG).await.unwrap();
+    rig.service.set_mode(&admin(), one.id, Mode::ReadWrite, LONG).await.unwrap();
+    assert_eq!(barriers(&rig, volume)[0], "");
+    rig.service.set_mode(&admin(), one.id, BARRIER, LONG).await.unwrap();
+    let now = barriers(&rig, volume);
+    assert!(!now[0].is_empty() && now[0] != told_first[0] && !now[2].is_empty(), "{now:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_barrier_that_cannot_be_is_refused_with_the_reason_and_changes_nothing() {
+    let rig = Rig::new(0).await;
+    let volume = rig.volume(true).await;
+    let one = rig.service.create_attachment(&admin(), of(volume, Mode::ReadWrite, 1), LONG).await.unwrap();
+    rig.service.create_attachment(&admin(), of(volume, Mode::ReadWrite, 1), LONG).await.unwrap();
+    let mut paths = of(volume, Mode::ReadWrite, 2);
+    if let NewConnector::Client(connector) = &mut paths.connector {
+        connector.insert("multipath".to_owned(), true.into());
+    }
+    let paths = rig.service.create_attachment(&admin(), paths, LONG).await.unwrap();
+    let keeps = rig.service.create_attachment(&admin(), of(volume, Mode::ReadWrite, 3), LONG).await.unwrap();
+    let initiator = keeps.initiator.as_ref().unwrap().to_string();
+    let registration = v1::Registration { initiator, isid: "800123450001".to_owned(), key: 0xab };
+    rig.storage.state().knobs.reservations =
+        Some(v1::Reservations { registrations: vec![registration], ..v1::Reservations::default() });
+    rig.storage.publish(&volume.to_string());
+    let reserved = rig.service.create_attachment(&admin(), reserve(volume), LONG).await.unwrap();
+    let before = told(&rig, volume);
+    let refused = async |id, words: &str| {
+        let answer = rig.service.set_mode(&admin(), id, BARRIER, LONG).await;
+        assert!(
+            matches!(&answer, Err(Refusal::Conflict(text)) if text.contains(words)),
+            "{words}: {answer:?}"
+        );
+    };
+    refused(one.id, "share its access").await;
+    refused(paths.id, "multipath").await;
+    refused(reserved.id, "not connected").await;
+    until("the reservation to be known", async || {
+        let seen = rig.service.reservations(&admin(), volume).await.unwrap().seen;
+        if seen.registrations.is_empty() { Err("nobody has registered".to_owned()) } else { Ok(()) }
+    })
+    .await;
+    refused(keeps.id, "persistent reservation").await;
+    let writes = NewMode { mode: Mode::ReadWrite, barrier: true };
+    let wrong = rig.service.set_mode(&admin(), one.id, writes, LONG).await;
+    assert!(matches!(&wrong, Err(Refusal::Invalid(text)) if text.contains("mode ro")), "{wrong:?}");
+    assert_eq!(told(&rig, volume), before);
+    assert!(barriers(&rig, volume).iter().all(String::is_empty));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_gave_up_meanwhile_is_told_anew_when_it_is_asked_again() {
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(true).await;
+    let one = rig
+        .service
+        .create_attachment(&admin(), native(volume, "host1", Mode::ReadWrite), LONG)
+        .await
+        .unwrap();
+    rig.until_attached(one.id).await;
+    let told = || rig.hosts[0].state().connections[&volume.to_string()].stamp.clone().unwrap().generation;
+    let refused =
+        v1::Problem { object: "the session".into(), text: "refused".into(), ..v1::Problem::default() };
+    rig.hosts[0].state().knobs.broken = Some((v1::ConnectionPhase::Forbidden, refused));
+    let waits = rig.service.set_mode(&admin(), one.id, BARRIER, SHORT).await;
+    assert!(matches!(waits, Err(Refusal::Pending(_))), "{waits:?}");
+    // The control: without a barrier it is as the operator left it.
+    let before = told();
+    drop(rig.service.set_mode(&admin(), one.id, Mode::ReadOnly, SHORT).await);
+    assert_eq!(told(), before);
+    rig.hosts[0].state().knobs.broken = None;
+    drop(rig.service.set_mode(&admin(), one.id, BARRIER, SHORT).await);
+    until(
+        "the host to be told anew",
+        async || {
+            if told() == before { Err("not yet".to_owned()) } else { Ok(()) }
+        },
+    )
+    .await;
 }

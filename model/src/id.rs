@@ -92,6 +92,11 @@ id!(
     AgentId,
     "agent"
 );
+id!(
+    /// One barrier: the wish that nothing lands any more of what one nexus had in flight when it was asked for.
+    BarrierId,
+    "barrier"
+);
 
 impl ClusterId {
     /// The cluster id under which `mooring --agent` works against one agent that no controller owns.

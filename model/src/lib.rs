@@ -32,7 +32,7 @@ pub use fc::{
     Wwpn,
 };
 pub use generation::{Digest, Fence, Generation, Stamp};
-pub use id::{AgentId, AttachmentId, ClusterId, ParseIdError, RevertId, VolumeId};
+pub use id::{AgentId, AttachmentId, BarrierId, ClusterId, ParseIdError, RevertId, VolumeId};
 pub use image::{ImageFormat, ImageName, ImageSource, ParseImageError};
 pub use initiator::Initiator;
 pub use job::{JobKind, JobReport};

@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::{
-    AttachmentId, ByteSize, Cure, FcPortReport, Generation, Initiator, Iqn, Lun, Mode, Naa, Portal,
-    Reservations, RevertId, VolumeId,
+    AttachmentId, BarrierId, ByteSize, Cure, FcPortReport, Generation, Initiator, Iqn, Lun, Mode, Naa,
+    Portal, Reservations, RevertId, VolumeId,
 };
 
 /// Something that is not as wanted, for people and for the controller.
@@ -133,6 +133,8 @@ pub struct GrantReport {
     pub sessions: Vec<SessionReport>,
     /// What it has done.
     pub counters: Counters,
+    /// The barrier that is wanted, once it is done: nothing lands any more of what was in flight when it was asked for.
+    pub barrier: Option<BarrierId>,
 }
 
 /// One export as it is seen.

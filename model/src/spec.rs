@@ -11,8 +11,8 @@ use crate::limit::{
     SERIAL_BYTES_MAX, VOLUME_BYTES_MAX, VOLUME_BYTES_MIN,
 };
 use crate::{
-    AttachmentId, BackstoreName, ByteSize, FcExportSpec, ImageSource, Iqn, IqnPrefix, LUN_DEFAULT, Lun,
-    LvName, Naa, Portal, RevertId, Secret, TPG_DEFAULT, Tuning, VgName, VolumeId,
+    AttachmentId, BackstoreName, BarrierId, ByteSize, FcExportSpec, ImageSource, Iqn, IqnPrefix, LUN_DEFAULT,
+    Lun, LvName, Naa, Portal, RevertId, Secret, TPG_DEFAULT, Tuning, VgName, VolumeId,
 };
 
 /// A spec that can never be made true. The text says which field, what is wrong, and what is allowed.
@@ -378,6 +378,9 @@ pub struct Grant {
     pub chap: Option<Chap>,
     /// The attachments that share this nexus.
     pub attachments: Vec<AttachmentId>,
+    /// With a mode that only reads: what the initiator had in flight when this was asked for has landed before the report says
+    /// so. Its sessions are dropped for it once, and come back by themselves.
+    pub barrier: Option<BarrierId>,
 }
 
 /// Where an export's identity on disks and wires comes from.
@@ -498,6 +501,12 @@ impl ExportSpec {
                 return Err(SpecError::new(
                     format!("grants[{index}].lun"),
                     "LUN 0 is not allowed: want 1 to 65535",
+                ));
+            }
+            if grant.barrier.is_some() && grant.mode == Mode::ReadWrite {
+                return Err(SpecError::new(
+                    format!("grants[{index}].barrier"),
+                    "what writes has always something in flight: want the mode READ_ONLY with it",
                 ));
             }
             if let Some(chap) = &grant.chap {

@@ -24,6 +24,15 @@ pub const TPG_ATTRIBS: [(&str, &str, &str); 6] = [
     ("cache_dynamic_acls", "0", "no ACL is kept that no spec names"),
 ];
 
+/// An ACL's text for people; here it names the barrier that was asked for before the ACL was made.
+pub(crate) const TAG: &str = "tag";
+
+/// What stands before a barrier's id in [`TAG`], which holds 63 bytes.
+pub(crate) const BARRIER: &str = "mooring-barrier:";
+
+/// An ACL's queue depth.
+pub(crate) const DEPTH: &str = "cmdsn_depth";
+
 /// `iscsi`: the folder of all iSCSI targets.
 pub fn fabric() -> TreePath {
     TreePath::new("iscsi")

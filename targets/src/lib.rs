@@ -42,6 +42,6 @@ pub use op::{Op, Value, drains};
 pub use plan::{Device, Wanted, plan};
 pub use report::{ExportFacts, report, report_planned};
 pub use view::{
-    AclAuth, AclView, BackstoreView, Credentials, ExportView, HbaFolder, Link, LunView, MappedLun,
-    TargetView, TpgView, read_initiators,
+    AclAuth, AclView, BackstoreView, BarrierView, Credentials, ExportView, HbaFolder, Link, LunView,
+    MappedLun, TargetView, TpgView, read_initiators,
 };

@@ -98,7 +98,7 @@ impl Narrow {
 
     /// Looks at the ACLs that change: what is known, with these ACLs as they are now and no others.
     pub fn look(&self, tree: &dyn Tree) -> Result<ExportView, Error> {
-        self.known.view.with_acls(tree, self.known.wanted.names(), &self.initiators)
+        self.known.view.with_acls(tree, &self.wanted, &self.initiators)
     }
 
     /// The whole export, with the changed ACLs as `seen`: known again if `wanted`, the whole wish, is now in force. Else what

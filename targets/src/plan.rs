@@ -6,6 +6,7 @@
 //!    tightened, then ACLs are removed: that call waits until the initiator's commands have drained, and it comes after
 //!    everything that is quick, so that nobody keeps access because another's disk hangs. `rmdir` of an ACL with a
 //!    mapped LUN inside, or of a mapped LUN with its link: ENOTEMPTY.
+//!    A barrier, which drains an initiator that keeps its grant, stands behind all of that, for the same reason (`barrier`).
 //! 2. *Backstore*: `control`, serial, `enable`. The serial of an exported backstore cannot change (EINVAL); enabling without
 //!    the device is ENOENT; linking a backstore that is not enabled is ENODEV.
 //! 3. *Target, portal group, its attributes and how its sessions are negotiated, LUN.* A mapped link to a LUN without a backstore is EINVAL.
@@ -25,8 +26,10 @@
 mod absent;
 mod acl;
 pub(crate) mod backstore;
+pub(crate) mod barrier;
 mod obstacles;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -173,7 +176,7 @@ impl Present<'_> {
         Part { plan: self.plan, gives_at }
     }
 
-    fn write(&mut self, path: TreePath, value: &str, why: &'static str) {
+    fn write(&mut self, path: TreePath, value: &str, why: impl Into<Cow<'static, str>>) {
         self.plan.step(Op::Write { path, value: value.into() }, why);
     }
 
@@ -205,6 +208,7 @@ impl Present<'_> {
             remove_acl(&mut self.plan, self.names, initiator, acl, why);
         }
         if open {
+            self.barriers(tpg);
             self.clear_mappings(tpg);
         }
     }
@@ -217,6 +221,7 @@ impl Present<'_> {
                 None => {
                     going.insert(initiator.as_str(), (acl, "no grant for it"));
                 }
+                Some(grant) if barrier::is_owed(acl, grant) => {}
                 Some(grant) if open && acl::is_remade(tpg, acl, grant) => {
                     going.insert(initiator.as_str(), (acl, "mapped wrongly, made anew"));
                 }

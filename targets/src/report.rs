@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mooring_model::{Cure, Grant, GrantReport, Iqn, Mode, Naa, Plan, Portal, Problem};
+use mooring_model::{BarrierId, Cure, Grant, GrantReport, Iqn, Mode, Naa, Plan, Portal, Problem};
 
 use crate::layout;
 use crate::live::Live;
 use crate::op::Op;
-use crate::plan::{Wanted, plan};
+use crate::plan::{Wanted, barrier, plan};
 use crate::view::{ExportView, TpgView};
 
 /// The part of an export's report that the kernel's tree decides.
@@ -68,6 +68,7 @@ pub fn report_planned(
             .map(|grant| {
                 let seen =
                     view.tpg().filter(|tpg| shows(tpg, wanted)).and_then(|tpg| seen_mode(tpg, wanted, grant));
+                let barrier = view.tpg().and_then(|tpg| done_barrier(tpg, seen, grant));
                 let live = live.get(grant.initiator.as_str()).cloned().unwrap_or_default();
                 GrantReport {
                     initiator: grant.initiator.clone(),
@@ -76,6 +77,7 @@ pub fn report_planned(
                     seen,
                     sessions: live.sessions,
                     counters: live.counters,
+                    barrier,
                 }
             })
             .collect(),
@@ -87,6 +89,12 @@ pub fn report_planned(
 fn shows(tpg: &TpgView, wanted: &Wanted) -> bool {
     let link = tpg.lun.as_ref().and_then(|lun| lun.link.as_ref());
     tpg.enabled && link.is_some_and(|link| link.target == layout::backstore(wanted.names()))
+}
+
+/// The barrier of a grant, if it is done and nothing was written since.
+fn done_barrier(tpg: &TpgView, seen: Option<Mode>, grant: &Grant) -> Option<BarrierId> {
+    let acl = tpg.acls.get(grant.initiator.as_str())?;
+    grant.barrier.filter(|_| seen == Some(Mode::ReadOnly) && !barrier::is_owed(acl, grant))
 }
 
 /// The mode that the kernel enforces for a grant: its gate is open and its LUN is mapped where it is wanted.

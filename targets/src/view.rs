@@ -2,7 +2,7 @@
 //!
 //! The cost, in operations (an attribute is open, read, close; a folder or a link is one): 15 for an export that is complete
 //! and has no grants (3 for the backstore, 1 for the target, 11 for the portal group and its LUN), and 8 for each ACL with
-//! CHAP (4 for one without), and 1 for each value that the wish says about sessions. It does not depend on other exports. Whether sessions are live is a separate question
+//! CHAP (4 for one without; 2 more where a barrier is wanted), and 1 for each value that the wish says about sessions. It does not depend on other exports. Whether sessions are live is a separate question
 //! ([`read_live`](crate::read_live)), because no plan depends on it.
 //!
 //! What must never happen here: a judgement, a write, a walk into another export. `ls` of `acls` blocks while an `rmdir`
@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooring_host::{Entry, EntryKind, Errno, Tree, TreeError, TreePath};
-use mooring_model::{ExportNames, Secret, Tuning, TuningKey};
+use mooring_model::{BarrierId, ExportNames, Grant, Secret, Tuning, TuningKey};
 
 use crate::Error;
 use crate::info::parse_backstore;
@@ -158,6 +158,17 @@ pub struct AclView {
     pub credentials: Option<Credentials>,
     /// Its mapped LUNs by folder name.
     pub luns: BTreeMap<String, MappedLun>,
+    /// What a barrier needs; looked at only where the wish has one.
+    pub barrier: Option<BarrierView>,
+}
+
+/// What an ACL shows of barriers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BarrierView {
+    /// The barrier that was asked for before this ACL was made, as its `tag` says. Another text, or none, is no barrier.
+    pub done: Option<BarrierId>,
+    /// `cmdsn_depth`: writing another number drops the sessions.
+    pub depth: String,
 }
 
 impl AclView {
@@ -199,27 +210,27 @@ fn dirs(entries: Vec<Entry>) -> impl Iterator<Item = String> {
 impl ExportView {
     /// Looks at the export of these names, and not at how its sessions are negotiated.
     pub fn read(tree: &dyn Tree, names: &ExportNames) -> Result<Self, Error> {
-        Looker { tree, names, said: None }.export().map_err(|source| Error::View { source })
+        Looker { tree, names, said: None, grants: &[] }.export().map_err(|source| Error::View { source })
     }
 
     /// Looks at all that this wish says something about.
     pub fn read_for(tree: &dyn Tree, wanted: &Wanted) -> Result<Self, Error> {
-        let looker = Looker { tree, names: wanted.names(), said: wanted.tuning() };
+        let looker = Looker { tree, names: wanted.names(), said: wanted.tuning(), grants: wanted.grants() };
         looker.export().map_err(|source| Error::View { source })
     }
 
-    /// The same with the ACLs of these initiators as they are now, and no others. One operation for an ACL that is not there.
+    /// The same with the ACLs of these initiators as they are now, and no others, for this wish. One operation for an ACL that
+    /// is not there.
     pub(crate) fn with_acls(
         &self,
         tree: &dyn Tree,
-        names: &ExportNames,
+        wanted: &Wanted,
         initiators: &BTreeSet<String>,
     ) -> Result<Self, Error> {
-        let looker = Looker { tree, names, said: None };
+        let looker = Looker { tree, names: wanted.names(), said: None, grants: wanted.grants() };
         let mut acls = BTreeMap::new();
         for initiator in initiators {
-            let acl =
-                maybe(looker.acl(&layout::acl(names, initiator))).map_err(|source| Error::View { source })?;
+            let acl = maybe(looker.acl(initiator)).map_err(|source| Error::View { source })?;
             acls.extend(acl.map(|acl| (initiator.clone(), acl)));
         }
         let target = self.target.as_ref().map(|target| TargetView {
@@ -290,6 +301,7 @@ struct Looker<'a> {
     tree: &'a dyn Tree,
     names: &'a ExportNames,
     said: Option<&'a Tuning>,
+    grants: &'a [Grant],
 }
 
 impl Looker<'_> {
@@ -333,13 +345,14 @@ impl Looker<'_> {
         }
         view.portals = dirs(self.tree.list(&layout::portals(self.names))?).collect();
         for initiator in dirs(self.tree.list(&layout::acls(self.names))?) {
-            let acl = self.acl(&layout::acl(self.names, &initiator))?;
+            let acl = self.acl(&initiator)?;
             view.acls.insert(initiator, acl);
         }
         Ok(view)
     }
 
-    fn acl(&self, dir: &TreePath) -> Result<AclView, TreeError> {
+    fn acl(&self, initiator: &str) -> Result<AclView, TreeError> {
+        let dir = &layout::acl(self.names, initiator);
         let entries = self.tree.list(dir)?;
         // A kernel without this attribute (before 6.1) always asks the portal group.
         let auth = match maybe(self.tree.read_text(&dir.join("attrib").join("authentication")))?.as_deref() {
@@ -354,7 +367,18 @@ impl Looker<'_> {
             let mapped = self.mapped(&dir.join(&name))?;
             luns.insert(name, mapped);
         }
-        Ok(AclView { auth, credentials, luns })
+        let asked = self.grants.iter().find(|grant| grant.initiator.as_str() == initiator);
+        let barrier = match asked.and_then(|grant| grant.barrier) {
+            Some(_) => Some(self.barrier(dir)?),
+            None => None,
+        };
+        Ok(AclView { auth, credentials, luns, barrier })
+    }
+
+    fn barrier(&self, dir: &TreePath) -> Result<BarrierView, TreeError> {
+        let tag = self.tree.read_text(&dir.join(layout::TAG))?;
+        let done = tag.strip_prefix(layout::BARRIER).and_then(|id| id.parse().ok());
+        Ok(BarrierView { done, depth: self.tree.read_text(&dir.join(layout::DEPTH))? })
     }
 
     fn mapped(&self, dir: &TreePath) -> Result<MappedLun, TreeError> {

@@ -61,6 +61,7 @@ fn grant_line(line: &str) -> Grant {
         mode: words[4].parse().unwrap(),
         chap,
         attachments: Vec::new(),
+        barrier: None,
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use common::*;
 use mooring_host::fake::{FakeLio, FakeMachine, Faulty};
 use mooring_host::{Entry, Errno, Tree, TreeError, TreePath};
-use mooring_model::{Chap, Grant, Mode};
+use mooring_model::{BarrierId, Chap, Grant, Mode};
 use mooring_targets::{Error, ExportView, Known, Op, Wanted, apply, drains, layout, plan};
 use proptest::prelude::*;
 
@@ -41,8 +41,13 @@ fn some_chap() -> impl Strategy<Value = Option<Chap>> {
 
 fn some_grant(number: usize) -> impl Strategy<Value = Option<Grant>> {
     let mode = prop_oneof![Just(Mode::ReadOnly), Just(Mode::ReadWrite)];
-    let made = (prop_oneof![3 => Just(1u16), 1 => Just(2u16)], mode, some_chap())
-        .prop_map(move |(lun, mode, chap)| Some(grant(number, lun, mode, chap)));
+    let barrier = prop_oneof![3 => Just(None), 2 => (1..3u128).prop_map(|id| Some(BarrierId::from_u128(id)))];
+    let made = (prop_oneof![3 => Just(1u16), 1 => Just(2u16)], mode, some_chap(), barrier).prop_map(
+        move |(lun, mode, chap, barrier)| {
+            let barrier = barrier.filter(|_| mode == Mode::ReadOnly);
+            Some(Grant { barrier, ..grant(number, lun, mode, chap) })
+        },
+    );
     prop_oneof![1 => Just(None), 2 => made]
 }
 
@@ -58,7 +63,7 @@ fn some_wish() -> impl Strategy<Value = Wanted> {
 }
 
 /// What people, and crashes of other programs, do to an export that stands: never something that makes it foreign.
-const DAMAGE: [&str; 22] = [
+const DAMAGE: [&str; 24] = [
     "write $P/enable = 0",
     "write $P/attrib/authentication = 0",
     "write $P/attrib/generate_node_acls = 1",
@@ -76,6 +81,8 @@ const DAMAGE: [&str; 22] = [
     "write $P/acls/$H/auth/password = NULL",
     "write $P/acls/$H/attrib/authentication = 0",
     "write $P/acls/$H/attrib/authentication = 1",
+    "write $P/acls/$H/tag = somebody's",
+    "write $P/acls/$H/cmdsn_depth = 63",
     "mkdir $P/acls/iqn.1999-01.stranger:x",
     "mkdir $P/acls/$H/lun_7",
     "link $P/acls/$H/lun_7/whatever -> $P/lun/lun_1",
@@ -360,7 +367,7 @@ proptest! {
         }
     }
 
-    /// A portal or credential change, or one of another initiator, ends no session; a revoke ends exactly its own.
+    /// A portal or credential change, or one of another initiator, ends no session; a revoke or a barrier ends exactly its own.
     #[test]
     fn sessions_of_unchanged_nexuses_live(a in some_wish(), b in some_wish()) {
         let Wanted::Present { portals, grants, names, .. } = &a else { return Ok(()) };
@@ -378,7 +385,9 @@ proptest! {
         pass(&machine.lio(), &b).unwrap();
         prop_assert!(plan_now(&machine.lio(), &b).is_quiet());
         for (grant, session) in sessions {
-            let stays = later.iter().any(|other| other.initiator == grant.initiator && other.lun == grant.lun);
+            let drained = |other: &Grant| other.barrier.is_some() && other.barrier != grant.barrier;
+            let same = |other: &&Grant| other.initiator == grant.initiator && other.lun == grant.lun;
+            let stays = later.iter().find(same).is_some_and(|other| !drained(other));
             prop_assert_eq!(machine.is_live(session), stays, "{}", grant.initiator);
         }
     }

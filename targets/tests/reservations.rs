@@ -168,6 +168,7 @@ fn wanted(back: Vec<Kept>) -> Wanted {
         mode: Mode::ReadWrite,
         chap: None,
         attachments: Vec::new(),
+        barrier: None,
     };
     Wanted::Present {
         names: names(),

@@ -23,12 +23,22 @@ fn cycle(v: &str) -> Vec<Step> {
         export(1, &[("host1", RW)], &["host1 rw"]),
         export(2, &[("host1", RW), ("host2", RO)], &["host1 rw", "host2 ro"]),
         export(3, &[("host1", RO), ("host2", RW)], &["host1 ro", "host2 rw"]),
+        Step {
+            put: put_export_spec(v, 4, with_barrier(export_spec(&[("host1", RO), ("host2", RW)]))).into(),
+            reach: &["host1 ro", "host2 rw"],
+        },
         // It grows under grants that stay.
         Step { put: put_volume_spec(v, 2, volume_spec(2 * SIZE)).into(), reach: &["host1 ro", "host2 rw"] },
-        export(4, &[("host2", RW)], &["host2 rw"]),
-        export(5, &[], &[]),
+        export(5, &[("host2", RW)], &["host2 rw"]),
+        export(6, &[], &[]),
         Step { put: delete_volume(v, 3).into(), reach: &[] },
     ]
+}
+
+/// The first grant with a barrier.
+fn with_barrier(mut spec: mooring_api::v1::ExportSpec) -> mooring_api::v1::ExportSpec {
+    spec.grants[0].barrier = mooring_model::BarrierId::from_u128(1).to_string();
+    spec
 }
 
 /// The same over both fabrics.

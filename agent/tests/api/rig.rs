@@ -472,6 +472,7 @@ pub(crate) fn grant(host: &str, mode: v1::Mode) -> v1::Grant {
             mutual: None,
         }),
         attachment_ids: Vec::new(),
+        barrier: String::new(),
     }
 }
 

@@ -220,6 +220,10 @@ pub struct Grant {
     /// Attachments that share this nexus.
     #[prost(string, repeated, tag = "5")]
     pub attachment_ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// With READ_ONLY: once, everything that the initiator had in flight has landed before the report has this id (a UUID). Its
+    /// sessions are dropped for it. Empty: nothing is waited for.
+    #[prost(string, tag = "80")]
+    pub barrier: ::prost::alloc::string::String,
 }
 /// The names of an export that existed before Mooring took it over.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -514,6 +518,9 @@ pub struct GrantReport {
     /// When the agent saw the number of commands move last, microseconds since 1970; 0: not since it began to look.
     #[prost(int64, tag = "9")]
     pub active_us: i64,
+    /// The barrier that is wanted, once it is done; else empty.
+    #[prost(string, tag = "80")]
+    pub barrier: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FcGrantReport {

@@ -1,8 +1,9 @@
 //! `mooring attachment`: looking, and changing the mode of what is there.
 
-use mooring_model::{AttachmentId, Mode};
+use mooring_model::AttachmentId;
 use serde_json::json;
 
+use crate::args::AttachmentModeArgs;
 use crate::controller::Client;
 use crate::controller::answers::{AttachmentMode, AttachmentShown, Proof};
 use crate::controller::client::Call;
@@ -69,10 +70,13 @@ pub(crate) async fn show(client: &Client, id: AttachmentId) -> Result<Reply<Atta
 /// `attachment mode`.
 pub(crate) async fn set_mode(
     client: &Client,
-    id: AttachmentId,
-    mode: Mode,
+    args: &AttachmentModeArgs,
 ) -> Result<Reply<AttachmentMode>, Failure> {
-    let (id, body) = (id.to_string(), json!({ "mode": mode.to_string() }));
+    let (id, mut body) = (args.id.to_string(), json!({ "mode": args.mode.to_string() }));
+    if args.barrier {
+        // A controller that knows no barriers says so.
+        body["barrier"] = true.into();
+    }
     let [a, b, c] = PATH;
     let call = Call::put("the attachment's mode", &[a, b, c, &id, "mode"], body).waiting();
     Ok(Reply::ok(client.read(call).await?))

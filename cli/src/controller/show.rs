@@ -619,6 +619,9 @@ impl Display for AttachmentMode {
         if live.mode.as_deref() == Some("ro") && !self.barrier {
             writeln!(f, "writes that were on their way may still land")?;
         }
+        if self.barrier {
+            writeln!(f, "nothing that was on its way lands any more")?;
+        }
         f.write_str(&facts([("SESSION", live.session_text())]))?;
         live.write_trouble(f)
     }

@@ -148,6 +148,7 @@ impl State {
             read_mib: 3,
             written_mib: 4,
             active_us: 1_790_000_001_000_000,
+            barrier: grant.barrier.clone(),
         };
         let portals =
             if spec.portals.is_empty() { vec!["10.10.0.10:3260".to_owned()] } else { spec.portals.clone() };

@@ -292,6 +292,7 @@ mod tests {
             seen,
             sessions: vec![session.clone()],
             counters: Counters { commands: 1, read_mib: 2, written_mib: 3, active: None },
+            barrier: None,
         };
         ExportReport {
             volume: VolumeId::from_u128(7),

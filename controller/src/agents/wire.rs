@@ -79,6 +79,7 @@ fn grant(wire: &v1::GrantReport) -> Option<GrantReport> {
             written_mib: wire.written_mib,
             active: moment(wire.active_us),
         },
+        barrier: wire.barrier.parse().ok(),
     })
 }
 

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mooring_api::{Message, v1};
 use mooring_model::{
-    AgentId, AttachmentWish, ByteSize, Chap, ChapSide, ConnectionSpec, ExportIdentity, ExportSpec,
-    FcExportSpec, FcGrant, Generation, Grant, Initiator, InitiatorSlot, Iqn, LUN_DEFAULT, Revert, Secret,
-    TPG_DEFAULT, Tuning, VolumeId, VolumeSpec, Wwpn,
+    AgentId, AttachmentWish, BarrierId, ByteSize, Chap, ChapSide, ConnectionSpec, ExportIdentity, ExportSpec,
+    FcExportSpec, FcGrant, Generation, Grant, Initiator, InitiatorSlot, Iqn, LUN_DEFAULT, Mode, Revert,
+    Secret, TPG_DEFAULT, Tuning, VolumeId, VolumeSpec, Wwpn,
 };
 use serde_json::json;
 
@@ -102,12 +102,16 @@ fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>)
     Ok(Wish::spec(&v1::VolumeSpec::from(&spec), opaque))
 }
 
+/// Barriers of an export, by the initiator that was to be drained.
+pub(crate) type Barriers = BTreeMap<Iqn, BarrierId>;
+
 /// The export that these rows want, with these credentials and slots; without them for a nexus, there is none of it.
 pub(crate) fn export_spec(
     volume: VolumeId,
     rows: &[AttachmentRow],
     mut chap_of: impl FnMut(&Iqn) -> Result<Chap, Abort>,
     mut slot_of: impl FnMut(Wwpn) -> Result<InitiatorSlot, Abort>,
+    barriers: &Barriers,
 ) -> Result<ExportSpec, Abort> {
     let mut nexuses: BTreeMap<Initiator, Vec<&AttachmentRow>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.grant_wanted) {
@@ -122,7 +126,8 @@ pub(crate) fn export_spec(
         match initiator {
             Initiator::Iscsi(initiator) => {
                 let chap = Some(chap_of(&initiator)?);
-                grants.push(Grant { initiator, lun: LUN_DEFAULT, mode, chap, attachments });
+                let barrier = barriers.get(&initiator).copied().filter(|_| mode == Mode::ReadOnly);
+                grants.push(Grant { initiator, lun: LUN_DEFAULT, mode, chap, attachments, barrier });
             }
             Initiator::Fc(initiator) => {
                 // Of one port all have the same number.
@@ -136,11 +141,31 @@ pub(crate) fn export_spec(
     Ok(ExportSpec { volume, identity: ExportIdentity::Derived, portals: Vec::new(), grants, fc, tuning })
 }
 
-/// What the last wish said about sessions.
-fn said_before(last: Option<&Wish>) -> Tuning {
+/// An export as it was wished last, as it is sent.
+fn sent_before(last: Option<&Wish>) -> v1::ExportSpec {
     let body = last.and_then(|wish| wish.body.as_deref());
-    let spec = body.and_then(|body| v1::ExportSpec::decode(body).ok()).unwrap_or_default();
-    mooring_api::tuning_from_wire(&spec.tuning).unwrap_or_default()
+    body.and_then(|body| v1::ExportSpec::decode(body).ok()).unwrap_or_default()
+}
+
+/// The barriers of an export that was wished.
+fn barriers_of(spec: &v1::ExportSpec) -> Barriers {
+    let of = |grant: &v1::Grant| Some((grant.initiator.parse().ok()?, grant.barrier.parse().ok()?));
+    spec.grants.iter().filter_map(of).collect()
+}
+
+/// Wishes a barrier for this initiator, which may only read. One that was wished and stands since is the same: what was in
+/// flight then is drained, and nothing was written since. Returns it, and whether it is new.
+pub(crate) fn barrier(db: &Db<'_>, volume: VolumeId, initiator: &Iqn) -> Result<(BarrierId, bool), Abort> {
+    let kept = db.spec(volume, Kind::Export)?.ok_or_else(|| corrupt("the export", volume))?;
+    let mut spec = sent_before(Some(&kept.wish));
+    let grant = spec.grants.iter_mut().find(|grant| grant.initiator == initiator.as_str());
+    let grant = grant.ok_or_else(|| corrupt("the grant", volume))?;
+    if let Ok(id) = grant.barrier.parse() {
+        return Ok((id, false));
+    }
+    let id = BarrierId::random();
+    grant.barrier = id.to_string();
+    Ok((id, db.wish(volume, Kind::Export, &Wish::spec(&spec, kept.wish.opaque))?.1))
 }
 
 fn export_wish(
@@ -156,8 +181,10 @@ fn export_wish(
     };
     let slot_of = |port| db.fc_slot(of.agent, port)?.ok_or_else(|| corrupt("the slot of a port", volume));
     // What is said no longer goes back to what the kernel had: left unsaid it would stay.
-    let tuning = tuning.after(&said_before(last));
-    let spec = ExportSpec { tuning, ..export_spec(volume, rows, chap_of, slot_of)? };
+    let before = sent_before(last);
+    let tuning = tuning.after(&mooring_api::tuning_from_wire(&before.tuning).unwrap_or_default());
+    // A barrier stays with its grant for as long as that only reads.
+    let spec = ExportSpec { tuning, ..export_spec(volume, rows, chap_of, slot_of, &barriers_of(&before))? };
     Ok(Wish::spec(&mooring_api::export_to_wire(&spec), KeptExport::of(rows).to_bytes()))
 }
 
@@ -333,7 +360,7 @@ pub(crate) fn left(db: &Db<'_>, volume: &VolumeRow, rows: &[AttachmentRow]) -> R
 
 #[cfg(test)]
 mod tests {
-    use mooring_model::{AttachmentId, Mode, Naa};
+    use mooring_model::{AttachmentId, Naa};
     use proptest::prelude::*;
 
     use super::*;

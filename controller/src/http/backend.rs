@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 
-use mooring_model::{AttachmentId, ByteSize, Mode, VolumeId};
+use mooring_model::{AttachmentId, ByteSize, VolumeId};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -20,7 +20,7 @@ use crate::domain::{
 use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
 use crate::rules::retype::MigrationPolicy;
-use crate::service::{Refusal, Service, Wait, Way};
+use crate::service::{NewMode, Refusal, Service, Wait, Way};
 
 /// An attachment's end: its receipt, and the attachments that the volume still has.
 pub type Detached = (AttachmentReceipt, Vec<Attachment>);
@@ -162,7 +162,7 @@ backend! {
     /// What is live of one attachment.
     fn live(&self, caller: &Caller, id: AttachmentId, newer_than: Option<u64>, wait: Wait) -> AttachmentLive;
     /// Changes an attachment's mode where it is.
-    fn set_mode(&self, caller: &Caller, id: AttachmentId, mode: Mode, wait: Wait) -> AttachmentLive;
+    fn set_mode(&self, caller: &Caller, id: AttachmentId, new: NewMode, wait: Wait) -> AttachmentLive;
     /// What is live of all attachments.
     fn live_all(&self, caller: &Caller) -> Vec<AttachmentLive>;
     /// The receipt of an attachment that is gone.

@@ -25,7 +25,7 @@ use crate::domain::{
     AttachmentLive, AttachmentReceipt, DetachRecord, NewAttachment, NewConnector, VolumeState,
 };
 use crate::rules::transport::Transport;
-use crate::service::{RECORDS_MAX, Refusal, Wait, Way};
+use crate::service::{NewMode, RECORDS_MAX, Refusal, Wait, Way};
 
 /// A call waits no longer than this, whatever it asks for.
 pub const WAIT_MAX: Duration = Duration::from_mins(1);
@@ -89,7 +89,8 @@ async fn create<B: Backend>(
     Ok((StatusCode::ACCEPTED, Json(json!({ "attachment": view(&live) }))))
 }
 
-/// `barrier`: that nothing which was in flight lands any more. The kernel's write protection promises no such thing.
+/// `barrier`: that nothing which was in flight lands any more. The kernel's write protection promises no such thing: it is so
+/// only where it was asked for.
 async fn set_mode<B: Backend>(
     State(app): State<App<B>>,
     ctx: Ctx,
@@ -97,11 +98,18 @@ async fn set_mode<B: Backend>(
     Body(body): Body,
 ) -> Answer {
     let fields = schema::whole(&body)?;
-    fields.only(&["mode"])?;
+    fields.only(&["mode", "barrier"])?;
     let mode = mode(fields)?.ok_or_else(|| fields.wrong("'mode' is a required property"))?;
     let wait = wait(&ctx, app.agents_wait())?;
-    let live = app.backend().set_mode(&ctx.caller, attachment_id(&id)?, mode, wait).await?;
-    Ok(Json(json!({ "attachment": view(&live), "barrier": false })))
+    let barrier = match fields.map().get("barrier") {
+        None => false,
+        Some(Value::Bool(barrier)) => *barrier,
+        Some(_) => return Err(fields.wrong("'barrier' is not of type 'boolean'")),
+    };
+    let new = NewMode { mode, barrier };
+    let live = app.backend().set_mode(&ctx.caller, attachment_id(&id)?, new, wait).await?;
+    // It is answered when it is done.
+    Ok(Json(json!({ "attachment": view(&live), "barrier": barrier })))
 }
 
 async fn delete<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {

@@ -382,6 +382,8 @@ impl All<'_> {
             &found.attachments,
             |initiator| nexuses.get(initiator).map(|nexus| nexus.0.clone()).ok_or_else(none),
             |port| found.slots.get(&port).copied().ok_or_else(none),
+            // Nothing else knows of them: they stay.
+            &export.grants.iter().filter_map(|of| Some((of.initiator.clone(), of.barrier?))).collect(),
         );
         // What is said about sessions follows from the type alone, which may have been changed by a wish that was on its way.
         let own = own.map(|own| ExportSpec { tuning: export.tuning.clone(), ..own });

@@ -1,16 +1,20 @@
 //! The mode of an attachment that is there: rw becomes ro, or ro becomes rw, and nobody is detached for it.
 //!
 //! The target takes or gives the right to write first of all: it is the one that enforces. The host is told at the same time.
-//! A command that was in the target before may still land after the answer (the kernel's `write_protect` is no barrier):
-//! whoever needs that excluded detaches by force, for a receipt, and attaches anew.
+//! A command that was in the target before may still land after the answer (the kernel's `write_protect` is no barrier).
+//! Whoever needs that excluded asks for a barrier: the storage agent drops the host's sessions once and waits for what they had
+//! in flight, and the answer comes when it says so (decision 38). What cannot be drained like that is refused with the reason.
 //!
-//! What must never happen here: an answer before the target enforces the new mode; writes of a volume whose flag says read
-//! only; a mixture of modes on one host that the type forbids.
+//! What must never happen here: an answer before the target enforces the new mode, or before the barrier that was asked for is
+//! reported; writes of a volume whose flag says read only; a mixture of modes on one host that the type forbids.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mooring_model::{AgentId, AttachmentId, Generation, Initiator, Mode, VolumeId};
+use mooring_model::{
+    AgentId, AttachmentId, BarrierId, ConnectionPhase, ExportReport, Generation, Initiator, Iqn, Mode,
+    Reservations, VolumeId,
+};
 use tokio::time::Instant;
 
 use super::{Refusal, Service, Wait, attach, not_in_review, obstacle};
@@ -21,7 +25,23 @@ use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
 use crate::policy::Target;
 use crate::rules;
-use crate::store::{Abort, AttachmentRow, Db, Kind};
+use crate::store::{Abort, AttachmentRow, Db, Kind, VolumeRow};
+
+/// What an attachment may do from here on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewMode {
+    /// Its mode.
+    pub mode: Mode,
+    /// Nothing that is in flight lands any more when it is answered. Only with [`Mode::ReadOnly`].
+    pub barrier: bool,
+}
+
+impl From<Mode> for NewMode {
+    /// Without a barrier.
+    fn from(mode: Mode) -> Self {
+        Self { mode, barrier: false }
+    }
+}
 
 /// What has to be seen before the new mode is in force.
 #[derive(Clone)]
@@ -33,6 +53,78 @@ struct Wanted {
     /// The export's wish, and the host's.
     export: Generation,
     connection: Option<(AgentId, Generation)>,
+    barrier: Option<(Iqn, BarrierId)>,
+}
+
+/// The initiator that a barrier of this attachment drains, or why there is none.
+fn drained(
+    inner: &Inner,
+    row: &AttachmentRow,
+    volume: &VolumeRow,
+    rows: &[AttachmentRow],
+) -> Result<Iqn, Refusal> {
+    let refuse = |why: &str| {
+        let text = format!(
+            "attachment {}: no barrier: {why}. Without a barrier the mode can be changed; a detach by force answers with a receipt",
+            row.id
+        );
+        Err(Refusal::Conflict(text))
+    };
+    let iqn = match &row.initiator {
+        Some(Initiators::Iscsi(iqn)) if row.grant_wanted => iqn.clone(),
+        Some(Initiators::Fc(_)) if row.grant_wanted => {
+            return refuse(
+                "over Fibre Channel the kernel drains one host only by taking the LUN from it, and its reads would fail",
+            );
+        }
+        _ => return refuse("it is not connected, nothing of it can be in flight"),
+    };
+    let initiator = Initiator::Iscsi(iqn.clone());
+    let shares = |other: &&AttachmentRow| {
+        other.grant_wanted
+            && other.mode == Mode::ReadWrite
+            && other.initiator.as_ref().is_some_and(|own| own.has(&initiator))
+    };
+    if let Some(other) = rows.iter().find(shares) {
+        return refuse(&format!(
+            "attachment {} of the same host writes, and they share its access",
+            other.id
+        ));
+    }
+    let says =
+        |key: &str| row.connector.as_ref().and_then(|connector| connector.get(key)?.as_bool()) == Some(true);
+    if says("multipath") {
+        return refuse(
+            "its host reaches the volume through multipath, and whether the map is closed cannot be seen from here",
+        );
+    }
+    let seen = inner.agents.up(volume.agent).ok().and_then(|agent| agent.export(volume.id)?.reservations);
+    // Of more than the kernel lists nobody knows whose they are.
+    let has = |seen: Reservations| {
+        let registered = seen.registrations.iter().any(|one| one.initiator == initiator);
+        registered || seen.truncated || seen.is_held_by(&initiator)
+    };
+    if seen.is_some_and(has) {
+        return refuse(
+            "its host has registered a persistent reservation, which would be lost: let it unregister first",
+        );
+    }
+    Ok(iqn)
+}
+
+/// Whether the storage agent says that the barrier is done.
+fn is_drained(report: &ExportReport, barrier: Option<&(Iqn, BarrierId)>) -> bool {
+    barrier.is_none_or(|(iqn, id)| {
+        report.grants.iter().any(|grant| grant.initiator == *iqn && grant.barrier == Some(*id))
+    })
+}
+
+/// The host that was refused for so long, while its access was made anew, that it gave up: it tries again when it is told
+/// anew.
+fn gave_up(inner: &Inner, row: &AttachmentRow) -> Option<AgentId> {
+    let host = row.native.filter(|_| row.connect_wanted)?;
+    let report = inner.agents.up(host).ok()?.connection(row.volume).report?;
+    (report.phase == ConnectionPhase::Forbidden).then_some(host)
 }
 
 fn begin(
@@ -40,7 +132,7 @@ fn begin(
     db: &Db<'_>,
     caller: &Caller,
     id: AttachmentId,
-    mode: Mode,
+    new: NewMode,
 ) -> Result<(Option<Wanted>, VolumeId, Rewished), Abort> {
     let mut row = attach::find(db, caller, id)?;
     inner.policies().check("volume:attachment_update", caller, &Target::of(&row.project))?;
@@ -50,7 +142,12 @@ fn begin(
         let text = format!("attachment {id} is {}: its mode is not changed any more", row.status);
         return Err(Refusal::Conflict(text).into());
     }
-    let mode = rules::mode(Some(mode), None, None, &[], volume.readonly == Some(true));
+    if new.barrier && new.mode == Mode::ReadWrite {
+        let text =
+            "Invalid input received: a barrier goes with mode ro: what writes has always something in flight";
+        return Err(Refusal::Invalid(text.to_owned()).into());
+    }
+    let mode = rules::mode(Some(new.mode), None, None, &[], volume.readonly == Some(true));
     row.mode = mode.map_err(Refusal::Invalid)?;
     row.mode_asked = true;
     let before = db.attachments_of(volume.id)?;
@@ -62,8 +159,21 @@ fn begin(
             .map_err(Refusal::Conflict)?;
     }
     let mut changed = [row];
-    let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
+    let mut rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
+    let rows = db.attachments_of(volume.id)?;
+    let barrier = if new.barrier {
+        let iqn = drained(inner, &row, &volume, &rows)?;
+        let (id, changed) = wishes::barrier(db, volume.id, &iqn)?;
+        rewished.storage |= changed;
+        if let Some(host) = gave_up(inner, &row) {
+            db.renew(volume.id, Kind::Connection(host), Generation::ZERO)?;
+            rewished.hosts.insert(host);
+        }
+        Some((iqn, id))
+    } else {
+        None
+    };
     if !row.grant_wanted {
         return Ok((None, volume.id, rewished));
     }
@@ -73,10 +183,9 @@ fn begin(
         None => None,
     };
     let export = generation(Kind::Export)?.unwrap_or(Generation::ZERO);
-    let rows = db.attachments_of(volume.id)?;
     let names = row.initiator.iter().flat_map(Initiators::each);
     let modes = names.map(|name| (name.clone(), wanted_mode(&rows, &name))).collect();
-    let wanted = Wanted { volume: volume.id, storage: volume.agent, modes, export, connection };
+    let wanted = Wanted { volume: volume.id, storage: volume.agent, modes, export, connection, barrier };
     Ok((Some(wanted), volume.id, rewished))
 }
 
@@ -88,6 +197,10 @@ fn seen(inner: &Inner, wanted: &Wanted) -> Result<(), String> {
     let Some(report) = report else { return Err(format!("agent {name} is at it")) };
     if !wanted.modes.iter().all(|(name, mode)| seen_mode(&report, name) == *mode) {
         return Err(obstacle(name, &report.problems).unwrap_or_else(|| format!("agent {name} is at it")));
+    }
+    if !is_drained(&report, wanted.barrier.as_ref()) {
+        return Err(obstacle(name, &report.problems)
+            .unwrap_or_else(|| format!("agent {name} has not said that nothing is in flight any more")));
     }
     let Some((host, generation)) = wanted.connection else { return Ok(()) };
     let mode = wanted.modes.first().and_then(|(_, mode)| *mode);
@@ -103,25 +216,27 @@ fn seen(inner: &Inner, wanted: &Wanted) -> Result<(), String> {
 
 impl Service {
     /// Changes the mode of an attachment where it is. Answers when the target enforces the mode and its host, if it is an
-    /// enrolled one, works with it; else `Pending`. It goes on by itself, and the same call again is the same answer. What
-    /// was in flight when it became read only may still land.
+    /// enrolled one, works with it; else `Pending`. It goes on by itself, and the same call again is the same answer. Without
+    /// a barrier, what was in flight when it became read only may still land; with one, it has landed or never will.
     pub async fn set_mode(
         &self,
         caller: &Caller,
         id: AttachmentId,
-        mode: Mode,
+        new: impl Into<NewMode>,
         wait: Wait,
     ) -> Result<AttachmentLive, Refusal> {
+        let new = new.into();
         let deadline = Instant::now() + wait.0;
         let (inner, owner) = (self.inner.clone(), caller.clone());
-        let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, mode);
+        let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, new);
         let (wanted, volume, rewished) = self.inner.store.write("change an attachment's mode", write).await?;
         let mut changes = self.inner.follow(volume);
         self.inner.go(volume, &rewished.hosts);
         while let Some(why) = wanted.as_ref().and_then(|wanted| seen(&self.inner, wanted).err()) {
             if tokio::time::timeout_at(deadline, changes.changed()).await.is_err() {
                 return Err(Refusal::Pending(format!(
-                    "attachment {id} is not {mode} yet: {why}; it goes on, ask again"
+                    "attachment {id} is not {} yet: {why}; it goes on, ask again",
+                    new.mode
                 )));
             }
         }

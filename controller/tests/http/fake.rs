@@ -19,7 +19,7 @@ use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
 use mooring_controller::quota::{Entry, Key, Limit, Limits};
 use mooring_controller::rules::retype::MigrationPolicy;
-use mooring_controller::service::{Refusal, Wait, Way};
+use mooring_controller::service::{NewMode, Refusal, Wait, Way};
 use mooring_model::{
     AgentId, AttachmentId, ByteSize, Counters, Generation, Iqn, Mode, Proof, Receipt, Revoked, SessionReport,
     Source, VolumeId,
@@ -639,13 +639,13 @@ impl Backend for Fake {
         &self,
         caller: &Caller,
         id: AttachmentId,
-        mode: Mode,
+        new: NewMode,
         wait: Wait,
     ) -> Result<AttachmentLive, Refusal> {
         let mut state = self.ask(caller)?;
         state.wait = Some(wait.0);
         let index = state.attachment_index(caller, id)?;
-        state.attachments[index].mode = mode;
+        state.attachments[index].mode = new.mode;
         Ok(state.live_of(&state.attachments[index]))
     }
 

@@ -132,9 +132,18 @@ async fn native_attach_and_what_is_live_of_it() {
     assert_eq!((set.status.as_u16(), &set.body["barrier"]), (200, &json!(false)));
     assert_eq!(set.body["attachment"]["mode"], "rw");
     assert_eq!(api.fake.state().wait, Some(Duration::from_millis(20)));
-    for wrong in
-        [json!({}), json!({ "mode": "wr" }), json!({ "mode": null }), json!({ "mode": "ro", "x": 1 })]
-    {
+    for (asked, barrier) in [(json!(true), true), (json!(false), false)] {
+        let set = put(json!({ "mode": "ro", "barrier": asked })).await;
+        assert_eq!((&set.body["barrier"], &set.body["attachment"]["mode"]), (&json!(barrier), &json!("ro")));
+    }
+    for wrong in [
+        json!({}),
+        json!({ "mode": "wr" }),
+        json!({ "mode": null }),
+        json!({ "mode": "ro", "x": 1 }),
+        json!({ "mode": "ro", "barrier": "yes" }),
+        json!({ "mode": "ro", "barrier": null }),
+    ] {
         assert_eq!(put(wrong.clone()).await.status.as_u16(), 400, "{wrong}");
     }
 }

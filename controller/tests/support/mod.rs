@@ -45,6 +45,8 @@ pub(crate) struct Knobs {
     pub(crate) gate: Option<Arc<tokio::sync::Semaphore>>,
     /// New receipts are unproven.
     pub(crate) unproven: bool,
+    /// Barriers are not done: an older one, or a disk that does not answer.
+    pub(crate) undrained: bool,
     /// What is reserved of every export.
     pub(crate) reservations: Option<v1::Reservations>,
     /// It does not say when it looked at sessions: an older one.
@@ -214,6 +216,7 @@ impl State {
                 .then(|| session(&grant.initiator))
                 .into_iter()
                 .collect(),
+            barrier: if done && !self.knobs.undrained { grant.barrier.clone() } else { String::new() },
             ..Default::default()
         };
         Some(v1::ExportReport {

@@ -21,6 +21,14 @@ fn auth(s: &Script<'_>, name: &str, value: &str) -> Result<Answer, TreeError> {
     s.write_read(&acl.join("auth").join(name), value)
 }
 
+fn tag(s: &Script<'_>, text: Option<&str>) -> Result<Answer, TreeError> {
+    let tag = acl(s)?.join("tag");
+    match text {
+        Some(text) => s.write_read(&tag, text),
+        None => s.try_read(&tag),
+    }
+}
+
 fn bare_mapped(s: &Script<'_>) -> Result<TreePath, TreeError> {
     let tpg = s.tpg()?;
     s.bare_mapped(&tpg)
@@ -87,6 +95,19 @@ pub(super) const ROWS: &[Row] = &[
         s.write(&tpg.join("attrib").join("default_cmdsn_depth"), 32)?;
         let acl = s.acl(&tpg)?;
         s.try_read(&acl.join("cmdsn_depth"))
+    }),
+    Row::reads("tag of a new ACL", "", |s| tag(s, None)),
+    Row::reads("tag without a newline", "mooring-barrier:x", |s| tag(s, Some("mooring-barrier:x"))),
+    Row::reads("tag with a newline keeps it", "x\n", |s| tag(s, Some("x\n"))),
+    Row::reads("tag NULL is none", "", |s| {
+        let tag = acl(s)?.join("tag");
+        s.write(&tag, "x")?;
+        s.write_read(&tag, "NULL")
+    }),
+    Row::ok("tag of 63 bytes", |s| tag(s, Some(&"t".repeat(63)))),
+    Row::fails("tag of 64 bytes", Errno::EINVAL, |s| {
+        let acl = acl(s)?;
+        s.try_write(&acl.join("tag"), "t".repeat(64))
     }),
     Row::reads("credential without a newline", "user1\n", |s| auth(s, "userid", "user1")),
     Row::reads("credential with a newline keeps it", "user1\n\n", |s| auth(s, "userid", "user1\n")),

@@ -295,7 +295,7 @@ fn grant(initiator: &str, acl: &AclView, asks: bool) -> Result<Grant, String> {
         }
     };
     let mode = if protected { Mode::ReadOnly } else { Mode::ReadWrite };
-    Ok(Grant { initiator: name, lun: Lun(number), mode, chap, attachments: Vec::new() })
+    Ok(Grant { initiator: name, lun: Lun(number), mode, chap, attachments: Vec::new(), barrier: None })
 }
 
 fn chap(known: Option<&Credentials>) -> Result<Chap, String> {

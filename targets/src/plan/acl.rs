@@ -10,13 +10,13 @@
 use mooring_host::TreePath;
 use mooring_model::{Chap, Grant, Mode, Secret, Step};
 
-use super::{Present, write_plain, write_protect};
+use super::{Present, barrier, write_plain, write_protect};
 use crate::layout;
 use crate::op::{Op, Value};
 use crate::view::{AclAuth, AclView, Credentials, TpgView};
 
 /// What the kernel takes as "not set" in a credential.
-const UNSET: &str = "NULL";
+pub(super) const UNSET: &str = "NULL";
 
 /// One write to the gate.
 struct Turn {
@@ -43,10 +43,10 @@ struct Gate {
 }
 
 const USERID: &str = "auth/userid";
-const PASSWORD: &str = "auth/password";
+pub(super) const PASSWORD: &str = "auth/password";
 const USERID_MUTUAL: &str = "auth/userid_mutual";
 const PASSWORD_MUTUAL: &str = "auth/password_mutual";
-const AUTHENTICATION: &str = "attrib/authentication";
+pub(super) const AUTHENTICATION: &str = "attrib/authentication";
 
 impl Gate {
     /// From `seen` (`None`: a fresh ACL) to what the grant wants.
@@ -136,10 +136,11 @@ fn sound(acl: &AclView, grant: &Grant) -> Option<bool> {
     mapped.write_protect
 }
 
-/// Whether an ACL has to be removed and made anew: its mapping is not as wanted, and a session may be using it.
+/// Whether an ACL has to be removed and made anew: its mapping is not as wanted, and a session may be using it; or a barrier is
+/// owed.
 pub(super) fn is_remade(tpg: &TpgView, acl: &AclView, grant: &Grant) -> bool {
     let right = acl.luns.len() == 1 && sound(acl, grant).is_some();
-    !right && acl.admits(tpg.attrib("authentication") != Some("0"))
+    barrier::is_owed(acl, grant) || !right && acl.admits(tpg.attrib("authentication") != Some("0"))
 }
 
 /// Whether an initiator whose name alone is to admit it is admitted so by its group's word: before the group asks for CHAP its ACL
@@ -167,6 +168,7 @@ impl Present<'_> {
         for grant in self.grants.iter().filter(|grant| grant.mode == Mode::ReadOnly) {
             let initiator = grant.initiator.as_str();
             let Some(acl) = tpg.acls.get(initiator) else { continue };
+            self.plan.steps.extend(barrier::broken(self.names, acl, grant));
             for (name, mapped) in acl.luns.iter().filter(|(_, mapped)| mapped.write_protect == Some(false)) {
                 // A mapped LUN that leads elsewhere is not ours to change.
                 if mapped.link.as_ref().is_some_and(|link| link.target == layout::lun(self.names)) {
@@ -218,6 +220,7 @@ impl Present<'_> {
         if seen.is_none() {
             let why = "admits nobody yet: CHAP is required and no secret is set";
             self.plan.step(Op::Mkdir { path: dir.clone() }, why);
+            self.plan.steps.extend(grant.barrier.map(|id| barrier::mark(&dir, id)));
         }
         let mode = self.map(&dir, grant, seen);
         let kept = self.view.tpg().zip(seen).is_some_and(|(tpg, acl)| is_admitted_by_group(tpg, acl, grant));

@@ -45,7 +45,14 @@ pub(crate) fn side(user: &str, secret: &str) -> ChapSide {
 }
 
 pub(crate) fn grant(number: usize, lun: u16, mode: Mode, chap: Option<Chap>) -> Grant {
-    Grant { initiator: host(number).parse().unwrap(), lun: Lun(lun), mode, chap, attachments: Vec::new() }
+    Grant {
+        initiator: host(number).parse().unwrap(),
+        lun: Lun(lun),
+        mode,
+        chap,
+        attachments: Vec::new(),
+        barrier: None,
+    }
 }
 
 pub(crate) fn chap(user: &str, secret: &str) -> Chap {

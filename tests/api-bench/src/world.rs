@@ -140,6 +140,7 @@ impl World {
                 mutual: None,
             }),
             attachment_ids: vec![attachment.id.to_string()],
+            barrier: String::new(),
         };
         v1::ExportSpec {
             identity: Some(v1::ExportIdentity { kind: Some(derived) }),
@@ -178,6 +179,7 @@ impl World {
             read_mib: 10,
             written_mib: 20,
             active_us: 1_790_000_001_000_000,
+            barrier: String::new(),
         };
         v1::ExportReport {
             volume_id: volume_id(volume).to_string(),

@@ -27,6 +27,7 @@ fn grant(host: usize) -> v1::Grant {
         mode: v1::Mode::ReadWrite.into(),
         chap: Some(v1::Chap { initiator: Some(side), mutual: None }),
         attachment_ids: Vec::new(),
+        barrier: String::new(),
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooring_connectors::client::ClientError;
 use mooring_connectors::fake::World;
@@ -18,6 +18,9 @@ use mooring_model::VolumeId;
 
 /// The port of every portal.
 pub const PORT: u16 = 3260;
+
+/// A refusal counts for good when the target says it again this long after the first (sessiond's own rule).
+const REFUSED_FOR: Duration = Duration::from_secs(3);
 
 /// The wires; clones are the same.
 #[derive(Clone, Default)]
@@ -41,6 +44,8 @@ struct Wire {
     machine: FakeMachine,
     session: SessionId,
     wish: SessionWish,
+    /// Since when the target refuses it.
+    refused: Option<Instant>,
 }
 
 impl Wire {
@@ -63,16 +68,25 @@ impl Wires {
         let machine = self.storages[&portal].clone();
         let chap = wish.chap.as_ref().map(|chap| (chap.user.as_str(), chap.secret.as_str()));
         let session = machine.login(&portal, wish.target.as_str(), wish.initiator.as_str(), chap)?;
-        Ok(Wire { machine, session, wish: wish.clone() })
+        Ok(Wire { machine, session, wish: wish.clone(), refused: None })
     }
 
-    /// A session that was cut is made again, or ends.
+    /// A session that was cut is made again, or ends: as sessiond does it, when it is still refused some seconds later.
     fn keep(&self, world: &World, wire: &mut Wire) -> bool {
+        let volume = wire.wish.volume;
         if !wire.machine.is_live(wire.session) {
             match self.log_in(&wire.wish) {
-                Ok(again) => *wire = again,
+                Ok(again) => {
+                    *wire = again;
+                    world.lose(volume, false);
+                }
                 Err(refusal) => {
-                    world.end_as(wire.wish.volume, SessionState::Forbidden, &refusal.to_string());
+                    let since = *wire.refused.get_or_insert_with(Instant::now);
+                    if since.elapsed() < REFUSED_FOR {
+                        world.lose(volume, true);
+                        return true;
+                    }
+                    world.end_as(volume, SessionState::Forbidden, &refusal.to_string());
                     return false;
                 }
             }
@@ -123,10 +137,24 @@ impl Network {
     pub(crate) fn refresh(&self) {
         let mut wires = self.lock();
         let mut hosts = std::mem::take(&mut wires.hosts);
+        let mut refused = false;
         for host in hosts.values_mut() {
-            host.sessions.retain(|_, wire| wires.keep(&host.world, wire));
+            host.sessions.retain(|_, wire| {
+                let before = wire.refused;
+                let kept = wires.keep(&host.world, wire);
+                refused |= kept && before.is_none() && wire.refused.is_some();
+                kept
+            });
         }
         wires.hosts = hosts;
+        if refused {
+            // Nobody tells when the time is over.
+            let network = self.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(REFUSED_FOR);
+                network.refresh();
+            });
+        }
     }
 
     fn log_in(&self, host: &str, wish: &SessionWish) {

@@ -89,6 +89,7 @@ fn engine(dir: &std::path::Path, volumes: u128, hosts: usize) -> Engine {
         mode: Mode::ReadWrite,
         chap: None,
         attachments: Vec::new(),
+        barrier: None,
     };
     for volume in (1..=volumes).map(VolumeId::from_u128) {
         let spec = ExportSpec {

@@ -1,6 +1,8 @@
 //! Initiators' ACLs and mapped LUNs. What must never happen: a mapped LUN without its write protection when the kernel
 //! would have set it, or with one that the kernel would not.
 
+use std::collections::BTreeSet;
+
 use nix::errno::Errno;
 
 use super::Drain;
@@ -112,7 +114,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Another depth drops the ACL's sessions and waits for their commands; the same changes nothing.
+    /// Another depth drops the ACL's sessions and waits for their commands; the same changes nothing. Sessions that had ended by
+    /// themselves are not waited for (lio.md, d).
     pub(super) fn put_depth(&mut self, key: &AclKey, value: &[u8]) -> Result<Drain, Errno> {
         let depth = super::number(value)?;
         if depth > DEPTH_MAX {
@@ -124,6 +127,9 @@ impl Machine {
             return Ok(Drain::default());
         }
         acl.depth = depth.max(1);
-        Ok(Drain { sessions: self.cut_sessions(|session| session.is_of_acl(key)), lun: None })
+        let live: BTreeSet<u64> = self.sessions.keys().copied().collect();
+        let mut cut = self.cut_sessions(|session| session.is_of_acl(key));
+        cut.retain(|session| live.contains(session));
+        Ok(Drain { sessions: cut, lun: None })
     }
 }

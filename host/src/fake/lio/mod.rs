@@ -460,7 +460,9 @@ fn judge(rule: &Rule, value: &[u8], exported: bool) -> Result<Option<Vec<u8>>, E
     let line = value.strip_suffix(b"\n").unwrap_or(value);
     match rule {
         Rule::Own | Rule::Free => Ok(Some(line.to_vec())),
-        Rule::Verbatim => Ok(Some(value.to_vec())),
+        Rule::Tag if value.len() >= tables::TAG_BYTES => Err(Errno::EINVAL),
+        Rule::Tag if value.starts_with(b"NULL") => Ok(Some(Vec::new())),
+        Rule::Tag => Ok(Some(value.to_vec())),
         Rule::Ignored => Ok(None),
         Rule::Refused(errno) => Err(*errno),
         Rule::Flag => match number(value)? {

@@ -41,8 +41,8 @@ pub(super) enum Rule {
     List(&'static [&'static str]),
     /// Any text, without its final newline.
     Free,
-    /// Any text, exactly as written.
-    Verbatim,
+    /// A text of up to 63 bytes, exactly as written; what begins with `NULL` is none.
+    Tag,
     /// Accepted and ignored.
     Ignored,
     /// Always refused.
@@ -98,9 +98,12 @@ const fn bare(name: &'static str, rule: Rule) -> Attr {
     Attr { name, mode: Mode::ReadWrite, text: "", newline: Newline::WhenSet, rule }
 }
 
+/// `MAX_ACL_TAG_SIZE`.
+pub(super) const TAG_BYTES: usize = 64;
+
 /// An ACL's tag: comes back as it was written.
 pub(super) const fn tag() -> Attr {
-    Attr { name: "tag", mode: Mode::ReadWrite, text: "", newline: Newline::Never, rule: Rule::Verbatim }
+    Attr { name: "tag", mode: Mode::ReadWrite, text: "", newline: Newline::Never, rule: Rule::Tag }
 }
 
 const fn wo(name: &'static str) -> Attr {

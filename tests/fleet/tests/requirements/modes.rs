@@ -1,6 +1,6 @@
 //! Read-write and read-only, per attachment: in the answer, at the target, on the host.
 
-use mooring_fleet::Fleet;
+use mooring_fleet::{Fleet, Node, until};
 use mooring_host::fake::IoRefusal;
 use serde_json::json;
 
@@ -173,4 +173,60 @@ fn a_mode_changes_where_it_is_at_the_target_and_on_the_host() {
     }
     admin.delete(&format!("/mooring/v1/attachments/{other}")).expect(200);
     admin.put(&format!("/mooring/v1/attachments/{other}/mode"), &json!({ "mode": "rw" })).refused(404, "");
+}
+
+#[test]
+fn a_barrier_is_answered_when_nothing_of_the_host_is_in_flight() {
+    let (fleet, volume) = shared();
+    let (admin, one, two) = (fleet.admin(), fleet.stock("node1"), fleet.stock("node2"));
+    let (first, second) = (admin.attach(&volume, &one, None), admin.attach(&volume, &two, None));
+    let (cut, stays) = (one.login(&first.info).unwrap(), two.login(&second.info).unwrap());
+    let disk = Node::device("vg0", &volume);
+    let machine = fleet.storage("s1").machine();
+    let path = format!("/mooring/v1/attachments/{}/mode", first.id);
+    let barrier = json!({ "mode": "ro", "barrier": true });
+    machine.hold(&disk);
+    cut.start_write().unwrap();
+    // The control: in force, and the write is still to land.
+    let plain = admin.put(&path, &json!({ "mode": "ro" })).expect(200);
+    assert_eq!((&plain["barrier"], machine.in_flight(&disk), cut.is_live()), (&json!(false), 1, true));
+    admin.put(&format!("{path}?wait_ms=1000"), &barrier).refused(504, "ask again");
+    assert_eq!((machine.in_flight(&disk), machine.landed(&disk)), (1, 0));
+    assert_eq!(cut.write(), Err(IoRefusal::SessionGone));
+    machine.release(&disk);
+    let done = admin.put(&path, &barrier).expect(200);
+    assert_eq!((&done["barrier"], &done["attachment"]["effective_mode"]), (&json!(true), &json!("ro")));
+    assert_eq!((machine.in_flight(&disk), machine.landed(&disk)), (0, 1));
+    assert!(stays.is_live() && stays.write().is_ok());
+    let again = one.login(&first.info).unwrap();
+    assert_eq!((again.read(), again.write()), (Ok(()), Err(IoRefusal::WriteProtected)));
+    // Once more is the same barrier, and drops nobody.
+    assert_eq!(admin.put(&path, &barrier).expect(200)["barrier"], true);
+    assert!(again.is_live());
+    admin.put(&path, &json!({ "mode": "rw", "barrier": true })).refused(400, "barrier");
+    admin.put(&path, &json!({ "mode": "rw" })).expect(200);
+    assert!(again.is_live() && again.write().is_ok(), "it writes again in its session");
+    assert_eq!(granted(&fleet, &volume), ["node1 LUN 1 rw", "node2 LUN 1 rw"]);
+}
+
+#[test]
+fn a_host_with_an_agent_comes_back_by_itself_after_a_barrier() {
+    let fleet = Fleet::builder().storage("s1", &[("vg0", 100)]).host("h1").host("h2").start();
+    let (admin, volume) = (fleet.admin(), fleet.admin().volume(Some(&fleet.shared_type()), 1));
+    let (id, _) = (admin.attach_natively(&volume, "h1", "rw"), admin.attach_natively(&volume, "h2", "rw"));
+    let path = fleet.host("h1").path_of(&id);
+    let set =
+        admin.put(&format!("/mooring/v1/attachments/{id}/mode"), &json!({ "mode": "ro", "barrier": true }));
+    assert_eq!(set.expect(200)["barrier"], true);
+    until("host h1 works on, read only", || {
+        let live = admin.get(&format!("/mooring/v1/attachments/{id}")).expect(200);
+        let live = &live["attachment"];
+        let fine = live["session"] == true && live["host_phase"] == "ready" && live["effective_mode"] == "ro";
+        if fine { Ok(()) } else { Err(live.to_string()) }
+    });
+    assert_eq!((fleet.host("h1").path_of(&id), fleet.host("h1").is_read_only(&volume)), (path, Some(true)));
+    assert_eq!(fleet.host("h2").is_read_only(&volume), Some(false));
+    for host in ["h1", "h2"] {
+        assert_eq!(fleet.host(host).world().violations(), Vec::<String>::new());
+    }
 }
