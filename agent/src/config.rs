@@ -180,12 +180,7 @@ impl Config {
             }
             raw => wrong.note(raw.map(|raw| fibre_channel(&file, &raw)).transpose()),
         };
-        let resync_seconds = wrong.note(file.number_or(
-            raw.resync_seconds.as_ref(),
-            "resync_seconds",
-            RESYNC_SECONDS_DEFAULT,
-            &RESYNC_SECONDS,
-        ));
+        let resync_seconds = wrong.note(resync_seconds(&file, raw.resync_seconds.as_ref()));
         let answer_deadline_ms = wrong.note(file.number_or(
             raw.answer_deadline_ms.as_ref(),
             "answer_deadline_ms",
@@ -193,7 +188,7 @@ impl Config {
             &(ANSWER_DEADLINE_MS_MIN..millis(KERNEL_ANSWER_DEADLINE_MAX) + 1),
         ));
         let job_limit = wrong.note(raw.job_limit.map(|text| job_limit(&file, &text)).transpose());
-        let images_dir = wrong.note(raw.images_dir.map(|text| file.path(&text, "images_dir")).transpose());
+        let images_dir = wrong.note(images_dir(&file, raw.images_dir));
         let configfs =
             wrong.note(file.path_or(raw.configfs.as_ref(), "configfs", "/sys/kernel/config/target"));
         let metrics =
@@ -291,6 +286,14 @@ struct RawGroup {
     #[serde(default)]
     discard: bool,
     thin_pool: Option<Spanned<String>>,
+}
+
+fn resync_seconds(file: &File<'_>, number: Option<&Spanned<u32>>) -> Result<u32, ConfigError> {
+    file.number_or(number, "resync_seconds", RESYNC_SECONDS_DEFAULT, &RESYNC_SECONDS)
+}
+
+fn images_dir(file: &File<'_>, text: Option<Spanned<String>>) -> Result<Option<PathBuf>, ConfigError> {
+    text.map(|text| file.path(&text, "images_dir")).transpose()
 }
 
 fn job_limit(file: &File<'_>, text: &Spanned<String>) -> Result<ByteSize, ConfigError> {

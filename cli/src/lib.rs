@@ -231,10 +231,8 @@ async fn run_quota(global: &Global, command: &QuotaCommand) -> Result<Exit, Fail
     print(global.json, &reply)
 }
 
-/// Volumes are on both sides; their review is the controller's.
-async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Failure> {
-    let json = global.json;
-    let side = match command {
+fn side_of_volume(global: &Global, command: &VolumeCommand) -> Result<Side, Failure> {
+    Ok(match command {
         VolumeCommand::Create(args) => side::either_for(global, args)?,
         VolumeCommand::ConfirmReview(_) => {
             Side::Controller(side::controller(global, "volume confirm-review")?)
@@ -252,8 +250,13 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
         | VolumeCommand::Extend(_)
         | VolumeCommand::Reservations(_)
         | VolumeCommand::Delete(_) => side::either(global)?,
-    };
-    match side {
+    })
+}
+
+/// Volumes are on both sides; their review is the controller's.
+async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Failure> {
+    let json = global.json;
+    match side_of_volume(global, command)? {
         Side::Agent(address) => {
             let session = Session::open(global, &address).await?;
             match command {

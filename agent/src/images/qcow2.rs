@@ -96,7 +96,7 @@ pub fn disk_size(header: &[u8]) -> Result<u64, Refused> {
     let mut length = V2_BYTES;
     if version == 3 {
         length = usize::try_from(u32_at(header, 100)?).unwrap_or(usize::MAX);
-        if length < V3_BYTES || length > HEADER_BYTES || !length.is_multiple_of(8) {
+        if !(V3_BYTES..=HEADER_BYTES).contains(&length) || !length.is_multiple_of(8) {
             return Err(Refused::Damaged("it has a length that none has"));
         }
         features(u64_at(header, 72)?)?;

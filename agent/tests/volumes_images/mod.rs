@@ -105,10 +105,6 @@ impl World {
         }
     }
 
-    fn device(&self) -> std::path::PathBuf {
-        volumes::device_path("vg0", &name(1))
-    }
-
     /// It holds this, then zeros; and it is ready, quiet, and has no tag but ours.
     fn check_end(&self, content: &[u8]) {
         let seen = view(&self.machine.fake.lvm(), &groups()).unwrap();
@@ -116,7 +112,7 @@ impl World {
         assert_eq!(report(&self.wanted, &seen, id(1)).phase, Phase::Ready);
         let tags: Vec<_> = seen.lvs_of(id(1))[0].tags.iter().cloned().collect();
         assert_eq!(tags, [LV_TAG]);
-        let there = self.machine.fake.blocks().contents(self.device());
+        let there = self.machine.fake.blocks().contents(volumes::device_path("vg0", &name(1)));
         assert!(there.len() as u64 == SIZE && there.starts_with(content), "not the image");
         assert!(there[content.len()..].iter().all(|byte| *byte == 0), "no zeros behind it");
         assert_eq!(*self.machine.broken_rules.lock().unwrap(), Vec::<String>::new());

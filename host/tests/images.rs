@@ -1,0 +1,95 @@
+//! The real `qemu-nbd` in its sandbox, where this machine has both: a whole image comes through byte for byte, and of one that names
+//! another file nothing of that file does, although nobody has looked at its header.
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use std::path::Path;
+use std::process::Command;
+
+use mooring_host::{ImageError, ImageFile, ImageServers, QemuServers};
+
+const SECRET: &[u8] = b"root:the-secret-of-this-node";
+
+fn runs(program: &str, args: &[&str]) -> bool {
+    Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
+}
+
+/// Whether it can be tried here; said when it cannot.
+fn can_serve() -> bool {
+    let shut = ["--unshare-all", "--ro-bind", "/", "/", "--ro-bind-fd", "0", "/tmp", "/bin/true"];
+    let bwrap = || {
+        let root = std::fs::File::open("/tmp").unwrap();
+        Command::new("/usr/bin/bwrap")
+            .args(shut)
+            .stdin(root)
+            .output()
+            .is_ok_and(|output| output.status.success())
+    };
+    let can = QemuServers.missing().is_none() && runs("/usr/bin/qemu-img", &["--version"]) && bwrap();
+    if !can {
+        println!("skipped: qemu-utils and a bubblewrap that may make namespaces are not both here");
+    }
+    can
+}
+
+fn qemu_img(folder: &Path, args: &[&str]) {
+    let output = Command::new("/usr/bin/qemu-img").args(args).current_dir(folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn contents(folder: &Path, name: &str) -> Result<Vec<u8>, ImageError> {
+    let image = ImageFile::open(folder, name)?;
+    let mut served = QemuServers.serve_qcow2(&image, &folder.join("scratch"))?;
+    assert_eq!(std::fs::read_dir(folder.join("scratch")).unwrap().count(), 0, "its socket has gone");
+    let mut all = vec![1; usize::try_from(served.size()).unwrap()];
+    for (index, part) in all.chunks_mut(300_000).enumerate() {
+        served.read(index as u64 * 300_000, part)?;
+    }
+    Ok(all)
+}
+
+#[test]
+fn a_whole_image_comes_through_byte_for_byte() {
+    if !can_serve() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut disk: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    disk.resize(5 << 20, 0);
+    std::fs::write(folder.path().join("disk"), &disk).unwrap();
+    for compressed in [&["-c"][..], &[]] {
+        let words = [&["convert", "-f", "raw", "-O", "qcow2"], compressed, &["disk", "disk.qcow2"]].concat();
+        qemu_img(folder.path(), &words);
+        assert!(contents(folder.path(), "disk.qcow2").unwrap() == disk);
+    }
+    let error = contents(folder.path(), "disk").unwrap_err();
+    assert!(matches!(&error, ImageError::NotServed { said } if said.contains("qcow2")), "{error}");
+}
+
+#[test]
+fn nothing_of_another_file_comes_through() {
+    if !can_serve() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    let padded = [SECRET, &vec![0; 65536 - SECRET.len()]].concat();
+    std::fs::write(&secret, &padded).unwrap();
+    qemu_img(
+        folder.path(),
+        &["create", "-f", "qcow2", "-F", "raw", "-b", secret.to_str().unwrap(), "backed", "64k"],
+    );
+    let data = format!("data_file={},data_file_raw=on", folder.path().join("data").display());
+    qemu_img(folder.path(), &["create", "-f", "qcow2", "-o", &data, "elsewhere", "64k"]);
+    std::fs::write(folder.path().join("data"), &padded).unwrap();
+    for name in ["backed", "elsewhere"] {
+        // The control: whoever reads it without a sandbox reads the other file.
+        qemu_img(folder.path(), &["convert", "-f", "qcow2", "-O", "raw", name, "out"]);
+        assert!(std::fs::read(folder.path().join("out")).unwrap().starts_with(SECRET), "{name}");
+    }
+    assert!(
+        contents(folder.path(), "backed").unwrap().iter().all(|byte| *byte == 0),
+        "as if it had no backing file"
+    );
+    let error = contents(folder.path(), "elsewhere").unwrap_err();
+    assert!(matches!(&error, ImageError::NotServed { said } if said.contains("No such file")), "{error}");
+}
