@@ -275,7 +275,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
             }
         }
         Side::Controller(url) => {
-            use controller::volume;
+            use controller::{manage, operate, revert, volume};
             let client = Client::open(global, url)?;
             match command {
                 VolumeCommand::Create(args) => print(json, &volume::create(&client, args).await?),
@@ -286,22 +286,16 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Reservations(args) => {
                     print(json, &reservations::of_controller(&client, &args.volume).await?)
                 }
-                VolumeCommand::Retype(args) => {
-                    print(json, &controller::operate::retype(&client, args).await?)
-                }
-                VolumeCommand::ResetStatus(args) => {
-                    print(json, &controller::operate::reset_status(&client, args).await?)
-                }
-                VolumeCommand::Revert(args) => print(json, &controller::revert::revert(&client, args).await?),
-                VolumeCommand::Set(args) => print(json, &controller::operate::set(&client, args).await?),
-                VolumeCommand::Manage(args) => print(json, &controller::manage::manage(&client, args).await?),
+                VolumeCommand::Retype(args) => print(json, &operate::retype(&client, args).await?),
+                VolumeCommand::ResetStatus(args) => print(json, &operate::reset_status(&client, args).await?),
+                VolumeCommand::Revert(args) => print(json, &revert::revert(&client, args).await?),
+                VolumeCommand::Set(args) => print(json, &operate::set(&client, args).await?),
+                VolumeCommand::Manage(args) => print(json, &manage::manage(&client, args).await?),
                 VolumeCommand::Import(args) => print(json, &controller::import::import(&client, args).await?),
                 VolumeCommand::Manageable(args) => {
-                    print(json, &controller::manage::list(&client, args.host.as_deref()).await?)
+                    print(json, &manage::list(&client, args.host.as_deref()).await?)
                 }
-                VolumeCommand::Unmanage(args) => {
-                    print(json, &controller::manage::unmanage(&client, &args.volume).await?)
-                }
+                VolumeCommand::Unmanage(args) => print(json, &manage::unmanage(&client, &args.volume).await?),
                 VolumeCommand::ConfirmReview(args) => {
                     print(json, &volume::confirm_review(&client, &args.volume).await?)
                 }

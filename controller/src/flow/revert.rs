@@ -112,7 +112,7 @@ impl Inner {
         let write = move |db: &Db<'_>| {
             let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
             let kept = volume.revert().map(|kept| KeptRevert { withdrawn: Some(why.clone()), ..kept });
-            db.keep_revert(&volume, kept)?;
+            db.keep_revert(&volume, kept.as_ref())?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
         let rewished = self.store.write("take back a revert", write).await?;

@@ -60,7 +60,7 @@ pub(super) fn begin(db: &Db<'_>, volume: &VolumeRow, to: Option<VolumeId>) -> Re
     }
     not_a_source(db, id)?;
     let revert = Revert { snapshot: to, id: RevertId::random() };
-    db.keep_revert(volume, Some(KeptRevert { revert, withdrawn: None }))?;
+    db.keep_revert(volume, Some(&KeptRevert { revert, withdrawn: None }))?;
     db.set_operation(to, Some(Operation::Restoring), None)?;
     db.set_operation(id, Some(Operation::Reverting), None)?;
     wishes::apply(db, id, &mut [], &BTreeSet::new())?;

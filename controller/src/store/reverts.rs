@@ -47,8 +47,8 @@ fn hints(before: &Map<String, Value>, kept: Option<&KeptRevert>) -> Map<String, 
 
 impl Db<'_> {
     /// Keeps the revert of a volume that was read in this transaction; `None`: it is over.
-    pub(crate) fn keep_revert(&self, volume: &VolumeRow, kept: Option<KeptRevert>) -> Result<(), SqlError> {
-        let text = Value::Object(hints(&volume.hints, kept.as_ref())).to_string();
+    pub(crate) fn keep_revert(&self, volume: &VolumeRow, kept: Option<&KeptRevert>) -> Result<(), SqlError> {
+        let text = Value::Object(hints(&volume.hints, kept)).to_string();
         self.run("UPDATE volumes SET hints = ?2 WHERE id = ?1", &values![volume.id, text]).map(drop)
     }
 }

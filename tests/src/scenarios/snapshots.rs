@@ -62,6 +62,7 @@ impl<'a> Acts<'a> {
         self.grown(&copy)?;
         self.control.json(&["detach", &id])?;
         let agent = self.power_cut(agent)?;
+        let agent = self.reverted(agent)?;
         self.taken_away(agent)
     }
 
@@ -188,6 +189,48 @@ impl<'a> Acts<'a> {
             "the snapshot holds something else".to_owned()
         })?;
         self.evidence.shows("after a power cut of the storage node snapshot and copy hold what they held");
+        Ok(agent)
+    }
+
+    /// The volume becomes what the snapshot holds, and keeps its size. The agent is killed while it is at it, wherever that is; the
+    /// control is that the volume held something else.
+    fn reverted(&mut self, agent: Running) -> Result<Running> {
+        let shown = |name: &str| self.control.json(&["volume", "show", name]);
+        let device = |name: &str| -> Result<String> {
+            Ok(format!("/dev/{GROUP}/mooring-{}", text(&shown(name)?, "id")?))
+        };
+        let (data, later) = (device("data")?, device("later")?);
+        let (held, wanted) = (self.site.stamps_on_storage(&data)?, self.site.stamps_on_storage(&later)?);
+        check(held != wanted, || format!("the control: the volume holds {held:?}, as its snapshot does"))?;
+        let size = shown("data")?["size_gib"].clone();
+        // 5: accepted, and not done yet.
+        let asked = self.control.mooring(&["volume", "revert", "data", "--to", "one", "--timeout", "1"])?;
+        let code = asked.status.code();
+        check(matches!(code, Some(0 | 5)), || format!("{code:?} {}", asked.stderr))?;
+        agent.kill()?;
+        drop(agent.wait()?);
+        let stood = self.storage(&format!(
+            "lvs --noheadings -o lv_name,lv_tags {GROUP} | grep -c mooring-back || true"
+        ))?;
+        let agent = start_agent(self.site)?;
+        let done = wait_for("the revert", Duration::from_mins(2), || {
+            let now = shown("data")?;
+            Ok((now["status"] != "reverting").then_some(now))
+        })?;
+        check(done["status"] == "available" && done["size_gib"] == size, || done.to_string())?;
+        let holds = self.site.stamps_on_storage(&data)?;
+        check(holds == wanted, || format!("it holds {holds:?}, and its snapshot {wanted:?}"))?;
+        let devices =
+            self.storage(&format!("ls /dev/{GROUP} /dev/mapper; lvs --noheadings -o lv_name {GROUP}"))?;
+        check(!devices.contains("mooring-back") && !devices.contains("mooring--back"), || devices.clone())?;
+        let (id, disk) = self.attach(text(&done, "id")?, "host2", "rw")?;
+        check(disk.read_stamps()? == wanted, || "a host reads something else".to_owned())?;
+        self.control.json(&["detach", &id])?;
+        self.evidence.shows(format!(
+            "reverted to its snapshot, the agent killed meanwhile ({} copy beside the volume then): {wanted:?} instead of {held:?}, as a \
+             host reads it, too",
+            if stood.trim() == "0" { "no" } else { "a" }
+        ));
         Ok(agent)
     }
 
