@@ -4,6 +4,7 @@
 //! Controller and storage agent run on `storage`, agents and sessiond on the hosts. Each claim prints a line with what was
 //! measured; a claim that does not hold ends the demo with an error.
 
+mod barrier;
 mod crash;
 mod force;
 pub mod trials;
@@ -133,6 +134,7 @@ impl<'a> Demo<'a> {
         self.share()?;
         self.read_only_is_real()?;
         self.mode_changes()?;
+        self.barrier()?;
         self.host_processes_killed()?;
         self.force_detach()?;
         self.control_only_unmaps()?;

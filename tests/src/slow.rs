@@ -39,8 +39,8 @@ pub fn landed_after(site: &Site, device: &str, cut: &str) -> Result<(String, u64
     landed(site, device, cut, SLOW_MS * 3)
 }
 
-/// The control of all that [`landed_after`] proves: how many stamps land after a mere unmapping. That none does is an error,
-/// because it would prove nothing.
+/// The control of all that [`landed_after`] proves: how many stamps land after a mere unmapping, or another call that is no
+/// barrier. That none does is an error, because it would prove nothing.
 ///
 /// The writers' stamps land in waves, all at once, 4 s from wave to wave. An unmapping right before a wave would be over
 /// only after it, so it comes a second behind one: the next writes are in flight by then, and have long to go.
@@ -51,9 +51,7 @@ pub fn landed_after_unmapping(site: &Site, device: &str, unmap: &str) -> Result<
         "old=$({read}); for i in $(seq 1000); do [ \"$({read})\" = \"$old\" ] || break; done; sleep 1"
     );
     let (_, landed) = landed(site, device, &format!("{wave}; {unmap}"), CONTROL_MS * 2)?;
-    check(landed > 0, || {
-        "control: no stamp landed after a mere unmapping, so the proof proves nothing".to_owned()
-    })?;
+    check(landed > 0, || format!("control: no stamp landed after `{unmap}`, so the proof proves nothing"))?;
     Ok(landed)
 }
 

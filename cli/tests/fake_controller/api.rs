@@ -110,6 +110,12 @@ async fn route(
     }
 }
 
+fn set_mode(state: &mut State, id: &str, body: &Value) -> Answer {
+    let Some(live) = state.attachments.get_mut(id) else { return not_found("Attachment", id) };
+    (live["mode"], live["effective_mode"]) = (body["mode"].clone(), body["mode"].clone());
+    (200, json!({ "attachment": live, "barrier": body["barrier"] == true }))
+}
+
 /// What is answered at once.
 fn quick(
     state: &mut State,
@@ -154,13 +160,7 @@ fn quick(
             .receipts
             .get(*id)
             .map_or_else(|| not_found("Receipt", id), |receipt| (200, json!({ "receipt": receipt }))),
-        ("PUT", ["mooring", "v1", "attachments", id, "mode"]) => match state.attachments.get_mut(*id) {
-            None => not_found("Attachment", id),
-            Some(live) => {
-                (live["mode"], live["effective_mode"]) = (body["mode"].clone(), body["mode"].clone());
-                (200, json!({ "attachment": live, "barrier": body["barrier"] == true }))
-            }
-        },
+        ("PUT", ["mooring", "v1", "attachments", id, "mode"]) => set_mode(state, id, body),
         ("GET", ["mooring", "v1", "receipts"]) => (200, json!({ "receipts": records(state, query) })),
         ("GET", ["mooring", "v1", "volumes", id]) => {
             let (fault, review) = (&state.knobs.fault, state.knobs.in_review);

@@ -39,7 +39,7 @@ impl Demo<'_> {
         Ok((writer, in_flight))
     }
 
-    fn initiator1(&self) -> Result<String> {
+    pub(super) fn initiator1(&self) -> Result<String> {
         Ok(text(&self.control.live(&self.attachment1)?, "initiator")?.to_owned())
     }
 
