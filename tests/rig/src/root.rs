@@ -12,6 +12,7 @@ use crate::image::{key_of, run, tool};
 
 /// What is installed. open-iscsi and targetcli-fb are peers to compare with, not parts of the product.
 const PACKAGES: &[&str] = &[
+    "bubblewrap",
     "dmsetup",
     "e2fsprogs",
     "ethtool",
@@ -27,6 +28,7 @@ const PACKAGES: &[&str] = &[
     "nvme-cli",
     "open-iscsi",
     "procps",
+    "qemu-utils",
     "sg3-utils",
     "strace",
     "targetcli-fb",

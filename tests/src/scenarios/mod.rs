@@ -13,6 +13,7 @@ mod fc;
 mod fc_agent;
 mod fc_main_job;
 pub mod fc_trials;
+mod images;
 mod lvm;
 mod portals;
 mod reservations;
@@ -140,6 +141,11 @@ pub const ALL: &[Scenario] = &[
         name: "snapshots",
         shows: "thin volumes: nothing old in them, snapshots under I/O, volumes from them, all there after a power cut",
         run: snapshots::run,
+    },
+    Scenario {
+        name: "images",
+        shows: "volumes from raw and qcow2 images, byte for byte, also past a kill -9; images that name other files are refused, with the control that leaks",
+        run: images::run,
     },
     Scenario {
         name: "adopt",
