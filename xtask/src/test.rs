@@ -23,7 +23,7 @@ pub(crate) struct TestArgs {
     /// Only the clients that we did not write, on fake hosts
     #[arg(long, conflicts_with_all = ["no_vm", "vm_only"])]
     clients_only: bool,
-    /// Only VM scenarios whose name contains this
+    /// Only the VM scenario of this name, or those whose names contain it
     #[arg(long, value_name = "TEXT")]
     vm_only: Option<String>,
 }
@@ -134,9 +134,9 @@ fn clients(root: &Path) -> Result<Count> {
 fn vm_scenarios(root: &Path, only: Option<&str>) -> Result<Count> {
     let programs = programs(root);
     let mut count = Count::default();
-    for scenario in
-        scenarios::ALL.iter().filter(|scenario| only.is_none_or(|text| scenario.name.contains(text)))
-    {
+    let named = scenarios::ALL.iter().any(|scenario| only == Some(scenario.name));
+    let chosen = |name: &str| only.is_none_or(|text| if named { name == text } else { name.contains(text) });
+    for scenario in scenarios::ALL.iter().filter(|scenario| chosen(scenario.name)) {
         let (failed, why) = match scenarios::run(scenario, &programs) {
             Verdict::Passed => {
                 count.passed += 1;

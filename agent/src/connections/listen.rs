@@ -13,7 +13,7 @@ use mooring_connectors::{SessionChanges, same};
 use mooring_host::{Uevent, UeventItem, Uevents};
 use mooring_model::{Chain, VolumeId};
 
-use super::cell::Told;
+use super::cell::{Cell, Told};
 use super::{Connections, SESSIOND_RETRY, Shared};
 use crate::engine::lock;
 
@@ -140,6 +140,19 @@ impl Connections {
         }
     }
 
+    /// Whose session has this SCSI host. A session that was just made may be known to its pass, and not told of yet.
+    fn cell_of_host(&self, host: u32) -> Option<Arc<Cell>> {
+        let of_host = |status: &&SessionStatus| status.host == Some(host);
+        let told = lock(&self.shared.sessions).values().find(of_host).map(|status| status.volume);
+        match told {
+            Some(volume) => self.known_cell(volume),
+            None => self
+                .cells()
+                .into_iter()
+                .find(|cell| cell.state().seen.as_ref().is_some_and(|seen| of_host(&seen))),
+        }
+    }
+
     fn uevent(&self, event: &Uevent) {
         let block = event.keys.get("SUBSYSTEM").is_some_and(|subsystem| subsystem == "block");
         // The target says that something has changed: its LUNs, a disk's identity, its size.
@@ -149,9 +162,7 @@ impl Connections {
         }
         self.shared.parts.arrivals.tell();
         let Some(host) = host_of(&event.devpath) else { return };
-        let of_host = |status: &&SessionStatus| status.host == Some(host);
-        let volume = lock(&self.shared.sessions).values().find(of_host).map(|status| status.volume);
-        let Some(cell) = volume.and_then(|volume| self.known_cell(volume)) else { return };
+        let Some(cell) = self.cell_of_host(host) else { return };
         let wakes = match event.action.as_str() {
             // A pass at work sees it by itself, as a rule.
             "add" => {
