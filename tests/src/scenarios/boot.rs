@@ -101,7 +101,10 @@ impl Acts<'_> {
             .status()?;
         check(status.success(), || "mooring-store-fill failed".to_owned())?;
         let store = "mooring-agent.db";
-        self.site.storage()?.push(&folder.path().join(store), &format!("/srv/mooring/state/{store}"), 0o600)
+        let there = format!("/srv/mooring/state/{store}");
+        self.site.storage()?.push(&folder.path().join(store), &there, 0o600)?;
+        // What the agent writes is durable by itself. This was written for it.
+        self.storage(&format!("sync {there} /srv/mooring/state")).map(drop)
     }
 
     /// A group on a device that stands only once somebody makes it: after a boot its disk is late.
@@ -183,7 +186,8 @@ impl Acts<'_> {
         let watch = watch.timeout(LONG).spawn()?;
         check(watch.wait_stdout("watching", Duration::from_mins(1)), || "nobody watches".to_owned())?;
         let agent = self.site.spawn_program(&[&format!("{BIN}/mooring-agent")])?;
-        let seen = watch.wait()?.ok()?.stdout;
+        let seen =
+            watch.wait()?.ok().with_context(|| format!("the agent said: {}", agent.stderr_so_far()))?.stdout;
         drop(agent.wait()?);
         let words: Vec<&str> = seen.split_whitespace().collect();
         let &[_, expedited, enabled] = words.as_slice() else { anyhow::bail!("after the kill: {seen}") };
