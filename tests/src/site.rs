@@ -94,6 +94,8 @@ impl Site {
         for name in names {
             vm.push(&self.programs.path(name)?, &format!("{BIN}/{name}"), 0o755)?;
         }
+        // On the storage node they are on a disk: a power cut soon after this would leave empty files.
+        vm.run(&["sync", "-f", BIN])?.ok()?;
         Ok(())
     }
 
