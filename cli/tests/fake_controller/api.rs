@@ -411,7 +411,7 @@ fn look(state: &mut State, id: &str) {
     }
     match volume["status"].as_str().unwrap() {
         "creating" | "managing" | "reverting" => {
-            volume["status"] = ends.as_deref().unwrap_or("available").into()
+            volume["status"] = ends.as_deref().unwrap_or("available").into();
         }
         "extending" if ends.is_some() => volume["status"] = "error_extending".into(),
         "extending" => {

@@ -64,7 +64,7 @@ struct Acts<'a> {
     evidence: Evidence,
 }
 
-impl<'a> Acts<'a> {
+impl Acts<'_> {
     fn all(&mut self, agent: Running) -> Result<()> {
         let agent = self.zeroing(agent)?;
         self.managed()?;
