@@ -583,6 +583,14 @@ fn word(op: &VolumeOp) -> &'static str {
     }
 }
 
+/// What a plan does, and what it cannot do, in words; `-`: nothing.
+fn words(plan: &Plan<VolumeOp>) -> String {
+    let steps = plan.steps.iter().map(|step| word(&step.op).to_owned());
+    let blocked = plan.blocked.iter().map(|blocked| format!("{:?}", blocked.kind));
+    let all: Vec<_> = steps.chain(blocked).collect();
+    if all.is_empty() { "-".to_owned() } else { all.join(" ") }
+}
+
 #[test]
 fn the_table() {
     let mut table = String::new();
@@ -613,9 +621,7 @@ fn the_table() {
                 deactivate(&fake, "vg0", &name(1));
             }
             let plan = plan_of(&fake, &wanted);
-            let mut done: Vec<_> = plan.steps.iter().map(|step| word(&step.op).to_owned()).collect();
-            done.extend(plan.blocked.iter().map(|blocked| format!("{:?}", blocked.kind)));
-            let done = if done.is_empty() { "-".to_owned() } else { done.join(" ") };
+            let done = words(&plan);
             writeln!(table, "{state} / {what}: {done}").unwrap();
         }
     }

@@ -9,7 +9,7 @@ use mooring_host::fake::FakeMachine;
 use mooring_host::{Command, CommandError, CommandOutput, Commands};
 use mooring_model::{ByteSize, Cure, LV_TAG, Phase};
 
-use super::{Growth, MIB, id, look, machine, name, plan_of, spec, word};
+use super::{Growth, MIB, id, look, machine, name, plan_of, spec, words};
 
 /// The same of a volume of 8 MiB beside what it is to grow by: what is there of that / what is wanted: what is done.
 const GROWTHS: &str = "\
@@ -51,9 +51,7 @@ fn the_table_of_growths() {
             fake.lvm().add_volume("vg0", &name(1), 8 * MIB, &[LV_TAG]);
             Growth { group: "vg0", mib: 4, tagged, zeroed, active }.build(&fake, 1);
             let plan = plan_of(&fake, &wanted);
-            let mut done: Vec<_> = plan.steps.iter().map(|step| word(&step.op).to_owned()).collect();
-            done.extend(plan.blocked.iter().map(|blocked| format!("{:?}", blocked.kind)));
-            let done = if done.is_empty() { "-".to_owned() } else { done.join(" ") };
+            let done = words(&plan);
             writeln!(table, "{state} / {what}: {done}").unwrap();
         }
     }

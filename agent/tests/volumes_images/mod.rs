@@ -19,7 +19,7 @@ use mooring_model::{
 };
 use proptest::prelude::*;
 
-use super::{MIB, group, id, name, word};
+use super::{MIB, group, id, name, words};
 use crate::volumes_machine::{Fault, Machine};
 
 const SIZE: u64 = 8 * MIB;
@@ -225,9 +225,7 @@ fn the_table_of_images() {
                 }
                 let seen = view(&world.machine.fake.lvm(), &groups()).unwrap();
                 let plan = plan(wanted, &seen, id(1));
-                let mut words: Vec<_> = plan.steps.iter().map(|step| word(&step.op).to_owned()).collect();
-                words.extend(plan.blocked.iter().map(|blocked| format!("{:?}", blocked.kind)));
-                let done = if words.is_empty() { "-".to_owned() } else { words.join(" ") };
+                let done = words(&plan);
                 let kind = if provisioning == Provisioning::Thin { "thin" } else { "thick" };
                 writeln!(table, "{kind}, {state} / {what}: {done}").unwrap();
             }

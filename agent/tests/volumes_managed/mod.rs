@@ -18,7 +18,7 @@ use mooring_model::{
 };
 use proptest::prelude::*;
 
-use super::{MIB, Row, deactivate, id, lvs, name, word};
+use super::{MIB, Row, deactivate, id, lvs, name, words};
 use crate::volumes_machine::{Fault, Machine};
 
 fn groups() -> Vec<Group> {
@@ -175,10 +175,7 @@ absent / another: Missing
 ";
 
 fn done(wanted: &Wanted, fake: &FakeMachine, n: u128) -> String {
-    let plan = plan(wanted, &view(&fake.lvm(), &groups()).unwrap(), id(n));
-    let mut done: Vec<_> = plan.steps.iter().map(|step| word(&step.op).to_owned()).collect();
-    done.extend(plan.blocked.iter().map(|blocked| format!("{:?}", blocked.kind)));
-    if done.is_empty() { "-".to_owned() } else { done.join(" ") }
+    words(&plan(wanted, &view(&fake.lvm(), &groups()).unwrap(), id(n)))
 }
 
 #[test]

@@ -15,7 +15,7 @@ use mooring_model::{
 };
 use proptest::prelude::*;
 
-use super::{MIB, deactivate, id, lvs, name, word};
+use super::{MIB, deactivate, id, lvs, name, words};
 use crate::volumes_machine::{Fault, Machine};
 
 fn groups() -> Vec<Group> {
@@ -175,10 +175,8 @@ fn the_table_of_reverts() {
             let fake = stands(state);
             let seen = view_one(&fake.lvm(), &groups(), id(1), &wanted.beside()).unwrap();
             let plan = plan(&wanted, &seen, id(1));
-            let mut words: Vec<_> = plan.steps.iter().map(|step| word(&step.op).to_owned()).collect();
-            words.extend(plan.blocked.iter().map(|blocked| format!("{:?}", blocked.kind)));
-            let words = if words.is_empty() { "-".to_owned() } else { words.join(" ") };
-            writeln!(table, "{state} / {what}: {words}").unwrap();
+            let done = words(&plan);
+            writeln!(table, "{state} / {what}: {done}").unwrap();
         }
     }
     assert_eq!(table, TABLE);

@@ -15,7 +15,7 @@ use mooring_model::{
 };
 use proptest::prelude::*;
 
-use super::{MIB, deactivate, id, lvs, name, word};
+use super::{MIB, deactivate, id, lvs, name, word, words};
 use crate::volumes_machine::{Fault, Machine};
 
 /// vg0 has a thin pool once somebody wants one; vg1 has none. A deletion zeroes thick volumes.
@@ -146,9 +146,7 @@ fn the_table_of_thin_volumes() {
         ] {
             let fake = world(third);
             let plan = plan(&wanted, &view(&fake.lvm(), &groups()).unwrap(), id(3));
-            let mut done: Vec<_> = plan.steps.iter().map(|step| word(&step.op).to_owned()).collect();
-            done.extend(plan.blocked.iter().map(|blocked| format!("{:?}", blocked.kind)));
-            let done = if done.is_empty() { "-".to_owned() } else { done.join(" ") };
+            let done = words(&plan);
             writeln!(table, "{third} / {what}: {done}").unwrap();
         }
     }

@@ -11,7 +11,7 @@ use mooring_host::Errno;
 use mooring_host::fake::FakeMachine;
 use mooring_model::{Cure, LV_TAG, LV_UNZEROED_TAG};
 
-use super::{Growth, MIB, deactivate, groups_with, id, machine, name, word};
+use super::{Growth, MIB, deactivate, groups_with, id, machine, name, word, words};
 
 const DOOMED: Wanted = Wanted::Doomed { export_gone: true };
 
@@ -68,8 +68,7 @@ fn the_table_of_wipes() {
             }
             let plan = plan(&DOOMED, &look_with(&fake, wipe), id(1));
             assert_eq!(plan.blocked, []);
-            let done: Vec<_> = plan.steps.iter().map(|step| word(&step.op)).collect();
-            let done = if done.is_empty() { "-".to_owned() } else { done.join(" ") };
+            let done = words(&plan);
             writeln!(table, "{state} / {wipe:?}: {done}").unwrap();
         }
     }
