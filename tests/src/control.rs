@@ -138,6 +138,14 @@ impl<'a> Control<'a> {
         self.controller.as_ref().map(Running::stderr_so_far).unwrap_or_default()
     }
 
+    /// Prints what the controller and the hosts' agents have logged, for a failure's report.
+    pub fn print_logs(&self) {
+        eprintln!("--- controller:\n{}", self.controller_log());
+        for host in &self.hosts {
+            eprintln!("--- {}'s agent:\n{}", host.vm.name(), host.agent_log());
+        }
+    }
+
     /// The words of `mooring` against the controller, as they are run on the storage node.
     pub fn words(args: &[&str]) -> Vec<String> {
         let mut argv =

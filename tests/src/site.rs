@@ -228,6 +228,16 @@ impl Site {
         check(left.trim().is_empty(), || format!("left behind: {left}"))
     }
 
+    /// How a scenario has ended: what failed leaves its evidence in `failed-NAME` beside the rig's folder, and what passed has
+    /// clean consoles.
+    pub fn end(&self, result: Result<()>) -> Result<()> {
+        if result.is_err() {
+            self.save_evidence(&self.rig.dir().with_file_name(format!("failed-{}", self.rig.name())));
+        }
+        result?;
+        self.rig.check_consoles()
+    }
+
     /// Saves consoles and kernel state for a failure's report.
     pub fn save_evidence(&self, folder: &Path) {
         if let Err(error) = self.rig.save_evidence(folder) {

@@ -86,11 +86,7 @@ pub fn run(programs: &Programs, trials_of_each: u32) -> Result<()> {
     }
     let site = Site::up(options, programs)?;
     let result = scenes(&site, trials_of_each.saturating_mul(3));
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-trials"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 fn scenes(site: &Site, trials: u32) -> Result<()> {

@@ -22,11 +22,7 @@ const CHAP: Credentials<'_> = Credentials { user: "host1", secret: "correct-hors
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(1).named("adopt"), programs)?;
     let result = Adopt::make(&site).and_then(Adopt::acts);
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-adopt"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 struct Adopt<'a> {

@@ -26,11 +26,7 @@ pub const DEATHS_IN_CI: usize = 5;
 pub fn run(programs: &Programs, deaths: usize) -> Result<()> {
     let site = Site::up(RigOptions::standard(2).named("agent-killed"), programs)?;
     let result = Killed::make(&site).and_then(|mut killed| killed.acts(deaths));
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-agent-killed"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 struct Killed<'a> {

@@ -18,11 +18,7 @@ const HALF_MINUTE: Duration = Duration::from_secs(30);
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(1).named("attach-faults").forward(PORT), programs)?;
     let result = scenes(&site);
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-attach-faults"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 struct Faults<'a> {

@@ -25,11 +25,7 @@ const PORTAL: &str = "10.10.0.10:3260";
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(1).named("beside").forward(PORT), programs)?;
     let result = scenes(&site);
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-beside"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 /// One of ours, with a writer on it.

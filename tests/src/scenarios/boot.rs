@@ -46,11 +46,7 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(options, programs)?;
     let mut acts = Acts { site: &site, evidence: Evidence::default() };
     let result = acts.all();
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-boot"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 struct Acts<'a> {

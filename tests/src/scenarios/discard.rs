@@ -21,11 +21,7 @@ const SECTORS_PER_MIB: u64 = 2048;
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(1).named("discard").forward(PORT), programs)?;
     let result = scenes(&site);
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-discard"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 fn scenes(site: &Site) -> Result<()> {

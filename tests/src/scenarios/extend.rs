@@ -21,11 +21,7 @@ const DIRT_MIB: u64 = 64;
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(2).named("extend").forward(PORT), programs)?;
     let result = scenes(&site);
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-extend"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 fn scenes(site: &Site) -> Result<()> {
@@ -38,10 +34,7 @@ fn scenes(site: &Site) -> Result<()> {
     let mut growth = Growth { site, control, evidence: Evidence::default(), volume };
     let result = growth.acts(agent);
     if result.is_err() {
-        eprintln!("--- controller:\n{}", growth.control.controller_log());
-        for host in &growth.control.hosts {
-            eprintln!("--- {}'s agent:\n{}", host.vm.name(), host.agent_log());
-        }
+        growth.control.print_logs();
     }
     result
 }

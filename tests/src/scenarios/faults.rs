@@ -15,11 +15,7 @@ const PORTAL: &str = "10.10.0.10:3260";
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(1).named("faults"), programs)?;
     let result = Faults { site: &site, evidence: Evidence::default() }.scenes();
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-faults"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 struct Faults<'a> {

@@ -18,11 +18,7 @@ const PORTAL: &str = "10.10.0.10:3260";
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(2).named("agent-fc"), programs)?;
     let result = Scene::make(&site).and_then(|mut scene| scene.play());
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-agent-fc"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 struct Scene<'a> {

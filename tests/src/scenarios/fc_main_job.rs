@@ -26,11 +26,7 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
         }
         played
     });
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-fc-main-job"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 /// A site whose storage node serves Fibre Channel, with a controller, and two stock hosts whose ports are still down.

@@ -73,11 +73,7 @@ pub fn run(programs: &Programs, trials: u32) -> Result<()> {
         }
         played
     });
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-trials-fc"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 /// The words of a force detach.

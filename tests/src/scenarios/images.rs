@@ -19,11 +19,7 @@ const SECRET: &str = "root:the-secret-of-this-node";
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(1).named("images").forward(PORT), programs)?;
     let result = scenes(&site);
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-images"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 fn start_agent(site: &Site, more: &str) -> Result<Running> {
@@ -41,7 +37,7 @@ fn scenes(site: &Site) -> Result<()> {
     let mut acts = Acts { site, control, evidence: Evidence::default() };
     let result = acts.all(agent);
     if result.is_err() {
-        eprintln!("--- controller:\n{}", acts.control.controller_log());
+        acts.control.print_logs();
     }
     result
 }

@@ -22,11 +22,7 @@ const PREFIX: &str = "fd00:10::";
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(2).named("portals").forward(PORT), programs)?;
     let result = scenes(&site);
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-portals"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 fn scenes(site: &Site) -> Result<()> {

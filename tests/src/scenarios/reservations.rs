@@ -39,11 +39,7 @@ const FAMILIES: [&str; 9] = [
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(2).named("reservations"), programs)?;
     let result = scenes(&site);
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-reservations"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 fn target(volume: &str) -> String {

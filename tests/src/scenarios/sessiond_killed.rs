@@ -59,11 +59,7 @@ fn points(steps: &[&str]) -> Vec<String> {
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(1).named("sessiond-killed").forward(PORT), programs)?;
     let result = scenes(&site);
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-sessiond-killed"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 fn scenes(site: &Site) -> Result<()> {

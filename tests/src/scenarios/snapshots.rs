@@ -18,11 +18,7 @@ const DIRT_MIB: u64 = 64;
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(2).named("snapshots").forward(PORT), programs)?;
     let result = scenes(&site);
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-snapshots"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 fn start_agent(site: &Site) -> Result<Running> {
@@ -38,10 +34,7 @@ fn scenes(site: &Site) -> Result<()> {
     let mut acts = Acts { site, control, evidence: Evidence::default() };
     let result = acts.all(agent);
     if result.is_err() {
-        eprintln!("--- controller:\n{}", acts.control.controller_log());
-        for host in &acts.control.hosts {
-            eprintln!("--- {}'s agent:\n{}", host.vm.name(), host.agent_log());
-        }
+        acts.control.print_logs();
     }
     result
 }

@@ -14,11 +14,7 @@ const PORTAL: &str = "10.10.0.10:3260";
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(1).named("stuck"), programs)?;
     let result = scenes(&site);
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-stuck"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 fn scenes(site: &Site) -> Result<()> {

@@ -30,11 +30,7 @@ const HELD: &str = "what was there before";
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(1).named("volumes").forward(PORT), programs)?;
     let result = scenes(&site);
-    if result.is_err() {
-        site.save_evidence(&site.rig.dir().with_file_name("failed-volumes"));
-    }
-    result?;
-    site.rig.check_consoles()
+    site.end(result)
 }
 
 /// With more lines in its configuration. Deletions are not what is shown here: they take no time.
@@ -50,10 +46,7 @@ fn scenes(site: &Site) -> Result<()> {
     let mut acts = Acts { site, control, evidence: Evidence::default() };
     let result = acts.all(agent);
     if result.is_err() {
-        eprintln!("--- controller:\n{}", acts.control.controller_log());
-        for host in &acts.control.hosts {
-            eprintln!("--- {}'s agent:\n{}", host.vm.name(), host.agent_log());
-        }
+        acts.control.print_logs();
     }
     result
 }
