@@ -183,6 +183,7 @@ impl Rig {
             blocks: Arc::new(fake.blocks()),
             images: Arc::new(fake.images()),
             clock: Arc::new(SystemClock),
+            folders: None,
             addresses: Arc::new(|| vec![IpAddr::from(Ipv4Addr::new(10, 0, 0, 1)).into()]),
             root: dir.path().join("root"),
         };

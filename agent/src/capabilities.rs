@@ -253,6 +253,7 @@ mod tests {
                 here.iter().map(|ip| ip.parse::<IpAddr>().unwrap().into()).collect();
             Machine {
                 target: Arc::new(self.fake.lio()),
+                folders: None,
                 sys: Arc::new(KernelTree::new(self.sys.path())),
                 commands: Arc::new(self.fake.lvm()),
                 blocks: Arc::new(self.fake.blocks()),

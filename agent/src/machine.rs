@@ -6,8 +6,8 @@ mod faults;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mooring_host::{
-    BlockDevices, Clock, Commands, HostCommands, ImageServers, KernelBlocks, KernelTree, LocalAddress,
-    LocalAddresses, QemuServers, SystemClock, Tree,
+    BlockDevices, Clock, Commands, Folders, HostCommands, ImageServers, KernelBlocks, KernelFolders,
+    KernelTree, LocalAddress, LocalAddresses, QemuServers, SystemClock, Tree,
 };
 
 /// Lists the addresses of this machine. Asked often: it costs little while nothing changes.
@@ -18,6 +18,8 @@ pub type Addresses = dyn Fn() -> Vec<LocalAddress> + Send + Sync;
 pub struct Machine {
     /// LIO's configfs tree.
     pub target: Arc<dyn Tree>,
+    /// Watches folders of LIO's tree. `None`: exports are looked at by every resync.
+    pub folders: Option<Arc<dyn Folders>>,
     /// `/sys`.
     pub sys: Arc<dyn Tree>,
     /// Commands of the system (`lvm`).
@@ -39,6 +41,7 @@ impl Machine {
     pub fn real(configfs: &std::path::Path) -> Self {
         let machine = Self {
             target: Arc::new(KernelTree::new(configfs)),
+            folders: watched(configfs),
             sys: Arc::new(KernelTree::new("/sys")),
             commands: Arc::new(HostCommands),
             blocks: Arc::new(KernelBlocks),
@@ -50,6 +53,17 @@ impl Machine {
         #[cfg(feature = "faults")]
         let machine = faults::with_points(machine);
         machine
+    }
+}
+
+/// Watches the folders of LIO's tree at `configfs`, where that can be done.
+fn watched(configfs: &std::path::Path) -> Option<Arc<dyn Folders>> {
+    match KernelFolders::new(configfs) {
+        Ok(folders) => Some(Arc::new(folders)),
+        Err(errno) => {
+            tracing::warn!(%errno, "cannot watch LIO's folders: exports are looked at by every resync");
+            None
+        }
     }
 }
 

@@ -83,6 +83,12 @@ fn say_agent(to: &mut Families<'_>, counts: &Counts) -> fmt::Result {
         "Volumes that take no new writer, because a receipt stays unproven",
         None,
         Some(counts.quarantined),
+    )?;
+    to.gauge(
+        "exports_watched",
+        "Exports whose folders in the kernel's tree are watched: changes by somebody else are seen at once",
+        None,
+        Some(counts.watched),
     )
 }
 

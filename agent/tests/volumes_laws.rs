@@ -200,7 +200,8 @@ impl World {
     fn build(&self) -> FakeMachine {
         let fake = FakeMachine::new();
         for group in ["vg0", "vg1", "other"] {
-            fake.add_vg(group, 1024 * MIB);
+            // The largest world there can be before anything is wished, three volumes of 200 MiB with what they grew by, fits in.
+            fake.add_vg(group, 1280 * MIB);
         }
         let lvm = fake.lvm();
         lvm.set_discards("vg0", self.discards);

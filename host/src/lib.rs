@@ -10,6 +10,7 @@ mod clock;
 mod command;
 mod disk;
 mod dump;
+mod folders;
 mod harden;
 mod image;
 mod iscsi;
@@ -31,6 +32,7 @@ pub use clock::{Clock, SystemClock};
 pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands, OUTPUT_BYTES_MAX};
 pub use disk::{DiskError, DiskOp, Disks, Holder, KernelDisks};
 pub use dump::{dump, dump_below};
+pub use folders::{FolderChanges, FolderId, Folders, KernelFolders, Noted};
 pub use harden::{HardenWarning, harden};
 pub use image::{ImageError, ImageFile, ImageServers, QemuServers, ServedImage};
 pub use iscsi::{
@@ -40,6 +42,7 @@ pub use iscsi::{
 };
 pub use lock::{LockError, LockFile};
 pub use net::{DialError, LocalAddress, LocalAddresses, dial, drop_connection, local_addresses};
+pub use sys::trim_memory;
 pub use tree::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath, tree_operations};
 pub use uevent::{KernelUevents, Uevent, UeventItem, Uevents, parse_uevent};
 

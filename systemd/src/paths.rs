@@ -45,6 +45,8 @@ pub const SESSIOND_UNIT: &str = include_str!("../units/mooring-sessiond.service"
 pub const CONTROLLER_UNIT: &str = include_str!("../units/mooring-controller.service");
 /// `modules-load.d/mooring.conf`.
 pub const MODULES_LOAD: &str = include_str!("../modules-load.d/mooring.conf");
+/// `sysctl.d/mooring.conf`.
+pub const SYSCTL: &str = include_str!("../sysctl.d/mooring.conf");
 /// `sysusers.d/mooring.conf`.
 pub const SYSUSERS: &str = include_str!("../sysusers.d/mooring.conf");
 /// `tmpfiles.d/mooring.conf`.

@@ -122,6 +122,7 @@ fn stop_is_not_detach_and_the_agent_comes_back() {
 fn modules_group_and_folders() {
     let modules: Vec<_> = paths::MODULES.iter().chain(&paths::SESSIOND_MODULES).copied().collect();
     assert_eq!(lines(paths::MODULES_LOAD).concat(), modules);
+    assert_eq!(lines(paths::SYSCTL), [["fs.inotify.max_user_watches", "=", "1048576"]]);
     let users = lines(paths::SYSUSERS);
     assert!(users.contains(&vec!["g", paths::GROUP, "-"]));
     assert!(users.iter().any(|line| line.starts_with(&["u", paths::CONTROLLER_USER, "-"])));

@@ -59,6 +59,9 @@ pub struct Options {
 
 const LONG: Duration = Duration::from_mins(30);
 
+/// The agent is at rest after so long: two resyncs, and what they take.
+const SETTLES: Duration = Duration::from_secs(100);
+
 /// The agent is let alone for so long; two resyncs come in it.
 const IDLE: Duration = Duration::from_mins(1);
 
@@ -358,8 +361,8 @@ impl Bench {
     }
 
     fn idle(&mut self, case: Case, pid: u64) -> Result<()> {
-        // What the start has left to do is done.
-        std::thread::sleep(Duration::from_secs(10));
+        // What the start has left to do is done, and two resyncs have found nothing to do: since then exports are watched.
+        std::thread::sleep(SETTLES);
         let before = self.used(pid)?;
         std::thread::sleep(IDLE);
         let after = self.used(pid)?;

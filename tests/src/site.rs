@@ -115,9 +115,9 @@ impl Site {
         self.load_modules()
     }
 
-    /// What modules-load.d does on a real system.
+    /// What modules-load.d and sysctl.d do on a real system.
     fn load_modules(&self) -> Result<()> {
-        self.storage()?.sh("modprobe -a target_core_mod target_core_iblock iscsi_target_mod")?.ok()?;
+        self.storage()?.sh("modprobe -a target_core_mod target_core_iblock iscsi_target_mod; echo 1048576 > /proc/sys/fs/inotify/max_user_watches")?.ok()?;
         Ok(())
     }
 

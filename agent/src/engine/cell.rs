@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::jobs::{Job, Stopped};
 use super::pulse::Lives;
 use super::reservations::Held;
+use super::watched::Watched;
 use crate::turn::Turns;
 use crate::volumes::VolumesView;
 
@@ -115,6 +116,8 @@ pub(crate) struct State {
     pub(crate) looked: Option<VolumesView>,
     /// The export as it was seen in force since the last tick or failure: a change of grants need not look at all of it.
     pub(crate) known: Option<Known>,
+    /// The watch of the export's folders.
+    pub(super) watched: Watched,
     /// Where the volume may be shown over Fibre Channel: the places of every spec since the last that was seen in force.
     pub(crate) former: BTreeSet<Place>,
     /// The places that the store has.

@@ -48,6 +48,8 @@ pub(crate) struct Counts {
     pub(crate) quarantined: u64,
     /// Kernel calls that have not returned for too long.
     pub(crate) stuck: u64,
+    /// Exports whose folders are watched.
+    pub(crate) watched: u64,
 }
 
 /// One volume.
@@ -164,6 +166,7 @@ impl Engine {
         counts.unproven += count(state.open_receipts.iter().filter(unproven).count());
         counts.quarantined += u64::from(self.quarantine(&state).is_some());
         counts.stuck += u64::from(state.stuck().is_some());
+        counts.watched += u64::from(state.is_watched());
         if state.volume.is_none() && state.export.is_none() && state.orphan.is_none() {
             return;
         }

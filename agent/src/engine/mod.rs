@@ -29,6 +29,7 @@ mod strays;
 mod sweep;
 #[cfg(test)]
 pub(crate) mod testing;
+mod watched;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -179,6 +180,7 @@ struct Shared {
     images: Option<Images>,
     late: Mutex<sweep::Late>,
     watch: Mutex<disks::Watch>,
+    folders: Mutex<watched::Folder>,
     /// How fast jobs may be.
     pace: jobs::Pace,
     /// What was done since the start.
@@ -241,6 +243,7 @@ impl Engine {
             images,
             late: Mutex::default(),
             watch: Mutex::default(),
+            folders: Mutex::default(),
             pace,
             done: counts::Done::default(),
             addresses,
@@ -363,6 +366,7 @@ impl Engine {
         }
         tokio::spawn(self.clone().follow_reservations());
         tokio::spawn(self.clone().follow_disks());
+        tokio::spawn(self.clone().follow_folders());
         let engine = self.clone();
         tokio::spawn(async move {
             let mut tick = tokio::time::interval(Duration::from_secs(1));
@@ -424,8 +428,9 @@ impl Engine {
         }
     }
 
-    /// Forgets what is old, and moves the store's log into its file.
+    /// Forgets what is old, gives memory back, and moves the store's log into its file.
     fn housekeep(&self) {
+        mooring_host::trim_memory();
         self.forget_places();
         let now = self.shared.machine.clock.now();
         if let Err(error) = self

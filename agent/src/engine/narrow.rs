@@ -62,6 +62,9 @@ impl Engine {
             Err(error) => return Made { view: None, left: Err(error) },
         };
         let plan = mooring_targets::plan(&narrow.wanted, &before);
+        if !plan.steps.is_empty() {
+            cell.state().unwatch();
+        }
         let mut watch = Watch { engine: self, cell, generation };
         if let Err(error) = mooring_targets::apply(&plan, &*self.shared.machine.target, &mut watch) {
             return Made { view: None, left: Err(error) };

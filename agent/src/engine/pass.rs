@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use mooring_host::{Noted, Tree};
 use mooring_model::{
     Chain, Cure, ExportIdentity, ExportReport, ExportSpec, FcPortReport, Generation, Initiator, LvName,
     Phase, Plan, Problem, Proof, Step, VgName, VolumeId, VolumeKind, VolumeReport, VolumeSpec,
@@ -425,7 +426,9 @@ impl Engine {
         if let Some(narrow) = cell.narrow(wanted).filter(|_| usable) {
             return self.make_narrow(cell, wanted, narrow, generation);
         }
-        let mut view = match self.look_for(cell, wanted, generation) {
+        let tree = Noted::new(&*self.shared.machine.target);
+        let since = cell.state().watched_since();
+        let mut view = match self.look_through(&tree, cell, wanted, generation) {
             Ok(view) => view,
             Err(error) => return Made { view: None, left: Err(error) },
         };
@@ -446,6 +449,7 @@ impl Engine {
         }
         if made.left.as_ref().is_ok_and(Plan::is_quiet) {
             cell.settle_places(wanted);
+            self.watch_export(cell, wanted, since, &tree.into_folders());
         }
         cell.keep_known(wanted, &made);
         made
@@ -456,8 +460,12 @@ impl Engine {
         if plan.steps.is_empty() {
             return Made { view: Some(view), left: Ok(plan) };
         }
-        if view.iscsi.backstore.is_none() {
-            cell.state().held.starts_anew();
+        {
+            let mut state = cell.state();
+            state.unwatch();
+            if view.iscsi.backstore.is_none() {
+                state.held.starts_anew();
+            }
         }
         let mut watch = Watch { engine: self, cell, generation };
         let applied = mooring_targets::apply(&plan, &*self.shared.machine.target, &mut watch);
@@ -483,8 +491,19 @@ impl Engine {
         wanted: &Wanteds,
         generation: Generation,
     ) -> Result<Seen, mooring_targets::Error> {
+        self.look_through(&*self.shared.machine.target, cell, wanted, generation)
+    }
+
+    /// The same, through this tree.
+    fn look_through(
+        &self,
+        tree: &dyn Tree,
+        cell: &Cell,
+        wanted: &Wanteds,
+        generation: Generation,
+    ) -> Result<Seen, mooring_targets::Error> {
         cell.begin(format!("look at {}", wanted.names().iqn));
-        let seen = wanted.look(&*self.shared.machine.target);
+        let seen = wanted.look(tree);
         cell.state().at_work = None;
         let seen = seen?;
         let has_nexus = cell.nexuses(wanted, &seen);

@@ -198,6 +198,25 @@ impl Engine {
         Some((seen, file))
     }
 
+    /// Whether somebody has registered, or has let go, since the last pass. Of those who do not ask that it outlives the node
+    /// nothing tells.
+    pub(super) fn has_new_reservations(&self, cell: &Cell) -> bool {
+        let (export, before) = {
+            let state = cell.state();
+            (state.export.as_ref().and_then(Wish::spec).map(|spec| spec.identity.clone()), state.held.clone())
+        };
+        let Some(identity) = export else { return false };
+        let names = identity.names(cell.id, &self.shared.config.iqn_prefix);
+        match reservations::read_reservations(&*self.shared.machine.target, &names) {
+            Ok(Some(seen)) => {
+                let lost = before.seen.as_ref().map(|seen| seen.lost.clone()).unwrap_or_default();
+                Some(Reservations { lost, ..seen }).filter(|seen| !seen.is_empty()) != before.seen
+            }
+            // The backstore is not as it was.
+            Ok(None) | Err(_) => true,
+        }
+    }
+
     /// Writes down what is to be kept, if it is not what the store has.
     fn keep_reservations(&self, cell: &Cell, mut held: Held, kept: Vec<Kept>) {
         held.failed = None;

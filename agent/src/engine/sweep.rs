@@ -53,12 +53,13 @@ impl Engine {
         // Of the ports, and of whatever else has changed since the last sweep: who watches is told if it is news.
         self.lvm().tell();
         let cells = self.cells();
+        let all = self.resync_looks_at_all();
         if !self.resync_asks_lvm() {
-            return self.wake_all(&cells, targets.as_ref());
+            return self.wake_all(&self.restless(cells, all), targets.as_ref());
         }
         let Some(view) = self.look_at_volumes(&cells) else { return self.wake_all(&cells, None) };
         self.note_orphans(&view);
-        self.wake_as_seen(cells, &view, targets.as_ref());
+        self.wake_as_seen(self.restless(cells, all), &view, targets.as_ref());
     }
 
     /// Somebody has changed a group: looks at all LVs, and wakes those volumes whose LV is not what it was.

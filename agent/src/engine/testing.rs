@@ -19,6 +19,7 @@ pub(crate) fn engine(dir: &Path, fake: &FakeMachine) -> Engine {
     );
     let machine = Machine {
         target: Arc::new(fake.lio()),
+        folders: Some(Arc::new(fake.folders())),
         sys: Arc::new(KernelTree::new(dir)),
         commands: Arc::new(fake.lvm()),
         blocks: Arc::new(fake.blocks()),

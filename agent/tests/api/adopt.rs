@@ -93,6 +93,7 @@ impl Others {
         let fake = self.node.fake.clone();
         Machine {
             target: Arc::new(fake.lio()),
+            folders: Some(Arc::new(fake.folders())),
             sys: Arc::new(self.node.sys.clone()),
             commands: Arc::new(fake.lvm()),
             blocks: Arc::new(fake.blocks()),

@@ -128,6 +128,7 @@ impl Node {
         let fake = self.fake.clone();
         let machine = Machine {
             target: Arc::new(switch.clone()),
+            folders: Some(Arc::new(self.fake.folders())),
             sys: Arc::new(self.sys.clone()),
             commands: Arc::new(switch.clone()),
             blocks: Arc::new(switch.clone()),

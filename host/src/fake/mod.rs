@@ -7,6 +7,7 @@
 
 mod blocks;
 mod fibre;
+mod folders;
 mod images;
 pub mod initiator;
 mod lio;
@@ -24,6 +25,7 @@ use crate::LocalAddress;
 
 pub use self::blocks::{FakeBlocks, OLD};
 pub use self::fibre::LateWrite;
+pub use self::folders::FakeFolders;
 pub use self::images::FakeImages;
 pub use self::initiator::{FakeDisk, FakeHost, FakeTarget};
 pub use self::lio::{FakeLio, PrOut, naa};
@@ -47,6 +49,11 @@ impl FakeMachine {
     /// Its `/sys/kernel/config/target`.
     pub fn lio(&self) -> FakeLio {
         FakeLio::new(self.handle.clone())
+    }
+
+    /// Watches folders of its `/sys/kernel/config/target`, for one process.
+    pub fn folders(&self) -> FakeFolders {
+        FakeFolders::new(self.handle.clone())
     }
 
     /// Its `/sbin/lvm`.

@@ -76,6 +76,8 @@ pub(super) struct Machine {
     pub(super) root: Option<PathBuf>,
     /// Programs that read images.
     pub(super) images: super::images::FakeImages,
+    /// Folders of LIO's tree that somebody watches.
+    pub(super) folders: super::folders::Watches,
     /// Sockets that another program listens on.
     pub(super) occupied: BTreeSet<SocketAddr>,
 }

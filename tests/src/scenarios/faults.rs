@@ -263,10 +263,45 @@ impl Faults<'_> {
             back.as_secs_f64()
         ));
         self.two_segments()?;
-        self.site.json(&["volume", "delete", "four"])?;
         agent.kill()?;
         drop(agent.wait()?);
+        self.by_hand(id)?;
+        self.site.json(&["volume", "delete", "four"])?;
         Ok(())
+    }
+
+    /// Somebody opens a read-only LUN by hand. Resyncs come every 3 s here, so that the export is soon watched; that it was the watch
+    /// that saw it, the log says.
+    fn by_hand(&mut self, id: &str) -> Result<()> {
+        let agent = self.site.start_agent_with("resync_seconds = 3")?;
+        let initiator = "iqn.2026-01.lab:a";
+        self.site.json(&["export", "grant", "four", "--initiator", initiator, "--mode", "ro"])?;
+        let protect = format!(
+            "{TARGET}/iscsi/iqn.2026-11.dev.mooring:{id}/tpgt_1/acls/{initiator}/lun_1/write_protect"
+        );
+        let is = |wanted: &str| -> Result<bool> {
+            Ok(self.site.storage()?.sh(&format!("cat {protect}"))?.ok()?.stdout.trim() == wanted)
+        };
+        check(is("1")?, || format!("{protect} is not 1"))?;
+        let said = "somebody else has changed the export";
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_secs(8));
+            check(!agent.stderr_so_far().contains(said), || "nobody has changed anything yet".to_owned())?;
+            let began = Instant::now();
+            self.site.storage()?.sh(&format!("echo 0 > {protect}"))?.ok()?;
+            wait_for("the LUN to be shut again", Duration::from_secs(30), || Ok(is("1")?.then_some(())))?;
+            if agent.stderr_so_far().contains(said) {
+                self.evidence.shows(format!(
+                    "write protection taken off by hand is back after {:.2} s: the kernel has told",
+                    began.elapsed().as_secs_f64()
+                ));
+                self.site.json(&["export", "revoke", "four", "--initiator", initiator])?;
+                agent.kill()?;
+                drop(agent.wait()?);
+                return Ok(());
+            }
+        }
+        bail!("only resyncs have put it right: {}", agent.stderr_so_far())
     }
 
     /// LVM lists an LV that lies in two pieces twice. It is one volume all the same: it grows, and it is deleted.

@@ -94,11 +94,14 @@ impl FakeLio {
     /// Ends an operation: lets the machine go, wakes whoever waits, names the object in an error.
     fn leave<T>(
         &self,
-        machine: MutexGuard<'_, Machine>,
+        mut machine: MutexGuard<'_, Machine>,
         op: TreeOp,
         path: &TreePath,
         result: Result<T, Errno>,
     ) -> Result<T, TreeError> {
+        if result.is_ok() {
+            machine.folders.tell(op, path);
+        }
         drop(machine);
         self.handle.wake();
         result.map_err(|errno| TreeError {

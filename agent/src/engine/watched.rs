@@ -1,0 +1,254 @@
+//! Exports whose folders in the kernel's tree are watched. What a whole look has seen stays true until somebody makes, removes or
+//! writes something in a folder that was read for it, and of that the kernel tells: so somebody else's change is seen at once, and
+//! a resync need not look at all exports again and again. It looks at those that are not watched, and at each
+//! [`LOOKED_AT_EVERY`]th at all.
+//!
+//! An export is watched when two whole looks, one resync apart, found nothing to do, the folders that the second has read were
+//! watched since the first, and nothing was told meanwhile. A step of ours ends that, as a change of somebody else does. What
+//! the kernel changes by itself (logins, counters) is the pulse's; over Fibre Channel folders are shared by volumes, and looked at
+//! as before.
+//!
+//! What must never happen here: an export taken for watched of which one folder is not; a change by somebody else that is taken
+//! for one of ours.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mooring_host::{Errno, FolderChanges, FolderId, Folders, TreePath};
+use mooring_model::VolumeId;
+use mooring_targets::layout;
+use tokio::sync::mpsc;
+
+use super::cell::{Cell, State};
+use super::fabrics::Wanteds;
+use super::{Engine, lock};
+
+/// Resyncs until all exports are looked at, watched or not.
+const LOOKED_AT_EVERY: u32 = 10;
+
+/// How long what follows a change is waited for: by hand an ACL goes in several calls.
+const SETTLES_WITHIN: Duration = Duration::from_millis(100);
+
+/// How soon the thread ends when nobody listens any more.
+const LISTENED_EVERY: Duration = Duration::from_secs(5);
+
+/// How long a watch that ended is left alone.
+const WATCH_AGAIN: Duration = Duration::from_secs(5);
+
+/// The watch of one export.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    /// Of all folders that the last whole look has read; empty: not all could be.
+    folders: Vec<FolderId>,
+    /// What was seen is as it was.
+    stands: bool,
+    /// Changes that were told.
+    told: u64,
+}
+
+/// The watches of all exports.
+#[derive(Debug, Default)]
+pub(super) struct Folder {
+    volumes: HashMap<FolderId, VolumeId>,
+    /// Resyncs since all exports were looked at.
+    resyncs: u32,
+}
+
+/// Whether a look was the whole truth while it lasted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Since(u64);
+
+impl State {
+    /// A step of ours follows: what was seen is not so any more.
+    pub(super) fn unwatch(&mut self) {
+        self.watched.stands = false;
+        self.watched.told += 1;
+    }
+
+    /// Whether its folders are watched, and nothing was told.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched.stands
+    }
+
+    /// Before a whole look.
+    pub(super) fn watched_since(&self) -> Since {
+        Since(self.watched.told)
+    }
+
+    /// Whether nothing of it need be looked at: its export is watched, and everything is as the last pass left it.
+    fn rests(&self) -> bool {
+        self.watched.stands
+            && !self.dirty
+            && self.export_end.done
+            && self.volume_end.done
+            && self.is_export_current()
+            && self.ready.is_some()
+            && self.ready == self.volume_end.report
+    }
+}
+
+impl Engine {
+    /// Whether this resync looks at watched exports, too.
+    pub(super) fn resync_looks_at_all(&self) -> bool {
+        let mut folders = lock(&self.shared.folders);
+        folders.resyncs += 1;
+        let all = folders.resyncs >= LOOKED_AT_EVERY;
+        if all {
+            folders.resyncs = 0;
+        }
+        all
+    }
+
+    /// Those that a resync has to look at: `all`, or all that are not watched, and where somebody has registered a reservation.
+    pub(super) fn restless(&self, mut cells: Vec<Arc<Cell>>, all: bool) -> Vec<Arc<Cell>> {
+        cells.retain(|cell| {
+            let rests = !all && cell.state().rests();
+            if rests && self.has_new_reservations(cell) {
+                self.wake(cell);
+            }
+            !rests
+        });
+        cells
+    }
+
+    /// A whole look that began at `since` and read these folders has found nothing to do.
+    pub(super) fn watch_export(
+        &self,
+        cell: &Cell,
+        wanted: &Wanteds,
+        since: Since,
+        read: &BTreeSet<TreePath>,
+    ) {
+        let Some(folders) = self.shared.machine.folders.as_deref() else { return };
+        {
+            let state = cell.state();
+            // What a step of ours has changed is looked at first, by the next resync.
+            let is_old = since.0 != state.watched.told;
+            if is_old || wanted.is_over_fc() || !super::is_spec(state.export.as_ref()) {
+                return;
+            }
+        }
+        let names = wanted.names();
+        let own = [layout::target(names), layout::backstore(names)];
+        let read: Vec<_> = read.iter().filter(|path| own.iter().any(|own| path.is_within(own))).collect();
+        let watched = watch_all(folders, &read).unwrap_or_else(|errno| {
+            self.say_unwatched(cell.id, errno);
+            Vec::new()
+        });
+        {
+            let mut all = lock(&self.shared.folders);
+            all.volumes.extend(watched.iter().map(|folder| (*folder, cell.id)));
+        }
+        let mut state = cell.state();
+        let before = std::mem::replace(&mut state.watched.folders, watched);
+        let watched = &mut state.watched;
+        watched.stands = !watched.folders.is_empty() && before == watched.folders && since.0 == watched.told;
+        let left: Vec<_> = before.into_iter().filter(|folder| !watched.folders.contains(folder)).collect();
+        drop(state);
+        self.let_go(folders, &left);
+    }
+
+    fn let_go(&self, folders: &dyn Folders, left: &[FolderId]) {
+        for folder in left {
+            folders.unwatch(*folder);
+            lock(&self.shared.folders).volumes.remove(folder);
+        }
+    }
+
+    fn say_unwatched(&self, volume: VolumeId, errno: Errno) {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if errno == Errno::ENOSPC && !SAID.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                %volume,
+                "no more folders can be watched: this export, and maybe others, are looked at by every resync instead, which costs \
+                 processor time. Raise fs.inotify.max_user_watches (sysctl)"
+            );
+        }
+        tracing::debug!(%volume, %errno, "an export cannot be watched");
+    }
+
+    /// Follows the watched folders, for ever.
+    pub(super) async fn follow_folders(self) {
+        let Some(folders) = self.shared.machine.folders.clone() else { return };
+        loop {
+            if let Some(mut changes) = listen(&folders) {
+                while let Some(first) = changes.recv().await {
+                    tokio::time::sleep(SETTLES_WITHIN).await;
+                    let more = std::iter::from_fn(|| changes.try_recv().ok());
+                    for changes in std::iter::once(first).chain(more) {
+                        self.note_changes(&changes);
+                    }
+                }
+            }
+            self.note_changes(&FolderChanges { lost: true, ..FolderChanges::default() });
+            tokio::time::sleep(WATCH_AGAIN).await;
+        }
+    }
+
+    fn note_changes(&self, changes: &FolderChanges) {
+        let touched: BTreeSet<_> = {
+            let mut all = lock(&self.shared.folders);
+            let of = |(folder, gone): &(FolderId, bool)| {
+                if *gone { all.volumes.remove(folder) } else { all.volumes.get(folder).copied() }
+            };
+            changes.folders.iter().filter_map(of).collect()
+        };
+        let cells = match changes.lost {
+            true => self.cells(),
+            false => touched.iter().filter_map(|volume| self.known_cell(*volume)).collect(),
+        };
+        for cell in cells {
+            let stood = {
+                let mut state = cell.state();
+                state.watched.told += 1;
+                let stood = std::mem::take(&mut state.watched.stands);
+                if stood {
+                    state.known = None;
+                }
+                stood
+            };
+            if stood {
+                tracing::info!(volume = %cell.id, "somebody else has changed the export in the kernel's tree: looking at it");
+                self.wake(&cell);
+            }
+        }
+    }
+}
+
+/// All of them, or none.
+fn watch_all(folders: &dyn Folders, read: &[&TreePath]) -> Result<Vec<FolderId>, Errno> {
+    let mut watched = Vec::with_capacity(read.len());
+    for folder in read {
+        match folders.watch(folder) {
+            Ok(id) => watched.push(id),
+            Err(errno) => {
+                watched.into_iter().for_each(|id| folders.unwatch(id));
+                return Err(errno);
+            }
+        }
+    }
+    Ok(watched)
+}
+
+/// What changes, as it happens, by a thread that ends soon when nobody listens any more.
+fn listen(folders: &Arc<dyn Folders>) -> Option<mpsc::UnboundedReceiver<FolderChanges>> {
+    let (sender, changes) = mpsc::unbounded_channel();
+    let folders = Arc::clone(folders);
+    let tell = move || {
+        while !sender.is_closed() {
+            match folders.changes(LISTENED_EVERY) {
+                Ok(changes) if changes == FolderChanges::default() => {}
+                Ok(changes) => drop(sender.send(changes)),
+                Err(errno) => return tracing::warn!(%errno, "the watch of the exports has ended; begun anew"),
+            }
+        }
+    };
+    let started = std::thread::Builder::new().name("exports".to_owned()).spawn(tell);
+    started.inspect_err(|error| tracing::warn!(%error, "exports cannot be watched")).ok()?;
+    Some(changes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+//! Which changes by somebody else are told, and what a resync leaves alone meanwhile.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooring_host::Tree;
+use mooring_host::fake::{FakeMachine, PrOut};
+use mooring_model::{
+    ByteSize, Chap, ChapSide, Digest, ExportIdentity, ExportSpec, FcExportSpec, Generation, Grant,
+    LUN_DEFAULT, Mode, Provisioning, Secret, Stamp, Tuning, VolumeSpec,
+};
+
+use super::*;
+use crate::engine::cell::{Wish, WishKind};
+use crate::engine::testing;
+
+const HOST: &str = "iqn.2026-01.lab:host1";
+const SECRET: &str = "a secret of 20 bytes";
+
+/// A node with one volume, exported to one host, at rest as far as nobody does anything.
+struct Node {
+    fake: FakeMachine,
+    engine: Engine,
+    cell: Arc<Cell>,
+    _dir: tempfile::TempDir,
+}
+
+fn eventually(what: &str, is: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is() {
+        assert!(began.elapsed() < Duration::from_secs(30), "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+impl Node {
+    fn new() -> Self {
+        Self::with(Mode::ReadOnly)
+    }
+
+    fn with(mode: Mode) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let fake = FakeMachine::new();
+        fake.set_root(dir.path().to_owned());
+        fake.add_vg("vg0", 1 << 30);
+        let engine = testing::engine(dir.path(), &fake);
+        tokio::spawn(engine.clone().follow_folders());
+        let id = VolumeId::from_u128(1);
+        let cell = engine.cell(id);
+        let stamp = Stamp { generation: Generation::ZERO.next(), digest: Digest::of_sha256([1; 32]) };
+        let volume = VolumeSpec::new(id, "vg0".parse().unwrap(), ByteSize(8 << 20), Provisioning::Thick);
+        let side = ChapSide { user: HOST.to_owned(), secret: Secret::new(SECRET) };
+        let grant = Grant {
+            initiator: HOST.parse().unwrap(),
+            lun: LUN_DEFAULT,
+            mode,
+            chap: Some(Chap { initiator: side, mutual: None }),
+            attachments: Vec::new(),
+            barrier: None,
+        };
+        let export = ExportSpec {
+            volume: id,
+            identity: ExportIdentity::Derived,
+            portals: Vec::new(),
+            grants: vec![grant],
+            fc: FcExportSpec::default(),
+            tuning: Tuning::default(),
+        };
+        {
+            let mut state = cell.state();
+            state.volume =
+                Some(Wish { stamp: stamp.clone(), kind: WishKind::Spec(volume), opaque: Vec::new() });
+            state.export = Some(Wish { stamp, kind: WishKind::Spec(export), opaque: Vec::new() });
+        }
+        Self { fake, engine, cell, _dir: dir }
+    }
+
+    /// A resync, and everything that follows from it.
+    fn resync(&self) -> u64 {
+        let before = self.cell.state().passes;
+        self.engine.sweep();
+        self.settle();
+        self.cell.state().passes - before
+    }
+
+    fn settle(&self) {
+        eventually("the volume is clean", || {
+            let state = self.cell.state();
+            !state.dirty && !state.running && state.export_end.done && state.volume_end.done
+        });
+    }
+
+    fn stands(&self) -> bool {
+        self.cell.state().watched.stands
+    }
+
+    /// Until the export is watched. How many resyncs that took.
+    fn until_watched(&self) -> usize {
+        for resyncs in 1..=5 {
+            self.resync();
+            if self.stands() {
+                return resyncs;
+            }
+        }
+        panic!("still not watched");
+    }
+
+    /// The kernel's configuration, without what it counts.
+    fn tree(&self) -> Vec<String> {
+        let dump = mooring_host::dump(&self.fake.lio());
+        dump.lines().filter(|line| !line.contains("/statistics/")).map(str::to_owned).collect()
+    }
+
+    fn path(&self, below: &str) -> TreePath {
+        let target = self.engine.config().iqn_prefix.target(self.cell.id);
+        TreePath::new(&format!("iscsi/{target}/tpgt_1/{below}"))
+    }
+
+    fn protect(&self) -> TreePath {
+        self.path(&format!("acls/{HOST}/lun_1/write_protect"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watched_export_is_left_alone_until_all_are_looked_at() {
+    let node = Node::new();
+    // Made by the first, seen still by the second, and by the third with the watch.
+    assert_eq!(node.until_watched(), 3);
+    let mut alone = 0;
+    while node.resync() == 0 {
+        alone += 1;
+        assert!(alone < LOOKED_AT_EVERY, "all are looked at now and then");
+    }
+    assert!(alone > 3, "{alone}");
+    assert!(node.stands(), "a look that found nothing ends no watch");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_else_does_is_put_right_without_a_resync() {
+    let done: [(&str, fn(&Node)); 6] = [
+        ("opened", |node| node.fake.lio().write(&node.protect(), b"0").unwrap()),
+        ("disabled", |node| node.fake.lio().write(&node.path("enable"), b"0").unwrap()),
+        ("credentials", |node| {
+            node.fake.lio().write(&node.path(&format!("acls/{HOST}/auth/userid")), b"other").unwrap();
+        }),
+        ("unmapped", |node| {
+            let mapped = node.path(&format!("acls/{HOST}/lun_1"));
+            for entry in node.fake.lio().list(&mapped).unwrap() {
+                if entry.kind == mooring_host::EntryKind::Link {
+                    node.fake.lio().unlink(&mapped.join(entry.name)).unwrap();
+                }
+            }
+            node.fake.lio().rmdir(&mapped).unwrap();
+        }),
+        ("stranger", |node| node.fake.lio().mkdir(&node.path("acls/iqn.2026-01.lab:stranger")).unwrap()),
+        ("attribute", |node| node.fake.lio().write(&node.path("attrib/generate_node_acls"), b"1").unwrap()),
+    ];
+    for (what, act) in done {
+        let node = Node::new();
+        node.until_watched();
+        let (before, passes) = (node.tree(), node.cell.state().passes);
+        act(&node);
+        eventually(what, || node.cell.state().passes > passes);
+        node.settle();
+        assert!(!node.stands(), "{what}: not before it was looked at in rest");
+        assert!(node.tree() == before, "{what}: not put right");
+        // The steps that put it right are ours, and wake nobody.
+        let passes = node.cell.state().passes;
+        node.until_watched();
+        assert!(node.cell.state().passes <= passes + 3, "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_the_watch_stands_only_a_resync_sees_it() {
+    // The control of the test before.
+    let node = Node::new();
+    node.resync();
+    let passes = node.cell.state().passes;
+    node.fake.lio().write(&node.protect(), b"0").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(node.cell.state().passes, passes);
+    node.resync();
+    assert_eq!(node.fake.lio().read_text(&node.protect()).unwrap(), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registration_that_nothing_tells_is_seen_by_a_resync() {
+    let node = Node::with(Mode::ReadWrite);
+    node.until_watched();
+    let portal = "10.0.0.1:3260";
+    let target = node.engine.config().iqn_prefix.target(node.cell.id);
+    let session = node.fake.login(portal, target.as_str(), HOST, Some((HOST, SECRET))).unwrap();
+    let register = PrOut::Register { key: 0, new: 0xab, durable: false };
+    node.fake.persistent_reserve(session, 1, register).unwrap();
+    assert_eq!(node.resync(), 1, "a pass has taken note of it");
+    assert!(node.cell.state().held.said().0.is_some());
+    assert!(node.stands(), "the export is as it was");
+    assert_eq!(node.resync(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_more_folders_can_be_watched_every_resync_looks() {
+    let node = Node::new();
+    node.fake.set_watches_max(3);
+    for _ in 0..5 {
+        assert_eq!(node.resync(), 1);
+        assert!(!node.stands());
+    }
+    assert!(node.fake.watched_folders() == 0, "what is of no use is not watched");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_more_has_changed_than_was_told_everything_is_looked_at() {
+    let node = Node::new();
+    node.until_watched();
+    let passes = node.cell.state().passes;
+    node.fake.lose_folder_changes();
+    eventually("it is looked at", || node.cell.state().passes > passes);
+    node.settle();
+    assert!(node.stands(), "one look that found nothing, with all folders watched");
+}

@@ -1,0 +1,179 @@
+//! Folders of a tree that are watched: who makes, removes or writes something there by a system call is told of. On configfs the
+//! kernel tells of every mkdir, rmdir, symlink, unlink and write (inotify; docs/kernel/lio.md), and of nothing that it changes
+//! by itself: a login, a counter.
+//!
+//! What must never happen here: a change in a watched folder that is not told; a lock held across a system call.
+
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+
+use crate::{Entry, Tree, TreeError, TreePath};
+
+/// A folder that is watched. The same folder has the same id as long as it is there; one that is made anew under its name has
+/// another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FolderId(pub(crate) i32);
+
+/// What has changed since it was asked last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FolderChanges {
+    /// The folders, and whether each is gone (then it is not watched any more).
+    pub folders: Vec<(FolderId, bool)>,
+    /// More has changed than could be told.
+    pub lost: bool,
+}
+
+/// Watches folders of one tree.
+pub trait Folders: Send + Sync {
+    /// Has a folder watched. Again, it is the same watch.
+    ///
+    /// # Errors
+    /// `ENOENT`: it is not there. `ENOSPC`: `fs.inotify.max_user_watches` folders are watched already.
+    fn watch(&self, folder: &TreePath) -> Result<FolderId, Errno>;
+
+    /// Has a folder not watched any more; of one that is gone, nothing is done.
+    fn unwatch(&self, folder: FolderId);
+
+    /// Waits for changes, for so long at most.
+    fn changes(&self, within: Duration) -> Result<FolderChanges, Errno>;
+}
+
+/// What is done in a folder by somebody. Reading is nothing.
+const EVENTS: AddWatchFlags = AddWatchFlags::IN_MODIFY
+    .union(AddWatchFlags::IN_CREATE)
+    .union(AddWatchFlags::IN_DELETE)
+    .union(AddWatchFlags::IN_ONLYDIR);
+
+/// The folders of the running kernel's tree.
+pub struct KernelFolders {
+    root: PathBuf,
+    inotify: Inotify,
+    watched: Mutex<HashMap<FolderId, WatchDescriptor>>,
+}
+
+impl KernelFolders {
+    /// Those below this folder.
+    ///
+    /// # Errors
+    /// `EMFILE`: `fs.inotify.max_user_instances` are in use.
+    pub fn new(root: impl Into<PathBuf>) -> Result<Self, Errno> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        Ok(Self { root: root.into(), inotify, watched: Mutex::default() })
+    }
+
+    fn watched(&self) -> MutexGuard<'_, HashMap<FolderId, WatchDescriptor>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Folders for KernelFolders {
+    fn watch(&self, folder: &TreePath) -> Result<FolderId, Errno> {
+        let descriptor = self.inotify.add_watch(&self.root.join(folder.as_str()), EVENTS)?;
+        let id = FolderId(descriptor.as_raw());
+        self.watched().insert(id, descriptor);
+        Ok(id)
+    }
+
+    fn unwatch(&self, folder: FolderId) {
+        let descriptor = self.watched().remove(&folder);
+        if let Some(descriptor) = descriptor {
+            // It may have gone with its folder a moment ago.
+            let _gone = self.inotify.rm_watch(descriptor);
+        }
+    }
+
+    fn changes(&self, within: Duration) -> Result<FolderChanges, Errno> {
+        let timeout = PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN)], timeout) {
+            Ok(0) | Err(Errno::EINTR) => return Ok(FolderChanges::default()),
+            Ok(_) => {}
+            Err(errno) => return Err(errno),
+        }
+        let events = match self.inotify.read_events() {
+            Ok(events) => events,
+            Err(Errno::EAGAIN) => return Ok(FolderChanges::default()),
+            Err(errno) => return Err(errno),
+        };
+        let mut changes = FolderChanges::default();
+        let mut watched = self.watched();
+        for event in events {
+            changes.lost |= event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW);
+            let id = FolderId(event.wd.as_raw());
+            let gone = event.mask.contains(AddWatchFlags::IN_IGNORED);
+            // One that nobody wants any more tells its end, too.
+            let known = if gone { watched.remove(&id).is_some() } else { watched.contains_key(&id) };
+            if known {
+                changes.folders.push((id, gone));
+            }
+        }
+        Ok(changes)
+    }
+}
+
+/// A tree that takes note of the folders whose content was read through it: what was seen stays true until one of them changes.
+pub struct Noted<T> {
+    tree: T,
+    folders: Mutex<BTreeSet<TreePath>>,
+}
+
+impl<T: Tree> Noted<T> {
+    /// Nothing was read yet.
+    pub const fn new(tree: T) -> Self {
+        Self { tree, folders: Mutex::new(BTreeSet::new()) }
+    }
+
+    /// The folders.
+    pub fn into_folders(self) -> BTreeSet<TreePath> {
+        self.folders.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, folder: TreePath) -> &T {
+        self.folders.lock().unwrap_or_else(PoisonError::into_inner).insert(folder);
+        &self.tree
+    }
+}
+
+impl<T: Tree> Tree for Noted<T> {
+    fn mkdir(&self, path: &TreePath) -> Result<(), TreeError> {
+        self.tree.mkdir(path)
+    }
+
+    fn rmdir(&self, path: &TreePath) -> Result<(), TreeError> {
+        self.tree.rmdir(path)
+    }
+
+    fn symlink(&self, target: &TreePath, link: &TreePath) -> Result<(), TreeError> {
+        self.tree.symlink(target, link)
+    }
+
+    fn unlink(&self, path: &TreePath) -> Result<(), TreeError> {
+        self.tree.unlink(path)
+    }
+
+    fn write(&self, path: &TreePath, value: &[u8]) -> Result<(), TreeError> {
+        self.tree.write(path, value)
+    }
+
+    fn read(&self, path: &TreePath) -> Result<Vec<u8>, TreeError> {
+        self.note(path.parent()).read(path)
+    }
+
+    fn list(&self, path: &TreePath) -> Result<Vec<Entry>, TreeError> {
+        self.note(path.clone()).list(path)
+    }
+
+    fn read_link(&self, path: &TreePath) -> Result<TreePath, TreeError> {
+        self.note(path.parent()).read_link(path)
+    }
+
+    fn is_dir(&self, path: &TreePath) -> Result<bool, TreeError> {
+        self.note(path.parent()).is_dir(path)
+    }
+}
