@@ -6,8 +6,10 @@
 //! What must never happen here: a look at the kernel or a call of LVM because somebody asks; a 0 where nothing is
 //! known.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use mooring_api::v1;
 use mooring_model::{ByteSize, Initiator, JobReport};
 use mooring_systemd::metrics::{self, Families, timestamp};
 use prometheus_client::registry::Unit;
@@ -49,6 +51,7 @@ pub fn text(engine: Engine, connections: Option<Connections>) -> Result<String, 
         let counts = engine.counts();
         to.info("build", "The agent's version", &[("version", env!("CARGO_PKG_VERSION"))])?;
         say_agent(to, &counts)?;
+        say_health(to, engine.health())?;
         say_volumes(to, &counts.volumes)?;
         let nexuses = nexuses(&counts.volumes);
         say_exports(to, &counts.volumes, &nexuses)?;
@@ -90,6 +93,27 @@ fn say_agent(to: &mut Families<'_>, counts: &Counts) -> fmt::Result {
         None,
         Some(counts.watched),
     )
+}
+
+/// What capabilities said last. They are gathered whenever something has changed and somebody follows them (a controller does), or
+/// asks.
+fn say_health(to: &mut Families<'_>, health: Option<v1::Health>) -> fmt::Result {
+    let Some(health) = health else { return Ok(()) };
+    let level = [([("level", capabilities::level_name(health.level()))], 1_u64)];
+    to.gauges(
+        "health",
+        "Whether this host does what its configuration asks: 1 for the level that it is at",
+        None,
+        level,
+    )?;
+    let mut reasons = BTreeMap::new();
+    for reason in &health.reasons {
+        *reasons.entry((reason.code.as_str(), capabilities::level_name(reason.level()))).or_insert(0_u64) +=
+            1;
+    }
+    let reasons =
+        reasons.into_iter().map(|((code, level), count)| ([("code", code), ("level", level)], count));
+    to.gauges("health_reasons", "What is wrong, by code and by how bad it is", None, reasons)
 }
 
 fn say_volumes(to: &mut Families<'_>, volumes: &[VolumeCounts]) -> fmt::Result {
@@ -216,7 +240,7 @@ fn say_jobs(to: &mut Families<'_>, (jobs, limit): &(Vec<JobReport>, Option<ByteS
 
 fn say_groups(to: &mut Families<'_>, known: &capabilities::Known) -> fmt::Result {
     let groups = known.pools();
-    let of = |number: fn(&mooring_api::v1::Pool) -> u64| {
+    let of = |number: fn(&v1::Pool) -> u64| {
         groups.iter().map(move |group| ([("group", group.name.as_str())], number(group)))
     };
     let bytes = Some(&Unit::Bytes);

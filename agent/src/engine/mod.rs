@@ -174,6 +174,8 @@ struct Shared {
     strays: Mutex<Vec<strays::Stray>>,
     /// A target of ours that the last look found, to see what targets offer.
     seen_target: Mutex<Option<String>>,
+    /// The health that was told last.
+    health: Mutex<Option<v1::Health>>,
     pulse: Mutex<pulse::Pulse>,
     bulk: bulk::Bulk,
     /// The images that volumes may be made from.
@@ -238,6 +240,7 @@ impl Engine {
             changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
             strays: Mutex::default(),
             seen_target: Mutex::default(),
+            health: Mutex::default(),
             pulse: Mutex::default(),
             bulk,
             images,
@@ -302,6 +305,16 @@ impl Engine {
     /// The machine.
     pub fn machine(&self) -> &Machine {
         &self.shared.machine
+    }
+
+    /// The health that was told last; `None`: nobody has asked.
+    pub(crate) fn health(&self) -> Option<v1::Health> {
+        lock(&self.shared.health).clone()
+    }
+
+    /// What is told of this host's health now.
+    pub(crate) fn note_health(&self, health: Option<&v1::Health>) {
+        *lock(&self.shared.health) = health.cloned();
     }
 
     /// The images that volumes may be made from.

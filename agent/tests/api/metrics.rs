@@ -85,6 +85,7 @@ fn every_metric_is_documented_and_every_documented_one_is_there() {
     agent.get(&v).unwrap();
     node.fake.write(session, 1).unwrap();
     agent.get(&v).unwrap();
+    agent.capabilities();
     let text = scrape(serve(&agent));
     let families = families(&text);
     let there: BTreeSet<_> = families.keys().cloned().collect();
@@ -95,12 +96,33 @@ fn every_metric_is_documented_and_every_documented_one_is_there() {
     }
     let silent: Vec<_> =
         there.iter().filter(|name| samples(&text).iter().all(|sample| sample.metric != **name)).collect();
-    let none = ["connections", "job_done_bytes", "job_limit_bytes", "job_size_bytes"];
+    let none = ["connections", "health_reasons", "job_done_bytes", "job_limit_bytes", "job_size_bytes"];
     assert_eq!(
         silent,
         none.map(|name| format!("mooring_agent_{name}")).iter().collect::<Vec<_>>(),
         "only what this machine has none of says nothing"
     );
+}
+
+#[test]
+fn health_is_what_was_told_last() {
+    let node = Node::new();
+    let agent = node.start();
+    let address = serve(&agent);
+    let of = |name: &str, labels: &[(&str, &str)]| {
+        value(&scrape(address), &format!("mooring_agent_{name}"), labels)
+    };
+    let levels = || ["ok", "degraded", "failed"].map(|level| of("health", &[("level", level)]));
+    assert_eq!(levels(), [None, None, None], "nobody has asked");
+    agent.capabilities();
+    assert_eq!(levels(), [Some(1.0), None, None]);
+    node.fake.lvm().hide_group("vg0");
+    let missing = [("code", "group_missing"), ("level", "degraded")];
+    eventually("the loss of the group is told", || {
+        agent.capabilities();
+        of("health_reasons", &missing) == Some(1.0)
+    });
+    assert_eq!(levels(), [None, None, Some(1.0)], "the only group");
 }
 
 #[test]
