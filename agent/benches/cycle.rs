@@ -143,6 +143,7 @@ impl Volume {
             opaque: b"opaque".to_vec(),
             deadline_ms: ANSWER_MS,
             live_sessions: v1::LiveSessions::Cut.into(),
+            reservations_copy: String::new(),
         };
         let answer = client.put_export(put).await?.into_inner();
         ensure!(answer.done, "not done: {answer:?}");

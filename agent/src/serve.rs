@@ -278,6 +278,7 @@ impl Agent for Service {
             spec,
             opaque: put.opaque,
             live_sessions,
+            reservations_copy: put.reservations_copy,
             decoded,
         };
         let answer = self.engine.put_export(put, deadline).await.map_err(|refusal| refused(&refusal))?;

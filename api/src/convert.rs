@@ -494,6 +494,7 @@ impl From<&model::ExportReport> for v1::ExportReport {
             fc: report.fc.iter().map(Into::into).collect(),
             looked_us: report.looked.map_or(0, micros),
             reservations: report.reservations.as_ref().map(Into::into),
+            kept_reservations: report.kept_reservations.clone(),
         }
     }
 }

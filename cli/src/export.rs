@@ -114,6 +114,7 @@ async fn put(
             opaque: status.export_opaque.clone(),
             deadline_ms: session.deadline_ms(),
             live_sessions: live.into(),
+            reservations_copy: String::new(),
         })
         .await
 }

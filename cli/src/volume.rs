@@ -234,6 +234,7 @@ async fn drop_export(
             deadline_ms: session.deadline_ms(),
             // A grant that came between our look and now is not cut off by a delete.
             live_sessions: v1::LiveSessions::Refuse.into(),
+            reservations_copy: String::new(),
         })
         .await?;
     Ok(response.done)

@@ -158,6 +158,8 @@ pub struct ExportReport {
     pub fc: Vec<FcPortReport>,
     /// What its initiators have registered and reserved; `None`: nothing, or it was not read yet.
     pub reservations: Option<Reservations>,
+    /// What the agent keeps of them for a loss of power, in its own words; empty: none. `None`: it does not say.
+    pub kept_reservations: Option<String>,
     /// What is not as wanted.
     pub problems: Vec<Problem>,
     /// A kernel call of this volume that has not returned.

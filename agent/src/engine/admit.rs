@@ -426,6 +426,10 @@ impl Engine {
             receipts: &receipts.iter().map(NewReceipt::of).collect::<Vec<_>>(),
             naa,
         };
+        // Before the wish: once that is kept, the agent knows better.
+        if wish.spec().is_some() {
+            self.take_reservations(cell, &put.reservations_copy)?;
+        }
         let rows = self.keep(cell, &keep, claim)?;
         let durable = put.decoded.elapsed();
         let mut state = cell.state();

@@ -128,6 +128,8 @@ pub struct PutExport {
     pub opaque: Vec<u8>,
     /// What happens to live sessions.
     pub live_sessions: LiveSessions,
+    /// What this agent kept of the volume's persistent reservations, as its sender has it.
+    pub reservations_copy: String,
     /// When the request had been decoded.
     pub decoded: Instant,
 }

@@ -637,6 +637,7 @@ pub(super) fn export_report(
         grants,
         fc,
         reservations: None,
+        kept_reservations: None,
         problems: all,
         stuck: None,
         looked: None,

@@ -20,9 +20,9 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 use tokio::sync::mpsc;
 
-use super::Engine;
 use super::cell::{Cell, State, Wish};
 use super::pass::ExportEnd;
+use super::{Engine, Refusal};
 
 /// How long a watch that ended, or could not be made, is left alone.
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
@@ -55,13 +55,14 @@ impl Held {
     }
 
     /// What reports say of it.
-    pub(super) fn said(&self) -> (Option<Reservations>, Option<Problem>) {
-        (self.seen.clone(), self.failed.clone())
+    pub(super) fn said(&self) -> (Option<Reservations>, Option<Problem>, String) {
+        (self.seen.clone(), self.failed.clone(), reservations::format_kept(&self.kept))
     }
 
     /// Says it in a report.
     pub(super) fn fill(&self, report: &mut ExportReport) {
         report.reservations.clone_from(&self.seen);
+        report.kept_reservations = Some(reservations::format_kept(&self.kept));
         report.problems.extend(self.failed.clone());
         report.problems.extend(self.lost_problem(report.volume));
     }
@@ -108,6 +109,34 @@ impl Engine {
         for (volume, kept) in self.shared.store.reservations()? {
             self.cell(volume).state().held = Held::of(kept);
         }
+        Ok(())
+    }
+
+    /// Takes back what this agent kept of an export before it lost its store, as its controller has it. Whoever has a wish of the
+    /// export knows better.
+    pub(super) fn take_reservations(&self, cell: &Cell, copy: &str) -> Result<(), Refusal> {
+        let is_known = {
+            let state = cell.state();
+            state.export.is_some() || !state.held.kept.is_empty()
+        };
+        if copy.is_empty() || is_known {
+            return Ok(());
+        }
+        let Some(kept) = reservations::parse_kept(copy) else {
+            let why = format!(
+                "what the controller has kept of the persistent reservations of volume {} is not in this agent's words, and it is \
+                 not exported without them: is this agent of an older release than the one before it?",
+                cell.id
+            );
+            return Err(Refusal::precondition(why, Cure::Operator));
+        };
+        self.shared.store.keep_reservations(cell.id, &kept).map_err(Refusal::Store)?;
+        tracing::warn!(
+            volume = %cell.id,
+            registrations = kept.len(),
+            "persistent reservations are taken back from the controller's copy: this agent's store has none"
+        );
+        cell.state().held = Held::of(kept);
         Ok(())
     }
 

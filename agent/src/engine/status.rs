@@ -167,7 +167,9 @@ impl Engine {
         facts.problems.extend(self.portal_problems(&wanted.iscsi));
         let mut report = pass::export_report(cell.id, generation, facts, ports, &problems);
         lives.fill(&mut report);
-        report.reservations = cell.state().held.said().0;
+        let (seen, _, kept) = cell.state().held.said();
+        report.reservations = seen;
+        report.kept_reservations = export.as_ref().map(|_| kept);
         Some(report)
     }
 

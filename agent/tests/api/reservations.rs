@@ -224,3 +224,52 @@ fn killed_at_every_step_each_comes_back_once() {
         }
     }
 }
+
+/// What a controller has of what this agent kept.
+fn kept(agent: &Agent, v: &str) -> String {
+    agent.get(v).unwrap().export.unwrap().kept_reservations.unwrap()
+}
+
+#[test]
+fn a_copy_is_taken_by_an_agent_that_knows_nothing_of_the_export() {
+    let node = Node::new();
+    let (agent, v, _) = reserved(&node, true);
+    until(&agent, &v, HELD);
+    let copy = kept(&agent, &v);
+    assert_eq!(copy.lines().count(), 2, "{copy}");
+    agent.crash();
+    node.fake.reboot();
+    std::fs::remove_dir_all(&node.config.state_dir).unwrap();
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    let put = put_export(&v, 1, &ALL);
+    agent.make(v1::PutExportRequest { reservations_copy: copy.clone(), ..put });
+    assert_eq!((kept(&agent, &v), is_fenced(&node, &v, "host3")), (copy.clone(), true));
+    until(&agent, &v, HELD);
+
+    // It is kept as if it had never been lost.
+    let agent = restart(&node, agent);
+    until(&agent, &v, HELD);
+    // Whoever knows the export takes no other's word: nobody is left that a copy could fence.
+    agent.make(put_export(&v, 2, &[]));
+    until(&agent, &v, "");
+    agent.make(v1::PutExportRequest { reservations_copy: copy, ..put_export(&v, 3, &ALL) });
+    let agent = restart(&node, agent);
+    assert_eq!((kept(&agent, &v), is_fenced(&node, &v, "host3")), (String::new(), false));
+}
+
+#[test]
+fn a_copy_in_other_words_is_refused_and_the_volume_is_not_exported_without() {
+    let node = Node::new();
+    let agent = node.start();
+    let v = volume(1);
+    agent.make(put_volume(&v, 1));
+    for copy in ["nonsense", "sa_res_key=0x1,future=1", "\n"] {
+        let put = v1::PutExportRequest { reservations_copy: copy.to_owned(), ..put_export(&v, 1, &ALL) };
+        let refused = agent.put_export(put).unwrap_err();
+        assert!(refused.message().contains("not in this agent's words"), "{refused:?}");
+    }
+    assert!(node.reach(&v).is_empty() && agent.get(&v).unwrap().export.is_none());
+    agent.make(put_export(&v, 1, &ALL));
+    assert_eq!(kept(&agent, &v), "");
+}

@@ -501,6 +501,7 @@ pub(crate) fn put_export_spec(id: &str, counter: u64, spec: v1::ExportSpec) -> v
         opaque: b"opaque".to_vec(),
         deadline_ms: ANSWER_MS,
         live_sessions: v1::LiveSessions::Cut.into(),
+        reservations_copy: String::new(),
     }
 }
 

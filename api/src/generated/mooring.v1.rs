@@ -330,6 +330,10 @@ pub struct PutExportRequest {
     pub deadline_ms: u32,
     #[prost(enumeration = "LiveSessions", tag = "8")]
     pub live_sessions: i32,
+    /// What this agent said last that it keeps of the volume's persistent reservations (ExportReport.kept_reservations). It is
+    /// taken by an agent that has nothing of the export in its store, and by no other.
+    #[prost(string, tag = "91")]
+    pub reservations_copy: ::prost::alloc::string::String,
     #[prost(oneof = "put_export_request::Wish", tags = "4, 5")]
     pub wish: ::core::option::Option<put_export_request::Wish>,
 }
@@ -594,6 +598,10 @@ pub struct ExportReport {
     /// What its initiators have registered and reserved (SCSI-3 persistent reservations). Not set: nothing.
     #[prost(message, optional, tag = "20")]
     pub reservations: ::core::option::Option<Reservations>,
+    /// What the agent keeps of them for a loss of power, in its own words, one registration a line; empty: none. Not set: the agent
+    /// has no wish of this export, or is of a release that does not say. Whoever sends wishes keeps it, and sends it with them.
+    #[prost(string, optional, tag = "90")]
+    pub kept_reservations: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Reservations {

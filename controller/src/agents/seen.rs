@@ -304,6 +304,7 @@ mod tests {
             grants: vec![grant(Some(Mode::ReadOnly)), grant(None)],
             fc: Vec::new(),
             reservations: Some(reservations()),
+            kept_reservations: Some("a line".to_owned()),
             problems: vec![problem()],
             stuck: Some(StuckStep { step: "s".to_owned(), since: Duration::from_millis(9) }),
             looked: Some(SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_002)),

@@ -145,6 +145,7 @@ pub(crate) fn export(wire: &v1::ExportReport) -> Option<ExportReport> {
         fc: wire.fc.iter().filter_map(fc_port).collect(),
         looked: moment(wire.looked_us),
         reservations: wire.reservations.as_ref().map(reservations),
+        kept_reservations: wire.kept_reservations.clone(),
     })
 }
 

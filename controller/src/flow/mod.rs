@@ -13,6 +13,7 @@ mod manage;
 pub(crate) mod numbers;
 pub(crate) mod place;
 mod pulse;
+mod reserved;
 pub(crate) mod revert;
 pub(crate) mod review;
 pub(crate) mod seen;

@@ -93,6 +93,7 @@ mod tests {
             grants: Vec::new(),
             fc,
             reservations: None,
+            kept_reservations: None,
             problems: Vec::new(),
             looked: None,
             stuck: None,

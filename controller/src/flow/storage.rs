@@ -255,7 +255,7 @@ impl Inner {
         if let Some(spec) = &work.export_spec
             && agent.export_stamp(id).as_ref() != Some(&spec.stamp)
         {
-            match self.put_export(agent, id, spec, v1::LiveSessions::Refuse).await {
+            match self.put_export(agent, work, spec, v1::LiveSessions::Refuse).await {
                 Ok((true, _)) => {}
                 Ok((false, _)) => return Ok(Next::After(AGAIN)),
                 Err(error) => return self.delete_failed(work, error).await,
@@ -291,11 +291,12 @@ impl Inner {
     async fn put_export(
         &self,
         agent: &Arc<Agent>,
-        id: VolumeId,
+        work: &Work,
         spec: &SpecRow,
         live: v1::LiveSessions,
     ) -> Result<(bool, Vec<Receipt>), CallError> {
         use v1::put_export_request::Wish;
+        let id = work.volume.id;
         let corrupt = |_| CallError::Lost("the kept wish of the export does not decode".to_owned());
         let wish = match &spec.wish.body {
             Some(body) => Wish::Spec(v1::ExportSpec::decode(body.as_slice()).map_err(corrupt)?),
@@ -309,6 +310,7 @@ impl Inner {
             opaque: spec.wish.opaque.clone(),
             deadline_ms: AGENT_WAIT_MS,
             live_sessions: live.into(),
+            reservations_copy: work.volume.reservations_copy().to_owned(),
         };
         let asking = self.ask_storage(id);
         let answer = agent.put_export(put).await?;
@@ -339,7 +341,7 @@ impl Inner {
         if kept.as_ref() != Some(&spec.stamp) || (moving && due) {
             let taken = kept.as_ref().map_or(Generation::ZERO, |stamp| stamp.generation);
             let live = live_sessions(&work.rows, taken);
-            match self.put_export(agent, id, spec, live).await {
+            match self.put_export(agent, &work, spec, live).await {
                 Ok((_, taken)) => receipts = taken,
                 Err(CallError::Lost(text)) => {
                     tracing::warn!(volume = %id, error = text, "a call was lost");
@@ -366,6 +368,7 @@ impl Inner {
             receipts.extend(agent.take_receipts(id));
             let said = once(std::mem::take(&mut receipts));
             let report = agent.export(id);
+            self.copy_reservations(work, report.as_ref()).await?;
             match arrived(self, work, report.as_ref(), &said) {
                 Arrived::Nothing(next) if !looked => return Ok(next),
                 Arrived::Grants(noted) if !looked => return self.note_grants(id, noted).await,

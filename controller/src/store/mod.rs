@@ -13,6 +13,7 @@ mod agents;
 mod attachments;
 #[cfg(test)]
 mod contract;
+mod copies;
 mod counts;
 mod error;
 #[cfg(test)]

@@ -194,6 +194,7 @@ impl World {
             fc: Vec::new(),
             looked_us: 1_790_000_002_000_000,
             reservations: None,
+            kept_reservations: None,
         }
     }
 

@@ -110,6 +110,7 @@ impl Node {
         let own =
             Ipv4Addr::new(10, 0, u8::try_from(index / 250).unwrap(), u8::try_from(index % 250 + 1).unwrap());
         let machine = FakeMachine::new();
+        machine.set_root(dir.join("root"));
         machine.set_addresses([own.into()]);
         if !plan.target {
             machine.unload_configfs();
@@ -192,6 +193,7 @@ impl Node {
         let own = self.own;
         let machine = Machine {
             target: Arc::new(door.clone()),
+            folders: Some(Arc::new(self.machine.folders())),
             sys: Arc::new(KernelTree::new(self.dir.join("sys"))),
             commands: Arc::new(door.clone()),
             blocks: Arc::new(door.clone()),

@@ -1,7 +1,7 @@
 //! A stock initiator: a host with os-brick and open-iscsi, and without an agent. It knows what `connection_info` says and
 //! nothing else.
 
-use mooring_host::fake::{FakeMachine, IoRefusal, LoginRefusal, SessionId};
+use mooring_host::fake::{FakeMachine, IoRefusal, LoginRefusal, PrOut, SessionId};
 use serde_json::{Value, json};
 
 use crate::network::Network;
@@ -134,6 +134,11 @@ impl Session {
     /// The serial of the disk that stands there: the volume's id.
     pub fn serial(&self) -> Result<String, IoRefusal> {
         self.machine.inquire(self.id, self.lun).map(|seen| seen.serial)
+    }
+
+    /// PERSISTENT RESERVE OUT.
+    pub fn persistent_reserve(&self, command: PrOut) -> Result<(), IoRefusal> {
+        self.machine.persistent_reserve(self.id, self.lun, command)
     }
 
     /// Ends it in order.

@@ -332,6 +332,7 @@ fn what_nobody_can_know_is_named_and_left_as_it_is() {
         wish: known.export_spec.map(v1::put_export_request::Wish::Spec),
         deadline_ms: 10_000,
         live_sessions: v1::LiveSessions::Refuse.into(),
+        reservations_copy: String::new(),
     };
     ask(s1, async |mut agent| agent.put_export(put).await.unwrap());
     let trees = [s1, s2].map(Node::tree);

@@ -75,6 +75,7 @@ fn report(
         fc: Vec::new(),
         looked_us: 0,
         reservations: None,
+        kept_reservations: None,
     })
 }
 

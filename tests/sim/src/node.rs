@@ -116,6 +116,7 @@ impl Node {
         let jobs = Jobs::new(switch.clone(), self.hung.clone());
         let machine = Machine {
             target: Arc::new(switch.clone()),
+            folders: None,
             sys: Arc::new(KernelTree::new(self.dir.join("sys"))),
             commands: Arc::new(switch.clone()),
             blocks: Arc::new(switch.clone()),

@@ -85,6 +85,7 @@ async fn run(args: Args) -> Result<()> {
         opaque: status.export_opaque,
         deadline_ms: args.deadline_ms,
         live_sessions: v1::LiveSessions::Cut.into(),
+        reservations_copy: String::new(),
     };
     let answer = agent.put_export(request).await?.into_inner();
     let receipt = |receipt: &v1::Receipt| {

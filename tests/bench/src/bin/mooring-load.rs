@@ -87,6 +87,7 @@ impl Client {
             opaque: Vec::new(),
             deadline_ms: 60_000,
             live_sessions: v1::LiveSessions::Cut.into(),
+            reservations_copy: String::new(),
         };
         let answer = self.agent.put_export(request).await?.into_inner();
         let timing = answer.timing.unwrap_or_default();

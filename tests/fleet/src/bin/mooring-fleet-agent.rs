@@ -140,6 +140,7 @@ fn machine(args: &Args, folder: &Path) -> Result<Machine> {
     let portal = args.portal;
     Ok(Machine {
         target: Arc::new(fake.lio()),
+        folders: None,
         sys: Arc::new(KernelTree::new(folder.join("sys"))),
         commands: Arc::new(lvm),
         blocks: Arc::new(fake.blocks()),

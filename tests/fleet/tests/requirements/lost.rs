@@ -1,6 +1,7 @@
 //! What outlives the loss of an agent's database: everything.
 
-use mooring_fleet::{Fleet, until};
+use mooring_fleet::{Attached, Fleet, Session, Stock, until, until_some};
+use mooring_host::fake::{IoRefusal, PrOut};
 use serde_json::json;
 
 use crate::granted;
@@ -53,4 +54,94 @@ fn s18_an_agent_that_loses_its_database_loses_nothing() {
     member.delete(&format!("/volumes/{volume}")).expect(202);
     member.until_deleted(&volume);
     assert!(!storage.has_volume("vg0", &volume));
+}
+
+/// WRITE EXCLUSIVE, registrants only.
+const KIND: u8 = 5;
+
+fn register(session: &Session, key: u64, durable: bool) {
+    session.persistent_reserve(PrOut::Register { key: 0, new: key, durable }).unwrap();
+}
+
+/// Logs in as soon as the volume is served.
+fn log_in(host: &Stock, attached: &Attached) -> Session {
+    until_some("the volume is served", || host.login(&attached.info).ok())
+}
+
+/// The power of a storage node fails, and its state folder is lost with it: what was reserved comes back from the controller's copy,
+/// as it was at the last change. What did not ask to outlive it does not.
+#[test]
+fn reservations_outlive_a_storage_node_that_loses_power_and_database() {
+    let fleet = Fleet::builder().storage("s1", &[("vg0", 100)]).start();
+    let (member, storage) = (fleet.member(), fleet.storage("s1"));
+    let hosts = [fleet.stock("node1"), fleet.stock("node2")];
+    let kept = member.volume(Some(&fleet.shared_type()), 1);
+    let brief = member.volume(Some(&fleet.shared_type()), 1);
+    let attach = |volume: &String| hosts.each_ref().map(|host| member.attach(volume, host, None));
+    let (of_kept, of_brief) = (attach(&kept), attach(&brief));
+    let sessions = |of: &[Attached; 2]| [0, 1].map(|host: usize| log_in(&hosts[host], &of[host]));
+    let copy = |volume: &str| {
+        let database = fleet.database().join("mooring-controller.db");
+        let hints = rusqlite::Connection::open(database).unwrap().query_row(
+            "SELECT hints FROM volumes WHERE id = ?1",
+            [volume],
+            |row| row.get::<_, String>(0),
+        );
+        hints.unwrap()
+    };
+    let reserve = |of: &[Attached; 2], durable: bool| {
+        let [one, two] = sessions(of);
+        register(&one, 0xa1, durable);
+        one.persistent_reserve(PrOut::Reserve { key: 0xa1, kind: KIND }).unwrap();
+        assert_eq!((one.write(), two.write()), (Ok(()), Err(IoRefusal::ReservationConflict)));
+    };
+    reserve(&of_kept, true);
+    reserve(&of_brief, false);
+    until("the controller has a copy", || {
+        if copy(&kept).contains("sa_res_key=161") { Ok(()) } else { Err(copy(&kept)) }
+    });
+    assert!(!copy(&brief).contains("sa_res_key"));
+
+    let lose = || {
+        storage.lose_database();
+        storage.reboot();
+    };
+    // Who logs in anew has another ISID here, so that nobody is registered: all that was put back is what fences.
+    let may_write = |of: &[Attached; 2]| sessions(of).map(|session| session.write().is_ok());
+    let registered = |volume: &str| {
+        let seen = fleet.admin().get(&format!("/mooring/v1/volumes/{volume}/reservations")).expect(200);
+        let seen = &seen["reservations"];
+        let keys = seen["registrations"].as_array().unwrap().iter();
+        let keys: Vec<_> = keys.map(|one| one["key"].as_str().unwrap().to_owned()).collect();
+        (keys, seen["holder"]["initiator"].as_str().map(str::to_owned))
+    };
+    let of = |host: usize, key: &str| (vec![key.to_owned()], Some(hosts[host].initiator().to_owned()));
+    lose();
+    assert_eq!(may_write(&of_kept), [false, false]);
+    assert_eq!(registered(&kept), of(0, "0x00000000000000a1"));
+    // The control: what was not to be kept is gone.
+    assert_eq!(may_write(&of_brief), [true, true]);
+
+    // The second host takes over; the copy follows, and the older one does not come back.
+    let [_, two] = sessions(&of_kept);
+    register(&two, 0xb2, true);
+    two.persistent_reserve(PrOut::Preempt { key: 0xb2, victim: 0xa1, kind: KIND }).unwrap();
+    until("the copy follows", || {
+        let text = copy(&kept);
+        if text.contains("sa_res_key=178") && !text.contains("sa_res_key=161") { Ok(()) } else { Err(text) }
+    });
+    lose();
+    assert_eq!(may_write(&of_kept), [false, false]);
+    assert_eq!(registered(&kept), of(1, "0x00000000000000b2"));
+
+    // With the last registration goes the copy.
+    let [one, _] = sessions(&of_kept);
+    register(&one, 0xa1, true);
+    one.persistent_reserve(PrOut::Clear { key: 0xa1 }).unwrap();
+    until("there is nothing to copy", || {
+        let text = copy(&kept);
+        if text.contains("sa_res_key") { Err(text) } else { Ok(()) }
+    });
+    lose();
+    assert_eq!(may_write(&of_kept), [true, true]);
 }
