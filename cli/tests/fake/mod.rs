@@ -165,6 +165,7 @@ impl State {
             fc: Vec::new(),
             looked_us: 1_790_000_002_000_000,
             reservations: self.knobs.reservations.clone(),
+            kept_reservations: None,
         })
     }
 

@@ -227,12 +227,10 @@ impl State {
             portals: vec!["10.10.0.10:3260".to_owned()],
             in_force: done,
             grants: spec.grants.iter().map(grant).collect(),
-            problems: Vec::new(),
-            stuck: None,
-            fc: Vec::new(),
             reservations: self.knobs.reservations.clone(),
             // Every answer and report is a look.
             looked_us: if self.knobs.blind { 0 } else { rig::now_us() },
+            ..Default::default()
         })
     }
 

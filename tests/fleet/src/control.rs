@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::client::Client;
-use crate::wait::until;
+use crate::wait::{PATIENCE, until};
 use crate::{CLUSTER, PROJECT_A, PROJECT_B};
 
 /// Who is asked who they are.
@@ -207,7 +207,8 @@ impl Control {
             running.stop.send_replace(true);
             running.runtime.block_on(running.service.stop());
             drop(running.service);
-            running.runtime.shutdown_background();
+            // What still runs has the database open, and whoever rebuilds it opens it next.
+            running.runtime.shutdown_timeout(PATIENCE);
         }
     }
 
