@@ -373,13 +373,13 @@ Examples:
     Import(ImportArgs),
     /// Copy a volume to a new image file on its storage node (controller)
     #[command(after_help = "\
-The file comes to lie in the folder that the storage node's configuration names (images_dir), and has
-its name only when all of it is on the disk: what has that name already is never written over. A raw
+The file comes to lie in the folder that the storage node's configuration names (images_dir). It
+has its name only when all of it is on the disk: what has that name is never written over. A raw
 file has holes where the volume reads as zeros; a qcow2 one has what QEMU writes.
 
-Nobody may be attached meanwhile: detach first, or export a volume that is made from a snapshot.
-`mooring job list` shows how far it is, --cancel ends it. When the node is out of space, or the agent
-is killed, no half of a file is left; after a kill it begins anew.
+Nobody may be attached meanwhile: detach, or export a volume that is made from a snapshot.
+`mooring job list` shows how far it is, --cancel ends it. When the node is out of space, no half
+of a file is left; when its agent is killed, it begins anew.
 
 Examples:
   mooring volume export data --image data.raw --format raw
