@@ -9,6 +9,7 @@ mod volumes_managed;
 mod volumes_marks;
 mod volumes_revert;
 mod volumes_thin;
+mod volumes_upload;
 mod volumes_wipe;
 
 use std::collections::BTreeMap;
@@ -559,6 +560,12 @@ fn word(op: &VolumeOp) -> &'static str {
         VolumeOp::CheckImage { .. } => "look",
         VolumeOp::CreateForImage { .. } => "space",
         VolumeOp::Import { .. } => "import",
+        VolumeOp::Upload { op, .. } => match op {
+            volumes::UploadOp::Remove => "remove",
+            volumes::UploadOp::Make { .. } => "make",
+            volumes::UploadOp::Copy { .. } => "copy",
+            volumes::UploadOp::Publish { .. } => "name",
+        },
         VolumeOp::MarkImporting { .. } => "mark importing",
         VolumeOp::MarkImported { .. } => "imported",
         VolumeOp::Activate { .. } => "activate",

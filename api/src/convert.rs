@@ -76,6 +76,7 @@ pub fn volume_from_wire(id: VolumeId, spec: &v1::VolumeSpec) -> Result<VolumeSpe
         image,
         takes: spec.takes.as_ref().map(takes_from_wire).transpose()?,
         revert: spec.revert.as_ref().map(revert_from_wire).transpose()?,
+        upload: spec.upload.as_ref().map(image::upload_from_wire).transpose()?,
         ..VolumeSpec::new(id, parse("group", &spec.group)?, ByteSize(spec.size_bytes), provisioning)
     };
     spec.check()?;
@@ -315,6 +316,7 @@ impl From<&VolumeSpec> for v1::VolumeSpec {
                 snapshot_id: revert.snapshot.to_string(),
                 revert_id: revert.id.to_string(),
             }),
+            upload: spec.upload.as_ref().map(image::upload_to_wire),
         }
     }
 }
@@ -373,6 +375,7 @@ impl From<&model::VolumeReport> for v1::VolumeReport {
             zeroed_bytes: report.zeroed.map(|size| size.0),
             problems: report.problems.iter().map(Into::into).collect(),
             reverted_id: report.reverted.map(|revert| revert.to_string()).unwrap_or_default(),
+            uploaded_id: report.uploaded.map(|upload| upload.to_string()).unwrap_or_default(),
         }
     }
 }
@@ -385,6 +388,7 @@ impl From<model::JobKind> for v1::JobKind {
             model::JobKind::Wipe => Self::Wipe,
             model::JobKind::Discard => Self::Discard,
             model::JobKind::Import => Self::Import,
+            model::JobKind::Export => Self::Export,
         }
     }
 }
@@ -412,6 +416,7 @@ pub fn job_from_wire(job: &v1::Job) -> Option<model::JobReport> {
         v1::JobKind::Wipe => model::JobKind::Wipe,
         v1::JobKind::Discard => model::JobKind::Discard,
         v1::JobKind::Import => model::JobKind::Import,
+        v1::JobKind::Export => model::JobKind::Export,
         v1::JobKind::Unspecified => return None,
     };
     let since = Duration::from_micros(u64::try_from(job.since_us).unwrap_or(0));

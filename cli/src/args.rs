@@ -18,6 +18,7 @@ use crate::chap::SecretSource;
 use crate::controller::url::ControllerUrl;
 use crate::select::{VolumeName, VolumeRef};
 
+mod export_file;
 mod hosts;
 mod import;
 mod jobs;
@@ -28,6 +29,7 @@ mod sessions;
 mod site;
 mod snapshots;
 
+pub(crate) use export_file::VolumeExportArgs;
 pub(crate) use hosts::{HostCommand, PoolCommand};
 pub(crate) use import::ImportArgs;
 pub(crate) use jobs::{JobCommand, JobShowArgs, JobThrottleArgs};
@@ -369,6 +371,21 @@ Examples:
   mooring volume import root --image debian-12.qcow2 --format qcow2 --size 10GiB --host storage1
   mooring volume import data --image data.raw --format raw --size 2GiB --host storage1 --type shared")]
     Import(ImportArgs),
+    /// Copy a volume to a new image file on its storage node (controller)
+    #[command(after_help = "\
+The file comes to lie in the folder that the storage node's configuration names (images_dir). It
+has its name only when all of it is on the disk: what has that name is never written over. A raw
+file has holes where the volume reads as zeros; a qcow2 one has what QEMU writes.
+
+Nobody may be attached meanwhile: detach, or export a volume that is made from a snapshot.
+`mooring job list` shows how far it is, --cancel ends it. When the node is out of space, no half
+of a file is left; when its agent is killed, it begins anew.
+
+Examples:
+  mooring volume export data --image data.raw --format raw
+  mooring volume export data --image data-2026-11-22.qcow2 --format qcow2 --timeout 3600
+  mooring volume export data --cancel")]
+    Export(VolumeExportArgs),
     /// List the logical volumes of storage nodes, and whether each could become a volume (controller)
     #[command(after_help = "\
 Examples:

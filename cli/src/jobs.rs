@@ -33,7 +33,7 @@ pub(crate) struct Job {
     pub volume_name: Option<String>,
     /// The storage node; `null` where it tells itself.
     pub storage_host: Option<String>,
-    /// `zero`, `grow`, `wipe`, `discard`, `import`.
+    /// `zero`, `grow`, `wipe`, `discard`, `import`, `export`.
     pub kind: String,
     pub done_bytes: u64,
     pub total_bytes: u64,

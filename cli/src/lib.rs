@@ -241,6 +241,7 @@ fn side_of_volume(global: &Global, command: &VolumeCommand) -> Result<Side, Fail
         VolumeCommand::ResetStatus(_) => Side::Controller(side::controller(global, "volume reset-status")?),
         VolumeCommand::Set(_) => Side::Controller(side::controller(global, "volume set")?),
         VolumeCommand::Manage(_) => Side::Controller(side::controller(global, "volume manage")?),
+        VolumeCommand::Export(_) => Side::Controller(side::controller(global, "volume export")?),
         VolumeCommand::Import(_) => Side::Controller(side::controller(global, "volume import")?),
         VolumeCommand::Manageable(_) => Side::Controller(side::controller(global, "volume manageable")?),
         VolumeCommand::Unmanage(_) => Side::Controller(side::controller(global, "volume unmanage")?),
@@ -291,6 +292,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Revert(args) => print(json, &revert::revert(&client, args).await?),
                 VolumeCommand::Set(args) => print(json, &operate::set(&client, args).await?),
                 VolumeCommand::Manage(args) => print(json, &manage::manage(&client, args).await?),
+                VolumeCommand::Export(args) => print(json, &controller::export::export(&client, args).await?),
                 VolumeCommand::Import(args) => print(json, &controller::import::import(&client, args).await?),
                 VolumeCommand::Manageable(args) => {
                     print(json, &manage::list(&client, args.host.as_deref()).await?)

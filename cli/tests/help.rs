@@ -48,6 +48,7 @@ fn help() {
         &["volume", "reset-status", "--help"],
         &["volume", "set", "--help"],
         &["volume", "import", "--help"],
+        &["volume", "export", "--help"],
         &["volume", "manage", "--help"],
         &["volume", "manageable", "--help"],
         &["volume", "unmanage", "--help"],

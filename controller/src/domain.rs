@@ -1,5 +1,6 @@
 //! The records of the control plane, and who is asking. Plain data: the rules are in `rules`.
 
+mod export;
 mod host;
 mod image;
 mod jobs;
@@ -18,6 +19,7 @@ use uuid::Uuid;
 
 use crate::initiators::Initiators;
 
+pub use export::{ExportAsk, ExportState, VolumeExport};
 pub use host::{
     Health, HealthLevel, HealthReason, Host, HostModule, HostPool, HostReport, HostTransport, ModuleState,
 };
@@ -74,6 +76,7 @@ pub enum VolumeStatus {
     Unmanaging,
     Reverting,
     Restoring,
+    Uploading,
     Error,
     ErrorExtending,
     ErrorDeleting,
@@ -731,6 +734,7 @@ words!(VolumeStatus {
     Unmanaging => "unmanaging",
     Reverting => "reverting",
     Restoring => "restoring",
+    Uploading => "uploading",
     Error => "error",
     ErrorExtending => "error_extending",
     ErrorDeleting => "error_deleting",

@@ -24,6 +24,7 @@ mod services;
 mod sessions;
 mod snapshots;
 mod types;
+mod upload;
 mod view;
 mod volumes;
 

@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mooring_controller::domain::{Caller, NewSnapshot, NewVolume, VolumeAction};
+use mooring_controller::domain::{Caller, ExportAsk, NewSnapshot, NewVolume, VolumeAction};
 use mooring_controller::list::ListQuery;
 use mooring_controller::policy::Policies;
 use mooring_controller::service::{Refusal, SecretsOnGet};
@@ -122,6 +122,7 @@ async fn without_them_a_user_of_a_project_needs_no_role() {
     forbidden(rig.service.hosts(&user).await, "mooring:hosts");
     forbidden(rig.service.raise_epoch(&user).await, "mooring:raise_epoch");
     forbidden(rig.service.confirm_review(&user, id).await, "mooring:confirm_review");
+    forbidden(rig.service.volume_export(&user, id, ExportAsk::Look).await, "mooring:export");
     let specs = BTreeMap::new();
     let refused = rig.service.create_type(&user, "t", None, true, specs).await;
     forbidden(refused, "volume_extension:type_create");

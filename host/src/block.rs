@@ -9,10 +9,13 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::libc::O_EXCL;
+use nix::libc::{O_DIRECT, O_EXCL};
 use nix::sys::stat::{major, minor};
 
 use crate::sys;
+
+/// What transfers past the kernel's memory are multiples of, and lie at multiples of, on every disk.
+const PAGE: usize = 4096;
 
 /// An operation on a block device that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +47,8 @@ pub trait BlockDevices: Send + Sync {
     /// Writes these bytes from `offset`, durably. Opened exclusively, and fails as [`zero`](Self::zero) does; beyond the end
     /// ENOSPC.
     fn write(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), BlockError>;
-    /// Fills `buffer` with what is at `offset`. Within the device, else EIO.
+    /// Fills `buffer` with what is at `offset` on the disk, past the kernel's memory of it: LIO writes past that, too, so what an
+    /// earlier read has left there may be old. Within the device, whose size is whole pages (as every LV's), else EIO.
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError>;
 }
 
@@ -118,9 +122,24 @@ impl BlockDevices for KernelBlocks {
     }
 
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
-        let mut read = || open(path, OpenOptions::new().read(true))?.read_exact_at(buffer, offset);
+        let mut read = || {
+            let file = open(path, OpenOptions::new().read(true).custom_flags(O_DIRECT))?;
+            read_direct(&file, offset, buffer)
+        };
         read().map_err(|error| failed("read", path, &error))
     }
+}
+
+/// Reads whole pages into whole pages, as `O_DIRECT` wants it of every disk, and gives what was asked for.
+fn read_direct(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    let lead = usize::try_from(offset % PAGE as u64).unwrap_or(0);
+    let length = (lead + buffer.len()).next_multiple_of(PAGE);
+    let mut room = vec![0; length + PAGE];
+    let begin = room.as_ptr().align_offset(PAGE);
+    let pages = room.get_mut(begin..).and_then(|room| room.get_mut(..length)).ok_or(Errno::ENOMEM)?;
+    file.read_exact_at(pages, offset - lead as u64)?;
+    buffer.copy_from_slice(&pages[lead..lead + buffer.len()]);
+    Ok(())
 }
 
 fn failed(op: &'static str, path: &Path, error: &io::Error) -> BlockError {
@@ -156,5 +175,24 @@ mod tests {
             assert_eq!(KernelBlocks.read(path, 0, &mut [1; 512]).unwrap_err().errno, Errno::ENOTBLK);
         }
         assert_eq!(std::fs::read(file.path()).unwrap(), [7; 4096]);
+    }
+
+    #[test]
+    fn any_piece_is_read_in_whole_pages() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("disk");
+        let all: Vec<u8> = (0..16384_u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        std::fs::write(&path, &all).unwrap();
+        for flags in [0, O_DIRECT] {
+            // A file system without direct reads shows half of it.
+            let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(&path) else { continue };
+            for (offset, length) in [(0, 4096), (0, 16384), (512, 512), (4095, 2), (5000, 9000), (16383, 1)] {
+                let mut piece = vec![0; length];
+                read_direct(&file, offset, &mut piece).unwrap();
+                let at = usize::try_from(offset).unwrap();
+                assert!(piece == all[at..at + length], "{length} bytes at {offset}");
+            }
+            assert!(read_direct(&file, 12288, &mut [0; 4097]).is_err(), "beyond the end");
+        }
     }
 }

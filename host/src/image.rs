@@ -1,14 +1,17 @@
-//! Images: files that volumes are copied from, and the sandbox in which one of a format is read.
+//! Images: files that volumes are copied from and to, and the sandbox in which one of a format is read and written.
 //!
 //! A raw image is read as it is. Any other one is opened by QEMU's own code, `qemu-nbd`, which has read and mistaken many files
 //! before. It runs where a mistake gains nothing: without a network, and with no file but its own program's and the image, which
-//! it holds read-only by the descriptor that was opened here. It writes to nothing. Its blocks are asked for over a socket (NBD),
-//! and whoever asks writes them: when that one dies, nothing goes on writing.
+//! it holds by the descriptor that was opened here: read-only, and then it writes to nothing; or a new one, which is all that it
+//! can write to. Its blocks are asked for, or put, over a socket (NBD), and whoever asks writes them: when that one dies, nothing
+//! goes on writing.
 //!
 //! What must never happen here: a file opened that is not the regular one in the folder (a link, a device, a pipe); a path of
 //! the machine inside the sandbox; a program that outlives whoever started it.
 
 mod nbd;
+mod part;
+mod writer;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -24,10 +27,21 @@ use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+#[cfg(feature = "fake")]
+pub(crate) use self::part::create;
+pub use self::part::{ImagePart, PartFormat, has_name, part_name, parts};
+pub(crate) use self::part::{RawPart, publish, remove};
+
 /// The programs that read images of a format, and Debian's packages of them.
-const PROGRAMS: [(&str, &str); 4] =
-    [(QEMU_NBD, "qemu-utils"), (BWRAP, "bubblewrap"), (PRLIMIT, "util-linux"), (CHOOM, "util-linux")];
+const PROGRAMS: [(&str, &str); 5] = [
+    (QEMU_NBD, "qemu-utils"),
+    (QEMU_IMG, "qemu-utils"),
+    (BWRAP, "bubblewrap"),
+    (PRLIMIT, "util-linux"),
+    (CHOOM, "util-linux"),
+];
 const QEMU_NBD: &str = "/usr/bin/qemu-nbd";
+const QEMU_IMG: &str = "/usr/bin/qemu-img";
 const BWRAP: &str = "/usr/bin/bwrap";
 const PRLIMIT: &str = "/usr/bin/prlimit";
 const CHOOM: &str = "/usr/bin/choom";
@@ -46,7 +60,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// What the program says is repeated in errors up to here, in bytes.
 const SAID_BYTES_MAX: u64 = 400;
 
-/// An image that cannot be read.
+/// An image that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// There is no such file.
@@ -64,6 +78,46 @@ pub enum ImageError {
     /// It cannot be opened or read.
     #[error("cannot read the image")]
     Read(#[source] io::Error),
+    /// Something has the name that the file is to have.
+    #[error("{} is there already: it is left as it is; say another name, or take it away first", .path.display())]
+    Exists {
+        /// The path.
+        path: PathBuf,
+    },
+    /// There is no room for the file.
+    #[error("the file system of {} is full (or a quota is used up): make room, and begin again", .folder.display())]
+    Full {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The file cannot be written.
+    #[error("cannot write in {} (is it writable for the agent's unit, see ReadWritePaths=?)", .folder.display())]
+    Write {
+        /// The folder.
+        folder: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A program's end cannot be waited for.
+    #[error("cannot wait for a program in its sandbox")]
+    Program(#[source] io::Error),
+    /// A program did not make the file, or did not close it.
+    #[error("QEMU does not write the image in its sandbox: {said}")]
+    NotWritten {
+        /// Its words.
+        said: String,
+    },
+    /// The program says that a part cannot be written.
+    #[error("qemu-nbd cannot write {length} bytes of the image at {offset} (errno {errno})")]
+    NotPut {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: usize,
+        /// What it says.
+        errno: u32,
+    },
     /// A program that reads it is not there.
     #[error("{program} is not installed: install the package {package}")]
     NoProgram {
@@ -167,6 +221,26 @@ pub trait ImageServers: Send + Sync {
 
     /// Begins to read this qcow2 image. `scratch`: a folder of our own, which is made.
     fn serve_qcow2(&self, image: &ImageFile, scratch: &Path) -> Result<Box<dyn ServedImage>, ImageError>;
+
+    /// Makes the part of a new file of this disk size, which is to be of this format. `place`: the folder, and whose it is, see
+    /// [`part_name`].
+    fn make_part(
+        &self,
+        place: (&Path, &str),
+        size: u64,
+        format: PartFormat,
+        scratch: &Path,
+    ) -> Result<Box<dyn ImagePart>, ImageError>;
+
+    /// Gives a part that is finished its name as well, which nothing has ([`ImageError::Exists`]), durably.
+    fn publish_part(&self, folder: &Path, of: &str, name: &str) -> Result<(), ImageError> {
+        publish(folder, of, name)
+    }
+
+    /// Takes a part away, durably; a file that has its name as well keeps that.
+    fn remove_part(&self, folder: &Path, of: &str) -> Result<(), ImageError> {
+        remove(folder, of)
+    }
 }
 
 /// `qemu-nbd` of this machine, in a sandbox.
@@ -197,25 +271,70 @@ impl Drop for Scratch {
     }
 }
 
+/// What a program sees of the file that it is for.
+#[derive(Debug, Clone, Copy)]
+enum Sees {
+    ToRead,
+    /// It may be so many bytes long.
+    ToWrite {
+        most: u64,
+    },
+}
+
 /// The program in its sandbox. Dropped, it is killed.
 struct Sandboxed(Child);
 
 impl Sandboxed {
-    fn start(image: &ImageFile, scratch: &Path) -> Result<Self, ImageError> {
-        let stdin = image.file.try_clone().map_err(ImageError::Read)?;
-        let child = std::process::Command::new(CHOOM)
+    fn start(file: &File, sees: Sees, socket: Option<&Path>, program: &[&str]) -> Result<Self, ImageError> {
+        let stdin = file.try_clone().map_err(ImageError::Read)?;
+        let (bind, most) = match sees {
+            Sees::ToRead => ("--ro-bind-fd", 0),
+            Sees::ToWrite { most } => ("--bind-fd", most),
+        };
+        let mut command = std::process::Command::new(CHOOM);
+        command
             // The agent is the last to go when memory is short. This one is not.
-            .args(["-n", "500", "--", PRLIMIT, ADDRESS_SPACE, "--fsize=0", "--core=0", "--nofile=64", "--", BWRAP])
-            .args(["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--clearenv", "--ro-bind", "/usr", "/usr"])
-            .args(["--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"])
+            .args([
+                "-n",
+                "500",
+                "--",
+                PRLIMIT,
+                ADDRESS_SPACE,
+                &format!("--fsize={most}"),
+                "--core=0",
+                "--nofile=64",
+                "--",
+                BWRAP,
+            ])
+            .args([
+                "--unshare-all",
+                "--die-with-parent",
+                "--cap-drop",
+                "ALL",
+                "--clearenv",
+                "--ro-bind",
+                "/usr",
+                "/usr",
+            ])
+            .args([
+                "--symlink",
+                "usr/bin",
+                "/bin",
+                "--symlink",
+                "usr/lib",
+                "/lib",
+                "--symlink",
+                "usr/lib64",
+                "/lib64",
+            ])
             // The file that was opened and looked at, not what has its name by then.
-            .args(["--ro-bind-fd", "0", "/image", "--bind"])
-            .arg(scratch)
-            .args(["/socket", "--chdir", "/", "--", QEMU_NBD, "--read-only", "--shared=1", "--socket=/socket/nbd"])
-            // The graph is said in full: nothing of the image's own words about other files is followed.
-            .arg(
-                r#"json:{"driver":"qcow2","read-only":true,"backing":null,"file":{"driver":"file","filename":"/image","locking":"off","read-only":true}}"#,
-            )
+            .args([bind, "0", "/image"]);
+        if let Some(scratch) = socket {
+            command.arg("--bind").arg(scratch).arg("/socket");
+        }
+        let child = command
+            .args(["--chdir", "/", "--"])
+            .args(program)
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env("LC_ALL", "C")
@@ -258,7 +377,7 @@ impl Sandboxed {
             if let Ok(stream) = UnixStream::connect(socket) {
                 return Ok(stream);
             }
-            let ended = self.0.try_wait().map_err(ImageError::Read)?.is_some();
+            let ended = self.0.try_wait().map_err(ImageError::Program)?.is_some();
             if ended || Instant::now() >= until {
                 return Err(ImageError::NotServed { said: self.said() });
             }
@@ -277,7 +396,36 @@ impl Drop for Sandboxed {
 /// An image that the program serves.
 struct Served {
     client: nbd::Client<UnixStream>,
-    _program: Sandboxed,
+    program: Sandboxed,
+}
+
+impl Served {
+    fn start(file: &File, sees: Sees, scratch: &Path) -> Result<Self, ImageError> {
+        // The graph is said in full: nothing of the image's own words about other files is followed.
+        let (program, graph) = match sees {
+            Sees::ToRead => (
+                &[QEMU_NBD, "--shared=1", "--socket=/socket/nbd", "--read-only"][..],
+                r#"json:{"driver":"qcow2","read-only":true,"backing":null,"file":{"driver":"file","filename":"/image","locking":"off","read-only":true}}"#,
+            ),
+            Sees::ToWrite { .. } => (
+                &[QEMU_NBD, "--shared=1", "--socket=/socket/nbd"][..],
+                r#"json:{"driver":"qcow2","backing":null,"file":{"driver":"file","filename":"/image","locking":"off"}}"#,
+            ),
+        };
+        // Gone as soon as the connection stands: from then on the sandbox has nowhere to make a file in.
+        let scratch = Scratch::make(scratch).map_err(ImageError::Read)?;
+        let program = [program, &[graph]].concat();
+        let mut program = Sandboxed::start(file, sees, Some(&scratch.0), &program)?;
+        let stream = program.connect(&scratch.0.join("nbd"))?;
+        drop(scratch);
+        let within = |time| stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time));
+        within(Some(ANSWERS_WITHIN)).map_err(ImageError::Read)?;
+        match nbd::Client::connect(stream) {
+            Ok(client) => Ok(Self { client, program }),
+            Err(ImageError::Read(_)) => Err(ImageError::NotServed { said: program.said() }),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl ServedImage for Served {
@@ -299,18 +447,23 @@ impl ImageServers for QemuServers {
         if let Some((program, package)) = self.missing() {
             return Err(ImageError::NoProgram { program, package });
         }
-        // Gone as soon as the connection stands: from then on the sandbox has nowhere to make a file in.
-        let scratch = Scratch::make(scratch).map_err(ImageError::Read)?;
-        let mut program = Sandboxed::start(image, &scratch.0)?;
-        let stream = program.connect(&scratch.0.join("nbd"))?;
-        drop(scratch);
-        let within = |time| stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time));
-        within(Some(ANSWERS_WITHIN)).map_err(ImageError::Read)?;
-        match nbd::Client::connect(stream) {
-            Ok(client) => Ok(Box::new(Served { client, _program: program })),
-            Err(ImageError::Read(_)) => Err(ImageError::NotServed { said: program.said() }),
-            Err(error) => Err(error),
+        Ok(Box::new(Served::start(&image.file, Sees::ToRead, scratch)?))
+    }
+
+    fn make_part(
+        &self,
+        (folder, of): (&Path, &str),
+        size: u64,
+        format: PartFormat,
+        scratch: &Path,
+    ) -> Result<Box<dyn ImagePart>, ImageError> {
+        if format == PartFormat::Raw {
+            return Ok(Box::new(RawPart::make(folder, of, size)?));
         }
+        if let Some((program, package)) = self.missing() {
+            return Err(ImageError::NoProgram { program, package });
+        }
+        Ok(Box::new(writer::Qcow2Part::make(folder, of, size, scratch)?))
     }
 }
 

@@ -34,7 +34,10 @@ pub use disk::{DiskError, DiskOp, Disks, Holder, KernelDisks};
 pub use dump::{dump, dump_below};
 pub use folders::{FolderChanges, FolderId, Folders, KernelFolders, Noted};
 pub use harden::{HardenWarning, harden};
-pub use image::{ImageError, ImageFile, ImageServers, QemuServers, ServedImage};
+pub use image::{
+    ImageError, ImageFile, ImagePart, ImageServers, PartFormat, QemuServers, ServedImage, has_name,
+    part_name, parts,
+};
 pub use iscsi::{
     HEADER_BYTES, IscsiError, IscsiEvent, IscsiEvents, IscsiKernel, IscsiModules, IscsiOp, IscsiOpenError,
     IscsiParam, KernelIscsi, KernelIscsiEvents, KernelSession, LOGIN_DATA_BYTES_MAX, PortId, StopMode,

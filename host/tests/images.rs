@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use mooring_host::{ImageError, ImageFile, ImageServers, QemuServers};
+use mooring_host::{ImageError, ImageFile, ImageServers, PartFormat, QemuServers, part_name};
 
 const SECRET: &[u8] = b"root:the-secret-of-this-node";
 
@@ -92,4 +92,39 @@ fn nothing_of_another_file_comes_through() {
     );
     let error = contents(folder.path(), "elsewhere").unwrap_err();
     assert!(matches!(&error, ImageError::NotServed { said } if said.contains("No such file")), "{error}");
+}
+
+#[test]
+fn a_written_image_is_whole_and_sparse_and_nothing_but_its_file_is_written() {
+    if !can_serve() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, scratch) = (dir.path(), dir.path().join("scratch"));
+    let size = 64 << 20;
+    let bytes: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    let mut disk = vec![0; size];
+    disk[3 << 20..][..bytes.len()].copy_from_slice(&bytes);
+    disk[size - 512..].fill(7);
+    std::fs::write(folder.join("disk"), &disk).unwrap();
+    for format in [PartFormat::Raw, PartFormat::Qcow2] {
+        let mut part = QemuServers.make_part((folder, "a"), size as u64, format, &scratch).unwrap();
+        for (index, piece) in disk.chunks(16 << 20).enumerate() {
+            part.write((index as u64) << 24, piece).unwrap();
+        }
+        part.finish().unwrap();
+        let name = format!("{format:?}");
+        QemuServers.publish_part(folder, "a", &name).unwrap();
+        QemuServers.remove_part(folder, "a").unwrap();
+        let word = name.to_lowercase();
+        qemu_img(folder, &["compare", "-f", "raw", "-F", &word, "disk", &name]);
+        let used = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(folder.join(&name)).unwrap());
+        assert!(used * 512 < 8 << 20, "{name} takes {used} blocks");
+    }
+    qemu_img(folder, &["check", "-q", "-f", "qcow2", "Qcow2"]);
+    assert!(contents(folder, "Qcow2").unwrap() == disk);
+    // One that is let go of is not whole, and its program has gone with it.
+    drop(QemuServers.make_part((folder, "b"), size as u64, PartFormat::Qcow2, &scratch).unwrap());
+    assert!(folder.join(part_name("b")).is_file());
+    assert_eq!(std::fs::read_dir(&scratch).unwrap().count(), 0, "its socket has gone");
 }

@@ -73,6 +73,12 @@ id!(
 );
 
 id!(
+    /// One export of a volume to a file. It ends up in the name that the file has until it is whole.
+    UploadId,
+    "upload"
+);
+
+id!(
     /// One volume. Names on disks and wires are functions of it, for ever.
     VolumeId,
     "volume"

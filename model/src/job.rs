@@ -20,6 +20,8 @@ pub enum JobKind {
     Discard,
     /// Copies an image into a new volume, before anybody reaches it.
     Import,
+    /// Copies a volume to a file, while nobody reaches it.
+    Export,
 }
 
 impl fmt::Display for JobKind {
@@ -30,6 +32,7 @@ impl fmt::Display for JobKind {
             Self::Wipe => "wipe",
             Self::Discard => "discard",
             Self::Import => "import",
+            Self::Export => "export",
         })
     }
 }

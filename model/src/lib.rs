@@ -32,7 +32,7 @@ pub use fc::{
     Wwpn,
 };
 pub use generation::{Digest, Fence, Generation, Stamp};
-pub use id::{AgentId, AttachmentId, BarrierId, ClusterId, ParseIdError, RevertId, VolumeId};
+pub use id::{AgentId, AttachmentId, BarrierId, ClusterId, ParseIdError, RevertId, UploadId, VolumeId};
 pub use image::{ImageFormat, ImageName, ImageSource, ParseImageError};
 pub use initiator::Initiator;
 pub use job::{JobKind, JobReport};
@@ -51,6 +51,6 @@ pub use secret::Secret;
 pub use size::{ByteSize, ParseSizeError};
 pub use spec::{
     Chap, ChapSide, ExistingLv, ExportIdentity, ExportNames, ExportSpec, Grant, Mode, ParseModeError,
-    PoolName, Provisioning, Revert, Source, SpecError, VolumeKind, VolumeSpec,
+    PoolName, Provisioning, Revert, Source, SpecError, Upload, VolumeKind, VolumeSpec,
 };
 pub use tuning::{ParseTuningKeyError, Tuning, TuningKey, TuningValue};

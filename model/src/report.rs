@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::{
     AttachmentId, BarrierId, ByteSize, Cure, FcPortReport, Generation, Initiator, Iqn, Lun, Mode, Naa,
-    Portal, Reservations, RevertId, VolumeId,
+    Portal, Reservations, RevertId, UploadId, VolumeId,
 };
 
 /// Something that is not as wanted, for people and for the controller.
@@ -84,6 +84,8 @@ pub struct VolumeReport {
     pub problems: Vec<Problem>,
     /// The revert that made the LV that is there: it holds what a snapshot held, and what was written since.
     pub reverted: Option<RevertId>,
+    /// The copy to a file that is wished and was done: the file is there, and whole.
+    pub uploaded: Option<UploadId>,
 }
 
 /// A live session of one nexus.

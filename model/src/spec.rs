@@ -12,7 +12,7 @@ use crate::limit::{
 };
 use crate::{
     AttachmentId, BackstoreName, BarrierId, ByteSize, FcExportSpec, ImageSource, Iqn, IqnPrefix, LUN_DEFAULT,
-    Lun, LvName, Naa, Portal, RevertId, Secret, TPG_DEFAULT, Tuning, VgName, VolumeId,
+    Lun, LvName, Naa, Portal, RevertId, Secret, TPG_DEFAULT, Tuning, UploadId, VgName, VolumeId,
 };
 
 /// A spec that can never be made true. The text says which field, what is wrong, and what is allowed.
@@ -151,6 +151,15 @@ pub struct Revert {
     pub id: RevertId,
 }
 
+/// A volume is copied to a new file, once. Words of it are those of the Block Storage API (`uploading`): an export is a target here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upload {
+    /// The file, which is not there yet, and what it becomes.
+    pub image: ImageSource,
+    /// Which one this is: to a file of the same name there may be another one later.
+    pub id: UploadId,
+}
+
 /// One volume, or one snapshot: an LV of this size in this group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeSpec {
@@ -173,6 +182,8 @@ pub struct VolumeSpec {
     pub image: Option<ImageSource>,
     /// What it is to hold instead of what it holds, until that was done.
     pub revert: Option<Revert>,
+    /// The file that it is to be copied to, until that was done.
+    pub upload: Option<Upload>,
 }
 
 impl VolumeSpec {
@@ -188,6 +199,7 @@ impl VolumeSpec {
             takes: None,
             image: None,
             revert: None,
+            upload: None,
         }
     }
 
@@ -247,6 +259,12 @@ impl VolumeSpec {
                 && (self.kind == VolumeKind::Snapshot || self.provisioning == Provisioning::Thick)
         {
             return Err(SpecError::new("revert", "only a thin volume is reverted, and to a snapshot"));
+        }
+        if self.upload.is_some()
+            && (self.kind == VolumeKind::Snapshot || self.revert.is_some() || self.image.is_some())
+        {
+            let why = "only a volume that is whole, and is not reverted meanwhile, is copied to a file";
+            return Err(SpecError::new("upload", why));
         }
         if self.size.0 < VOLUME_BYTES_MIN {
             return Err(SpecError::new(

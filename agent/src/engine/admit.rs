@@ -20,6 +20,7 @@ use prost::Message;
 
 use super::addresses::listed;
 use super::cell::{Cell, OpenReceipt, Wish, WishKind};
+use super::upload::begins_upload;
 use super::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock, pass};
 use crate::store::{Kind, NewReceipt, StoreError, StoredSpec, StoredWish};
 use crate::turn::Claim;
@@ -218,8 +219,10 @@ impl Engine {
         let (kind, stored, naa) = match put.wish {
             VolumeWish::Spec(spec) => {
                 let old = kept.as_ref().and_then(Wish::spec);
-                if spec.revert.is_some() && old.is_none_or(|old| begins_revert(old, &spec)) {
-                    // Whoever reaches the volume has parts of it in memory, and would write them over what comes back.
+                let reverts = spec.revert.is_some() && old.is_none_or(|old| begins_revert(old, &spec));
+                if reverts || begins_upload(old, &spec) {
+                    // Whoever reaches the volume has parts of it in memory, and would write them over what comes back, or
+                    // into what is copied.
                     self.check_not_granted(cell, export.as_ref())?;
                 }
                 let export = export.as_ref().and_then(Wish::spec);
@@ -397,6 +400,7 @@ impl Engine {
                 keep_secrets(&mut wire, kept)?;
                 let spec = mooring_api::export_from_wire(cell.id, &wire).map_err(Refusal::Invalid)?;
                 cell.check_not_reverting(volume.as_ref(), &spec)?;
+                cell.check_not_uploading(volume.as_ref(), &spec)?;
                 self.check_export(cell, &spec, kept)?;
                 let naa = spec.identity.names(cell.id, &self.shared.config.iqn_prefix).naa();
                 (WishKind::Spec(spec), StoredWish::Spec(wire.encode_to_vec()), Some(naa))

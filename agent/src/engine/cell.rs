@@ -143,6 +143,8 @@ pub(crate) struct State {
     pub(crate) stopped: Option<Stopped>,
     /// The revert that made the volume's LV, as LVM showed it last.
     pub(crate) reverted: Option<RevertId>,
+    /// The copy to a file that was seen last.
+    pub(crate) uploading: Option<super::upload::Uploading>,
     /// The export is out of the kernel while the volume's LV is exchanged.
     pub(crate) apart: bool,
     pub(crate) volume_end: End<VolumeReport>,

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::cell::{Cell, State};
 use super::{Engine, Refusal, is_tombstone, lock};
-use crate::volumes::{VolumeOp, Work};
+use crate::volumes::{UploadOp, VolumeOp, Work};
 
 /// The smallest limit: the smallest piece, once a second.
 pub(crate) const LIMIT_MIN: ByteSize = ByteSize(1 << 20);
@@ -62,6 +62,7 @@ impl Job {
             VolumeOp::Zero { size, .. } => (JobKind::Zero, size),
             VolumeOp::Discard { size, .. } => (JobKind::Discard, size),
             VolumeOp::Import { size, .. } => (JobKind::Import, size),
+            VolumeOp::Upload { op: UploadOp::Copy { size, .. }, .. } => (JobKind::Export, size),
             _ => return None,
         };
         Some(Self { kind, done: 0, total: total.0, since: now, resumed: None, rate: None, watched: None })

@@ -29,6 +29,7 @@ mod strays;
 mod sweep;
 #[cfg(test)]
 pub(crate) mod testing;
+mod upload;
 mod watched;
 
 use std::collections::HashMap;
@@ -379,6 +380,8 @@ impl Engine {
                 "the first look at the volume groups does not come to an end; going on without it"
             );
         }
+        let engine = self.clone();
+        self.shared.workers.submit(move || engine.sweep_parts());
         tokio::spawn(self.clone().follow_reservations());
         tokio::spawn(self.clone().follow_disks());
         tokio::spawn(self.clone().follow_folders());

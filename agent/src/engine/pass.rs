@@ -205,6 +205,7 @@ impl Engine {
         look: bool,
         grow: Grow,
     ) -> bool {
+        self.leave_upload(cell, wishes);
         let (done, retry, report) = match (&wishes.volume, &wishes.ready) {
             (None, _) => (true, false, None),
             (Some(wish), Some(report)) if !look && is_whole(wish, report) => {
@@ -229,12 +230,13 @@ impl Engine {
         // What a revert needs next is not the volume's to do: its export has to go first.
         let reverting = done && cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
         let end = VolumeEnd { done: done && !reverting, retry: retry || reverting, report };
+        let end = self.upload_half(cell, wishes, end);
         self.note_volume(cell, wishes, end);
         done
     }
 
     /// Takes note of where the volume half stands, and tells those who wait for it.
-    fn note_volume(&self, cell: &Cell, wishes: &Wishes, end: VolumeEnd) {
+    pub(super) fn note_volume(&self, cell: &Cell, wishes: &Wishes, end: VolumeEnd) {
         let VolumeEnd { done, retry, report } = end;
         let mut state = cell.state();
         // What is only too small may be exported while it grows.
@@ -548,10 +550,10 @@ pub(super) enum Grow {
 }
 
 /// Where the volume half of a pass stands.
-struct VolumeEnd {
-    done: bool,
-    retry: bool,
-    report: Option<VolumeReport>,
+pub(super) struct VolumeEnd {
+    pub(super) done: bool,
+    pub(super) retry: bool,
+    pub(super) report: Option<VolumeReport>,
 }
 
 /// How far a volume was made true.
@@ -567,7 +569,9 @@ fn is_whole(wish: &Wish<VolumeSpec>, report: &VolumeReport) -> bool {
     // A snapshot is as large as its volume was.
     let large = |spec: &VolumeSpec| spec.kind == VolumeKind::Snapshot || report.size >= spec.size;
     let reverted = |spec: &VolumeSpec| spec.revert.is_none_or(|revert| report.reverted == Some(revert.id));
-    wish.spec().is_none_or(|spec| large(spec) && reverted(spec))
+    let uploaded =
+        |spec: &VolumeSpec| spec.upload.as_ref().is_none_or(|upload| report.uploaded == Some(upload.id));
+    wish.spec().is_none_or(|spec| large(spec) && reverted(spec) && uploaded(spec))
 }
 
 /// How far an export was made true.
@@ -749,7 +753,7 @@ impl volumes::Observer for Watch<'_> {
 
     fn piece(&mut self, work: Work, most: u64) -> u64 {
         match work {
-            Work::Zero | Work::Import => self.engine.shared.pace.piece(most),
+            Work::Zero | Work::Import | Work::Export => self.engine.shared.pace.piece(most),
             Work::Discard => most,
         }
     }

@@ -16,7 +16,7 @@ use super::pass::{Grow, Wishes};
 use super::{Engine, Refusal};
 
 /// Whether the export is granted to anybody.
-fn is_granted(export: Option<&Wish<ExportSpec>>) -> bool {
+pub(super) fn is_granted(export: Option<&Wish<ExportSpec>>) -> bool {
     let spec = export.and_then(Wish::spec);
     spec.is_some_and(|spec| !spec.grants.is_empty() || !spec.fc.grants.is_empty())
 }

@@ -91,6 +91,7 @@ impl State {
                     zeroed: None,
                     problems: Vec::new(),
                     reverted: None,
+                    uploaded: None,
                 },
             );
         if report.phase == Phase::Gone

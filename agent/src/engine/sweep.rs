@@ -234,6 +234,7 @@ impl Engine {
                 zeroed: None,
                 problems: Vec::new(),
                 reverted: None,
+                uploaded: None,
             });
             if orphan.is_some() && state.orphan.is_none() {
                 tracing::warn!(volume = %id, group = lv.group, "an LV of ours has no spec: kept and reported as an orphan");

@@ -1,4 +1,4 @@
-//! Images that volumes are copied from: regular files of one folder, which the configuration names.
+//! Images that volumes are copied from and to: regular files of one folder, which the configuration names.
 //!
 //! A raw image is its bytes, whatever they look like. A qcow2 image is looked at here first ([`qcow2`]) and then read by a
 //! program in a sandbox (`mooring_host`'s `ImageServers`). Who sends a wish says which of the two it is: a file is never asked
@@ -7,6 +7,7 @@
 //! What must never happen here: a file outside of the folder; a format that was guessed; an image read that another file is
 //! needed for, or that was changed while it was read.
 
+mod part;
 pub mod qcow2;
 
 use std::path::{Path, PathBuf};
@@ -15,13 +16,15 @@ use std::sync::Arc;
 use mooring_host::{ImageError, ImageFile, ImageServers, ServedImage};
 use mooring_model::{ByteSize, Cure, ImageFormat, ImageSource};
 
+pub use self::part::{OpenPart, PartId, SeenPart, SeenUpload};
+
 /// Below the folder of run-time state: sockets of programs that read images.
 const SCRATCH: &str = "images";
 
 /// Disks have whole blocks of so many bytes; what a raw image has beyond its last whole one is followed by zeros.
 const SECTOR: u64 = 512;
 
-/// Why an image is not read.
+/// Why an image is not read, or not written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no folder of images.
@@ -71,6 +74,28 @@ pub enum Error {
         /// By the program.
         served: u64,
     },
+    /// A volume cannot be copied to it.
+    #[error("{image} cannot be written")]
+    Written {
+        /// The image.
+        image: ImageSource,
+        /// Why.
+        #[source]
+        source: ImageError,
+    },
+    /// A copy was to go on that nobody has begun.
+    #[error("nothing of {image} is open: it is copied again from its beginning")]
+    NoPart {
+        /// The image.
+        image: ImageSource,
+    },
+    /// Parts of files cannot be listed or removed.
+    #[error("cannot look after parts of files in the folder of images")]
+    Parts {
+        /// Why.
+        #[source]
+        source: ImageError,
+    },
     /// Somebody has written to it, or put another file in its place.
     #[error("{image} was changed while it was read: it is read again from its beginning")]
     Changed {
@@ -83,8 +108,10 @@ impl Error {
     /// Who can cure it.
     pub const fn cure(&self) -> Cure {
         match self {
-            Self::Changed { .. } => Cure::Retry,
+            Self::Changed { .. } | Self::NoPart { .. } => Cure::Retry,
             Self::NoFolder
+            | Self::Written { .. }
+            | Self::Parts { .. }
             | Self::Image { .. }
             | Self::Refused { .. }
             | Self::Empty { .. }
@@ -100,6 +127,7 @@ pub struct Images {
     folder: PathBuf,
     scratch: PathBuf,
     servers: Arc<dyn ImageServers>,
+    open: part::OpenParts,
 }
 
 enum Reader {
@@ -119,7 +147,7 @@ pub struct OpenImage {
 impl Images {
     /// The images of this folder.
     pub fn new(folder: PathBuf, run_dir: &Path, servers: Arc<dyn ImageServers>) -> Self {
-        Self { folder, scratch: run_dir.join(SCRATCH), servers }
+        Self { folder, scratch: run_dir.join(SCRATCH), servers, open: part::OpenParts::default() }
     }
 
     /// The folder.

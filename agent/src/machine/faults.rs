@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mooring_host::{
-    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Tree, TreeError,
-    TreePath,
+    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, ImageError, ImageFile,
+    ImagePart, ImageServers, PartFormat, ServedImage, Tree, TreeError, TreePath,
 };
 
 use super::Machine;
@@ -59,6 +59,7 @@ pub(super) fn with_points(machine: Machine) -> Machine {
     Machine {
         target: Arc::new(Faulty { inner: machine.target, points: Arc::clone(&points) }),
         commands: Arc::new(Faulty { inner: machine.commands, points: Arc::clone(&points) }),
+        images: Arc::new(Faulty { inner: machine.images, points: Arc::clone(&points) }),
         blocks: Arc::new(Faulty { inner: machine.blocks, points }),
         ..machine
     }
@@ -136,5 +137,53 @@ impl BlockDevices for Faulty<dyn BlockDevices> {
 
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
         self.inner.read(path, offset, buffer)
+    }
+}
+
+impl ImageServers for Faulty<dyn ImageServers> {
+    fn missing(&self) -> Option<(&'static str, &'static str)> {
+        self.inner.missing()
+    }
+
+    fn serve_qcow2(&self, image: &ImageFile, scratch: &Path) -> Result<Box<dyn ServedImage>, ImageError> {
+        self.inner.serve_qcow2(image, scratch)
+    }
+
+    fn make_part(
+        &self,
+        place: (&Path, &str),
+        size: u64,
+        format: PartFormat,
+        scratch: &Path,
+    ) -> Result<Box<dyn ImagePart>, ImageError> {
+        let what = || format!("make the part {}", place.1);
+        let part = self.points.around(what, || self.inner.make_part(place, size, format, scratch))?;
+        Ok(Box::new(FaultyPart { inner: part, points: Arc::clone(&self.points) }))
+    }
+
+    fn publish_part(&self, folder: &Path, of: &str, name: &str) -> Result<(), ImageError> {
+        self.points.around(|| format!("name {name}"), || self.inner.publish_part(folder, of, name))
+    }
+
+    fn remove_part(&self, folder: &Path, of: &str) -> Result<(), ImageError> {
+        self.points.around(|| format!("remove the part {of}"), || self.inner.remove_part(folder, of))
+    }
+}
+
+/// A file in the making, with its points.
+struct FaultyPart {
+    inner: Box<dyn ImagePart>,
+    points: Arc<Points>,
+}
+
+impl ImagePart for FaultyPart {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError> {
+        let Self { inner, points } = self;
+        points.around(|| "write to a part".to_owned(), || inner.write(offset, bytes))
+    }
+
+    fn finish(&mut self) -> Result<(), ImageError> {
+        let Self { inner, points } = self;
+        points.around(|| "finish a part".to_owned(), || inner.finish())
     }
 }

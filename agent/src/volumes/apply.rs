@@ -16,7 +16,7 @@ use mooring_model::{
 use super::error::Error;
 use super::lvm::{Lvm, mark};
 use super::plan::{LvId, MIB, VolumeOp, zeroed_before};
-use super::{device_path, import};
+use super::{device_path, import, upload};
 use crate::images::Images;
 
 /// Bytes zeroed by one call: some 50 ms on a disk that must write them all, so that progress is seen and a stop is quick.
@@ -44,6 +44,8 @@ pub enum Work {
     Discard,
     /// They read as an image afterwards.
     Import,
+    /// They are read, and a file holds them afterwards.
+    Export,
 }
 
 impl Work {
@@ -52,6 +54,7 @@ impl Work {
             Self::Zero => "zero",
             Self::Discard => "discard",
             Self::Import => "import",
+            Self::Export => "read",
         }
     }
 }
@@ -173,6 +176,9 @@ pub fn apply_with(plan: &Plan<VolumeOp>, hands: Hands<'_>, observer: &mut dyn Ob
             VolumeOp::Import { lv, size, thin, image } => {
                 import::copy(&lvm, (lv, *size, *thin), image, hands, observer)
                     .and_then(|ended| ended.ok_or_else(stopped))
+            }
+            VolumeOp::Upload { lv, part, op } => {
+                upload::apply((lv, *part), op, hands, observer).and_then(|ended| ended.ok_or_else(stopped))
             }
             VolumeOp::MarkImporting { lv } => lvm.add_tag(lv, LV_IMPORTING_TAG),
             VolumeOp::MarkImported { lv } => lvm.delete_tags(lv, &import::ended_tags()),

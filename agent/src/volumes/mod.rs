@@ -24,6 +24,7 @@ mod manage;
 mod plan;
 mod revert;
 mod thin;
+mod upload;
 mod view;
 
 use std::path::{Path, PathBuf};
@@ -33,6 +34,7 @@ pub use apply::{DISCARD_CHUNK, Hands, MARK_BYTES, Observer, Work, ZERO_CHUNK, ac
 pub use error::Error;
 pub use manage::{Candidate, candidates};
 pub use plan::{Beside, LvId, VolumeOp, Wanted, plan, report};
+pub use upload::{UploadOp, plan_upload};
 pub use view::{SeenGroup, SeenLv, SeenOther, SeenPool, VolumesView, disks, view, view_one};
 
 /// The device node of an LV.

@@ -16,9 +16,11 @@ use mooring_model::{
     Problem, Provisioning, RevertId, Source, VgName, VolumeId, VolumeReport, VolumeSpec, lv_volume_tag,
 };
 
+use super::upload::UploadOp;
 use super::view::{SeenGroup, SeenLv, VolumesView};
 use super::{device_path, import, manage, revert, thin};
 use crate::config::Wipe;
+use crate::images::PartId;
 
 /// What marks count.
 pub(super) const MIB: u64 = 1 << 20;
@@ -142,6 +144,15 @@ pub enum VolumeOp {
         thin: bool,
         /// The image.
         image: ImageSource,
+    },
+    /// A step of its copy to a file.
+    Upload {
+        /// The LV, which is only read.
+        lv: LvId,
+        /// Which copy.
+        part: PartId,
+        /// The step.
+        op: UploadOp,
     },
     /// Tag it as one that is imported into.
     MarkImporting {
@@ -297,6 +308,7 @@ impl VolumeOp {
             | Self::CheckImage { lv, .. }
             | Self::CreateForImage { lv, .. }
             | Self::Import { lv, .. }
+            | Self::Upload { lv, .. }
             | Self::MarkImporting { lv }
             | Self::MarkImported { lv }
             | Self::Activate { lv }
@@ -335,6 +347,7 @@ impl fmt::Display for VolumeOp {
                 write!(f, "create {lv} with {size} for an image in its thin pool")
             }
             Self::Import { lv, image, .. } => write!(f, "copy {image} to {lv}"),
+            Self::Upload { lv, op, .. } => op.describe(f, lv),
             Self::MarkImporting { lv } => write!(f, "tag {lv} {LV_IMPORTING_TAG}"),
             Self::MarkImported { lv } => write!(f, "untag {lv} {LV_IMPORTING_TAG} {LV_UNZEROED_TAG}"),
             Self::Activate { lv } => write!(f, "activate {lv}"),
@@ -774,5 +787,6 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
         zeroed: None,
         problems: plan.blocked.iter().map(Problem::from).collect(),
         reverted: lv.and_then(SeenLv::reverted),
+        uploaded: None,
     }
 }

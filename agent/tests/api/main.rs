@@ -34,5 +34,6 @@ mod stuck;
 mod switch;
 mod tls;
 mod tuning;
+mod uploads;
 mod watching;
 mod wipe;

@@ -132,7 +132,7 @@ impl Node {
             sys: Arc::new(self.sys.clone()),
             commands: Arc::new(switch.clone()),
             blocks: Arc::new(switch.clone()),
-            images: Arc::new(fake.images()),
+            images: Arc::new(switch.clone()),
             clock: Arc::new(SystemClock),
             addresses: Arc::new(move || fake.local_addresses()),
             root: self.dir.path().join("root"),

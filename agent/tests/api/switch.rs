@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mooring_host::fake::{FakeBlocks, FakeLio, FakeLvm, FakeMachine};
+use mooring_host::fake::{FakeBlocks, FakeImages, FakeLio, FakeLvm, FakeMachine};
 use mooring_host::{
-    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Tree, TreeError, TreeOp,
-    TreePath,
+    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, ImageError, ImageFile,
+    ImagePart, ImageServers, PartFormat, ServedImage, Tree, TreeError, TreeOp, TreePath,
 };
 use tokio::sync::watch;
 
@@ -55,6 +55,7 @@ pub(crate) struct Switch {
     lio: FakeLio,
     lvm: FakeLvm,
     blocks: FakeBlocks,
+    images: FakeImages,
 }
 
 impl Switch {
@@ -66,6 +67,7 @@ impl Switch {
             lio: fake.lio(),
             lvm: fake.lvm(),
             blocks: fake.blocks(),
+            images: fake.images(),
         }
     }
 
@@ -282,5 +284,53 @@ impl BlockDevices for Switch {
 
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
         self.call(false, format!("read {}", path.display()), || self.blocks.read(path, offset, buffer))
+    }
+}
+
+impl ImageServers for Switch {
+    fn missing(&self) -> Option<(&'static str, &'static str)> {
+        self.images.missing()
+    }
+
+    fn serve_qcow2(&self, image: &ImageFile, scratch: &Path) -> Result<Box<dyn ServedImage>, ImageError> {
+        self.images.serve_qcow2(image, scratch)
+    }
+
+    fn make_part(
+        &self,
+        place: (&Path, &str),
+        size: u64,
+        format: PartFormat,
+        scratch: &Path,
+    ) -> Result<Box<dyn ImagePart>, ImageError> {
+        let part =
+            self.call(true, "make part".to_owned(), || self.images.make_part(place, size, format, scratch))?;
+        Ok(Box::new(Part { switch: self.clone(), part }))
+    }
+
+    fn publish_part(&self, folder: &Path, of: &str, name: &str) -> Result<(), ImageError> {
+        self.call(true, format!("name {name}"), || self.images.publish_part(folder, of, name))
+    }
+
+    fn remove_part(&self, folder: &Path, of: &str) -> Result<(), ImageError> {
+        self.call(true, "remove part".to_owned(), || self.images.remove_part(folder, of))
+    }
+}
+
+/// A file that this process writes.
+struct Part {
+    switch: Switch,
+    part: Box<dyn ImagePart>,
+}
+
+impl ImagePart for Part {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError> {
+        let Self { switch, part } = self;
+        switch.call(true, "write part".to_owned(), || part.write(offset, bytes))
+    }
+
+    fn finish(&mut self) -> Result<(), ImageError> {
+        let Self { switch, part } = self;
+        switch.call(true, "finish part".to_owned(), || part.finish())
     }
 }

@@ -94,6 +94,10 @@ pub struct VolumeSpec {
     /// anybody is granted the volume. Thin volumes only. The sender takes it away again once the report says that it was done.
     #[prost(message, optional, tag = "70")]
     pub revert: ::core::option::Option<Revert>,
+    /// It is to be copied to a file, and is granted to nobody meanwhile: a spec that says so is refused while anybody is. Volumes
+    /// only. The sender takes it away again once the report says that it was done, or to have it stopped.
+    #[prost(message, optional, tag = "65")]
+    pub upload: ::core::option::Option<Upload>,
 }
 /// One revert of a volume to a snapshot.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -104,6 +108,16 @@ pub struct Revert {
     /// Which revert this is: it is done once, whatever is written to the volume afterwards.
     #[prost(string, tag = "2")]
     pub revert_id: ::prost::alloc::string::String,
+}
+/// One copy of a volume to a file.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Upload {
+    /// The file. It is made, and has its name only when it is whole; one that is there is never written to.
+    #[prost(message, optional, tag = "1")]
+    pub image: ::core::option::Option<ImageSource>,
+    /// Which copy this is: it is done once, whatever becomes of the file afterwards.
+    #[prost(string, tag = "2")]
+    pub upload_id: ::prost::alloc::string::String,
 }
 /// A file in the folder of images that the agent's configuration names.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -481,6 +495,9 @@ pub struct VolumeReport {
     /// The revert that made the LV that is there. Empty: none.
     #[prost(string, tag = "70")]
     pub reverted_id: ::prost::alloc::string::String,
+    /// The copy to a file that is wished and was done. Empty: none.
+    #[prost(string, tag = "65")]
+    pub uploaded_id: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Session {
@@ -1268,6 +1285,8 @@ pub enum JobKind {
     Discard = 4,
     /// Copies an image into a new volume, before anybody reaches it.
     Import = 5,
+    /// Copies a volume to a file, while nobody reaches it.
+    Export = 6,
 }
 impl JobKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1282,6 +1301,7 @@ impl JobKind {
             Self::Wipe => "JOB_KIND_WIPE",
             Self::Discard => "JOB_KIND_DISCARD",
             Self::Import => "JOB_KIND_IMPORT",
+            Self::Export => "JOB_KIND_EXPORT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1293,6 +1313,7 @@ impl JobKind {
             "JOB_KIND_WIPE" => Some(Self::Wipe),
             "JOB_KIND_DISCARD" => Some(Self::Discard),
             "JOB_KIND_IMPORT" => Some(Self::Import),
+            "JOB_KIND_EXPORT" => Some(Self::Export),
             _ => None,
         }
     }

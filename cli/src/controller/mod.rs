@@ -1,7 +1,7 @@
 //! The controller's side: hosts, types, volumes and attachments over REST.
 //!
 //! The way of a command here: `client` (one HTTP call or a few, repeated while that is safe) → `records` (what the
-//! controller says) → `host`, `kind`, `quota`, `volume`, `snapshot`, `revert`, `manage`, `import`, `operate`, `attach`, `detach`, `attachment`, `receipt`, `epoch` (read, decide, send) → `answers` (what is
+//! controller says) → `host`, `kind`, `quota`, `volume`, `snapshot`, `revert`, `manage`, `import`, `export`, `operate`, `attach`, `detach`, `attachment`, `receipt`, `epoch` (read, decide, send) → `answers` (what is
 //! answered, as JSON) and `show` (the same for people).
 //!
 //! What must never happen here: a token in an error, an argument or a redirect; a volume or an attachment that somebody
@@ -13,6 +13,7 @@ pub(crate) mod attachment;
 pub(crate) mod client;
 pub(crate) mod detach;
 pub(crate) mod epoch;
+pub(crate) mod export;
 pub(crate) mod fault;
 pub(crate) mod fence;
 pub(crate) mod host;

@@ -190,6 +190,7 @@ fn quick(
         ("DELETE", ["v3", "volumes", id]) => delete_volume(state, id),
         ("GET", ["v3", "manageable_volumes", "detail"]) => manageable(query),
         ("POST", ["mooring", "v1", "volumes"]) => import(state, &body["volume"]),
+        (method, ["mooring", "v1", "volumes", id, "export"]) => export(state, method, id, &body["export"]),
         ("POST", ["v3", "manageable_volumes"]) => manage(state, &body["volume"]),
         (method, ["v3", "snapshots", rest @ ..]) => snapshots(state, method, rest, (body, query)),
         _ => fault(404, "itemNotFound", "The resource could not be found."),
@@ -471,6 +472,44 @@ fn import(state: &mut State, body: &Value) -> Answer {
         volume["metadata"] = body["metadata"].clone();
     }
     (code, json!({ "volume": { "id": id, "status": "creating" } }))
+}
+
+/// How it ends is the knob for volumes. It goes on when somebody looks often enough.
+fn export(state: &mut State, method: &str, id: &str, body: &Value) -> Answer {
+    let (looks, ends) = (state.knobs.looks, state.knobs.volume_ends.clone());
+    let Some(volume) = state.volumes.get_mut(id) else { return not_found("Volume", id) };
+    match method {
+        "POST" if volume["export"]["status"] == "exporting" && volume["export"]["id"] != body["id"] => {
+            return fault(
+                409,
+                "conflictingRequest",
+                "Volume must be available to be exported, and it is uploading.",
+            );
+        }
+        "POST" if volume["export"]["id"] != body["id"] => {
+            volume["export"] = json!({ "id": body["id"], "storage_host": "storage", "image": body["image"],
+                                       "status": "exporting", "why": null, "looks": 0 });
+        }
+        "DELETE" => {
+            (volume["export"]["status"], volume["export"]["why"]) =
+                ("cancelled".into(), "it was cancelled".into())
+        }
+        _ if volume["export"]["status"] == "exporting" => {
+            let seen = volume["export"]["looks"].as_u64().unwrap();
+            volume["export"]["looks"] = (seen + 1).into();
+            if seen >= u64::from(looks) {
+                let why = if ends.is_some() { "new is there already".into() } else { Value::Null };
+                (volume["export"]["status"], volume["export"]["why"]) =
+                    (ends.as_deref().unwrap_or("done").into(), why);
+            }
+        }
+        _ => {}
+    }
+    if volume["export"].is_null() {
+        not_found("Export", id)
+    } else {
+        (202, json!({ "export": volume["export"] }))
+    }
 }
 
 fn list_volumes(state: &State, query: &HashMap<String, String>) -> Answer {

@@ -271,6 +271,7 @@ mod tests {
             zeroed: Some(ByteSize(5)),
             problems: vec![problem()],
             reverted: None,
+            uploaded: None,
         }
     }
 

@@ -127,6 +127,7 @@ pub(crate) fn volume(wire: &v1::VolumeReport) -> Option<VolumeReport> {
         zeroed: wire.zeroed_bytes.map(ByteSize),
         problems: wire.problems.iter().map(problem).collect(),
         reverted: wire.reverted_id.parse().ok(),
+        uploaded: wire.uploaded_id.parse().ok(),
     })
 }
 

@@ -19,6 +19,7 @@ pub(crate) mod review;
 pub(crate) mod seen;
 mod status;
 mod storage;
+mod upload;
 pub(crate) mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -97,6 +97,9 @@ impl Inner {
         if matches!(work.volume.operation, Some(Operation::Reverting | Operation::Restoring)) {
             return self.revert_pass(&agent, &work).await;
         }
+        if work.volume.operation == Some(Operation::Uploading) {
+            return self.upload_pass(&agent, &work).await;
+        }
         if let Some(next) = self.volume_pass(&agent, &work).await? {
             return Ok(next);
         }

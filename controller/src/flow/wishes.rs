@@ -10,7 +10,7 @@ use mooring_api::{Message, v1};
 use mooring_model::{
     AgentId, AttachmentWish, BarrierId, ByteSize, Chap, ChapSide, ConnectionSpec, ExportIdentity, ExportSpec,
     FcExportSpec, FcGrant, Generation, Grant, Initiator, InitiatorSlot, Iqn, LUN_DEFAULT, Mode, Revert,
-    Secret, TPG_DEFAULT, Tuning, VolumeId, VolumeSpec, Wwpn,
+    Secret, TPG_DEFAULT, Tuning, Upload, VolumeId, VolumeSpec, Wwpn,
 };
 use serde_json::json;
 
@@ -81,6 +81,12 @@ fn revert(volume: &VolumeRow) -> Option<Revert> {
     kept.withdrawn.is_none().then_some(kept.revert)
 }
 
+/// The copy to a file that is wished. One that is withdrawn is not, any more.
+fn upload(volume: &VolumeRow) -> Option<Upload> {
+    let kept = volume.upload().filter(|_| volume.operation == Some(Operation::Uploading))?;
+    (kept.withdrawn.is_none() && !kept.ended).then_some(kept.upload)
+}
+
 fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>) -> Result<Wish, Abort> {
     let pool = volume.pool_name().ok_or_else(|| corrupt("the pool", volume.id))?;
     let (provisioning, size) = (pool.provisioning(), ByteSize(u64::from(volume.size_gib) * GIB));
@@ -92,6 +98,7 @@ fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>)
         // Until all of it was seen to be there: half of an image is nothing without it.
         image: volume.image().map(|of| of.image),
         revert: revert(volume),
+        upload: upload(volume),
         ..VolumeSpec::new(volume.id, pool.group, size, provisioning)
     };
     let projects = match &volume_type {

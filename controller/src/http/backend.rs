@@ -11,11 +11,11 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::domain::{
-    AttachAction, Attachment, AttachmentLive, AttachmentReceipt, Caller, DetachRecord, Host, HostChange,
-    HostFence, HostJobs, HostUsage, Jobs, ManageVolume, ManageableVolume, Message, MetadataChange,
-    NewAttachment, NewSnapshot, NewVolume, Placement, PoolFilter, PoolState, ServiceState, Snapshot,
-    StorageHost, Volume, VolumeAction, VolumeName, VolumeReservations, VolumeState, VolumeType,
-    VolumesSummary, Zone,
+    AttachAction, Attachment, AttachmentLive, AttachmentReceipt, Caller, DetachRecord, ExportAsk, Host,
+    HostChange, HostFence, HostJobs, HostUsage, Jobs, ManageVolume, ManageableVolume, Message,
+    MetadataChange, NewAttachment, NewSnapshot, NewVolume, Placement, PoolFilter, PoolState, ServiceState,
+    Snapshot, StorageHost, Volume, VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState,
+    VolumeType, VolumesSummary, Zone,
 };
 use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
@@ -90,6 +90,8 @@ backend! {
     fn retype_volume(&self, caller: &Caller, id: VolumeId, new_type: &str, migration: MigrationPolicy) -> ();
     /// What operators do to a volume, and flags.
     fn volume_action(&self, caller: &Caller, id: VolumeId, action: VolumeAction) -> ();
+    /// The export of a volume to a file.
+    fn volume_export(&self, caller: &Caller, id: VolumeId, ask: ExportAsk) -> VolumeExport;
     /// Deletes a volume whatever its status.
     fn force_delete_volume(&self, caller: &Caller, id: VolumeId) -> ();
     /// Creates a volume.

@@ -357,7 +357,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
 ];
 
 /// Mooring's own API.
-static OWN: [Operation; 25] = [
+static OWN: [Operation; 28] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
     op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
@@ -432,6 +432,18 @@ static OWN: [Operation; 25] = [
         .takes("NewImport")
         .gives("ShownState"),
     op("GET", "/volumes/{id}", "showState", "What only this API says of a volume").gives("ShownState"),
+    op("POST", "/volumes/{id}/export", "exportVolume", "Copy a volume to a file of its storage node")
+        .admin()
+        .status(202)
+        .takes("NewExport")
+        .gives("ShownExport"),
+    op("GET", "/volumes/{id}/export", "showExport", "How the last export of a volume stands, or ended")
+        .admin()
+        .gives("ShownExport"),
+    op("DELETE", "/volumes/{id}/export", "cancelExport", "End the export of a volume")
+        .admin()
+        .status(202)
+        .gives("ShownExport"),
     op("GET", "/volumes/{id}/reservations", "showReservations", "Who has reserved a volume (SCSI-3)")
         .admin()
         .gives("Reservations"),

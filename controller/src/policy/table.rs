@@ -222,4 +222,5 @@ pub(super) const POLICIES: &[Policy] = &[
     admin("mooring:sessions"),
     admin("mooring:jobs"),
     admin("mooring:import"),
+    admin("mooring:export"),
 ];

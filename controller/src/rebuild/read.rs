@@ -672,6 +672,7 @@ mod tests {
             zeroed: None,
             problems: vec![problem],
             reverted: None,
+            uploaded: None,
         }
     }
 

@@ -42,6 +42,8 @@ pub enum Operation {
     Reverting,
     /// A snapshot: its volume is being reverted to it.
     Restoring,
+    /// Its agent copies it to a file.
+    Uploading,
     /// It could not be made.
     Error,
     /// It could not be made larger. It is there as it was.
@@ -56,7 +58,7 @@ pub enum Operation {
 
 impl Operation {
     /// Every one.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Creating,
         Self::Extending,
         Self::Deleting,
@@ -64,6 +66,7 @@ impl Operation {
         Self::Unmanaging,
         Self::Reverting,
         Self::Restoring,
+        Self::Uploading,
         Self::Error,
         Self::ErrorExtending,
         Self::ErrorDeleting,
@@ -81,6 +84,7 @@ impl Operation {
             Self::Unmanaging => VolumeStatus::Unmanaging,
             Self::Reverting => VolumeStatus::Reverting,
             Self::Restoring => VolumeStatus::Restoring,
+            Self::Uploading => VolumeStatus::Uploading,
             Self::Error => VolumeStatus::Error,
             Self::ErrorExtending => VolumeStatus::ErrorExtending,
             Self::ErrorDeleting => VolumeStatus::ErrorDeleting,

@@ -14,7 +14,7 @@ use crate::rules::Operation;
 use crate::store::{Abort, AttachmentRow, Db, KeptRevert, VolumeRow};
 
 /// Who has to let go of the volume first, for people.
-fn who(row: &AttachmentRow) -> String {
+pub(super) fn who(row: &AttachmentRow) -> String {
     let host = row.host.as_ref().map(|host| format!(" on host {host}")).unwrap_or_default();
     format!("attachment {}{host} ({})", row.id, row.status)
 }

@@ -54,6 +54,8 @@ pub(crate) enum Event {
     Unmanage,
     /// The storage agent could not revert a volume to its snapshot.
     Revert,
+    /// The storage agent could not copy a volume to a file.
+    Upload,
 }
 
 impl Event {
@@ -67,6 +69,8 @@ impl Event {
             Self::Unmanage => "VOLUME_VOLUME_006_001",
             // Cinder has no code of its own for it, and keeps no message.
             Self::Revert => "VOLUME_VOLUME_000_001",
+            // Its "copy volume to image".
+            Self::Upload => "VOLUME_VOLUME_005_001",
         }
     }
 
@@ -79,6 +83,7 @@ impl Event {
             Self::Manage => "create volume from backend storage",
             Self::Unmanage => "unmanage volume",
             Self::Revert => "revert volume to snapshot",
+            Self::Upload => "copy volume to image",
         }
     }
 }

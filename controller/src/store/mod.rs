@@ -35,6 +35,7 @@ mod sqlite;
 #[cfg(test)]
 pub(crate) mod testing;
 mod types;
+mod uploads;
 mod volumes;
 
 use std::fmt;
@@ -66,6 +67,7 @@ pub(crate) use reviews::ReviewKind;
 pub(crate) use specs::{Kind, SpecRow, Wish};
 pub use sql::SqlError;
 pub(crate) use types::DEFAULT_TYPE;
+pub(crate) use uploads::KeptUpload;
 pub(crate) use volumes::{Tried, VolumeRow};
 
 /// How long a change that may wait does wait for another one.

@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use mooring_controller::domain::{
     AttachAction, AttachStatus, Attached, Attachment, AttachmentLive, AttachmentReceipt, AttachmentStatus,
-    Caller, DetachRecord, FencePart, Hints, Host, HostChange, HostFence, HostJobs, HostUsage, Job, Jobs,
-    ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewConnector, NewSnapshot,
+    Caller, DetachRecord, ExportAsk, FencePart, Hints, Host, HostChange, HostFence, HostJobs, HostUsage, Job,
+    Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewConnector, NewSnapshot,
     NewVolume, NexusLive, Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume,
-    VolumeAction, VolumeName, VolumeReservations, VolumeState, VolumeStatus, VolumeType, VolumesSummary,
-    Zone,
+    VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeStatus, VolumeType,
+    VolumesSummary, Zone,
 };
 use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
@@ -54,15 +54,6 @@ impl Fake {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
-    }
-
-    fn ask(&self, caller: &Caller) -> Result<MutexGuard<'_, State>, Refusal> {
-        let mut state = self.state();
-        state.caller = Some(caller.clone());
-        match state.refuse.take() {
-            Some(refusal) => Err(refusal),
-            None => Ok(state),
-        }
     }
 }
 
@@ -663,6 +654,15 @@ impl Backend for Fake {
     async fn raise_epoch(&self, caller: &Caller) -> Result<u64, Refusal> {
         drop(self.ask(caller)?);
         Ok(2)
+    }
+
+    async fn volume_export(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        ask: ExportAsk,
+    ) -> Result<VolumeExport, Refusal> {
+        self.ask(caller)?.export(caller, id, ask)
     }
 
     async fn confirm_review(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {

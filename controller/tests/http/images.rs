@@ -1,6 +1,7 @@
-//! `POST /mooring/v1/volumes`: what is asked for, and what is wrong with it.
+//! `POST /mooring/v1/volumes`, and exports of volumes: what is asked for, and what is wrong with it.
 
-use mooring_model::ImageFormat;
+use mooring_controller::domain::ExportAsk;
+use mooring_model::{ImageFormat, UploadId};
 use serde_json::{Value, json};
 
 use crate::client::Api;
@@ -48,4 +49,47 @@ async fn nothing_is_guessed_and_no_path_is_a_name() {
         assert!(answer.status == 400 && said.contains(why), "{wrong}: {} {said}", answer.status);
     }
     assert_eq!(api.fake.state().hints.image, None);
+}
+
+#[tokio::test]
+async fn a_volume_becomes_an_image() {
+    let api = Api::new();
+    let id = api.volume("data").await;
+    let path = format!("/mooring/v1/volumes/{id}/export");
+    let none = api.call("GET", &path).send().await;
+    assert_eq!(none.status, 404, "{}", none.body);
+    let asked = json!({ "export": { "image": { "name": "new.qcow2", "format": "qcow2" } } });
+    let answer = api.call("POST", &path).json(&asked).send().await;
+    assert_eq!((answer.status.as_u16(), &answer.body["export"]["status"]), (202, &json!("exporting")));
+    assert_eq!(answer.body["export"]["image"], asked["export"]["image"]);
+    let mut again = asked.clone();
+    again["export"]["id"] = json!("0a0a0a0a-0000-4000-8000-000000000001");
+    let answer = api.call("POST", &path).json(&again).send().await;
+    assert_eq!(answer.body["export"]["id"], again["export"]["id"]);
+    let answer = api.call("DELETE", &path).send().await;
+    assert_eq!((answer.status.as_u16(), &answer.body["export"]["status"]), (202, &json!("ending")));
+    let image = mooring_model::ImageSource { name: "new.qcow2".parse().unwrap(), format: ImageFormat::Qcow2 };
+    let given: UploadId = "0a0a0a0a-0000-4000-8000-000000000001".parse().unwrap();
+    let begin = |id| ExportAsk::Begin { id, image: image.clone() };
+    let expected = [ExportAsk::Look, begin(None), begin(Some(given)), ExportAsk::Cancel];
+    assert_eq!(api.fake.state().exports, expected);
+    let image =
+        |name: &str, format: &str| json!({ "export": { "image": { "name": name, "format": format } } });
+    for (wrong, why) in [
+        (json!({ "export": {} }), "image"),
+        (json!({ "export": { "image": { "name": "a" } } }), "format"),
+        (json!({ "export": { "image": { "format": "raw" } } }), "name"),
+        (image("a", "vmdk"), "want raw or qcow2"),
+        (image("../a", "raw"), "no path"),
+        (image("/dev/sda", "raw"), "no path"),
+        (image(".mooring-a.part", "raw"), "no path"),
+        (json!({ "export": { "image": { "name": "a", "format": "raw", "host": "h" } } }), "host"),
+        (json!({ "export": { "image": { "name": "a", "format": "raw" }, "force": true } }), "force"),
+        (json!({ "export": { "image": { "name": "a", "format": "raw" }, "id": "x" } }), "id"),
+    ] {
+        let answer = api.call("POST", &path).json(&wrong).send().await;
+        let said = answer.body.to_string();
+        assert!(answer.status == 400 && said.contains(why), "{wrong}: {} {said}", answer.status);
+    }
+    assert_eq!(api.fake.state().exports.len(), 4);
 }

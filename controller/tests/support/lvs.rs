@@ -17,6 +17,10 @@ pub(crate) struct Reverts {
     pub(crate) late: bool,
     /// It knows nothing of reverts: an older agent.
     pub(crate) ignores: bool,
+    /// The same of copies to files: it takes the wish, and does nothing.
+    pub(crate) hold_uploads: bool,
+    /// They cannot be done, for this reason.
+    pub(crate) upload_problem: Option<v1::Problem>,
     /// By volume: the last that was done.
     done: BTreeMap<String, String>,
 }
@@ -31,6 +35,13 @@ impl State {
     /// What a volume's report says of its revert. `false`: it is not done.
     pub(super) fn report_revert(&self, spec: Option<&v1::VolumeSpec>, report: &mut v1::VolumeReport) -> bool {
         let reverts = &self.knobs.reverts;
+        if let Some(upload) = spec.and_then(|spec| spec.upload.as_ref()).filter(|_| !reverts.ignores) {
+            if reverts.hold_uploads || reverts.upload_problem.is_some() {
+                report.problems.extend(reverts.upload_problem.clone());
+                return false;
+            }
+            report.uploaded_id.clone_from(&upload.upload_id);
+        }
         report.reverted_id = reverts.done.get(&report.volume_id).cloned().unwrap_or_default();
         let wanted = spec.and_then(|spec| spec.revert.as_ref()).filter(|_| !reverts.ignores);
         let Some(wanted) = wanted.filter(|wanted| wanted.revert_id != report.reverted_id) else {

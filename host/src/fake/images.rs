@@ -3,10 +3,15 @@
 //!
 //! What must never happen: an image served that has no header.
 
-use std::path::Path;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{ImageError, ImageFile, ImageServers, ServedImage};
+use nix::errno::Errno;
+
+use crate::image::{RawPart, create, publish, remove};
+use crate::{ImageError, ImageFile, ImagePart, ImageServers, PartFormat, ServedImage};
 
 /// Bytes of the first cluster: the header's.
 const CLUSTER: u64 = 65536;
@@ -20,6 +25,20 @@ struct State {
     /// Reads that still succeed; `None`: all.
     reads: Option<u64>,
     served: u64,
+    /// Calls so far that change a folder or a file.
+    changes: u64,
+    dies: Option<PartDeath>,
+    /// Bytes that the file system still takes; `None`: all.
+    room: Option<u64>,
+}
+
+/// When whoever changes files is killed: around its n-th change, from 1. It changes nothing afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PartDeath {
+    /// The change is not made.
+    Before(u64),
+    /// It is made, and nothing comes after it.
+    After(u64),
 }
 
 /// Programs that read images. Clones are the same.
@@ -51,6 +70,37 @@ impl FakeImages {
     /// The program dies after so many reads; `None`: it does not.
     pub fn dies_after(&self, reads: Option<u64>) {
         self.state().reads = reads;
+    }
+
+    /// Whoever changes files is killed there; `None`: another one works from now on.
+    pub fn dies(&self, at: Option<PartDeath>) {
+        let mut state = self.state();
+        (state.dies, state.changes) = (at, 0);
+    }
+
+    /// Changes of files since [`Self::dies`] was last called.
+    pub fn changes(&self) -> u64 {
+        self.state().changes
+    }
+
+    /// The file system takes so many bytes more; `None`: it has room.
+    pub fn set_room(&self, room: Option<u64>) {
+        self.state().room = room;
+    }
+
+    fn change<T>(&self, call: impl FnOnce() -> Result<T, ImageError>) -> Result<T, ImageError> {
+        let (number, dies) = {
+            let mut state = self.state();
+            state.changes += 1;
+            (state.changes, state.dies)
+        };
+        let dead = || Err(ImageError::Program(std::io::ErrorKind::Interrupted.into()));
+        match dies {
+            Some(PartDeath::Before(at)) if number >= at => dead(),
+            Some(PartDeath::After(at)) if number > at => dead(),
+            Some(PartDeath::After(at)) if number == at => call().and_then(|_| dead()),
+            _ => call(),
+        }
     }
 
     /// Images that it was given to read.
@@ -106,5 +156,89 @@ impl ImageServers for FakeImages {
         let mut content = vec![0; usize::try_from(length).unwrap_or_default()];
         image.read(CLUSTER, &mut content)?;
         Ok(Box::new(Served { programs: self.clone(), content, size: u64::from_be_bytes(number) }))
+    }
+
+    fn make_part(
+        &self,
+        (folder, of): (&Path, &str),
+        size: u64,
+        format: PartFormat,
+        _scratch: &Path,
+    ) -> Result<Box<dyn ImagePart>, ImageError> {
+        if let Some((program, package)) = self.missing().filter(|_| format == PartFormat::Qcow2) {
+            return Err(ImageError::NoProgram { program, package });
+        }
+        let part = self.change(|| match format {
+            PartFormat::Raw => Ok(Box::new(RawPart::make(folder, of, size)?) as Box<dyn ImagePart>),
+            PartFormat::Qcow2 => Ok(Box::new(Qcow2Part::make(folder, of, size)?)),
+        })?;
+        Ok(Box::new(Part { programs: self.clone(), folder: folder.to_owned(), part }))
+    }
+
+    fn publish_part(&self, folder: &Path, of: &str, name: &str) -> Result<(), ImageError> {
+        self.change(|| publish(folder, of, name))
+    }
+
+    fn remove_part(&self, folder: &Path, of: &str) -> Result<(), ImageError> {
+        self.change(|| remove(folder, of))
+    }
+}
+
+/// A part whose changes are counted, on a file system that may be full.
+struct Part {
+    programs: FakeImages,
+    folder: PathBuf,
+    part: Box<dyn ImagePart>,
+}
+
+impl ImagePart for Part {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError> {
+        let Self { programs, folder, part } = self;
+        programs.change(|| {
+            let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+            if let Some(room) = &mut programs.state().room {
+                *room =
+                    room.checked_sub(length).ok_or_else(|| ImageError::Full { folder: folder.clone() })?;
+            }
+            part.write(offset, bytes)
+        })
+    }
+
+    fn finish(&mut self) -> Result<(), ImageError> {
+        let Self { programs, part, .. } = self;
+        programs.change(|| part.finish())
+    }
+}
+
+/// As [`FakeImages::qcow2`] has it: the header's cluster, then the disk.
+struct Qcow2Part {
+    file: File,
+    size: u64,
+}
+
+impl Qcow2Part {
+    fn make(folder: &Path, of: &str, size: u64) -> Result<Self, ImageError> {
+        let file = create(folder, of)?;
+        let failed = |source| ImageError::Write { folder: folder.to_owned(), source };
+        file.write_all_at(&FakeImages::qcow2(size, b""), 0).map_err(failed)?;
+        Ok(Self { file, size })
+    }
+}
+
+impl ImagePart for Qcow2Part {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError> {
+        let end = offset.checked_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        if end.is_none_or(|end| end > self.size) {
+            let errno = u32::try_from(Errno::EINVAL as i32).unwrap_or_default();
+            return Err(ImageError::NotPut { offset, length: bytes.len(), errno });
+        }
+        self.file.write_all_at(bytes, CLUSTER + offset).map_err(ImageError::Program)
+    }
+
+    fn finish(&mut self) -> Result<(), ImageError> {
+        self.file
+            .set_len(CLUSTER + self.size)
+            .and_then(|()| self.file.sync_all())
+            .map_err(ImageError::Program)
     }
 }

@@ -26,7 +26,7 @@ use crate::LocalAddress;
 pub use self::blocks::{FakeBlocks, OLD};
 pub use self::fibre::LateWrite;
 pub use self::folders::FakeFolders;
-pub use self::images::FakeImages;
+pub use self::images::{FakeImages, PartDeath};
 pub use self::initiator::{FakeDisk, FakeHost, FakeTarget};
 pub use self::lio::{FakeLio, PrOut, naa};
 pub use self::lvm::FakeLvm;

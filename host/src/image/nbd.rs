@@ -1,4 +1,4 @@
-//! A client of the Network Block Device protocol, as far as reading goes (the protocol's `doc/proto.md`: fixed newstyle
+//! A client of the Network Block Device protocol, as far as reading and writing go (the protocol's `doc/proto.md`: fixed newstyle
 //! handshake, `NBD_OPT_GO`, simple replies).
 //!
 //! What must never happen here: a length of the server's that decides how much is kept; an answer to one request taken for
@@ -21,6 +21,15 @@ const REPLY_ACK: u32 = 1;
 const REPLY_INFO: u32 = 3;
 const INFO_EXPORT: u16 = 0;
 
+/// The server's flag of an export that cannot be written.
+const READ_ONLY: u16 = 2;
+
+/// Commands.
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const DISCONNECT: u16 = 2;
+const FLUSH: u16 = 3;
+
 /// Most bytes of one answer to an option, and most answers: what a server says of itself is short.
 const OPTION_BYTES_MAX: usize = 4096;
 const OPTION_REPLIES_MAX: usize = 16;
@@ -29,6 +38,7 @@ const OPTION_REPLIES_MAX: usize = 16;
 pub(super) struct Client<S> {
     stream: S,
     size: u64,
+    read_only: bool,
     requests: u64,
 }
 
@@ -67,12 +77,12 @@ impl<S: Read + Write> Client<S> {
         // A name of no bytes, and no wish for further information.
         hello.extend([0, 0, 0, 6, 0, 0, 0, 0, 0, 0]);
         stream.write_all(&hello).map_err(ImageError::Read)?;
-        let size = Self::agreed(&mut stream)?;
-        Ok(Self { stream, size, requests: 0 })
+        let (size, flags) = Self::agreed(&mut stream)?;
+        Ok(Self { stream, size, read_only: flags & READ_ONLY != 0, requests: 0 })
     }
 
-    /// The size of the export, once the server agrees.
-    fn agreed(stream: &mut S) -> Result<u64, ImageError> {
+    /// The size of the export and its flags, once the server agrees.
+    fn agreed(stream: &mut S) -> Result<(u64, u16), ImageError> {
         let mut size = None;
         for _ in 0..OPTION_REPLIES_MAX {
             if u64_of(stream)? != REPLY_MAGIC || u32_of(stream)? != OPTION_GO {
@@ -86,7 +96,9 @@ impl<S: Read + Write> Client<S> {
                 REPLY_ACK => return size.ok_or(ImageError::Answer("no size")),
                 REPLY_INFO if data.starts_with(&INFO_EXPORT.to_be_bytes()) => {
                     let number = data.get(2..10).and_then(|bytes| bytes.try_into().ok());
-                    size = Some(u64::from_be_bytes(number.ok_or(ImageError::Answer("half a size"))?));
+                    let flags = data.get(10..12).and_then(|bytes| bytes.try_into().ok());
+                    let both = number.zip(flags).ok_or(ImageError::Answer("half a size"))?;
+                    size = Some((u64::from_be_bytes(both.0), u16::from_be_bytes(both.1)));
                 }
                 REPLY_INFO => {}
                 _ => return Err(ImageError::Answer("it has no such export")),
@@ -99,18 +111,26 @@ impl<S: Read + Write> Client<S> {
         self.size
     }
 
-    /// Fills the buffer from `offset`.
-    pub(super) fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), ImageError> {
-        let length = u32::try_from(buffer.len()).map_err(|_| ImageError::Answer("too much was asked for"))?;
+    pub(super) const fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn send(&mut self, command: u16, offset: u64, length: usize) -> Result<(), ImageError> {
+        let length = u32::try_from(length).map_err(|_| ImageError::Answer("too much was asked for"))?;
         self.requests += 1;
-        let cookie = self.requests;
         let mut request = REQUEST_MAGIC.to_be_bytes().to_vec();
-        // Without flags; READ.
-        request.extend([0, 0, 0, 0]);
-        request.extend(cookie.to_be_bytes());
+        // Without flags.
+        request.extend([0, 0]);
+        request.extend(command.to_be_bytes());
+        request.extend(self.requests.to_be_bytes());
         request.extend(offset.to_be_bytes());
         request.extend(length.to_be_bytes());
-        self.stream.write_all(&request).map_err(ImageError::Read)?;
+        self.stream.write_all(&request).map_err(ImageError::Read)
+    }
+
+    /// What the server says of the last request: 0, or an errno.
+    fn answer(&mut self) -> Result<u32, ImageError> {
+        let cookie = self.requests;
         if u32_of(&mut self.stream)? != SIMPLE_REPLY_MAGIC {
             return Err(ImageError::Answer("no reply"));
         }
@@ -118,10 +138,41 @@ impl<S: Read + Write> Client<S> {
         if u64_of(&mut self.stream)? != cookie {
             return Err(ImageError::Answer("a reply to another request"));
         }
-        if errno != 0 {
-            return Err(ImageError::Damaged { offset, length: buffer.len(), errno });
+        Ok(errno)
+    }
+
+    /// Fills the buffer from `offset`.
+    pub(super) fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), ImageError> {
+        self.send(READ, offset, buffer.len())?;
+        match self.answer()? {
+            0 => self.stream.read_exact(buffer).map_err(ImageError::Read),
+            errno => Err(ImageError::Damaged { offset, length: buffer.len(), errno }),
         }
-        self.stream.read_exact(buffer).map_err(ImageError::Read)
+    }
+
+    fn put(&mut self, command: u16, offset: u64, bytes: &[u8]) -> Result<(), ImageError> {
+        // A flush says no length.
+        self.send(command, offset, bytes.len())?;
+        self.stream.write_all(bytes).map_err(ImageError::Read)?;
+        match self.answer()? {
+            0 => Ok(()),
+            errno => Err(ImageError::NotPut { offset, length: bytes.len(), errno }),
+        }
+    }
+
+    /// Writes these bytes from `offset`.
+    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError> {
+        self.put(WRITE, offset, bytes)
+    }
+
+    /// Brings what was written to the file.
+    pub(super) fn flush(&mut self) -> Result<(), ImageError> {
+        self.put(FLUSH, 0, &[])
+    }
+
+    /// Says that nothing comes any more. There is no answer to that.
+    pub(super) fn disconnect(&mut self) -> Result<(), ImageError> {
+        self.send(DISCONNECT, 0, 0)
     }
 }
 
@@ -197,6 +248,35 @@ mod tests {
                 [&REQUEST_MAGIC.to_be_bytes()[..], &[0; 4], &1_u64.to_be_bytes(), &512_u64.to_be_bytes()];
             [head.concat(), 4_u32.to_be_bytes().to_vec()].concat()
         });
+    }
+
+    #[test]
+    fn blocks_are_put_flushed_and_the_server_is_let_go() {
+        let good = [hello(3), info(8192), option(REPLY_ACK, &[]), reply(0, 1, b""), reply(0, 2, b"")];
+        let mut client = connect(&[good.concat(), reply(28, 3, b"")]).unwrap();
+        assert!(!client.is_read_only());
+        let before = client.stream.1.len();
+        client.write(512, b"abcd").unwrap();
+        client.flush().unwrap();
+        let error = client.write(4096, b"efgh").unwrap_err();
+        assert!(matches!(error, ImageError::NotPut { offset: 4096, length: 4, errno: 28 }), "{error}");
+        client.disconnect().unwrap();
+        let request = |command: u8, cookie: u64, offset: u64, bytes: &[u8]| {
+            let mut all = [&REQUEST_MAGIC.to_be_bytes()[..], &[0, 0, 0, command]].concat();
+            all.extend(cookie.to_be_bytes());
+            all.extend(offset.to_be_bytes());
+            all.extend(u32::try_from(bytes.len()).unwrap().to_be_bytes());
+            [&all[..], bytes].concat()
+        };
+        let sent = [
+            request(1, 1, 512, b"abcd"),
+            request(3, 2, 0, b""),
+            request(1, 3, 4096, b"efgh"),
+            request(2, 4, 0, b""),
+        ];
+        assert_eq!(client.stream.1[before..], sent.concat());
+        let read_only = option(REPLY_INFO, &[&[0, 0][..], &8_u64.to_be_bytes(), &[0, 3]].concat());
+        assert!(connect(&[hello(3), read_only, option(REPLY_ACK, &[])]).unwrap().is_read_only());
     }
 
     #[test]

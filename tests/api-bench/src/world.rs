@@ -218,6 +218,7 @@ impl World {
                 zeroed_bytes: Some(spec.size_bytes),
                 problems: Vec::new(),
                 reverted_id: String::new(),
+                uploaded_id: String::new(),
             }),
             volume_stamp: Some(stamp(mooring_api::digest(&spec, &opaque))),
             volume_opaque: opaque,

@@ -2,10 +2,10 @@
 
 use mooring_controller::initiators::Initiators;
 use mooring_model::{
-    Initiator, JobKind, JobReport, Registration, ReservationHolder, ReservationType, Reservations,
+    Initiator, JobKind, JobReport, Registration, ReservationHolder, ReservationType, Reservations, UploadId,
 };
 
-use mooring_controller::domain::HostPool;
+use mooring_controller::domain::{ExportState, HostPool};
 
 use super::*;
 
@@ -36,6 +36,8 @@ pub(crate) struct State {
     pub(crate) action: Option<AttachAction>,
     pub(crate) records: Vec<DetachRecord>,
     pub(crate) newer_than: Option<u64>,
+    /// What was asked of exports.
+    pub(crate) exports: Vec<ExportAsk>,
     /// The hints of the last volume.
     pub(crate) hints: Hints,
     /// Which pools were asked for last.
@@ -251,6 +253,28 @@ impl State {
         self.volumes.iter().position(own).map_or_else(|| not_found("Volume", id), Ok)
     }
 
+    pub(super) fn export(
+        &mut self,
+        caller: &Caller,
+        id: VolumeId,
+        ask: ExportAsk,
+    ) -> Result<VolumeExport, Refusal> {
+        self.volume_index(caller, id)?;
+        self.exports.push(ask);
+        let begun = self.exports.iter().rev().find_map(|ask| match ask {
+            ExportAsk::Begin { id, image } => Some((*id, image.clone())),
+            ExportAsk::Cancel | ExportAsk::Look => None,
+        });
+        let Some((id, image)) = begun else { return not_found("Export", id) };
+        let state = match self.exports.last() {
+            Some(ExportAsk::Cancel) => ExportState::Ending,
+            _ => ExportState::Exporting,
+        };
+        let why = (state == ExportState::Ending).then(|| "it was cancelled".to_owned());
+        let id = id.unwrap_or(UploadId::from_u128(9));
+        Ok(VolumeExport { id, image, host: Some("storage1".to_owned()), state, why })
+    }
+
     pub(super) fn with_attachments(&self, volume: &Volume) -> Volume {
         let mut volume = volume.clone();
         let own = self.attachments.iter().filter(|attachment| attachment.volume == volume.id);
@@ -424,5 +448,17 @@ pub(super) fn unnamed() -> NewVolume {
         volume_type: None,
         metadata: BTreeMap::new(),
         hints: Hints::default(),
+    }
+}
+
+impl Fake {
+    /// As every call begins.
+    pub(super) fn ask(&self, caller: &Caller) -> Result<MutexGuard<'_, State>, Refusal> {
+        let mut state = self.state();
+        state.caller = Some(caller.clone());
+        match state.refuse.take() {
+            Some(refusal) => Err(refusal),
+            None => Ok(state),
+        }
     }
 }

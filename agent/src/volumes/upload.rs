@@ -1,0 +1,147 @@
+//! Volumes that are copied to files: the part of the planner, which is pure, and the copying.
+//!
+//! A file is made, filled, brought to the disk, and then gets its name by a link. The name that it had before stays beside it until
+//! nobody asks any more: so an agent that was killed behind the link knows that the file of that name is this volume's, and
+//! whole. What an agent that was killed has written before is begun anew: nobody knows how much of it came to the disk.
+//!
+//! What must never happen here: an LV that is written to; a file that is there taken for this one; one that has its name and is
+//! not whole.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use mooring_model::{BlockedKind, ByteSize, ImageSource, Plan, Upload};
+
+use super::apply::{Hands, Observer, Work, ZERO_CHUNK, device_of};
+use super::error::Error;
+use super::plan::{LvId, VolumeOp};
+use crate::images::{self, OpenPart, PartId, SeenPart, SeenUpload};
+
+/// A step of a copy to a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UploadOp {
+    /// Remove what an agent that was killed has left.
+    Remove,
+    /// Make the file, under a name that no image has.
+    Make {
+        /// Bytes of its disk.
+        size: ByteSize,
+        /// What it is to be.
+        image: ImageSource,
+    },
+    /// Copy all blocks, and bring them to the disk.
+    Copy {
+        /// The LV's size.
+        size: ByteSize,
+        /// What it is to be.
+        image: ImageSource,
+    },
+    /// Give it its name.
+    Publish {
+        /// What it is then.
+        image: ImageSource,
+    },
+}
+
+impl UploadOp {
+    pub(super) fn describe(&self, f: &mut fmt::Formatter<'_>, lv: &LvId) -> fmt::Result {
+        match self {
+            Self::Remove => write!(f, "remove the part of a file with {lv}"),
+            Self::Make { image, .. } => write!(f, "make {image} for {lv}"),
+            Self::Copy { image, .. } => write!(f, "copy {lv} to {image}"),
+            Self::Publish { image } => write!(f, "name {image}, which holds {lv}"),
+        }
+    }
+}
+
+/// What has to be done so that a volume, which is whole and which nobody reaches, is copied.
+pub fn plan_upload(
+    id: PartId,
+    (lv, size): (&LvId, ByteSize),
+    upload: &Upload,
+    seen: SeenUpload,
+) -> Plan<VolumeOp> {
+    let mut plan = Plan::default();
+    let image = &upload.image;
+    if seen.part == SeenPart::Whole {
+        return plan;
+    }
+    if seen.taken {
+        let why = format!(
+            "{} is there already, and no file is ever written over: say another name, or take that file away first",
+            image.name
+        );
+        plan.block(BlockedKind::Foreign, format!("image {}", image.name), why);
+        return plan;
+    }
+    let mut step = |op, why| plan.step(VolumeOp::Upload { lv: lv.clone(), part: id, op }, why);
+    if seen.part == SeenPart::Left {
+        step(UploadOp::Remove, "how much of it came to the disk nobody knows");
+    }
+    if seen.part != SeenPart::Open {
+        step(UploadOp::Make { size, image: image.clone() }, "it is not there");
+    }
+    step(UploadOp::Copy { size, image: image.clone() }, "the file holds a part at most");
+    step(UploadOp::Publish { image: image.clone() }, "all of it is on the disk");
+    plan
+}
+
+/// Does a step; `None`: it was stopped.
+pub(super) fn apply(
+    (lv, part): (&LvId, PartId),
+    op: &UploadOp,
+    hands: Hands<'_>,
+    observer: &mut dyn Observer,
+) -> Result<Option<()>, Error> {
+    let images = hands.images.ok_or(images::Error::NoFolder)?;
+    match op {
+        UploadOp::Remove => images.remove_part(part)?,
+        UploadOp::Make { size, image } => images.make_part(part, image, *size)?,
+        UploadOp::Publish { image } => images.publish(part, image)?,
+        UploadOp::Copy { size, image } => {
+            let mut open = images.take_part(part, image)?;
+            match copy((lv, *size), (part, image), &mut open, hands, observer) {
+                Ok(true) => {
+                    open.finish(image).inspect_err(|_| images.clear(part))?;
+                }
+                Ok(false) => {
+                    images.keep_part(part, open);
+                    return Ok(None);
+                }
+                Err(error) => {
+                    drop(open);
+                    images.clear(part);
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(Some(()))
+}
+
+/// Copies what is left; whether nothing is.
+fn copy(
+    (lv, size): (&LvId, ByteSize),
+    (part, image): (PartId, &ImageSource),
+    open: &mut OpenPart,
+    hands: Hands<'_>,
+    observer: &mut dyn Observer,
+) -> Result<bool, Error> {
+    let path = device_of(lv, size, hands.blocks, Work::Export)?;
+    let key = part.to_string();
+    // How far it is, the part itself says.
+    observer.resume(Work::Export, &key);
+    let mut buffer = Vec::new();
+    while observer.done(Work::Export, &key, open.done) != ControlFlow::Break(()) {
+        if open.done >= size.0 {
+            return Ok(true);
+        }
+        let length = observer.piece(Work::Export, ZERO_CHUNK).min(size.0 - open.done);
+        buffer.resize(usize::try_from(length).unwrap_or_default(), 0);
+        let failed = |source| Error::device(Work::Export.word(), path.clone(), source);
+        hands.blocks.read(&path, open.done, &mut buffer).map_err(failed)?;
+        open.write(image, &buffer)?;
+        observer.wrote(length);
+    }
+    Ok(false)
+}

@@ -1,0 +1,114 @@
+//! A volume that is to be copied to a file of its storage node: its agent is told, and says whether that was done.
+//!
+//! The wish stands in the volume's spec until the agent's report names this copy. One that cannot be done, or is cancelled, is
+//! withdrawn, and over when the agent has taken that: from then on it reads nothing any more.
+//!
+//! What must never happen here: a copy called done without the agent's word; a volume let go to hosts while it is read.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use mooring_model::Cure;
+
+use super::storage::{Work, said};
+use super::wishes::{self, Rewished};
+use super::{AGAIN, AGENT_WAIT_MS, Inner, Next};
+use crate::agents::Agent;
+use crate::agents::calls::CallError;
+use crate::rules::Operation;
+use crate::service::Refusal;
+use crate::store::{Abort, Db, Event, KeptUpload, VolumeRow};
+
+/// The volume with its export, if it still stands where this pass saw it.
+fn same(db: &Db<'_>, seen: &VolumeRow) -> Result<Option<(VolumeRow, Option<KeptUpload>)>, Abort> {
+    let is_same =
+        |now: &VolumeRow| now.operation == Some(Operation::Uploading) && now.upload() == seen.upload();
+    Ok(db.volume(seen.id)?.filter(is_same).map(|row| {
+        let kept = row.upload();
+        (row, kept)
+    }))
+}
+
+impl Inner {
+    /// Does the next thing for a volume that is copied to a file.
+    pub(super) async fn upload_pass(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        work: &Work,
+    ) -> Result<Next, Refusal> {
+        let (seen, id) = (&work.volume, work.volume.id);
+        let (Some(kept), Some(spec)) = (seen.upload(), &work.volume_spec) else {
+            return self.end_upload(seen, Some("nobody knows any more to which file".to_owned())).await;
+        };
+        let done = match self.put_volume(agent, id, spec, AGENT_WAIT_MS).await {
+            Ok(done) => done,
+            Err(CallError::Stale(text)) => return self.review(id, &text).await,
+            Err(CallError::Refused { text, cure, .. }) if cure != Cure::Retry && kept.withdrawn.is_none() => {
+                return self.withdraw_upload(seen, format!("{}: {text}", agent.entry.name)).await;
+            }
+            Err(CallError::Lost(text) | CallError::Refused { text, .. }) => {
+                tracing::warn!(volume = %id, error = text, "a volume is not copied to a file yet");
+                return Ok(Next::After(AGAIN));
+            }
+        };
+        // An answer that was made before a report may have come after it.
+        if self.look(agent, id).await.is_err() {
+            return Ok(Next::After(AGAIN));
+        }
+        let Some(report) = agent.volume(id) else { return Ok(Next::After(AGAIN)) };
+        if report.uploaded == Some(kept.upload.id) {
+            return self.end_upload(seen, None).await;
+        }
+        let failed = report.problems.iter().any(|problem| problem.cure != Cure::Retry);
+        match kept.withdrawn {
+            // The agent has taken it back, and done all that it had to do.
+            Some(why) if done => self.end_upload(seen, Some(why)).await,
+            None if failed => self.withdraw_upload(seen, said(agent, &report.problems)).await,
+            None if done => {
+                let name = &agent.entry.name;
+                let why = format!("{name}: it is of a release that cannot export volumes: upgrade it");
+                self.withdraw_upload(seen, why).await
+            }
+            _ => Ok(Next::After(AGAIN)),
+        }
+    }
+
+    /// What cannot be done is not wished any more.
+    async fn withdraw_upload(self: &Arc<Self>, seen: &VolumeRow, why: String) -> Result<Next, Refusal> {
+        let (id, seen) = (seen.id, seen.clone());
+        tracing::warn!(volume = %id, why, "a volume is not copied to a file");
+        let write = move |db: &Db<'_>| {
+            let Some((volume, Some(kept))) = same(db, &seen)? else { return Ok(Rewished::default()) };
+            db.keep_upload(&volume, &KeptUpload { withdrawn: Some(why.clone()), ..kept })?;
+            wishes::apply(db, id, &mut [], &BTreeSet::new())
+        };
+        let rewished = self.store.write("take back an export", write).await?;
+        self.go(id, &rewished.hosts);
+        Ok(Next::Again)
+    }
+
+    /// It is over: done, or not for this reason. The volume is what it was.
+    async fn end_upload(self: &Arc<Self>, seen: &VolumeRow, failed: Option<String>) -> Result<Next, Refusal> {
+        let (id, seen) = (seen.id, seen.clone());
+        let write = move |db: &Db<'_>| {
+            let Some((volume, kept)) = same(db, &seen)? else { return Ok(Rewished::default()) };
+            let cancelled = kept.as_ref().is_some_and(|kept| kept.cancelled);
+            if let Some(why) = failed.as_ref().filter(|_| !cancelled) {
+                db.keep_message(Event::Upload, &volume.project, id, why)?;
+            }
+            if let Some(kept) = kept {
+                // One that was done just before it was cancelled is done.
+                let cancelled = kept.cancelled && failed.is_some();
+                db.keep_upload(
+                    &volume,
+                    &KeptUpload { withdrawn: failed.clone(), cancelled, ended: true, ..kept },
+                )?;
+            }
+            db.set_operation(id, None, None)?;
+            wishes::apply(db, id, &mut [], &BTreeSet::new())
+        };
+        let rewished = self.store.write("keep how an export ended", write).await?;
+        self.go(id, &rewished.hosts);
+        Ok(Next::Again)
+    }
+}

@@ -1,0 +1,229 @@
+//! Files that volumes are copied to. Until it is whole, a file has a hidden name of its own: its part. Then it gets its name as
+//! well, by a link, which the file system refuses where the name is taken; with both names it is known whose file it is, also by
+//! an agent that was killed in between. The part goes when nobody asks any more.
+//!
+//! What must never happen here: a file that is there written to or replaced; a file with its name that is not whole on the disk;
+//! another file than a part removed.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::libc::O_NOFOLLOW;
+
+use super::ImageError;
+
+/// What the name of a part begins and ends with. No image has such a name: those begin with a letter or a digit.
+const BEGINS: &str = ".mooring-";
+const ENDS: &str = ".part";
+
+/// Runs of zeros of so many bytes, at multiples of that, are not written: they are holes.
+const HOLE_BYTES: usize = 65536;
+
+/// So much is on the disk at the latest when so much more is written: the last flush is short, and no memory is full of it.
+pub(super) const FLUSH_BYTES: u64 = 256 << 20;
+
+/// What a file becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PartFormat {
+    /// The bytes of the disk.
+    Raw,
+    /// As QEMU writes it.
+    Qcow2,
+}
+
+/// A file in the making.
+pub trait ImagePart: Send {
+    /// Puts these bytes at `offset`, within the disk's size; 16 MiB at most. What is never put reads as zeros.
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError>;
+
+    /// All of it was put: closes it, and brings it to the disk. Nothing comes behind this.
+    fn finish(&mut self) -> Result<(), ImageError>;
+}
+
+/// The name of a part. `of`: whose it is; letters, digits and `-`.
+pub fn part_name(of: &str) -> String {
+    format!("{BEGINS}{of}{ENDS}")
+}
+
+/// Whose parts lie in this folder.
+pub fn parts(folder: &Path) -> Result<Vec<String>, ImageError> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(ImageError::Read)? {
+        let name = entry.map_err(ImageError::Read)?.file_name();
+        let of = name.to_str().and_then(|name| name.strip_prefix(BEGINS)?.strip_suffix(ENDS));
+        all.extend(of.map(str::to_owned));
+    }
+    Ok(all)
+}
+
+fn look(path: &Path) -> Result<Option<std::fs::Metadata>, ImageError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) => Ok(Some(meta)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(ImageError::Read(error)),
+    }
+}
+
+/// Whether anything has this name, and whether it is this part.
+pub fn has_name(folder: &Path, name: &str, of: &str) -> Result<(bool, bool), ImageError> {
+    let named = look(&folder.join(name))?;
+    let part = look(&folder.join(part_name(of)))?;
+    let id = |meta: &std::fs::Metadata| (meta.dev(), meta.ino());
+    let same = named.as_ref().zip(part.as_ref()).is_some_and(|(named, part)| id(named) == id(part));
+    Ok((named.is_some(), same))
+}
+
+/// What a write that failed is called. The folder: whose file system it is.
+pub(super) fn failed(folder: &Path) -> impl Fn(io::Error) -> ImageError + '_ {
+    |error| match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOSPC | Errno::EDQUOT) => ImageError::Full { folder: folder.to_owned() },
+        _ => ImageError::Write { folder: folder.to_owned(), source: error },
+    }
+}
+
+/// A new part, empty. One that is there is an error.
+pub(crate) fn create(folder: &Path, of: &str) -> Result<File, ImageError> {
+    let path = folder.join(part_name(of));
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).mode(0o600).custom_flags(O_NOFOLLOW);
+    options.open(path).map_err(failed(folder))
+}
+
+fn sync_folder(folder: &Path) -> Result<(), ImageError> {
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed(folder))
+}
+
+/// Gives a part that is finished its name. The part stays beside it.
+pub(crate) fn publish(folder: &Path, of: &str, name: &str) -> Result<(), ImageError> {
+    let path = folder.join(name);
+    match std::fs::hard_link(folder.join(part_name(of)), &path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(ImageError::Exists { path }),
+        linked => linked.map_err(failed(folder)),
+    }?;
+    sync_folder(folder)
+}
+
+/// Takes a part away. One that is not there is gone.
+pub(crate) fn remove(folder: &Path, of: &str) -> Result<(), ImageError> {
+    match std::fs::remove_file(folder.join(part_name(of))) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed(folder)(error)),
+        Ok(()) => sync_folder(folder),
+    }
+}
+
+/// The bytes of a disk, with holes where they are zeros.
+pub(crate) struct RawPart {
+    file: File,
+    folder: PathBuf,
+    unflushed: u64,
+}
+
+impl RawPart {
+    pub(crate) fn make(folder: &Path, of: &str, size: u64) -> Result<Self, ImageError> {
+        let file = create(folder, of)?;
+        file.set_len(size).map_err(failed(folder))?;
+        Ok(Self { file, folder: folder.to_owned(), unflushed: 0 })
+    }
+}
+
+fn is_zeros(bytes: &[u8]) -> bool {
+    bytes.chunks(4096).all(|part| part.iter().fold(0, |all, byte| all | byte) == 0)
+}
+
+/// The runs that are not zeros: from where, and their bytes.
+pub(super) fn runs(offset: u64, bytes: &[u8]) -> Vec<(u64, &[u8])> {
+    let mut all = Vec::new();
+    let mut from = None;
+    for (index, part) in bytes.chunks(HOLE_BYTES).enumerate() {
+        let at = index * HOLE_BYTES;
+        if !is_zeros(part) {
+            from.get_or_insert(at);
+        } else if let Some(from) = from.take() {
+            all.push((from, at));
+        }
+    }
+    all.extend(from.map(|from| (from, bytes.len())));
+    let place = |from: usize| offset.saturating_add(u64::try_from(from).unwrap_or(u64::MAX));
+    all.into_iter().map(|(from, to)| (place(from), &bytes[from..to])).collect()
+}
+
+impl ImagePart for RawPart {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError> {
+        for (at, run) in runs(offset, bytes) {
+            self.file.write_all_at(run, at).map_err(failed(&self.folder))?;
+            self.unflushed += u64::try_from(run.len()).unwrap_or(u64::MAX);
+        }
+        if self.unflushed >= FLUSH_BYTES {
+            self.file.sync_data().map_err(failed(&self.folder))?;
+            self.unflushed = 0;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), ImageError> {
+        self.file.sync_all().map_err(failed(&self.folder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_raw_file_has_holes_and_gets_its_name_when_it_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path();
+        let size = 64 << 20;
+        let mut part = RawPart::make(folder, "a", size).unwrap();
+        part.write(0, &[vec![0; 1 << 20], vec![7; 100]].concat()).unwrap();
+        part.write(size - 4, b"last").unwrap();
+        part.finish().unwrap();
+        assert_eq!(parts(folder).unwrap(), ["a"]);
+        assert_eq!(has_name(folder, "new", "a").unwrap(), (false, false));
+        publish(folder, "a", "new").unwrap();
+        assert_eq!(has_name(folder, "new", "a").unwrap(), (true, true));
+        remove(folder, "a").unwrap();
+        remove(folder, "a").unwrap();
+        assert_eq!(has_name(folder, "new", "a").unwrap(), (true, false));
+        let bytes = std::fs::read(folder.join("new")).unwrap();
+        assert_eq!(bytes.len() as u64, size);
+        assert!(bytes[..1 << 20].iter().all(|byte| *byte == 0) && bytes[1 << 20..][..100] == [7; 100]);
+        assert!(bytes.ends_with(b"\0last"));
+        let used = std::fs::metadata(folder.join("new")).unwrap().blocks() * 512;
+        assert!(used < 1 << 20, "{used} bytes are used: zeros were written");
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_left_alone_whatever_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path();
+        std::fs::write(folder.join("file"), b"theirs").unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.join("link")).unwrap();
+        std::fs::create_dir(folder.join("folder")).unwrap();
+        RawPart::make(folder, "a", 512).unwrap().finish().unwrap();
+        for name in ["file", "link", "folder"] {
+            assert_eq!(has_name(folder, name, "a").unwrap(), (true, false), "{name}");
+            let error = publish(folder, "a", name).unwrap_err();
+            assert!(matches!(error, ImageError::Exists { .. }), "{name}: {error}");
+        }
+        assert_eq!(std::fs::read(folder.join("file")).unwrap(), b"theirs");
+        // Also a part is made once.
+        assert!(matches!(RawPart::make(folder, "a", 512), Err(ImageError::Write { .. })));
+    }
+
+    #[test]
+    fn runs_are_what_is_not_zeros() {
+        let mut bytes = vec![0; 4 * HOLE_BYTES + 10];
+        bytes[HOLE_BYTES + 5] = 1;
+        bytes[2 * HOLE_BYTES] = 1;
+        bytes[4 * HOLE_BYTES + 9] = 1;
+        let found: Vec<_> = runs(100, &bytes).iter().map(|(at, run)| (*at, run.len())).collect();
+        let hole = HOLE_BYTES as u64;
+        assert_eq!(found, [(100 + hole, 2 * HOLE_BYTES), (100 + 4 * hole, 10)]);
+        assert!(runs(0, &[0; 100]).is_empty() && runs(0, b"").is_empty());
+    }
+}

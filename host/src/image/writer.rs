@@ -1,0 +1,91 @@
+//! A qcow2 file that is written: made by `qemu-img`, filled through `qemu-nbd`, both in the sandbox of the readers, with that file
+//! and nothing else to write to.
+//!
+//! What must never happen here: a file called finished whose program has not said that it closed it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::part::{self, FLUSH_BYTES, ImagePart, runs};
+use super::{ANSWERS_WITHIN, ImageError, LOOK_EVERY, QEMU_IMG, Sandboxed, Sees, Served, nbd};
+
+/// What a qcow2 file has beside the disk's bytes: tables of 8 and 2 bytes for each cluster of 64 KiB, headers, and room.
+const BESIDE_BYTES: u64 = 64 << 20;
+
+/// errno of NBD (its doc/proto.md), which are Linux's.
+const ENOSPC: u32 = 28;
+
+pub(super) struct Qcow2Part {
+    file: File,
+    folder: PathBuf,
+    served: Option<Served>,
+    unflushed: u64,
+}
+
+impl Qcow2Part {
+    pub(super) fn make(folder: &Path, of: &str, size: u64, scratch: &Path) -> Result<Self, ImageError> {
+        let file = part::create(folder, of)?;
+        let most = size.saturating_add(size / 1024).saturating_add(BESIDE_BYTES);
+        let create = [QEMU_IMG, "create", "-q", "-f", "qcow2", "/image", &size.to_string()];
+        let mut creates = Sandboxed::start(&file, Sees::ToWrite { most }, None, &create)?;
+        creates.ended()?;
+        let served = Served::start(&file, Sees::ToWrite { most }, scratch)?;
+        if served.client.size() != size || served.client.is_read_only() {
+            return Err(ImageError::Answer("a disk of another size, or one that cannot be written"));
+        }
+        Ok(Self { file, folder: folder.to_owned(), served: Some(served), unflushed: 0 })
+    }
+
+    fn client(&mut self) -> Result<&mut nbd::Client<std::os::unix::net::UnixStream>, ImageError> {
+        let served = self.served.as_mut().ok_or(ImageError::Answer("it was closed"))?;
+        Ok(&mut served.client)
+    }
+
+    fn said(&self, error: ImageError) -> ImageError {
+        match error {
+            ImageError::NotPut { errno: ENOSPC, .. } => ImageError::Full { folder: self.folder.clone() },
+            error => error,
+        }
+    }
+}
+
+impl ImagePart for Qcow2Part {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError> {
+        for (at, run) in runs(offset, bytes) {
+            let put = self.client()?.write(at, run);
+            put.map_err(|error| self.said(error))?;
+            self.unflushed += u64::try_from(run.len()).unwrap_or(u64::MAX);
+        }
+        if self.unflushed >= FLUSH_BYTES {
+            let flushed = self.client()?.flush();
+            flushed.map_err(|error| self.said(error))?;
+            self.unflushed = 0;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), ImageError> {
+        let flushed = self.client()?.flush();
+        flushed.map_err(|error| self.said(error))?;
+        let mut served = self.served.take().ok_or(ImageError::Answer("it was closed"))?;
+        served.client.disconnect()?;
+        // It closes the image when its one client has gone, and says by its exit whether it could.
+        served.program.ended()?;
+        self.file.sync_all().map_err(part::failed(&self.folder))
+    }
+}
+
+impl Sandboxed {
+    /// Waits until the program has ended well.
+    pub(super) fn ended(&mut self) -> Result<(), ImageError> {
+        let until = Instant::now() + ANSWERS_WITHIN;
+        loop {
+            match self.0.try_wait().map_err(ImageError::Program)? {
+                Some(status) if status.success() => return Ok(()),
+                None if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
+                _ => return Err(ImageError::NotWritten { said: self.said() }),
+            }
+        }
+    }
+}
