@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -173,6 +174,9 @@ pub struct VolumeSpec {
     pub image: Option<ImageSource>,
     /// What it is to hold instead of what it holds, until that was done.
     pub revert: Option<Revert>,
+    /// An operator has had it cut off from its disk, since then, by the sender's clock: whoever reaches it gets errors, and
+    /// nothing is done to it, until that is taken back.
+    pub cut: Option<SystemTime>,
 }
 
 impl VolumeSpec {
@@ -188,6 +192,7 @@ impl VolumeSpec {
             takes: None,
             image: None,
             revert: None,
+            cut: None,
         }
     }
 
@@ -247,6 +252,9 @@ impl VolumeSpec {
                 && (self.kind == VolumeKind::Snapshot || self.provisioning == Provisioning::Thick)
         {
             return Err(SpecError::new("revert", "only a thin volume is reverted, and to a snapshot"));
+        }
+        if self.cut.is_some() && (self.kind == VolumeKind::Snapshot || self.revert.is_some()) {
+            return Err(SpecError::new("cut_us", "only a volume is cut off, and one that is not reverted"));
         }
         if self.size.0 < VOLUME_BYTES_MIN {
             return Err(SpecError::new(

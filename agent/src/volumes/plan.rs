@@ -12,12 +12,12 @@
 use std::fmt;
 
 use mooring_model::{
-    BlockedKind, ByteSize, ImageSource, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan,
+    BlockedKind, ByteSize, Cut, ImageSource, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan,
     Problem, Provisioning, RevertId, Source, VgName, VolumeId, VolumeReport, VolumeSpec, lv_volume_tag,
 };
 
 use super::view::{SeenGroup, SeenLv, VolumesView};
-use super::{device_path, import, manage, revert, thin};
+use super::{cut, device_path, import, manage, revert, thin};
 use crate::config::Wipe;
 
 /// What marks count.
@@ -384,6 +384,9 @@ pub fn plan(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Plan<Volum
         Wanted::Doomed { export_gone } => plan_doomed(&mut plan, *export_gone, seen, volume),
         Wanted::Released { export_gone } => manage::plan_released(&mut plan, *export_gone, seen, volume),
         Wanted::Nothing => {}
+    }
+    if wanted.spec().is_some_and(|spec| spec.cut.is_some()) {
+        cut::hold(&mut plan, format!("volume {volume}"));
     }
     plan
 }
@@ -774,5 +777,7 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
         zeroed: None,
         problems: plan.blocked.iter().map(Problem::from).collect(),
         reverted: lv.and_then(SeenLv::reverted),
+        // The LV's own table is the engine's to look at.
+        cut: Cut::No,
     }
 }

@@ -271,6 +271,7 @@ mod tests {
             zeroed: Some(ByteSize(5)),
             problems: vec![problem()],
             reverted: None,
+            cut: mooring_model::Cut::InForce,
         }
     }
 

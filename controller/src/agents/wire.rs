@@ -127,6 +127,11 @@ pub(crate) fn volume(wire: &v1::VolumeReport) -> Option<VolumeReport> {
         zeroed: wire.zeroed_bytes.map(ByteSize),
         problems: wire.problems.iter().map(problem).collect(),
         reverted: wire.reverted_id.parse().ok(),
+        cut: match wire.cut() {
+            v1::CutState::Unspecified => Cut::No,
+            v1::CutState::Pending => Cut::Pending,
+            v1::CutState::InForce => Cut::InForce,
+        },
     })
 }
 

@@ -672,6 +672,7 @@ mod tests {
             zeroed: None,
             problems: vec![problem],
             reverted: None,
+            cut: mooring_model::Cut::No,
         }
     }
 
