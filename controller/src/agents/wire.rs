@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use mooring_api::v1;
 use mooring_model::{
-    AttachmentPath, ByteSize, ConnectionPhase, ConnectionReport, Counters, Cure, ExportReport, FcGrantReport,
-    FcPortReport, Generation, GrantReport, HostDisk, HostSession, Lun, Mode, Naa, Phase, Problem, Proof,
-    Receipt, Registration, ReservationHolder, ReservationType, Reservations, Revoked, SessionReport, Stamp,
-    StuckStep, VolumeReport,
+    AttachmentPath, ByteSize, ConnectionPhase, ConnectionReport, Counters, Cure, Cut, ExportReport,
+    FcGrantReport, FcPortReport, Generation, GrantReport, HostDisk, HostSession, Lun, Mode, Naa, Phase,
+    Problem, Proof, Receipt, Registration, ReservationHolder, ReservationType, Reservations, Revoked,
+    SessionReport, Stamp, StuckStep, VolumeReport,
 };
 
 use crate::domain::{

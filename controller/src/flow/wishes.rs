@@ -92,6 +92,7 @@ fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>)
         // Until all of it was seen to be there: half of an image is nothing without it.
         image: volume.image().map(|of| of.image),
         revert: revert(volume),
+        cut: volume.cut(),
         ..VolumeSpec::new(volume.id, pool.group, size, provisioning)
     };
     let projects = match &volume_type {

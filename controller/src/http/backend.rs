@@ -11,10 +11,10 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::domain::{
-    AttachAction, Attachment, AttachmentLive, AttachmentReceipt, Caller, DetachRecord, Host, HostChange,
-    HostFence, HostJobs, HostUsage, Jobs, ManageVolume, ManageableVolume, Message, MetadataChange,
-    NewAttachment, NewSnapshot, NewVolume, Placement, PoolFilter, PoolState, ServiceState, Snapshot,
-    StorageHost, Volume, VolumeAction, VolumeName, VolumeReservations, VolumeState, VolumeType,
+    AttachAction, Attachment, AttachmentLive, AttachmentReceipt, Caller, CutWish, DetachRecord, Host,
+    HostChange, HostFence, HostJobs, HostUsage, Jobs, ManageVolume, ManageableVolume, Message,
+    MetadataChange, NewAttachment, NewSnapshot, NewVolume, Placement, PoolFilter, PoolState, ServiceState,
+    Snapshot, StorageHost, Volume, VolumeAction, VolumeName, VolumeReservations, VolumeState, VolumeType,
     VolumesSummary, Zone,
 };
 use crate::list::{ListQuery, Page};
@@ -169,6 +169,8 @@ backend! {
     fn receipt(&self, caller: &Caller, id: AttachmentId) -> AttachmentReceipt;
     /// Makes every later change newer than all before.
     fn raise_epoch(&self, caller: &Caller) -> u64;
+    /// A volume is cut off from its disk, or is not any more.
+    fn set_cut(&self, caller: &Caller, id: VolumeId, wish: CutWish) -> ();
     /// What the database wishes of a volume in review is right.
     fn confirm_review(&self, caller: &Caller, id: VolumeId) -> ();
     /// The pools.

@@ -14,6 +14,7 @@ mod attachments;
 #[cfg(test)]
 mod contract;
 mod counts;
+mod cuts;
 mod error;
 #[cfg(test)]
 mod faults;

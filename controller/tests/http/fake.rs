@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use mooring_controller::domain::{
     AttachAction, AttachStatus, Attached, Attachment, AttachmentLive, AttachmentReceipt, AttachmentStatus,
-    Caller, DetachRecord, FencePart, Hints, Host, HostChange, HostFence, HostJobs, HostUsage, Job, Jobs,
-    ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewConnector, NewSnapshot,
+    Caller, CutWish, DetachRecord, FencePart, Hints, Host, HostChange, HostFence, HostJobs, HostUsage, Job,
+    Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewConnector, NewSnapshot,
     NewVolume, NexusLive, Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume,
     VolumeAction, VolumeName, VolumeReservations, VolumeState, VolumeStatus, VolumeType, VolumesSummary,
     Zone,
@@ -602,10 +602,7 @@ impl Backend for Fake {
     }
 
     async fn volume_state(&self, caller: &Caller, id: VolumeId) -> Result<VolumeState, Refusal> {
-        let state = self.ask(caller)?;
-        let index = state.volume_index(caller, id)?;
-        let volume = state.with_attachments(&state.volumes[index]);
-        Ok(VolumeState { volume, reserved: 1, holds: 0, review: None, job: Some(state.job(index)) })
+        self.ask(caller)?.volume_state(caller, id)
     }
 
     async fn jobs(&self, caller: &Caller) -> Result<Jobs, Refusal> {
@@ -663,6 +660,10 @@ impl Backend for Fake {
     async fn raise_epoch(&self, caller: &Caller) -> Result<u64, Refusal> {
         drop(self.ask(caller)?);
         Ok(2)
+    }
+
+    async fn set_cut(&self, caller: &Caller, id: VolumeId, wish: CutWish) -> Result<(), Refusal> {
+        self.ask(caller)?.set_cut(caller, id, wish)
     }
 
     async fn confirm_review(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
