@@ -11,7 +11,6 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::Reply;
-use crate::args::CutArgs;
 use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::controller::records::{OneState, VolumeCutRecord};
@@ -111,7 +110,7 @@ fn refuse_survivors(id: &str, status: &v1::VolumeStatus) -> Result<(), Failure> 
     )))
 }
 
-/// On an agent.
+/// On an agent. `cut`: it is to be cut off, and whether also below hosts; `None`: it is not.
 pub(crate) async fn of_agent(
     session: &Session,
     volume: &VolumeRef,
@@ -160,7 +159,7 @@ pub(crate) async fn of_agent(
     .await
 }
 
-/// On the controller.
+/// On the controller. The same.
 pub(crate) async fn of_controller(
     client: &Client,
     volume: &VolumeRef,
@@ -188,12 +187,5 @@ pub(crate) async fn of_controller(
         }
         let look = Call::get("the volume's state", &["mooring", "v1", "volumes", &found.id]);
         now = client.read::<OneState>(look).await?.volume;
-    }
-}
-
-impl CutArgs {
-    /// As the two sides take it.
-    pub(crate) const fn wanted(&self) -> Option<bool> {
-        Some(self.force)
     }
 }

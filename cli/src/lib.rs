@@ -272,7 +272,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                     print(json, &reservations::of_agent(&session, &args.volume).await?)
                 }
                 VolumeCommand::Cut(args) => {
-                    print(json, &cut::of_agent(&session, &args.volume, args.wanted()).await?)
+                    print(json, &cut::of_agent(&session, &args.volume, Some(args.force)).await?)
                 }
                 VolumeCommand::Uncut(args) => {
                     print(json, &cut::of_agent(&session, &args.volume, None).await?)
@@ -296,7 +296,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                     print(json, &reservations::of_controller(&client, &args.volume).await?)
                 }
                 VolumeCommand::Cut(args) => {
-                    print(json, &cut::of_controller(&client, &args.volume, args.wanted()).await?)
+                    print(json, &cut::of_controller(&client, &args.volume, Some(args.force)).await?)
                 }
                 VolumeCommand::Uncut(args) => {
                     print(json, &cut::of_controller(&client, &args.volume, None).await?)

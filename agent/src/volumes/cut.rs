@@ -80,11 +80,11 @@ pub fn look(commands: &dyn Commands, lv: &LvId) -> Result<SeenTable, Error> {
     if live.status != 0 && (live.stderr.contains("not found") || live.stderr.contains("does not exist")) {
         return Ok(SeenTable::NoDevice);
     }
-    if is_errors(&said(op, live)?) {
+    if is_errors(&said(op, &live)?) {
         return Ok(SeenTable::Errors);
     }
     let waits = run(commands, op, &["table", "--inactive", &node], LOOKED_WITHIN)?;
-    Ok(SeenTable::Disk { waiting: is_errors(&said(op, waits)?) })
+    Ok(SeenTable::Disk { waiting: is_errors(&said(op, &waits)?) })
 }
 
 /// What has to be done so that it is cut, or is not.
@@ -113,10 +113,10 @@ pub fn apply(plan: &Plan<CutOp>, commands: &dyn Commands) -> Result<(), Error> {
             // device suspended. No flush: what waits in the device gets errors, too. udev has nothing to do for it.
             CutOp::Cut { lv } => {
                 let args = ["wipe_table", "--noflush", "--nolockfs", "--noudevsync", &node(lv)];
-                said(op, run(commands, op, &args, CUT_WITHIN)?).map(drop)
+                said(op, &run(commands, op, &args, CUT_WITHIN)?).map(drop)
             }
             CutOp::Forget { lv } => {
-                said(op, run(commands, op, &["clear", "--noudevsync", &node(lv)], LOOKED_WITHIN)?).map(drop)
+                said(op, &run(commands, op, &["clear", "--noudevsync", &node(lv)], LOOKED_WITHIN)?).map(drop)
             }
             CutOp::Uncut { lv } => Lvm(commands).refresh(lv),
         }?;
@@ -158,7 +158,7 @@ fn run(
 }
 
 /// What it said, if it did what it was asked for.
-fn said(op: impl Fn() -> String, out: CommandOutput) -> Result<String, Error> {
+fn said(op: impl Fn() -> String, out: &CommandOutput) -> Result<String, Error> {
     match out.status {
         0 => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
         status => Err(Error::Dmsetup { op: op(), status, said: super::lvm::shorten(&out.stderr) }),

@@ -146,9 +146,31 @@ fn cut_off(site: &Site, host: &Host<'_>, device: &str, evidence: &mut Evidence) 
         "cut off below a host whose read hangs: that read has ended with an error {:.1} s after the command",
         began.elapsed().as_secs_f64()
     ));
-    let table = storage.sh(&format!("dmsetup table {device}"))?.ok()?.stdout;
+    errors_at_once(site, host, device, (&disk, &bystander), evidence)?;
+    let uncut = site.json(&["volume", "uncut", "hangs"])?;
+    check(uncut["done"] == true && uncut["cut"].is_null(), || format!("uncut: {uncut}"))?;
+    check(sum()? == before, || "its data is not what it was".to_owned())?;
+    host.vm.sh(&format!("dd if=/dev/zero of={disk} bs=4k count=1 oflag=direct"))?.ok()?;
+    evidence.shows("given back: its data is what it was, and its host writes again");
+    let seen = host.vm.sh("dmesg | grep -i -e 'sense key' -e 'add. sense' | tail -2")?.stdout;
+    evidence.note(format!("as the host saw it: {}", seen.trim().replace('\n', "; ")));
+    teardown_is_freed(site, host, device, &target, evidence)?;
+    host.logout(&target)?;
+    host.logout(&other)
+}
+
+/// What its host and others see of a volume that is cut off.
+fn errors_at_once(
+    site: &Site,
+    host: &Host<'_>,
+    device: &str,
+    (disk, bystander): (&str, &str),
+    evidence: &mut Evidence,
+) -> Result<()> {
+    let table = site.storage()?.sh(&format!("dmsetup table {device}"))?.ok()?.stdout;
     check(table.split_whitespace().nth(2) == Some("error"), || format!("the table is {table}"))?;
-    for io in [read.clone(), format!("dd if=/dev/zero of={disk} bs=4k count=1 oflag=direct")] {
+    let read = format!("dd if={disk} of=/dev/null bs=4k count=1 skip=99 iflag=direct");
+    for io in [read, format!("dd if=/dev/zero of={disk} bs=4k count=1 oflag=direct")] {
         let out = host.vm.sh(&io)?;
         check(out.stderr.contains("Input/output error"), || format!("{io}: {out:?}"))?;
     }
@@ -162,15 +184,36 @@ fn cut_off(site: &Site, host: &Host<'_>, device: &str, evidence: &mut Evidence) 
     check(refused.stderr.contains("is cut off from its disk"), || {
         format!("extended while cut: {refused:?}")
     })?;
-    let uncut = site.json(&["volume", "uncut", "hangs"])?;
-    check(uncut["done"] == true && uncut["cut"].is_null(), || format!("uncut: {uncut}"))?;
-    check(sum()? == before, || "its data is not what it was".to_owned())?;
-    host.vm.sh(&format!("dd if=/dev/zero of={disk} bs=4k count=1 oflag=direct"))?.ok()?;
-    evidence.shows("given back: its data is what it was, and its host writes again");
-    let seen = host.vm.sh("dmesg | grep -i -e 'sense key' -e 'add. sense' | tail -2")?.stdout;
-    evidence.note(format!("as the host saw it: {}", seen.trim().replace('\n', "; ")));
-    host.logout(&target)?;
-    host.logout(&other)?;
-    site.json(&["export", "revoke", "hangs", "--initiator", &host.iqn])?;
     Ok(())
+}
+
+/// Nobody is granted it any more, and its teardown waits for what waits in its suspended device.
+fn teardown_is_freed(
+    site: &Site,
+    host: &Host<'_>,
+    device: &str,
+    target: &str,
+    evidence: &mut Evidence,
+) -> Result<()> {
+    let writer = host.disk(target, PORTAL)?.write_stamps(&["--threads", "4"])?;
+    going(&writer)?;
+    site.storage()?.sh(&format!("dmsetup suspend --noflush {device}"))?.ok()?;
+    std::thread::sleep(Duration::from_secs(1));
+    let revoke =
+        ["--json", "--timeout", "3", "export", "revoke", "hangs", "--initiator", &host.iqn, "--force"];
+    let out = site.mooring(&revoke)?;
+    check(out.status.code() == Some(5), || format!("the control: the teardown hangs: {out:?}"))?;
+    let cut = site.json(&["volume", "cut", "hangs"])?;
+    check(cut["done"] == true, || format!("cut: {cut}"))?;
+    let receipts = || Ok(site.json(&["export", "show", "hangs"])?["receipts"][0].clone());
+    wait_for("the receipt to turn proven", Duration::from_secs(20), || {
+        receipts().map(|receipt| (receipt["proven"] == true).then_some(()))
+    })?;
+    evidence.shows(
+        "cut off while its teardown hangs, with nobody granted it: the call returns, the receipt is proven",
+    );
+    writer.kill()?;
+    drop(writer.wait()?);
+    let uncut = site.json(&["volume", "uncut", "hangs"])?;
+    check(uncut["done"] == true, || format!("uncut: {uncut}"))
 }
