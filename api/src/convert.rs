@@ -77,6 +77,7 @@ pub fn volume_from_wire(id: VolumeId, spec: &v1::VolumeSpec) -> Result<VolumeSpe
         takes: spec.takes.as_ref().map(takes_from_wire).transpose()?,
         revert: spec.revert.as_ref().map(revert_from_wire).transpose()?,
         upload: spec.upload.as_ref().map(image::upload_from_wire).transpose()?,
+        cut: cut_from_wire(spec.cut_us)?,
         ..VolumeSpec::new(id, parse("group", &spec.group)?, ByteSize(spec.size_bytes), provisioning)
     };
     spec.check()?;
@@ -97,6 +98,11 @@ fn takes_from_wire(takes: &v1::ExistingLv) -> Result<ExistingLv, SpecError> {
     let name =
         LvName::existing(&takes.name).map_err(|error| SpecError::new("takes.name", error.to_string()))?;
     Ok(ExistingLv { name, uuid: takes.uuid.clone() })
+}
+
+fn cut_from_wire(us: i64) -> Result<Option<SystemTime>, SpecError> {
+    let us = u64::try_from(us).map_err(|_| SpecError::new("cut_us", "is before 1970"))?;
+    Ok(UNIX_EPOCH.checked_add(Duration::from_micros(us)).filter(|_| us > 0))
 }
 
 fn revert_from_wire(revert: &v1::Revert) -> Result<Revert, SpecError> {
@@ -317,6 +323,7 @@ impl From<&VolumeSpec> for v1::VolumeSpec {
                 revert_id: revert.id.to_string(),
             }),
             upload: spec.upload.as_ref().map(image::upload_to_wire),
+            cut_us: spec.cut.map_or(0, micros),
         }
     }
 }
@@ -376,6 +383,12 @@ impl From<&model::VolumeReport> for v1::VolumeReport {
             problems: report.problems.iter().map(Into::into).collect(),
             reverted_id: report.reverted.map(|revert| revert.to_string()).unwrap_or_default(),
             uploaded_id: report.uploaded.map(|upload| upload.to_string()).unwrap_or_default(),
+            cut: match report.cut {
+                model::Cut::No => v1::CutState::Unspecified,
+                model::Cut::Pending => v1::CutState::Pending,
+                model::Cut::InForce => v1::CutState::InForce,
+            }
+            .into(),
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::chap::SecretSource;
 use crate::controller::url::ControllerUrl;
 use crate::select::{VolumeName, VolumeRef};
 
+mod cut;
 mod export_file;
 mod hosts;
 mod import;
@@ -29,6 +30,7 @@ mod sessions;
 mod site;
 mod snapshots;
 
+pub(crate) use cut::CutArgs;
 pub(crate) use export_file::VolumeExportArgs;
 pub(crate) use hosts::{HostCommand, PoolCommand};
 pub(crate) use import::ImportArgs;
@@ -412,6 +414,22 @@ Examples:
   mooring volume revert data --to before-upgrade
   mooring volume revert data --to b0c1d2e3-0001-4002-8003-0000000000aa --timeout 60")]
     Revert(RevertArgs),
+    /// Cut a volume off from its disk: every read and write of a host ends with an error at once
+    #[command(after_help = "\
+For a volume whose disk does not answer, and whose hosts hang. On the storage node the table of its
+logical volume is replaced by errors; LVM's own comes back with `mooring volume uncut`, and the data is
+what it was. What was sent to the disk before may still land: until that has come back the cut is
+pending. Until it is uncut the volume is not extended, reverted, copied or deleted.
+
+Examples:
+  mooring volume cut data
+  mooring volume cut data --force --timeout 60")]
+    Cut(CutArgs),
+    /// Give a volume that was cut off its disk back
+    #[command(after_help = "\
+Examples:
+  mooring volume uncut data")]
+    Uncut(VolumeArg),
     /// Set the flags of a volume (controller)
     #[command(after_help = "\
 Examples:

@@ -166,6 +166,9 @@ impl Display for Volumes {
 impl Display for Volume {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(&self.state.facts(self.name.as_deref()))?;
+        if let Some(cut) = &self.state.cut {
+            write!(f, "\nit is {cut}: see `mooring volume uncut`")?;
+        }
         write_problems(f, &self.state.problems)?;
         match &self.export {
             Some(export) => write!(f, "\n\n{export}")?,

@@ -13,6 +13,7 @@ mod args;
 mod capabilities;
 mod chap;
 mod controller;
+mod cut;
 mod display;
 mod error;
 mod export;
@@ -250,6 +251,8 @@ fn side_of_volume(global: &Global, command: &VolumeCommand) -> Result<Side, Fail
         | VolumeCommand::Show(_)
         | VolumeCommand::Extend(_)
         | VolumeCommand::Reservations(_)
+        | VolumeCommand::Cut(_)
+        | VolumeCommand::Uncut(_)
         | VolumeCommand::Delete(_) => side::either(global)?,
     })
 }
@@ -269,6 +272,12 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Reservations(args) => {
                     print(json, &reservations::of_agent(&session, &args.volume).await?)
                 }
+                VolumeCommand::Cut(args) => {
+                    print(json, &cut::of_agent(&session, &args.volume, Some(args.force)).await?)
+                }
+                VolumeCommand::Uncut(args) => {
+                    print(json, &cut::of_agent(&session, &args.volume, None).await?)
+                }
                 // Those have found their side before.
                 _ => Err(Failure::Usage(
                     "an agent does not have this: say --controller instead of --agent".to_owned(),
@@ -286,6 +295,12 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Delete(args) => print(json, &volume::delete(&client, &args.volume).await?),
                 VolumeCommand::Reservations(args) => {
                     print(json, &reservations::of_controller(&client, &args.volume).await?)
+                }
+                VolumeCommand::Cut(args) => {
+                    print(json, &cut::of_controller(&client, &args.volume, Some(args.force)).await?)
+                }
+                VolumeCommand::Uncut(args) => {
+                    print(json, &cut::of_controller(&client, &args.volume, None).await?)
                 }
                 VolumeCommand::Retype(args) => print(json, &operate::retype(&client, args).await?),
                 VolumeCommand::ResetStatus(args) => print(json, &operate::reset_status(&client, args).await?),

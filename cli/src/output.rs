@@ -14,6 +14,7 @@ use mooring_model::VolumeId;
 use serde::Serialize;
 
 use crate::capabilities::Capabilities;
+use crate::cut::Cut;
 use crate::error::Failure;
 use crate::select::name_of;
 
@@ -103,6 +104,8 @@ pub(crate) struct VolumeState {
     pub device: Option<String>,
     /// Bytes zeroed so far, while that goes on.
     pub zeroed_bytes: Option<u64>,
+    /// `null`: it is not cut off from its disk.
+    pub cut: Option<Cut>,
     pub problems: Vec<Problem>,
 }
 
@@ -115,6 +118,7 @@ impl VolumeState {
             size_bytes: report.size_bytes,
             device: some(&report.device),
             zeroed_bytes: report.zeroed_bytes,
+            cut: Cut::of_wire(None, report),
             problems: list(&report.problems, Problem::of_wire),
         }
     }
@@ -137,8 +141,11 @@ pub(crate) struct Volume {
 impl Volume {
     pub(crate) fn of_status(status: &v1::VolumeStatus) -> Self {
         let stamp = status.volume_stamp.as_ref();
+        let report = status.volume.clone().unwrap_or_default();
+        let mut state = VolumeState::of_report(&status.volume_id, &report);
+        state.cut = Cut::of_wire(status.volume_spec.as_ref(), &report);
         Self {
-            state: VolumeState::of_report(&status.volume_id, &status.volume.clone().unwrap_or_default()),
+            state,
             name: name_of(&status.volume_opaque),
             generation: generation(stamp.and_then(|stamp| stamp.generation.as_ref())),
             export: Export::of_status(status),

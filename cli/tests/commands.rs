@@ -512,3 +512,33 @@ fn jobs_of_one_agent_are_listed_shown_and_limited() {
     rig.run(&["job", "throttle", "none"]);
     assert_eq!(rig.fake.state().knobs.job_limit, 0);
 }
+
+#[test]
+fn a_volume_is_cut_off_and_given_back() {
+    let rig = Rig::new();
+    let id = rig.volume("data");
+    rig.run(&grant("data", HOST1, "rw"));
+    rig.run(&["volume", "cut", "nosuch"]).refused(3, &["nosuch"]);
+    // Whoever is logged in would get errors: not without a word.
+    rig.fake.state().knobs.live = vec![HOST1.to_owned()];
+    rig.run(&["volume", "cut", "data"]).refused(4, &[HOST1, "--force"]);
+    assert_eq!(rig.fake.state().volumes[&id].spec.as_ref().unwrap().cut_us, 0);
+    let cut = rig.json(&["volume", "cut", "data", "--force"]);
+    assert_eq!((&cut["done"], &cut["cut"]["state"]), (&true.into(), &"in_force".into()));
+    let since = rig.fake.state().volumes[&id].spec.as_ref().unwrap().cut_us;
+    assert!(since > 0);
+    // Asked for again it is the same cut, also without the word.
+    assert_eq!(rig.json(&["volume", "cut", "data"])["cut"]["since"], cut["cut"]["since"]);
+    assert_eq!(rig.fake.state().volumes[&id].spec.as_ref().unwrap().cut_us, since);
+    assert_eq!(rig.json(&["volume", "show", "data"])["cut"], cut["cut"]);
+    assert!(
+        rig.run(&["volume", "show", "data"]).out.contains("it is cut off from its disk (asked for at 20")
+    );
+    rig.fake.state().knobs.live.clear();
+    assert!(rig.run(&["volume", "uncut", "data"]).out.contains("is not cut off"));
+    assert_eq!(rig.json(&["volume", "show", "data"])["cut"], serde_json::Value::Null);
+    // Nobody is logged in.
+    rig.fake.state().knobs.pending = true;
+    let pending = rig.run(&["volume", "cut", "data"]);
+    assert!(pending.code == 5 && pending.out.contains("is not yet"), "{pending:?}");
+}

@@ -1,5 +1,6 @@
 //! The records of the control plane, and who is asking. Plain data: the rules are in `rules`.
 
+mod cut;
 mod export;
 mod host;
 mod image;
@@ -19,6 +20,7 @@ use uuid::Uuid;
 
 use crate::initiators::Initiators;
 
+pub use cut::{CutWish, VolumeCut};
 pub use export::{ExportAsk, ExportState, VolumeExport};
 pub use host::{
     Health, HealthLevel, HealthReason, Host, HostModule, HostPool, HostReport, HostTransport, ModuleState,
@@ -597,6 +599,8 @@ pub struct VolumeState {
     pub review: Option<String>,
     /// The long work at it, as its storage agent says now.
     pub job: Option<Job>,
+    /// That it is cut off from its disk, or is to be.
+    pub cut: Option<VolumeCut>,
 }
 
 /// Who has registered with a volume and who has reserved it, as its storage agent said last.

@@ -5,6 +5,7 @@
 mod actions;
 mod attach;
 pub(crate) mod counts;
+mod cut;
 mod detach;
 mod fence;
 mod images;

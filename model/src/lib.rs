@@ -43,8 +43,8 @@ pub use name::{
 };
 pub use plan::{Blocked, BlockedKind, Plan, Step};
 pub use report::{
-    Counters, ExportReport, GrantReport, Phase, Problem, Proof, Receipt, Revoked, SessionReport, StuckStep,
-    VolumeReport,
+    Counters, Cut, ExportReport, GrantReport, Phase, Problem, Proof, Receipt, Revoked, SessionReport,
+    StuckStep, VolumeReport,
 };
 pub use reservation::{Registration, ReservationHolder, ReservationType, Reservations};
 pub use secret::Secret;

@@ -86,6 +86,20 @@ pub struct VolumeReport {
     pub reverted: Option<RevertId>,
     /// The copy to a file that is wished and was done: the file is there, and whole.
     pub uploaded: Option<UploadId>,
+    /// Whether it is cut off from its disk.
+    pub cut: Cut,
+}
+
+/// Whether a volume is cut off from its disk: as it is wished, and as the kernel's table of its LV shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Cut {
+    /// It is not, and is not to be.
+    #[default]
+    No,
+    /// It is to be. Until then commands may reach the disk.
+    Pending,
+    /// Nothing reaches the disk through its LV: every command ends with an error. Of one that is not to be cut any more: still.
+    InForce,
 }
 
 /// A live session of one nexus.

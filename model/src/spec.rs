@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -184,6 +185,9 @@ pub struct VolumeSpec {
     pub revert: Option<Revert>,
     /// The file that it is to be copied to, until that was done.
     pub upload: Option<Upload>,
+    /// An operator has had it cut off from its disk, since then, by the sender's clock: whoever reaches it gets errors, and
+    /// nothing is done to it, until that is taken back.
+    pub cut: Option<SystemTime>,
 }
 
 impl VolumeSpec {
@@ -200,6 +204,7 @@ impl VolumeSpec {
             image: None,
             revert: None,
             upload: None,
+            cut: None,
         }
     }
 
@@ -265,6 +270,9 @@ impl VolumeSpec {
         {
             let why = "only a volume that is whole, and is not reverted meanwhile, is copied to a file";
             return Err(SpecError::new("upload", why));
+        }
+        if self.cut.is_some() && (self.kind == VolumeKind::Snapshot || self.revert.is_some()) {
+            return Err(SpecError::new("cut_us", "only a volume is cut off, and one that is not reverted"));
         }
         if self.size.0 < VOLUME_BYTES_MIN {
             return Err(SpecError::new(

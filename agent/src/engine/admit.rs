@@ -226,16 +226,20 @@ impl Engine {
                     self.check_not_granted(cell, export.as_ref())?;
                 }
                 let export = export.as_ref().and_then(Wish::spec);
+                cell.check_not_cut(old, Some(&spec))?;
+                self.check_source_not_cut(&spec)?;
                 looked = self.check_volume(cell, &spec, kept.as_ref(), export)?;
                 let body = v1::VolumeSpec::from(&spec).encode_to_vec();
                 let naa = Naa::of_serial(&cell.id.to_string());
                 (WishKind::Spec(spec), StoredWish::Spec(body), Some(naa))
             }
             VolumeWish::Tombstone { destroy } => {
+                cell.check_not_cut(kept.as_ref().and_then(Wish::spec), None)?;
                 self.check_not_granted(cell, export.as_ref())?;
                 (WishKind::Tombstone { destroy }, StoredWish::Tombstone { destroy }, None)
             }
             VolumeWish::Release => {
+                cell.check_not_cut(kept.as_ref().and_then(Wish::spec), None)?;
                 self.check_not_granted(cell, export.as_ref())?;
                 check_releasable(cell, kept.as_ref())?;
                 (WishKind::Released, StoredWish::Released, None)
@@ -252,7 +256,9 @@ impl Engine {
         };
         self.keep(cell, &keep, claim)?;
         let mut state = cell.state();
-        state.volume = Some(Wish { stamp: put.stamp, kind, opaque: put.opaque });
+        let wish = Wish { stamp: put.stamp, kind, opaque: put.opaque };
+        state.note_cut_wish(wish.stamp.generation, wish.spec());
+        state.volume = Some(wish);
         // At once: what is at work gives way to a wish as soon as anybody can see it.
         state.dirty = true;
         state.ready = None;

@@ -13,6 +13,7 @@ use mooring_targets::fc::Place;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::cut::Table;
 use super::jobs::{Job, Stopped};
 use super::pulse::Lives;
 use super::reservations::Held;
@@ -145,6 +146,8 @@ pub(crate) struct State {
     pub(crate) reverted: Option<RevertId>,
     /// The copy to a file that was seen last.
     pub(crate) uploading: Option<super::upload::Uploading>,
+    /// What is known of the table of the volume's LV.
+    pub(super) table: Table,
     /// The export is out of the kernel while the volume's LV is exchanged.
     pub(crate) apart: bool,
     pub(crate) volume_end: End<VolumeReport>,

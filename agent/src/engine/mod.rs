@@ -15,6 +15,7 @@ mod admit;
 mod bulk;
 mod cell;
 pub(crate) mod counts;
+mod cut;
 mod disks;
 pub(crate) mod fabrics;
 pub(crate) mod jobs;
@@ -558,9 +559,11 @@ impl Engine {
             let settled = {
                 let state = cell.state();
                 let end = &state.volume_end;
+                // What is cut off may have a pass that hangs.
+                let only_cut = state.is_only_cut(generation);
                 // Of a newer wish than this one it is not said that this one is true.
-                let done = end.done && end.generation == Some(generation);
-                end.is_settled(generation, after)
+                let done = only_cut || end.done && end.generation == Some(generation);
+                (only_cut || end.is_settled(generation, after) && state.is_cut_true())
                     .then(|| VolumeAnswer { report: state.volume_report(cell.id), done })
             };
             if let Some(answer) = settled {
@@ -678,6 +681,7 @@ impl Engine {
             if go_on {
                 // Somebody waits for the look behind its steps.
                 engine.passed(at.id, false);
+                engine.tend_cut_soon(&at);
                 at.state().dirty = true;
                 engine.run(&at);
             } else {

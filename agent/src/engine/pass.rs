@@ -157,7 +157,10 @@ impl Engine {
     }
 
     /// Whether the LV that is ready is the one that the export names: a recorded name may be another's.
-    fn is_usable(&self, cell: &Cell, wishes: &Wishes, ready: Option<&VolumeReport>) -> bool {
+    fn is_usable(&self, cell: &Arc<Cell>, wishes: &Wishes, ready: Option<&VolumeReport>) -> bool {
+        if !self.is_cut_first(cell) {
+            return false;
+        }
         let Some(spec) = wishes.export.as_ref().and_then(Wish::spec) else { return ready.is_some() };
         let lv = spec.identity.names(cell.id, &self.shared.config.iqn_prefix).lv;
         ready.is_some_and(|ready| {
@@ -214,8 +217,12 @@ impl Engine {
             (Some(wish), _) => {
                 let wanted = wanted_volume(wish, wishes.export.as_ref(), export_gone);
                 let MadeVolume { view, left } = self.make_volume(cell, wishes, &wanted, grow);
+                if let Some(view) = &view {
+                    cell.state().note_altered(cell.id, view);
+                }
                 let seen = view.map(|view| volumes::report(&wanted, &view, cell.id));
                 cell.note_reverted(seen.as_ref());
+                self.tend_cut_soon(cell);
                 match (left, seen) {
                     (Ok(plan), seen) => (plan.is_quiet(), !plan.steps.is_empty(), seen),
                     // For something newer: it goes on afterwards.
@@ -248,7 +255,9 @@ impl Engine {
         if report != state.volume_end.report
             && let Some(report) = &report
         {
-            self.publish(Change::Volume(report.clone()));
+            let mut report = report.clone();
+            state.fill_cut(cell.id, &mut report);
+            self.publish(Change::Volume(report));
         }
         let generation = wishes.volume.as_ref().map(|wish| wish.stamp.generation);
         state.volume_end = End {

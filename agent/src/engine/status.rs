@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooring_model::{
-    Chain, Cure, ExportReport, ExportSpec, Generation, Phase, Plan, Problem, Receipt, Stamp, Step, VolumeId,
-    VolumeReport, VolumeSpec,
+    Chain, Cure, Cut, ExportReport, ExportSpec, Generation, Phase, Plan, Problem, Receipt, Stamp, Step,
+    VolumeId, VolumeReport, VolumeSpec,
 };
 use tokio::time::Instant;
 
@@ -92,6 +92,7 @@ impl State {
                     problems: Vec::new(),
                     reverted: None,
                     uploaded: None,
+                    cut: Cut::No,
                 },
             );
         if report.phase == Phase::Gone
@@ -100,6 +101,7 @@ impl State {
             report = orphan.clone();
         }
         report.zeroed = self.job.as_ref().map(|job| mooring_model::ByteSize(job.done));
+        self.fill_cut(id, &mut report);
         report
     }
 

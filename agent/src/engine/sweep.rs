@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use mooring_model::{Chain, Cure, Phase, Stamp, VolumeId, VolumeReport};
+use mooring_model::{Chain, Cure, Cut, Phase, Stamp, VolumeId, VolumeReport};
 
 use super::cell::{Cell, Wish, WishKind};
 use super::{Engine, lock, pass};
@@ -144,6 +144,7 @@ impl Engine {
         }
         self.begin_bulk(&missing);
         for cell in ready.into_iter().chain(waiting) {
+            self.look_at_cut(cell);
             self.wake(cell);
         }
     }
@@ -235,6 +236,7 @@ impl Engine {
                 problems: Vec::new(),
                 reverted: None,
                 uploaded: None,
+                cut: Cut::No,
             });
             if orphan.is_some() && state.orphan.is_none() {
                 tracing::warn!(volume = %id, group = lv.group, "an LV of ours has no spec: kept and reported as an orphan");
@@ -271,9 +273,12 @@ fn note_lv(cell: &Cell, before: &Before, view: &VolumesView) {
     };
     let wanted = pass::wanted_volume(wish, state.export.as_ref(), false);
     let report = volumes::report(&wanted, view, cell.id);
+    let beside = wanted.beside();
+    let is_spec = wish.spec().is_some();
+    state.note_altered(cell.id, view);
     state.ready = (report.phase == Phase::Ready).then_some(report);
-    if state.ready.is_none() && wish.spec().is_some() && state.passes == before.passes && !state.running {
-        state.looked = Some(view.of(cell.id, &wanted.beside()));
+    if state.ready.is_none() && is_spec && state.passes == before.passes && !state.running {
+        state.looked = Some(view.of(cell.id, &beside));
     }
 }
 

@@ -18,8 +18,8 @@ use super::Machine;
 /// Where to die.
 const CRASH_AT: &str = "MOORING_AGENT_CRASH_AT";
 
-/// LVM's commands that only look.
-const LOOKS: [&str; 3] = ["vgs", "lvs", "pvs"];
+/// Commands of LVM, and of dmsetup, that only look.
+const LOOKS: [&str; 4] = ["vgs", "lvs", "pvs", "table"];
 
 #[derive(Debug)]
 struct Points {

@@ -121,6 +121,36 @@ pub enum Error {
         #[source]
         source: BlockError,
     },
+    /// There is no `dmsetup` on this machine.
+    #[error("cannot {op}: dmsetup is not installed; install it (it comes with lvm2)")]
+    NoDmsetup {
+        /// What was tried.
+        op: String,
+        /// Why it did not start.
+        #[source]
+        source: CommandError,
+    },
+    /// The kernel waits for what is in flight below a device, and was not waited for any longer.
+    #[error(
+        "cannot {op} yet: what was sent to the disk below has not come back; tried again (see dmesg, and the disk)"
+    )]
+    InFlight {
+        /// What was tried.
+        op: String,
+        /// How it ended.
+        #[source]
+        source: CommandError,
+    },
+    /// Something that `dmsetup` refused.
+    #[error("cannot {op}: dmsetup says (status {status}): {said}")]
+    Dmsetup {
+        /// What was tried.
+        op: String,
+        /// Its exit status.
+        status: i32,
+        /// Its words.
+        said: String,
+    },
     /// The image that it is to be made from.
     #[error(transparent)]
     Image(#[from] crate::images::Error),
@@ -139,6 +169,7 @@ impl Error {
     pub const fn cure(&self) -> Cure {
         match self {
             Self::NoLvm { .. }
+            | Self::NoDmsetup { .. }
             | Self::NoDeviceMapper { .. }
             | Self::NoThinTools { .. }
             | Self::NoGroup { .. }
@@ -151,6 +182,8 @@ impl Error {
             // Held for a moment, by udev as a rule; who holds it for longer is in the report.
             Self::InUse { .. }
             | Self::Hung { .. }
+            | Self::InFlight { .. }
+            | Self::Dmsetup { .. }
             | Self::Changed { .. }
             | Self::NoDevice { .. }
             | Self::Stopped { .. } => Cure::Retry,

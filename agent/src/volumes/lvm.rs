@@ -357,6 +357,11 @@ impl Lvm<'_> {
         self.on(lv, "activate", &["lvchange", "--activate", "y"])
     }
 
+    /// Puts the LV's own table back in force, whatever stands there.
+    pub(super) fn refresh(&self, lv: &LvId) -> Result<(), Error> {
+        self.on(lv, "refresh", &["lvchange", "--refresh"])
+    }
+
     /// The same for many LVs of one group.
     pub(super) fn activate_all(&self, lvs: &[&LvId]) -> Result<(), Error> {
         let Some(first) = lvs.first() else { return Ok(()) };
@@ -519,7 +524,7 @@ fn meaning(op: String, group: &str, status: i32, stderr: &str) -> Error {
 }
 
 /// LVM's errors on one line; its warnings only when there is nothing else.
-fn shorten(stderr: &str) -> String {
+pub(super) fn shorten(stderr: &str) -> String {
     let mut said: Vec<_> = lines(stderr).filter(|line| !line.starts_with("WARNING")).collect();
     if said.is_empty() {
         said = lines(stderr).collect();

@@ -17,6 +17,7 @@
 
 mod adopt;
 mod apply;
+mod cut;
 mod error;
 mod import;
 mod lvm;
@@ -31,6 +32,7 @@ use std::path::{Path, PathBuf};
 
 pub use adopt::{AnyLv, all, tag};
 pub use apply::{DISCARD_CHUNK, Hands, MARK_BYTES, Observer, Work, ZERO_CHUNK, activate, apply, apply_with};
+pub use cut::{CutOp, SeenTable, apply as apply_cut, look as look_at_table, plan as plan_cut};
 pub use error::Error;
 pub use manage::{Candidate, candidates};
 pub use plan::{Beside, LvId, VolumeOp, Wanted, plan, report};

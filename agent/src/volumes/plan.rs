@@ -12,13 +12,13 @@
 use std::fmt;
 
 use mooring_model::{
-    BlockedKind, ByteSize, ImageSource, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan,
+    BlockedKind, ByteSize, Cut, ImageSource, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan,
     Problem, Provisioning, RevertId, Source, VgName, VolumeId, VolumeReport, VolumeSpec, lv_volume_tag,
 };
 
 use super::upload::UploadOp;
 use super::view::{SeenGroup, SeenLv, VolumesView};
-use super::{device_path, import, manage, revert, thin};
+use super::{cut, device_path, import, manage, revert, thin};
 use crate::config::Wipe;
 use crate::images::PartId;
 
@@ -397,6 +397,9 @@ pub fn plan(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Plan<Volum
         Wanted::Doomed { export_gone } => plan_doomed(&mut plan, *export_gone, seen, volume),
         Wanted::Released { export_gone } => manage::plan_released(&mut plan, *export_gone, seen, volume),
         Wanted::Nothing => {}
+    }
+    if wanted.spec().is_some_and(|spec| spec.cut.is_some()) {
+        cut::hold(&mut plan, format!("volume {volume}"));
     }
     plan
 }
@@ -788,5 +791,7 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
         problems: plan.blocked.iter().map(Problem::from).collect(),
         reverted: lv.and_then(SeenLv::reverted),
         uploaded: None,
+        // The LV's own table is the engine's to look at.
+        cut: Cut::No,
     }
 }

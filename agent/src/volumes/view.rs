@@ -157,6 +157,8 @@ pub struct SeenLv {
     pub thin: bool,
     /// It has the name of a snapshot.
     pub snapshot: bool,
+    /// LVM sees that the kernel's table of it is not what LVM would make: it may be cut off from its disk.
+    pub altered: bool,
 }
 
 impl SeenLv {
@@ -540,6 +542,8 @@ impl VolumesView {
             Role::Growth => &mut self.growths,
             Role::Back => &mut self.backs,
         };
+        // Of an LV whose table is of errors, `lvs` says so of its state (`-wi-XX--X-`), beside a warning.
+        let altered = raw.attr(4) == b'X';
         lvs.entry(volume).or_default().push(SeenLv {
             id: volume,
             name,
@@ -551,6 +555,7 @@ impl VolumesView {
             open: raw.open == "open",
             thin: !raw.pool.is_empty(),
             snapshot: role == Role::Snapshot,
+            altered,
         });
     }
 }

@@ -11,6 +11,7 @@ mod boot;
 mod capabilities;
 mod concurrency;
 mod crash;
+mod cut;
 mod discard;
 mod drift;
 mod fencing;

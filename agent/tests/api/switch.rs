@@ -256,7 +256,7 @@ impl Commands for Switch {
             };
             self.state().removed.push((lv, blocks));
         }
-        let changes = !matches!(verb, "vgs" | "lvs" | "pvs");
+        let changes = !matches!(verb, "vgs" | "lvs" | "pvs" | "table");
         self.call(changes, format!("lvm {}", command.args.join(" ")), || self.lvm.run(command))
     }
 }

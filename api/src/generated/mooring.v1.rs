@@ -98,6 +98,10 @@ pub struct VolumeSpec {
     /// only. The sender takes it away again once the report says that it was done, or to have it stopped.
     #[prost(message, optional, tag = "65")]
     pub upload: ::core::option::Option<Upload>,
+    /// It is cut off from its disk since then, microseconds since 1970; 0: it is not. Whoever reaches it gets errors, and nothing
+    /// is done to it. Volumes only, and not with a revert. A spec with another size, and a tombstone, are refused until it is 0.
+    #[prost(int64, tag = "75")]
+    pub cut_us: i64,
 }
 /// One revert of a volume to a snapshot.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -498,6 +502,9 @@ pub struct VolumeReport {
     /// The copy to a file that is wished and was done. Empty: none.
     #[prost(string, tag = "65")]
     pub uploaded_id: ::prost::alloc::string::String,
+    /// Unspecified: it is not cut off from its disk, or the agent is of a release that cannot do that.
+    #[prost(enumeration = "CutState", tag = "75")]
+    pub cut: i32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Session {
@@ -1193,6 +1200,37 @@ impl Phase {
             "PHASE_GONE" => Some(Self::Gone),
             "PHASE_FAILED" => Some(Self::Failed),
             "PHASE_ORPHAN" => Some(Self::Orphan),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum CutState {
+    Unspecified = 0,
+    /// It is to be, and is not yet: commands may still reach the disk.
+    Pending = 1,
+    /// Nothing reaches the disk through its LV.
+    InForce = 2,
+}
+impl CutState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "CUT_STATE_UNSPECIFIED",
+            Self::Pending => "CUT_STATE_PENDING",
+            Self::InForce => "CUT_STATE_IN_FORCE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CUT_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "CUT_STATE_PENDING" => Some(Self::Pending),
+            "CUT_STATE_IN_FORCE" => Some(Self::InForce),
             _ => None,
         }
     }

@@ -12,6 +12,7 @@ use crate::controller::fault::Fault;
 use crate::controller::records::{
     DetachRecord, Kept, Live, ReceiptRecord, SnapshotRecord, TypeRecord, VolumeRecord,
 };
+use crate::cut::Cut;
 use crate::output::{Receipt, Session, rfc3339};
 
 /// A volume type.
@@ -220,6 +221,8 @@ pub(crate) struct VolumeShown {
     pub fault: Option<String>,
     /// Nothing is sent for it until an operator confirms what the controller knows.
     pub in_review: bool,
+    /// `null`: it is not cut off from its disk.
+    pub cut: Option<Cut>,
     pub attachments: Vec<Kept<Live>>,
 }
 

@@ -219,6 +219,17 @@ pub(crate) struct StateRecord {
     pub fault: Option<String>,
     #[serde(default)]
     pub in_review: bool,
+    /// `null`: it is not cut off from its disk.
+    #[serde(default)]
+    pub cut: Option<VolumeCutRecord>,
+}
+
+/// That a volume is cut off from its disk, or is to be, or still is.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct VolumeCutRecord {
+    pub state: String,
+    #[serde(default)]
+    pub since: Option<String>,
 }
 
 /// A host, or a storage node, or both.

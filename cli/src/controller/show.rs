@@ -400,6 +400,9 @@ impl Display for VolumeShown {
                 self.volume.id
             )?;
         }
+        if let Some(cut) = &self.cut {
+            write!(f, "\nit is {cut}: see `mooring volume uncut`")?;
+        }
         f.write_str("\n\n")?;
         if self.attachments.is_empty() {
             return f.write_str("not attached");

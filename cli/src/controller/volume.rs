@@ -18,6 +18,7 @@ use crate::controller::client::{Call, PAUSE, wrapped};
 use crate::controller::fault::Fault;
 use crate::controller::records::{Hosts, ManyVolumes, OneState, OneVolume, StateRecord, VolumeRecord};
 use crate::controller::snapshot;
+use crate::cut::Cut;
 use crate::error::Failure;
 use crate::select::{VolumeName, VolumeRef};
 use crate::{Exit, Reply};
@@ -246,8 +247,14 @@ pub(crate) async fn show(client: &Client, volume: &VolumeRef) -> Result<Reply<Vo
     let volume = find(client, volume).await?;
     let attachments = of_volume(client, Some(&volume.id)).await?;
     let call = Call::get("the volume's state", &["mooring", "v1", "volumes", &volume.id]);
-    let StateRecord { fault, in_review } = client.read::<OneState>(call).await?.volume;
-    Ok(Reply::ok(VolumeShown { volume: Volume::of_record(volume), fault, in_review, attachments }))
+    let StateRecord { fault, in_review, cut } = client.read::<OneState>(call).await?.volume;
+    Ok(Reply::ok(VolumeShown {
+        volume: Volume::of_record(volume),
+        fault,
+        in_review,
+        cut: cut.map(Cut::of_record),
+        attachments,
+    }))
 }
 
 /// `volume confirm-review`. Of a volume that is not in review it changes nothing.

@@ -102,6 +102,10 @@ impl State {
             Some(spec) => {
                 report.group.clone_from(&spec.group);
                 report.size_bytes = spec.size_bytes;
+                if spec.cut_us != 0 {
+                    let pending = self.knobs.pending;
+                    report.set_cut(if pending { v1::CutState::Pending } else { v1::CutState::InForce });
+                }
                 if self.knobs.pending {
                     report.set_phase(v1::Phase::Creating);
                     report.zeroed_bytes = Some(spec.size_bytes / 4);

@@ -164,7 +164,17 @@ fn quick(
         ("GET", ["mooring", "v1", "receipts"]) => (200, json!({ "receipts": records(state, query) })),
         ("GET", ["mooring", "v1", "volumes", id]) => {
             let (fault, review) = (&state.knobs.fault, state.knobs.in_review);
-            (200, json!({ "volume": { "id": id, "fault": fault, "in_review": review } }))
+            // What was wished is true at the next look.
+            if let Some(cut) = state.knobs.volume_cut.as_mut() {
+                cut["state"] = json!("in_force");
+            }
+            let cut = &state.knobs.volume_cut;
+            (200, json!({ "volume": { "id": id, "fault": fault, "in_review": review, "cut": cut } }))
+        }
+        (word @ ("PUT" | "DELETE"), ["mooring", "v1", "volumes", id, "cut"]) => {
+            state.knobs.volume_cut =
+                (word == "PUT").then(|| json!({ "state": "pending", "since": "2026-11-22T10:00:00Z" }));
+            (202, json!({ "volume": { "id": id, "cut": state.knobs.volume_cut } }))
         }
         ("POST", ["mooring", "v1", "volumes", _, "confirm-review"]) => {
             state.knobs.in_review = false;

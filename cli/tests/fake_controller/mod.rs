@@ -60,6 +60,8 @@ pub(crate) struct Knobs {
     pub(crate) fault: Option<String>,
     /// Volumes are in review.
     pub(crate) in_review: bool,
+    /// What every volume says of its cut.
+    pub(crate) volume_cut: Option<Value>,
     /// What an operator should look at on the storage node.
     pub(crate) orphan: Option<String>,
     /// Volumes per page of a list.

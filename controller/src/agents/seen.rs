@@ -272,6 +272,7 @@ mod tests {
             problems: vec![problem()],
             reverted: None,
             uploaded: None,
+            cut: mooring_model::Cut::InForce,
         }
     }
 

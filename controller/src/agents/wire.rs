@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use mooring_api::v1;
 use mooring_model::{
-    AttachmentPath, ByteSize, ConnectionPhase, ConnectionReport, Counters, Cure, ExportReport, FcGrantReport,
-    FcPortReport, Generation, GrantReport, HostDisk, HostSession, Lun, Mode, Naa, Phase, Problem, Proof,
-    Receipt, Registration, ReservationHolder, ReservationType, Reservations, Revoked, SessionReport, Stamp,
-    StuckStep, VolumeReport,
+    AttachmentPath, ByteSize, ConnectionPhase, ConnectionReport, Counters, Cure, Cut, ExportReport,
+    FcGrantReport, FcPortReport, Generation, GrantReport, HostDisk, HostSession, Lun, Mode, Naa, Phase,
+    Problem, Proof, Receipt, Registration, ReservationHolder, ReservationType, Reservations, Revoked,
+    SessionReport, Stamp, StuckStep, VolumeReport,
 };
 
 use crate::domain::{
@@ -128,6 +128,11 @@ pub(crate) fn volume(wire: &v1::VolumeReport) -> Option<VolumeReport> {
         problems: wire.problems.iter().map(problem).collect(),
         reverted: wire.reverted_id.parse().ok(),
         uploaded: wire.uploaded_id.parse().ok(),
+        cut: match wire.cut() {
+            v1::CutState::Unspecified => Cut::No,
+            v1::CutState::Pending => Cut::Pending,
+            v1::CutState::InForce => Cut::InForce,
+        },
     })
 }
 

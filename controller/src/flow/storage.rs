@@ -125,7 +125,9 @@ impl Inner {
         if agent.volume_stamp(id).as_ref() != Some(&spec.stamp) {
             // Who reaches it does not wait until it has grown.
             let extending = work.volume.operation == Some(Operation::Extending);
-            let wait_ms = if extending { growth::WAIT_MS } else { AGENT_WAIT_MS };
+            // Nor until one is cut off whose disk does not answer.
+            let wait_ms =
+                if extending || work.volume.cut().is_some() { growth::WAIT_MS } else { AGENT_WAIT_MS };
             match self.put_volume(agent, id, spec, wait_ms).await {
                 Ok(_) => {}
                 Err(CallError::Lost(text)) => lost = Some(text),

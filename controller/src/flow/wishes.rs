@@ -99,6 +99,7 @@ fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>)
         image: volume.image().map(|of| of.image),
         revert: revert(volume),
         upload: upload(volume),
+        cut: volume.cut(),
         ..VolumeSpec::new(volume.id, pool.group, size, provisioning)
     };
     let projects = match &volume_type {

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::domain::{
-    AttachAction, Attachment, AttachmentLive, AttachmentReceipt, Caller, DetachRecord, ExportAsk, Host,
-    HostChange, HostFence, HostJobs, HostUsage, Jobs, ManageVolume, ManageableVolume, Message,
+    AttachAction, Attachment, AttachmentLive, AttachmentReceipt, Caller, CutWish, DetachRecord, ExportAsk,
+    Host, HostChange, HostFence, HostJobs, HostUsage, Jobs, ManageVolume, ManageableVolume, Message,
     MetadataChange, NewAttachment, NewSnapshot, NewVolume, Placement, PoolFilter, PoolState, ServiceState,
     Snapshot, StorageHost, Volume, VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState,
     VolumeType, VolumesSummary, Zone,
@@ -171,6 +171,8 @@ backend! {
     fn receipt(&self, caller: &Caller, id: AttachmentId) -> AttachmentReceipt;
     /// Makes every later change newer than all before.
     fn raise_epoch(&self, caller: &Caller) -> u64;
+    /// A volume is cut off from its disk, or is not any more.
+    fn set_cut(&self, caller: &Caller, id: VolumeId, wish: CutWish) -> ();
     /// What the database wishes of a volume in review is right.
     fn confirm_review(&self, caller: &Caller, id: VolumeId) -> ();
     /// The pools.

@@ -22,7 +22,7 @@ use super::schema;
 use super::views::rfc3339;
 use super::volumes::volume_id;
 use crate::domain::{
-    AttachmentLive, AttachmentReceipt, DetachRecord, NewAttachment, NewConnector, VolumeState,
+    AttachmentLive, AttachmentReceipt, CutWish, DetachRecord, NewAttachment, NewConnector, VolumeState,
 };
 use crate::rules::transport::Transport;
 use crate::service::{NewMode, RECORDS_MAX, Refusal, Wait, Way};
@@ -41,6 +41,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/receipts", routing::get(list_receipts::<B>))
         .route("/volumes/{id}", routing::get(show_volume::<B>))
         .route("/volumes/{id}/reservations", routing::get(show_reservations::<B>))
+        .route("/volumes/{id}/cut", routing::put(cut::<B>).delete(uncut::<B>))
         .route("/volumes/{id}/confirm-review", routing::post(confirm_review::<B>))
         .route("/epoch", routing::post(raise_epoch::<B>))
 }
@@ -176,7 +177,11 @@ async fn show_volume<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At
 }
 
 pub(super) fn volume(state: &VolumeState) -> Value {
-    let VolumeState { volume, reserved, holds, review, job } = state;
+    let VolumeState { volume, reserved, holds, review, job, cut } = state;
+    let cut = cut.map(|cut| {
+        let state = if cut.in_force { "in_force" } else { "pending" };
+        json!({ "state": state, "since": cut.since.and_then(rfc3339) })
+    });
     json!({
         "id": volume.id.to_string(),
         "name": volume.name,
@@ -188,7 +193,45 @@ pub(super) fn volume(state: &VolumeState) -> Value {
         "reserved": reserved,
         "announced_detaches": holds,
         "job": job.as_ref().map(super::jobs::view),
+        "cut": cut,
     })
+}
+
+/// It is answered when it is wished: what is in force is shown with the volume.
+async fn cut<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+    Body(body): Body,
+) -> Result<(StatusCode, Json<Value>), Fault> {
+    let fields = schema::whole(&body)?;
+    fields.only(&["force"])?;
+    let force = match fields.map().get("force") {
+        None => false,
+        Some(Value::Bool(force)) => *force,
+        Some(_) => return Err(fields.wrong("'force' is not of type 'boolean'")),
+    };
+    wish_cut(&app, &ctx, &id, CutWish::Cut { force }).await
+}
+
+async fn uncut<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+) -> Result<(StatusCode, Json<Value>), Fault> {
+    wish_cut(&app, &ctx, &id, CutWish::Uncut).await
+}
+
+async fn wish_cut<B: Backend>(
+    app: &App<B>,
+    ctx: &Ctx,
+    id: &str,
+    wish: CutWish,
+) -> Result<(StatusCode, Json<Value>), Fault> {
+    let id = volume_id(id)?;
+    app.backend().set_cut(&ctx.caller, id, wish).await?;
+    let state = app.backend().volume_state(&ctx.caller, id).await?;
+    Ok((StatusCode::ACCEPTED, Json(json!({ "volume": volume(&state) }))))
 }
 
 async fn show_reservations<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {

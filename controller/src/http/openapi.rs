@@ -357,7 +357,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
 ];
 
 /// Mooring's own API.
-static OWN: [Operation; 28] = [
+static OWN: [Operation; 30] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
     op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
@@ -447,6 +447,15 @@ static OWN: [Operation; 28] = [
     op("GET", "/volumes/{id}/reservations", "showReservations", "Who has reserved a volume (SCSI-3)")
         .admin()
         .gives("Reservations"),
+    op("PUT", "/volumes/{id}/cut", "cutVolume", "A volume is cut off from its disk")
+        .admin()
+        .status(202)
+        .takes("CutVolume")
+        .gives("ShownState"),
+    op("DELETE", "/volumes/{id}/cut", "uncutVolume", "A volume that was cut off has its disk back")
+        .admin()
+        .status(202)
+        .gives("ShownState"),
     op(
         "POST",
         "/volumes/{id}/confirm-review",

@@ -218,6 +218,7 @@ pub(super) const POLICIES: &[Policy] = &[
     admin("mooring:confirm_review"),
     admin("mooring:raise_epoch"),
     admin("mooring:fence"),
+    admin("mooring:cut"),
     reader("mooring:receipts"),
     admin("mooring:sessions"),
     admin("mooring:jobs"),

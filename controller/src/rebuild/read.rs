@@ -336,6 +336,7 @@ impl All<'_> {
         if row.operation.is_some() {
             row.hints = Hints { image: image_of(agent, spec), ..Hints::default() }.kept();
         }
+        row.note_cut(spec.cut_us);
         if let Some(takes) = spec.takes.as_ref().filter(|_| row.operation.is_some()) {
             managing(&mut row, takes);
         }
@@ -673,6 +674,7 @@ mod tests {
             problems: vec![problem],
             reverted: None,
             uploaded: None,
+            cut: mooring_model::Cut::No,
         }
     }
 

@@ -138,6 +138,7 @@ pub(super) fn may_reserve(
     instance: Option<Uuid>,
 ) -> Result<(), Abort> {
     not_in_review(volume)?;
+    super::cut::not_cut(volume)?;
     if let Some(said) = volume.said_status.filter(|said| said.is_error()) {
         let allowed = if volume.multiattach {
             "available or in-use or downloading"

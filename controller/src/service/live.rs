@@ -286,8 +286,9 @@ impl Service {
             let works = row.operation.is_some().then_some(row.agent);
             let target = super::volumes::target(&row);
             let hosts = inner.policies().allows("volume_extension:volume_host_attribute", &caller, &target);
+            let cut = super::cut::seen(&inner, &row);
             let volume = view::volume(&inner, db, row)?;
-            Ok((VolumeState { volume, reserved, holds, review, job: None }, works, hosts))
+            Ok((VolumeState { volume, reserved, holds, review, job: None, cut }, works, hosts))
         };
         let (mut state, works, hosts) = self.inner.store.read("read a volume", read).await?;
         if let Some(agent) = works

@@ -23,6 +23,7 @@ fn force_delete(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
         return Ok(());
     }
     not_in_review(volume)?;
+    super::cut::not_cut(volume)?;
     if let Some(attachment) = db.attachments_of(volume.id)?.first() {
         let text = format!(
             "Invalid volume: Volume {} is attached (attachment {}, {}): detach it first, by force if its host does not \
@@ -175,6 +176,7 @@ fn extend(
         .into());
     }
     not_in_review(volume)?;
+    super::cut::not_cut(volume)?;
     if to_gib <= from_gib {
         return Err(Refusal::Invalid(format!(
             "Invalid input received: New size for extend must be greater than current size. (current: {from_gib}, \

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use mooring_model::{Revert, RevertId, VolumeId};
 
+use super::cut::not_cut;
 use super::volumes::not_a_source;
 use super::{Refusal, not_in_review};
 use crate::domain::VolumeStatus;
@@ -24,6 +25,7 @@ pub(super) fn who(row: &AttachmentRow) -> String {
 pub(super) fn begin(db: &Db<'_>, volume: &VolumeRow, to: Option<VolumeId>) -> Result<(), Abort> {
     let id = volume.id;
     not_in_review(volume)?;
+    not_cut(volume)?;
     let snapshots = db.snapshots_of(id)?;
     let Some(newest) = snapshots.last() else {
         return Err(Refusal::Invalid(format!("Volume {id} has no snapshots.")).into());

@@ -47,6 +47,7 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Resu
     let volume = volumes::find(inner, db, caller, new.volume)?;
     inner.policies().check("volume:create_snapshot", caller, &volumes::target(&volume))?;
     not_in_review(&volume)?;
+    super::cut::not_cut(&volume)?;
     let ready = match volume.status {
         VolumeStatus::Available => true,
         VolumeStatus::InUse => new.in_use,

@@ -185,6 +185,7 @@ fn source(inner: &Inner, db: &Db<'_>, caller: &Caller, new: &NewVolume) -> Resul
         }
     };
     super::not_in_review(&row)?;
+    super::cut::not_cut(&row)?;
     if !row.is_thin() {
         return invalid(snapshots::thick(row.id));
     }
@@ -394,6 +395,7 @@ impl Service {
                 return Ok(Vec::new());
             }
             super::not_in_review(&row)?;
+            super::cut::not_cut(&row)?;
             let snapshots = db.snapshots_of(id)?;
             not_a_source(db, id)?;
             let ok = matches!(

@@ -15,6 +15,7 @@ mod attachments;
 mod contract;
 mod copies;
 mod counts;
+mod cuts;
 mod error;
 #[cfg(test)]
 mod faults;

@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use mooring_controller::domain::{
     AttachAction, AttachStatus, Attached, Attachment, AttachmentLive, AttachmentReceipt, AttachmentStatus,
-    Caller, DetachRecord, ExportAsk, FencePart, Hints, Host, HostChange, HostFence, HostJobs, HostUsage, Job,
-    Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewConnector, NewSnapshot,
-    NewVolume, NexusLive, Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume,
-    VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeStatus, VolumeType,
-    VolumesSummary, Zone,
+    Caller, CutWish, DetachRecord, ExportAsk, FencePart, Hints, Host, HostChange, HostFence, HostJobs,
+    HostUsage, Job, Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment,
+    NewConnector, NewSnapshot, NewVolume, NexusLive, Placement, PoolFilter, PoolState, ServiceState,
+    Snapshot, StorageHost, Volume, VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState,
+    VolumeStatus, VolumeType, VolumesSummary, Zone,
 };
 use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
@@ -593,10 +593,7 @@ impl Backend for Fake {
     }
 
     async fn volume_state(&self, caller: &Caller, id: VolumeId) -> Result<VolumeState, Refusal> {
-        let state = self.ask(caller)?;
-        let index = state.volume_index(caller, id)?;
-        let volume = state.with_attachments(&state.volumes[index]);
-        Ok(VolumeState { volume, reserved: 1, holds: 0, review: None, job: Some(state.job(index)) })
+        self.ask(caller)?.volume_state(caller, id)
     }
 
     async fn jobs(&self, caller: &Caller) -> Result<Jobs, Refusal> {
@@ -663,6 +660,10 @@ impl Backend for Fake {
         ask: ExportAsk,
     ) -> Result<VolumeExport, Refusal> {
         self.ask(caller)?.export(caller, id, ask)
+    }
+
+    async fn set_cut(&self, caller: &Caller, id: VolumeId, wish: CutWish) -> Result<(), Refusal> {
+        self.ask(caller)?.set_cut(caller, id, wish)
     }
 
     async fn confirm_review(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {

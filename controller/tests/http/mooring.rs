@@ -337,6 +337,28 @@ async fn operators_words() {
     assert_eq!(api.call("POST", "/mooring/v1/epoch").raw("text/plain", "{}").send().await.status, 415);
 }
 
+#[tokio::test]
+async fn a_volume_is_cut_and_uncut() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let path = format!("/mooring/v1/volumes/{volume}/cut");
+    let shown = api.call("GET", &format!("/mooring/v1/volumes/{volume}")).send().await;
+    assert_eq!(shown.body["volume"]["cut"], serde_json::Value::Null);
+    for (body, state) in [(json!({}), "pending"), (json!({ "force": true }), "in_force")] {
+        let cut = api.call("PUT", &path).json(&body).send().await;
+        assert_eq!(cut.status, 202, "{}", cut.body);
+        assert_eq!(cut.body["volume"]["cut"]["state"], state);
+        assert!(cut.body["volume"]["cut"]["since"].as_str().unwrap().starts_with("1970-01-01T00:00:00"));
+    }
+    for wrong in [json!({ "force": 1 }), json!({ "forced": true })] {
+        assert_eq!(api.call("PUT", &path).json(&wrong).send().await.status, 400);
+    }
+    let uncut = api.call("DELETE", &path).send().await;
+    assert_eq!((uncut.status.as_u16(), &uncut.body["volume"]["cut"]), (202, &serde_json::Value::Null));
+    let dead = format!("/mooring/v1/volumes/{DEAD}/cut");
+    assert_eq!(api.call("PUT", &dead).json(&json!({})).send().await.status, 404);
+}
+
 /// A detach with everything on its host is force, and says so.
 #[tokio::test]
 async fn the_way_of_a_detach() {

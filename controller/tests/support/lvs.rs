@@ -9,7 +9,7 @@ use super::State;
 /// How the agent reverts volumes.
 #[derive(Default)]
 pub(crate) struct Reverts {
-    /// It takes the wish, and does nothing.
+    /// It takes the wish, of a cut, too, and does nothing.
     pub(crate) hold: bool,
     /// The same, for this reason.
     pub(crate) problem: Option<v1::Problem>,
@@ -32,7 +32,7 @@ impl Reverts {
 }
 
 impl State {
-    /// What a volume's report says of its revert. `false`: it is not done.
+    /// What a volume's report says of its revert, and of its cut. `false`: the revert is not done.
     pub(super) fn report_revert(&self, spec: Option<&v1::VolumeSpec>, report: &mut v1::VolumeReport) -> bool {
         let reverts = &self.knobs.reverts;
         if let Some(upload) = spec.and_then(|spec| spec.upload.as_ref()).filter(|_| !reverts.ignores) {
@@ -41,6 +41,9 @@ impl State {
                 return false;
             }
             report.uploaded_id.clone_from(&upload.upload_id);
+        }
+        if spec.is_some_and(|spec| spec.cut_us != 0) && !reverts.ignores {
+            report.set_cut(if reverts.hold { v1::CutState::Pending } else { v1::CutState::InForce });
         }
         report.reverted_id = reverts.done.get(&report.volume_id).cloned().unwrap_or_default();
         let wanted = spec.and_then(|spec| spec.revert.as_ref()).filter(|_| !reverts.ignores);

@@ -173,6 +173,9 @@ impl FakeBlocks {
         if !offset.is_multiple_of(SECTOR) || !length.is_multiple_of(SECTOR) {
             return Err(fail(Errno::EINVAL));
         }
+        if device.errors {
+            return Err(fail(Errno::EIO));
+        }
         if let Some(errno) = fails(&machine, device) {
             return Err(fail(errno));
         }

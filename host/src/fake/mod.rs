@@ -124,6 +124,8 @@ impl FakeMachine {
             device.held = false;
             device.claimed = false;
             device.busy = false;
+            device.errors = false;
+            device.errors_wait = false;
         }
         machine.reactivate_volumes();
         drop(machine);

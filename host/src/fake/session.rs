@@ -68,6 +68,9 @@ pub enum IoRefusal {
     /// The session has ended.
     #[error("the session is gone")]
     SessionGone,
+    /// The device answers with an I/O error.
+    #[error("the device has failed")]
+    Failed,
     /// The device does not answer: the command is in flight.
     #[error("the device does not answer")]
     Held,
@@ -356,6 +359,9 @@ impl Machine {
             session.read_bytes += read;
         }
         let Some(path) = unit.device else { return Ok(Answer::VirtualLun) };
+        if self.devices.get(&path).is_some_and(|device| device.errors) {
+            return Err(IoRefusal::Failed);
+        }
         let held = self.devices.get(&path).is_some_and(|device| device.held);
         self.in_flight.push(InFlight {
             session: id,

@@ -120,6 +120,10 @@ pub(super) struct Device {
     pub(super) claimed: bool,
     /// Opened by something else that we did not make: a mount, a dm table.
     pub(super) busy: bool,
+    /// Of an LV: its table is one of errors.
+    pub(super) errors: bool,
+    /// Such a table waits to be put in force.
+    pub(super) errors_wait: bool,
     /// Its disk takes discards.
     pub(super) discards: bool,
     /// Byte ranges that read as zeros: start → end, disjoint and not adjacent.

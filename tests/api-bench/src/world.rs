@@ -219,6 +219,7 @@ impl World {
                 problems: Vec::new(),
                 reverted_id: String::new(),
                 uploaded_id: String::new(),
+                cut: 0,
             }),
             volume_stamp: Some(stamp(mooring_api::digest(&spec, &opaque))),
             volume_opaque: opaque,

@@ -1,4 +1,5 @@
-//! A backing device that does not answer: the kernel's teardown blocks, and nothing can free it from above.
+//! A backing device that does not answer: the kernel's teardown blocks, and nothing can free it from above. An operator who does
+//! not want to wait for it cuts the volume off: its hosts get errors at once, and its data comes back with its table.
 
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,7 @@ fn scenes(site: &Site) -> Result<()> {
     writer.kill()?;
     host.logout(&target)?;
     drop(writer.wait()?);
+    cut_off(site, &host, &device, &mut evidence)?;
     site.json(&["export", "revoke", "other", "--initiator", &host.iqn])?;
     site.json(&["volume", "delete", "hangs"])?;
     site.json(&["volume", "delete", "other"])?;
@@ -108,4 +110,110 @@ fn others_go_on(site: &Site, host: &Host<'_>, evidence: &mut Evidence) -> Result
     })?;
     evidence.shows("the volume is quarantined for new writers");
     Ok(())
+}
+
+/// The volume hangs again, and its operator cuts it off.
+fn cut_off(site: &Site, host: &Host<'_>, device: &str, evidence: &mut Evidence) -> Result<()> {
+    let storage = site.storage()?;
+    let login = |volume: &str| {
+        let granted = site.json(&["export", "grant", volume, "--initiator", &host.iqn, "--mode", "rw"])?;
+        let target = granted["target"].as_str().context("target")?.to_owned();
+        host.login(&target, PORTAL, None, 10)?.ok()?;
+        Ok::<_, anyhow::Error>((host.disk(&target, PORTAL)?.path.clone(), target))
+    };
+    let ((disk, target), (bystander, other)) = (login("hangs")?, login("other")?);
+    let sum = || {
+        let out = host.vm.sh(&format!("dd if={disk} bs=1M iflag=direct 2>/dev/null | md5sum"))?.ok()?;
+        Ok::<_, anyhow::Error>(out.stdout)
+    };
+    host.vm.sh(&format!("dd if=/dev/urandom of={disk} bs=1M count=16 oflag=direct 2>/dev/null"))?.ok()?;
+    let before = sum()?;
+    let refused = site.mooring(&["volume", "cut", "hangs"])?;
+    check(refused.status.code() == Some(4) && refused.stderr.contains(&host.iqn), || {
+        format!("a cut below a host that is logged in: {refused:?}")
+    })?;
+    storage.sh(&format!("dmsetup suspend --noflush {device}"))?.ok()?;
+    let read = format!("dd if={disk} of=/dev/null bs=4k count=1 skip=99 iflag=direct");
+    let hangs = host.vm.command(["sh", "-c", &read]).spawn()?;
+    std::thread::sleep(Duration::from_secs(1));
+    check(hangs.is_running(), || "the control: a read of a suspended device hangs".to_owned())?;
+    let began = Instant::now();
+    let cut = site.json(&["volume", "cut", "hangs", "--force"])?;
+    check(cut["done"] == true && cut["cut"]["state"] == "in_force", || format!("cut: {cut}"))?;
+    let out = hangs.wait()?;
+    check(out.stderr.contains("Input/output error"), || format!("the read that hung: {out:?}"))?;
+    evidence.shows(format!(
+        "cut off below a host whose read hangs: that read has ended with an error {:.1} s after the command",
+        began.elapsed().as_secs_f64()
+    ));
+    errors_at_once(site, host, device, (&disk, &bystander), evidence)?;
+    let uncut = site.json(&["volume", "uncut", "hangs"])?;
+    check(uncut["done"] == true && uncut["cut"].is_null(), || format!("uncut: {uncut}"))?;
+    check(sum()? == before, || "its data is not what it was".to_owned())?;
+    host.vm.sh(&format!("dd if=/dev/zero of={disk} bs=4k count=1 oflag=direct"))?.ok()?;
+    evidence.shows("given back: its data is what it was, and its host writes again");
+    let seen = host.vm.sh("dmesg | grep -i -e 'sense key' -e 'add. sense' | tail -2")?.stdout;
+    evidence.note(format!("as the host saw it: {}", seen.trim().replace('\n', "; ")));
+    teardown_is_freed(site, host, device, &target, evidence)?;
+    host.logout(&target)?;
+    host.logout(&other)
+}
+
+/// What its host and others see of a volume that is cut off.
+fn errors_at_once(
+    site: &Site,
+    host: &Host<'_>,
+    device: &str,
+    (disk, bystander): (&str, &str),
+    evidence: &mut Evidence,
+) -> Result<()> {
+    let table = site.storage()?.sh(&format!("dmsetup table {device}"))?.ok()?.stdout;
+    check(table.split_whitespace().nth(2) == Some("error"), || format!("the table is {table}"))?;
+    let read = format!("dd if={disk} of=/dev/null bs=4k count=1 skip=99 iflag=direct");
+    for io in [read, format!("dd if=/dev/zero of={disk} bs=4k count=1 oflag=direct")] {
+        let out = host.vm.sh(&io)?;
+        check(out.stderr.contains("Input/output error"), || format!("{io}: {out:?}"))?;
+    }
+    host.vm.sh(&format!("dd if=/dev/zero of={bystander} bs=4k count=16 oflag=direct"))?.ok()?;
+    let shown = site.json(&["volume", "show", "hangs"])?;
+    check(shown["cut"]["state"] == "in_force" && shown["phase"] == "ready", || format!("shown: {shown}"))?;
+    evidence.shows(
+        "reads and writes of its host end with errors at once; the other volume is written to as before",
+    );
+    let refused = site.mooring(&["volume", "extend", "hangs", "--size", "32MiB"])?;
+    check(refused.stderr.contains("is cut off from its disk"), || {
+        format!("extended while cut: {refused:?}")
+    })?;
+    Ok(())
+}
+
+/// Nobody is granted it any more, and its teardown waits for what waits in its suspended device.
+fn teardown_is_freed(
+    site: &Site,
+    host: &Host<'_>,
+    device: &str,
+    target: &str,
+    evidence: &mut Evidence,
+) -> Result<()> {
+    let writer = host.disk(target, PORTAL)?.write_stamps(&["--threads", "4"])?;
+    going(&writer)?;
+    site.storage()?.sh(&format!("dmsetup suspend --noflush {device}"))?.ok()?;
+    std::thread::sleep(Duration::from_secs(1));
+    let revoke =
+        ["--json", "--timeout", "3", "export", "revoke", "hangs", "--initiator", &host.iqn, "--force"];
+    let out = site.mooring(&revoke)?;
+    check(out.status.code() == Some(5), || format!("the control: the teardown hangs: {out:?}"))?;
+    let cut = site.json(&["volume", "cut", "hangs"])?;
+    check(cut["done"] == true, || format!("cut: {cut}"))?;
+    let receipts = || Ok(site.json(&["export", "show", "hangs"])?["receipts"][0].clone());
+    wait_for("the receipt to turn proven", Duration::from_secs(20), || {
+        receipts().map(|receipt| (receipt["proven"] == true).then_some(()))
+    })?;
+    evidence.shows(
+        "cut off while its teardown hangs, with nobody granted it: the call returns, the receipt is proven",
+    );
+    writer.kill()?;
+    drop(writer.wait()?);
+    let uncut = site.json(&["volume", "uncut", "hangs"])?;
+    check(uncut["done"] == true, || format!("uncut: {uncut}"))
 }

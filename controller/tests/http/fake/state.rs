@@ -5,12 +5,14 @@ use mooring_model::{
     Initiator, JobKind, JobReport, Registration, ReservationHolder, ReservationType, Reservations, UploadId,
 };
 
-use mooring_controller::domain::{ExportState, HostPool};
+use mooring_controller::domain::{ExportState, HostPool, VolumeCut};
 
 use super::*;
 
 #[derive(Default)]
 pub(crate) struct State {
+    /// What was asked for last.
+    pub(super) cut: Option<VolumeCut>,
     pub(crate) types: Vec<VolumeType>,
     pub(crate) volumes: Vec<Volume>,
     pub(crate) snapshots: Vec<Snapshot>,
@@ -273,6 +275,25 @@ impl State {
         let why = (state == ExportState::Ending).then(|| "it was cancelled".to_owned());
         let id = id.unwrap_or(UploadId::from_u128(9));
         Ok(VolumeExport { id, image, host: Some("storage1".to_owned()), state, why })
+    }
+
+    pub(super) fn volume_state(&self, caller: &Caller, id: VolumeId) -> Result<VolumeState, Refusal> {
+        let index = self.volume_index(caller, id)?;
+        let volume = self.with_attachments(&self.volumes[index]);
+        let (job, cut) = (Some(self.job(index)), self.cut);
+        Ok(VolumeState { volume, reserved: 1, holds: 0, review: None, job, cut })
+    }
+
+    /// Every volume at once: it is only remembered what was asked for last.
+    pub(super) fn set_cut(&mut self, caller: &Caller, id: VolumeId, wish: CutWish) -> Result<(), Refusal> {
+        self.volume_index(caller, id)?;
+        self.cut = match wish {
+            CutWish::Cut { force } => {
+                Some(VolumeCut { in_force: force, since: Some(SystemTime::UNIX_EPOCH) })
+            }
+            CutWish::Uncut => None,
+        };
+        Ok(())
     }
 
     pub(super) fn with_attachments(&self, volume: &Volume) -> Volume {

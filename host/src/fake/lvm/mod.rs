@@ -3,11 +3,13 @@
 //! volume removed while something holds it.
 
 mod arguments;
+mod dmsetup;
 mod run;
 mod thin;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use self::dmsetup::Ended;
 use super::state::{Device, Handle, Machine, Node};
 use crate::{Command, CommandError, CommandOutput, Commands};
 
@@ -50,6 +52,9 @@ impl Default for LvmState {
         }
     }
 }
+
+/// The program that shows and changes tables. It reads no disk, and goes on where LVM hangs.
+const DMSETUP: &str = "/sbin/dmsetup";
 
 /// The disk of the group `vg0`; those of others have longer names.
 const DISK: &str = "/dev/sdb";
@@ -227,7 +232,9 @@ impl Machine {
             self.next_minor += 1;
             self.devices.insert(path, device);
         } else if !active && volume.active {
-            volume.parked = self.devices.remove(&path);
+            // A device that is made again has the table that LVM makes.
+            let device = self.devices.remove(&path);
+            volume.parked = device.map(|device| Device { errors: false, errors_wait: false, ..device });
         }
         volume.active = active;
     }
@@ -371,6 +378,17 @@ impl FakeLvm {
 impl Commands for FakeLvm {
     fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
         let mut machine = self.handle.lock();
+        if command.program == DMSETUP && !machine.lvm.missing {
+            machine.lvm.log.push(format!("dmsetup {}", command.args.join(" ")));
+            return match machine.run_dmsetup(&command.args) {
+                Ended::Output(output) => Ok(output),
+                Ended::Waits => Err(CommandError::Timeout {
+                    program: command.program,
+                    args: command.args.join(" "),
+                    timeout: command.timeout,
+                }),
+            };
+        }
         if machine.lvm.missing || !["/sbin/lvm", "/usr/sbin/lvm"].contains(&command.program) {
             let source = std::io::Error::from(std::io::ErrorKind::NotFound);
             return Err(CommandError::Start { program: command.program, source });

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use super::arguments::{Arguments, PARSING, bytes};
 use super::{EXTENT, Form, Group, Volume, device_path, disk_of};
 use crate::CommandOutput;
-use crate::fake::state::Machine;
+use crate::fake::state::{Device, Machine};
 
 /// A command that failed: exit status, standard error.
 pub(super) type Failure = (i32, String);
@@ -109,10 +109,7 @@ impl Machine {
                 let named =
                     args.names.is_empty() || args.names.iter().any(|name| *name == *vg || *name == full);
                 if named && tag.is_none_or(|tag| volume.tags.contains(tag)) {
-                    let open = self
-                        .devices
-                        .get(&device_path(vg, lv))
-                        .is_some_and(crate::fake::state::Device::in_use);
+                    let device = self.devices.get(&device_path(vg, lv));
                     let mut ranges = if each { volume.ranges() } else { Vec::new() };
                     if ranges.is_empty() {
                         ranges.push((0, 0));
@@ -123,7 +120,7 @@ impl Machine {
                             segment(field)
                                 .filter(|_| segments)
                                 .or_else(|| thin_field(group, volume, field))
-                                .or_else(|| volume_field(vg, lv, volume, open, field))
+                                .or_else(|| volume_field(vg, lv, volume, device, field))
                         })?);
                     }
                 }
@@ -260,6 +257,7 @@ impl Machine {
     }
 
     fn give_extents(&mut self, vg: &str, lv: &str, extents: &[u64]) {
+        self.lvm_resumes(&device_path(vg, lv));
         let device = self.devices.get_mut(&device_path(vg, lv));
         let Some(group) = self.lvm.groups.get_mut(vg) else { return };
         group.take(extents);
@@ -313,7 +311,7 @@ impl Machine {
 
     fn lvchange(&mut self, rest: &[String]) -> Result<String, Failure> {
         let valued = ["--addtag", "--deltag", "--activate", "--permission"];
-        let args = Arguments::parse(rest, &valued, &["--yes"]).map_err(|text| (3, text))?;
+        let args = Arguments::parse(rest, &valued, &["--yes", "--refresh"]).map_err(|text| (3, text))?;
         if args.names.len() < 2 {
             return self.lvchange_one(&args, one_volume(&args)?);
         }
@@ -334,6 +332,10 @@ impl Machine {
     fn lvchange_one(&mut self, args: &Arguments, (vg, lv): (String, String)) -> Result<String, Failure> {
         self.volume(&vg, &lv)?;
         let path = device_path(&vg, &lv);
+        if args.get("--refresh").is_some() {
+            self.lvm_resumes(&path);
+            return Ok(String::new());
+        }
         if let Some(state) = args.get("--activate") {
             let active = match state {
                 "y" => true,
@@ -454,7 +456,8 @@ fn group_field(name: &str, group: &Group, field: &str) -> Option<String> {
     })
 }
 
-fn volume_field(vg: &str, lv: &str, volume: &Volume, open: bool, field: &str) -> Option<String> {
+fn volume_field(vg: &str, lv: &str, volume: &Volume, device: Option<&Device>, field: &str) -> Option<String> {
+    let open = device.is_some_and(Device::in_use);
     Some(match field {
         "lv_name" => lv.to_owned(),
         "lv_uuid" => volume.uuid.clone(),
@@ -471,7 +474,12 @@ fn volume_field(vg: &str, lv: &str, volume: &Volume, open: bool, field: &str) ->
                 Form::Thin { skip, .. } => ('V', 't', if *skip { 'k' } else { '-' }),
                 Form::Other { kind, .. } => (*kind, '-', '-'),
             };
-            format!("{kind}{permission}i-{active}{open}{target}--{skip}")
+            if device.is_some_and(|device| device.errors) {
+                // LVM sees that the table is not its own.
+                format!("{kind}{permission}i-XX{target}-X{skip}")
+            } else {
+                format!("{kind}{permission}i-{active}{open}{target}--{skip}")
+            }
         }
         "lv_active" => if volume.active { "active" } else { "" }.to_owned(),
         "lv_path" => device_path(vg, lv).display().to_string(),

@@ -81,6 +81,7 @@ impl Machine {
             ..Device::default()
         });
         let read_only = args.get("--permission") == Some("r");
+        self.lvm_resumes(&device_path(&vg, &from));
         self.add_thin(New { vg: &vg, name, tags: tags_of(args)?, form, device, read_only })
     }
 
@@ -119,6 +120,7 @@ impl Machine {
             device.size = wanted;
             device.mark_zeroed(before, wanted);
         }
+        self.lvm_resumes(&device_path(&vg, &lv));
         Ok(format!("  Logical volume {vg}/{lv} successfully resized.\n"))
     }
 }

@@ -1,0 +1,17 @@
+//! The words of `mooring volume cut`.
+//!
+//! What must never happen here: a default that lets hosts get errors without anybody having said so.
+
+use clap::Args;
+
+use crate::select::VolumeRef;
+
+/// `volume cut`.
+#[derive(Debug, Args)]
+pub struct CutArgs {
+    /// The volume: its id, or its name where that is unique
+    pub volume: VolumeRef,
+    /// Also when hosts are attached: their reads and writes end with errors
+    #[arg(long)]
+    pub force: bool,
+}

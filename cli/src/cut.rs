@@ -1,0 +1,191 @@
+//! `mooring volume cut` and `uncut`: a volume is cut off from its disk, or is not any more. On either side.
+//!
+//! What must never happen here: a volume said to be cut that its agent does not show so; hosts that get errors without anybody
+//! having said that they may.
+
+use std::fmt::{self, Display, Formatter};
+
+use jiff::Timestamp;
+use mooring_api::v1::{self, put_volume_request};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::Reply;
+use crate::controller::Client;
+use crate::controller::client::Call;
+use crate::controller::records::{OneState, VolumeCutRecord};
+use crate::controller::volume;
+use crate::display::named;
+use crate::error::Failure;
+use crate::output::{Problem, time};
+use crate::select::{VolumeRef, find, name_of};
+use crate::session::{Session, stamp_for, twice};
+
+/// Pauses between looks at a volume that is not there yet.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// Whether a volume is cut off.
+#[derive(Debug, Serialize)]
+pub(crate) struct Cut {
+    /// `in_force`: nothing reaches the disk. `pending`: it is to be so.
+    pub state: &'static str,
+    /// Since when it is wished; `null`: it is not any more.
+    pub since: Option<String>,
+}
+
+impl Cut {
+    pub(crate) fn of_wire(spec: Option<&v1::VolumeSpec>, report: &v1::VolumeReport) -> Option<Self> {
+        let us = spec.map_or(0, |spec| spec.cut_us);
+        let state = match report.cut() {
+            v1::CutState::InForce => "in_force",
+            v1::CutState::Pending => "pending",
+            // Of a release that does not say.
+            v1::CutState::Unspecified if us != 0 => "pending",
+            v1::CutState::Unspecified => return None,
+        };
+        Some(Self { state, since: time(us) })
+    }
+
+    pub(crate) fn of_record(record: VolumeCutRecord) -> Self {
+        let state = if record.state == "in_force" { "in_force" } else { "pending" };
+        Self { state, since: record.since }
+    }
+}
+
+impl Display for Cut {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match (self.state, &self.since) {
+            ("in_force", Some(since)) => write!(f, "cut off from its disk (asked for at {since})"),
+            ("in_force", None) => f.write_str("still cut off from its disk, and is not to be any more"),
+            (_, Some(since)) => {
+                write!(f, "to be cut off from its disk (asked for at {since}), and is not yet")
+            }
+            (_, None) => f.write_str("to be cut off from its disk, and is not yet"),
+        }
+    }
+}
+
+/// `volume cut`, `volume uncut`.
+#[derive(Debug, Serialize)]
+pub(crate) struct VolumeCut {
+    /// It is as it was asked for.
+    done: bool,
+    volume_id: String,
+    name: Option<String>,
+    /// `null`: it is not cut off.
+    cut: Option<Cut>,
+    problems: Vec<Problem>,
+}
+
+impl Display for VolumeCut {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let name = named(self.name.as_deref(), &self.volume_id);
+        match &self.cut {
+            None => write!(f, "volume {name} is not cut off from its disk")?,
+            Some(cut) => write!(f, "volume {name} is {cut}")?,
+        }
+        crate::display::write_problems(f, &self.problems)
+    }
+}
+
+/// Whoever is logged in would get errors.
+fn refuse_survivors(id: &str, status: &v1::VolumeStatus) -> Result<(), Failure> {
+    let export = status.export.as_ref();
+    let stuck = export.is_some_and(|export| export.stuck.is_some());
+    let mut who: Vec<_> = export
+        .iter()
+        .flat_map(|export| &export.grants)
+        // Of a volume whose call hangs nobody knows who is there.
+        .filter(|grant| stuck || !grant.sessions.is_empty())
+        .map(|grant| grant.initiator.clone())
+        .collect();
+    let fc = status.export_spec.iter().filter_map(|spec| spec.fc.as_ref()).flat_map(|fc| &fc.grants);
+    who.extend(fc.map(|grant| grant.initiator.clone()));
+    if who.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Refused(format!(
+        "volume {id} is in use by {}: their reads and writes would end with errors. Revoke them first, or say --force",
+        who.join(", ")
+    )))
+}
+
+/// On an agent. `cut`: it is to be cut off, and whether also below hosts; `None`: it is not.
+pub(crate) async fn of_agent(
+    session: &Session,
+    volume: &VolumeRef,
+    cut: Option<bool>,
+) -> Result<Reply<VolumeCut>, Failure> {
+    let sender = session.sender()?;
+    twice(async || {
+        let (id, status) = find(session, volume).await?;
+        let Some(kept) = status.volume_spec.clone() else {
+            return Err(Failure::Refused(format!("nobody asked this agent for volume {id} (any more)")));
+        };
+        let cut_us = match cut {
+            None => 0,
+            // It is so since it was asked for first.
+            Some(_) if kept.cut_us != 0 => kept.cut_us,
+            Some(force) => {
+                if !force {
+                    refuse_survivors(&id.to_string(), &status)?;
+                }
+                Timestamp::now().as_microsecond()
+            }
+        };
+        let spec = v1::VolumeSpec { cut_us, ..kept };
+        let digest = mooring_api::digest(&spec, &status.volume_opaque);
+        let put = v1::PutVolumeRequest {
+            sender: Some(sender.clone()),
+            volume_id: id.to_string(),
+            stamp: Some(stamp_for(status.volume_stamp.as_ref(), digest)?),
+            wish: Some(put_volume_request::Wish::Spec(spec.clone())),
+            opaque: status.volume_opaque.clone(),
+            deadline_ms: session.deadline_ms(),
+        };
+        let response = session.put_volume(put).await?;
+        let report = response.report.unwrap_or_default();
+        let wanted = if cut.is_some() { v1::CutState::InForce } else { v1::CutState::Unspecified };
+        let done = report.cut() == wanted;
+        let answer = VolumeCut {
+            done,
+            volume_id: id.to_string(),
+            name: name_of(&status.volume_opaque),
+            cut: Cut::of_wire(Some(&spec), &report),
+            problems: report.problems.iter().map(Problem::of_wire).collect(),
+        };
+        Ok(Reply::when(done, answer))
+    })
+    .await
+}
+
+/// On the controller. The same.
+pub(crate) async fn of_controller(
+    client: &Client,
+    volume: &VolumeRef,
+    cut: Option<bool>,
+) -> Result<Reply<VolumeCut>, Failure> {
+    let found = volume::find(client, volume).await?;
+    let path = ["mooring", "v1", "volumes", &found.id, "cut"];
+    let call = match cut {
+        Some(force) => Call::put("the cut", &path, json!({ "force": force })),
+        None => Call::delete("the end of the cut", &path),
+    };
+    let mut now = client.read::<OneState>(call).await?.volume;
+    loop {
+        let state = now.cut.as_ref().map(|cut| cut.state.as_str());
+        let done = if cut.is_some() { state == Some("in_force") } else { state.is_none() };
+        if done || !client.pause(LOOK_EVERY).await {
+            let answer = VolumeCut {
+                done,
+                volume_id: found.id,
+                name: found.name,
+                cut: now.cut.map(Cut::of_record),
+                problems: Vec::new(),
+            };
+            return Ok(Reply::when(done, answer));
+        }
+        let look = Call::get("the volume's state", &["mooring", "v1", "volumes", &found.id]);
+        now = client.read::<OneState>(look).await?.volume;
+    }
+}

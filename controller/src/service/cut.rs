@@ -1,0 +1,91 @@
+//! A volume is cut off from its disk, or is not any more: by an operator's word.
+//!
+//! What must never happen here: hosts that get errors without anybody having said that they may; a volume said to be cut that
+//! its agent does not show so.
+
+use std::collections::BTreeSet;
+
+use mooring_model::{Cut, VolumeId, VolumeKind};
+
+use super::revert::who;
+use super::{Refusal, Service, not_in_review, volumes};
+use crate::domain::{Caller, CutWish, VolumeCut};
+use crate::flow::{Inner, wishes};
+use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
+
+/// Nothing is done to a volume that is cut off, and nobody new comes: LVM would put its table back on the way.
+pub(super) fn not_cut(volume: &VolumeRow) -> Result<(), Refusal> {
+    if volume.cut().is_none() {
+        return Ok(());
+    }
+    Err(Refusal::Conflict(format!(
+        "Invalid volume: Volume {0} is cut off from its disk: give it back first (mooring volume uncut {0})",
+        volume.id
+    )))
+}
+
+/// What is known of the cut of a volume.
+pub(super) fn seen(inner: &Inner, volume: &VolumeRow) -> Option<VolumeCut> {
+    let since = volume.cut();
+    let agent = inner.agents.up(volume.agent).ok();
+    let seen = agent.and_then(|agent| agent.volume(volume.id)).map_or(Cut::No, |report| report.cut);
+    let in_force = seen == Cut::InForce;
+    (since.is_some() || in_force).then_some(VolumeCut { in_force, since })
+}
+
+/// Who is granted the volume would get errors.
+fn refuse_survivors(id: VolumeId, rows: &[AttachmentRow]) -> Result<(), Refusal> {
+    let who: Vec<_> = rows.iter().filter(|row| row.grant_wanted).map(who).collect();
+    if who.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::Conflict(format!(
+        "Invalid volume: Volume {id} is attached, and every read and write would end with an error: {}. Detach first, by force if \
+         a host does not answer; or say that they may (force)",
+        who.join(", ")
+    )))
+}
+
+fn set(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    id: VolumeId,
+    wish: CutWish,
+) -> Result<wishes::Rewished, Abort> {
+    let volume = volumes::find(inner, db, caller, id)?;
+    if (volume.cut().is_some()) == (wish != CutWish::Uncut) {
+        return Ok(wishes::Rewished::default());
+    }
+    not_in_review(&volume)?;
+    let since = match wish {
+        CutWish::Uncut => None,
+        CutWish::Cut { force } => {
+            if volume.kind() != VolumeKind::Volume || volume.operation.is_some() {
+                let text = format!(
+                    "Invalid volume: Volume {id} must be there, and nothing may be at work at it, but its status is: {}.",
+                    volume.status
+                );
+                return Err(Refusal::Conflict(text).into());
+            }
+            if !force {
+                refuse_survivors(id, &db.attachments_of(id)?)?;
+            }
+            Some(db.now)
+        }
+    };
+    db.keep_cut(&volume, since)?;
+    wishes::apply(db, id, &mut [], &BTreeSet::new())
+}
+
+impl Service {
+    /// From now on a volume is to be cut off from its disk, or not any more. Asked for again, nothing changes.
+    pub async fn set_cut(&self, caller: &Caller, id: VolumeId, wish: CutWish) -> Result<(), Refusal> {
+        self.inner.policies().check("mooring:cut", caller, &crate::policy::Target::default())?;
+        let (inner, of) = (self.inner.clone(), caller.clone());
+        let write = move |db: &Db<'_>| set(&inner, db, &of, id, wish);
+        let rewished = self.inner.store.write("cut a volume off, or give it back", write).await?;
+        self.inner.go(id, &rewished.hosts);
+        Ok(())
+    }
+}
