@@ -265,9 +265,12 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Show(args) => print(json, &volume::show(&session, &args.volume).await?),
                 VolumeCommand::Extend(args) => print(json, &volume::extend(&session, args).await?),
                 VolumeCommand::Delete(args) => print(json, &volume::delete(&session, &args.volume).await?),
-                VolumeCommand::Reservations(args) => {
-                    print(json, &reservations::of_agent(&session, &args.volume).await?)
-                }
+                VolumeCommand::Reservations(args) => match args.change() {
+                    None => print(json, &reservations::of_agent(&session, &args.volume).await?),
+                    Some(change) => {
+                        print(json, &reservations::change_at_agent(&session, &args.volume, change).await?)
+                    }
+                },
                 // Those have found their side before.
                 _ => Err(Failure::Usage(
                     "an agent does not have this: say --controller instead of --agent".to_owned(),
@@ -283,9 +286,12 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Show(args) => print(json, &volume::show(&client, &args.volume).await?),
                 VolumeCommand::Extend(args) => print(json, &volume::extend(&client, args).await?),
                 VolumeCommand::Delete(args) => print(json, &volume::delete(&client, &args.volume).await?),
-                VolumeCommand::Reservations(args) => {
-                    print(json, &reservations::of_controller(&client, &args.volume).await?)
-                }
+                VolumeCommand::Reservations(args) => match args.change() {
+                    None => print(json, &reservations::of_controller(&client, &args.volume).await?),
+                    Some(change) => {
+                        print(json, &reservations::change_at_controller(&client, &args.volume, change).await?)
+                    }
+                },
                 VolumeCommand::Retype(args) => print(json, &operate::retype(&client, args).await?),
                 VolumeCommand::ResetStatus(args) => print(json, &operate::reset_status(&client, args).await?),
                 VolumeCommand::Revert(args) => print(json, &revert::revert(&client, args).await?),

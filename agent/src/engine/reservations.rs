@@ -66,6 +66,25 @@ impl Held {
         report.problems.extend(self.lost_problem(report.volume));
     }
 
+    /// What the last look saw.
+    pub(super) fn seen(&self) -> Option<Reservations> {
+        self.seen.clone()
+    }
+
+    /// What is kept but for what is `lost`, if there is such; whoever is told of it has written that down.
+    pub(super) fn without_lost(&self, lost: impl Fn(&Registration) -> bool) -> Option<Vec<Kept>> {
+        let is_lost = |kept: &&Kept| kept.lost && lost(&kept.registration);
+        self.kept
+            .iter()
+            .any(|kept| is_lost(&kept))
+            .then(|| self.kept.iter().filter(|kept| !is_lost(kept)).cloned().collect())
+    }
+
+    /// The store has these.
+    pub(super) fn has_kept(&mut self, kept: Vec<Kept>) {
+        self.kept = kept;
+    }
+
     fn lost_problem(&self, volume: VolumeId) -> Option<Problem> {
         let lost = &self.seen.as_ref()?.lost;
         if lost.is_empty() {

@@ -3,11 +3,12 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use mooring_host::fake::{FakeBlocks, FakeLio, FakeLvm, FakeMachine};
 use mooring_host::{
-    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Tree, TreeError, TreeOp,
-    TreePath,
+    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, PrCommand, PrError,
+    PrNexus, PrSession, PrSessions, Tree, TreeError, TreeOp, TreePath,
 };
 use tokio::sync::watch;
 
@@ -41,6 +42,8 @@ struct State {
     paused: Option<String>,
     /// It goes on, and the next one like it waits again.
     one: bool,
+    /// The session with a target breaks at this call, once, when it was done.
+    breaks: Option<String>,
     /// LVs that were removed, and what their blocks were then.
     removed: Vec<(String, Blocks)>,
     /// Devices that a backstore opened, and whether all of each read as zeros then.
@@ -55,6 +58,7 @@ pub(crate) struct Switch {
     lio: FakeLio,
     lvm: FakeLvm,
     blocks: FakeBlocks,
+    machine: FakeMachine,
 }
 
 impl Switch {
@@ -66,6 +70,7 @@ impl Switch {
             lio: fake.lio(),
             lvm: fake.lvm(),
             blocks: fake.blocks(),
+            machine: fake.clone(),
         }
     }
 
@@ -76,6 +81,31 @@ impl Switch {
     pub(crate) fn kill(&self) {
         self.state().dead = true;
         self.died.send_replace(true);
+    }
+
+    /// The process is killed so many calls from now.
+    pub(crate) fn kill_from_now(&self, kill: Kill) {
+        let mut state = self.state();
+        let from = state.changes;
+        state.kill = Some(match kill {
+            Kill::Before(step) => Kill::Before(from + step),
+            Kill::After(step) => Kill::After(from + step),
+        });
+    }
+
+    /// The session with a target breaks at the next call that begins so, once it was done.
+    pub(crate) fn break_session_at(&self, call: &str) {
+        self.state().breaks = Some(call.to_owned());
+    }
+
+    fn session_call<T>(&self, what: &str, call: impl FnOnce() -> Result<T, PrError>) -> Result<T, PrError> {
+        let done = self.call(true, what.to_owned(), call);
+        let mut state = self.state();
+        if state.breaks.as_deref().is_some_and(|breaks| what.starts_with(breaks)) {
+            state.breaks = None;
+            return Err(PrError::Broken("it broke there as asked".into()));
+        }
+        done
     }
 
     pub(crate) fn died(&self) -> watch::Receiver<bool> {
@@ -282,5 +312,35 @@ impl BlockDevices for Switch {
 
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
         self.call(false, format!("read {}", path.display()), || self.blocks.read(path, offset, buffer))
+    }
+}
+
+impl PrSessions for Switch {
+    fn open(&self, nexus: &PrNexus, until: Instant) -> Result<Box<dyn PrSession>, PrError> {
+        let open = || self.machine.open(nexus, until);
+        let inner = self.session_call(&format!("log in to {}", nexus.target), open)?;
+        Ok(Box::new(SwitchedSession { inner, switch: self.clone() }))
+    }
+}
+
+struct SwitchedSession {
+    inner: Box<dyn PrSession>,
+    switch: Switch,
+}
+
+impl PrSession for SwitchedSession {
+    fn send(&mut self, command: &PrCommand) -> Result<(), PrError> {
+        let what = match command {
+            PrCommand::Register { key: 0, .. } => "unregister",
+            PrCommand::Register { .. } => "register",
+            PrCommand::Clear { .. } => "clear",
+            PrCommand::Preempt { .. } => "preempt",
+        };
+        self.switch.session_call(what, || self.inner.send(command))
+    }
+
+    fn close(self: Box<Self>) -> Result<(), PrError> {
+        let Self { inner, switch } = *self;
+        switch.session_call("log out", || inner.close())
     }
 }

@@ -220,6 +220,7 @@ pub(super) const POLICIES: &[Policy] = &[
     admin("mooring:fence"),
     reader("mooring:receipts"),
     admin("mooring:sessions"),
+    admin("mooring:reservations"),
     admin("mooring:jobs"),
     admin("mooring:import"),
 ];
