@@ -159,10 +159,9 @@ impl Engine {
         let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
         let Some((mut seen, file)) = self.see_reservations(&names, &before) else { return };
         let at = Before { kept: &before.kept, generation: before.generation };
-        let kept =
-            reservations::keep(at, &seen, file.as_deref().unwrap_or_default(), granted(spec), end.done);
+        let kept = reservations::keep(at, &seen, file.as_deref(), granted(spec), end.done);
         let is_kept = |live: &Registration| kept.iter().any(|kept| kept.registration == *live);
-        let unread = file.is_none() && !seen.registrations.iter().all(is_kept);
+        let unread = seen.durable && file.is_none() && !seen.registrations.iter().all(is_kept);
         seen.lost = kept.iter().filter(|kept| kept.lost).map(|kept| kept.registration.clone()).collect();
         let known = |lost| before.seen.as_ref().is_some_and(|seen| seen.lost.contains(lost));
         for lost in seen.lost.iter().filter(|lost| !known(lost)) {
@@ -204,13 +203,20 @@ impl Engine {
         if seen.is_empty() && !before.kept.is_empty() {
             seen.generation = reservations::read_generation(tree, names).map_err(told).ok()??;
         }
-        let file = if seen.durable {
+        // Also of those who have just unregistered: only the file says that they did.
+        let file = if seen.durable || !before.kept.is_empty() {
             let folder = self.reservations_folder().map_err(told).ok()?;
             let path = folder.join(reservations::file_name(&names.serial));
             let read = std::fs::read(&path).inspect_err(|error| {
+                if !seen.durable && error.kind() == std::io::ErrorKind::NotFound {
+                    return;
+                }
                 tracing::warn!(%error, path = %path.display(), "cannot read the kernel's file of reservations");
             });
-            read.ok().map(|bytes| reservations::parse_file(&String::from_utf8_lossy(&bytes)))
+            // An empty one was cut short by a loss of power: the kernel writes words also for none.
+            read.ok()
+                .filter(|bytes| !bytes.is_empty())
+                .map(|bytes| reservations::parse_file(&String::from_utf8_lossy(&bytes)))
         } else {
             Some(Vec::new())
         };

@@ -156,6 +156,26 @@ fn a_command_that_takes_them_away_is_no_loss() {
     assert_eq!(said(&agent, &v), "");
 }
 
+/// A host that unregisters has lost nothing, though PRGENERATION does not move for it: the last of them, or one of many.
+#[test]
+fn who_unregisters_has_lost_nothing() {
+    let node = Node::new();
+    let (agent, v, sessions) = reserved(&node, true);
+    until(&agent, &v, HELD);
+    let unregister = |at: usize, key| {
+        let command = PrOut::Register { key, new: 0, durable: true };
+        node.fake.persistent_reserve(sessions[at], 1, command).unwrap();
+    };
+    unregister(1, 0xb);
+    until(&agent, &v, "host1 5: host1=a");
+    unregister(0, 0xa);
+    until(&agent, &v, "");
+    assert_eq!(agent.get(&v).unwrap().export.unwrap().problems, []);
+    let agent = restart(&node, agent);
+    eventually("the export", || node.reach(&v).len() == 3);
+    assert_eq!(said(&agent, &v), "");
+}
+
 /// Somebody takes the LUN's link away by hand: the kernel forgets everything, and takes nothing back while it is exported.
 #[test]
 fn what_the_kernel_loses_is_a_problem_until_it_is_registered_anew() {

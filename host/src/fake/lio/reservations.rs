@@ -311,12 +311,13 @@ impl Pr {
         match command {
             PrOut::Register { new, durable, .. } | PrOut::RegisterAnyway { new, durable } => {
                 if new == 0 {
+                    // PRGENERATION does not move for it.
                     self.remove(own);
                 } else {
                     self.live[own].key = new;
+                    self.generation = self.generation.wrapping_add(1);
                 }
                 self.active = durable;
-                self.generation = self.generation.wrapping_add(1);
             }
             PrOut::Reserve { kind, .. } => match self.holder() {
                 Some((holder, held)) if !holder.is_of(session) || held != kind => return conflict,
