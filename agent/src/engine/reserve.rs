@@ -244,13 +244,19 @@ impl Engine {
             // What the agent gave itself goes, and with it what it has registered, whatever came of it.
             *end = self.export_half(cell, wishes, usable);
             let now = self.read_reservations(cell, &names)?;
-            if !is_gone(&now, change) {
-                sent?;
-                let why = format!("the kernel still shows what was to be taken away of volume {}", cell.id);
-                return Err(refused(why, Cure::Retry));
-            }
-            if let Err(refusal) = sent {
-                tracing::warn!(volume = %cell.id, error = %Chain(&refusal), "reservations are changed, but not as meant");
+            match sent {
+                // What is beyond the page is not seen, before nor after: there only the target's word counts.
+                Err(refusal) if !is_gone(&now, change) || seen.truncated => return Err(refusal),
+                Err(refusal) => {
+                    let error = Chain(&refusal);
+                    tracing::warn!(volume = %cell.id, %error, "reservations are changed, but not as meant");
+                }
+                Ok(()) if !is_gone(&now, change) => {
+                    let why =
+                        format!("the kernel still shows what was to be taken away of volume {}", cell.id);
+                    return Err(refused(why, Cure::Retry));
+                }
+                Ok(()) => {}
             }
             tracing::info!(volume = %cell.id, ?change, "reservations taken away");
         }
@@ -361,10 +367,10 @@ impl Engine {
         let sent = self.session(own, seen, change);
         cell.state().at_work = None;
         sent.map_err(|error| {
-            refused(
-                format!("the reservations of volume {} were not changed: {}", cell.id, Chain(&error)),
-                Cure::Retry,
-            )
+            let why = format!("the reservations of volume {} were not changed: {}", cell.id, Chain(&error));
+            // As a preempt is answered whose key nobody has.
+            let cure = if matches!(error, PrError::Conflict) { Cure::FixSpec } else { Cure::Retry };
+            refused(why, cure)
         })
     }
 

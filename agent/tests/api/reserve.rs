@@ -155,6 +155,31 @@ fn what_cannot_be_done_is_refused_and_touches_nothing() {
     until(&agent, &v, HELD);
 }
 
+/// The kernel lists no more than a page: of what is beyond it only the target's answer tells.
+#[test]
+fn a_key_beyond_the_page_is_preempted_and_one_that_nobody_has_is_refused() {
+    let node = Node::new();
+    let (agent, v, _) = reserved(&node, true);
+    for key in 0x100..0x140 {
+        register(&node, node.login(&v, "host1").unwrap(), key, true);
+    }
+    let listed = || agent.get(&v).unwrap().export.unwrap().reservations.unwrap();
+    eventually("the page is full", || listed().truncated && !keys(Some(&listed())).contains(&0x13f));
+    let changed = agent.change_reservations(&v, preempt(0x13f)).unwrap();
+    assert_eq!(keys(changed.before.as_ref()), keys(changed.now.as_ref()), "nothing that is listed");
+    for unknown in [0x13f, 0x140] {
+        assert_refused(
+            agent.change_reservations(&v, preempt(unknown)),
+            Code::FailedPrecondition,
+            "fix_spec",
+            &["reservation conflict"],
+        );
+    }
+    assert_shut(&node, &v);
+    agent.change_reservations(&v, CLEAR).unwrap();
+    assert_eq!(said(&agent, &v), "");
+}
+
 /// Each call of it fails once: the agent's way in is gone all the same, and what the answer says is true.
 #[test]
 fn whatever_fails_no_way_in_is_left() {
