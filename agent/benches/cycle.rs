@@ -183,6 +183,7 @@ impl Rig {
             commands: Arc::new(fake.lvm()),
             blocks: Arc::new(fake.blocks()),
             images: Arc::new(fake.images()),
+            pr: Arc::new(fake.clone()),
             clock: Arc::new(SystemClock),
             folders: None,
             addresses: Arc::new(|| vec![IpAddr::from(Ipv4Addr::new(10, 0, 0, 1)).into()]),

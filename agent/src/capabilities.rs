@@ -269,6 +269,7 @@ mod tests {
                 commands: Arc::new(self.fake.lvm()),
                 blocks: Arc::new(self.fake.blocks()),
                 images: Arc::new(self.fake.images()),
+                pr: Arc::new(self.fake.clone()),
                 clock: Arc::new(SystemClock),
                 addresses: Arc::new(move || here.clone()),
                 root: self.sys.path().to_owned(),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mooring_host::{
     BlockDevices, Clock, Commands, Folders, HostCommands, ImageServers, KernelBlocks, KernelFolders,
-    KernelTree, LocalAddress, LocalAddresses, QemuServers, SystemClock, Tree,
+    KernelTree, LocalAddress, LocalAddresses, PrSessions, QemuServers, SystemClock, Tree,
 };
 
 /// Lists the addresses of this machine. Asked often: it costs little while nothing changes.
@@ -28,6 +28,8 @@ pub struct Machine {
     pub blocks: Arc<dyn BlockDevices>,
     /// Programs that read images.
     pub images: Arc<dyn ImageServers>,
+    /// Sessions of its own with its targets.
+    pub pr: Arc<dyn PrSessions>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// This machine's addresses.
@@ -46,6 +48,7 @@ impl Machine {
             commands: Arc::new(HostCommands),
             blocks: Arc::new(KernelBlocks),
             images: Arc::new(QemuServers),
+            pr: Arc::new(mooring_connectors::DirectSessions),
             clock: Arc::new(SystemClock),
             addresses: Arc::new(followed()),
             root: "/".into(),

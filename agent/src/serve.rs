@@ -9,7 +9,7 @@ use std::time::Duration;
 use mooring_api::v1;
 use mooring_api::v1::agent_server::Agent;
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
-use mooring_model::{AgentId, ByteSize, Chain, ClusterId, Cure, SpecError, VolumeId};
+use mooring_model::{AgentId, ByteSize, Chain, ClusterId, Cure, ReservationsChange, SpecError, VolumeId};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::Stream;
@@ -381,6 +381,30 @@ impl Agent for Service {
         }
         let was = self.engine.set_job_limit(sender, limit).await.map_err(|refusal| refused(&refusal))?;
         Ok(Response::new(v1::SetJobLimitResponse { was_bytes: was.map_or(0, |was| was.0) }))
+    }
+
+    async fn change_reservations(
+        &self,
+        request: Request<v1::ChangeReservationsRequest>,
+    ) -> Result<Response<v1::ChangeReservationsResponse>, Status> {
+        use v1::change_reservations_request::Change;
+        let asked = request.into_inner();
+        let sender = cluster_id(asked.sender.as_ref())?;
+        let volume = volume_id(&asked.volume_id)?;
+        let change = match asked.change {
+            None => return Err(invalid(SpecError::new("change", "is missing: want clear or preempt"))),
+            Some(Change::Clear(v1::ClearReservations {})) => ReservationsChange::Clear,
+            Some(Change::Preempt(v1::PreemptReservations { key, abort })) => {
+                ReservationsChange::Preempt { key, abort }
+            }
+        };
+        let deadline = self.deadline(asked.deadline_ms);
+        let changed = self.engine.change_reservations(sender, volume, change, deadline).await;
+        let changed = changed.map_err(|refusal| refused(&refusal))?;
+        Ok(Response::new(v1::ChangeReservationsResponse {
+            before: changed.before.as_ref().map(Into::into),
+            now: changed.now.as_ref().map(Into::into),
+        }))
     }
 
     type WatchStream = Reports;

@@ -11,7 +11,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use mooring_api::Address;
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
 use mooring_model::{
-    AttachmentId, ByteSize, ClusterId, Iqn, Mode, Portal, Provisioning, VgName, VolumeId, VolumeSpec,
+    AttachmentId, ByteSize, ClusterId, Iqn, Mode, Portal, Provisioning, ReservationsChange, VgName, VolumeId,
+    VolumeSpec,
 };
 
 use crate::chap::SecretSource;
@@ -343,12 +344,18 @@ Holds until the next event of its attachments. Attachments are never taken away 
 Examples:
   mooring volume reset-status data error")]
     ResetStatus(ResetStatusArgs),
-    /// Show who has reserved a volume: SCSI-3 persistent reservations, as the storage node's kernel has them
+    /// Show, clear or preempt a volume's SCSI-3 persistent reservations, as the storage node's kernel has them
     #[command(after_help = "\
+A preempt takes the registrations with this key away, and the reservation if one of them holds it;
+everybody else's stay. The storage node sends the command itself, to its own target: no host needs
+to be up. Over Fibre Channel alone, or with RESERVE(6), it cannot: then detach the host.
+
 Examples:
   mooring volume reservations data
-  mooring volume reservations data --json | jq -r .holder.initiator")]
-    Reservations(VolumeArg),
+  mooring volume reservations data --json | jq -r .holder.initiator
+  mooring volume reservations data --preempt 0x3abe0001 --abort
+  mooring volume reservations data --clear")]
+    Reservations(ReservationsArgs),
     /// Make a volume of a logical volume that is there, with what it holds (controller)
     #[command(after_help = "\
 The logical volume must be linear, or thin in its group's mooring-pool, have whole GiB, and be in use
@@ -578,6 +585,30 @@ pub struct ExtendArgs {
 pub struct VolumeArg {
     /// The volume: its id, or its name where that is unique
     pub volume: VolumeRef,
+}
+
+/// `volume reservations`.
+#[derive(Debug, Args)]
+pub struct ReservationsArgs {
+    /// The volume: its id, or its name where that is unique
+    pub volume: VolumeRef,
+    /// Take every registration and the reservation away
+    #[arg(long, conflicts_with = "preempt")]
+    pub clear: bool,
+    /// Take the registrations with this key away: as it is listed, 0x and hexadecimal digits
+    #[arg(long, value_name = "KEY", value_parser = crate::reservations::parse_key)]
+    pub preempt: Option<u64>,
+    /// With --preempt: end what those hosts have in flight first; waits for the disk
+    #[arg(long, requires = "preempt")]
+    pub abort: bool,
+}
+
+impl ReservationsArgs {
+    /// What is to be taken away, if anything.
+    pub fn change(&self) -> Option<ReservationsChange> {
+        let preempt = self.preempt.map(|key| ReservationsChange::Preempt { key, abort: self.abort });
+        preempt.or(self.clear.then_some(ReservationsChange::Clear))
+    }
 }
 
 /// `plan`.

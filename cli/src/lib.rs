@@ -269,9 +269,12 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Show(args) => print(json, &volume::show(&session, &args.volume).await?),
                 VolumeCommand::Extend(args) => print(json, &volume::extend(&session, args).await?),
                 VolumeCommand::Delete(args) => print(json, &volume::delete(&session, &args.volume).await?),
-                VolumeCommand::Reservations(args) => {
-                    print(json, &reservations::of_agent(&session, &args.volume).await?)
-                }
+                VolumeCommand::Reservations(args) => match args.change() {
+                    None => print(json, &reservations::of_agent(&session, &args.volume).await?),
+                    Some(change) => {
+                        print(json, &reservations::change_at_agent(&session, &args.volume, change).await?)
+                    }
+                },
                 VolumeCommand::Cut(args) => {
                     print(json, &cut::of_agent(&session, &args.volume, Some(args.force)).await?)
                 }
@@ -293,9 +296,12 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Show(args) => print(json, &volume::show(&client, &args.volume).await?),
                 VolumeCommand::Extend(args) => print(json, &volume::extend(&client, args).await?),
                 VolumeCommand::Delete(args) => print(json, &volume::delete(&client, &args.volume).await?),
-                VolumeCommand::Reservations(args) => {
-                    print(json, &reservations::of_controller(&client, &args.volume).await?)
-                }
+                VolumeCommand::Reservations(args) => match args.change() {
+                    None => print(json, &reservations::of_controller(&client, &args.volume).await?),
+                    Some(change) => {
+                        print(json, &reservations::change_at_controller(&client, &args.volume, change).await?)
+                    }
+                },
                 VolumeCommand::Cut(args) => {
                     print(json, &cut::of_controller(&client, &args.volume, Some(args.force)).await?)
                 }

@@ -1,13 +1,14 @@
 //! `mooring volume reservations`: who has registered with a volume and who has reserved it, as the storage node's kernel has
-//! it. The controller knows the hosts, an agent only initiators.
+//! it; and what an operator takes away of that. The controller knows the hosts, an agent only initiators.
 //!
 //! What must never happen here: a key that is rounded; "nobody" where nobody has looked.
 
 use std::fmt::{self, Display, Formatter};
 
 use mooring_api::v1;
-use mooring_model::ReservationType;
+use mooring_model::{ReservationType, ReservationsChange, VolumeId};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::Reply;
 use crate::controller::Client;
@@ -94,10 +95,14 @@ pub(crate) async fn of_agent(session: &Session, volume: &VolumeRef) -> Result<Re
     let Some(export) = &status.export else {
         return Err(Failure::NotFound(format!("volume {id} is not exported: nobody can reserve it")));
     };
-    let seen = export.reservations.clone().unwrap_or_default();
-    Ok(Reply::ok(Reservations {
+    Ok(Reply::ok(of_wire(id, name_of(&status.volume_opaque), export.reservations.as_ref())))
+}
+
+fn of_wire(id: VolumeId, volume_name: Option<String>, seen: Option<&v1::Reservations>) -> Reservations {
+    let seen = seen.cloned().unwrap_or_default();
+    Reservations {
         volume_id: id.to_string(),
-        volume_name: name_of(&status.volume_opaque),
+        volume_name,
         storage_host: None,
         generation: seen.generation,
         durable: seen.durable,
@@ -105,7 +110,59 @@ pub(crate) async fn of_agent(session: &Session, volume: &VolumeRef) -> Result<Re
         holder: seen.holder.as_ref().map(holder),
         registrations: seen.registrations.iter().map(registration).collect(),
         lost: seen.lost.iter().map(registration).collect(),
-    }))
+    }
+}
+
+/// `volume reservations --clear` and `--preempt`: what was there, and what is there now.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Changed {
+    pub before: Reservations,
+    pub reservations: Reservations,
+}
+
+/// Changes them at one agent.
+pub(crate) async fn change_at_agent(
+    session: &Session,
+    volume: &VolumeRef,
+    change: ReservationsChange,
+) -> Result<Reply<Changed>, Failure> {
+    use v1::change_reservations_request::Change;
+    let (id, status) = find(session, volume).await?;
+    let change = match change {
+        ReservationsChange::Clear => Change::Clear(v1::ClearReservations {}),
+        ReservationsChange::Preempt { key, abort } => Change::Preempt(v1::PreemptReservations { key, abort }),
+    };
+    let changed = session.change_reservations(id, change).await?;
+    let of = |seen: Option<&v1::Reservations>| of_wire(id, name_of(&status.volume_opaque), seen);
+    Ok(Reply::ok(Changed { before: of(changed.before.as_ref()), reservations: of(changed.now.as_ref()) }))
+}
+
+/// Changes them through the controller.
+pub(crate) async fn change_at_controller(
+    client: &Client,
+    volume: &VolumeRef,
+    change: ReservationsChange,
+) -> Result<Reply<Changed>, Failure> {
+    let id = crate::controller::volume::find(client, volume).await?.id;
+    let body = match change {
+        ReservationsChange::Clear => json!({ "clear": true }),
+        ReservationsChange::Preempt { key, abort } => {
+            json!({ "preempt": format!("0x{key:x}"), "abort": abort })
+        }
+    };
+    // A preempt that is repeated finds the key gone, and is refused: that is not told as a failure of the first.
+    let path = ["mooring", "v1", "volumes", &id, "reservations"];
+    Ok(Reply::ok(
+        client.read::<Changed>(Call::add("the change of reservations", &path, body).waiting()).await?,
+    ))
+}
+
+/// A key as it is listed: 0 is none.
+pub(crate) fn parse_key(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").unwrap_or_default();
+    let hexadecimal = (1..=16).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let key = u64::from_str_radix(digits, 16).ok().filter(|key| hexadecimal && *key != 0);
+    key.ok_or_else(|| "want a key as it is listed: 0x and up to 16 hexadecimal digits, not all 0".to_owned())
 }
 
 /// `volume reservations` of the controller.
@@ -116,6 +173,24 @@ pub(crate) async fn of_controller(
     let id = crate::controller::volume::find(client, volume).await?.id;
     let call = Call::get("the reservations", &["mooring", "v1", "volumes", &id, "reservations"]);
     Ok(Reply::ok(client.read::<Answer>(call).await?.reservations))
+}
+
+impl Display for Changed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let same = |one: &Registration, other: &Registration| {
+            (&one.initiator, &one.isid, &one.key) == (&other.initiator, &other.isid, &other.key)
+        };
+        let stays =
+            |one: &&Registration| self.reservations.registrations.iter().any(|other| same(one, other));
+        let gone: Vec<_> = self.before.registrations.iter().filter(|one| !stays(one)).collect();
+        for one in &gone {
+            writeln!(f, "taken away: key {} of {}", one.key, one.host.as_deref().unwrap_or(&one.initiator))?;
+        }
+        if gone.is_empty() {
+            writeln!(f, "there was nothing to take away")?;
+        }
+        write!(f, "{}", self.reservations)
+    }
 }
 
 impl Reservations {

@@ -144,6 +144,22 @@ impl Session {
         self.within("ListJobs", client.list_jobs(v1::ListJobsRequest { volume_id })).await
     }
 
+    /// Takes reservations away.
+    pub(crate) async fn change_reservations(
+        &self,
+        id: VolumeId,
+        change: v1::change_reservations_request::Change,
+    ) -> Result<v1::ChangeReservationsResponse, Failure> {
+        let mut client = self.client.clone();
+        let request = v1::ChangeReservationsRequest {
+            sender: Some(self.sender()?),
+            volume_id: id.to_string(),
+            change: Some(change),
+            deadline_ms: u32::try_from(self.deadline.as_millis()).unwrap_or(u32::MAX),
+        };
+        self.within("ChangeReservations", client.change_reservations(request)).await
+    }
+
     /// Limits jobs; 0: not.
     pub(crate) async fn set_job_limit(&self, limit_bytes: u64) -> Result<(), Failure> {
         let mut client = self.client.clone();

@@ -481,6 +481,24 @@ fn who_has_reserved_a_volume() {
     {
         assert!(shown.contains(words), "{words:?} is not in {shown}");
     }
+    rig.run(&["volume", "reservations", "data", "--clear", "--preempt", "0xab"]).refused(2, &["--preempt"]);
+    rig.run(&["volume", "reservations", "data", "--abort"]).refused(2, &["--preempt"]);
+    for wrong in ["171", "0x", "0x0", "0x+b", "0x10000000000000000"] {
+        rig.run(&["volume", "reservations", "data", "--preempt", wrong]).refused(2, &["hexadecimal"]);
+    }
+    let preempted = rig.run(&["volume", "reservations", "data", "--preempt", "0xAB", "--abort"]).out;
+    assert!(
+        preempted.starts_with(&format!("taken away: key 0x00000000000000ab of {HOST2}\n")),
+        "{preempted}"
+    );
+    let cleared = rig.json(&["volume", "reservations", "data", "--clear"]);
+    assert_eq!(cleared["before"]["registrations"][0]["key"], "0xffffffffffffffff");
+    assert_eq!(
+        (&cleared["before"]["durable"], &cleared["reservations"]["registrations"]),
+        (&false.into(), &serde_json::json!([]))
+    );
+    let again = rig.run(&["volume", "reservations", "data", "--clear"]);
+    assert!(again.code == 0 && again.out.contains("nothing to take away"), "{again:?}");
 }
 
 #[test]

@@ -10,6 +10,7 @@
 mod apply;
 pub mod client;
 mod device;
+mod direct;
 mod error;
 #[cfg(feature = "fake")]
 pub mod fake;
@@ -27,6 +28,7 @@ pub mod wire;
 
 pub use apply::{Made, Observer, apply, make};
 pub use device::{Arrivals, Parts, Unit};
+pub use direct::DirectSessions;
 pub use error::{Cause, Error};
 pub use links::{LinkError, LinkName, LinkSeen, Links, RunLinks};
 pub use op::{DiskRef, Op};

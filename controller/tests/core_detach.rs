@@ -11,7 +11,7 @@ use mooring_controller::domain::{AttachmentStatus, Caller, NewAttachment, NewCon
 use mooring_controller::list::ListQuery;
 use mooring_controller::policy::Policies;
 use mooring_controller::service::{Refusal, Way};
-use mooring_model::{AttachmentId, Mode, Proof, VolumeId};
+use mooring_model::{AttachmentId, Mode, Proof, ReservationsChange, VolumeId};
 use support::{
     LONG, POLICIES, Rig, SHORT, admin, client, connector, member, native, new_volume, put_forward, reserve,
     until,
@@ -408,10 +408,24 @@ async fn who_goes_and_holds_the_reservation_is_told_of_it() {
     );
     assert_eq!(rig.service.parting_words(&admin(), two.id).await.unwrap(), [""; 0]);
     assert_eq!(rig.service.parting_words(&admin(), AttachmentId::from_u128(9)).await.unwrap(), [""; 0]);
+    // What an admin takes away is told, with its host, and the agent's refusal as it is.
+    let change = ReservationsChange::Preempt { key: 0xcd, abort: false };
+    let refused = rig.service.change_reservations(&admin(), volume, change).await;
+    assert!(matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("nobody")), "{refused:?}");
+    let change = ReservationsChange::Preempt { key: 0xab, abort: false };
+    let [before, now] = rig.service.change_reservations(&admin(), volume, change).await.unwrap();
+    assert_eq!((before.seen.registrations.len(), before.hosts.len(), now.seen.is_empty()), (1, 2, true));
+    let clear = ReservationsChange::Clear;
+    let [before, now] = rig.service.change_reservations(&admin(), volume, clear).await.unwrap();
+    assert!(before.seen.is_empty() && now.seen.is_empty(), "asked for nothing, nothing is refused");
     // Initiators of others are for admins, and an agent that does not answer is not "nobody".
     let user = Caller { admin: false, ..admin() };
     assert!(matches!(rig.service.reservations(&user, volume).await, Err(Refusal::Forbidden(_))));
+    let refused = rig.service.change_reservations(&user, volume, clear).await;
+    assert!(matches!(refused, Err(Refusal::Forbidden(_))), "{refused:?}");
     rig.storage.set_down(true);
     rig.until_host("storage", |host| !host.up).await;
     assert!(matches!(rig.service.reservations(&admin(), volume).await, Err(Refusal::Unavailable(_))));
+    let silent = rig.service.change_reservations(&admin(), volume, clear).await;
+    assert!(matches!(silent, Err(Refusal::Unavailable(_))), "{silent:?}");
 }

@@ -17,6 +17,7 @@ mod iscsi;
 mod lock;
 mod net;
 mod netlink;
+mod pr;
 mod sys;
 mod tree;
 mod uevent;
@@ -45,6 +46,7 @@ pub use iscsi::{
 };
 pub use lock::{LockError, LockFile};
 pub use net::{DialError, LocalAddress, LocalAddresses, dial, drop_connection, local_addresses};
+pub use pr::{PrCommand, PrError, PrNexus, PrSession, PrSessions};
 pub use sys::trim_memory;
 pub use tree::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath, tree_operations};
 pub use uevent::{KernelUevents, Uevent, UeventItem, Uevents, parse_uevent};

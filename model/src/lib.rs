@@ -46,7 +46,9 @@ pub use report::{
     Counters, Cut, ExportReport, GrantReport, Phase, Problem, Proof, Receipt, Revoked, SessionReport,
     StuckStep, VolumeReport,
 };
-pub use reservation::{Registration, ReservationHolder, ReservationType, Reservations};
+pub use reservation::{
+    Registration, ReservationHolder, ReservationType, Reservations, ReservationsChange, ReservationsChanged,
+};
 pub use secret::Secret;
 pub use size::{ByteSize, ParseSizeError};
 pub use spec::{

@@ -226,6 +226,17 @@ impl IqnPrefix {
         Iqn(format!("{}:host.{host}", self.0))
     }
 
+    /// The name under which a storage node's own agent logs in to its targets to change reservations, for a moment:
+    /// `<prefix>:pr.<agent uuid>`. Nobody is granted anything under such a name.
+    pub fn reserver(&self, agent: AgentId) -> Iqn {
+        Iqn(format!("{}:pr.{agent}", self.0))
+    }
+
+    /// Whether an initiator has such a name, of whichever agent.
+    pub fn is_reserver(&self, initiator: &Iqn) -> bool {
+        initiator.as_str().strip_prefix(&self.0).is_some_and(|rest| rest.starts_with(":pr."))
+    }
+
     /// The target of a volume: `<prefix>:<volume uuid>`.
     pub fn target(&self, volume: VolumeId) -> Iqn {
         Iqn(format!("{}:{volume}", self.0))

@@ -125,6 +125,29 @@ impl Reservations {
     }
 }
 
+/// What an operator takes away of a volume's reservations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReservationsChange {
+    /// Every registration, and the reservation.
+    Clear,
+    /// The registrations with one key, and the reservation if one of them holds it.
+    Preempt {
+        /// The key.
+        key: u64,
+        /// What those initiators have in flight ends first.
+        abort: bool,
+    },
+}
+
+/// What was there before such a change, and what is there after it; `None`: nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReservationsChanged {
+    /// Before.
+    pub before: Option<Reservations>,
+    /// Now, as the kernel shows it.
+    pub now: Option<Reservations>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

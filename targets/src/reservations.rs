@@ -237,22 +237,28 @@ pub struct Before<'a> {
     pub generation: Option<u32>,
 }
 
-/// What is to be kept from now on. `file` is the kernel's file; `granted` says who may reach the volume, `in_force` that all of
+/// What is to be kept from now on. `file` is the kernel's file, `None` where it cannot be read; `granted` says who may reach the volume, `in_force` that all of
 /// them are mapped.
 ///
 /// What lives is kept as it lives, if it was asked to outlive a loss of power. What does not live is kept while its initiator is
-/// granted and may not be mapped yet: it comes alive then. After that it was taken away by a command, which moves PRGENERATION,
-/// or it is lost. A revoke takes it away as well, and then the initiator is not granted.
+/// granted and may not be mapped yet: it comes alive then. After that it was taken away by a command, or it is lost. Commands
+/// move PRGENERATION, but for one that unregisters, and all of them write the file. A revoke takes it away as well, and then the
+/// initiator is not granted.
 pub fn keep(
     before: Before<'_>,
     seen: &Reservations,
-    file: &[Kept],
+    file: Option<&[Kept]>,
     granted: impl Fn(&Initiator) -> bool,
     in_force: bool,
 ) -> Vec<Kept> {
     let lives = |kept: &Kept| seen.registrations.iter().any(|live| kept.is_of(live));
+    // Of the life of this backstore: after a loss of power the file may be older than what is kept.
+    let written = file.filter(|_| before.generation.is_some());
+    let unlisted =
+        |kept: &Kept| written.is_some_and(|file| !file.iter().any(|one| one.is_of(&kept.registration)));
     let mut now = Vec::new();
     if seen.durable {
+        let file = file.unwrap_or_default();
         for live in &seen.registrations {
             let same = |kept: &&Kept| kept.registration == *live;
             let Some(found) = file.iter().find(same).or_else(|| before.kept.iter().find(same)) else {
@@ -282,7 +288,7 @@ pub fn keep(
         }
         if !in_force {
             now.push(kept.clone());
-        } else if kept.lost || !commanded {
+        } else if kept.lost || !(commanded || unlisted(kept)) {
             now.push(Kept { lost: true, ..kept.clone() });
         }
     }

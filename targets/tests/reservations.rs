@@ -90,39 +90,47 @@ fn what_is_kept() {
 
     // What lives, with what the file says of it; who holds it is the kernel's word.
     let live = all(2, &[(1, 10), (2, 20)], Some(1));
-    assert_eq!(keep(none, &live, &file, everybody, true), file);
+    assert_eq!(keep(none, &live, Some(&file), everybody, true), file);
     let passed_on = all(2, &[(1, 10), (2, 20)], Some(2));
-    assert_eq!(keep(none, &passed_on, &file, everybody, true), [kept(1, 10, None), kept(2, 20, WERO)]);
+    assert_eq!(keep(none, &passed_on, Some(&file), everybody, true), [kept(1, 10, None), kept(2, 20, WERO)]);
     // A registration that was revoked is in the file still.
-    assert_eq!(keep(none, &all(2, &[(2, 20)], None), &file, everybody, true), [kept(2, 20, None)]);
+    assert_eq!(keep(none, &all(2, &[(2, 20)], None), Some(&file), everybody, true), [kept(2, 20, None)]);
     // Nothing that was not asked to outlive a loss of power.
     let short = Reservations { durable: false, ..live.clone() };
     let before = Before { kept: &file, generation: Some(2) };
-    assert_eq!(keep(before, &short, &file, everybody, true), []);
+    assert_eq!(keep(before, &short, Some(&file), everybody, true), []);
 
     // Put back, and not mapped yet: it waits. Without a grant it does not.
     let before = Before { kept: &file, generation: None };
     let half = all(1, &[(1, 10)], Some(1));
-    assert_eq!(keep(before, &half, &[], everybody, false), file);
-    assert_eq!(keep(before, &half, &[], |one| *one == initiator(1), false), [kept(1, 10, WERO)]);
+    assert_eq!(keep(before, &half, None, everybody, false), file);
+    assert_eq!(keep(before, &half, None, |one| *one == initiator(1), false), [kept(1, 10, WERO)]);
     // All mapped, and one is not there: lost, unless commands came since.
     let lost = |n, key| Kept { lost: true, ..kept(n, key, None) };
-    assert_eq!(keep(before, &half, &[], everybody, true), [kept(1, 10, WERO), lost(2, 20)]);
-    assert_eq!(keep(before, &all(3, &[(1, 10)], Some(1)), &[], everybody, true), [kept(1, 10, WERO)]);
+    assert_eq!(keep(before, &half, None, everybody, true), [kept(1, 10, WERO), lost(2, 20)]);
+    assert_eq!(keep(before, &all(3, &[(1, 10)], Some(1)), None, everybody, true), [kept(1, 10, WERO)]);
     // The same in the life of one backstore.
     let before = Before { kept: &file, generation: Some(7) };
-    assert_eq!(keep(before, &all(8, &[(1, 10)], Some(1)), &file, everybody, true), [kept(1, 10, WERO)]);
+    assert_eq!(keep(before, &all(8, &[(1, 10)], Some(1)), Some(&file), everybody, true), [kept(1, 10, WERO)]);
     assert_eq!(
-        keep(before, &all(7, &[(1, 10)], Some(1)), &file, everybody, true),
+        keep(before, &all(7, &[(1, 10)], Some(1)), Some(&file), everybody, true),
         [kept(1, 10, WERO), lost(2, 20)]
     );
+    // Whoever unregisters moves no counter, and is not in the file any more. Of a file from before a loss of power that says nothing.
+    let rest = [kept(1, 10, WERO)];
+    assert_eq!(keep(before, &all(7, &[(1, 10)], Some(1)), Some(&rest), everybody, true), rest);
+    let none = Reservations { durable: false, ..all(7, &[], None) };
+    assert_eq!(keep(before, &none, Some(&[]), everybody, true), []);
+    assert_eq!(keep(before, &none, Some(&[]), everybody, false), file, "it may not be mapped yet");
+    let anew = Before { kept: &file, generation: None };
+    assert_eq!(keep(anew, &half, Some(&rest), everybody, true), [kept(1, 10, WERO), lost(2, 20)]);
     // What is lost stays so, until its initiator registers anew or loses its grant.
     let gone = [kept(1, 10, WERO), lost(2, 20)];
     let before = Before { kept: &gone, generation: Some(7) };
-    assert_eq!(keep(before, &all(9, &[(1, 10)], Some(1)), &file, everybody, true), gone);
-    assert_eq!(keep(before, &live, &file, everybody, true), file);
+    assert_eq!(keep(before, &all(9, &[(1, 10)], Some(1)), Some(&file), everybody, true), gone);
+    assert_eq!(keep(before, &live, Some(&file), everybody, true), file);
     assert_eq!(
-        keep(before, &all(9, &[(1, 10)], Some(1)), &file, |one| *one == initiator(1), true),
+        keep(before, &all(9, &[(1, 10)], Some(1)), Some(&file), |one| *one == initiator(1), true),
         [kept(1, 10, WERO)]
     );
 }
@@ -145,13 +153,13 @@ proptest! {
         let file: Vec<_> = live.iter().map(|(n, key)| kept(*n, *key, None)).collect();
         let seen = Reservations { durable, ..seen(now, &live, None) };
         let may = |one: &Initiator| granted.iter().any(|n| initiator(*n) == *one);
-        let after = keep(Before { kept: &before, generation }, &seen, &file, may, in_force);
+        let after = keep(Before { kept: &before, generation }, &seen, Some(&file), may, in_force);
         for (index, one) in after.iter().enumerate() {
             prop_assert!(may(&one.registration.initiator));
             prop_assert!(!after[..index].iter().any(|other| other.is_of(&one.registration)));
         }
         // Again from there, with nothing changed: the same.
-        let again = keep(Before { kept: &after, generation: Some(now) }, &seen, &file, may, in_force);
+        let again = keep(Before { kept: &after, generation: Some(now) }, &seen, Some(&file), may, in_force);
         prop_assert_eq!(again, after);
     }
 }

@@ -471,6 +471,14 @@ impl Engine {
             return Err(Refusal::precondition(why, Cure::FixSpec));
         }
         check_lun_zero(cell, spec, kept)?;
+        let prefix = &self.shared.config.iqn_prefix;
+        if let Some(grant) = spec.grants.iter().find(|grant| prefix.is_reserver(&grant.initiator)) {
+            let why = format!(
+                "{} is the name of a storage agent that changes reservations: nobody is granted anything under it",
+                grant.initiator
+            );
+            return Err(Refusal::precondition(why, Cure::FixSpec));
+        }
         self.check_naa(cell, &spec.identity.names(cell.id, &self.shared.config.iqn_prefix).naa())?;
         // Only portals that are new are looked up: the answer for the others is in the reports.
         let new: Vec<_> = spec

@@ -17,6 +17,7 @@ use super::cut::Table;
 use super::jobs::{Job, Stopped};
 use super::pulse::Lives;
 use super::reservations::Held;
+use super::reserve::Asked;
 use super::watched::Watched;
 use crate::turn::Turns;
 use crate::volumes::VolumesView;
@@ -154,6 +155,8 @@ pub(crate) struct State {
     pub(crate) export_end: End<ExportReport>,
     /// Its persistent reservations.
     pub(super) held: Held,
+    /// What is to be taken away of them.
+    pub(super) asked: Option<Asked>,
     pub(crate) open_receipts: Vec<OpenReceipt>,
     /// The receipts of the export's newest generation, as the store has them, newest first: an answer need not read them.
     pub(crate) receipts: Option<(Generation, Vec<Receipt>)>,

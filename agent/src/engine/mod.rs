@@ -24,6 +24,7 @@ mod pass;
 mod pulse;
 mod refusal;
 mod reservations;
+mod reserve;
 mod revert;
 mod status;
 mod strays;

@@ -51,7 +51,7 @@ pub(super) struct ExportEnd {
     pub(super) gone: bool,
     /// The export is not in the kernel, and its LV is not known to be ready.
     waits: bool,
-    problems: Vec<Problem>,
+    pub(super) problems: Vec<Problem>,
     /// Operations on the kernel's tree that it took.
     operations: u64,
 }
@@ -111,6 +111,8 @@ impl Engine {
     }
 
     fn pass(&self, cell: &Arc<Cell>, wishes: &Wishes) {
+        // Where there is no export to do it with, whoever asked is told to try again.
+        let asked = cell.state().asked.take();
         if is_doomed(wishes.volume.as_ref()) {
             // A doomed volume loses its export first.
             let end = self.export_half(cell, wishes, false);
@@ -130,14 +132,18 @@ impl Engine {
         // serve yet waits for the volume.
         let ready = if reverting { cell.state().ready.clone() } else { wishes.ready.clone() };
         let usable = self.is_usable(cell, wishes, ready.as_ref());
-        let end = self.export_half(cell, wishes, usable);
+        let mut end = self.export_half(cell, wishes, usable);
         if cell.state().look_later {
             // Nothing is known yet: whoever waits for it waits for the look.
             return;
         }
+        let taken = asked.map(|asked| self.take_away(cell, wishes, usable, &mut end, asked));
         if !end.waits {
             let look_again = !end.problems.is_empty();
             self.end_export(cell, wishes, end);
+            if let Some(taken) = taken {
+                taken.tell(cell);
+            }
             let failed = reverting && cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
             // What was said of a revert that failed stands.
             if !failed {
@@ -433,7 +439,13 @@ impl Engine {
     }
 
     /// Looks, plans, applies, looks again. Without `usable`, nothing is applied to an export that the kernel does not serve.
-    fn make_export(&self, cell: &Arc<Cell>, wanted: &Wanteds, generation: Generation, usable: bool) -> Made {
+    pub(super) fn make_export(
+        &self,
+        cell: &Arc<Cell>,
+        wanted: &Wanteds,
+        generation: Generation,
+        usable: bool,
+    ) -> Made {
         if let Some(narrow) = cell.narrow(wanted).filter(|_| usable) {
             return self.make_narrow(cell, wanted, narrow, generation);
         }

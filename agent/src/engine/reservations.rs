@@ -67,6 +67,25 @@ impl Held {
         report.problems.extend(self.lost_problem(report.volume));
     }
 
+    /// What the last look saw.
+    pub(super) fn seen(&self) -> Option<Reservations> {
+        self.seen.clone()
+    }
+
+    /// What is kept but for what is `lost`, if there is such; whoever is told of it has written that down.
+    pub(super) fn without_lost(&self, lost: impl Fn(&Registration) -> bool) -> Option<Vec<Kept>> {
+        let is_lost = |kept: &&Kept| kept.lost && lost(&kept.registration);
+        self.kept
+            .iter()
+            .any(|kept| is_lost(&kept))
+            .then(|| self.kept.iter().filter(|kept| !is_lost(kept)).cloned().collect())
+    }
+
+    /// The store has these.
+    pub(super) fn has_kept(&mut self, kept: Vec<Kept>) {
+        self.kept = kept;
+    }
+
     fn lost_problem(&self, volume: VolumeId) -> Option<Problem> {
         let lost = &self.seen.as_ref()?.lost;
         if lost.is_empty() {
@@ -169,10 +188,9 @@ impl Engine {
         let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
         let Some((mut seen, file)) = self.see_reservations(&names, &before) else { return };
         let at = Before { kept: &before.kept, generation: before.generation };
-        let kept =
-            reservations::keep(at, &seen, file.as_deref().unwrap_or_default(), granted(spec), end.done);
+        let kept = reservations::keep(at, &seen, file.as_deref(), granted(spec), end.done);
         let is_kept = |live: &Registration| kept.iter().any(|kept| kept.registration == *live);
-        let unread = file.is_none() && !seen.registrations.iter().all(is_kept);
+        let unread = seen.durable && file.is_none() && !seen.registrations.iter().all(is_kept);
         seen.lost = kept.iter().filter(|kept| kept.lost).map(|kept| kept.registration.clone()).collect();
         let known = |lost| before.seen.as_ref().is_some_and(|seen| seen.lost.contains(lost));
         for lost in seen.lost.iter().filter(|lost| !known(lost)) {
@@ -214,13 +232,20 @@ impl Engine {
         if seen.is_empty() && !before.kept.is_empty() {
             seen.generation = reservations::read_generation(tree, names).map_err(told).ok()??;
         }
-        let file = if seen.durable {
+        // Also of those who have just unregistered: only the file says that they did.
+        let file = if seen.durable || !before.kept.is_empty() {
             let folder = self.reservations_folder().map_err(told).ok()?;
             let path = folder.join(reservations::file_name(&names.serial));
             let read = std::fs::read(&path).inspect_err(|error| {
+                if !seen.durable && error.kind() == std::io::ErrorKind::NotFound {
+                    return;
+                }
                 tracing::warn!(%error, path = %path.display(), "cannot read the kernel's file of reservations");
             });
-            read.ok().map(|bytes| reservations::parse_file(&String::from_utf8_lossy(&bytes)))
+            // An empty one was cut short by a loss of power: the kernel writes words also for none.
+            read.ok()
+                .filter(|bytes| !bytes.is_empty())
+                .map(|bytes| reservations::parse_file(&String::from_utf8_lossy(&bytes)))
         } else {
             Some(Vec::new())
         };

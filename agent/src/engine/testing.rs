@@ -24,6 +24,7 @@ pub(crate) fn engine(dir: &Path, fake: &FakeMachine) -> Engine {
         commands: Arc::new(fake.lvm()),
         blocks: Arc::new(fake.blocks()),
         images: Arc::new(fake.images()),
+        pr: Arc::new(fake.clone()),
         clock: Arc::new(SystemClock),
         addresses: Arc::new(|| vec![std::net::IpAddr::from([10, 0, 0, 1]).into()]),
         root: dir.to_owned(),

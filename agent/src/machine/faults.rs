@@ -7,10 +7,12 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use mooring_host::{
     BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, ImageError, ImageFile,
-    ImagePart, ImageServers, PartFormat, ServedImage, Tree, TreeError, TreePath,
+    ImagePart, ImageServers, PartFormat, PrCommand, PrError, PrNexus, PrSession, PrSessions, ServedImage,
+    Tree, TreeError, TreePath,
 };
 
 use super::Machine;
@@ -60,7 +62,8 @@ pub(super) fn with_points(machine: Machine) -> Machine {
         target: Arc::new(Faulty { inner: machine.target, points: Arc::clone(&points) }),
         commands: Arc::new(Faulty { inner: machine.commands, points: Arc::clone(&points) }),
         images: Arc::new(Faulty { inner: machine.images, points: Arc::clone(&points) }),
-        blocks: Arc::new(Faulty { inner: machine.blocks, points }),
+        blocks: Arc::new(Faulty { inner: machine.blocks, points: Arc::clone(&points) }),
+        pr: Arc::new(Faulty { inner: machine.pr, points }),
         ..machine
     }
 }
@@ -185,5 +188,29 @@ impl ImagePart for FaultyPart {
     fn finish(&mut self) -> Result<(), ImageError> {
         let Self { inner, points } = self;
         points.around(|| "finish a part".to_owned(), || inner.finish())
+    }
+}
+
+impl PrSessions for Faulty<dyn PrSessions> {
+    fn open(&self, nexus: &PrNexus, until: Instant) -> Result<Box<dyn PrSession>, PrError> {
+        let session =
+            self.points.around(|| format!("log in as {nexus:?}"), || self.inner.open(nexus, until))?;
+        Ok(Box::new(FaultySession { inner: session, points: Arc::clone(&self.points) }))
+    }
+}
+
+struct FaultySession {
+    inner: Box<dyn PrSession>,
+    points: Arc<Points>,
+}
+
+impl PrSession for FaultySession {
+    fn send(&mut self, command: &PrCommand) -> Result<(), PrError> {
+        self.points.around(|| format!("send {command:?}"), || self.inner.send(command))
+    }
+
+    fn close(self: Box<Self>) -> Result<(), PrError> {
+        let Self { inner, points } = *self;
+        points.around(|| "log out".to_owned(), || inner.close())
     }
 }

@@ -98,6 +98,7 @@ impl Others {
             commands: Arc::new(fake.lvm()),
             blocks: Arc::new(fake.blocks()),
             images: Arc::new(fake.images()),
+            pr: Arc::new(fake.clone()),
             clock: Arc::new(SystemClock),
             addresses: Arc::new(move || fake.local_addresses()),
             root: self.node.dir.path().join("root"),

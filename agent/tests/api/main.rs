@@ -27,6 +27,7 @@ mod portals;
 mod process;
 mod receipts;
 mod reservations;
+mod reserve;
 mod revert;
 mod rig;
 mod secrets;

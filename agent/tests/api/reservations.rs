@@ -12,7 +12,7 @@ use crate::switch::Kill;
 const ALL: [(&str, v1::Mode); 3] = [("host1", RW), ("host2", RW), ("host3", RW)];
 
 /// What the agent says of a volume's reservations, in short: who holds it by which type, and all keys.
-fn said(agent: &Agent, v: &str) -> String {
+pub(crate) fn said(agent: &Agent, v: &str) -> String {
     let status = agent.get(v).unwrap();
     let seen = status.export.unwrap_or_default().reservations.unwrap_or_default();
     let short = |initiator: &str| initiator.rsplit('.').next().unwrap_or_default().to_owned();
@@ -29,16 +29,16 @@ fn said(agent: &Agent, v: &str) -> String {
     format!("{holder}{}{lost}", keys(&seen.registrations))
 }
 
-fn until(agent: &Agent, v: &str, wanted: &str) {
+pub(crate) fn until(agent: &Agent, v: &str, wanted: &str) {
     eventually(&format!("{wanted:?}"), || said(agent, v) == wanted);
 }
 
-fn register(node: &Node, session: SessionId, key: u64, durable: bool) {
+pub(crate) fn register(node: &Node, session: SessionId, key: u64, durable: bool) {
     node.fake.persistent_reserve(session, 1, PrOut::Register { key: 0, new: key, durable }).unwrap();
 }
 
 /// A volume of three hosts; the first two have registered, and the first has reserved it for those who have.
-fn reserved(node: &Node, durable: bool) -> (Agent, String, [SessionId; 3]) {
+pub(crate) fn reserved(node: &Node, durable: bool) -> (Agent, String, [SessionId; 3]) {
     let v = volume(1);
     let agent = node.start();
     agent.make(put_volume(&v, 1));
@@ -51,18 +51,18 @@ fn reserved(node: &Node, durable: bool) -> (Agent, String, [SessionId; 3]) {
 }
 
 /// Whether a host that logs in anew is kept from writing.
-fn is_fenced(node: &Node, v: &str, host: &str) -> bool {
+pub(crate) fn is_fenced(node: &Node, v: &str, host: &str) -> bool {
     let session = node.login(v, host).unwrap();
     node.fake.write(session, 1) == Err(IoRefusal::ReservationConflict)
 }
 
-fn restart(node: &Node, agent: Agent) -> Agent {
+pub(crate) fn restart(node: &Node, agent: Agent) -> Agent {
     agent.crash();
     node.fake.reboot();
     node.start()
 }
 
-const HELD: &str = "host1 5: host1=a host2=b";
+pub(crate) const HELD: &str = "host1 5: host1=a host2=b";
 
 #[test]
 fn what_initiators_do_is_reported_and_outlives_a_loss_of_power() {
@@ -151,6 +151,26 @@ fn a_command_that_takes_them_away_is_no_loss() {
     until(&agent, &v, "host2 5: host2=b");
     node.fake.persistent_reserve(sessions[1], 1, PrOut::Clear { key: 0xb }).unwrap();
     until(&agent, &v, "");
+    let agent = restart(&node, agent);
+    eventually("the export", || node.reach(&v).len() == 3);
+    assert_eq!(said(&agent, &v), "");
+}
+
+/// A host that unregisters has lost nothing, though PRGENERATION does not move for it: the last of them, or one of many.
+#[test]
+fn who_unregisters_has_lost_nothing() {
+    let node = Node::new();
+    let (agent, v, sessions) = reserved(&node, true);
+    until(&agent, &v, HELD);
+    let unregister = |at: usize, key| {
+        let command = PrOut::Register { key, new: 0, durable: true };
+        node.fake.persistent_reserve(sessions[at], 1, command).unwrap();
+    };
+    unregister(1, 0xb);
+    until(&agent, &v, "host1 5: host1=a");
+    unregister(0, 0xa);
+    until(&agent, &v, "");
+    assert_eq!(agent.get(&v).unwrap().export.unwrap().problems, []);
     let agent = restart(&node, agent);
     eventually("the export", || node.reach(&v).len() == 3);
     assert_eq!(said(&agent, &v), "");

@@ -133,6 +133,7 @@ impl Node {
             commands: Arc::new(switch.clone()),
             blocks: Arc::new(switch.clone()),
             images: Arc::new(switch.clone()),
+            pr: Arc::new(switch.clone()),
             clock: Arc::new(SystemClock),
             addresses: Arc::new(move || fake.local_addresses()),
             root: self.dir.path().join("root"),
@@ -330,6 +331,21 @@ impl Agent {
         let mut client = self.client();
         let request = v1::GetVolumeRequest { volume_id: id.to_owned() };
         self.wait(async move { client.get_volume(request).await }).map(tonic::Response::into_inner)
+    }
+
+    pub(crate) fn change_reservations(
+        &self,
+        id: &str,
+        change: v1::change_reservations_request::Change,
+    ) -> Result<v1::ChangeReservationsResponse, Status> {
+        let mut client = self.client();
+        let request = v1::ChangeReservationsRequest {
+            sender: Some(sender()),
+            volume_id: id.to_owned(),
+            change: Some(change),
+            deadline_ms: ANSWER_MS,
+        };
+        self.wait(async move { client.change_reservations(request).await }).map(tonic::Response::into_inner)
     }
 
     pub(crate) fn hello(&self) -> v1::HelloResponse {

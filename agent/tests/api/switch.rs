@@ -3,11 +3,13 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use mooring_host::fake::{FakeBlocks, FakeImages, FakeLio, FakeLvm, FakeMachine};
 use mooring_host::{
     BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, ImageError, ImageFile,
-    ImagePart, ImageServers, PartFormat, ServedImage, Tree, TreeError, TreeOp, TreePath,
+    ImagePart, ImageServers, PartFormat, PrCommand, PrError, PrNexus, PrSession, PrSessions, ServedImage,
+    Tree, TreeError, TreeOp, TreePath,
 };
 use tokio::sync::watch;
 
@@ -41,6 +43,8 @@ struct State {
     paused: Option<String>,
     /// It goes on, and the next one like it waits again.
     one: bool,
+    /// The session with a target breaks at this call, once, when it was done.
+    breaks: Option<String>,
     /// LVs that were removed, and what their blocks were then.
     removed: Vec<(String, Blocks)>,
     /// Devices that a backstore opened, and whether all of each read as zeros then.
@@ -56,6 +60,7 @@ pub(crate) struct Switch {
     lvm: FakeLvm,
     blocks: FakeBlocks,
     images: FakeImages,
+    machine: FakeMachine,
 }
 
 impl Switch {
@@ -68,6 +73,7 @@ impl Switch {
             lvm: fake.lvm(),
             blocks: fake.blocks(),
             images: fake.images(),
+            machine: fake.clone(),
         }
     }
 
@@ -78,6 +84,31 @@ impl Switch {
     pub(crate) fn kill(&self) {
         self.state().dead = true;
         self.died.send_replace(true);
+    }
+
+    /// The process is killed so many calls from now.
+    pub(crate) fn kill_from_now(&self, kill: Kill) {
+        let mut state = self.state();
+        let from = state.changes;
+        state.kill = Some(match kill {
+            Kill::Before(step) => Kill::Before(from + step),
+            Kill::After(step) => Kill::After(from + step),
+        });
+    }
+
+    /// The session with a target breaks at the next call that begins so, once it was done.
+    pub(crate) fn break_session_at(&self, call: &str) {
+        self.state().breaks = Some(call.to_owned());
+    }
+
+    fn session_call<T>(&self, what: &str, call: impl FnOnce() -> Result<T, PrError>) -> Result<T, PrError> {
+        let done = self.call(true, what.to_owned(), call);
+        let mut state = self.state();
+        if state.breaks.as_deref().is_some_and(|breaks| what.starts_with(breaks)) {
+            state.breaks = None;
+            return Err(PrError::Broken("it broke there as asked".into()));
+        }
+        done
     }
 
     pub(crate) fn died(&self) -> watch::Receiver<bool> {
@@ -332,5 +363,35 @@ impl ImagePart for Part {
     fn finish(&mut self) -> Result<(), ImageError> {
         let Self { switch, part } = self;
         switch.call(true, "finish part".to_owned(), || part.finish())
+    }
+}
+
+impl PrSessions for Switch {
+    fn open(&self, nexus: &PrNexus, until: Instant) -> Result<Box<dyn PrSession>, PrError> {
+        let open = || self.machine.open(nexus, until);
+        let inner = self.session_call(&format!("log in to {}", nexus.target), open)?;
+        Ok(Box::new(SwitchedSession { inner, switch: self.clone() }))
+    }
+}
+
+struct SwitchedSession {
+    inner: Box<dyn PrSession>,
+    switch: Switch,
+}
+
+impl PrSession for SwitchedSession {
+    fn send(&mut self, command: &PrCommand) -> Result<(), PrError> {
+        let what = match command {
+            PrCommand::Register { key: 0, .. } => "unregister",
+            PrCommand::Register { .. } => "register",
+            PrCommand::Clear { .. } => "clear",
+            PrCommand::Preempt { .. } => "preempt",
+        };
+        self.switch.session_call(what, || self.inner.send(command))
+    }
+
+    fn close(self: Box<Self>) -> Result<(), PrError> {
+        let Self { inner, switch } = *self;
+        switch.session_call("log out", || inner.close())
     }
 }

@@ -647,6 +647,49 @@ pub struct Reservations {
     #[prost(message, repeated, tag = "6")]
     pub lost: ::prost::alloc::vec::Vec<Registration>,
 }
+/// All registrations of a volume, and its reservation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClearReservations {}
+/// The registrations with one key, and the reservation if one of them holds it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PreemptReservations {
+    #[prost(uint64, tag = "1")]
+    pub key: u64,
+    /// What those initiators have in flight ends first: it waits for the disk.
+    #[prost(bool, tag = "2")]
+    pub abort: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChangeReservationsRequest {
+    #[prost(message, optional, tag = "1")]
+    pub sender: ::core::option::Option<Sender>,
+    #[prost(string, tag = "2")]
+    pub volume_id: ::prost::alloc::string::String,
+    /// How long the answer may take. 0: the agent's default.
+    #[prost(uint32, tag = "5")]
+    pub deadline_ms: u32,
+    #[prost(oneof = "change_reservations_request::Change", tags = "3, 4")]
+    pub change: ::core::option::Option<change_reservations_request::Change>,
+}
+/// Nested message and enum types in `ChangeReservationsRequest`.
+pub mod change_reservations_request {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Change {
+        #[prost(message, tag = "3")]
+        Clear(super::ClearReservations),
+        #[prost(message, tag = "4")]
+        Preempt(super::PreemptReservations),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChangeReservationsResponse {
+    /// What was there. Not set: nothing, and nothing was done.
+    #[prost(message, optional, tag = "1")]
+    pub before: ::core::option::Option<Reservations>,
+    /// What is there now. Not set: nothing.
+    #[prost(message, optional, tag = "2")]
+    pub now: ::core::option::Option<Reservations>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Registration {
     /// An iSCSI name, or a Fibre Channel port as 20:00:52:54:00:14:00:0b.
@@ -1717,6 +1760,32 @@ pub mod agent_client {
                 .insert(GrpcMethod::new("mooring.v1.Agent", "SetJobLimit"));
             self.inner.unary(req, path, codec).await
         }
+        /// Takes registrations and reservations of initiators away (SCSI-3 persistent reservations), and answers when the kernel shows
+        /// that. Refused with FAILED_PRECONDITION where the agent cannot send the command.
+        pub async fn change_reservations(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ChangeReservationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ChangeReservationsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooring.v1.Agent/ChangeReservations",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooring.v1.Agent", "ChangeReservations"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1812,6 +1881,15 @@ pub mod agent_server {
             request: tonic::Request<super::SetJobLimitRequest>,
         ) -> std::result::Result<
             tonic::Response<super::SetJobLimitResponse>,
+            tonic::Status,
+        >;
+        /// Takes registrations and reservations of initiators away (SCSI-3 persistent reservations), and answers when the kernel shows
+        /// that. Refused with FAILED_PRECONDITION where the agent cannot send the command.
+        async fn change_reservations(
+            &self,
+            request: tonic::Request<super::ChangeReservationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ChangeReservationsResponse>,
             tonic::Status,
         >;
     }
@@ -2397,6 +2475,51 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetJobLimitSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooring.v1.Agent/ChangeReservations" => {
+                    #[allow(non_camel_case_types)]
+                    struct ChangeReservationsSvc<T: Agent>(pub Arc<T>);
+                    impl<
+                        T: Agent,
+                    > tonic::server::UnaryService<super::ChangeReservationsRequest>
+                    for ChangeReservationsSvc<T> {
+                        type Response = super::ChangeReservationsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ChangeReservationsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::change_reservations(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ChangeReservationsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

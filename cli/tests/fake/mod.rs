@@ -396,6 +396,26 @@ impl Agent for Fake {
         Ok(Response::new(v1::ListJobsResponse { jobs, limit_bytes: state.knobs.job_limit }))
     }
 
+    async fn change_reservations(
+        &self,
+        request: Request<v1::ChangeReservationsRequest>,
+    ) -> Result<Response<v1::ChangeReservationsResponse>, Status> {
+        use v1::change_reservations_request::Change;
+        let (asked, mut state) = (request.into_inner(), self.state());
+        state.enter(asked.sender.as_ref(), 0)?;
+        let before = state.knobs.reservations.clone();
+        let mut now = before.clone().unwrap_or_default();
+        match asked.change.unwrap() {
+            Change::Clear(_) => now = v1::Reservations::default(),
+            Change::Preempt(v1::PreemptReservations { key, abort }) => {
+                now.registrations.retain(|one| one.key != key);
+                now.durable = !abort;
+            }
+        }
+        state.knobs.reservations = Some(now).filter(|now| !now.registrations.is_empty());
+        Ok(Response::new(v1::ChangeReservationsResponse { before, now: state.knobs.reservations.clone() }))
+    }
+
     async fn set_job_limit(
         &self,
         request: Request<v1::SetJobLimitRequest>,

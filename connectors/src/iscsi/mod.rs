@@ -10,6 +10,7 @@ mod login;
 mod negotiate;
 mod params;
 mod pdu;
+pub mod scsi;
 mod target_address;
 mod text;
 

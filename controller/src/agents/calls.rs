@@ -184,6 +184,15 @@ impl Agent {
         within(&self.entry.name, limit, agent_client(self.any_channel().await?).set_job_limit(set)).await
     }
 
+    /// Takes reservations of a volume away.
+    pub(crate) async fn change_reservations(
+        &self,
+        change: v1::ChangeReservationsRequest,
+    ) -> Result<v1::ChangeReservationsResponse, CallError> {
+        let limit = GRACE + Duration::from_millis(change.deadline_ms.into());
+        within(&self.entry.name, limit, agent_client(self.channel()?).change_reservations(change)).await
+    }
+
     /// Asks for the LVs of a group, or of all.
     pub(crate) async fn list_lvs(
         &self,

@@ -163,7 +163,8 @@ fn registration(wire: &v1::Registration) -> Option<Registration> {
     })
 }
 
-fn reservations(wire: &v1::Reservations) -> Reservations {
+/// Who has reserved a volume.
+pub(crate) fn reservations(wire: &v1::Reservations) -> Reservations {
     let holder = |holder: &v1::ReservationHolder| {
         Some(ReservationHolder {
             initiator: holder.initiator.parse().ok()?,

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 
-use mooring_model::{AttachmentId, ByteSize, VolumeId};
+use mooring_model::{AttachmentId, ByteSize, ReservationsChange, VolumeId};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -159,6 +159,9 @@ backend! {
     fn volume_state(&self, caller: &Caller, id: VolumeId) -> VolumeState;
     /// Who has reserved a volume.
     fn reservations(&self, caller: &Caller, id: VolumeId) -> VolumeReservations;
+    /// Takes reservations of a volume away; what was there, and what is there now.
+    fn change_reservations(&self, caller: &Caller, id: VolumeId, change: ReservationsChange)
+        -> [VolumeReservations; 2];
     /// What is worth saying of an attachment that is about to go.
     fn parting_words(&self, caller: &Caller, id: AttachmentId) -> Vec<String>;
     /// What is live of one attachment.

@@ -40,7 +40,10 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/attachments/{id}/receipt", routing::get(show_receipt::<B>))
         .route("/receipts", routing::get(list_receipts::<B>))
         .route("/volumes/{id}", routing::get(show_volume::<B>))
-        .route("/volumes/{id}/reservations", routing::get(show_reservations::<B>))
+        .route(
+            "/volumes/{id}/reservations",
+            routing::get(show_reservations::<B>).post(change_reservations::<B>),
+        )
         .route("/volumes/{id}/cut", routing::put(cut::<B>).delete(uncut::<B>))
         .route("/volumes/{id}/confirm-review", routing::post(confirm_review::<B>))
         .route("/epoch", routing::post(raise_epoch::<B>))
@@ -237,6 +240,18 @@ async fn wish_cut<B: Backend>(
 async fn show_reservations<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
     let found = app.backend().reservations(&ctx.caller, volume_id(&id)?).await?;
     Ok(Json(json!({ "reservations": super::reservations::view(&found) })))
+}
+
+async fn change_reservations<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+    Body(body): Body,
+) -> Answer {
+    let change = super::reservations::change(&body)?;
+    let [before, now] = app.backend().change_reservations(&ctx.caller, volume_id(&id)?, change).await?;
+    let view = super::reservations::view;
+    Ok(Json(json!({ "before": view(&before), "reservations": view(&now) })))
 }
 
 // The bodies of these two say nothing (`{}`), but a web page cannot send JSON here without asking first.

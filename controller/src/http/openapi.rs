@@ -357,7 +357,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
 ];
 
 /// Mooring's own API.
-static OWN: [Operation; 30] = [
+static OWN: [Operation; 31] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
     op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
@@ -456,6 +456,10 @@ static OWN: [Operation; 30] = [
         .admin()
         .status(202)
         .gives("ShownState"),
+    op("POST", "/volumes/{id}/reservations", "changeReservations", "Clears or preempts them (SCSI-3)")
+        .admin()
+        .takes("ChangeReservations")
+        .gives("ReservationsChanged"),
     op(
         "POST",
         "/volumes/{id}/confirm-review",

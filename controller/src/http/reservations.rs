@@ -2,10 +2,42 @@
 //!
 //! What must never happen here: a key as a number of JSON, which cannot hold it.
 
-use mooring_model::{Initiator, Registration, ReservationType, Reservations};
+use mooring_model::{Initiator, Registration, ReservationType, Reservations, ReservationsChange};
 use serde_json::{Value, json};
 
+use super::fault::Fault;
+use super::schema;
 use crate::domain::VolumeReservations;
+
+/// `{"clear": true}`, or `{"preempt": "0x3abe0001", "abort": false}`.
+pub(super) fn change(body: &Value) -> Result<ReservationsChange, Fault> {
+    let fields = schema::whole(body)?;
+    fields.only(&["clear", "preempt", "abort"])?;
+    let flag = |key| match fields.map().get(key) {
+        None => Ok(false),
+        Some(Value::Bool(flag)) => Ok(*flag),
+        Some(_) => Err(fields.wrong(format_args!("'{key}' is not of type 'boolean'"))),
+    };
+    let (clear, abort) = (flag("clear")?, flag("abort")?);
+    let key = fields.text("preempt", 1, false)?;
+    match (clear, key) {
+        (true, None) if !abort => Ok(ReservationsChange::Clear),
+        (false, Some(text)) => match key_of(text) {
+            Some(key) => Ok(ReservationsChange::Preempt { key, abort }),
+            None => Err(fields.wrong(
+                "'preempt' is not a key as they are listed: 0x and up to 16 hexadecimal digits, not all 0",
+            )),
+        },
+        _ => Err(fields.wrong("want one of 'clear': true, and 'preempt' with a key and perhaps 'abort'")),
+    }
+}
+
+/// A key as it is listed. 0 is none.
+fn key_of(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix("0x")?;
+    let hexadecimal = (1..=16).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u64::from_str_radix(digits, 16).ok().filter(|key| hexadecimal && *key != 0)
+}
 
 pub(super) fn view(found: &VolumeReservations) -> Value {
     let host = |initiator: &Initiator| {

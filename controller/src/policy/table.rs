@@ -221,6 +221,7 @@ pub(super) const POLICIES: &[Policy] = &[
     admin("mooring:cut"),
     reader("mooring:receipts"),
     admin("mooring:sessions"),
+    admin("mooring:reservations"),
     admin("mooring:jobs"),
     admin("mooring:import"),
     admin("mooring:export"),

@@ -21,8 +21,8 @@ use mooring_controller::quota::{Entry, Key, Limit, Limits};
 use mooring_controller::rules::retype::MigrationPolicy;
 use mooring_controller::service::{NewMode, Refusal, Wait, Way};
 use mooring_model::{
-    AgentId, AttachmentId, ByteSize, Counters, Generation, Iqn, Mode, Proof, Receipt, Revoked, SessionReport,
-    Source, VolumeId,
+    AgentId, AttachmentId, ByteSize, Counters, Generation, Iqn, Mode, Proof, Receipt, ReservationsChange,
+    Revoked, SessionReport, Source, VolumeId,
 };
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -573,18 +573,20 @@ impl Backend for Fake {
         attachment: Option<AttachmentId>,
         limit: u32,
     ) -> Result<Vec<DetachRecord>, Refusal> {
-        let state = self.ask(caller)?;
-        let meant = |record: &&DetachRecord| {
-            volume.is_none_or(|volume| volume == record.volume)
-                && attachment.is_none_or(|attachment| attachment == record.attachment)
-        };
-        Ok(state.records.iter().filter(meant).take(limit as usize).cloned().collect())
+        Ok(self.ask(caller)?.records_of(volume, attachment, limit))
     }
 
     async fn reservations(&self, caller: &Caller, id: VolumeId) -> Result<VolumeReservations, Refusal> {
-        let state = self.ask(caller)?;
-        let index = state.volume_index(caller, id)?;
-        Ok(state.reservations(index))
+        self.ask(caller)?.reservations(caller, id)
+    }
+
+    async fn change_reservations(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        change: ReservationsChange,
+    ) -> Result<[VolumeReservations; 2], Refusal> {
+        self.ask(caller)?.change_reservations(caller, id, change)
     }
 
     async fn parting_words(&self, caller: &Caller, id: AttachmentId) -> Result<Vec<String>, Refusal> {

@@ -275,6 +275,48 @@ async fn who_has_reserved_a_volume() {
 }
 
 #[tokio::test]
+async fn reservations_are_cleared_and_preempted() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let path = format!("/mooring/v1/volumes/{volume}/reservations");
+    let cleared = api.call("POST", &path).json(&json!({ "clear": true })).send().await;
+    assert_eq!(cleared.status, 200, "{}", cleared.body);
+    assert_eq!(cleared.body["before"]["registrations"][1]["key"], "0x00000000000000ab");
+    let now = &cleared.body["reservations"];
+    assert_eq!(
+        (&now["registrations"], &now["holder"], &now["volume_id"]),
+        (&json!([]), &json!(null), &json!(volume))
+    );
+    // The same key however it is written; `abort` is said where it is asked for.
+    for (key, abort) in [("0xab", false), ("0x00000000000000AB", true)] {
+        let preempted = api.call("POST", &path).json(&json!({ "preempt": key, "abort": abort })).send().await;
+        assert_eq!(preempted.status, 200, "{}", preempted.body);
+        let now = &preempted.body["reservations"];
+        assert_eq!((now["registrations"].as_array().unwrap().len(), &now["durable"]), (1, &json!(!abort)));
+    }
+    for wrong in [
+        json!({}),
+        json!({ "clear": false }),
+        json!({ "clear": true, "preempt": "0xab" }),
+        json!({ "clear": true, "abort": true }),
+        json!({ "clear": 1 }),
+        json!({ "preempt": "171" }),
+        json!({ "preempt": 171 }),
+        json!({ "preempt": "0x" }),
+        json!({ "preempt": "0x0" }),
+        json!({ "preempt": "0x+b" }),
+        json!({ "preempt": "0x10000000000000000" }),
+        json!({ "preempt": "0xab", "abort": "yes" }),
+        json!({ "preempt": "0xab", "type": 5 }),
+    ] {
+        let answer = api.call("POST", &path).json(&wrong).send().await;
+        assert_eq!(answer.status, 400, "{wrong}: {}", answer.body);
+    }
+    let missing = api.call("POST", &format!("/mooring/v1/volumes/{DEAD}/reservations"));
+    assert_eq!(missing.json(&json!({ "clear": true })).send().await.status, 404);
+}
+
+#[tokio::test]
 async fn jobs_are_listed_and_limited() {
     let api = Api::new();
     let volume = api.volume("v").await;

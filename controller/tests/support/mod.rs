@@ -4,10 +4,12 @@
 #![allow(dead_code, reason = "each test binary uses another part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
+mod follow;
 mod jobs;
 pub(crate) mod log;
 mod lvs;
 pub(crate) mod pg;
+mod reservations;
 mod rig;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +21,7 @@ use mooring_api::v1::host_server::{Host, HostServer};
 use mooring_api::v1::{self, put_connection_request, put_export_request, put_volume_request};
 use mooring_api::{CURE_KEY, stamp_from_wire};
 use mooring_model::{AgentId, ExportIdentity, Fence, IqnPrefix, VolumeId};
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{broadcast, watch};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Code, Request, Response, Status};
 
@@ -465,39 +467,18 @@ impl Fake {
             .add_service(HostServer::new(self.clone()));
         tokio::spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
     }
-
-    fn follow<T: Clone + Send + 'static>(
-        &self,
-        first: Vec<T>,
-        mut changes: broadcast::Receiver<T>,
-    ) -> ReceiverStream<Result<T, Status>> {
-        let (send, receive) = mpsc::channel(64);
-        let mut down = self.down.subscribe();
-        tokio::spawn(async move {
-            for item in first {
-                if send.send(Ok(item)).await.is_err() {
-                    return;
-                }
-            }
-            loop {
-                tokio::select! {
-                    change = changes.recv() => {
-                        let Ok(change) = change else { return };
-                        if send.send(Ok(change)).await.is_err() {
-                            return;
-                        }
-                    }
-                    () = async { drop(down.wait_for(|down| *down).await) } => return,
-                    () = send.closed() => return,
-                }
-            }
-        });
-        ReceiverStream::new(receive)
-    }
 }
 
 #[tonic::async_trait]
 impl Agent for Fake {
+    async fn change_reservations(
+        &self,
+        request: Request<v1::ChangeReservationsRequest>,
+    ) -> Result<Response<v1::ChangeReservationsResponse>, Status> {
+        self.enter()?;
+        reservations::answer(&mut self.state().knobs, &request.into_inner()).map(Response::new)
+    }
+
     async fn list_jobs(
         &self,
         request: Request<v1::ListJobsRequest>,

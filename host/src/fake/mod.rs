@@ -12,6 +12,7 @@ mod images;
 pub mod initiator;
 mod lio;
 mod lvm;
+mod pr;
 mod session;
 mod state;
 mod wrap;

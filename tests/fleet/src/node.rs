@@ -198,6 +198,7 @@ impl Node {
             commands: Arc::new(door.clone()),
             blocks: Arc::new(door.clone()),
             images: Arc::new(self.machine.images()),
+            pr: Arc::new(self.machine.clone()),
             clock: Arc::new(SystemClock),
             addresses: Arc::new(move || vec![IpAddr::from(own).into()]),
             root: self.dir.join("root"),

@@ -121,6 +121,7 @@ impl Node {
             commands: Arc::new(switch.clone()),
             blocks: Arc::new(switch.clone()),
             images: Arc::new(self.machine.images()),
+            pr: Arc::new(self.machine.clone()),
             clock: Arc::new(self.clock.clone()),
             addresses: {
                 let machine = self.machine.clone();

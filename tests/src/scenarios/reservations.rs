@@ -76,6 +76,7 @@ impl<'a> Cluster<'a> {
         let agent = self.killed(agent)?;
         let agent = self.without_power(agent, &disks)?;
         let agent = self.control(agent, &disks)?;
+        self.operator(&disks)?;
         for host in &self.hosts {
             host.logout(&target(DATA))?;
         }
@@ -216,6 +217,86 @@ impl<'a> Cluster<'a> {
             "control: the same without the agent's store: no registration, and the fenced host writes",
         );
         Ok(agent)
+    }
+
+    /// Takes reservations away as an operator does; the numbers of those who had registered, and of those who have.
+    fn takes_away(&self, words: &[&str]) -> Result<(usize, usize)> {
+        let took = self.site.json(&[&["volume", "reservations", DATA], words].concat())?;
+        let number = |of: &str| took[of]["registrations"].as_array().map_or(0, Vec::len);
+        Ok((number("before"), number("reservations")))
+    }
+
+    /// What the kernel keeps for a loss of power: how many registrations, and that none is the agent's; nor has it an ACL.
+    fn kept(&self) -> Result<usize> {
+        let script = format!(
+            "if ls -d {TARGET}/iscsi/*/tpgt_1/acls/*:pr.* 2>&1; then exit 9; fi; \
+             if grep ':pr[.]' /var/target/pr/aptpl_{DATA}; then exit 9; fi; \
+             grep -c initiator_node= /var/target/pr/aptpl_{DATA} || true"
+        );
+        let said = self.site.storage()?.sh(&script)?.ok()?.stdout;
+        said.lines()
+            .last()
+            .unwrap_or_default()
+            .trim()
+            .parse()
+            .with_context(|| format!("the kernel's file: {said}"))
+    }
+
+    /// An operator preempts and clears without any host: exactly what was asked for goes, and keeping goes on.
+    fn operator(&mut self, disks: &[Disk<'a>]) -> Result<()> {
+        let [one, two] = disks else { anyhow::bail!("two disks") };
+        let register = |disk: &Disk<'a>, key: &str| -> Result<()> {
+            disk.vm.sh(&format!("sg_persist -n -o -I -S {key} -Z -d {}", disk.path))?.ok()?;
+            Ok(())
+        };
+        for (disk, key) in disks.iter().zip(KEYS) {
+            check(Self::writes(disk)?, || "nothing is reserved, and it does not write".to_owned())?;
+            register(disk, key)?;
+        }
+        one.vm.sh(&format!("sg_persist -n -o -R -T 5 -K {} -d {}", KEYS[0], one.path))?.ok()?;
+        self.until_listed(&(1, vec![1, 2], true))?;
+        let took = self.takes_away(&["--preempt", KEYS[1]])?;
+        let seen = (took, self.listed()?, self.kept()?);
+        check(seen == ((2, 1), (1, vec![1], true), 1), || format!("preempt of host2: {seen:?}"))?;
+        check(!Self::writes(two)? && Self::writes(one)?, || "the preempted host writes".to_owned())?;
+        self.evidence
+            .shows("operator preempts host2's key: host1 still holds it, host2's writes are refused");
+
+        register(two, KEYS[1])?;
+        self.until_listed(&(1, vec![1, 2], true))?;
+        let took = self.takes_away(&["--preempt", KEYS[0], "--abort"])?;
+        let seen = (took, self.listed()?, self.kept()?);
+        check(seen == ((2, 1), (0, vec![2], true), 1), || format!("preempt of the holder: {seen:?}"))?;
+        check(Self::writes(one)? && Self::writes(two)?, || {
+            "what the holder held is not released".to_owned()
+        })?;
+        two.vm.sh(&format!("sg_persist -n -o -R -T 5 -K {} -d {}", KEYS[1], two.path))?.ok()?;
+        check(!Self::writes(one)? && Self::writes(two)?, || "the preempted holder writes".to_owned())?;
+        self.evidence.shows(
+            "operator preempts the holder's key: its reservation is released, host2's registration stays and outlives a loss \
+             of power as before; host2 reserves, and host1's writes are refused",
+        );
+
+        let took = self.takes_away(&["--clear"])?;
+        let seen = (took, self.listed()?, self.kept()?);
+        check(seen == ((1, 0), (0, Vec::new(), false), 0), || format!("clear: {seen:?}"))?;
+        check(Self::writes(one)? && Self::writes(two)?, || "what was cleared holds off a host".to_owned())?;
+        let keys = one.vm.sh(&format!("sg_persist -n -i -k -d {}", one.path))?.ok()?.stdout;
+        check(keys.contains("NO registered reservation keys"), || keys.clone())?;
+        check(self.takes_away(&["--clear"])? == (0, 0), || "a second clear".to_owned())?;
+        let problems = self.site.json(&["export", "show", DATA])?["export"]["problems"].clone();
+        check(problems == serde_json::json!([]), || format!("{problems}"))?;
+        self.evidence.shows(
+            "operator clears: nothing is registered, as sg_persist says on a host; asked again it is well",
+        );
+
+        // A host that unregisters itself has lost nothing.
+        register(two, KEYS[1])?;
+        self.until_listed(&(0, vec![2], true))?;
+        two.vm.sh(&format!("sg_persist -n -o -G -K {} -S 0 -Z -d {}", KEYS[1], two.path))?.ok()?;
+        self.until_listed(&(0, Vec::new(), false))?;
+        self.evidence.shows("a host that unregisters itself has lost nothing");
+        Ok(())
     }
 
     /// Starts libiscsi's tests on one target, from a host of its own.

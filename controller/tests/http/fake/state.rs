@@ -2,7 +2,8 @@
 
 use mooring_controller::initiators::Initiators;
 use mooring_model::{
-    Initiator, JobKind, JobReport, Registration, ReservationHolder, ReservationType, Reservations, UploadId,
+    Initiator, JobKind, JobReport, Registration, ReservationHolder, ReservationType, Reservations,
+    ReservationsChange, UploadId,
 };
 
 use mooring_controller::domain::{ExportState, HostPool, VolumeCut};
@@ -149,7 +150,8 @@ impl State {
     }
 
     /// Two who have registered, the first of which holds the reservation; only its host is known.
-    pub(super) fn reservations(&self, index: usize) -> VolumeReservations {
+    pub(super) fn reservations(&self, caller: &Caller, id: VolumeId) -> Result<VolumeReservations, Refusal> {
+        let index = self.volume_index(caller, id)?;
         let initiator = |name: &str| name.parse::<Initiator>().unwrap();
         let (one, two) = (initiator("iqn.2026-01.lab:one"), initiator("iqn.2026-01.lab:two"));
         let isid = || Some("800123450001".to_owned());
@@ -157,7 +159,7 @@ impl State {
             |initiator: &Initiator, key| Registration { initiator: initiator.clone(), isid: isid(), key };
         let holder =
             ReservationHolder { initiator: one.clone(), isid: isid(), kind: ReservationType::of_code(5) };
-        VolumeReservations {
+        Ok(VolumeReservations {
             volume: self.volumes[index].id,
             name: self.volumes[index].name.clone(),
             storage: "storage1".to_owned(),
@@ -170,7 +172,39 @@ impl State {
                 lost: vec![registration(&two, 0xcd)],
             },
             hosts: vec![(one, "host1".to_owned())],
+        })
+    }
+
+    /// Nothing of it is remembered.
+    pub(super) fn change_reservations(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        change: ReservationsChange,
+    ) -> Result<[VolumeReservations; 2], Refusal> {
+        let before = self.reservations(caller, id)?;
+        let mut now = before.clone();
+        match change {
+            ReservationsChange::Clear => now.seen = Reservations::default(),
+            ReservationsChange::Preempt { key, abort } => {
+                now.seen.registrations.retain(|one| one.key != key);
+                now.seen.durable = !abort;
+            }
         }
+        Ok([before, now])
+    }
+
+    pub(super) fn records_of(
+        &self,
+        volume: Option<VolumeId>,
+        attachment: Option<AttachmentId>,
+        limit: u32,
+    ) -> Vec<DetachRecord> {
+        let meant = |record: &&DetachRecord| {
+            volume.is_none_or(|volume| volume == record.volume)
+                && attachment.is_none_or(|attachment| attachment == record.attachment)
+        };
+        self.records.iter().filter(meant).take(limit as usize).cloned().collect()
     }
 
     pub(super) fn now(&mut self) -> SystemTime {

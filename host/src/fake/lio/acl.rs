@@ -27,12 +27,21 @@ impl Acl {
 
 /// The credentials that a login must match, if any login can match them.
 pub(crate) fn credentials(values: &Values) -> Option<(String, String)> {
+    both(values, "userid", "password")
+}
+
+/// What the target proves itself with, if it can.
+pub(crate) fn mutual_credentials(values: &Values) -> Option<(String, String)> {
+    both(values, "userid_mutual", "password_mutual")
+}
+
+fn both(values: &Values, user: &str, secret: &str) -> Option<(String, String)> {
     let usable = |name: &str| {
         let value = values.get("auth", name)?;
         let usable = super::fabric::is_set(value) && !value.ends_with(b"\n");
         usable.then(|| String::from_utf8_lossy(value).into_owned())
     };
-    Some((usable("userid")?, usable("password")?))
+    Some((usable(user)?, usable(secret)?))
 }
 
 impl Lio {

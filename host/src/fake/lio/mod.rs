@@ -25,7 +25,7 @@ use super::session::InFlight;
 use super::state::{Handle, Machine};
 use crate::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath};
 
-pub(super) use self::acl::credentials;
+pub(super) use self::acl::{credentials, mutual_credentials};
 pub use self::core::naa;
 pub(super) use self::fabric::portal_address;
 pub(super) use self::fc::FabricKind;

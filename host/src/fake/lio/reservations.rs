@@ -31,6 +31,13 @@ pub enum PrOut {
         /// It outlives a loss of power.
         durable: bool,
     },
+    /// REGISTER AND IGNORE EXISTING KEY
+    RegisterAnyway {
+        /// The key from now on, or 0.
+        new: u64,
+        /// It outlives a loss of power.
+        durable: bool,
+    },
     /// RESERVE
     Reserve {
         /// The sender's key.
@@ -277,20 +284,24 @@ impl Pr {
         made: impl FnOnce() -> Option<Reg>,
     ) -> Result<(), IoRefusal> {
         let own = self.live.iter().position(|reg| reg.is_of(session));
+        let registered = own.map_or(0, |own| self.live[own].key);
         let shown = match command {
+            PrOut::RegisterAnyway { .. } => registered,
             PrOut::Register { key, .. }
             | PrOut::Reserve { key, .. }
             | PrOut::Release { key, .. }
             | PrOut::Clear { key }
             | PrOut::Preempt { key, .. } => key,
         };
-        let registered = own.map_or(0, |own| self.live[own].key);
         let conflict = Err(IoRefusal::ReservationConflict);
         if shown != registered {
             return conflict;
         }
         let Some(own) = own else {
-            let PrOut::Register { new, durable, .. } = command else { return conflict };
+            let (PrOut::Register { new, durable, .. } | PrOut::RegisterAnyway { new, durable }) = command
+            else {
+                return conflict;
+            };
             if let Some(reg) = made().filter(|_| new != 0) {
                 self.add(Reg { key: new, ..reg });
                 self.active = durable;
@@ -298,14 +309,15 @@ impl Pr {
             return Ok(());
         };
         match command {
-            PrOut::Register { new, durable, .. } => {
+            PrOut::Register { new, durable, .. } | PrOut::RegisterAnyway { new, durable } => {
                 if new == 0 {
+                    // PRGENERATION does not move for it.
                     self.remove(own);
                 } else {
                     self.live[own].key = new;
+                    self.generation = self.generation.wrapping_add(1);
                 }
                 self.active = durable;
-                self.generation = self.generation.wrapping_add(1);
             }
             PrOut::Reserve { kind, .. } => match self.holder() {
                 Some((holder, held)) if !holder.is_of(session) || held != kind => return conflict,
@@ -322,8 +334,15 @@ impl Pr {
                 self.generation = self.generation.wrapping_add(1);
             }
             PrOut::Preempt { victim, kind, .. } => {
-                let takes = self.live.iter().any(|reg| reg.key == victim && reg.holds.is_some());
-                self.live.retain(|reg| reg.key != victim || reg.is_of(session));
+                // `core_scsi3_pro_preempt`: whoever is preempted without holding it may be the sender itself, but where all hold it.
+                let held = self.holder().map(|(reg, held)| (reg.key, held));
+                let takes = held.is_some_and(|(key, _)| key == victim);
+                let spares = takes || held.is_some_and(|(_, held)| matches!(held, 7 | 8));
+                let before = self.live.len();
+                self.live.retain(|reg| reg.key != victim || (spares && reg.is_of(session)));
+                if !takes && self.live.len() == before {
+                    return conflict;
+                }
                 if let Some(own) = self.live.iter_mut().find(|reg| reg.is_of(session)).filter(|_| takes) {
                     own.holds = Some(kind);
                 }

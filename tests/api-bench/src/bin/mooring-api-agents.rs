@@ -93,6 +93,13 @@ impl Agent for Light {
         Ok(Response::new(v1::ListJobsResponse::default()))
     }
 
+    async fn change_reservations(
+        &self,
+        _: Request<v1::ChangeReservationsRequest>,
+    ) -> Result<Response<v1::ChangeReservationsResponse>, Status> {
+        Self::refuse()
+    }
+
     async fn set_job_limit(
         &self,
         _: Request<v1::SetJobLimitRequest>,

@@ -145,6 +145,7 @@ fn machine(args: &Args, folder: &Path) -> Result<Machine> {
         commands: Arc::new(lvm),
         blocks: Arc::new(fake.blocks()),
         images: Arc::new(fake.images()),
+        pr: Arc::new(fake.clone()),
         clock: Arc::new(SystemClock),
         addresses: Arc::new(move || vec![IpAddr::from(portal).into()]),
         root: folder.join("root"),

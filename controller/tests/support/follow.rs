@@ -1,0 +1,38 @@
+//! How reports are followed. What must never happen here: a report after the agent went down.
+
+use tokio::sync::{broadcast, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::Fake;
+
+impl Fake {
+    pub(super) fn follow<T: Clone + Send + 'static>(
+        &self,
+        first: Vec<T>,
+        mut changes: broadcast::Receiver<T>,
+    ) -> ReceiverStream<Result<T, Status>> {
+        let (send, receive) = mpsc::channel(64);
+        let mut down = self.down.subscribe();
+        tokio::spawn(async move {
+            for item in first {
+                if send.send(Ok(item)).await.is_err() {
+                    return;
+                }
+            }
+            loop {
+                tokio::select! {
+                    change = changes.recv() => {
+                        let Ok(change) = change else { return };
+                        if send.send(Ok(change)).await.is_err() {
+                            return;
+                        }
+                    }
+                    () = async { drop(down.wait_for(|down| *down).await) } => return,
+                    () = send.closed() => return,
+                }
+            }
+        });
+        ReceiverStream::new(receive)
+    }
+}
