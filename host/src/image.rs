@@ -27,9 +27,9 @@ use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-pub use self::part::{ImagePart, PartFormat, has_name, part_name, parts};
 #[cfg(feature = "fake")]
 pub(crate) use self::part::create;
+pub use self::part::{ImagePart, PartFormat, has_name, part_name, parts};
 pub(crate) use self::part::{RawPart, publish, remove};
 
 /// The programs that read images of a format, and Debian's packages of them.
