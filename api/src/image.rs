@@ -131,7 +131,8 @@ mod tests {
         let coming = v1::VolumeSpec { source: Some(v1::VolumeSource { of: Some(of) }), ..good.clone() };
         let snapshot = v1::VolumeSpec { kind: v1::VolumeKind::Snapshot.into(), ..good.clone() };
         let mut nameless = good;
-        nameless.upload = Some(v1::Upload { upload_id: "x".to_owned(), ..nameless.upload.unwrap_or_default() });
+        nameless.upload =
+            Some(v1::Upload { upload_id: "x".to_owned(), ..nameless.upload.unwrap_or_default() });
         for (bad, field) in [
             (to(None), "upload.image"),
             (to(image(".new.raw", raw)), "upload.image.name"),
