@@ -405,8 +405,7 @@ impl Engine {
                 }
                 keep_secrets(&mut wire, kept)?;
                 let spec = mooring_api::export_from_wire(cell.id, &wire).map_err(Refusal::Invalid)?;
-                cell.check_not_reverting(volume.as_ref(), &spec)?;
-                cell.check_not_uploading(volume.as_ref(), &spec)?;
+                cell.check_may_grant(volume.as_ref(), &spec)?;
                 self.check_export(cell, &spec, kept)?;
                 let naa = spec.identity.names(cell.id, &self.shared.config.iqn_prefix).naa();
                 (WishKind::Spec(spec), StoredWish::Spec(wire.encode_to_vec()), Some(naa))

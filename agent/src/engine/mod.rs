@@ -80,6 +80,7 @@ pub enum Change {
 
 /// What a sender wants of a volume.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "one at a time, and most are specs")]
 pub enum VolumeWish {
     /// It shall be there.
     Spec(VolumeSpec),

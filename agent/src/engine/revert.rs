@@ -48,8 +48,17 @@ impl Cell {
         }
     }
 
-    /// Nobody is granted a volume whose LV is about to be exchanged.
-    pub(super) fn check_not_reverting(
+    /// Nobody is granted a volume whose LV is about to be exchanged, or is copied.
+    pub(super) fn check_may_grant(
+        &self,
+        volume: Option<&Wish<VolumeSpec>>,
+        spec: &ExportSpec,
+    ) -> Result<(), Refusal> {
+        self.check_not_reverting(volume, spec)?;
+        self.check_not_uploading(volume, spec)
+    }
+
+    fn check_not_reverting(
         &self,
         volume: Option<&Wish<VolumeSpec>>,
         spec: &ExportSpec,

@@ -336,7 +336,7 @@ impl ImageServers for Switch {
     ) -> Result<Box<dyn ImagePart>, ImageError> {
         let part =
             self.call(true, "make part".to_owned(), || self.images.make_part(place, size, format, scratch))?;
-        Ok(Box::new(Part { switch: self.clone(), part }))
+        Ok(Box::new(Part { switch: self.clone(), inner: part }))
     }
 
     fn publish_part(&self, folder: &Path, of: &str, name: &str) -> Result<(), ImageError> {
@@ -351,18 +351,18 @@ impl ImageServers for Switch {
 /// A file that this process writes.
 struct Part {
     switch: Switch,
-    part: Box<dyn ImagePart>,
+    inner: Box<dyn ImagePart>,
 }
 
 impl ImagePart for Part {
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError> {
-        let Self { switch, part } = self;
-        switch.call(true, "write part".to_owned(), || part.write(offset, bytes))
+        let Self { switch, inner } = self;
+        switch.call(true, "write part".to_owned(), || inner.write(offset, bytes))
     }
 
     fn finish(&mut self) -> Result<(), ImageError> {
-        let Self { switch, part } = self;
-        switch.call(true, "finish part".to_owned(), || part.finish())
+        let Self { switch, inner } = self;
+        switch.call(true, "finish part".to_owned(), || inner.finish())
     }
 }
 

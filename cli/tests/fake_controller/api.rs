@@ -190,13 +190,7 @@ fn quick(
         ("POST", ["v3", "volumes", id, "action"]) => act(state, id, body),
         ("GET", ["v3", "volumes", "detail"]) => list_volumes(state, query),
         ("POST", ["v3", "volumes"]) => post_volume(state, &body["volume"]),
-        ("GET", ["v3", "volumes", id]) => {
-            look(state, id);
-            state
-                .volumes
-                .get(*id)
-                .map_or_else(|| not_found("Volume", id), |volume| (200, json!({ "volume": volume })))
-        }
+        ("GET", ["v3", "volumes", id]) => looked(state, id),
         ("DELETE", ["v3", "volumes", id]) => delete_volume(state, id),
         ("GET", ["v3", "manageable_volumes", "detail"]) => manageable(query),
         ("POST", ["mooring", "v1", "volumes"]) => import(state, &body["volume"]),
@@ -411,6 +405,12 @@ fn post_volume(state: &mut State, body: &Value) -> Answer {
     (202, json!({ "volume": volume }))
 }
 
+fn looked(state: &mut State, id: &str) -> Answer {
+    look(state, id);
+    let found = state.volumes.get(id);
+    found.map_or_else(|| not_found("Volume", id), |volume| (200, json!({ "volume": volume })))
+}
+
 /// A volume goes on when somebody looks often enough.
 fn look(state: &mut State, id: &str) {
     let (looks, ends) = (state.knobs.looks, state.knobs.volume_ends.clone());
@@ -502,7 +502,7 @@ fn export(state: &mut State, method: &str, id: &str, body: &Value) -> Answer {
         }
         "DELETE" => {
             (volume["export"]["status"], volume["export"]["why"]) =
-                ("cancelled".into(), "it was cancelled".into())
+                ("cancelled".into(), "it was cancelled".into());
         }
         _ if volume["export"]["status"] == "exporting" => {
             let seen = volume["export"]["looks"].as_u64().unwrap();

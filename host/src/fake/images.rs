@@ -168,11 +168,11 @@ impl ImageServers for FakeImages {
         if let Some((program, package)) = self.missing().filter(|_| format == PartFormat::Qcow2) {
             return Err(ImageError::NoProgram { program, package });
         }
-        let part = self.change(|| match format {
+        let inner = self.change(|| match format {
             PartFormat::Raw => Ok(Box::new(RawPart::make(folder, of, size)?) as Box<dyn ImagePart>),
             PartFormat::Qcow2 => Ok(Box::new(Qcow2Part::make(folder, of, size)?)),
         })?;
-        Ok(Box::new(Part { programs: self.clone(), folder: folder.to_owned(), part }))
+        Ok(Box::new(Part { programs: self.clone(), folder: folder.to_owned(), inner }))
     }
 
     fn publish_part(&self, folder: &Path, of: &str, name: &str) -> Result<(), ImageError> {
@@ -188,25 +188,25 @@ impl ImageServers for FakeImages {
 struct Part {
     programs: FakeImages,
     folder: PathBuf,
-    part: Box<dyn ImagePart>,
+    inner: Box<dyn ImagePart>,
 }
 
 impl ImagePart for Part {
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError> {
-        let Self { programs, folder, part } = self;
+        let Self { programs, folder, inner } = self;
         programs.change(|| {
             let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
             if let Some(room) = &mut programs.state().room {
                 *room =
                     room.checked_sub(length).ok_or_else(|| ImageError::Full { folder: folder.clone() })?;
             }
-            part.write(offset, bytes)
+            inner.write(offset, bytes)
         })
     }
 
     fn finish(&mut self) -> Result<(), ImageError> {
-        let Self { programs, part, .. } = self;
-        programs.change(|| part.finish())
+        let Self { programs, inner, .. } = self;
+        programs.change(|| inner.finish())
     }
 }
 

@@ -1,5 +1,6 @@
-//! Volumes from images on the real kernel, with the real `qemu-nbd` in its sandbox: raw and qcow2 byte for byte, an agent that is
-//! killed in the middle, and images that name other files of the storage node, with the control in which they leak.
+//! Volumes from images, and exported to images, on the real kernel, with the real `qemu-nbd` in its sandbox: raw and qcow2 byte for
+//! byte, an agent that is killed in the middle of both, a name that is taken, and images that name other files of the storage node,
+//! with the control in which they leak. Nothing is wiped at the end: other scenarios show that.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
 
 fn start_agent(site: &Site, more: &str) -> Result<Running> {
     let lines = format!("images_dir = \"{IMAGES}\"\n{more}");
-    site.start_agent_by(&format!("{}thin_pool = \"2GiB\"\n", agent_config(&lines)))
+    site.start_agent_by(&format!("{}thin_pool = \"2GiB\"\nwipe = \"none\"\n", agent_config(&lines)))
 }
 
 fn scenes(site: &Site) -> Result<()> {
@@ -52,6 +53,7 @@ impl Acts<'_> {
     fn all(&mut self, agent: Running) -> Result<()> {
         self.make_images()?;
         self.both_formats()?;
+        self.exported()?;
         self.evil()?;
         let agent = self.killed(agent)?;
         for name in ["raw", "qcow2", "again"] {
@@ -114,12 +116,13 @@ impl Acts<'_> {
         Ok(format!("/dev/{GROUP}/mooring-{}", text(&shown, "id")?))
     }
 
-    /// The LV holds the image, byte for byte, and zeros behind it.
+    /// The LV holds the image, byte for byte, and zeros behind it: where old data was, and at its end.
     fn holds_the_image(&self, name: &str) -> Result<()> {
         let device = self.device(name)?;
         let rest = self.storage(&format!(
             "cmp -n 100663296 {IMAGES}/disk.raw {device} && \
-             dd if={device} bs=1M skip=96 iflag=direct 2>/dev/null | tr -d '\\000' | wc -c"
+             (dd if={device} bs=1M skip=96 count=64 iflag=direct; dd if={device} bs=1M skip=1016 iflag=direct) 2>/dev/null | \
+             tr -d '\\000' | wc -c"
         ))?;
         check(rest.trim() == "0", || format!("{} bytes of something behind the image in {name}", rest.trim()))
     }
@@ -139,6 +142,60 @@ impl Acts<'_> {
             "raw (thick) and compressed qcow2 (thin) byte for byte, zeros behind; the thin pool is {percent} % full"
         ));
         Ok(())
+    }
+
+    fn export(&self, name: &str, image: &str, format: &str, wait: &str) -> Result<mooring_rig::Output> {
+        let words = ["volume", "export", name, "--image", image, "--format", format, "--timeout", wait];
+        self.control.mooring(&words)
+    }
+
+    /// The file is the volume as it was imported, and takes no room for zeros.
+    fn is_exported(&self, image: &str, format: &str) -> Result<()> {
+        let size = "grep -o '\"virtual-size\": [0-9]*' | head -n 1";
+        let seen = self.storage(&format!(
+            "cd {IMAGES} && qemu-img compare -q -f raw -F {format} disk.raw {image} && \
+             qemu-img info -f {format} --output=json {image} | {size}; du -m {image} | cut -f 1"
+        ))?;
+        let [said, mib] = seen.lines().collect::<Vec<_>>()[..] else { bail!("{image}: {seen}") };
+        let whole =
+            said.ends_with(" 1073741824") && mib.parse::<u64>().is_ok_and(|mib| (24..48).contains(&mib));
+        check(whole, || format!("{image} as {format}: {seen}"))?;
+        wait_for("the file's second name to go", Duration::from_secs(30), || {
+            let all = self.storage(&format!("ls -A {IMAGES}"))?;
+            Ok((!all.contains(".mooring-")).then_some(()))
+        })
+    }
+
+    /// Both volumes become files, each in the format that it was not imported from; a name that is taken is left alone.
+    fn exported(&mut self) -> Result<()> {
+        for (name, image, format) in [("raw", "out.qcow2", "qcow2"), ("qcow2", "out.raw", "raw")] {
+            self.export(name, image, format, "240")?.ok()?;
+            self.is_exported(image, format)?;
+        }
+        self.storage(&format!("qemu-img check -q -f qcow2 {IMAGES}/out.qcow2"))?;
+        let state = || self.storage(&format!("stat -c '%i %s %y' {IMAGES}/out.raw"));
+        let before = state()?;
+        let out = self.export("qcow2", "out.raw", "raw", "60")?;
+        check(!out.status.success() && out.stderr.contains("is there already"), || {
+            format!("a taken name: {} {}", out.stdout, out.stderr)
+        })?;
+        check(state()? == before, || "a file that was there is another one now".to_owned())?;
+        let shown = self.control.json(&["volume", "show", "qcow2"])?;
+        check(shown["status"] == "available", || shown.to_string())?;
+        self.evidence.shows(
+            "exported to qcow2 (thick, qemu-img check) and raw (thin), byte for byte with holes; a taken name is refused and left alone",
+        );
+        Ok(())
+    }
+
+    /// The job of this kind, once it has done something.
+    fn job(&self, kind: &str) -> Result<u64> {
+        wait_for(&format!("some of the {kind}"), Duration::from_mins(1), || {
+            let jobs = self.control.json(&["job", "list"])?;
+            let all = jobs["jobs"].as_array().cloned().unwrap_or_default();
+            let job = all.into_iter().find(|job| job["kind"] == kind).unwrap_or_default();
+            Ok(job["done_bytes"].as_u64().filter(|done| *done > 0))
+        })
     }
 
     /// Images that name a file of the storage node. The control: read without the checks, they leak it.
@@ -177,7 +234,7 @@ impl Acts<'_> {
         Ok(())
     }
 
-    /// Killed with -9 while it copies: nobody goes on writing, and the next agent begins anew.
+    /// Killed with -9 while it copies, in both directions: nobody goes on writing, and the next agent begins both anew.
     fn killed(&mut self, agent: Running) -> Result<Running> {
         agent.kill()?;
         drop(agent.wait()?);
@@ -185,10 +242,12 @@ impl Acts<'_> {
         self.control.all_up_soon()?;
         let out = self.import("again", "disk.qcow2", "qcow2", "thick", "1")?;
         check(out.status.code() != Some(0), || format!("it was too fast: {}", out.stdout))?;
-        let done = wait_for("some of it to be copied", Duration::from_mins(1), || {
-            let jobs = self.control.json(&["job", "list"])?;
-            let job = jobs["jobs"].as_array().and_then(|jobs| jobs.first()).cloned().unwrap_or_default();
-            Ok(job["done_bytes"].as_u64().filter(|done| *done > 0 && job["kind"] == "import"))
+        let out = self.export("raw", "late.qcow2", "qcow2", "1")?;
+        check(out.status.code() != Some(0), || format!("it was too fast: {}", out.stdout))?;
+        let (done, exported) = (self.job("import")?, self.job("export")?);
+        let parts = self.storage(&format!("ls -A {IMAGES} | grep -e late -e mooring"))?;
+        check(parts.starts_with(".mooring-") && parts.lines().count() == 1, || {
+            format!("in the middle: {parts}")
         })?;
         let inside = self.storage(
             "pid=$(pidof qemu-nbd | tr ' ' '\\n' | head -n 1); ls /proc/$pid/root | tr '\\n' ' '; \
@@ -214,8 +273,14 @@ impl Acts<'_> {
             Ok((shown["status"] == "available").then_some(()))
         })?;
         self.holds_the_image("again")?;
+        wait_for("the export", Duration::from_mins(2), || {
+            let shown = self.control.json(&["volume", "show", "raw"])?;
+            Ok((shown["status"] == "available").then_some(()))
+        })?;
+        self.is_exported("late.qcow2", "qcow2")?;
         self.evidence.shows(format!(
-            "killed -9 behind {done} bytes: qemu-nbd went with its agent, and the next one copied it from its beginning"
+            "killed -9 behind {done} bytes of an import and {exported} of an export: qemu-nbd went with its agent, and the next one \
+             did both from their beginning"
         ));
         Ok(agent)
     }
