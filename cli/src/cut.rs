@@ -88,19 +88,24 @@ impl Display for VolumeCut {
     }
 }
 
-/// Whoever is logged in would get errors.
+/// Whoever is granted it and logged in would get errors. One that was revoked does not count, also while its teardown hangs and
+/// the last report still shows it.
 fn refuse_survivors(id: &str, status: &v1::VolumeStatus) -> Result<(), Failure> {
     let export = status.export.as_ref();
     let stuck = export.is_some_and(|export| export.stuck.is_some());
-    let mut who: Vec<_> = export
-        .iter()
-        .flat_map(|export| &export.grants)
-        // Of a volume whose call hangs nobody knows who is there.
-        .filter(|grant| stuck || !grant.sessions.is_empty())
-        .map(|grant| grant.initiator.clone())
+    let seen = |initiator: &str| {
+        let mut grants = export.iter().flat_map(|export| &export.grants);
+        grants.any(|grant| grant.initiator == initiator && !grant.sessions.is_empty())
+    };
+    let spec = status.export_spec.as_ref();
+    let iscsi = spec.iter().flat_map(|spec| &spec.grants).map(|grant| &grant.initiator);
+    let fc = spec.iter().filter_map(|spec| spec.fc.as_ref()).flat_map(|fc| &fc.grants);
+    // Of a volume whose call hangs nobody knows who is there; nor over Fibre Channel.
+    let who: Vec<_> = iscsi
+        .filter(|initiator| stuck || seen(initiator))
+        .chain(fc.map(|grant| &grant.initiator))
+        .map(String::as_str)
         .collect();
-    let fc = status.export_spec.iter().filter_map(|spec| spec.fc.as_ref()).flat_map(|fc| &fc.grants);
-    who.extend(fc.map(|grant| grant.initiator.clone()));
     if who.is_empty() {
         return Ok(());
     }
@@ -187,5 +192,40 @@ pub(crate) async fn of_controller(
         }
         let look = Call::get("the volume's state", &["mooring", "v1", "volumes", &found.id]);
         now = client.read::<OneState>(look).await?.volume;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_is_granted_it_still_counts() {
+        let grant = |name: &str| v1::Grant { initiator: name.to_owned(), ..Default::default() };
+        let seen = |name: &str| v1::GrantReport {
+            initiator: name.to_owned(),
+            sessions: vec![v1::Session::default()],
+            ..Default::default()
+        };
+        let status = |granted: &[&str], stuck: bool| v1::VolumeStatus {
+            export: Some(v1::ExportReport {
+                grants: vec![seen("iqn.2026-01.lab:gone"), seen("iqn.2026-01.lab:there")],
+                stuck: stuck.then(Default::default),
+                ..Default::default()
+            }),
+            export_spec: Some(v1::ExportSpec {
+                grants: granted.iter().map(|name| grant(name)).collect(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let refused = |granted: &[&str], stuck| match refuse_survivors("v", &status(granted, stuck)) {
+            Ok(()) => String::new(),
+            Err(failure) => failure.to_string(),
+        };
+        assert_eq!(refused(&[], true), "", "its teardown hangs, and nobody is granted it");
+        assert!(refused(&["iqn.2026-01.lab:there"], false).contains("in use by iqn.2026-01.lab:there:"));
+        assert_eq!(refused(&["iqn.2026-01.lab:idle"], false), "");
+        assert!(refused(&["iqn.2026-01.lab:idle"], true).contains("lab:idle"));
     }
 }

@@ -116,6 +116,22 @@ fn set_mode(state: &mut State, id: &str, body: &Value) -> Answer {
     (200, json!({ "attachment": live, "barrier": body["barrier"] == true }))
 }
 
+/// What only Mooring's own API says of a volume. A cut that is wished is true at the next look.
+fn volume_state(state: &mut State, method: &str, id: &str) -> Answer {
+    let wish = || json!({ "state": "pending", "since": "2026-11-22T10:00:00Z" });
+    match method {
+        "PUT" => state.knobs.volume_cut = Some(wish()),
+        "DELETE" => state.knobs.volume_cut = None,
+        _ => {
+            if let Some(cut) = state.knobs.volume_cut.as_mut() {
+                cut["state"] = json!("in_force");
+            }
+        }
+    }
+    let (fault, review, cut) = (&state.knobs.fault, state.knobs.in_review, &state.knobs.volume_cut);
+    (200, json!({ "volume": { "id": id, "fault": fault, "in_review": review, "cut": cut } }))
+}
+
 /// What is answered at once.
 fn quick(
     state: &mut State,
@@ -162,20 +178,10 @@ fn quick(
             .map_or_else(|| not_found("Receipt", id), |receipt| (200, json!({ "receipt": receipt }))),
         ("PUT", ["mooring", "v1", "attachments", id, "mode"]) => set_mode(state, id, body),
         ("GET", ["mooring", "v1", "receipts"]) => (200, json!({ "receipts": records(state, query) })),
-        ("GET", ["mooring", "v1", "volumes", id]) => {
-            let (fault, review) = (&state.knobs.fault, state.knobs.in_review);
-            // What was wished is true at the next look.
-            if let Some(cut) = state.knobs.volume_cut.as_mut() {
-                cut["state"] = json!("in_force");
-            }
-            let cut = &state.knobs.volume_cut;
-            (200, json!({ "volume": { "id": id, "fault": fault, "in_review": review, "cut": cut } }))
-        }
-        (word @ ("PUT" | "DELETE"), ["mooring", "v1", "volumes", id, "cut"]) => {
-            state.knobs.volume_cut =
-                (word == "PUT").then(|| json!({ "state": "pending", "since": "2026-11-22T10:00:00Z" }));
-            (202, json!({ "volume": { "id": id, "cut": state.knobs.volume_cut } }))
-        }
+        (
+            "GET" | "PUT" | "DELETE",
+            ["mooring", "v1", "volumes", id] | ["mooring", "v1", "volumes", id, "cut"],
+        ) => volume_state(state, method, id),
         ("POST", ["mooring", "v1", "volumes", _, "confirm-review"]) => {
             state.knobs.in_review = false;
             (200, json!({}))
