@@ -18,7 +18,8 @@ use crate::iscsi::{Credentials, Isid, Login, LoginConfig, LoginStep, Negotiated,
 /// PERSISTENT RESERVE OUT.
 const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
 /// Its parameter list.
-const PARAMETERS: usize = 24;
+const PARAMETERS: u8 = 24;
+type Parameters = [u8; PARAMETERS as usize];
 /// Unit attentions that are waited out before one command. LIO keeps one for each thing that happened.
 const ATTENTIONS_MAX: usize = 16;
 /// PDUs of the target beside an answer, for one command.
@@ -180,26 +181,26 @@ struct Direct {
 }
 
 /// The command and its parameter list (SPC-4, 6.16). Types are those of one logical unit (scope 0).
-fn encode(command: &PrCommand) -> ([u8; 10], [u8; PARAMETERS]) {
+fn encode(command: &PrCommand) -> ([u8; 10], Parameters) {
     let (action, kind, own, other, durable) = match *command {
         // The kernel wants no key of whoever is not registered yet, and ignores that of whoever is.
         PrCommand::Register { key, durable } => (6, 0, 0, key, durable),
         PrCommand::Clear { key } => (3, 0, key, 0, false),
         PrCommand::Preempt { key, victim, kind, abort } => (4 + u8::from(abort), kind, key, victim, false),
     };
-    let mut parameters = [0; PARAMETERS];
+    let mut parameters = Parameters::default();
     parameters[..8].copy_from_slice(&own.to_be_bytes());
     parameters[8..16].copy_from_slice(&other.to_be_bytes());
     parameters[20] = u8::from(durable);
-    let cdb = [PERSISTENT_RESERVE_OUT, action, kind, 0, 0, 0, 0, 0, PARAMETERS as u8, 0];
+    let cdb = [PERSISTENT_RESERVE_OUT, action, kind, 0, 0, 0, 0, 0, PARAMETERS, 0];
     (cdb, parameters)
 }
 
 impl Direct {
     /// Sends one command once, and waits for its end.
-    fn command(&mut self, cdb: &[u8], data: &[u8; PARAMETERS]) -> Result<Ended, Cause> {
+    fn command(&mut self, cdb: &[u8], data: &Parameters) -> Result<Ended, Cause> {
         let numbers = self.numbers;
-        let bytes = PARAMETERS as u16;
+        let bytes = u16::from(PARAMETERS);
         let immediate = if self.immediate { bytes } else { 0 };
         let header = scsi::write_command(self.lun, cdb, bytes, immediate, numbers);
         self.link.send(&header, &data[..usize::from(immediate)])?;

@@ -72,7 +72,7 @@ fn random_digits(bytes: usize) -> Result<String, Refusal> {
     let mut random = vec![0; bytes];
     let none = |_| refused("this machine gives no random bytes for a secret", Cure::Operator);
     getrandom::fill(&mut random).map_err(none)?;
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(random.iter().fold(String::new(), |digits, byte| format!("{digits}{byte:02x}")))
 }
 
 /// A key that nobody has.
@@ -404,7 +404,7 @@ impl Engine {
         match self.shared.store.keep_reservations(cell.id, &kept) {
             Ok(()) => cell.state().held.has_kept(kept),
             Err(error) => {
-                tracing::warn!(volume = %cell.id, error = %Chain(&error), "what is lost is kept on")
+                tracing::warn!(volume = %cell.id, error = %Chain(&error), "what is lost is kept on");
             }
         }
     }
