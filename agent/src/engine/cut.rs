@@ -48,6 +48,11 @@ impl State {
         self.volume.as_ref().and_then(Wish::spec).filter(|spec| spec.cut.is_some())
     }
 
+    /// Whether its table is another than LVM's own, or may be: nobody tells who changes that.
+    pub(super) fn may_be_cut(&self) -> bool {
+        self.wants_cut().is_some() || self.table.doubt.is_some()
+    }
+
     /// What there is to do or to look at, and whether it is to be cut.
     fn due(&self) -> Option<(LvId, bool)> {
         match self.wants_cut() {

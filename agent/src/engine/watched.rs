@@ -81,6 +81,7 @@ impl State {
     fn rests(&self) -> bool {
         self.watched.stands
             && !self.dirty
+            && !self.may_be_cut()
             && self.export_end.done
             && self.volume_end.done
             && self.is_export_current()

@@ -220,3 +220,16 @@ async fn when_more_has_changed_than_was_told_everything_is_looked_at() {
     node.settle();
     assert!(node.stands(), "one look that found nothing, with all folders watched");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_is_cut_off_is_looked_at_by_every_resync() {
+    let node = Node::new();
+    node.until_watched();
+    assert_eq!(node.resync(), 0, "the control");
+    if let Some(WishKind::Spec(spec)) = node.cell.state().volume.as_mut().map(|wish| &mut wish.kind) {
+        spec.cut = Some(std::time::SystemTime::UNIX_EPOCH);
+    }
+    for _ in 0..3 {
+        assert!(node.resync() > 0, "nobody tells who puts its table back");
+    }
+}
