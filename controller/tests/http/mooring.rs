@@ -477,7 +477,7 @@ async fn a_volume_says_what_is_wrong_with_it() {
     assert_eq!(
         answer.body,
         json!({ "volume": {
-            "id": volume, "name": "v", "status": "available", "attach_status": "detached", "multiattach": false,
+            "id": volume, "name": "v", "status": "available", "attach_status": "detached", "cut": null, "multiattach": false,
             "fault": "volume group vg0: a disk is missing", "in_review": false, "reserved": 1,
             "announced_detaches": 0,
         } })
