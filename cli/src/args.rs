@@ -11,8 +11,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use mooring_api::Address;
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
 use mooring_model::{
-    AttachmentId, ByteSize, ClusterId, Iqn, Mode, Portal, Provisioning, ReservationsChange, VgName, VolumeId,
-    VolumeSpec,
+    AttachmentId, ByteSize, ClusterId, Iqn, Mode, Portal, Provisioning, VgName, VolumeId, VolumeSpec,
 };
 
 use crate::chap::SecretSource;
@@ -26,6 +25,7 @@ mod import;
 mod jobs;
 mod manage;
 mod receipts;
+mod reservations;
 mod revert;
 mod sessions;
 mod site;
@@ -38,6 +38,7 @@ pub(crate) use import::ImportArgs;
 pub(crate) use jobs::{JobCommand, JobShowArgs, JobThrottleArgs};
 pub(crate) use manage::{ManageArgs, ManageableArgs};
 pub(crate) use receipts::ReceiptCommand;
+pub(crate) use reservations::ReservationsArgs;
 pub(crate) use revert::RevertArgs;
 pub(crate) use sessions::{SessionCommand, SessionListArgs};
 pub(crate) use site::{
@@ -585,30 +586,6 @@ pub struct ExtendArgs {
 pub struct VolumeArg {
     /// The volume: its id, or its name where that is unique
     pub volume: VolumeRef,
-}
-
-/// `volume reservations`.
-#[derive(Debug, Args)]
-pub struct ReservationsArgs {
-    /// The volume: its id, or its name where that is unique
-    pub volume: VolumeRef,
-    /// Take every registration and the reservation away
-    #[arg(long, conflicts_with = "preempt")]
-    pub clear: bool,
-    /// Take the registrations with this key away: as it is listed, 0x and hexadecimal digits
-    #[arg(long, value_name = "KEY", value_parser = crate::reservations::parse_key)]
-    pub preempt: Option<u64>,
-    /// With --preempt: end what those hosts have in flight first; waits for the disk
-    #[arg(long, requires = "preempt")]
-    pub abort: bool,
-}
-
-impl ReservationsArgs {
-    /// What is to be taken away, if anything.
-    pub fn change(&self) -> Option<ReservationsChange> {
-        let preempt = self.preempt.map(|key| ReservationsChange::Preempt { key, abort: self.abort });
-        preempt.or(self.clear.then_some(ReservationsChange::Clear))
-    }
 }
 
 /// `plan`.
