@@ -487,7 +487,7 @@ async fn report_changes(mut changes: broadcast::Receiver<Change>, send: &Sending
     loop {
         let what = match changes.recv().await {
             Ok(Change::Volume(volume)) => What::Volume((&volume).into()),
-            Ok(Change::Export(export)) => What::Export((&export).into()),
+            Ok(Change::Export(export)) => What::Export((&*export).into()),
             Ok(Change::Receipt(receipt)) => What::Receipt((&receipt).into()),
             Err(broadcast::error::RecvError::Closed) => return,
             Err(broadcast::error::RecvError::Lagged(missed)) => {

@@ -44,8 +44,8 @@ fn conflict<T: std::fmt::Debug>(refused: Result<T, Refusal>, words: &str) {
     }
 }
 
-fn problem(text: &str, cure: v1::Cure) -> Option<v1::Problem> {
-    Some(v1::Problem { object: "the copy".to_owned(), text: text.to_owned(), cure: cure.into() })
+fn problem(text: &str, cure: v1::Cure) -> v1::Problem {
+    v1::Problem { object: "the copy".to_owned(), text: text.to_owned(), cure: cure.into() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,7 +133,7 @@ async fn one_that_its_agent_cannot_do_is_withdrawn_and_the_volume_is_as_it_was()
     let rig = Rig::new(1).await;
     let id = rig.volume(false).await;
     rig.storage.state().knobs.reverts.upload_problem =
-        problem("new.raw is there already", v1::Cure::Operator);
+        Some(problem("new.raw is there already", v1::Cure::Operator));
     begin(&rig, id, "new.raw").await.unwrap();
     failed(&rig, id, "new.raw is there already").await;
     rig.storage.state().knobs.reverts.upload_problem = None;

@@ -394,15 +394,7 @@ impl Engine {
                 (WishKind::Tombstone { destroy: false }, StoredWish::Tombstone { destroy: false }, None)
             }
             Some(mut wire) => {
-                match volume.as_ref().and_then(Wish::spec) {
-                    None => return Err(Refusal::UnknownVolume(cell.id)),
-                    Some(of) if of.kind == VolumeKind::Snapshot => {
-                        let why =
-                            format!("{} is a snapshot: make a volume from it, and export that", cell.id);
-                        return Err(Refusal::precondition(why, Cure::FixSpec));
-                    }
-                    Some(_) => {}
-                }
+                check_exportable(cell, volume.as_ref())?;
                 keep_secrets(&mut wire, kept)?;
                 let spec = mooring_api::export_from_wire(cell.id, &wire).map_err(Refusal::Invalid)?;
                 cell.check_may_grant(volume.as_ref(), &spec)?;
@@ -668,6 +660,18 @@ impl Engine {
 /// Whether a revert is wanted that was not wanted before.
 fn begins_revert(old: &VolumeSpec, spec: &VolumeSpec) -> bool {
     spec.revert.is_some() && spec.revert != old.revert
+}
+
+/// Only a volume is exported, and one that the agent has.
+fn check_exportable(cell: &Cell, volume: Option<&Wish<VolumeSpec>>) -> Result<(), Refusal> {
+    match volume.and_then(Wish::spec) {
+        None => Err(Refusal::UnknownVolume(cell.id)),
+        Some(of) if of.kind == VolumeKind::Snapshot => {
+            let why = format!("{} is a snapshot: make a volume from it, and export that", cell.id);
+            Err(Refusal::precondition(why, Cure::FixSpec))
+        }
+        Some(_) => Ok(()),
+    }
 }
 
 /// Whoever had LUN 0 when its export was adopted keeps it; nobody gets it anew, because a host that loses it may read zeros for

@@ -73,7 +73,7 @@ pub enum Change {
     /// A volume.
     Volume(VolumeReport),
     /// An export.
-    Export(ExportReport),
+    Export(Box<ExportReport>),
     /// A receipt came into being, or was proven.
     Receipt(Receipt),
 }
@@ -655,7 +655,7 @@ impl Engine {
             state.export_report()
         };
         if let Some(report) = report {
-            self.publish(Change::Export(report));
+            self.publish(Change::Export(report.into()));
         }
     }
 

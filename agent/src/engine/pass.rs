@@ -189,7 +189,7 @@ impl Engine {
             && let Some(mut report) = end.report.clone()
         {
             state.fill_lives(&mut report);
-            self.publish(Change::Export(report));
+            self.publish(Change::Export(report.into()));
         }
         state.export_end = End {
             pass: wishes.pass,

@@ -240,7 +240,7 @@ impl Engine {
             news.then(|| state.export_report()).flatten()
         };
         if let Some(report) = news {
-            self.publish(Change::Export(report));
+            self.publish(Change::Export(report.into()));
         }
         Ok(lives)
     }

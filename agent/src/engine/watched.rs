@@ -135,7 +135,7 @@ impl Engine {
         let own = [layout::target(names), layout::backstore(names)];
         let read: Vec<_> = read.iter().filter(|path| own.iter().any(|own| path.is_within(own))).collect();
         let watched = watch_all(folders, &read).unwrap_or_else(|errno| {
-            self.say_unwatched(cell.id, errno);
+            Self::say_unwatched(cell.id, errno);
             Vec::new()
         });
         {
@@ -158,7 +158,7 @@ impl Engine {
         }
     }
 
-    fn say_unwatched(&self, volume: VolumeId, errno: Errno) {
+    fn say_unwatched(volume: VolumeId, errno: Errno) {
         static SAID: AtomicBool = AtomicBool::new(false);
         if errno == Errno::ENOSPC && !SAID.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -196,9 +196,10 @@ impl Engine {
             };
             changes.folders.iter().filter_map(of).collect()
         };
-        let cells = match changes.lost {
-            true => self.cells(),
-            false => touched.iter().filter_map(|volume| self.known_cell(*volume)).collect(),
+        let cells = if changes.lost {
+            self.cells()
+        } else {
+            touched.iter().filter_map(|volume| self.known_cell(*volume)).collect()
         };
         for cell in cells {
             let stood = {
@@ -225,7 +226,9 @@ fn watch_all(folders: &dyn Folders, read: &[&TreePath]) -> Result<Vec<FolderId>,
         match folders.watch(folder) {
             Ok(id) => watched.push(id),
             Err(errno) => {
-                watched.into_iter().for_each(|id| folders.unwatch(id));
+                for id in watched {
+                    folders.unwatch(id);
+                }
                 return Err(errno);
             }
         }

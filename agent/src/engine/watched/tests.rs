@@ -17,6 +17,9 @@ use crate::engine::testing;
 const HOST: &str = "iqn.2026-01.lab:host1";
 const SECRET: &str = "a secret of 20 bytes";
 
+/// What somebody else does.
+type Act = fn(&Node);
+
 /// A node with one volume, exported to one host, at rest as far as nobody does anything.
 struct Node {
     fake: FakeMachine,
@@ -137,7 +140,7 @@ async fn a_watched_export_is_left_alone_until_all_are_looked_at() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_somebody_else_does_is_put_right_without_a_resync() {
-    let done: [(&str, fn(&Node)); 6] = [
+    let done: [(&str, Act); 6] = [
         ("opened", |node| node.fake.lio().write(&node.protect(), b"0").unwrap()),
         ("disabled", |node| node.fake.lio().write(&node.path("enable"), b"0").unwrap()),
         ("credentials", |node| {
