@@ -265,9 +265,7 @@ impl Faults<'_> {
         self.two_segments()?;
         agent.kill()?;
         drop(agent.wait()?);
-        self.by_hand(id)?;
-        self.site.json(&["volume", "delete", "four"])?;
-        Ok(())
+        self.by_hand(id)
     }
 
     /// Somebody opens a read-only LUN by hand. Resyncs come every 3 s here, so that the export is soon watched; that it was the watch
@@ -295,7 +293,7 @@ impl Faults<'_> {
                     "write protection taken off by hand is back after {:.2} s: the kernel has told",
                     began.elapsed().as_secs_f64()
                 ));
-                self.site.json(&["export", "revoke", "four", "--initiator", initiator])?;
+                self.remove("four", initiator)?;
                 agent.kill()?;
                 drop(agent.wait()?);
                 return Ok(());
