@@ -8,6 +8,7 @@
 //! a volume exported without what is kept for it, and nobody told.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -298,9 +299,10 @@ impl Engine {
             let engine = self.clone();
             let folder = self.blocking(move || engine.reservations_folder().ok()).await.flatten();
             if let Some(mut changes) = folder.as_deref().and_then(watch) {
-                // What changed before the watch stood. A first registration in that moment is found by the next resync.
+                // What changed before the watch stood: a file is there, or was.
+                let there = folder.as_deref().map(files_of).unwrap_or_default();
                 for cell in self.cells() {
-                    if !cell.state().held.is_empty() {
+                    if there.contains(&cell.id) || !cell.state().held.is_empty() {
                         self.wake(&cell);
                     }
                 }
@@ -342,7 +344,17 @@ fn watch(folder: &Path) -> Option<mpsc::UnboundedReceiver<BTreeSet<VolumeId>>> {
     Some(changes)
 }
 
+/// The volume that a file of the kernel's is about.
+fn volume_of(file: &OsStr) -> Option<VolumeId> {
+    file.to_str()?.strip_prefix("aptpl_")?.parse().ok()
+}
+
 fn volumes_of(events: &[InotifyEvent]) -> BTreeSet<VolumeId> {
-    let volume = |event: &InotifyEvent| event.name.as_ref()?.to_str()?.strip_prefix("aptpl_")?.parse().ok();
-    events.iter().filter_map(volume).collect()
+    events.iter().filter_map(|event| volume_of(event.name.as_ref()?)).collect()
+}
+
+/// The volumes that the kernel has written files for.
+fn files_of(folder: &Path) -> BTreeSet<VolumeId> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| volume_of(&entry.file_name())).collect()
 }
