@@ -293,6 +293,10 @@ impl Faults<'_> {
                     "write protection taken off by hand is back after {:.2} s: the kernel has told",
                     began.elapsed().as_secs_f64()
                 ));
+                agent.kill()?;
+                drop(agent.wait()?);
+                // LVM is asked again and again with such short resyncs: what is left is done without them.
+                let agent = self.site.start_agent_with("resync_seconds = 3600")?;
                 self.remove("four", initiator)?;
                 agent.kill()?;
                 drop(agent.wait()?);
