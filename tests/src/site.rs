@@ -212,6 +212,13 @@ impl Site {
         Ok(())
     }
 
+    /// How many writes an LV holds back now: the second number of dm-delay's status.
+    pub fn delayed_writes(&self, device: &str) -> Result<u64> {
+        let out = self.storage()?.run(&["dmsetup", "status", device])?.ok()?;
+        let held = out.line().split_whitespace().nth(4);
+        held.and_then(|text| text.parse().ok()).with_context(|| format!("{device}: {}", out.line()))
+    }
+
     /// Reads the stamps of the volume on the storage node, from the LV itself.
     pub fn stamps_on_storage(&self, device: &str) -> Result<Vec<u64>> {
         let out = self.storage()?.run(&[&format!("{BIN}/mooring-stamp"), "read", device])?.ok()?;

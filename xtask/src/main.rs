@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mooring_tests::bench::Size;
 use mooring_tests::bench_node::Options;
+use mooring_tests::demo::trials;
 use mooring_tests::scenarios::{agent_killed, fc_trials};
 use mooring_tests::site::Programs;
 
@@ -127,10 +128,8 @@ fn code(passed: bool) -> ExitCode {
 fn soak(programs: &Programs, args: &SoakArgs) -> anyhow::Result<()> {
     for proof in &args.only {
         match proof {
-            Proof::Trials => mooring_tests::demo::trials::run(programs, args.trials)?,
-            Proof::TrialsFc => {
-                fc_trials::run(programs, args.trials.saturating_mul(fc_trials::TRIALS_IN_CI))?;
-            }
+            Proof::Trials => trials::run(programs, trials::Size::of(args.trials))?,
+            Proof::TrialsFc => fc_trials::run(programs, trials::Size::of(args.trials))?,
             Proof::AgentKilled => agent_killed::run(programs, usize::MAX)?,
         }
     }

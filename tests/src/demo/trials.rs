@@ -2,22 +2,48 @@
 //! lands after the receipt says `proven`. Its session is alive, its network is cut, or its power is; the backend is slow or
 //! fast; its one attachment is detached, or the whole host is fenced.
 //!
+//! Trials come in rounds: one thing befalls the host, and it is taken off each of so many volumes, all at once. Every volume has a
+//! receipt of its own, stamps of its own, and is a trial.
+//!
 //! What must never happen here: a trial whose victim did not write; trials without the control that lets writes land.
 
-use std::fmt::{self, Display, Formatter};
+use std::fmt::{self, Display, Formatter, Write as _};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use mooring_rig::{Cut, Networks, RigOptions, Running, Vm};
+use mooring_rig::{Cut as Link, Networks, RigOptions, Running, Vm};
 use serde_json::Value;
 
 use super::Demo;
 use crate::control::{Control, PORT};
+use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
-use crate::site::{Programs, Site, going, number};
+use crate::native::text;
+use crate::site::{GROUP, Programs, Site, going, number};
+use crate::slow::{self, Cut};
 
-/// How often it is done in the tests for each state of the victim: once with each backend.
-pub const TRIALS_IN_CI: u32 = 2;
+/// How often it is done for each state of the victim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Rounds for each state of the victim.
+    pub rounds: u32,
+    /// Volumes that the victim is taken off in each.
+    pub volumes: u32,
+}
+
+impl Size {
+    /// In the tests: once with each backend.
+    pub const IN_CI: Self = Self { rounds: 2, volumes: 1 };
+    /// The volumes of a round of a soak. More would be more writers than an emulated host can drive.
+    const VOLUMES_MAX: u32 = 10;
+
+    /// At least so many trials of each kind, in as few rounds as can be.
+    pub const fn of(trials: u32) -> Self {
+        let volumes = if trials < Self::VOLUMES_MAX { trials } else { Self::VOLUMES_MAX };
+        let volumes = if volumes == 0 { 1 } else { volumes };
+        Self { rounds: trials.div_ceil(volumes), volumes }
+    }
+}
 
 /// The state folder of the host whose power is cut is on a disk: its agent must not forget who it is.
 const STATE_DISK: u64 = 256 << 20;
@@ -39,7 +65,7 @@ impl Victim {
     pub(crate) fn befall(self, vm: &Vm) -> Result<()> {
         match self {
             Self::Alive => Ok(()),
-            Self::Cut => vm.cut(Cut::Silent, Networks::Both),
+            Self::Cut => vm.cut(Link::Silent, Networks::Both),
             Self::Off => vm.power_cut(),
         }
     }
@@ -78,26 +104,34 @@ impl Display for Kind {
     }
 }
 
+/// A volume that both hosts have: host1 writes, host2 reads.
+struct Shared<'a> {
+    volume: String,
+    device: String,
+    attachment: String,
+    disk: Disk<'a>,
+}
+
 /// Does it so many times for each state of the victim, with the control at the end.
-pub fn run(programs: &Programs, trials_of_each: u32) -> Result<()> {
+pub fn run(programs: &Programs, size: Size) -> Result<()> {
     let mut options = RigOptions::standard(2).named("trials").forward(PORT);
     for vm in options.vms.iter_mut().filter(|vm| vm.name == "host1") {
         vm.disks.push(STATE_DISK);
     }
     let site = Site::up(options, programs)?;
-    let result = scenes(&site, trials_of_each.saturating_mul(3));
+    let result = scenes(&site, size);
     site.end(result)
 }
 
-fn scenes(site: &Site, trials: u32) -> Result<()> {
+fn scenes(site: &Site, size: Size) -> Result<()> {
     mount_state(site.rig.vm("host1")?, "mkfs.ext4 -q $disk;")?;
     let agent = site.start_agent()?;
     let mut control = Control::prepare(site)?;
     control.start()?;
-    let mut demo = Demo::new(site, control, Evidence::default())?;
-    let result = demo.trials(trials);
+    let mut trials = Trials { demo: Demo::new(site, control, Evidence::default())?, shared: Vec::new() };
+    let result = trials.all(size);
     if result.is_err() {
-        demo.print_logs();
+        trials.demo.print_logs();
     }
     result?;
     agent.kill()
@@ -111,79 +145,178 @@ fn mount_state(vm: &Vm, first: &str) -> Result<()> {
     Ok(())
 }
 
-impl Demo<'_> {
-    fn trials(&mut self, trials: u32) -> Result<()> {
-        self.create()?;
-        self.attach_both()?;
+struct Trials<'a> {
+    demo: Demo<'a>,
+    shared: Vec<Shared<'a>>,
+}
+
+impl Trials<'_> {
+    fn all(&mut self, size: Size) -> Result<()> {
+        self.demo.create()?;
+        self.demo.attach_both()?;
+        let more = self.more(size.volumes)?;
         let mut longest = 0;
-        for trial in 0..trials {
-            if trial > 0 {
-                self.reattach_host1()?;
-            }
-            let kind = Kind::of(trial);
-            let gap = self.trial(kind).with_context(|| format!("trial {} ({kind})", trial + 1))?;
+        for round in 0..size.rounds.saturating_mul(3) {
+            let kind = Kind::of(round);
+            let gap = self.round(round, kind).with_context(|| format!("round {} ({kind})", round + 1))?;
             longest = longest.max(gap);
         }
-        self.control_only_unmaps()?;
-        self.evidence.shows(format!(
-            "{trials} trials: every receipt proven, 0 stamps landed after it; host2's longest gap {longest} ms"
+        let trials = size.rounds * size.volumes;
+        self.demo.control_only_unmaps()?;
+        self.demo.evidence.shows(format!(
+            "{trials} trials of each state of the victim: every receipt proven, 0 stamps landed after it; host2's longest gap \
+             {longest} ms"
         ));
-        self.remove_everything()
+        for (volume, attachment) in more {
+            self.demo.control.json(&["detach", &attachment])?;
+            self.demo.control.json(&["volume", "delete", &volume, "--timeout", "120"])?;
+        }
+        self.demo.remove_everything()
     }
 
-    /// One trial of an attached host1. Afterwards it is detached, and in order; the survivor's longest gap in milliseconds.
-    fn trial(&mut self, kind: Kind) -> Result<u64> {
-        let reader = self.disk2.watch_stamps()?;
-        let writer = if kind.slow { self.write_slowly()?.0 } else { self.write_fast()? };
-        let vm = self.disk1.vm;
-        kind.victim.befall(vm)?;
-        let words: &[&str] = if kind.fence {
-            &["--json", "host", "fence", "host1", "--reason", "trial"]
-        } else {
-            &["--json", "detach", &self.attachment1, "--force"]
-        };
-        let (answer, landed) = self.landed_after(&Control::words(words).join(" "))?;
-        let answer: Value = serde_json::from_str(&answer).with_context(|| format!("the answer: {answer}"))?;
-        let proof = if kind.fence { &answer["fence"]["proof"] } else { &answer["receipt"]["proof"] };
-        check(proof == "proven", || format!("not proven: {answer}"))?;
-        check(landed == 0, || format!("{landed} stamps landed after a proven receipt"))?;
-        let gap = number(&Self::survivor(&reader, "the trial")?, "longest_gap_ms")?;
-        if kind.slow {
-            self.slow(false)?;
+    /// The volumes: that of the demo, and so many that there are as many as wanted. Those with their attachments on host2.
+    fn more(&mut self, volumes: u32) -> Result<Vec<(String, String)>> {
+        let demo = &self.demo;
+        self.shared.push(Shared {
+            volume: demo.volume.clone(),
+            device: demo.device.clone(),
+            attachment: demo.attachment1.clone(),
+            disk: demo.disk1.clone(),
+        });
+        let mut more = Vec::new();
+        for number in 1..volumes {
+            let volume = demo.control.volume(&format!("more-{number}"), Some("shared"))?;
+            let there = demo.control.attach(&volume, "host2", "ro")?;
+            let attachment = text(&there, "id")?.to_owned();
+            self.shared.push(Shared {
+                device: format!("/dev/{GROUP}/mooring-{volume}"),
+                volume: volume.clone(),
+                attachment: String::new(),
+                disk: demo.disk1.clone(),
+            });
+            more.push((volume, attachment));
         }
-        self.recover(kind, writer)?;
-        self.evidence.shows(format!("{kind}: proven, 0 stamps after it, host2's longest gap {gap} ms"));
+        Ok(more)
+    }
+
+    /// Attaches host1 to whatever it is not attached to, all at once.
+    fn attach(&mut self) -> Result<()> {
+        let mut script = "mkdir -p /run/trial;".to_owned();
+        for shared in self.shared.iter().filter(|shared| shared.attachment.is_empty()) {
+            let attach = ["--json", "attach", &shared.volume, "--host", "host1", "--mode", "rw"];
+            let attach = Control::words(&attach).join(" ");
+            write!(script, "{attach} >/run/trial/{} & ", shared.volume)?;
+        }
+        let storage = self.demo.site.storage()?;
+        storage.sh(&format!("{script} wait"))?.ok()?;
+        for shared in self.shared.iter_mut().filter(|shared| shared.attachment.is_empty()) {
+            let said = storage.run(&["cat", &format!("/run/trial/{}", shared.volume)])?.ok()?.stdout;
+            let said: Value = serde_json::from_str(&said).with_context(|| format!("attached: {said}"))?;
+            let live = if said["attachment"].is_object() { &said["attachment"] } else { &said };
+            check(live["session"] == true && live["effective_mode"] == "rw", || format!("attached: {live}"))?;
+            text(live, "id")?.clone_into(&mut shared.attachment);
+            shared.disk = Disk::new(shared.disk.vm, text(live, "device_path")?);
+        }
+        let first = self.shared.first().context("a volume")?;
+        (self.demo.attachment1, self.demo.disk1) = (first.attachment.clone(), first.disk.clone());
+        Ok(())
+    }
+
+    /// One round. Afterwards host1 is detached, and in order; the survivor's longest gap in milliseconds.
+    fn round(&mut self, round: u32, kind: Kind) -> Result<u64> {
+        self.attach()?;
+        let reader = self.demo.disk2.watch_stamps()?;
+        let writers = self.write(kind)?;
+        kind.victim.befall(self.demo.disk1.vm)?;
+        for (shared, (answer, landed)) in self.shared.iter().zip(self.take_off(kind)?) {
+            let answer: Value =
+                serde_json::from_str(&answer).with_context(|| format!("the answer: {answer}"))?;
+            let proof = if kind.fence { &answer["fence"]["proof"] } else { &answer["receipt"]["proof"] };
+            check(proof == "proven", || format!("{}: not proven: {answer}", shared.volume))?;
+            check(landed == 0, || {
+                format!("{}: {landed} stamps landed after a proven receipt", shared.volume)
+            })?;
+        }
+        let gap = number(&Demo::survivor(&reader, "the trial")?, "longest_gap_ms")?;
+        if kind.slow {
+            for shared in &self.shared {
+                self.demo.site.delay_writes(&shared.device, None)?;
+            }
+        }
+        self.demo.recover(kind, writers)?;
+        let of = match self.shared.len() {
+            1 => String::new(),
+            n => format!(", {n} volumes at once"),
+        };
+        self.demo.evidence.shows(format!(
+            "round {}: {kind}{of}: proven, 0 stamps after it, host2's longest gap {gap} ms",
+            round + 1
+        ));
         reader.kill()?;
         drop(reader.wait()?);
         if kind.fence {
-            self.control.json(&["host", "unfence", "host1"])?;
+            self.demo.control.json(&["host", "unfence", "host1"])?;
+        }
+        for shared in &mut self.shared {
+            shared.attachment.clear();
         }
         Ok(gap)
     }
 
-    /// Host1 writes as fast as it can; returns when stamps land.
-    fn write_fast(&self) -> Result<Running> {
-        let writer = self.disk1.write_stamps(&[])?;
-        going(&writer).context("host1's stamps")?;
-        Ok(writer)
+    /// Host1 writes to all of them; returns when its writes are in flight in a slow backend, or land in a fast one.
+    fn write(&self, kind: Kind) -> Result<Vec<Running>> {
+        let each = slow::writers_each(self.shared.len());
+        let mut writers = Vec::new();
+        for shared in &self.shared {
+            if kind.slow {
+                writers.push(slow::write_by(self.demo.site, &shared.device, &shared.disk, each)?);
+                continue;
+            }
+            let writer = shared.disk.write_stamps(&["--threads", &each.to_string()])?;
+            going(&writer).context("host1's stamps")?;
+            writers.push(writer);
+        }
+        Ok(writers)
     }
 
+    /// Takes host1 off all of them, by force or by a fence; for each the answer, and how many stamps landed after it.
+    fn take_off(&self, kind: Kind) -> Result<Vec<(String, u64)>> {
+        let answer = "/run/fence-answer";
+        let first = if kind.fence {
+            let fence = ["--json", "host", "fence", "host1", "--reason", "trial"];
+            format!("{} >{answer}", Control::words(&fence).join(" "))
+        } else {
+            "true".to_owned()
+        };
+        let cut = |shared: &Shared<'_>| {
+            let detach = ["--json", "detach", &shared.attachment, "--force"];
+            let words = if kind.fence { format!("cat {answer}") } else { Control::words(&detach).join(" ") };
+            Cut { words, device: shared.device.clone() }
+        };
+        let cuts: Vec<_> = self.shared.iter().map(cut).collect();
+        slow::landed_after_each(self.demo.site, &first, &cuts)
+    }
+}
+
+impl Demo<'_> {
     /// Host1 is as it was before its first attach, and the controller reaches it.
-    fn recover(&mut self, kind: Kind, writer: Running) -> Result<()> {
+    fn recover(&mut self, kind: Kind, writers: Vec<Running>) -> Result<()> {
         let vm = self.disk1.vm;
         match kind.victim {
             Victim::Alive => {}
             Victim::Cut => vm.heal()?,
             Victim::Off => {
-                drop(writer);
+                drop(writers);
                 vm.boot()?;
                 mount_state(vm, "")?;
                 self.control.host_again("host1")?;
                 return self.in_order();
             }
         }
-        writer.kill()?;
-        drop(writer.wait()?);
+        for writer in writers {
+            writer.kill()?;
+            drop(writer.wait()?);
+        }
         self.in_order()
     }
 
@@ -199,6 +332,15 @@ impl Demo<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_soak_has_at_least_the_trials_that_were_asked_for() {
+        for trials in 1..300 {
+            let size = Size::of(trials);
+            assert!(size.rounds * size.volumes >= trials, "{trials}: {size:?}");
+            assert!((size.rounds - 1) * size.volumes < trials, "{trials}: {size:?} has a round too many");
+        }
+    }
 
     #[test]
     fn all_kinds_come_in_turn_and_each_victim_and_backend_within_six() {

@@ -17,15 +17,17 @@ use serde_json::Value;
 
 use super::fc_main_job::{Attached, Scene, device};
 use crate::control::{Control, PORT};
-use crate::demo::trials::Victim;
+use crate::demo::trials::{Size, Victim};
 use crate::disk::Disk;
 use crate::evidence::check;
 use crate::fibre;
 use crate::site::{Programs, Site, going, number, progress};
-use crate::slow;
+use crate::slow::{self, Cut};
 
-/// How many trials the tests do: one of each kind.
-pub const TRIALS_IN_CI: u32 = 4;
+/// The kinds of trials.
+const KINDS: u32 = 4;
+/// How many the tests do: one of each kind, of one volume.
+pub const IN_CI: Size = Size { rounds: 1, volumes: 1 };
 
 /// How long after its command a write's data are in the backend for sure. They go back and forth within milliseconds, and the
 /// backend takes 1.5 s.
@@ -62,11 +64,11 @@ impl Display for Kind {
     }
 }
 
-/// Does it so many times, with the control at the end.
-pub fn run(programs: &Programs, trials: u32) -> Result<()> {
+/// Does so many rounds of each kind, with the control at the end.
+pub fn run(programs: &Programs, size: Size) -> Result<()> {
     let site = Site::up(RigOptions::standard(2).named("trials-fc").forward(PORT), programs)?;
     let result = Scene::make(&site).and_then(|scene| {
-        let mut trials = Trials::make(scene, trials)?;
+        let mut trials = Trials::make(scene, size)?;
         let played = trials.all();
         if played.is_err() {
             eprintln!("--- controller:\n{}", trials.scene.control.controller_log());
@@ -83,31 +85,44 @@ fn force(attachment: &str) -> String {
 
 struct Trials<'a> {
     scene: Scene<'a>,
-    volume: String,
-    count: u32,
+    /// All are host2's, too; it reads the first one.
+    volumes: Vec<String>,
+    rounds: u32,
     reader: Disk<'a>,
 }
 
+/// A volume that host1 has.
+struct Held<'a> {
+    volume: String,
+    attached: Attached,
+    disk: Disk<'a>,
+}
+
 impl<'a> Trials<'a> {
-    fn make(scene: Scene<'a>, count: u32) -> Result<Self> {
-        let volume = scene.control.volume("data", Some("fc"))?;
-        let survivor = scene.attach(&volume, scene.two, "ro")?;
+    fn make(scene: Scene<'a>, size: Size) -> Result<Self> {
+        let name = |number| format!("data-{number}");
+        let volumes: Vec<_> =
+            (0..size.volumes).map(|at| scene.control.volume(&name(at), Some("fc"))).collect::<Result<_>>()?;
+        let mut luns = Vec::new();
+        for volume in &volumes {
+            luns.push(scene.attach(volume, scene.two, "ro")?.lun);
+        }
         fibre::open_port(scene.two)?;
-        let reader = fibre::disk(scene.two, survivor.lun)?;
-        Ok(Self { scene, volume, count, reader })
+        let reader = fibre::disk(scene.two, *luns.first().context("a volume")?)?;
+        Ok(Self { scene, volumes, rounds: size.rounds * KINDS, reader })
     }
 
     fn all(&mut self) -> Result<()> {
         let mut longest = 0;
-        for trial in 0..self.count {
-            let kind = Kind::of(trial);
-            let gap = self.trial(kind).with_context(|| format!("trial {} ({kind})", trial + 1))?;
+        for round in 0..self.rounds {
+            let kind = Kind::of(round);
+            let gap = self.round(round, kind).with_context(|| format!("round {} ({kind})", round + 1))?;
             longest = longest.max(gap);
         }
         self.control()?;
         self.scene.evidence.shows(format!(
             "{} trials over Fibre Channel: every receipt proven, 0 stamps landed after it; host2's longest gap {longest} ms",
-            self.count
+            self.rounds as usize * self.volumes.len()
         ));
         self.gone_in_the_middle()?;
         self.scene.agent.kill()
@@ -116,14 +131,14 @@ impl<'a> Trials<'a> {
     /// Host1 loses its power while the target waits for data of its writes, most likely: the answer comes in time and is true.
     /// It is the last act, because no initiator can log in any more if it was so.
     fn gone_in_the_middle(&mut self) -> Result<()> {
-        let (attached, disk) = self.attach()?;
+        let Held { volume, attached, disk } = self.attach_one()?;
         let reader = self.reader.watch_stamps()?;
         going(&disk.write_stamps(&["--threads", "8"])?).context("host1's stamps")?;
         self.scene.one.power_cut()?;
         // Exit status 5 is: it goes on.
         let detach = format!("{} || [ $? = 5 ]", force(&attached.id));
         let began = Instant::now();
-        let (answer, landed) = slow::landed_after(self.scene.site, &device(&self.volume), &detach)?;
+        let (answer, landed) = slow::landed_after(self.scene.site, &device(&volume), &detach)?;
         let took = began.elapsed();
         let answer: Value = serde_json::from_str(&answer).with_context(|| format!("the answer: {answer}"))?;
         let (proof, may) = (&answer["receipt"]["proof"], number(&answer["receipt"], "may_still_land")?);
@@ -140,54 +155,86 @@ impl<'a> Trials<'a> {
         Ok(())
     }
 
-    /// Host1 is granted access, logs in, and has its disk. Its port was down.
-    fn attach(&self) -> Result<(Attached, Disk<'a>)> {
+    /// Host1 is granted access to these volumes, logs in, and has its disks. Its port was down.
+    fn attach(&self, volumes: &[String]) -> Result<Vec<Held<'a>>> {
         let one = self.scene.one;
-        let attached = self.scene.attach(&self.volume, one, "rw")?;
+        let mut attached = Vec::new();
+        for volume in volumes {
+            attached.push(self.scene.attach(volume, one, "rw")?);
+        }
         fibre::open_port(one)?;
-        let disk = fibre::disk(one, attached.lun)?;
-        Ok((attached, disk))
+        let held = |(volume, attached): (&String, Attached)| {
+            let disk = fibre::disk(one, attached.lun)?;
+            Ok(Held { volume: volume.clone(), attached, disk })
+        };
+        volumes.iter().zip(attached).map(held).collect()
     }
 
-    /// One trial of host1. Afterwards its port is down; the survivor's longest gap in milliseconds.
-    fn trial(&mut self, kind: Kind) -> Result<u64> {
-        let (one, site, device) = (self.scene.one, self.scene.site, device(&self.volume));
-        let (attached, disk) = self.attach()?;
+    /// The same with the first volume only.
+    fn attach_one(&self) -> Result<Held<'a>> {
+        self.attach(&self.volumes[..1])?.pop().context("a volume")
+    }
+
+    /// One round: host1 is taken off all volumes at once. Afterwards its port is down; the survivor's longest gap in milliseconds.
+    fn round(&mut self, round: u32, kind: Kind) -> Result<u64> {
+        let (one, site) = (self.scene.one, self.scene.site);
+        let held = self.attach(&self.volumes)?;
         let reader = self.reader.watch_stamps()?;
-        let writer = self.write(kind, &disk)?;
+        let writers = self.write(kind, &held)?;
         kind.victim.befall(one)?;
-        let detach = force(&attached.id);
-        let (answer, landed) = slow::landed_after(site, &device, &detach)?;
-        let answer: Value = serde_json::from_str(&answer).with_context(|| format!("the answer: {answer}"))?;
-        check(answer["receipt"]["proof"] == "proven", || format!("not proven: {answer}"))?;
-        check(landed == 0, || format!("{landed} stamps landed after a proven receipt"))?;
+        let cut = |held: &Held<'_>| Cut { words: force(&held.attached.id), device: device(&held.volume) };
+        let cuts: Vec<_> = held.iter().map(cut).collect();
+        for (held, (answer, landed)) in held.iter().zip(slow::landed_after_each(site, "true", &cuts)?) {
+            let answer: Value =
+                serde_json::from_str(&answer).with_context(|| format!("the answer: {answer}"))?;
+            check(answer["receipt"]["proof"] == "proven", || {
+                format!("{}: not proven: {answer}", held.volume)
+            })?;
+            check(landed == 0, || format!("{}: {landed} stamps landed after a proven receipt", held.volume))?;
+        }
         let seen = progress(&reader)?;
         check(number(&seen, "errors")? == 0, || format!("host2's reads: {seen}"))?;
         let gap = number(&seen, "longest_gap_ms")?;
         reader.kill()?;
         drop(reader.wait()?);
-        site.delay_writes(&device, None)?;
-        self.recover(kind, writer)?;
-        self.scene.evidence.shows(format!("{kind}: proven, 0 stamps after it, host2's longest gap {gap} ms"));
+        for volume in &self.volumes {
+            site.delay_writes(&device(volume), None)?;
+        }
+        self.recover(kind, writers)?;
+        let of = match held.len() {
+            1 => String::new(),
+            n => format!(", {n} volumes at once"),
+        };
+        self.scene.evidence.shows(format!(
+            "round {}: {kind}{of}: proven, 0 stamps after it, host2's longest gap {gap} ms",
+            round + 1
+        ));
         Ok(gap)
     }
 
-    fn write(&self, kind: Kind, disk: &Disk<'a>) -> Result<Running> {
-        if kind.slow {
-            let writer = slow::write(self.scene.site, &device(&self.volume), disk)?;
-            std::thread::sleep(DATA_COME_WITHIN);
-            return Ok(writer);
+    fn write(&self, kind: Kind, held: &[Held<'a>]) -> Result<Vec<Running>> {
+        let each = slow::writers_each(held.len());
+        let mut writers = Vec::new();
+        for held in held {
+            if kind.slow {
+                writers.push(slow::write_by(self.scene.site, &device(&held.volume), &held.disk, each)?);
+                continue;
+            }
+            let writer = held.disk.write_stamps(&["--threads", &each.to_string()])?;
+            going(&writer).context("host1's stamps")?;
+            writers.push(writer);
         }
-        let writer = disk.write_stamps(&[])?;
-        going(&writer).context("host1's stamps")?;
-        Ok(writer)
+        if kind.slow {
+            std::thread::sleep(DATA_COME_WITHIN);
+        }
+        Ok(writers)
     }
 
     /// Host1 is as it was before it was attached.
-    fn recover(&self, kind: Kind, writer: Running) -> Result<()> {
+    fn recover(&self, kind: Kind, writers: Vec<Running>) -> Result<()> {
         let (one, site) = (self.scene.one, self.scene.site);
         if kind.victim == Victim::Off {
-            drop(writer);
+            drop(writers);
             one.boot()?;
             one.sh(&format!("mkdir -p {}", crate::site::BIN))?.ok()?;
             site.install(one, &["mooring-stamp"])?;
@@ -196,19 +243,23 @@ impl<'a> Trials<'a> {
         if kind.victim == Victim::Cut {
             one.heal()?;
         }
-        writer.kill()?;
+        for writer in &writers {
+            writer.kill()?;
+        }
         // A write that hangs ends with its port.
         fibre::close_port(one)?;
-        drop(writer.wait()?);
+        for writer in writers {
+            drop(writer.wait()?);
+        }
         Ok(())
     }
 
     /// Unmapping alone must let writes land, or the trials prove nothing.
     fn control(&mut self) -> Result<()> {
-        let (attached, disk) = self.attach()?;
+        let Held { volume, attached, disk } = self.attach_one()?;
         let scene = &mut self.scene;
         let landed =
-            fibre::landed_after_unmapping(scene.site, scene.one, &device(&self.volume), attached.lun, &disk)?;
+            fibre::landed_after_unmapping(scene.site, scene.one, &device(&volume), attached.lun, &disk)?;
         scene.evidence.shows(format!("the control: unmapping alone let {landed} stamps land"));
         scene.control.json(&["detach", &attached.id, "--force"])?;
         fibre::close_port(scene.one)
@@ -221,7 +272,7 @@ mod tests {
 
     #[test]
     fn all_kinds_come_in_turn_and_the_tests_have_each() {
-        let kinds: Vec<_> = (0..TRIALS_IN_CI).map(Kind::of).collect();
+        let kinds: Vec<_> = (0..KINDS * IN_CI.rounds).map(Kind::of).collect();
         for (at, kind) in kinds.iter().enumerate() {
             assert!(!kinds[at + 1..].contains(kind), "{kind} comes twice");
         }
@@ -229,6 +280,6 @@ mod tests {
             assert!(kinds.iter().any(|kind| kind.victim == victim), "{victim:?}");
         }
         assert!(kinds.iter().all(|kind| kind.slow || kind.victim == Victim::Alive), "it would hang the port");
-        assert_eq!(Kind::of(TRIALS_IN_CI), kinds[0]);
+        assert_eq!(Kind::of(KINDS), kinds[0]);
     }
 }

@@ -80,7 +80,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "trials-fc",
         shows: "the trials of a force detach over Fibre Channel: port logged in, network cut, power cut; nothing lands after the receipt",
-        run: |programs| fc_trials::run(programs, fc_trials::TRIALS_IN_CI),
+        run: |programs| fc_trials::run(programs, fc_trials::IN_CI),
     },
     Scenario {
         name: "lvm-words",
@@ -95,7 +95,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "trials",
         shows: "a writing host taken off by force, alive, without network, without power, on a slow and a fast backend: nothing lands after the receipt",
-        run: |programs| demo::trials::run(programs, demo::trials::TRIALS_IN_CI),
+        run: |programs| demo::trials::run(programs, demo::trials::Size::IN_CI),
     },
     Scenario {
         name: "attach-faults",
