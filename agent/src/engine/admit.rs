@@ -260,7 +260,7 @@ impl Engine {
         state.note_cut_wish(wish.stamp.generation, wish.spec());
         state.volume = Some(wish);
         // At once: what is at work gives way to a wish as soon as anybody can see it.
-        state.dirty = true;
+        state.want_pass();
         state.ready = None;
         state.looked = looked;
         state.orphan = None;

@@ -129,7 +129,10 @@ pub(crate) struct State {
     /// An orphan: an LV of ours that no spec names.
     pub(crate) orphan: Option<VolumeReport>,
     pub(crate) running: bool,
+    /// Another pass is to follow.
     pub(crate) dirty: bool,
+    /// That is because somebody wants something else than the pass at work knows: its job gives way at once.
+    pub(crate) wanted_anew: bool,
     /// Passes that have begun.
     pub(crate) passes: u64,
     pub(crate) at_work: Option<AtWork>,
@@ -172,6 +175,12 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Somebody wants something: a pass has to follow, and what is at work gives way.
+    pub(crate) fn want_pass(&mut self) {
+        self.dirty = true;
+        self.wanted_anew = true;
+    }
+
     /// The kernel call of this volume that has not returned for so long that somebody should know.
     pub(crate) fn stuck(&self) -> Option<StuckStep> {
         let (step, began) = self.oldest_call()?;

@@ -161,7 +161,7 @@ impl State {
     pub(super) fn set_export(&mut self, wish: Wish<ExportSpec>) {
         self.former.extend(wish.spec().map(places_of).unwrap_or_default());
         self.export = Some(wish);
-        self.dirty = true;
+        self.want_pass();
     }
 }
 

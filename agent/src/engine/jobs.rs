@@ -25,6 +25,9 @@ const PIECES_PER_SECOND: u64 = 4;
 /// So long a job is watched for its rate.
 const RATE_OVER: Duration = Duration::from_secs(2);
 
+/// The least that a job has of a pass before it gives way to a look. Drift of its volume's export waits so long.
+const TIME_MIN: Duration = Duration::from_secs(5);
+
 /// How often a job that waits for its turn sees whether it should stop.
 const WAIT_STEP: Duration = Duration::from_millis(50);
 
@@ -40,6 +43,8 @@ pub(crate) struct Job {
     rate: Option<u64>,
     /// When it was watched last, and how far it was then.
     watched: Option<(Instant, u64)>,
+    /// When this pass began with it.
+    began: Instant,
 }
 
 /// A job that was stopped for something newer.
@@ -65,7 +70,16 @@ impl Job {
             VolumeOp::Upload { op: UploadOp::Copy { size, .. }, .. } => (JobKind::Export, size),
             _ => return None,
         };
-        Some(Self { kind, done: 0, total: total.0, since: now, resumed: None, rate: None, watched: None })
+        Some(Self {
+            kind,
+            done: 0,
+            total: total.0,
+            since: now,
+            resumed: None,
+            rate: None,
+            watched: None,
+            began: Instant::now(),
+        })
     }
 
     fn progress(&mut self, done: u64, now: Instant) {
@@ -183,9 +197,16 @@ impl State {
         };
         let done = before.job.done;
         if let Some(job) = self.job.as_mut().filter(|job| job.kind == before.job.kind) {
-            *job = Job { total: job.total, ..before.job };
+            *job = Job { total: job.total, began: job.began, ..before.job };
         }
         done
+    }
+
+    /// Whether the job gives way: at once to a newer wish; to a look, which comes with every resync, when it has had its time. A
+    /// look at LVM may take longer than the time between two resyncs, and a job that gave way to each of them would not get on.
+    fn job_gives_way(&self) -> bool {
+        let had_its_time = self.job.as_ref().is_none_or(|job| job.began.elapsed() >= TIME_MIN);
+        self.dirty && (self.wanted_anew || had_its_time)
     }
 
     /// The job waits for its turn: that is no stuck call. Whether something newer wants the volume.
@@ -193,7 +214,7 @@ impl State {
         if let Some(at_work) = &mut self.at_work {
             at_work.began = Instant::now();
         }
-        self.dirty
+        self.job_gives_way()
     }
 
     /// So much is done. Whether something newer wants the volume.
@@ -205,10 +226,12 @@ impl State {
         if let Some(at_work) = &mut self.at_work {
             at_work.began = now;
         }
-        if self.dirty {
+        // What is done need not be stopped. Kept as stopped, it would stand for work that is to be done anew.
+        let stops = self.job_gives_way() && self.job.as_ref().is_none_or(|job| job.done < job.total);
+        if stops {
             self.stopped = self.job.clone().map(|job| Stopped { work, uuid: uuid.to_owned(), job });
         }
-        self.dirty
+        stops
     }
 }
 
@@ -323,5 +346,28 @@ mod tests {
         job.progress(50 * MIB, now + RATE_OVER);
         let last = report(&job);
         assert_eq!((last.done.0, last.resumed.0, last.rate), (50 * MIB, 40 * MIB, Some(ByteSize(5 * MIB))));
+    }
+
+    #[test]
+    fn a_job_gives_way_to_a_wish_at_once_and_to_looks_when_it_has_had_its_time() {
+        let lv =
+            crate::volumes::LvId { group: "vg0".parse().unwrap(), name: LvName::of(VolumeId::from_u128(1)) };
+        let zero = VolumeOp::Zero { lv, size: ByteSize(8 * MIB), marks: Vec::new() };
+        for (dirty, wanted_anew, long, done) in
+            (0..16).map(|case| (case & 1 > 0, case & 2 > 0, case & 4 > 0, if case & 8 > 0 { 8 } else { 4 }))
+        {
+            let mut state = State { dirty, wanted_anew, ..State::default() };
+            state.begin_job(&zero, SystemTime::UNIX_EPOCH);
+            if let (Some(job), true) = (&mut state.job, long) {
+                job.began = job.began.checked_sub(TIME_MIN).unwrap();
+            }
+            let gives_way = dirty && (wanted_anew || long);
+            let case = (dirty, wanted_anew, long, done);
+            assert_eq!(state.job_waits(), gives_way, "{case:?}");
+            assert_eq!(state.job_is_at(Work::Zero, "u", done * MIB), gives_way && done < 8, "{case:?}");
+            // What is done is no work to go on with: the next zeroing of this LV begins at its beginning.
+            let kept = if gives_way && done < 8 { done * MIB } else { 0 };
+            assert_eq!(state.resume_job(Work::Zero, "u"), kept, "{case:?}");
+        }
     }
 }

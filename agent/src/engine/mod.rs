@@ -684,7 +684,7 @@ impl Engine {
                 // Somebody waits for the look behind its steps.
                 engine.passed(at.id, false);
                 engine.tend_cut_soon(&at);
-                at.state().dirty = true;
+                at.state().want_pass();
                 engine.run(&at);
             } else {
                 at.changed();

@@ -66,7 +66,7 @@ impl Engine {
                     return;
                 }
                 state.running = true;
-                state.dirty = false;
+                (state.dirty, state.wanted_anew) = (false, false);
                 state.passes += 1;
                 state.late = false;
                 Wishes {

@@ -187,7 +187,7 @@ impl Engine {
                 return drop(asked.reply.send(Err(Refusal::Busy { volume: cell.id, why })));
             }
             state.asked = Some(asked);
-            state.dirty = true;
+            state.want_pass();
         }
         self.run(cell);
     }

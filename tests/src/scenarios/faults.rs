@@ -293,10 +293,7 @@ impl Faults<'_> {
                     "write protection taken off by hand is back after {:.2} s: the kernel has told",
                     began.elapsed().as_secs_f64()
                 ));
-                agent.kill()?;
-                drop(agent.wait()?);
-                // LVM is asked again and again with such short resyncs: what is left is done without them.
-                let agent = self.site.start_agent_with("resync_seconds = 3600")?;
+                // The deletion's wipe has to get on although a resync comes within each of its looks at LVM.
                 self.remove("four", initiator)?;
                 agent.kill()?;
                 drop(agent.wait()?);
