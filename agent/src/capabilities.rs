@@ -37,16 +37,6 @@ pub async fn now(engine: &Engine, host_name: &str) -> v1::Capabilities {
     with(engine, host_name, engine.lvm().known()).await
 }
 
-/// What a level is called in metrics.
-pub(crate) const fn level_name(level: v1::HealthLevel) -> &'static str {
-    match level {
-        v1::HealthLevel::Ok => "ok",
-        v1::HealthLevel::Degraded => "degraded",
-        v1::HealthLevel::Failed => "failed",
-        v1::HealthLevel::Unspecified => "unknown",
-    }
-}
-
 /// What is known of the groups, without a look at anything.
 pub(crate) fn known(engine: &Engine) -> Known {
     engine.lvm().known()

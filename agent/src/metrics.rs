@@ -92,6 +92,12 @@ fn say_agent(to: &mut Families<'_>, counts: &Counts) -> fmt::Result {
         "Exports whose folders in the kernel's tree are watched: changes by somebody else are seen at once",
         None,
         Some(counts.watched),
+    )?;
+    to.gauge(
+        "cut_volumes",
+        "Volumes that are cut off from their disk, or may be: every command of their hosts ends with an error",
+        None,
+        Some(counts.cut),
     )
 }
 
@@ -99,7 +105,7 @@ fn say_agent(to: &mut Families<'_>, counts: &Counts) -> fmt::Result {
 /// asks.
 fn say_health(to: &mut Families<'_>, health: Option<v1::Health>) -> fmt::Result {
     let Some(health) = health else { return Ok(()) };
-    let level = [([("level", capabilities::level_name(health.level()))], 1_u64)];
+    let level = [([("level", health.level().word())], 1_u64)];
     to.gauges(
         "health",
         "Whether this host does what its configuration asks: 1 for the level that it is at",
@@ -108,8 +114,7 @@ fn say_health(to: &mut Families<'_>, health: Option<v1::Health>) -> fmt::Result 
     )?;
     let mut reasons = BTreeMap::new();
     for reason in &health.reasons {
-        *reasons.entry((reason.code.as_str(), capabilities::level_name(reason.level()))).or_insert(0_u64) +=
-            1;
+        *reasons.entry((reason.code.as_str(), reason.level().word())).or_insert(0_u64) += 1;
     }
     let reasons =
         reasons.into_iter().map(|((code, level), count)| ([("code", code), ("level", level)], count));

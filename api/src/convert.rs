@@ -348,6 +348,18 @@ impl From<Cure> for v1::Cure {
     }
 }
 
+impl v1::HealthLevel {
+    /// The level in lower case, as metrics and `--json` have it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Degraded => "degraded",
+            Self::Failed => "failed",
+            Self::Unspecified => "unknown",
+        }
+    }
+}
+
 impl From<Phase> for v1::Phase {
     fn from(phase: Phase) -> Self {
         match phase {

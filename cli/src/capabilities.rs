@@ -29,23 +29,14 @@ pub(crate) struct Reason {
     pub problem: Option<Problem>,
 }
 
-fn level(level: v1::HealthLevel) -> &'static str {
-    match level {
-        v1::HealthLevel::Ok => "ok",
-        v1::HealthLevel::Degraded => "degraded",
-        v1::HealthLevel::Failed => "failed",
-        v1::HealthLevel::Unspecified => "unknown",
-    }
-}
-
 impl Health {
     fn of_wire(wire: &v1::Health) -> Self {
         let reason = |reason: &v1::HealthReason| Reason {
             code: reason.code.clone(),
-            level: level(reason.level()),
+            level: reason.level().word(),
             problem: reason.problem.as_ref().map(Problem::of_wire),
         };
-        Self { level: level(wire.level()), reasons: list(&wire.reasons, reason) }
+        Self { level: wire.level().word(), reasons: list(&wire.reasons, reason) }
     }
 }
 

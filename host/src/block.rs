@@ -1,4 +1,5 @@
-//! Block devices: size, zeroing, discarding, whole pieces read and written, and whether they can discard.
+//! Block devices: size, zeroing, discarding, whole pieces read and written, whether they can discard, and what device-mapper
+//! calls them.
 //!
 //! What must never happen: zeros, data or a discard on a device that something else holds (a LUN, a mount): all three open it
 //! exclusively.
@@ -13,6 +14,9 @@ use nix::libc::{O_DIRECT, O_EXCL};
 use nix::sys::stat::{major, minor};
 
 use crate::sys;
+
+/// What sysfs counts sizes in.
+const SECTOR: u64 = 512;
 
 /// What transfers past the kernel's memory are multiples of, and lie at multiples of, on every disk.
 const PAGE: usize = 4096;
@@ -29,12 +33,27 @@ pub struct BlockError {
     pub errno: Errno,
 }
 
+/// What the kernel says of a device that device-mapper has made (`/sys/block/dm-N`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapped {
+    /// `dm/uuid`, as whoever made it has said. LVM's are `LVM-`, the group's uuid and the LV's, both without dashes; nothing but the
+    /// LV's own device has exactly that.
+    pub uuid: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// `dm/suspended`: commands to it wait, because its table is being exchanged.
+    pub suspended: bool,
+}
+
 /// Works on block devices.
 pub trait BlockDevices: Send + Sync {
     /// The device's size in bytes; `None` when there is no such node.
     fn size(&self, path: &Path) -> Result<Option<u64>, BlockError>;
     /// Whether the device takes discards (`queue/discard_max_bytes` is above 0). `false` when there is no such node.
     fn discards(&self, path: &Path) -> Result<bool, BlockError>;
+    /// What device-mapper says of the device behind this node, from sysfs alone: nothing is opened, and no disk is asked. `None`
+    /// when there is no such node, or device-mapper has not made its device.
+    fn mapped(&self, path: &Path) -> Result<Option<Mapped>, BlockError>;
     /// Makes `length` bytes from `offset` read as zeros, durably (`BLKZEROOUT`, which may offload to the disk, then a
     /// flush). Both are multiples of the logical block size (512 at least), else EINVAL; EBUSY when something holds the
     /// device exclusively: a LUN, a mount, device-mapper. Nothing is done for a length of 0.
@@ -74,18 +93,27 @@ impl BlockDevices for KernelBlocks {
     }
 
     fn discards(&self, path: &Path) -> Result<bool, BlockError> {
-        let discards = || -> io::Result<bool> {
-            let meta = std::fs::metadata(path)?;
-            if !meta.file_type().is_block_device() {
-                return Err(Errno::ENOTBLK.into());
-            }
-            let number = meta.rdev();
-            let queue = format!("/sys/dev/block/{}:{}/queue/discard_max_bytes", major(number), minor(number));
-            Ok(std::fs::read_to_string(queue)?.trim() != "0")
-        };
+        let discards = || io::Result::Ok(read(&sysfs(path)?.join("queue/discard_max_bytes"))? != "0");
         match discards() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             answer => answer.map_err(|error| failed("look for discards of", path, &error)),
+        }
+    }
+
+    fn mapped(&self, path: &Path) -> Result<Option<Mapped>, BlockError> {
+        let mapped = || {
+            let folder = sysfs(path)?;
+            let uuid = read(&folder.join("dm/uuid"))?;
+            let suspended = read(&folder.join("dm/suspended"))? != "0";
+            // Always in units of 512 bytes, whatever the device's own blocks are.
+            let sectors: u64 = read(&folder.join("size"))?.parse().map_err(|_| Errno::EIO)?;
+            let size = sectors.checked_mul(SECTOR).ok_or(Errno::EIO)?;
+            io::Result::Ok(Mapped { uuid, size, suspended })
+        };
+        match mapped() {
+            Ok(mapped) => Ok(Some(mapped)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("look what device-mapper says of", path, &error)),
         }
     }
 
@@ -130,6 +158,21 @@ impl BlockDevices for KernelBlocks {
     }
 }
 
+/// The folder in sysfs of the block device behind this node.
+fn sysfs(path: &Path) -> io::Result<PathBuf> {
+    let meta = std::fs::metadata(path)?;
+    if !meta.file_type().is_block_device() {
+        return Err(Errno::ENOTBLK.into());
+    }
+    let number = meta.rdev();
+    Ok(PathBuf::from(format!("/sys/dev/block/{}:{}", major(number), minor(number))))
+}
+
+/// One line of sysfs.
+fn read(path: &Path) -> io::Result<String> {
+    Ok(std::fs::read_to_string(path)?.trim_end().to_owned())
+}
+
 /// Reads whole pages into whole pages, as `O_DIRECT` wants it of every disk, and gives what was asked for.
 fn read_direct(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
     let lead = usize::try_from(offset % PAGE as u64).unwrap_or(0);
@@ -155,6 +198,7 @@ mod tests {
     fn a_missing_node_has_no_size_and_cannot_be_wiped() {
         let path = Path::new("/dev/no-such-device");
         assert_eq!((KernelBlocks.size(path).unwrap(), KernelBlocks.discards(path).unwrap()), (None, false));
+        assert_eq!(KernelBlocks.mapped(path).unwrap(), None);
         let error = KernelBlocks.zero(path, 0, 512).unwrap_err();
         assert_eq!(error.errno, Errno::ENOENT);
         assert_eq!(error.to_string(), "zero /dev/no-such-device: No such file or directory (ENOENT)");
@@ -169,6 +213,7 @@ mod tests {
         for path in [file.path(), Path::new("/dev/null"), Path::new("/tmp")] {
             assert_eq!(KernelBlocks.size(path).unwrap_err().errno, Errno::ENOTBLK);
             assert_eq!(KernelBlocks.discards(path).unwrap_err().errno, Errno::ENOTBLK);
+            assert_eq!(KernelBlocks.mapped(path).unwrap_err().errno, Errno::ENOTBLK);
             assert_eq!(KernelBlocks.zero(path, 0, 512).unwrap_err().errno, Errno::ENOTBLK);
             assert_eq!(KernelBlocks.discard(path, 0, 512).unwrap_err().errno, Errno::ENOTBLK);
             assert_eq!(KernelBlocks.write(path, 0, &[1; 512]).unwrap_err().errno, Errno::ENOTBLK);

@@ -28,7 +28,7 @@ pub mod contract;
 #[cfg(feature = "fake")]
 pub mod fake;
 
-pub use block::{BlockDevices, BlockError, KernelBlocks};
+pub use block::{BlockDevices, BlockError, KernelBlocks, Mapped};
 pub use clock::{Clock, SystemClock};
 pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands, OUTPUT_BYTES_MAX};
 pub use disk::{DiskError, DiskOp, Disks, Holder, KernelDisks};

@@ -153,6 +153,11 @@ impl Engine {
         self.wake_made(&made);
     }
 
+    /// Whether exports of bulk work are still to be made.
+    pub(super) fn is_making(&self) -> bool {
+        self.shared.bulk.is_making()
+    }
+
     pub(super) fn tend_bulk(&self) {
         let made = self.shared.bulk.tend(&*self.shared.machine.sys, LOST_AFTER);
         if !self.shared.bulk.is_making() {

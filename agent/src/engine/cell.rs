@@ -20,7 +20,7 @@ use super::reservations::Held;
 use super::reserve::Asked;
 use super::watched::Watched;
 use crate::turn::Turns;
-use crate::volumes::VolumesView;
+use crate::volumes::{VolumesView, Whole};
 
 /// A kernel call takes micro- to milliseconds, and some an RCU grace period. After this long a drain is at work, and
 /// whoever walks into its folders waits with it.
@@ -114,6 +114,10 @@ pub(crate) struct State {
     pub(crate) export: Option<Wish<ExportSpec>>,
     /// The LV was seen there, active and zeroed, since the last tick or failure: a grant need not ask LVM again.
     pub(crate) ready: Option<VolumeReport>,
+    /// LVM has shown since that this is not so: the next pass asks it, whatever the one before it has said.
+    pub(super) contradicted: bool,
+    /// Its LV as LVM showed it when it was whole, and for which generation of its wish that was.
+    pub(super) whole: Option<(Generation, Whole)>,
     /// What admission, or a sweep, saw of the volume groups a moment ago: the pass behind it need not ask LVM again.
     pub(crate) looked: Option<VolumesView>,
     /// The export as it was seen in force since the last tick or failure: a change of grants need not look at all of it.
@@ -179,6 +183,14 @@ impl State {
     pub(crate) fn want_pass(&mut self) {
         self.dirty = true;
         self.wanted_anew = true;
+    }
+
+    /// What a pass that begins now may hold for ready.
+    pub(super) fn ready_now(&mut self) -> Option<VolumeReport> {
+        if std::mem::take(&mut self.contradicted) {
+            self.ready = None;
+        }
+        self.ready.clone()
     }
 
     /// The kernel call of this volume that has not returned for so long that somebody should know.

@@ -50,6 +50,8 @@ pub(crate) struct Counts {
     pub(crate) stuck: u64,
     /// Exports whose folders are watched.
     pub(crate) watched: u64,
+    /// Volumes whose every command ends with an error, because somebody asked for it, or is about to.
+    pub(crate) cut: u64,
 }
 
 /// One volume.
@@ -167,6 +169,7 @@ impl Engine {
         counts.quarantined += u64::from(self.quarantine(&state).is_some());
         counts.stuck += u64::from(state.stuck().is_some());
         counts.watched += u64::from(state.is_watched());
+        counts.cut += u64::from(state.may_be_cut());
         if state.volume.is_none() && state.export.is_none() && state.orphan.is_none() {
             return;
         }

@@ -17,6 +17,7 @@ mod cell;
 pub(crate) mod counts;
 mod cut;
 mod disks;
+mod early;
 pub(crate) mod fabrics;
 pub(crate) mod jobs;
 mod narrow;
@@ -187,6 +188,8 @@ struct Shared {
     /// The images that volumes may be made from.
     images: Option<Images>,
     late: Mutex<sweep::Late>,
+    /// What the store is to remember of LVs.
+    unwritten: Mutex<early::Unwritten>,
     watch: Mutex<disks::Watch>,
     folders: Mutex<watched::Folder>,
     /// How fast jobs may be.
@@ -251,6 +254,7 @@ impl Engine {
             bulk,
             images,
             late: Mutex::default(),
+            unwritten: Mutex::default(),
             watch: Mutex::default(),
             folders: Mutex::default(),
             pace,
@@ -364,6 +368,7 @@ impl Engine {
             state.kept_places.insert(place);
         }
         self.load_reservations()?;
+        self.load_whole()?;
         for (row, receipt) in self.shared.store.unproven_receipts()? {
             self.cell(receipt.volume).state().open_receipts.push(OpenReceipt { row, receipt });
         }
@@ -376,9 +381,12 @@ impl Engine {
     pub async fn start(&self) {
         // What an agent before this one has left, if it was killed.
         self.end_bulk();
-        let engine = self.clone();
-        let swept = self.blocking(move || engine.sweep());
-        if tokio::time::timeout(START_WITHIN, swept).await.is_err() {
+        let (engine, sweeper) = (self.clone(), self.clone());
+        let mut swept = tokio::spawn(async move { engine.blocking(move || sweeper.first_sweep()).await });
+        let in_time = tokio::time::timeout(START_WITHIN, &mut swept).await.is_ok();
+        if !in_time && self.is_making() {
+            tracing::info!("exports are being made; requests are taken beside that");
+        } else if !in_time {
             tracing::error!(
                 "the first look at the volume groups does not come to an end; going on without it"
             );
@@ -386,7 +394,14 @@ impl Engine {
         let engine = self.clone();
         self.shared.workers.submit(move || engine.sweep_parts());
         tokio::spawn(self.clone().follow_reservations());
-        tokio::spawn(self.clone().follow_disks());
+        let engine = self.clone();
+        tokio::spawn(async move {
+            // It asks LVM, too: behind the start.
+            if !in_time {
+                drop(swept.await);
+            }
+            engine.follow_disks().await;
+        });
         tokio::spawn(self.clone().follow_folders());
         let engine = self.clone();
         tokio::spawn(async move {
@@ -402,6 +417,7 @@ impl Engine {
                 engine.watch_modules(&mut modules);
                 engine.watch_addresses();
                 engine.beat();
+                engine.keep_whole_soon();
                 if engine.shared.store.has_unwritten() {
                     let flusher = engine.clone();
                     engine.shared.workers.submit(move || flusher.flush());

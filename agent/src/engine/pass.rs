@@ -72,7 +72,7 @@ impl Engine {
                 Wishes {
                     volume: state.volume.clone(),
                     export: state.export.clone(),
-                    ready: state.ready.clone(),
+                    ready: state.ready_now(),
                     pass: state.passes,
                 }
             };
@@ -224,7 +224,9 @@ impl Engine {
                 let wanted = wanted_volume(wish, wishes.export.as_ref(), export_gone);
                 let MadeVolume { view, left } = self.make_volume(cell, wishes, &wanted, grow);
                 if let Some(view) = &view {
-                    cell.state().note_altered(cell.id, view);
+                    let (mut state, shown) = (cell.state(), volumes::shown(&wanted, view, cell.id));
+                    state.note_altered(cell.id, view);
+                    self.note_whole(cell.id, &mut state, wish, shown);
                 }
                 let seen = view.map(|view| volumes::report(&wanted, &view, cell.id));
                 cell.note_reverted(seen.as_ref());

@@ -1,5 +1,5 @@
 //! A sweep: one look at the target's folder and one at LVM for all volumes together, then a pass for each. The start is the
-//! first; one comes with every resync. What waits for LVM only is looked at between them, all of it by one look.
+//! first, and what it knows without LVM does not wait for LVM (`early`); one comes with every resync. What waits for LVM only is looked at between them, all of it by one look.
 //!
 //! What the start costs is linear: two commands of LVM (two more where volumes are to be activated), two looks at each export,
 //! before its steps and after them. Volumes that are ready come first; those whose group is late do not stand in their way.
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use mooring_model::{Chain, Cure, Cut, Phase, Stamp, VolumeId, VolumeReport};
 
 use super::cell::{Cell, Wish, WishKind};
+use super::early::Early;
 use super::{Engine, lock, pass};
 use crate::capabilities;
 use crate::turn::{RETRY_MAX, retry_delay};
@@ -34,11 +35,26 @@ pub(super) struct Late {
 struct Before {
     stamp: Option<Stamp>,
     passes: u64,
+    running: bool,
 }
 
 impl Engine {
+    /// The sweep of the start: what is known without LVM does not wait for it.
+    pub(super) fn first_sweep(&self) {
+        self.sweep_with(|engine, cells, targets| {
+            let early = engine.wake_early(cells, targets);
+            engine.let_early_be_made(cells, &early);
+            early
+        });
+    }
+
     /// Looks at all LVs at once, takes note of what they are, and wakes every volume.
     pub(super) fn sweep(&self) {
+        self.sweep_with(|_, _, _| Early::new());
+    }
+
+    /// The same. `before`: what is done before LVM is asked, and the volumes that were woken by it.
+    fn sweep_with(&self, before: impl FnOnce(&Self, &[Arc<Cell>], Option<&BTreeSet<String>>) -> Early) {
         let serves = !self.shared.config.groups.is_empty();
         if !serves && self.cells().is_empty() {
             // A host that only attaches volumes need not have a target, nor LVM.
@@ -57,9 +73,16 @@ impl Engine {
         if !self.resync_asks_lvm() {
             return self.wake_all(&self.restless(cells, all), targets.as_ref());
         }
-        let Some(view) = self.look_at_volumes(&cells) else { return self.wake_all(&cells, None) };
+        let early = before(self, &cells, targets.as_ref());
+        let Some(view) = self.look_at_volumes(&cells) else {
+            // What was proven without LVM stands until it answers.
+            let mut cells = cells;
+            cells.retain(|cell| !early.contains_key(&cell.id) || cell.state().ready.is_none());
+            return self.wake_all(&cells, None);
+        };
         self.note_orphans(&view);
-        self.wake_as_seen(self.restless(cells, all), &view, targets.as_ref());
+        let cells = self.not_confirmed(self.restless(cells, all), &early, &view);
+        self.wake_as_seen(cells, &view, targets.as_ref());
     }
 
     /// Somebody has changed a group: looks at all LVs, and wakes those volumes whose LV is not what it was.
@@ -72,6 +95,7 @@ impl Engine {
             let mut state = cell.state();
             if state.ready != before {
                 state.known = None;
+                state.contradicted = state.ready.is_none();
                 drop(state);
                 self.wake(cell);
             }
@@ -103,7 +127,7 @@ impl Engine {
         match seen {
             Ok(view) => {
                 for (cell, before) in cells.iter().zip(&before) {
-                    note_lv(cell, before, &view);
+                    self.note_lv(cell, before, &view);
                 }
                 Some(view)
             }
@@ -121,8 +145,34 @@ impl Engine {
         }
     }
 
+    /// Takes note of whether a volume's LV is ready, as `view` shows it, unless its wish has changed since. If it is not, its pass
+    /// need not ask LVM once more, unless there was one since.
+    fn note_lv(&self, cell: &Cell, before: &Before, view: &VolumesView) {
+        let mut guard = cell.state();
+        let state = &mut *guard;
+        let Some(wish) = state.volume.as_ref().filter(|wish| Some(&wish.stamp) == before.stamp.as_ref())
+        else {
+            return;
+        };
+        let wish = wish.clone();
+        let wanted = pass::wanted_volume(&wish, state.export.as_ref(), false);
+        let report = volumes::report(&wanted, view, cell.id);
+        let beside = wanted.beside();
+        state.note_altered(cell.id, view);
+        state.ready = (report.phase == Phase::Ready).then_some(report);
+        let is_spec = wish.spec().is_some();
+        let still = state.passes == before.passes && !state.running;
+        if state.ready.is_none() && is_spec && still {
+            state.looked = Some(view.of(cell.id, &beside));
+        }
+        // A pass that began for the wish before this one may do its next step when this look is over.
+        if still && !before.running {
+            self.note_whole(cell.id, state, &wish, volumes::shown(&wanted, view, cell.id));
+        }
+    }
+
     /// Wakes these volumes, those first that can be served now. `targets`: what the kernel serves, if that is known.
-    fn wake_all(&self, cells: &[Arc<Cell>], targets: Option<&BTreeSet<String>>) {
+    pub(super) fn wake_all(&self, cells: &[Arc<Cell>], targets: Option<&BTreeSet<String>>) {
         let prefix = &self.shared.config.iqn_prefix;
         let (mut ready, mut waiting, mut missing) = (Vec::new(), Vec::new(), BTreeSet::new());
         for cell in cells {
@@ -260,26 +310,8 @@ fn asleep(cells: &[Arc<Cell>], view: &VolumesView) -> BTreeMap<VolumeId, LvId> {
 
 fn before(cell: &Cell) -> Before {
     let state = cell.state();
-    Before { stamp: state.volume.as_ref().map(|wish| wish.stamp.clone()), passes: state.passes }
-}
-
-/// Takes note of whether a volume's LV is ready, as `view` shows it, unless its wish has changed since. If it is not, its pass
-/// need not ask LVM once more, unless there was one since.
-fn note_lv(cell: &Cell, before: &Before, view: &VolumesView) {
-    let mut guard = cell.state();
-    let state = &mut *guard;
-    let Some(wish) = state.volume.as_ref().filter(|wish| Some(&wish.stamp) == before.stamp.as_ref()) else {
-        return;
-    };
-    let wanted = pass::wanted_volume(wish, state.export.as_ref(), false);
-    let report = volumes::report(&wanted, view, cell.id);
-    let beside = wanted.beside();
-    let is_spec = wish.spec().is_some();
-    state.note_altered(cell.id, view);
-    state.ready = (report.phase == Phase::Ready).then_some(report);
-    if state.ready.is_none() && is_spec && state.passes == before.passes && !state.running {
-        state.looked = Some(view.of(cell.id, &beside));
-    }
+    let stamp = state.volume.as_ref().map(|wish| wish.stamp.clone());
+    Before { stamp, passes: state.passes, running: state.running }
 }
 
 /// Whether a pass can do anything for a volume that was late.

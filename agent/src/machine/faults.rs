@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use mooring_host::{
     BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, ImageError, ImageFile,
-    ImagePart, ImageServers, PartFormat, PrCommand, PrError, PrNexus, PrSession, PrSessions, ServedImage,
-    Tree, TreeError, TreePath,
+    ImagePart, ImageServers, Mapped, PartFormat, PrCommand, PrError, PrNexus, PrSession, PrSessions,
+    ServedImage, Tree, TreeError, TreePath,
 };
 
 use super::Machine;
@@ -122,6 +122,10 @@ impl BlockDevices for Faulty<dyn BlockDevices> {
 
     fn discards(&self, path: &Path) -> Result<bool, BlockError> {
         self.inner.discards(path)
+    }
+
+    fn mapped(&self, path: &Path) -> Result<Option<Mapped>, BlockError> {
+        self.inner.mapped(path)
     }
 
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {

@@ -14,6 +14,7 @@ mod places;
 mod receipt;
 mod reservations;
 mod spec;
+mod whole;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -31,17 +32,19 @@ pub use error::StoreError;
 use receipt::Proofs;
 pub use receipt::{NewReceipt, RECEIPTS_PER_VOLUME_KEPT};
 pub use spec::{Kind, StoredSpec, StoredWish};
+pub use whole::WholeRow;
 
 /// The database's name in the state folder.
 pub const FILE_NAME: &str = "mooring-agent.db";
 
 /// Every schema ever released, oldest first. Only ever appended to.
-const SCHEMAS: [&str; 5] = [
+const SCHEMAS: [&str; 6] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
     include_str!("schema/4.sql"),
     include_str!("schema/5.sql"),
+    include_str!("schema/6.sql"),
 ];
 
 /// The write-ahead log is checkpointed by the idle tick. Should that not come for this many pages (16 MiB, some thousand

@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use rusqlite::ffi;
 
 use super::*;
+use crate::volumes::Whole;
 
 fn volume(n: u128) -> VolumeId {
     VolumeId::from_u128(n)
@@ -376,7 +377,7 @@ fn a_store_of_a_newer_agent_is_left_alone() {
     Connection::open(&file).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let before = fs::read(&file).unwrap();
     let error = Store::open(dir.path()).unwrap_err();
-    assert!(error.to_string().contains("has schema 99, and this agent knows schemas up to 5"), "{error}");
+    assert!(error.to_string().contains("has schema 99, and this agent knows schemas up to 6"), "{error}");
     assert_eq!(fs::read(&file).unwrap(), before);
 }
 
@@ -618,4 +619,27 @@ fn that_a_volume_was_let_go_is_kept_and_a_later_wish_takes_its_place() {
     assert_eq!(kept(&store), StoredWish::Released);
     keep(&store, 3, &StoredWish::Tombstone { destroy: true });
     assert_eq!(kept(&store), StoredWish::Tombstone { destroy: true });
+}
+
+#[test]
+fn what_is_remembered_of_lvs_is_kept_as_it_was_said_last() {
+    let (dir, store) = store();
+    let whole = |n: u64| Whole {
+        mapping: format!("LVM-{n}"),
+        size: mooring_model::ByteSize(u64::MAX - n),
+        reverted: (n > 1).then(|| mooring_model::RevertId::from_u128(n.into())),
+    };
+    let said = |n: u64| (Generation { epoch: u64::MAX, counter: n }, whole(n));
+    store.keep_whole_lvs(vec![(volume(1), Some(said(1))), (volume(2), Some(said(2)))]).unwrap();
+    store.keep_whole_lvs(vec![(volume(1), Some(said(3))), (volume(2), None), (volume(4), None)]).unwrap();
+    store.keep_whole_lvs(vec![(volume(5), Some(said(5)))]).unwrap();
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    let (first, fifth) = (said(3), said(5));
+    let kept = [(volume(1), first.0, first.1), (volume(5), fifth.0, fifth.1)];
+    assert_eq!(store.whole_lvs().unwrap(), kept);
+    // Nobody else's business: the store is as fresh as before, and one row that cannot be read makes no other unreadable.
+    assert!(store.is_fresh());
+    lock(&store.main).execute("UPDATE whole_lvs SET reverted = 'x' WHERE counter = 3", []).unwrap();
+    assert_eq!(store.whole_lvs().unwrap(), kept[1..]);
 }

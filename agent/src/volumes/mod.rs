@@ -27,6 +27,7 @@ mod revert;
 mod thin;
 mod upload;
 mod view;
+mod whole;
 
 use std::path::{Path, PathBuf};
 
@@ -38,6 +39,7 @@ pub use manage::{Candidate, candidates};
 pub use plan::{Beside, LvId, VolumeOp, Wanted, plan, report};
 pub use upload::{UploadOp, plan_upload};
 pub use view::{SeenGroup, SeenLv, SeenOther, SeenPool, VolumesView, disks, view, view_one};
+pub use whole::{Shown, Whole, is_whole, shown, waits_for_lvm};
 
 /// The device node of an LV.
 pub fn device_path(group: &str, lv: &str) -> PathBuf {

@@ -19,6 +19,8 @@ use crate::config::{self, Wipe};
 pub struct SeenGroup {
     /// Its name.
     pub name: VgName,
+    /// LVM's identity of it.
+    pub uuid: String,
     /// Its size.
     pub size: ByteSize,
     /// What LVM has not given away.
@@ -460,6 +462,7 @@ fn seen_group(listed: &config::Group, raw: &RawVg, others: &[&RawVg]) -> SeenGro
     };
     SeenGroup {
         name: name.clone(),
+        uuid: raw.uuid.clone(),
         size: ByteSize(raw.size),
         free: ByteSize(raw.free),
         reserve: listed.reserve,

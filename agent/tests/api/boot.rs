@@ -7,12 +7,12 @@ use mooring_host::{KernelTree, Tree, TreePath};
 use crate::rig::*;
 
 /// Exports that are made after a boot in these tests; enough to be bulk work.
-const MANY: u8 = 24;
+pub(crate) const MANY: u8 = 24;
 
 const HOSTS: [(&str, mooring_api::v1::Mode); 2] = [("host1", RW), ("host2", RO)];
 
 /// A node with the kernel's switch in its `/sys`.
-fn node(of_group: &str) -> Node {
+pub(crate) fn node(of_group: &str) -> Node {
     let node = Node::with_group(of_group);
     std::fs::create_dir_all(node.dir.path().join("sys/kernel")).unwrap();
     std::fs::write(node.dir.path().join("sys/kernel/rcu_expedited"), "0\n").unwrap();
@@ -28,7 +28,7 @@ fn record(node: &Node) -> std::path::PathBuf {
     node.config.run_dir.join("rcu_expedited")
 }
 
-fn make_in(agent: &Agent, group: &str, numbers: std::ops::Range<u8>) {
+pub(crate) fn make_in(agent: &Agent, group: &str, numbers: std::ops::Range<u8>) {
     for n in numbers {
         let spec = mooring_api::v1::VolumeSpec { group: group.to_owned(), ..volume_spec(SIZE) };
         agent.make(put_volume_spec(&volume(n), 1, spec));
@@ -36,7 +36,7 @@ fn make_in(agent: &Agent, group: &str, numbers: std::ops::Range<u8>) {
     }
 }
 
-fn are_served(node: &Node, numbers: std::ops::Range<u8>) -> bool {
+pub(crate) fn are_served(node: &Node, numbers: std::ops::Range<u8>) -> bool {
     are_served_from(node, "vg0", numbers)
 }
 
@@ -54,13 +54,26 @@ fn bulk_has_ended(node: &Node, writes_before: u64) -> bool {
     node.sys.mutations() == writes_before + 2 && !record(node).exists()
 }
 
+/// Whether the agent knows after the boot what its LVs were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    /// It has seen them whole before.
+    Kept,
+    /// LVM has to be asked first.
+    Lost,
+}
+
 /// Boots a node that has so many exports. Every call until all are served, without those of the pulse.
-fn calls_of_a_boot(count: u8) -> Vec<String> {
+fn calls_of_a_boot(count: u8, memory: Memory) -> Vec<String> {
     let node = node("");
     let agent = node.start();
     make_in(&agent, "vg0", 0..count);
     assert_eq!(node.sys.mutations(), 0, "no single grant touches the switch");
+    agent.remembers(count.into());
     agent.crash();
+    if memory == Memory::Lost {
+        node.forget_lvs();
+    }
     node.fake.reboot();
     let agent = node.start();
     eventually("the bulk work ends", || bulk_has_ended(&node, 0));
@@ -75,6 +88,7 @@ fn calls_of_a_boot(count: u8) -> Vec<String> {
         let log = agent.switch.log();
         (0..count).all(|n| looked(n, &log))
     });
+    eventually("LVM is asked", || agent.switch.log().iter().any(|call| call.starts_with("lvm lvs")));
     let of_the_pulse =
         |call: &String| call.contains("/statistics/") || call.ends_with("/info") && call.contains("/acls/");
     agent.switch.log().into_iter().filter(|call| !of_the_pulse(call)).collect()
@@ -82,31 +96,50 @@ fn calls_of_a_boot(count: u8) -> Vec<String> {
 
 #[test]
 fn a_boot_looks_at_each_object_at_most_twice_and_asks_lvm_once() {
-    let calls = calls_of_a_boot(MANY);
-    let mut looks = BTreeMap::<_, u32>::new();
-    for call in &calls {
-        let look = ["read ", "list ", "readlink "].iter().any(|look| call.starts_with(look));
-        // The folders that many share are looked into for each.
-        if look && (0..MANY).any(|n| call.contains(&volume(n))) {
-            *looks.entry(call.as_str()).or_default() += 1;
+    for memory in [Memory::Kept, Memory::Lost] {
+        let calls = calls_of_a_boot(MANY, memory);
+        let mut looks = BTreeMap::<_, u32>::new();
+        for call in &calls {
+            let look = ["read ", "list ", "readlink ", "mapped "].iter().any(|look| call.starts_with(look));
+            // The folders that many share are looked into for each.
+            if look && (0..MANY).any(|n| call.contains(&volume(n))) {
+                *looks.entry(call.as_str()).or_default() += 1;
+            }
         }
+        let most = looks.iter().max_by_key(|(_, count)| **count).unwrap();
+        assert_eq!(*most.1, 2, "{most:?}");
+        let lvm: Vec<_> = calls.iter().filter(|call| call.starts_with("lvm ")).collect();
+        assert_eq!(lvm.len(), 2, "{lvm:?}");
+        // Each device is looked at once if anything is remembered of it, and else never.
+        let devices: Vec<_> = looks.iter().filter(|(call, _)| call.starts_with("mapped ")).collect();
+        let expected = if memory == Memory::Kept { usize::from(MANY) } else { 0 };
+        assert_eq!(devices.len(), expected, "{memory:?}");
+        assert!(devices.iter().all(|(_, count)| **count == 1), "{devices:?}");
     }
-    let most = looks.iter().max_by_key(|(_, count)| **count).unwrap();
-    assert_eq!(*most.1, 2, "{most:?}");
-    let lvm: Vec<_> = calls.iter().filter(|call| call.starts_with("lvm ")).collect();
-    assert_eq!(lvm.len(), 2, "{lvm:?}");
+}
+
+fn last_enable(calls: &[String]) -> Option<usize> {
+    calls.iter().rposition(|call| call.starts_with("write iscsi/") && call.ends_with("/tpgt_1/enable"))
 }
 
 #[test]
 fn exports_are_made_before_any_of_them_is_looked_at_again() {
-    let calls = calls_of_a_boot(3 * MANY);
-    let made = calls
-        .iter()
-        .rposition(|call| call.starts_with("write iscsi/") && call.ends_with("/tpgt_1/enable"))
-        .unwrap();
-    let looked = |call: &&String| call.starts_with("list iscsi/") && call.ends_with("/acls");
-    assert_eq!(calls[..made].iter().filter(looked).count(), 0);
-    assert_eq!(calls.iter().filter(looked).count(), usize::from(3 * MANY));
+    for memory in [Memory::Kept, Memory::Lost] {
+        let calls = calls_of_a_boot(3 * MANY, memory);
+        let made = last_enable(&calls).unwrap();
+        let looked = |call: &&String| call.starts_with("list iscsi/") && call.ends_with("/acls");
+        assert_eq!(calls[..made].iter().filter(looked).count(), 0);
+        assert_eq!(calls.iter().filter(looked).count(), usize::from(3 * MANY));
+    }
+}
+
+#[test]
+fn lvm_is_asked_behind_the_exports_if_none_waits_for_it_and_before_them_if_all_do() {
+    let asked = |calls: &[String]| calls.iter().position(|call| call.starts_with("lvm "));
+    let calls = calls_of_a_boot(MANY, Memory::Kept);
+    assert!(asked(&calls) > last_enable(&calls), "{calls:?}");
+    let calls = calls_of_a_boot(MANY, Memory::Lost);
+    assert!(asked(&calls) < calls.iter().position(|call| call.starts_with("mkdir iscsi/")), "{calls:?}");
 }
 
 #[test]
@@ -114,13 +147,15 @@ fn the_cost_of_a_boot_is_linear() {
     // Looks at the whole node come by the clock, too, and are a few however many volumes there are.
     let of_the_node =
         |call: &String| call == "read dbroot" || call == "list iscsi" || call.starts_with("lvm ");
-    let [one, two, three] = [1, 2, 3].map(|times| {
-        let (node, volumes): (Vec<_>, Vec<_>) =
-            calls_of_a_boot(times * MANY).into_iter().partition(of_the_node);
-        assert!(node.len() < usize::from(MANY), "{node:?}");
-        volumes.len()
-    });
-    assert_eq!(two - one, three - two, "{one} {two} {three}");
+    for memory in [Memory::Kept, Memory::Lost] {
+        let [one, two, three] = [1, 2, 3].map(|times| {
+            let calls = calls_of_a_boot(times * MANY, memory).into_iter();
+            let (node, volumes): (Vec<_>, Vec<_>) = calls.partition(of_the_node);
+            assert!(node.len() < usize::from(MANY), "{node:?}");
+            volumes.len()
+        });
+        assert_eq!(two - one, three - two, "{memory:?}: {one} {two} {three}");
+    }
 }
 
 #[test]

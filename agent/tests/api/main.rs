@@ -14,6 +14,7 @@ mod crash;
 mod cut;
 mod discard;
 mod drift;
+mod early;
 mod fencing;
 mod fibre_channel;
 mod grow;

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use mooring_agent::metrics;
+use mooring_api::v1;
 use prometheus_parse::{Sample, Scrape, Value};
 
 use crate::rig::*;
@@ -252,4 +253,18 @@ fn what_is_not_known_is_not_said() {
     assert_eq!(of("volume_looked_timestamp_seconds"), None);
     agent.switch.go_on();
     eventually("the first look", || of("nexus_sessions") == Some(1.0));
+}
+
+#[test]
+fn a_volume_that_is_cut_off_is_counted_until_it_is_given_back() {
+    let (node, v) = (Node::new(), volume(1));
+    let agent = node.start();
+    let address = serve(&agent);
+    let cut = || value(&scrape(address), "mooring_agent_cut_volumes", &[]);
+    agent.make(put_volume(&v, 1));
+    assert_eq!(cut(), Some(0.0));
+    agent.make(put_volume_spec(&v, 2, v1::VolumeSpec { cut_us: 1, ..volume_spec(SIZE) }));
+    assert_eq!(cut(), Some(1.0));
+    agent.make(put_volume(&v, 3));
+    assert_eq!(cut(), Some(0.0));
 }

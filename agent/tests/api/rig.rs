@@ -161,6 +161,13 @@ impl Node {
         Agent { runtime: Some(runtime), up, switch, stop }
     }
 
+    /// What the store of an agent that does not run remembers of LVs is gone.
+    pub(crate) fn forget_lvs(&self) {
+        let store = Store::open(&self.config.state_dir).unwrap();
+        let rows = store.whole_lvs().unwrap().into_iter().map(|(volume, ..)| (volume, None)).collect();
+        store.keep_whole_lvs(rows).unwrap();
+    }
+
     pub(crate) fn login(&self, id: &str, host: &str) -> Result<SessionId, LoginRefusal> {
         let (user, secret) = (host.to_owned(), secret_of(host));
         self.fake.login(PORTAL, &target(id), &iqn(host), Some((&user, &secret)))
@@ -261,6 +268,11 @@ impl Agent {
     /// The process is killed: nothing is closed, nothing is said, nothing is done any more.
     pub(crate) fn crash(self) {
         drop(self);
+    }
+
+    /// Waits until the store remembers so many LVs that LVM has shown whole.
+    pub(crate) fn remembers(&self, count: usize) {
+        eventually("LVs are remembered", || self.engine().store().whole_lvs().unwrap().len() == count);
     }
 
     pub(crate) fn stop(&self) {

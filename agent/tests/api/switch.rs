@@ -8,8 +8,8 @@ use std::time::Instant;
 use mooring_host::fake::{FakeBlocks, FakeImages, FakeLio, FakeLvm, FakeMachine};
 use mooring_host::{
     BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, ImageError, ImageFile,
-    ImagePart, ImageServers, PartFormat, PrCommand, PrError, PrNexus, PrSession, PrSessions, ServedImage,
-    Tree, TreeError, TreeOp, TreePath,
+    ImagePart, ImageServers, Mapped, PartFormat, PrCommand, PrError, PrNexus, PrSession, PrSessions,
+    ServedImage, Tree, TreeError, TreeOp, TreePath,
 };
 use tokio::sync::watch;
 
@@ -299,6 +299,10 @@ impl BlockDevices for Switch {
 
     fn discards(&self, path: &Path) -> Result<bool, BlockError> {
         self.call(false, format!("discards {}", path.display()), || self.blocks.discards(path))
+    }
+
+    fn mapped(&self, path: &Path) -> Result<Option<Mapped>, BlockError> {
+        self.call(false, format!("mapped {}", path.display()), || self.blocks.mapped(path))
     }
 
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {

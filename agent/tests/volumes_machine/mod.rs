@@ -9,7 +9,7 @@ use std::time::Duration;
 use mooring_agent::config::{Group, Wipe};
 use mooring_agent::volumes::{DISCARD_CHUNK, ZERO_CHUNK};
 use mooring_host::fake::FakeMachine;
-use mooring_host::{BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Errno};
+use mooring_host::{BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Errno, Mapped};
 use mooring_model::LV_UNZEROED_TAG;
 
 use super::lvs;
@@ -109,6 +109,10 @@ impl BlockDevices for Machine {
 
     fn discards(&self, path: &Path) -> Result<bool, BlockError> {
         self.fake.blocks().discards(path)
+    }
+
+    fn mapped(&self, path: &Path) -> Result<Option<Mapped>, BlockError> {
+        self.fake.blocks().mapped(path)
     }
 
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {

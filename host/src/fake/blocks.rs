@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::state::{Device, Handle, Machine, Node};
-use crate::{BlockDevices, BlockError};
+use crate::{BlockDevices, BlockError, Mapped};
 
 /// Smallest unit of an I/O, in bytes.
 const SECTOR: u64 = 512;
@@ -98,6 +98,17 @@ impl BlockDevices for FakeBlocks {
                 Err(BlockError { op, path: path.to_owned(), errno: Errno::ENOTBLK })
             }
         }
+    }
+
+    fn mapped(&self, path: &Path) -> Result<Option<Mapped>, BlockError> {
+        let machine = self.handle.lock();
+        let Some(device) = machine.devices.get(path) else { return Ok(None) };
+        if device.node == Node::File {
+            let op = "look what device-mapper says of";
+            return Err(BlockError { op, path: path.to_owned(), errno: Errno::ENOTBLK });
+        }
+        let uuid = machine.lvm.mapping(path);
+        Ok(uuid.map(|uuid| Mapped { uuid, size: device.size, suspended: device.suspended }))
     }
 
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {

@@ -114,6 +114,14 @@ impl FakeMachine {
         }
     }
 
+    /// Leaves an LV's device suspended (`dmsetup suspend`), or resumes it. Commands to it wait all the while.
+    pub fn set_suspended(&self, path: impl AsRef<Path>, suspended: bool) {
+        if let Some(device) = self.handle.lock().devices.get_mut(path.as_ref()) {
+            (device.suspended, device.held) = (suspended, suspended);
+        }
+        self.handle.wake();
+    }
+
     /// The power fails and comes back: configfs is empty, sessions and commands in flight are gone, held devices answer
     /// again. Logical volumes are activated again unless [`FakeMachine::set_autoactivation`] said no.
     pub fn reboot(&self) {
@@ -123,6 +131,7 @@ impl FakeMachine {
         machine.in_flight.clear();
         for device in machine.devices.values_mut() {
             device.held = false;
+            device.suspended = false;
             device.claimed = false;
             device.busy = false;
             device.errors = false;

@@ -120,6 +120,8 @@ pub(super) struct Device {
     pub(super) claimed: bool,
     /// Opened by something else that we did not make: a mount, a dm table.
     pub(super) busy: bool,
+    /// Of an LV: whoever exchanges its table has stopped half-way.
+    pub(super) suspended: bool,
     /// Of an LV: its table is one of errors.
     pub(super) errors: bool,
     /// Such a table waits to be put in force.

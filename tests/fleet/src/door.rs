@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mooring_host::fake::{FakeBlocks, FakeLio, FakeLvm, FakeMachine};
 use mooring_host::{
-    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Tree, TreeError,
+    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Mapped, Tree, TreeError,
     TreePath,
 };
 
@@ -117,6 +117,10 @@ impl BlockDevices for Door {
 
     fn discards(&self, path: &Path) -> Result<bool, BlockError> {
         self.call(|| self.blocks.discards(path))
+    }
+
+    fn mapped(&self, path: &Path) -> Result<Option<Mapped>, BlockError> {
+        self.call(|| self.blocks.mapped(path))
     }
 
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use mooring_host::fake::{FakeBlocks, FakeLio, FakeLvm, FakeMachine};
 use mooring_host::{
-    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Tree, TreeError, TreeOp,
-    TreePath,
+    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Mapped, Tree, TreeError,
+    TreeOp, TreePath,
 };
 
 use crate::net::Wire;
@@ -199,6 +199,10 @@ impl BlockDevices for Switch {
 
     fn discards(&self, path: &Path) -> Result<bool, BlockError> {
         self.call(false, || self.blocks.discards(path))
+    }
+
+    fn mapped(&self, path: &Path) -> Result<Option<Mapped>, BlockError> {
+        self.call(false, || self.blocks.mapped(path))
     }
 
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {

@@ -1,5 +1,5 @@
 //! Many exports after a power cut: all come back from the agent's own store, also when it is killed in the middle of it; a
-//! volume whose group is late holds up nobody, and comes by itself.
+//! volume whose group is late holds up nobody, and comes by itself; an LVM that hangs holds up nobody that is remembered.
 //!
 //! What must never happen here: a count of exports that was asked of the agent; the kernel's tree is the witness.
 
@@ -64,7 +64,10 @@ impl Acts<'_> {
         self.killed_in_the_middle()?;
         let agent = self.all_but_the_late_one(&late)?;
         self.the_late_one(&late)?;
-        agent.kill()
+        agent.kill()?;
+        drop(agent.wait()?);
+        self.power_cut()?;
+        self.lvm_hangs()
     }
 
     fn storage(&self, script: &str) -> Result<String> {
@@ -215,6 +218,31 @@ impl Acts<'_> {
         Ok(agent)
     }
 
+    /// What the agent remembers of its LVs, and what device-mapper says of their devices, is enough: LVM is asked, and never answers.
+    fn lvm_hangs(&mut self) -> Result<()> {
+        self.storage(
+            "printf '#!/bin/sh\\nexec sleep 1000\\n' > /run/hangs; chmod 755 /run/hangs; mount --bind /run/hangs /sbin/lvm",
+        )?;
+        let store = "/srv/mooring/state/mooring-agent.db";
+        // Whoever looks into it moves its log into it.
+        let known = self.storage(&in_store("SELECT count(*) FROM whole_lvs"))?;
+        self.storage(&format!("cp {store} /run/kept.db; {}", in_store("DELETE FROM whole_lvs")))?;
+        let agent = self.start()?;
+        let said = agent.stderr_so_far();
+        check(said.contains("does not come to an end"), || format!("LVM did not hang: {said}"))?;
+        check(self.served()? == (0, 0), || format!("nothing is known, and served are {:?}", self.served()))?;
+        agent.kill()?;
+        drop(agent.wait()?);
+        self.storage(&format!("rm {store}*; cp /run/kept.db {store}"))?;
+        let agent = self.start()?;
+        self.until_served(VOLUMES, mapped(VOLUMES))?;
+        self.evidence.shows(format!(
+            "after a power cut, with an LVM that hangs: {VOLUMES} exports answer from what is remembered of {} LVs; without that, none",
+            known.trim()
+        ));
+        agent.kill()
+    }
+
     fn the_late_one(&mut self, late: &str) -> Result<()> {
         let began = Instant::now();
         self.late_disk()?;
@@ -232,6 +260,15 @@ impl Acts<'_> {
 fn config() -> String {
     let metrics = format!("[metrics]\nlisten = [\"{METRICS}\"]\n");
     format!("{}\n[[groups]]\nname = \"{LATE}\"\n", agent_config(&metrics))
+}
+
+/// A command that runs this on the agent's store, which no agent has open, and prints the first number of its answer.
+fn in_store(sql: &str) -> String {
+    format!(
+        "python3 -c \"import sqlite3; db = sqlite3.connect('/srv/mooring/state/mooring-agent.db'); \
+         row = db.execute('{sql}').fetchone(); db.commit(); print(row[0] if row else 0); \
+         db.execute('PRAGMA wal_checkpoint(TRUNCATE)')\""
+    )
 }
 
 /// Mapped LUNs of so many volumes.

@@ -183,6 +183,15 @@ impl LvmState {
         self.groups.iter().any(|(vg, group)| path == std::path::Path::new(&disk_of(vg)) && group.discards)
     }
 
+    /// What device-mapper calls the LV that has this node: as LVM makes it, whatever the LV's name is.
+    pub(super) fn mapping(&self, path: &std::path::Path) -> Option<String> {
+        let named = self.groups.iter().flat_map(|(vg, group)| {
+            group.volumes.iter().map(move |(lv, volume)| (device_path(vg, lv), group, volume))
+        });
+        let (_, group, volume) = { named }.find(|(node, ..)| node == path)?;
+        Some(format!("LVM-{}{}", group.uuid.replace('-', ""), volume.uuid.replace('-', "")))
+    }
+
     pub(super) fn add_group(&mut self, name: &str, bytes: u64) {
         let uuid = self.uuid();
         let group = Group { uuid, extents: bytes / EXTENT, ..Group::default() };
@@ -234,7 +243,8 @@ impl Machine {
         } else if !active && volume.active {
             // A device that is made again has the table that LVM makes.
             let device = self.devices.remove(&path);
-            volume.parked = device.map(|device| Device { errors: false, errors_wait: false, ..device });
+            volume.parked =
+                device.map(|device| Device { errors: false, errors_wait: false, suspended: false, ..device });
         }
         volume.active = active;
     }

@@ -1,0 +1,197 @@
+//! The start, before LVM has answered. LVM takes seconds where there are thousands of LVs or a disk is slow, and hosts wait for
+//! their exports. What LVM has shown of an LV when it was whole is remembered ([`Whole`]), and device-mapper says at once whether
+//! its device is that LV: such a volume is handed to the workers before LVM is asked. LVM is asked all the same, in the same
+//! sweep; where it says something else, the volume's next pass does what drift always leads to.
+//!
+//! A volume that nothing is remembered of, whose device is not there or is another, or whose wish is anything out of the ordinary
+//! waits for LVM.
+//!
+//! What is remembered is written by the tick, all of it in one transaction, when a look at LVM has shown something new, and never
+//! because nothing has changed.
+//!
+//! What must never happen here: an export before its device is proven; a volume that LVM does not find whole called ready for
+//! longer than until its next pass; anything remembered that was said of another wish.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooring_model::{Chain, Generation, VolumeId, VolumeReport, VolumeSpec};
+
+use super::cell::{Cell, State, Wish};
+use super::{Engine, is_spec, lock, pass};
+use crate::store::{StoreError, WholeRow};
+use crate::volumes::{self, Shown, VolumesView, Wanted, Whole};
+
+/// LVM is asked behind the exports that need no word of it, if nobody waits for its word: it takes the very processors that they
+/// are made with. No longer than this.
+const LVM_BEHIND_MAX: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether they are made.
+const LOOKED_EVERY: Duration = Duration::from_millis(5);
+
+/// What the store is to remember and does not yet, by volume. `None`: nothing any more.
+#[derive(Debug, Default)]
+pub(super) struct Unwritten {
+    rows: BTreeMap<VolumeId, Option<(Generation, Whole)>>,
+    /// Somebody is at it.
+    at_work: bool,
+}
+
+/// The volumes that are served before LVM was asked, and what LVM is to say of them.
+pub(super) type Early = BTreeMap<VolumeId, VolumeReport>;
+
+impl Engine {
+    /// Takes what the store remembers. What it has of another wish is forgotten.
+    pub(super) fn load_whole(&self) -> Result<(), StoreError> {
+        for (volume, generation, whole) in self.shared.store.whole_lvs()? {
+            let cell = self.known_cell(volume);
+            let current = cell.filter(|cell| {
+                let state = cell.state();
+                let wish = state.volume.as_ref();
+                is_spec(wish) && wish.is_some_and(|wish| wish.stamp.generation == generation)
+            });
+            match current {
+                Some(cell) => cell.state().whole = Some((generation, whole)),
+                None => {
+                    lock(&self.shared.unwritten).rows.insert(volume, None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of what a look at LVM has shown of a volume's LV. It was taken for this wish: by the pass that worked for it, or
+    /// while there was none. A pass for the wish before it might still make the LV unready.
+    pub(super) fn note_whole(
+        &self,
+        volume: VolumeId,
+        state: &mut State,
+        wish: &Wish<VolumeSpec>,
+        shown: Shown,
+    ) {
+        let new = match shown {
+            Shown::Nothing => return,
+            Shown::NotWhole => None,
+            Shown::Whole(whole) => Some((wish.stamp.generation, whole)),
+        };
+        if state.whole == new {
+            return;
+        }
+        state.whole.clone_from(&new);
+        lock(&self.shared.unwritten).rows.insert(volume, new);
+    }
+
+    /// Has what is new written, soon.
+    pub(super) fn keep_whole_soon(&self) {
+        {
+            let mut unwritten = lock(&self.shared.unwritten);
+            if unwritten.rows.is_empty() || std::mem::replace(&mut unwritten.at_work, true) {
+                return;
+            }
+        }
+        let engine = self.clone();
+        self.shared.workers.submit(move || engine.keep_whole());
+    }
+
+    fn keep_whole(&self) {
+        let rows: Vec<WholeRow> =
+            std::mem::take(&mut lock(&self.shared.unwritten).rows).into_iter().collect();
+        let kept = self.shared.store.keep_whole_lvs(rows.clone());
+        let mut unwritten = lock(&self.shared.unwritten);
+        unwritten.at_work = false;
+        if let Err(error) = kept {
+            tracing::debug!(error = %Chain(&error), "cannot remember logical volumes; tried again at the next tick");
+            for (volume, row) in rows {
+                unwritten.rows.entry(volume).or_insert(row);
+            }
+        }
+    }
+
+    /// Wakes the volumes whose exports need no word of LVM. `targets`: what the kernel serves, if that is known.
+    pub(super) fn wake_early(&self, cells: &[Arc<Cell>], targets: Option<&BTreeSet<String>>) -> Early {
+        let mut early = Early::new();
+        let mut proven = Vec::new();
+        for cell in cells {
+            let Some(report) = self.proven(cell) else { continue };
+            early.insert(cell.id, report.clone());
+            let mut state = cell.state();
+            state.reverted = report.reverted.or(state.reverted);
+            state.ready = Some(report);
+            drop(state);
+            proven.push(Arc::clone(cell));
+        }
+        if !proven.is_empty() {
+            let (volumes, of) = (proven.len(), cells.len());
+            tracing::info!(
+                volumes,
+                of,
+                "volumes are known by their devices: their exports do not wait for LVM"
+            );
+            self.wake_all(&proven, targets);
+        }
+        early
+    }
+
+    /// The volume as LVM would show it, if what is remembered of it and its device agree, and its export is wanted.
+    fn proven(&self, cell: &Cell) -> Option<VolumeReport> {
+        let (spec, whole, lv) = {
+            let state = cell.state();
+            let wish = state.volume.as_ref()?;
+            let export = state.export.as_ref().and_then(Wish::spec)?;
+            let (generation, whole) = state.whole.as_ref()?;
+            let spec = wish.spec().filter(|_| *generation == wish.stamp.generation)?;
+            let lv = match pass::wanted_lv(spec, Some(export)) {
+                Wanted::Adopted(_, name) => name,
+                _ => spec.lv(),
+            };
+            (spec.clone(), whole.clone(), lv)
+        };
+        self.shared.config.group(&spec.group)?;
+        let node = volumes::device_path(spec.group.as_str(), lv.as_str());
+        let device = self.shared.machine.blocks.mapped(&node).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the volume waits for LVM");
+            None
+        });
+        volumes::is_whole(&spec, &lv, &whole, device.as_ref())
+    }
+
+    /// Waits until the exports that need no word of LVM were made, if no other one waits for it.
+    pub(super) fn let_early_be_made(&self, cells: &[Arc<Cell>], early: &Early) {
+        let waits = |cell: &Arc<Cell>| {
+            let state = cell.state();
+            is_spec(state.export.as_ref()) && !early.contains_key(&cell.id)
+        };
+        if cells.iter().any(waits) {
+            return;
+        }
+        let began = Instant::now();
+        while self.is_making() && began.elapsed() < LVM_BEHIND_MAX {
+            std::thread::sleep(LOOKED_EVERY);
+        }
+    }
+
+    /// Those whose next pass has to look again, now that LVM has answered: all but those that it shows as they were taken to be.
+    pub(super) fn not_confirmed(
+        &self,
+        cells: Vec<Arc<Cell>>,
+        early: &Early,
+        view: &VolumesView,
+    ) -> Vec<Arc<Cell>> {
+        let (confirmed, others): (Vec<_>, Vec<_>) = cells.into_iter().partition(|cell| {
+            let state = cell.state();
+            let says = |wish: &Wish<VolumeSpec>| {
+                volumes::report(&pass::wanted_volume(wish, state.export.as_ref(), false), view, cell.id)
+            };
+            early.get(&cell.id).is_some_and(|report| state.volume.as_ref().map(says).as_ref() == Some(report))
+        });
+        for cell in &confirmed {
+            self.look_at_cut(cell);
+        }
+        for cell in others.iter().filter(|cell| early.contains_key(&cell.id)) {
+            tracing::warn!(volume = %cell.id, "LVM shows the volume otherwise than its device did: looked at again");
+            cell.state().contradicted = true;
+        }
+        others
+    }
+}
