@@ -64,6 +64,10 @@ async fn with(engine: &Engine, host_name: &str, known: Known) -> v1::Capabilitie
         if let Some(images) = looking.images() {
             found.images = Some(images::look(images, &mut faults));
         }
+        if config.host.is_some() {
+            let serves: Vec<_> = looking.fibre_channel_ports().iter().map(|seen| seen.port.wwpn).collect();
+            found.fc_initiator_ports = transports::initiator_ports(&*machine.sys, &serves);
+        }
         if let Some(config) = &config.fibre_channel {
             let (transport, wrong) = transports::fibre_channel(config, looking.fibre_channel_ports());
             found.transports.push(transport);

@@ -14,7 +14,7 @@ use mooring_agent::engine::Engine;
 use mooring_agent::listen;
 use mooring_agent::machine::Machine;
 use mooring_agent::run::{self, HostParts};
-use mooring_connectors::{Arrivals, Parts, RunLinks, Sessiond};
+use mooring_connectors::{Arrivals, Fabric, Parts, RunLinks, Sessiond, Ways};
 use mooring_host::{KernelDisks, KernelUevents, Uevents};
 use mooring_systemd::notify;
 
@@ -139,11 +139,12 @@ async fn serve(config: Config) -> Result<()> {
 /// What connections are made with on this machine.
 fn parts(config: &Config, role: &HostRole, machine: &Machine) -> Parts {
     let software = concat!("mooring-agent ", env!("CARGO_PKG_VERSION"));
+    let fabric = Fabric::new(machine.sys.clone(), config.state_dir.join("fabric"));
     Parts {
         sys: machine.sys.clone(),
         disks: Arc::new(KernelDisks),
         links: Arc::new(RunLinks::new(&config.run_dir, "/dev")),
-        sessions: Arc::new(Sessiond::new(&config.run_dir, software)),
+        sessions: Arc::new(Ways::new(Arc::new(Sessiond::new(&config.run_dir, software)), fabric)),
         arrivals: Arrivals::default(),
         dev: PathBuf::from("/dev"),
         recovery_timeout_s: role.recovery_timeout_seconds,

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use mooring_model as model;
 use mooring_model::{
-    AttachmentWish, ByteSize, ConnectionPhase, ConnectionReport, ConnectionSpec, Naa, SpecError, VolumeId,
+    AttachmentWish, ByteSize, ConnectionPhase, ConnectionReport, ConnectionSpec, FcRoute, Naa, SpecError,
+    VolumeId,
 };
 
 use crate::convert::{chap_from_wire, chap_to_wire, generation_to_wire, lun, micros, mode_from_wire, parse};
@@ -34,6 +35,7 @@ pub fn connection_from_wire(
         .collect::<Result<Vec<_>, SpecError>>()?;
     let naa = Naa::from_hex(&spec.naa)
         .ok_or_else(|| SpecError::new("naa", "want 32 hexadecimal digits that begin with 6"))?;
+    let fc = spec.fc.as_ref().map(route_from_wire).transpose()?;
     let spec = ConnectionSpec {
         volume,
         initiator: parse("initiator", &spec.initiator)?,
@@ -46,9 +48,16 @@ pub fn connection_from_wire(
         size: ByteSize(spec.size_bytes),
         chap: spec.chap.as_ref().map(|chap| chap_from_wire("chap", chap)).transpose()?,
         attachments,
+        fc,
     };
     spec.check()?;
     Ok(spec)
+}
+
+fn route_from_wire(route: &v1::FcRoute) -> Result<FcRoute, SpecError> {
+    let targets = route.target_ports.iter().enumerate();
+    let targets = targets.map(|(i, text)| parse(format_args!("fc.target_ports[{i}]"), text));
+    Ok(FcRoute { port: parse("fc.port", &route.port)?, targets: targets.collect::<Result<_, _>>()? })
 }
 
 /// A connection's spec for the wire, secrets included.
@@ -71,6 +80,10 @@ pub fn connection_to_wire(spec: &ConnectionSpec) -> v1::ConnectionSpec {
                 mode: v1::Mode::from(wish.mode).into(),
             })
             .collect(),
+        fc: spec.fc.as_ref().map(|route| v1::FcRoute {
+            port: route.port.to_string(),
+            target_ports: route.targets.iter().map(ToString::to_string).collect(),
+        }),
     }
 }
 
@@ -171,12 +184,41 @@ mod tests {
                 mutual: Some(ChapSide { user: "m".into(), secret: Secret::new("another-of-twelve") }),
             }),
             attachments: vec![AttachmentWish { id: model::AttachmentId::from_u128(9), mode: Mode::ReadOnly }],
+            fc: None,
         }
+    }
+
+    fn over_fc() -> ConnectionSpec {
+        let [port, target] = [0xb, 0xa].map(|n| model::Wwpn::from_u64(0x2000_5254_0014_0000 | n).unwrap());
+        let fc = Some(FcRoute { port, targets: vec![target] });
+        ConnectionSpec { portals: Vec::new(), chap: None, lun: Lun(7), fc, ..connection() }
     }
 
     #[test]
     fn a_connection_survives_the_wire() {
-        assert_eq!(connection_from_wire(volume(), &connection_to_wire(&connection())).unwrap(), connection());
+        for spec in [connection(), over_fc()] {
+            assert_eq!(connection_from_wire(volume(), &connection_to_wire(&spec)).unwrap(), spec);
+        }
+    }
+
+    #[test]
+    fn a_way_over_fibre_channel_is_whole() {
+        let check = |change: fn(&mut v1::ConnectionSpec), field: &str| {
+            let mut spec = connection_to_wire(&over_fc());
+            change(&mut spec);
+            assert_eq!(connection_from_wire(volume(), &spec).unwrap_err().field, field);
+        };
+        check(|s| s.fc.as_mut().unwrap().port.clear(), "fc.port");
+        check(|s| s.fc.as_mut().unwrap().target_ports.clear(), "fc.target_ports");
+        check(|s| s.fc.as_mut().unwrap().target_ports[0].clear(), "fc.target_ports[0]");
+        check(
+            |s| s.fc.as_mut().unwrap().target_ports.push("20:00:52:54:00:14:00:0a".into()),
+            "fc.target_ports",
+        );
+        check(|s| s.portals = connection_to_wire(&connection()).portals, "portals");
+        check(|s| s.chap = connection_to_wire(&connection()).chap, "chap");
+        // What an agent of an earlier release reads of it, and refuses.
+        check(|s| s.fc = None, "portals");
     }
 
     #[test]

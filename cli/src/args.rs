@@ -18,6 +18,7 @@ use crate::chap::SecretSource;
 use crate::controller::url::ControllerUrl;
 use crate::select::{VolumeName, VolumeRef};
 
+mod attach;
 mod cut;
 mod export_file;
 mod hosts;
@@ -31,6 +32,7 @@ mod sessions;
 mod site;
 mod snapshots;
 
+pub(crate) use attach::AttachArgs;
 pub(crate) use cut::CutArgs;
 pub(crate) use export_file::VolumeExportArgs;
 pub(crate) use hosts::{HostCommand, PoolCommand};
@@ -183,6 +185,9 @@ verifies the disk. Waits until the disk can be used, and prints its path. A volu
 --multiattach may be attached to several hosts, each with its own mode; ro is enforced by the
 target. Two attachments on one host share its session: the host writes if any of them may.
 
+Over iSCSI, unless the volume's type wants Fibre Channel or --transport says so: then through the
+one port of the host that is online, to the one port of the storage node that it sees.
+
 Ctrl-C takes the attachment back and waits for that; a second ctrl-C leaves it to the controller
 and says its id. At the deadline (exit code 5) the controller goes on without this program. To be
 able to repeat an attach after a lost answer, choose the id yourself: the same id with the same
@@ -191,6 +196,7 @@ arguments is the same attachment.
 Examples:
   mooring attach data --host host1
   mooring attach data --host host2 --mode ro --timeout 60
+  mooring attach data --host host1 --transport fc
   mooring attach data --host host1 --id $(uuidgen) --json | jq -r .attachment.device_path")]
     Attach(AttachArgs),
     /// Detach a volume from a host, or cut it off by force, and get the receipt (controller)
@@ -593,22 +599,6 @@ pub struct VolumeArg {
 pub struct PlanArgs {
     /// One volume only
     pub volume: Option<VolumeRef>,
-}
-
-/// `attach`.
-#[derive(Debug, Args)]
-pub struct AttachArgs {
-    /// The volume: its id, or its name where that is unique
-    pub volume: VolumeRef,
-    /// The host, by name or agent id (`mooring host list`)
-    #[arg(long, value_name = "HOST", value_parser = NonEmptyStringValueParser::new())]
-    pub host: String,
-    /// rw: reads and writes; ro: reads only, enforced by the target
-    #[arg(long, value_name = "rw|ro", default_value = "rw")]
-    pub mode: Mode,
-    /// The attachment's id; a random one without this
-    #[arg(long, value_name = "UUID")]
-    pub id: Option<AttachmentId>,
 }
 
 /// `detach`.

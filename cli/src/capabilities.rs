@@ -203,6 +203,8 @@ pub(crate) struct Capabilities {
     pub persistent_reservations_kept: Option<bool>,
     pub initiators_per_volume_max: Option<u32>,
     pub attachments_per_connection_max: Option<u32>,
+    /// Ports through which it attaches over Fibre Channel.
+    pub fc_initiator_ports: Vec<String>,
     pub pools: Vec<Pool>,
     /// How old `pools` is, while LVM does not answer.
     pub pools_age_ms: u64,
@@ -226,6 +228,7 @@ impl Capabilities {
             persistent_reservations_kept: wire.persistent_reservations_kept,
             initiators_per_volume_max: wire.initiators_per_volume_max,
             attachments_per_connection_max: wire.attachments_per_connection_max,
+            fc_initiator_ports: wire.fc_initiator_ports.clone(),
             pools: list(&wire.pools, Pool::of_wire),
             pools_age_ms: wire.pools_age_ms,
             pools_unknown: wire.pools_unknown,

@@ -72,6 +72,14 @@ pub enum ClientError {
         /// What failed, and what to do.
         text: String,
     },
+    /// Not `mooring-sessiond`'s affair: a connection over Fibre Channel.
+    #[error("Fibre Channel on this host: {text}")]
+    Fabric {
+        /// What failed, and what to do.
+        text: String,
+        /// Who can cure it.
+        cure: Cure,
+    },
     /// An answer that does not fit its request.
     #[error("mooring-sessiond gave an answer that does not fit the request {request}")]
     Answer {
@@ -92,6 +100,7 @@ impl ClientError {
             Self::Refused { kind: ErrorKind::Unknown | ErrorKind::Protocol | ErrorKind::Machine, .. } => {
                 Cure::Operator
             }
+            Self::Fabric { cure, .. } => *cure,
             Self::Answer { .. } => Cure::Bug,
         }
     }

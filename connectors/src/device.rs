@@ -1,9 +1,11 @@
 //! Disks of a session in sysfs, and waiting for them.
 //!
 //! `iscsi_tcp` gives every session a SCSI host of its own, with channel 0 and target 0: what is done below
-//! `host<H>/session<S>` touches no other session (Linux 5.18 and newer).
+//! `host<H>/session<S>` touches no other session (Linux 5.18 and newer). An adapter for Fibre Channel has one SCSI host for
+//! everything that its port sees: there each call names host, channel, target and LUN.
 //!
-//! What must never happen here: a wildcard scan; a wait without an end; a call on a disk of another session's host.
+//! What must never happen here: a wildcard scan; a wait without an end; a call on a disk of another session's host, or on
+//! another LUN of a shared one.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,6 +17,7 @@ use mooring_model::Lun;
 
 use crate::links::Links;
 use crate::sessions::Sessions;
+use crate::wire::{FcPath, FcTarget, SessionStatus};
 
 /// What one host's connections are made with.
 #[derive(Clone)]
@@ -91,20 +94,44 @@ pub(crate) fn wait_until<E>(
     }
 }
 
-/// A logical unit of a session, where this host has it or would have it.
+/// Where a SCSI target hangs on this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seat {
+    /// `session<sid>` of iSCSI, which has the SCSI host for itself.
+    Session(u32),
+    /// A target of an adapter for Fibre Channel, whose SCSI host is shared by all that this port sees.
+    Fabric(FcTarget),
+}
+
+/// A logical unit, where this host has it or would have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unit {
-    /// `host<host>`: the session's own.
+    /// `host<host>`.
     pub host: u32,
-    /// `session<sid>`.
-    pub sid: u32,
+    /// Behind which target of it.
+    pub seat: Seat,
     /// The LUN.
     pub lun: Lun,
 }
 
+impl Unit {
+    /// The unit of this number in a session; `None` while the session has no place on this host.
+    pub(crate) fn of(session: &SessionStatus, lun: Lun) -> Option<Self> {
+        let seat = match &session.fc {
+            Some(path) => Seat::Fabric(path.used?),
+            None => Seat::Session(session.sid?),
+        };
+        Some(Self { host: session.host?, seat, lun })
+    }
+}
+
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:0:0:{}", self.host, self.lun.0)
+        let FcTarget { channel, id } = match self.seat {
+            Seat::Session(_) => FcTarget { channel: 0, id: 0 },
+            Seat::Fabric(target) => target,
+        };
+        write!(f, "{}:{channel}:{id}:{}", self.host, self.lun.0)
     }
 }
 
@@ -116,13 +143,38 @@ fn target(host: u32, sid: u32) -> TreePath {
         .join(format_args!("target{host}:0:0"))
 }
 
-/// The folder of a SCSI device.
+/// The folder of a SCSI device. That of an adapter's lies wherever the adapter does.
 fn address(unit: Unit) -> TreePath {
-    target(unit.host, unit.sid).join(unit)
+    match unit.seat {
+        Seat::Session(sid) => target(unit.host, sid).join(unit),
+        Seat::Fabric(_) => TreePath::new("class/scsi_device").join(unit).join("device"),
+    }
 }
 
-/// The LUNs that this host has seen on a session. A session whose folder is not there has none.
-pub(crate) fn luns(sys: &dyn Tree, host: u32, sid: u32) -> Result<Vec<Lun>, TreeError> {
+/// The units that this host has of a session: all of iSCSI's, which are nobody else's; over Fibre Channel those with the number
+/// of its own volume alone.
+pub(crate) fn units(sys: &dyn Tree, session: &SessionStatus) -> Result<Vec<Unit>, TreeError> {
+    let Some(host) = session.host else { return Ok(Vec::new()) };
+    match (&session.fc, session.sid) {
+        (Some(path), _) => fabric_units(sys, host, path),
+        (None, Some(sid)) => session_units(sys, host, sid),
+        (None, None) => Ok(Vec::new()),
+    }
+}
+
+fn fabric_units(sys: &dyn Tree, host: u32, path: &FcPath) -> Result<Vec<Unit>, TreeError> {
+    let mut units = Vec::new();
+    for target in &path.all {
+        let unit = Unit { host, seat: Seat::Fabric(*target), lun: path.lun };
+        if probe(sys, unit)? != Probe::Absent {
+            units.push(unit);
+        }
+    }
+    Ok(units)
+}
+
+/// A session whose folder is not there has none.
+fn session_units(sys: &dyn Tree, host: u32, sid: u32) -> Result<Vec<Unit>, TreeError> {
     let entries = match sys.list(&target(host, sid)) {
         Ok(entries) => entries,
         Err(error) if is_gone(error.errno) => return Ok(Vec::new()),
@@ -134,6 +186,7 @@ pub(crate) fn luns(sys: &dyn Tree, host: u32, sid: u32) -> Result<Vec<Lun>, Tree
         .iter()
         .filter(|entry| entry.kind != EntryKind::File)
         .filter_map(|entry| lun(&entry.name))
+        .map(|lun| Unit { host, seat: Seat::Session(sid), lun })
         .collect())
 }
 
@@ -170,11 +223,15 @@ pub(crate) fn state(sys: &dyn Tree, unit: Unit) -> String {
         .unwrap_or_else(|error| format!("unknown: {}", error.errno.desc()))
 }
 
-/// Looks for one LUN. Synchronous: afterwards the SCSI device is there, or the LUN is absent. May block until the session's
-/// recovery timer ends.
+/// Looks for one LUN of one target. Synchronous: afterwards the SCSI device is there, or the LUN is absent. May block until the
+/// session's recovery timer ends; over Fibre Channel, until the port's `fast_io_fail_tmo` or `dev_loss_tmo` does.
 pub(crate) fn scan(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
     let path = TreePath::new("class/scsi_host").join(format_args!("host{}", unit.host)).join("scan");
-    sys.write(&path, format!("0 0 {}", unit.lun.0).as_bytes())
+    let FcTarget { channel, id } = match unit.seat {
+        Seat::Session(_) => FcTarget { channel: 0, id: 0 },
+        Seat::Fabric(target) => target,
+    };
+    sys.write(&path, format!("{channel} {id} {}", unit.lun.0).as_bytes())
 }
 
 /// Has size and write protection read again.
@@ -186,6 +243,15 @@ pub(crate) fn rescan(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
 pub(crate) fn delete(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
     match sys.write(&address(unit).join("delete"), b"1") {
         Err(error) if is_gone(error.errno) => Ok(()),
+        result => result,
+    }
+}
+
+/// Makes a disk refuse everything at once, so that what its removal asks of the target does not wait for one that does not
+/// answer. One that cannot be (it is blocked: its removal does not ask then) or is gone, is fine.
+pub(crate) fn offline(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
+    match sys.write(&address(unit).join("state"), b"offline") {
+        Err(error) if is_gone(error.errno) || error.errno == Errno::EINVAL => Ok(()),
         result => result,
     }
 }

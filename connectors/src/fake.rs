@@ -6,6 +6,7 @@
 
 mod disks;
 mod door;
+mod fabric;
 mod sysfs;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use mooring_host::{Holder, Uevent};
 use mooring_model::{Naa, Portal, VolumeId};
 
 pub use door::{Door, Kill};
+pub use fabric::{FcDoor, FcWorld, Rport};
 
 use crate::client::SessionEvent;
 use crate::wire::{End, SessionState, SessionStatus, SessionWish};
@@ -380,7 +382,7 @@ impl State {
         let (host, sid) = (self.number(), self.number() + 1000);
         self.logins += 1;
         let Some((wish, status)) = self.sessions.get_mut(&volume) else { return };
-        let portal = status.portal;
+        let portal = wish.portals[0];
         let refused = |text: &str| (SessionState::Failed, Some(format!("{portal}: {text}")));
         let (state, problem) = match target {
             Some(target) if !target.reachable => {
@@ -431,7 +433,7 @@ fn fresh(wish: &SessionWish, portal: Portal) -> SessionStatus {
         target: wish.target.clone(),
         initiator: wish.initiator.clone(),
         state: SessionState::Connecting,
-        portal,
+        portal: Some(portal),
         isid: "80a1b2c3d4e5".to_owned(),
         sid: None,
         host: None,
@@ -442,5 +444,6 @@ fn fresh(wish: &SessionWish, portal: Portal) -> SessionStatus {
         verified: 0,
         problem: None,
         retry_in_ms: None,
+        fc: None,
     }
 }

@@ -1,5 +1,5 @@
 //! Connectors: this host's half of an attachment. iSCSI sessions are made and kept natively over NETLINK_ISCSI (no `iscsiadm`, no
-//! `iscsid`), their disks are verified, flagged and given stable paths.
+//! `iscsid`), Fibre Channel is used as its adapters log in; their disks are verified, flagged and given stable paths.
 //!
 //! Two processes work here. `mooring-sessiond` keeps sessions alive and knows nothing else: [`iscsi`] is the protocol without
 //! I/O, [`wire`] what it is told. The agent makes connections true through it, with the four verbs of every domain.
@@ -12,6 +12,7 @@ pub mod client;
 mod device;
 mod direct;
 mod error;
+mod fabric;
 #[cfg(feature = "fake")]
 pub mod fake;
 pub mod iscsi;
@@ -27,9 +28,10 @@ pub mod vpd;
 pub mod wire;
 
 pub use apply::{Made, Observer, apply, make};
-pub use device::{Arrivals, Parts, Unit};
+pub use device::{Arrivals, Parts, Seat, Unit};
 pub use direct::DirectSessions;
 pub use error::{Cause, Error};
+pub use fabric::{Fabric, FcHostPort, Ways, fc_host_ports};
 pub use links::{LinkError, LinkName, LinkSeen, Links, RunLinks};
 pub use op::{DiskRef, Op};
 pub use plan::{Wanted, plan};

@@ -93,7 +93,10 @@ pub enum Op {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Login { wish } => write!(f, "log in to {}", wish.target),
+            Self::Login { wish } => match &wish.fc {
+                None => write!(f, "log in to {}", wish.target),
+                Some(route) => write!(f, "reach volume {} through port {}", wish.volume, route.port),
+            },
             Self::Scan { unit } => write!(f, "scan {unit}"),
             Self::Rescan { unit } => write!(f, "rescan {unit}"),
             Self::DeleteStale { unit } => write!(f, "delete the wrong disk {unit}"),

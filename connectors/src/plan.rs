@@ -91,6 +91,7 @@ fn wish(spec: &ConnectionSpec, generation: Generation, recovery_timeout_s: u32) 
         naa: spec.naa.clone(),
         chap: spec.chap.as_ref().map(wire_chap),
         recovery_timeout_s,
+        fc: spec.fc.clone(),
     }
 }
 
@@ -160,11 +161,19 @@ impl Present<'_> {
             );
             return self.plan.block(BlockedKind::Foreign, self.object(), why);
         }
+        let route = self.spec.fc.as_ref().map(|route| route.port);
+        if session.fc.as_ref().map(|path| path.port) != route {
+            self.unlink_all("its way is another one");
+            let why = "this host reaches the volume in another way now, over another transport or another port: detach it first";
+            return self.plan.block(BlockedKind::Foreign, self.object(), why);
+        }
         let newer = session.generation < generation;
         match session.state {
             SessionState::LoggedIn => {
                 if newer {
                     self.login("a newer spec: portals and credentials for the next login");
+                } else if session.fc.as_ref().is_some_and(|path| !path.kept) {
+                    self.login("the port that is used is written down");
                 }
                 self.disk();
             }
@@ -202,8 +211,12 @@ impl Present<'_> {
             SessionState::WrongDisk => "after a recovery the disk was another one",
             _ => "it cannot be logged in",
         };
-        let problem = session.problem.as_deref().map(|text| format!(" ({text})")).unwrap_or_default();
-        let why = format!("{what}{problem}; not tried again until a newer spec asks for it");
+        let why = match &session.problem {
+            // It is looked at again at every resync.
+            Some(text) if session.fc.is_some() => text.clone(),
+            Some(text) => format!("{what} ({text}); not tried again until a newer spec asks for it"),
+            None => format!("{what}; not tried again until a newer spec asks for it"),
+        };
         self.plan.block(BlockedKind::Missing, self.object(), why);
     }
 
@@ -226,8 +239,7 @@ impl Present<'_> {
     }
 
     fn unit(&self) -> Option<Unit> {
-        let session = self.view.session.as_ref()?;
-        Some(Unit { host: session.host?, sid: session.sid?, lun: self.spec.lun })
+        Unit::of(self.view.session.as_ref()?, self.spec.lun)
     }
 
     fn missing(&mut self) {
@@ -236,12 +248,15 @@ impl Present<'_> {
         if !self.view.tried.scan {
             return self.plan.step(Op::Scan { unit }, "the disk is not there");
         }
+        let initiator = match &self.spec.fc {
+            Some(route) => format!("port {}", route.port),
+            None => self.spec.initiator.to_string(),
+        };
         let why = format!(
-            "the session is logged in, and for {:.1} s the target shows no LUN {} to {}: see whether it is granted there; \
-             tried again",
+            "the session is logged in, and for {:.1} s the target shows no LUN {} to {initiator}: see whether it is granted \
+             there; tried again",
             self.view.waited.as_secs_f64(),
             unit.lun.0,
-            self.spec.initiator
         );
         self.plan.block(BlockedKind::Missing, self.object(), why);
     }

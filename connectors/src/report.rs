@@ -32,7 +32,7 @@ pub(crate) fn holder_names(holders: &[Holder]) -> Vec<String> {
 
 fn session(status: &SessionStatus) -> Option<HostSession> {
     Some(HostSession {
-        portal: status.portal,
+        portal: status.portal?,
         sid: status.sid?,
         isid: status.isid.clone(),
         logged_in: status.state == SessionState::LoggedIn,

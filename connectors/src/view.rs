@@ -116,8 +116,8 @@ pub struct Memory {
     /// The disk that was verified in this pass: its node, sequence number, size and identity.
     verified: Option<SeenBlock>,
     pub(crate) tried: Tried,
-    /// Since when the disk of a session has been missed; the session's number is beside it.
-    missed: Option<(u32, Instant)>,
+    /// Since when the disk of a session has been missed; where it would be is beside it.
+    missed: Option<(Unit, Instant)>,
     /// When the login of this pass ended.
     pub(crate) logged_in: Option<Instant>,
     /// From the end of the login to the verified disk with its links, the last time.
@@ -132,11 +132,11 @@ impl Memory {
     }
 
     /// For how long the disk of this session has been missed, from the first look that missed it.
-    fn miss(&mut self, sid: u32) -> Duration {
+    fn miss(&mut self, unit: Unit) -> Duration {
         match self.missed {
-            Some((missed, since)) if missed == sid => since.elapsed(),
+            Some((missed, since)) if missed == unit => since.elapsed(),
             _ => {
-                self.missed = Some((sid, Instant::now()));
+                self.missed = Some((unit, Instant::now()));
                 Duration::ZERO
             }
         }
@@ -154,21 +154,20 @@ pub fn view(parts: &Parts, wanted: &Wanted, memory: &mut Memory) -> Result<View,
     let links = links(parts, wanted)?;
     let mut view = View { session, disks: Vec::new(), links, tried: memory.tried, waited: Duration::ZERO };
     let Some(session) = view.session.clone() else { return Ok(view) };
-    let (Some(host), Some(sid)) = (session.host, session.sid) else { return Ok(view) };
-    let luns = match wanted {
-        Wanted::Present { spec, .. } => vec![spec.lun],
+    let units = match wanted {
+        Wanted::Present { spec, .. } => Unit::of(&session, spec.lun).into_iter().collect(),
         Wanted::Absent { revoked: true, .. } => Vec::new(),
         Wanted::Absent { .. } => {
-            device::luns(&*parts.sys, host, sid).map_err(Error::view("the session's disks"))?
+            device::units(&*parts.sys, &session).map_err(Error::view("the session's disks"))?
         }
     };
-    for lun in luns {
-        let unit = Unit { host, sid, lun };
+    for unit in &units {
+        let unit = *unit;
         view.disks.extend(disk(parts, wanted, memory, &view, unit, session.state)?);
     }
     let there = view.disks.iter().any(|disk| disk.block.is_ok());
-    if session.state == SessionState::LoggedIn && !there {
-        view.waited = memory.miss(sid);
+    if let (SessionState::LoggedIn, false, Some(unit)) = (session.state, there, units.first()) {
+        view.waited = memory.miss(*unit);
     } else if there {
         memory.missed = None;
     }
@@ -326,12 +325,9 @@ impl View {
 /// Who holds the disk of a volume's session open now, whatever is wanted; nobody, when there is no session or no disk.
 pub fn holders(parts: &Parts, volume: VolumeId) -> Result<Vec<Holder>, Error> {
     let session = parts.sessions.get(volume).map_err(Error::view("the session"))?;
-    let Some((host, sid)) = session.and_then(|session| Some((session.host?, session.sid?))) else {
-        return Ok(Vec::new());
-    };
+    let Some(session) = session else { return Ok(Vec::new()) };
     let mut all = Vec::new();
-    for lun in device::luns(&*parts.sys, host, sid).map_err(Error::view("the session's disks"))? {
-        let unit = Unit { host, sid, lun };
+    for unit in device::units(&*parts.sys, &session).map_err(Error::view("the session's disks"))? {
         if let Probe::Block(name) =
             device::probe(&*parts.sys, unit).map_err(Error::view("the disk in sysfs"))?
         {

@@ -8,7 +8,7 @@
 
 use std::time::SystemTime;
 
-use mooring_model::{Generation, Iqn, Lun, Naa, Portal, Secret, VolumeId};
+use mooring_model::{FcRoute, Generation, Iqn, Lun, Naa, Portal, Secret, VolumeId, Wwpn};
 use serde::{Deserialize, Serialize};
 
 /// The newest protocol that this build speaks.
@@ -96,6 +96,9 @@ pub struct SessionWish {
     pub chap: Option<WireChap>,
     /// Seconds that I/O waits for a lost session before it fails (the kernel's `recovery_tmo`).
     pub recovery_timeout_s: u32,
+    /// Over Fibre Channel: no affair of `mooring-sessiond`, and never on this wire.
+    #[serde(skip)]
+    pub fc: Option<FcRoute>,
 }
 
 /// Credentials on this wire and in the journal.
@@ -169,8 +172,8 @@ pub struct SessionStatus {
     pub initiator: Iqn,
     /// Where it stands.
     pub state: SessionState,
-    /// The portal that it is logged in at, or tried last.
-    pub portal: Portal,
+    /// The portal that it is logged in at, or tried last. `None` over Fibre Channel.
+    pub portal: Option<Portal>,
     /// Initiator session id, 12 hexadecimal digits.
     pub isid: String,
     /// The kernel's number, when there is a kernel session.
@@ -191,6 +194,33 @@ pub struct SessionStatus {
     pub problem: Option<String>,
     /// When it is tried again.
     pub retry_in_ms: Option<u64>,
+    /// Over Fibre Channel: where the disk is, or would be. Never on this wire.
+    #[serde(skip)]
+    pub fc: Option<FcPath>,
+}
+
+/// How a host reaches a volume over Fibre Channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FcPath {
+    /// The port of this host.
+    pub port: Wwpn,
+    /// The SCSI target whose disk is used. `None`: nothing is known of it now.
+    pub used: Option<FcTarget>,
+    /// Which one that is, is written down: it stays the one.
+    pub kept: bool,
+    /// Every SCSI target of this port through which the volume may show.
+    pub all: Vec<FcTarget>,
+    /// The LUN.
+    pub lun: Lun,
+}
+
+/// A SCSI target of an adapter, as its SCSI host numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FcTarget {
+    /// Its channel.
+    pub channel: u32,
+    /// Its number there.
+    pub id: u32,
 }
 
 /// An answer, or an event after [`Request::Watch`].

@@ -45,6 +45,7 @@ fn spec(attachments: &[(u8, Mode)]) -> ConnectionSpec {
             .iter()
             .map(|(id, mode)| AttachmentWish { id: attachment(*id), mode: *mode })
             .collect(),
+        fc: None,
     }
 }
 

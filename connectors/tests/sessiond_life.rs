@@ -130,7 +130,7 @@ fn a_refusing_portal_gives_way_to_the_next() {
     let mut wish = rig.wish();
     wish.portals = vec![refusing_portal(), rig.portal()];
     let status = rig.client().ensure(&wish, PATIENCE).unwrap();
-    assert_eq!((status.state, status.portal), (SessionState::LoggedIn, rig.portal()));
+    assert_eq!((status.state, status.portal), (SessionState::LoggedIn, Some(rig.portal())));
     assert_eq!(rig.host.sessions().len(), 1);
 }
 

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::initiators::Initiators;
+use crate::rules::transport::Transport;
 
 pub use cut::{CutWish, VolumeCut};
 pub use export::{ExportAsk, ExportState, VolumeExport};
@@ -398,8 +399,13 @@ pub enum NewConnector {
     None,
     /// A client that logs in by itself.
     Client(Map<String, Value>),
-    /// An enrolled host, by name or agent id: the controller drives its agent.
-    Native(String),
+    /// An enrolled host: the controller drives its agent.
+    Native {
+        /// Its name, or its agent's id.
+        host: String,
+        /// Over what; `None`: as the volume's type and what is there decide.
+        transport: Option<Transport>,
+    },
 }
 
 /// A volume in a list that shows no more of it.

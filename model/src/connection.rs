@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use crate::limit::{ATTACHMENTS_PER_CONNECTION_MAX, PORTALS_PER_EXPORT_MAX};
+use crate::limit::{ATTACHMENTS_PER_CONNECTION_MAX, FC_PORTS_PER_HOST_MAX, PORTALS_PER_EXPORT_MAX};
 use crate::{
     AttachmentId, ByteSize, Chap, Generation, Iqn, Lun, Mode, Naa, Portal, Problem, SpecError, StuckStep,
-    VolumeId,
+    VolumeId, Wwpn,
 };
 
 /// One attachment on this host.
@@ -21,6 +21,15 @@ pub struct AttachmentWish {
     pub id: AttachmentId,
     /// What it may do.
     pub mode: Mode,
+}
+
+/// The way to a volume over Fibre Channel. Nobody logs in for it: the adapter does, for all volumes of a target port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FcRoute {
+    /// The port of this host that the volume is granted to.
+    pub port: Wwpn,
+    /// The ports of the storage node that show the volume.
+    pub targets: Vec<Wwpn>,
 }
 
 /// The wish that this host is connected to a volume. An attachment that is absent here loses its path; the whole
@@ -50,12 +59,16 @@ pub struct ConnectionSpec {
     pub chap: Option<Chap>,
     /// The attachments that share this connection; at least one.
     pub attachments: Vec<AttachmentWish>,
+    /// Over Fibre Channel, in the place of portals and credentials. `initiator` and `target` name the two ends then, and nobody
+    /// logs in with them.
+    pub fc: Option<FcRoute>,
 }
 
 impl ConnectionSpec {
     /// Checks what the types alone do not hold.
     pub fn check(&self) -> Result<(), SpecError> {
-        if self.portals.is_empty() {
+        self.check_fc()?;
+        if self.portals.is_empty() && self.fc.is_none() {
             return Err(SpecError::new("portals", "is empty: a host must know where to log in"));
         }
         if self.portals.len() > PORTALS_PER_EXPORT_MAX {
@@ -83,6 +96,26 @@ impl ConnectionSpec {
         }
         if let Some(chap) = &self.chap {
             chap.check("chap")?;
+        }
+        Ok(())
+    }
+
+    fn check_fc(&self) -> Result<(), SpecError> {
+        let Some(route) = &self.fc else { return Ok(()) };
+        if !self.portals.is_empty() {
+            return Err(SpecError::new("portals", "a connection over Fibre Channel has none"));
+        }
+        if self.chap.is_some() {
+            return Err(SpecError::new("chap", "a connection over Fibre Channel has no credentials"));
+        }
+        if route.targets.is_empty() {
+            return Err(SpecError::new("fc.target_ports", "is empty: a host must know where to look"));
+        }
+        if route.targets.len() > FC_PORTS_PER_HOST_MAX {
+            return Err(SpecError::new("fc.target_ports", format!("more than {FC_PORTS_PER_HOST_MAX}")));
+        }
+        if route.targets.iter().collect::<BTreeSet<_>>().len() != route.targets.len() {
+            return Err(SpecError::new("fc.target_ports", "one port stands there twice"));
         }
         Ok(())
     }

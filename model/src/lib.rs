@@ -24,7 +24,8 @@ mod spec;
 mod tuning;
 
 pub use connection::{
-    AttachmentPath, AttachmentWish, ConnectionPhase, ConnectionReport, ConnectionSpec, HostDisk, HostSession,
+    AttachmentPath, AttachmentWish, ConnectionPhase, ConnectionReport, ConnectionSpec, FcRoute, HostDisk,
+    HostSession,
 };
 pub use cure::{Chain, Cure};
 pub use fc::{

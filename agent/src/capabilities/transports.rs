@@ -4,8 +4,8 @@
 
 use mooring_api::v1;
 use mooring_host::{LocalAddress, Tree, TreePath};
-use mooring_model::Portal;
 use mooring_model::limit::FC_LUN_MAX;
+use mooring_model::{Portal, Wwpn};
 use mooring_targets::layout;
 
 use super::health::{Code, Fault, On, Weight};
@@ -99,6 +99,16 @@ pub(super) fn digests(tree: &dyn Tree, target: &str) -> Option<v1::Digests> {
         Some(tree.read_text(&path).ok()?.trim().to_owned())
     };
     Some(v1::Digests { header: read("HeaderDigest")?, data: read("DataDigest")?, target: target.to_owned() })
+}
+
+/// The ports through which this host can attach: those that are online, and not those that serve.
+pub(super) fn initiator_ports(sys: &dyn Tree, serves: &[Wwpn]) -> Vec<String> {
+    let ports = mooring_connectors::fc_host_ports(sys).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the ports of adapters for Fibre Channel cannot be listed: none is offered");
+        Vec::new()
+    });
+    let usable = |port: &mooring_connectors::FcHostPort| port.is_online() && !serves.contains(&port.name);
+    ports.iter().filter(|port| usable(port)).map(|port| port.name.to_string()).collect()
 }
 
 /// The Fibre Channel ports that serve. Ready: one of them is a target, and its link is up.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use mooring_api::v1;
 use mooring_host::Holder;
 use mooring_model::limit::OPAQUE_BYTES_MAX;
-use mooring_model::{Chain, ClusterId, ConnectionSpec, Cure, Fence, VolumeId};
+use mooring_model::{Chain, ClusterId, ConnectionSpec, Cure, Fence, VolumeId, Wwpn};
 use prost::Message;
 use tokio::time::Instant;
 
@@ -187,12 +187,17 @@ fn fence(volume: VolumeId, put: &PutConnection, kept: Option<&Wish>) -> Result<F
     }
 }
 
+fn port_of(spec: &ConnectionSpec) -> Option<Wwpn> {
+    spec.fc.as_ref().map(|route| route.port)
+}
+
 /// What makes a connection this one and no other: it would be another disk behind the same paths.
 fn changed(kept: &ConnectionSpec, new: &ConnectionSpec) -> Option<&'static str> {
     [
         ("target", kept.target != new.target),
         ("portal group", kept.tpg != new.tpg),
         ("LUN", kept.lun != new.lun),
+        ("way (iSCSI, or a port of Fibre Channel)", port_of(kept) != port_of(new)),
         ("NAA", kept.naa != new.naa),
         ("serial", kept.serial != new.serial),
     ]

@@ -8,17 +8,20 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mooring_connectors::client::{ClientError, SessionEvent};
-use mooring_connectors::wire::SessionStatus;
+use mooring_connectors::wire::{FcTarget, SessionStatus};
 use mooring_connectors::{SessionChanges, same};
 use mooring_host::{Uevent, UeventItem, Uevents};
-use mooring_model::{Chain, VolumeId};
+use mooring_model::{Chain, Lun, VolumeId};
 
-use super::cell::{Cell, Told};
+use super::cell::{Cell, Told, Wish};
 use super::{Connections, SESSIOND_RETRY, Shared};
 use crate::engine::lock;
 
 /// How often a listener looks whether there is still somebody to tell.
 const LIVENESS: Duration = Duration::from_secs(1);
+
+/// What ports that an adapter has met are called by the kernel. Their coming and going is told, their states are not.
+const REMOTE_PORTS: &str = "fc_remote_ports";
 
 /// Starts both threads. They end when the last of the connections' owners has ended.
 pub(super) fn start(connections: &Connections, uevents: Option<Box<dyn Uevents>>) {
@@ -153,16 +156,50 @@ impl Connections {
         }
     }
 
+    /// Whose disk has this place behind an adapter for Fibre Channel.
+    fn cell_of_unit(&self, place: Place) -> Option<Arc<Cell>> {
+        let is_there = |cell: &Arc<Cell>| {
+            let state = cell.state();
+            let seen = state.seen.as_ref();
+            seen.is_some_and(|seen| {
+                let path =
+                    seen.fc.as_ref().filter(|path| seen.host == Some(place.host) && path.lun == place.lun);
+                path.is_some_and(|path| path.all.contains(&place.target))
+            })
+        };
+        self.cells().into_iter().find(is_there)
+    }
+
+    /// A port was met, or is forgotten: everybody looks who reaches his volume, or would, through one.
+    fn rport(&self) {
+        self.shared.parts.arrivals.tell();
+        let is_over_fc = |cell: &Arc<Cell>| {
+            let state = cell.state();
+            let wished = state.wish.as_ref().and_then(Wish::spec).is_some_and(|spec| spec.fc.is_some());
+            wished || state.seen.as_ref().is_some_and(|seen| seen.fc.is_some())
+        };
+        for cell in self.cells().iter().filter(|cell| is_over_fc(cell)) {
+            self.wake(cell);
+        }
+    }
+
     fn uevent(&self, event: &Uevent) {
-        let block = event.keys.get("SUBSYSTEM").is_some_and(|subsystem| subsystem == "block");
+        let subsystem = event.keys.get("SUBSYSTEM").map(String::as_str);
+        let block = subsystem == Some("block");
         // The target says that something has changed: its LUNs, a disk's identity, its size.
         let attention = event.keys.contains_key("SDEV_UA");
+        if subsystem == Some(REMOTE_PORTS) {
+            return self.rport();
+        }
         if !block && !attention {
             return;
         }
         self.shared.parts.arrivals.tell();
-        let Some(host) = host_of(&event.devpath) else { return };
-        let Some(cell) = self.cell_of_host(host) else { return };
+        let cell = match place_of(&event.devpath) {
+            Some(place) => self.cell_of_unit(place),
+            None => host_of(&event.devpath).and_then(|host| self.cell_of_host(host)),
+        };
+        let Some(cell) = cell else { return };
         let wakes = match event.action.as_str() {
             // A pass at work sees it by itself, as a rule.
             "add" => {
@@ -178,6 +215,24 @@ impl Connections {
             self.wake(&cell);
         }
     }
+}
+
+/// A logical unit behind an adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    host: u32,
+    target: FcTarget,
+    lun: Lun,
+}
+
+/// That of a disk behind a remote port, in its path: `/devices/…/rport-3:0-1/target3:0:0/3:0:0:7/block/sdb`.
+fn place_of(devpath: &str) -> Option<Place> {
+    let mut names = devpath.split('/').skip_while(|name| !name.starts_with("rport-"));
+    let address = names.nth(2)?;
+    let mut numbers = address.split(':').map(|number| number.parse::<u32>().ok());
+    let mut next = || numbers.next().flatten();
+    let (host, channel, id, lun) = (next()?, next()?, next()?, next()?);
+    Some(Place { host, target: FcTarget { channel, id }, lun: Lun(u16::try_from(lun).ok()?) })
 }
 
 /// The SCSI host in a device's path.
@@ -210,5 +265,21 @@ fn watch_uevents(weak: &Weak<Shared>, mut uevents: Box<dyn Uevents>) {
                 std::thread::sleep(LIVENESS);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_behind_a_remote_port_is_told_by_its_whole_address() {
+        let disk = "/devices/pci0000:00/0000:00:03.0/host3/rport-3:0-1/target3:0:2/3:0:2:7/block/sdb";
+        let target = FcTarget { channel: 0, id: 2 };
+        assert_eq!(place_of(disk), Some(Place { host: 3, target, lun: Lun(7) }));
+        assert_eq!(host_of(disk), Some(3));
+        let iscsi = "/devices/platform/host4/session1/target4:0:0/4:0:0:1/block/sda";
+        assert_eq!((place_of(iscsi), host_of(iscsi)), (None, Some(4)));
+        assert_eq!(place_of("/devices/host3/rport-3:0-1/fc_remote_ports/rport-3:0-1"), None);
     }
 }

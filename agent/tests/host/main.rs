@@ -7,6 +7,7 @@
 mod attach;
 mod detach;
 mod faults;
+mod fibre_channel;
 mod input;
 mod process;
 mod restart;

@@ -65,6 +65,7 @@ fn a_host_without_sessiond_says_so_and_keeps_what_it_is_told() {
         size_bytes: SIZE,
         chap: None,
         attachments: vec![v1::AttachmentWish { attachment_id: attachment(1), mode: RW.into() }],
+        fc: None,
     };
     let put = brief(put_spec(1, 1, spec));
     let answer = runtime.block_on(host.put_connection(put)).unwrap().into_inner();

@@ -244,6 +244,7 @@ impl Agent {
                 .iter()
                 .map(|(id, mode)| v1::AttachmentWish { attachment_id: attachment(*id), mode: (*mode).into() })
                 .collect(),
+            fc: None,
         }
     }
 

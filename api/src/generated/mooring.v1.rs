@@ -792,6 +792,10 @@ pub struct Capabilities {
     /// Volumes can be made from images. Not set: the configuration names no folder of them, or the agent is of an earlier release.
     #[prost(message, optional, tag = "60")]
     pub images: ::core::option::Option<Images>,
+    /// Ports through which this host can attach volumes over Fibre Channel: those of its adapters that are online. Empty where it
+    /// does not attach, and with agents of earlier releases.
+    #[prost(string, repeated, tag = "100")]
+    pub fc_initiator_ports: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Images {
@@ -2610,6 +2614,20 @@ pub struct ConnectionSpec {
     pub chap: ::core::option::Option<Chap>,
     #[prost(message, repeated, tag = "10")]
     pub attachments: ::prost::alloc::vec::Vec<AttachmentWish>,
+    /// Over Fibre Channel: then `portals` and `chap` are empty, which an agent of an earlier release refuses. Sent only to a host
+    /// whose capabilities name this port.
+    #[prost(message, optional, tag = "100")]
+    pub fc: ::core::option::Option<FcRoute>,
+}
+/// The way to a volume over Fibre Channel.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FcRoute {
+    /// The port of this host that the volume is granted to.
+    #[prost(string, tag = "1")]
+    pub port: ::prost::alloc::string::String,
+    /// The ports of the storage node that show the volume.
+    #[prost(string, repeated, tag = "2")]
+    pub target_ports: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Takes a connection away. Kept for 90 days.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

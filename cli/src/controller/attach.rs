@@ -87,7 +87,12 @@ async fn volume_id(client: &Client, volume: &VolumeRef) -> Result<String, Failur
 }
 
 async fn ask(client: &Client, args: &AttachArgs, id: &str, volume: &str) -> Result<Kept<Live>, Fault> {
-    let attachment = json!({ "id": id, "volume": volume, "host": args.host, "mode": args.mode.to_string() });
+    let mut attachment =
+        json!({ "id": id, "volume": volume, "host": args.host, "mode": args.mode.to_string() });
+    // A controller of an earlier release refuses what it does not know, and is not told what nobody asked for.
+    if let Some(transport) = args.transport {
+        attachment["transport"] = transport.as_str().into();
+    }
     let call = Call::make("the new attachment", &PATH, wrapped("attachment", attachment));
     let live = client.read::<OneAttachment>(call).await?.attachment;
     if live.id != id {

@@ -300,6 +300,8 @@ pub(crate) struct ReportRecord {
     #[serde(default)]
     pub kernel_release: String,
     #[serde(default)]
+    pub fc_initiator_ports: Vec<String>,
+    #[serde(default)]
     pub transports: Vec<TransportRecord>,
     #[serde(default)]
     pub modules: Vec<ModuleRecord>,

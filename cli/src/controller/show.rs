@@ -84,6 +84,13 @@ impl HostRecord {
         }
     }
 
+    /// Under which names it logs in.
+    fn initiators_text(&self) -> String {
+        let ports = self.report.as_ref().map_or(&[][..], |report| &report.fc_initiator_ports);
+        let all: Vec<_> = self.initiator.iter().chain(ports).cloned().collect();
+        if all.is_empty() { NONE.to_owned() } else { all.join(", ") }
+    }
+
     fn transports_text(&self) -> String {
         let Some(report) = &self.report else { return NONE.to_owned() };
         let one = |transport: &TransportRecord| {
@@ -134,7 +141,7 @@ impl Display for OneHost {
             ("ZONE", or_none(host.zone.as_deref())),
             ("ADDRESS", or_none(host.address.as_deref())),
             ("AGENT", or_none(host.agent_id.as_deref())),
-            ("INITIATOR", or_none(host.initiator.as_deref())),
+            ("INITIATOR", host.initiators_text()),
             ("KERNEL", or_none(host.report.as_ref().map(|report| report.kernel_release.as_str()))),
             ("TRANSPORTS", host.transports_text()),
             ("MODULES", host.modules_text()),

@@ -14,12 +14,12 @@ use crate::wire::SessionState;
 /// How long an INQUIRY hangs before the world's end is looked at again.
 const HANG_SLICE: Duration = Duration::from_millis(20);
 
-fn page(code: u8, body: &[u8]) -> Vec<u8> {
+pub(super) fn page(code: u8, body: &[u8]) -> Vec<u8> {
     let length = u16::try_from(body.len()).unwrap_or(u16::MAX).to_be_bytes();
     [&[0, code, length[0], length[1]], body].concat()
 }
 
-fn page83(unit: &Unit) -> Vec<u8> {
+pub(super) fn page83(unit: &Unit) -> Vec<u8> {
     let hex = unit.naa.as_str().as_bytes();
     let digit =
         |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok()).unwrap_or(0);

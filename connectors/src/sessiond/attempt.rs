@@ -110,7 +110,7 @@ impl Session {
 
     /// One login at one portal; `Some`: the target is there.
     fn login_at(&mut self, portal: Portal, recovery: bool) -> Result<Option<Portal>, Out> {
-        self.status.portal = portal;
+        self.status.portal = Some(portal);
         let began = Instant::now();
         let socket = self.dial(portal)?;
         if portal != self.entry.portal && self.entry.wish.portals.contains(&portal) {

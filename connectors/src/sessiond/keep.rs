@@ -17,6 +17,11 @@ use crate::iscsi::{
 };
 
 impl Session {
+    /// The portal that was used last.
+    fn portal(&self) -> mooring_model::Portal {
+        self.status.portal.unwrap_or(self.entry.portal)
+    }
+
     /// Asks the disk who it is, and waits for the answer or for something more urgent.
     pub(super) fn check(&mut self) -> Phase {
         let Some(kernel) = self.live.as_ref().map(|live| live.kernel) else { return Phase::Connect };
@@ -146,9 +151,9 @@ impl Session {
                     tracing::debug!(volume = %self.volume(), error, "an error of an earlier connection");
                     return None;
                 }
-                tracing::warn!(volume = %self.volume(), sid = kernel.sid, error, portal = %self.status.portal, "session lost");
+                tracing::warn!(volume = %self.volume(), sid = kernel.sid, error, portal = %self.portal(), "session lost");
                 self.status.problem =
-                    Some(format!("portal {}: the connection was lost ({error})", self.status.portal));
+                    Some(format!("portal {}: the connection was lost ({error})", self.portal()));
                 Some(Phase::Recover(Duration::ZERO))
             }
             IscsiEvent::Destroyed(_) => {
@@ -225,7 +230,7 @@ impl Session {
                     volume = %self.volume(), sid = kernel.sid, ?session, ?connection,
                     "session lost, seen in sysfs"
                 );
-                self.status.problem = Some(format!("portal {}: the connection was lost", self.status.portal));
+                self.status.problem = Some(format!("portal {}: the connection was lost", self.portal()));
                 Some(Phase::Recover(Duration::ZERO))
             }
             Ok(None) => self.happened(&IscsiEvent::Destroyed(kernel)),

@@ -156,7 +156,7 @@ pub(crate) fn first_status(entry: &Entry) -> SessionStatus {
             EntryState::Failed => SessionState::Failed,
             EntryState::WrongDisk => SessionState::WrongDisk,
         },
-        portal: entry.portal,
+        portal: Some(entry.portal),
         isid: entry.isid.to_string(),
         sid: None,
         host: None,
@@ -167,6 +167,7 @@ pub(crate) fn first_status(entry: &Entry) -> SessionStatus {
         verified: 0,
         problem: entry.problem.clone(),
         retry_in_ms: None,
+        fc: None,
     }
 }
 

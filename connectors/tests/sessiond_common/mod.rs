@@ -206,6 +206,7 @@ impl Rig {
             naa: Naa::from_hex(&self.disk.naa()).unwrap(),
             chap: Some(WireChap { user: USER.into(), secret: SECRET.into(), mutual: None }),
             recovery_timeout_s: 120,
+            fc: None,
         }
     }
 

@@ -21,7 +21,7 @@ use std::time::SystemTime;
 use mooring_api::{Channel, v1};
 use mooring_model::{
     AgentId, ConnectionReport, ExportReport, Generation, Initiator, Iqn, Receipt, Stamp, VolumeId,
-    VolumeReport,
+    VolumeReport, Wwpn,
 };
 use tokio::time::Instant;
 
@@ -116,6 +116,13 @@ impl Agent {
         drop(roll);
         state.id = Some(id);
         state.initiator = initiator;
+    }
+
+    /// The ports through which its host can attach over Fibre Channel, as it said last: those that are online.
+    pub(crate) fn fc_initiator_ports(&self) -> Vec<Wwpn> {
+        let state = self.state();
+        let ports = state.capabilities.as_ref().map_or(&[][..], |seen| &seen.fc_initiator_ports);
+        ports.iter().filter_map(|port| port.parse().ok()).collect()
     }
 
     /// What it says of its transports; `None` while it has not named one.

@@ -336,6 +336,7 @@ pub(crate) fn host_report(wire: &v1::Capabilities) -> HostReport {
         reservations_kept: wire.persistent_reservations_kept,
         initiators_per_volume_max: wire.initiators_per_volume_max,
         attachments_per_connection_max: wire.attachments_per_connection_max,
+        fc_initiator_ports: wire.fc_initiator_ports.clone(),
         transports: wire.transports.iter().map(host_transport).collect(),
         modules: wire.modules.iter().filter_map(host_module).collect(),
     }

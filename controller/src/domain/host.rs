@@ -127,6 +127,8 @@ pub struct HostReport {
     pub initiators_per_volume_max: Option<u32>,
     /// Attachments that may share one connection to it.
     pub attachments_per_connection_max: Option<u32>,
+    /// Ports through which it attaches over Fibre Channel: those that are online.
+    pub fc_initiator_ports: Vec<String>,
     /// How its volumes are reached.
     pub transports: Vec<HostTransport>,
     /// The kernel modules that it needs.

@@ -528,11 +528,13 @@ impl Inner {
 }
 
 /// What may be cut: whose detach is a client's (its DELETE is the end of its session, as with every target) or forced. A host
-/// of ours has logged out before: a session that is there is somebody else's, and is not cut for it. What the agent has
-/// taken already (an unproven end waits for its proof) cuts nobody any more.
+/// of ours has logged out before: a session that is there is somebody else's, and is not cut for it. Over Fibre Channel it has
+/// removed its disk, and its port stays logged in for whatever else it sees. What the agent has taken already (an unproven end
+/// waits for its proof) cuts nobody any more.
 fn live_sessions(rows: &[AttachmentRow], taken: Generation) -> v1::LiveSessions {
+    let over_fc = |row: &AttachmentRow| row.initiator.as_ref().is_some_and(|of| of.ports().is_some());
     let cuts = |row: &AttachmentRow| {
-        row.is_revoking() && row.wished_at > taken && (row.forced || row.native.is_none())
+        row.is_revoking() && row.wished_at > taken && (row.forced || row.native.is_none() || over_fc(row))
     };
     if rows.iter().any(cuts) { v1::LiveSessions::Cut } else { v1::LiveSessions::Refuse }
 }

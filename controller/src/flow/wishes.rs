@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use mooring_api::{Message, v1};
 use mooring_model::{
     AgentId, AttachmentWish, BarrierId, ByteSize, Chap, ChapSide, ConnectionSpec, ExportIdentity, ExportSpec,
-    FcExportSpec, FcGrant, Generation, Grant, Initiator, InitiatorSlot, Iqn, LUN_DEFAULT, Mode, Revert,
-    Secret, TPG_DEFAULT, Tuning, Upload, VolumeId, VolumeSpec, Wwpn,
+    FcExportSpec, FcGrant, FcRoute, Generation, Grant, Initiator, InitiatorSlot, Iqn, LUN_DEFAULT, Lun, Mode,
+    Portal, Revert, Secret, TPG_DEFAULT, Tuning, Upload, VolumeId, VolumeSpec, Wwpn,
 };
 use serde_json::json;
 
@@ -196,24 +196,60 @@ fn export_wish(
     Ok(Wish::spec(&mooring_api::export_to_wire(&spec), KeptExport::of(rows).to_bytes()))
 }
 
-fn connection_wish(db: &Db<'_>, volume: &VolumeRow, rows: &[&AttachmentRow]) -> Result<Option<Wish>, Abort> {
-    let Some(initiator) = rows.first().and_then(|row| row.initiator.as_ref()?.iqn().cloned()) else {
+/// How a host reaches a volume, as its connection says it.
+struct Way {
+    initiator: Iqn,
+    portals: Vec<Portal>,
+    lun: Lun,
+    chap: Option<Chap>,
+    fc: Option<FcRoute>,
+}
+
+/// `None`: it is not known yet, and will be with the next report.
+fn way(db: &Db<'_>, volume: &VolumeRow, host: AgentId, first: &AttachmentRow) -> Result<Option<Way>, Abort> {
+    let ports = match first.initiator.clone() {
+        None => return Ok(None),
+        Some(Initiators::Iscsi(initiator)) => {
+            let chap =
+                db.nexus(volume.id, &initiator)?.ok_or_else(|| corrupt("the credentials", volume.id))?.0;
+            let portals = volume.portals.clone();
+            return Ok(Some(Way { initiator, portals, lun: LUN_DEFAULT, chap: Some(chap), fc: None }));
+        }
+        Some(Initiators::Fc(ports)) => ports,
+    };
+    // Its own name is said over Fibre Channel, too: it is by that that its agent knows itself.
+    let agents = db.agents_like(host, None)?;
+    let initiator = agents.into_iter().find(|row| row.id == host).and_then(|row| row.initiator);
+    let (Some(initiator), Some(port), Some(lun)) = (initiator, ports.iter().next(), first.lun) else {
         return Ok(None);
     };
+    let targets: Vec<_> = volume.fc_ports.iter().copied().collect();
+    let fc = (!targets.is_empty()).then_some(FcRoute { port, targets });
+    Ok(fc.map(|fc| Way { initiator, portals: Vec::new(), lun, chap: None, fc: Some(fc) }))
+}
+
+fn connection_wish(
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    host: AgentId,
+    rows: &[&AttachmentRow],
+) -> Result<Option<Wish>, Abort> {
+    let Some(first) = rows.first() else { return Ok(None) };
+    let Some(way) = way(db, volume, host, first)? else { return Ok(None) };
     let (Some(target), Some(naa)) = (volume.target.clone(), volume.naa.clone()) else { return Ok(None) };
-    let chap = db.nexus(volume.id, &initiator)?.ok_or_else(|| corrupt("the credentials", volume.id))?.0;
     let spec = ConnectionSpec {
         volume: volume.id,
-        initiator,
+        initiator: way.initiator,
         target,
         tpg: TPG_DEFAULT,
-        portals: volume.portals.clone(),
-        lun: LUN_DEFAULT,
+        portals: way.portals,
+        lun: way.lun,
         naa,
         serial: volume.id.to_string(),
         size: ByteSize(u64::from(volume.served_gib()) * GIB),
-        chap: Some(chap),
+        chap: way.chap,
         attachments: rows.iter().map(|row| AttachmentWish { id: row.id, mode: row.mode }).collect(),
+        fc: way.fc,
     };
     let opaque = json!({ "project": volume.project, "storage": volume.agent });
     Ok(Some(Wish::spec(&mooring_api::connection_to_wire(&spec), opaque.to_string().into_bytes())))
@@ -273,7 +309,7 @@ fn rewish(
                 kept.as_ref().is_some_and(|kept| kept.wish.body.is_some() || (hard && !kept.wish.hard));
             there.then(|| Wish::tombstone(kind, hard))
         } else {
-            connection_wish(db, volume, &rows)?
+            connection_wish(db, volume, host, &rows)?
         };
         let Some(wish) = wish else { continue };
         if db.wish(id, kind, &wish)?.1 {

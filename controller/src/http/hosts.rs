@@ -104,6 +104,7 @@ fn report_view(report: &HostReport) -> Value {
         "persistent_reservations_kept": report.reservations_kept,
         "initiators_per_volume_max": report.initiators_per_volume_max,
         "attachments_per_connection_max": report.attachments_per_connection_max,
+        "fc_initiator_ports": report.fc_initiator_ports,
         "transports": report.transports.iter().map(transport_view).collect::<Vec<_>>(),
         "modules": report.modules.iter().map(module).collect::<Vec<_>>(),
     })

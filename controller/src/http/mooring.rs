@@ -18,7 +18,7 @@ use super::body::Body;
 use super::context::{At, Ctx};
 use super::fault::Fault;
 use super::routes::Routes;
-use super::schema;
+use super::schema::{self, Fields};
 use super::views::rfc3339;
 use super::volumes::volume_id;
 use crate::domain::{
@@ -78,7 +78,7 @@ async fn create<B: Backend>(
     Body(body): Body,
 ) -> Result<(StatusCode, Json<Value>), Fault> {
     let fields = schema::body(&body, "attachment")?;
-    fields.only(&["id", "volume", "host", "mode"])?;
+    fields.only(&["id", "volume", "host", "mode", "transport"])?;
     fields.required("volume")?;
     fields.required("host")?;
     let id = fields.uuid("id", false)?.map(|id| attachment_id(&id.to_string())).transpose()?;
@@ -86,11 +86,19 @@ async fn create<B: Backend>(
     let volume = volume.ok_or_else(|| fields.wrong("'volume' is a required property"))?;
     let host = fields.text("host", 1, false)?.unwrap_or_default().to_owned();
     let mode = mode(fields)?;
-    let new = NewAttachment { id, volume, instance: None, mode, connector: NewConnector::Native(host) };
+    let transport = transport(fields)?;
+    let connector = NewConnector::Native { host, transport };
+    let new = NewAttachment { id, volume, instance: None, mode, connector };
     let wait = Wait(app.agents_wait());
     let made = app.backend().create_attachment(&ctx.caller, new, wait).await?;
     let live = app.backend().live(&ctx.caller, made.id, None, Wait(Duration::ZERO)).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "attachment": view(&live) }))))
+}
+
+fn transport(fields: Fields<'_>) -> Result<Option<Transport>, Fault> {
+    let Some(word) = fields.text("transport", 1, false)? else { return Ok(None) };
+    let found = Transport::ALL.into_iter().find(|one| one.as_str() == word);
+    found.map(Some).ok_or_else(|| fields.wrong("transport: want iscsi or fc"))
 }
 
 /// `barrier`: that nothing which was in flight lands any more. The kernel's write protection promises no such thing: it is so

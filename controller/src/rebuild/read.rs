@@ -466,7 +466,10 @@ impl All<'_> {
             let body = status.spec.as_ref().map(Message::encode_to_vec);
             found.specs.push((Kind::Connection(*host), spec_row(stamp, body, &status.opaque)));
             let Some(spec) = &status.spec else { continue };
-            let granted = found.nexuses.iter().any(|(initiator, _)| initiator.as_str() == spec.initiator);
+            let granted = match &spec.fc {
+                None => found.nexuses.iter().any(|(initiator, _)| initiator.as_str() == spec.initiator),
+                Some(route) => found.slots.keys().any(|port| port.to_string() == route.port),
+            };
             if !granted {
                 found.revoked.insert(*host);
             }

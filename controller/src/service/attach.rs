@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use mooring_model::limit::{ATTACHMENTS_PER_CONNECTION_MAX, GRANTS_PER_EXPORT_MAX};
-use mooring_model::{AgentId, AttachmentId, Generation, VolumeId};
+use mooring_model::{AgentId, AttachmentId, Generation, VolumeId, Wwpn};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -13,9 +13,9 @@ use super::{Refusal, SecretsOnGet, Service, Wait, fence, not_in_review, text_lim
 use crate::domain::{Attachment, AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeStatus};
 use crate::flow::wishes::{self, Rewished};
 use crate::flow::{Inner, numbers};
-use crate::initiators::Initiators;
+use crate::initiators::{HostPorts, Initiators};
 use crate::policy::Target;
-use crate::rules::transport::{self, Offer};
+use crate::rules::transport::{self, Offer, Transport};
 use crate::rules::types::Specs;
 use crate::rules::{self, Existing, Operation};
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
@@ -31,6 +31,8 @@ pub(super) struct Place {
     host: Option<String>,
     mountpoint: Option<String>,
     native: Option<AgentId>,
+    /// Why Fibre Channel is not offered, for whoever misses it.
+    without_fc: Option<String>,
     pub(super) connector: Option<Map<String, Value>>,
 }
 
@@ -88,10 +90,27 @@ pub(super) fn client_place(inner: &Inner, connector: Map<String, Value>) -> Resu
     let mountpoint = rules::text_of(&connector, "mountpoint");
     text_limit("host", host.as_deref().unwrap_or_default())?;
     text_limit("mountpoint", mountpoint.as_deref().unwrap_or_default())?;
-    Ok(Place { offer, host, mountpoint, native: None, connector: Some(connector) })
+    Ok(Place { offer, host, mountpoint, native: None, without_fc: None, connector: Some(connector) })
 }
 
-fn native_place(inner: &Inner, name: &str) -> Result<Place, Refusal> {
+/// The port through which a host attaches natively, or why there is none. One path is used: nobody on the host joins the disks
+/// of two.
+fn fc_port(name: &str, ports: &[Wwpn]) -> Result<HostPorts, String> {
+    match ports {
+        [port] => HostPorts::new([*port]).ok_or_else(String::new),
+        [] => Err(format!(
+            "host {name} reports no port for Fibre Channel that is online (its agent is asked each 10 s, and one of an earlier \
+             release reports none): see the adapter's driver and cable, then `mooring host show {name}`"
+        )),
+        several => Err(format!(
+            "host {name} has {} ports for Fibre Channel that are online, and a native attachment uses one path: leave one of \
+             them online, or attach it as a client of the Block Storage API with multipath",
+            several.len()
+        )),
+    }
+}
+
+fn native_place(inner: &Inner, name: &str, transport: Option<Transport>) -> Result<Place, Refusal> {
     let shown = || name.chars().take(80).collect::<String>();
     let agent = inner.agents.by_name(name);
     let agent = agent.ok_or_else(|| Refusal::NotFound { kind: "Host", what: shown() })?;
@@ -103,13 +122,56 @@ fn native_place(inner: &Inner, name: &str) -> Result<Place, Refusal> {
             format!("host {} does not attach volumes: its agent's configuration has no [host]", shown());
         return Err(Refusal::Invalid(text));
     };
+    let (fc, without_fc) = match fc_port(&agent.entry.name, &agent.fc_initiator_ports()) {
+        Ok(port) => (Some(port), None),
+        Err(why) => (None, Some(why)),
+    };
     Ok(Place {
-        offer: Offer { iscsi: Some(initiator), ..Offer::default() },
+        offer: Offer { iscsi: Some(initiator), fc, asked: transport },
         host: Some(agent.entry.name.clone()),
         mountpoint: None,
         native: Some(id),
+        without_fc,
         connector: None,
     })
+}
+
+/// The attachments that a host has of a volume share one connection, and one way. A host that is driven by us shares its port's
+/// disk with nobody else who would remove it.
+fn one_way(
+    row: &AttachmentRow,
+    place: &Place,
+    initiators: &Initiators,
+    rows: &[AttachmentRow],
+) -> Result<(), Refusal> {
+    let others = || rows.iter().filter(|other| other.id != row.id && other.held);
+    let native = place.native.and_then(|host| others().find(|other| other.native == Some(host)));
+    if let Some((other, used)) = native.and_then(|other| Some((other, other.initiator.as_ref()?)))
+        && used != initiators
+    {
+        return Err(Refusal::Conflict(format!(
+            "attachment {} of the same host reaches the volume as {used}, and one host has one way to a volume: ask for that one, \
+             or detach it first",
+            other.id
+        )));
+    }
+    let stranger = |other: &&AttachmentRow| {
+        initiators.ports().is_some()
+            && other.native != place.native
+            && other.initiator.as_ref().is_some_and(|of| of.meets(initiators))
+    };
+    match others().find(stranger) {
+        None => Ok(()),
+        Some(other) => {
+            let whose =
+                if other.native.is_some() { "an enrolled host" } else { "a client of the Block Storage API" };
+            Err(Refusal::Conflict(format!(
+                "port {initiators} shows the volume to attachment {} of {whose} already, and both would have one disk there: detach \
+                 that one first",
+                other.id
+            )))
+        }
+    }
 }
 
 /// What the rules look at: the attachments, and those that `os-reserve` promised.
@@ -188,11 +250,28 @@ fn ends_first(
 }
 
 /// Under which names a host is granted a volume: over the transport that all agree on.
-fn chosen(inner: &Inner, volume: &VolumeRow, specs: &Specs, offer: &Offer) -> Result<Initiators, Refusal> {
+fn chosen(
+    inner: &Inner,
+    volume: &VolumeRow,
+    specs: &Specs,
+    place: &Place,
+    rows: &[AttachmentRow],
+) -> Result<Initiators, Refusal> {
     let agent = inner.agents.by_id(volume.agent);
     let served = agent.and_then(|agent| agent.served());
     let name = inner.agents.name_of(volume.agent);
-    transport::choose(offer, specs, &name, served.as_ref()).map_err(Refusal::Invalid)
+    let mut offer = place.offer.clone();
+    if let Some(host) = place.native {
+        // Who does not say gets the way that the host has already.
+        let used = rows.iter().find(|other| other.native == Some(host) && other.held);
+        offer.asked = offer.asked.or_else(|| used?.initiator.as_ref().map(Transport::of));
+    }
+    transport::choose(&offer, specs, &name, served.as_ref()).map_err(|why| {
+        Refusal::Invalid(match &place.without_fc {
+            Some(without) => format!("{why}. {without}"),
+            None => why,
+        })
+    })
 }
 
 /// Gives an attachment its place: from now on its grant is wanted. The text: what must end before.
@@ -206,11 +285,12 @@ pub(super) fn connect(
 ) -> Result<Option<String>, Abort> {
     let volume_type = db.type_by_id(volume.type_id)?;
     let specs = volume_type.map(|of| of.extra_specs).unwrap_or_default();
-    let initiators = chosen(inner, volume, &specs, &place.offer)?;
+    let initiators = chosen(inner, volume, &specs, &place, rows)?;
     fence::forbids(db, &initiators, place.host.as_deref())?;
     if let Some(why) = ends_first(rows, row, &initiators, &place) {
         return Ok(Some(why));
     }
+    one_way(row, &place, &initiators, rows)?;
     let full = || format!("Invalid volume: Volume {} has as many attachments as it can have", volume.id);
     let existing: Vec<_> =
         rows.iter().filter(|other| other.id != row.id).map(AttachmentRow::existing).collect();
@@ -287,7 +367,9 @@ fn repeated(
             && kept.volume == new.volume
             && kept.instance == new.instance
             && match (&kept.initiator, place) {
-                (Some(own), Some(place)) => place.offer.covers(own),
+                (Some(own), Some(place)) => {
+                    place.offer.covers(own) || (place.native.is_some() && kept.native == place.native)
+                }
                 (None, None) => true,
                 (Some(_), None) | (None, Some(_)) => false,
             };
@@ -494,7 +576,7 @@ impl Service {
         let place = match connector {
             NewConnector::None => None,
             NewConnector::Client(connector) => Some(client_place(&self.inner, connector)?),
-            NewConnector::Native(host) => Some(native_place(&self.inner, &host)?),
+            NewConnector::Native { host, transport } => Some(native_place(&self.inner, &host, transport)?),
         };
         let client = place.as_ref().is_some_and(|place| place.native.is_none());
         let chosen = new.id.is_some();

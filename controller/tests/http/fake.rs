@@ -464,12 +464,12 @@ impl Backend for Fake {
         match new.connector {
             NewConnector::None => {}
             NewConnector::Client(connector) => connect(&mut attachment, connector),
-            NewConnector::Native(host) if host == "host1" => {
+            NewConnector::Native { host, .. } if host == "host1" => {
                 attachment.attached_host = Some(host);
                 attachment.native = Some(AgentId::from_u128(7));
                 attachment.status = AttachmentStatus::Attaching;
             }
-            NewConnector::Native(host) => return not_found("Host", host),
+            NewConnector::Native { host, .. } => return not_found("Host", host),
         }
         state.attachments.push(attachment.clone());
         Ok(attachment)

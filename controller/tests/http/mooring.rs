@@ -35,6 +35,7 @@ async fn hosts() {
         "persistent_reservations_kept": null,
         "initiators_per_volume_max": null,
         "attachments_per_connection_max": null,
+        "fc_initiator_ports": [],
         "transports": [
             {
                 "protocol": "iscsi", "ready": false, "portals": ["10.0.0.1:3260"], "ports": [],

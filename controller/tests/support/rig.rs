@@ -378,7 +378,7 @@ pub(crate) fn native(volume: VolumeId, host: &str, mode: Mode) -> NewAttachment 
         volume,
         instance: None,
         mode: Some(mode),
-        connector: NewConnector::Native(host.to_owned()),
+        connector: NewConnector::Native { host: host.to_owned(), transport: None },
     }
 }
 

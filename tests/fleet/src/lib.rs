@@ -79,6 +79,7 @@ impl Builder {
             target: true,
             ports: Vec::new(),
             thin: 0,
+            adapter: None,
         });
         self
     }
@@ -117,7 +118,18 @@ impl Builder {
     #[must_use]
     pub fn host(mut self, name: &str) -> Self {
         let (name, pools, ports) = (name.to_owned(), Vec::new(), Vec::new());
-        self.nodes.push(node::Plan { name, pools, host: true, target: false, ports, thin: 0 });
+        self.nodes.push(node::Plan { name, pools, host: true, target: false, ports, thin: 0, adapter: None });
+        self
+    }
+
+    /// A host that attaches volumes natively, with a port for Fibre Channel. What it sees is its [`Node::fabric`]'s; its disks over
+    /// iSCSI are nobody's.
+    #[must_use]
+    pub fn host_with_port(mut self, name: &str, port: &str) -> Self {
+        self = self.host(name);
+        if let Some(plan) = self.nodes.last_mut() {
+            plan.adapter = Some(port.to_owned());
+        }
         self
     }
 

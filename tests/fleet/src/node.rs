@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use mooring_agent::config::Config;
 use mooring_agent::machine::Machine;
 use mooring_agent::run::{self, HostParts};
-use mooring_connectors::Parts;
-use mooring_connectors::fake::World;
+use mooring_connectors::fake::{FcDoor, FcWorld, World};
+use mooring_connectors::{Fabric, Parts, RunLinks, Ways};
 use mooring_host::fake::{Access, FakeMachine, Reach};
 use mooring_host::{BlockDevices, Holder, KernelTree, SystemClock, Tree, TreePath, dump};
 use mooring_model::{IqnPrefix, VolumeId};
@@ -41,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) ports: Vec<String>,
     /// GiB of the thin pool of each group; 0: none.
     pub(crate) thin: u64,
+    /// The port of a host that attaches over Fibre Channel.
+    pub(crate) adapter: Option<String>,
 }
 
 /// What one initiator may do with a volume, as the kernel has it.
@@ -70,6 +72,7 @@ pub struct Node {
     config: Config,
     machine: FakeMachine,
     world: Option<World>,
+    fabric: Option<FcWorld>,
     network: Network,
     dir: PathBuf,
     running: Mutex<Option<Running>>,
@@ -79,6 +82,7 @@ struct Running {
     runtime: Runtime,
     door: Door,
     host_door: Option<mooring_connectors::fake::Door>,
+    fc_door: Option<FcDoor>,
     stop: watch::Sender<bool>,
     ended: tokio::task::JoinHandle<()>,
 }
@@ -87,6 +91,9 @@ impl Running {
     fn kill(self) {
         self.door.kill();
         if let Some(door) = &self.host_door {
+            door.kill();
+        }
+        if let Some(door) = &self.fc_door {
             door.kill();
         }
         self.runtime.shutdown_background();
@@ -149,10 +156,14 @@ impl Node {
         if let Some(world) = &world {
             network.add_host(&plan.name, world);
         }
+        let fabric = plan.adapter.as_ref().map(|port| {
+            add_adapter(&dir.join("sys/class/fc_host/host3"), port);
+            FcWorld::new(&config.run_dir, port.parse().expect("a port"))
+        });
         let address = config.listen[0].to_string();
         let running = Mutex::default();
         let network = network.clone();
-        Self { name: plan.name, address, own, config, machine, world, network, dir, running }
+        Self { name: plan.name, address, own, config, machine, world, fabric, network, dir, running }
     }
 
     /// Its name.
@@ -174,6 +185,12 @@ impl Node {
     #[track_caller]
     pub fn world(&self) -> &World {
         self.world.as_ref().expect("a node with the role host")
+    }
+
+    /// What its port for Fibre Channel sees.
+    #[track_caller]
+    pub fn fabric(&self) -> &FcWorld {
+        self.fabric.as_ref().expect("a host with a port")
     }
 
     /// Starts its agent. Does nothing when it runs.
@@ -203,6 +220,7 @@ impl Node {
             addresses: Arc::new(move || vec![IpAddr::from(own).into()]),
             root: self.dir.join("root"),
         };
+        let fc_door = self.fabric.as_ref().map(|fabric| fabric.door(None));
         let host_door = self.world.as_ref().map(|world| world.door(None));
         let host = host_door.clone().map(|door| {
             let parts = door.parts();
@@ -211,7 +229,16 @@ impl Node {
                 network: self.network.clone(),
                 world: parts.sessions.clone(),
             };
-            let parts = Parts { sessions: Arc::new(sessions), ..parts };
+            let parts = match &fc_door {
+                None => Parts { sessions: Arc::new(sessions), ..parts },
+                Some(door) => {
+                    let sys = Arc::new(door.clone());
+                    let fabric = Fabric::new(sys.clone(), self.config.state_dir.join("fabric"));
+                    let sessions = Arc::new(Ways::new(Arc::new(sessions), fabric));
+                    let links = Arc::new(RunLinks::new(&self.config.run_dir, "/dev"));
+                    Parts { sys: sys.clone(), disks: sys, links, sessions, ..parts }
+                }
+            };
             HostParts { parts, uevents: Box::new(move || Some(door.uevents())) }
         });
         let (stop, stopped) = watch::channel(false);
@@ -228,7 +255,7 @@ impl Node {
             }
         });
         let began = ready.recv().unwrap_or_else(|_| Err("it ended".to_owned()));
-        began.map(|()| Running { runtime, door, host_door, stop, ended })
+        began.map(|()| Running { runtime, door, host_door, fc_door, stop, ended })
     }
 
     /// Its agent is killed: nothing is closed, nothing is said, nothing is done any more.

@@ -5,6 +5,7 @@
 
 use mooring_api::v1;
 use mooring_api::v1::agent_client::AgentClient;
+use mooring_connectors::fake::{Rport, Unit};
 use mooring_controller::rebuild::{How, RebuildError};
 use mooring_fleet::{CLUSTER, Client, Fleet, Node, until};
 use serde_json::{Value, json};
@@ -204,6 +205,33 @@ fn what_hosts_have_over_fibre_channel_comes_back_with_its_numbers() {
     for id in [&second.id, &third.id] {
         admin.detach(id);
     }
+}
+
+#[test]
+fn a_host_keeps_what_it_attached_natively_over_fibre_channel() {
+    const PORT: &str = "20:00:52:54:00:14:00:0a";
+    let fleet = Fleet::builder()
+        .storage_with_ports("s1", &[("vg0", 100)], &[PORT])
+        .host_with_port("h1", "20:00:52:54:00:14:02:01")
+        .start();
+    let (admin, h1) = (fleet.admin(), fleet.host("h1"));
+    let volume = admin.volume(Some(&admin.volume_type("fc", &[("storage_protocol", "FC")])), 1);
+    let luns = [(1, Unit::of(volume.parse().unwrap(), 1 << 30))].into();
+    h1.fabric().meet(Rport { name: PORT.parse().unwrap(), state: "Online", target: 0, luns });
+    let id = admin.attach_natively(&volume, "h1", "rw");
+    let (before, tree, path) = (said(&admin), fleet.storage("s1").tree(), h1.path_of(&id));
+    h1.fabric().take_log();
+    fleet.control().stop();
+    fleet.control().lose_database();
+    let report = fleet.control().rebuild(&How::default()).unwrap();
+    assert!(report.to_string().contains("1 connection(s)"), "{report}");
+    assert!(report.agents.iter().all(|agent| agent.notes.is_empty()), "{report}");
+    back(&fleet);
+    assert_eq!(said(&admin), before);
+    assert_eq!((fleet.storage("s1").tree(), h1.path_of(&id)), (tree, path));
+    assert_eq!(h1.fabric().take_log(), Vec::<String>::new(), "the host notices nothing");
+    admin.detach(&id);
+    assert_eq!((h1.fabric().disks(), h1.fabric().violations()), (Vec::new(), Vec::new()));
 }
 
 #[test]

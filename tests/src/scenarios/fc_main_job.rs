@@ -115,6 +115,8 @@ impl<'a> Scene<'a> {
         let (writer, reader) = (fibre::disk(self.one, writes.lun)?, fibre::disk(self.two, reads.lun)?);
         self.both(&writer, &reader)?;
         let beside = self.beside_iscsi(&data, &reader)?;
+        let own = self.control.volume("own", Some("fc"))?;
+        self.natively(&own)?;
         let other = self.attach(&more, self.one, "rw")?;
         check(other.lun != writes.lun, || format!("two volumes as LUN {}", other.lun))?;
         fibre::scan(self.one, other.lun)?;
@@ -126,7 +128,7 @@ impl<'a> Scene<'a> {
         ));
         self.force(&data, &writes.id, &writer, &reader, &second)?;
         self.control_only_unmaps(&more, other.lun, &second)?;
-        self.leave(&[&reads.id, &other.id], &beside, &[data, more])
+        self.leave(&[&reads.id, &other.id], &beside, &[data, more, own])
     }
 
     /// One volume, each host with what it was given.
@@ -149,7 +151,8 @@ impl<'a> Scene<'a> {
 
     /// The same volume natively over iSCSI.
     fn beside_iscsi(&mut self, volume: &str, reader: &Disk<'_>) -> Result<String> {
-        let refused = self.control.mooring(&["attach", volume, "--host", "host2", "--mode", "ro"])?;
+        let words = ["attach", volume, "--host", "host2", "--mode", "ro", "--transport", "iscsi"];
+        let refused = self.control.mooring(&words)?;
         let said = format!("{}{}", refused.stdout, refused.stderr);
         check(!refused.status.success() && said.contains("no common transport"), || {
             format!("a host over iSCSI and a type that wants Fibre Channel: {said}")
@@ -164,6 +167,54 @@ impl<'a> Scene<'a> {
         })?;
         self.evidence.shows("refused over iSCSI while its type wants Fibre Channel; after a retype natively over iSCSI at once");
         Ok(text(&live, "id")?.to_owned())
+    }
+
+    /// Natively: the controller drives the hosts, which look for one LUN and remove one disk. The other disks of both ports stay
+    /// as they are.
+    fn natively(&mut self, volume: &str) -> Result<()> {
+        for host in ["host1", "host2"] {
+            wait_for("the controller to know the host's port", Duration::from_mins(1), || {
+                let shown = self.control.json(&["host", "show", host])?;
+                let shown = if shown["host"].is_object() { &shown["host"] } else { &shown };
+                Ok(shown["report"]["fc_initiator_ports"][0].is_string().then_some(()))
+            })?;
+        }
+        let disks = |vm: &Vm| Ok::<_, anyhow::Error>(vm.sh("ls /sys/class/scsi_device")?.ok()?.stdout);
+        let before = (disks(self.one)?, disks(self.two)?);
+        let over = |host: &str, mode: &str| {
+            let words = ["attach", volume, "--host", host, "--mode", mode, "--transport", "fc"];
+            let answer = self.control.json(&words)?;
+            Ok::<_, anyhow::Error>(if answer["attachment"].is_object() {
+                answer["attachment"].clone()
+            } else {
+                answer
+            })
+        };
+        let (writes, reads) = (over("host1", "rw")?, over("host2", "ro")?);
+        let writer = Disk::new(self.one, text(&writes, "device_path")?);
+        let reader = Disk::new(self.two, text(&reads, "device_path")?);
+        check(writes["transport"] == "fc" && writer.naa()? == reader.naa()?, || {
+            format!("attached: {writes}")
+        })?;
+        writer.write_stamps(&["--seconds", "1"])?.wait()?.ok()?;
+        let stamps = writer.read_stamps()?;
+        check(reader.read_stamps()? == stamps, || "host2 shows another volume".to_owned())?;
+        let raw = reader.write_raw()?;
+        check(raw.contains("Data Protect") && reader.read_stamps()? == stamps, || {
+            format!("a raw WRITE of the host that may only read: {raw}")
+        })?;
+        self.control.json(&["detach", text(&writes, "id")?])?;
+        check(disks(self.one)? == before.0 && reader.read_stamps()? == stamps, || {
+            "host1 is detached: its disks are not as before, or host2 does not read any more".to_owned()
+        })?;
+        self.control.json(&["detach", text(&reads, "id")?])?;
+        check(disks(self.two)? == before.1, || "host2's disks are not as before".to_owned())?;
+        self.evidence.shows(format!(
+            "natively over Fibre Channel, rw and ro in {} and {} ms: read on host2 as written on host1, its raw WRITE refused \
+             (Data Protect); detached, each host has the SCSI devices that it had before",
+            writes["steps_ms"]["done"], reads["steps_ms"]["done"]
+        ));
+        Ok(())
     }
 
     /// The first volume goes from host1 by force; the host's other volume and the other host notice nothing.

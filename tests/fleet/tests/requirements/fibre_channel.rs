@@ -1,6 +1,9 @@
 //! Fibre Channel: stock hosts with adapters reach volumes through the ports of storage nodes.
 
-use mooring_fleet::{Client, Fleet, Session, Stock, until};
+use std::collections::BTreeMap;
+
+use mooring_connectors::fake::{Rport, Unit};
+use mooring_fleet::{Client, Fleet, Node, Session, Stock, until};
 use serde_json::{Value, json};
 
 use crate::granted;
@@ -254,4 +257,130 @@ fn s53_the_older_calls_and_a_restart_know_ports() {
     assert!(seen(&fleet, &volume).is_empty() && sessions.iter().all(|session| session.read().is_err()));
     admin.action(&path, "os-detach", &json!({})).expect(202);
     admin.until_status(&volume, "available");
+}
+
+/// The only port of a host with an agent.
+const HOST: [&str; 2] = ["20:00:52:54:00:14:02:01", "20:00:52:54:00:14:02:02"];
+
+/// A host's port meets the storage node's, which shows it a volume as its first LUN.
+fn meet(host: &Node, volume: &str, protected: bool) {
+    let unit = Unit { protected, ..Unit::of(volume.parse().unwrap(), 1 << 30) };
+    let port = ONE.parse().unwrap();
+    host.fabric().meet(Rport { name: port, state: "Online", target: 0, luns: BTreeMap::new() });
+    host.fabric().shows(port, 1, Some(unit));
+}
+
+fn natively(client: &Client, volume: &str, host: &str, mode: &str, transport: &str) -> mooring_fleet::Answer {
+    let attachment = json!({ "volume": volume, "host": host, "mode": mode, "transport": transport });
+    client.post("/mooring/v1/attachments", &json!({ "attachment": attachment }))
+}
+
+fn live(client: &Client, id: &str) -> Value {
+    client.get(&format!("/mooring/v1/attachments/{id}")).expect(200)["attachment"].take()
+}
+
+fn port_grants(hosts: &[(&str, &str)]) -> Vec<String> {
+    hosts.iter().map(|(port, mode)| format!("{port} LUN 1 {mode} at {ONE}")).collect()
+}
+
+#[test]
+fn s53_hosts_with_agents_attach_natively_over_fibre_channel() {
+    let fleet = Fleet::builder()
+        .storage_with_ports("s1", &[("vg0", 100)], &[ONE])
+        .host_with_port("h1", HOST[0])
+        .host_with_port("h2", HOST[1])
+        .host("plain")
+        .start();
+    let (admin, member) = (fleet.admin(), fleet.member());
+    let volume = member.volume(Some(&fc_type(&fleet)), 1);
+    let (h1, h2) = (fleet.host("h1"), fleet.host("h2"));
+    meet(h1, &volume, false);
+    meet(h2, &volume, true);
+    natively(&admin, &volume, "plain", "rw", "fc")
+        .refused(400, "reports no port for Fibre Channel that is online");
+    natively(&admin, &volume, "h1", "rw", "iscsi").refused(400, "no common transport");
+    natively(&admin, &volume, "h1", "rw", "fcoe").refused(400, "want iscsi or fc");
+    assert!(seen(&fleet, &volume).is_empty());
+    // Nobody asks for Fibre Channel: the volume's type wants it.
+    let first = admin.attach_natively(&volume, "h1", "rw");
+    let shown = live(&admin, &first);
+    assert_eq!((&shown["transport"], &shown["initiator"]), (&json!("fc"), &json!(HOST[0])));
+    assert_eq!(seen(&fleet, &volume), port_grants(&[(HOST[0], "rw")]));
+    assert!(h1.path_of(&first).is_some() && h1.path_of(&first) == h1.fabric().name_of(1));
+    // The port is logged in at the target, and stays it, for whatever else it sees.
+    fleet.storage("s1").machine().plogi(&format!("fc/{ONE}"), HOST[0]).unwrap();
+    let second = admin.attach_natively(&volume, "h2", "ro");
+    assert_eq!(seen(&fleet, &volume), port_grants(&[(HOST[0], "rw"), (HOST[1], "ro")]));
+    assert_eq!((h1.fabric().is_read_only(1), h2.fabric().is_read_only(1)), (Some(false), Some(true)));
+    // One port, one disk: nobody else removes it.
+    let digits = HOST[0].replace(':', "");
+    let stock = json!({ "wwpns": [digits], "wwnns": [digits], "host": "stock" });
+    assert!(refused(&member, &volume, &stock).contains("both would have one disk"));
+    // It asks no more of a host than it asked before: an agent that is started again finds it as it is.
+    h1.fabric().take_log();
+    h1.restart();
+    fleet.until_up();
+    let again = admin.attach_natively(&volume, "h1", "ro");
+    assert_eq!((h1.path_of(&again), h1.fabric().take_log()), (h1.path_of(&first), Vec::new()));
+    // The widest of a host counts, until it goes.
+    admin.delete(&format!("/mooring/v1/attachments/{first}")).expect(200);
+    until("the host to read only", || match h1.fabric().is_read_only(1) {
+        Some(true) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    assert_eq!(seen(&fleet, &volume), port_grants(&[(HOST[0], "ro"), (HOST[1], "ro")]));
+    let receipt = admin.delete(&format!("/mooring/v1/attachments/{again}")).expect(200);
+    assert_eq!(receipt["receipt"]["proof"], "proven");
+    assert_eq!((h1.fabric().disks(), h1.path_of(&again)), (Vec::new(), None));
+    assert_eq!(seen(&fleet, &volume), port_grants(&[(HOST[1], "ro")]));
+    assert_eq!(h2.fabric().disks(), ["3:0:0:1"]);
+    admin.delete(&format!("/mooring/v1/attachments/{second}")).expect(200);
+    member.delete(&format!("/volumes/{volume}")).expect(202);
+    member.until_deleted(&volume);
+    for host in [h1, h2] {
+        assert_eq!((host.fabric().disks(), host.fabric().violations()), (Vec::new(), Vec::new()));
+    }
+}
+
+#[test]
+fn s53_a_host_is_cut_off_natively_over_fibre_channel() {
+    let fleet = Fleet::builder()
+        .storage_with_ports("s1", &[("vg0", 100)], &[ONE])
+        .host_with_port("h1", HOST[0])
+        .start();
+    let (admin, member) = (fleet.admin(), fleet.member());
+    let volume = member.volume(Some(&fleet.shared_type()), 1);
+    let h1 = fleet.host("h1");
+    meet(h1, &volume, false);
+    // Both would do, and the caller says which.
+    let made = natively(&admin, &volume, "h1", "rw", "fc").expect(202);
+    let id = made["attachment"]["id"].as_str().unwrap().to_owned();
+    until("the attachment on its host", || match &live(&admin, &id)["status"] {
+        status if status == "attached" => Ok(()),
+        other => Err(other.to_string()),
+    });
+    natively(&admin, &volume, "h1", "rw", "iscsi").refused(400, "one host has one way to a volume");
+    let second = admin.attach_natively(&volume, "h1", "rw");
+    assert_eq!(live(&admin, &second)["transport"], "fc", "who does not say gets the way that is there");
+    h1.fabric().hold_open(1, &[mooring_host::Holder::Process { pid: 4711, name: "qemu".to_owned() }]);
+    assert_eq!(
+        admin.delete(&format!("/mooring/v1/attachments/{second}")).status,
+        200,
+        "the other keeps the disk"
+    );
+    let held = admin.delete(&format!("/mooring/v1/attachments/{id}"));
+    assert_eq!(held.status, 409, "{held:?}");
+    assert_eq!(seen(&fleet, &volume), port_grants(&[(HOST[0], "rw")]));
+    h1.fabric().revoke();
+    h1.fabric().take_log();
+    let receipt = admin.delete(&format!("/mooring/v1/attachments/{id}?force=true")).expect(200);
+    assert_eq!(receipt["receipt"]["proof"], "proven");
+    assert!(seen(&fleet, &volume).is_empty());
+    until("the host to let go", || match h1.fabric().disks().len() {
+        0 if h1.path_of(&id).is_none() => Ok(()),
+        _ => Err(format!("{:?}", h1.fabric().disks())),
+    });
+    let log = h1.fabric().take_log();
+    assert_eq!(log, ["scsi_device/3:0:0:1/state = offline", "scsi_device/3:0:0:1/delete = 1"]);
+    assert_eq!(h1.fabric().violations(), Vec::<String>::new());
 }
