@@ -4,7 +4,7 @@
 //! gives each of them its own meaning. Nothing here is recursive, and nothing creates parents.
 
 use std::cell::Cell;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Component, Path, PathBuf};
@@ -14,10 +14,17 @@ use nix::errno::Errno;
 /// Longest attribute that is read: configfs and sysfs attributes are at most one page; PR lists and `info` included.
 const ATTRIBUTE_BYTES_MAX: u64 = 64 * 1024;
 
+/// More than most attributes have: what is shorter is read by one call.
+const ATTRIBUTE_BYTES: usize = 1024;
+
 /// A path below a tree's root. Made from components that hold no `/` and are not `.` or `..`, so that a name from a
 /// request can never lead out of the tree.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct TreePath(String);
+
+/// Bytes that a path has room for beyond what it was made of: a path is made once, and longer once or twice. To build paths is
+/// most of what a plan costs, and to move them while they grow was most of that.
+const ROOM: usize = 128;
 
 impl TreePath {
     /// The root itself.
@@ -27,19 +34,40 @@ impl TreePath {
 
     /// A path from a text of our own such as `core/iblock_1000`; empty, `.` and `..` components are dropped.
     pub fn new(text: &str) -> Self {
-        text.split('/').fold(Self::root(), |path, name| path.join(name))
+        let mut path = Self(String::with_capacity(text.len() + ROOM));
+        for name in text.split('/') {
+            path.push(name);
+        }
+        path
     }
 
     /// The path with one more component. A component that is empty, `.`, `..` or holds a `/` or NUL is replaced by one
     /// that names no object (configfs refuses it), rather than walking elsewhere.
     #[must_use]
     pub fn join(&self, name: impl fmt::Display) -> Self {
-        let name = name.to_string();
-        if name.is_empty() || name == "." {
-            return self.clone();
+        let mut path = String::with_capacity(self.0.len() + ROOM);
+        path.push_str(&self.0);
+        let mut path = Self(path);
+        path.push(name);
+        path
+    }
+
+    /// Adds one more component, by the rules of [`TreePath::join`].
+    pub fn push(&mut self, name: impl fmt::Display) {
+        let before = self.0.len();
+        if before > 0 {
+            self.0.push('/');
         }
-        let name = if name == ".." || name.contains(['/', '\0']) { "\u{fffd}".to_owned() } else { name };
-        Self(if self.0.is_empty() { name } else { format!("{}/{name}", self.0) })
+        let from = self.0.len();
+        // Writing to a text does not fail.
+        let _written = write!(self.0, "{name}");
+        let added = &self.0[from..];
+        if added.is_empty() || added == "." {
+            self.0.truncate(before);
+        } else if added == ".." || added.contains('/') || added.contains('\0') {
+            self.0.truncate(from);
+            self.0.push('\u{fffd}');
+        }
     }
 
     /// The path as text, without a leading `/`.
@@ -260,11 +288,10 @@ impl KernelTree {
     }
 
     fn fail(&self, op: TreeOp, path: &TreePath) -> impl FnOnce(io::Error) -> TreeError {
-        let (root, path) = (self.root.display().to_string(), path.clone());
         move |error| TreeError {
             op,
-            root,
-            path,
+            root: self.root.display().to_string(),
+            path: path.clone(),
             errno: error.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
         }
     }
@@ -302,8 +329,14 @@ impl Tree for KernelTree {
 
     fn read(&self, path: &TreePath) -> Result<Vec<u8>, TreeError> {
         let read = || -> io::Result<Vec<u8>> {
-            let mut bytes = Vec::with_capacity(256);
-            fs::File::open(self.count().at(path))?.take(ATTRIBUTE_BYTES_MAX).read_to_end(&mut bytes)?;
+            let mut file = fs::File::open(self.count().at(path))?;
+            let mut first = [0; ATTRIBUTE_BYTES];
+            let count = file.read(&mut first)?;
+            let mut bytes = first[..count].to_vec();
+            // The kernel makes the whole text at the first read and gives as much of it as there is room for: less is all of it.
+            if count == first.len() {
+                file.take(ATTRIBUTE_BYTES_MAX).read_to_end(&mut bytes)?;
+            }
             Ok(bytes)
         };
         read().map_err(self.fail(TreeOp::Read, path))
@@ -370,6 +403,12 @@ mod tests {
             assert_eq!((path.parent().as_str(), path.name()), ("acls", "\u{fffd}"), "{hostile:?}");
         }
         assert_eq!(root.join("").join("."), root);
+        let mut path = TreePath::new("iscsi");
+        for name in ["", ".", "a/b", "..", "acls"] {
+            assert_eq!(path.join(name), TreePath::new(path.as_str()).join(name));
+            path.push(name);
+        }
+        assert_eq!(path.as_str(), "iscsi/\u{fffd}/\u{fffd}/acls");
         assert_eq!((root.parent(), root.name()), (TreePath::root(), ""));
         let path = TreePath::new("a/bc");
         assert!(path.is_within(&TreePath::new("a")) && path.is_within(&path) && path.is_within(&root));
@@ -394,6 +433,11 @@ mod tests {
         tree.write(&path("core/attribute"), b"new").unwrap();
         assert_eq!(tree.read(&path("core/attribute")).unwrap(), b"new\n");
         assert_eq!(tree.read_text(&path("core/attribute")).unwrap(), "new");
+        for bytes in [0, ATTRIBUTE_BYTES - 1, ATTRIBUTE_BYTES, ATTRIBUTE_BYTES + 1, 3 * ATTRIBUTE_BYTES] {
+            let long: Vec<_> = (0..bytes).map(|at| b'a' + u8::try_from(at % 26).unwrap()).collect();
+            fs::write(folder.path().join("core/attribute"), &long).unwrap();
+            assert_eq!(tree.read(&path("core/attribute")).unwrap(), long, "{bytes} bytes");
+        }
         tree.symlink(&path("core"), &path("link")).unwrap();
         assert_eq!(tree.read_link(&path("link")).unwrap(), path("core"));
         std::os::unix::fs::symlink("../core/attribute", folder.path().join("core/relative")).unwrap();

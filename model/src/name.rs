@@ -239,7 +239,9 @@ impl IqnPrefix {
 
     /// The target of a volume: `<prefix>:<volume uuid>`.
     pub fn target(&self, volume: VolumeId) -> Iqn {
-        Iqn(format!("{}:{volume}", self.0))
+        let mut name = String::with_capacity(self.0.len() + 40);
+        name.extend([self.0.as_str(), ":", &volume.to_string()]);
+        Iqn(name)
     }
 
     /// The volume whose target has this name, if it is a name of ours.
@@ -269,7 +271,9 @@ impl LvName {
 
     /// `mooring-<volume uuid>`.
     pub fn of(volume: VolumeId) -> Self {
-        Self(format!("{}{volume}", Self::PREFIX))
+        let mut name = String::with_capacity(Self::PREFIX.len() + 40);
+        name.extend([Self::PREFIX, &volume.to_string()]);
+        Self(name)
     }
 
     /// The name that an LV had before it was adopted, if LVM would take it (lvm(8)).
@@ -385,8 +389,11 @@ impl Naa {
     /// `6001405` and the first 25 hex digits of the serial, padded with zeros; other characters are skipped (lio.md, e).
     /// The last 7 digits of a UUID are lost, so two volumes can collide: the agent refuses the second.
     pub fn of_serial(serial: &str) -> Self {
-        let mut naa = String::from("6001405");
-        naa.extend(serial.chars().filter(char::is_ascii_hexdigit).map(|c| c.to_ascii_lowercase()).take(25));
+        let mut naa = String::with_capacity(32);
+        naa.push_str("6001405");
+        for digit in serial.bytes().filter(u8::is_ascii_hexdigit).take(25) {
+            naa.push(char::from(digit.to_ascii_lowercase()));
+        }
         while naa.len() < 32 {
             naa.push('0');
         }

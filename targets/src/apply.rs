@@ -55,11 +55,10 @@ fn run(op: &Op, tree: &dyn Tree) -> Result<Option<String>, TreeError> {
         Op::Unlink { path } => unless(&[Errno::ENOENT], tree.unlink(path)),
         Op::Write { path, value } => {
             // A backstore that is enabled already says so with an error; every other attribute takes its own value again.
-            let done: &[Errno] = match Place::of(path) {
-                Place::BackstoreAttribute("enable") => &[Errno::EEXIST],
-                _ => &[],
-            };
-            unless(done, tree.write(path, value.expose()))
+            tree.write(path, value.expose()).or_else(|error| match (error.errno, Place::of(path)) {
+                (Errno::EEXIST, Place::BackstoreAttribute("enable")) => Ok(()),
+                _ => Err(error),
+            })
         }
         Op::Advise { path, value } => {
             unless(&[Errno::EINVAL, Errno::ENOSYS], tree.write(path, value.expose()))

@@ -40,17 +40,23 @@ pub fn fabric() -> TreePath {
 
 /// `core/iblock_N`: the HBA folder, shared with other exports.
 pub fn hba(names: &ExportNames) -> TreePath {
-    TreePath::new(CORE).join(&names.backstore.hba)
+    let mut path = TreePath::new(CORE);
+    path.push(&names.backstore.hba);
+    path
 }
 
 /// `core/iblock_N/NAME`
 pub fn backstore(names: &ExportNames) -> TreePath {
-    hba(names).join(&names.backstore.name)
+    let mut path = hba(names);
+    path.push(&names.backstore.name);
+    path
 }
 
 /// `iscsi/IQN`
 pub fn target(names: &ExportNames) -> TreePath {
-    fabric().join(&names.iqn)
+    let mut path = fabric();
+    path.push(&names.iqn);
+    path
 }
 
 /// `tpgt_N`, the portal group's folder name.
@@ -60,7 +66,9 @@ pub fn tpg_name(names: &ExportNames) -> String {
 
 /// `iscsi/IQN/tpgt_N`
 pub fn tpg(names: &ExportNames) -> TreePath {
-    target(names).join(tpg_name(names))
+    let mut path = target(names);
+    path.push(format_args!("tpgt_{}", names.tpg));
+    path
 }
 
 /// `lun_N`, a LUN's folder name, below the portal group and below an ACL.
@@ -70,27 +78,38 @@ pub fn lun_name(lun: Lun) -> String {
 
 /// `…/tpgt_N/lun/lun_N`
 pub fn lun(names: &ExportNames) -> TreePath {
-    tpg(names).join("lun").join(lun_name(names.lun))
+    let mut path = tpg(names);
+    path.push("lun");
+    path.push(format_args!("lun_{}", names.lun));
+    path
 }
 
 /// `…/tpgt_N/np`
 pub fn portals(names: &ExportNames) -> TreePath {
-    tpg(names).join("np")
+    let mut path = tpg(names);
+    path.push("np");
+    path
 }
 
 /// `…/tpgt_N/np/ADDRESS:PORT`
 pub fn portal(names: &ExportNames, portal: Portal) -> TreePath {
-    portals(names).join(portal)
+    let mut path = portals(names);
+    path.push(portal);
+    path
 }
 
 /// `…/tpgt_N/acls`
 pub fn acls(names: &ExportNames) -> TreePath {
-    tpg(names).join("acls")
+    let mut path = tpg(names);
+    path.push("acls");
+    path
 }
 
 /// `…/tpgt_N/acls/INITIATOR`
 pub fn acl(names: &ExportNames, initiator: &str) -> TreePath {
-    acls(names).join(initiator)
+    let mut path = acls(names);
+    path.push(initiator);
+    path
 }
 
 /// `iscsi/IQN/fabric_statistics/iscsi_instance/sessions`

@@ -41,7 +41,13 @@ pub struct Narrow {
 impl Known {
     /// Keeps what was seen, if it is what is wanted.
     pub fn new(wanted: &Wanted, view: ExportView) -> Option<Self> {
-        let in_force = matches!(wanted, Wanted::Present { .. }) && plan(wanted, &view).is_quiet();
+        let left = plan(wanted, &view);
+        Self::planned(wanted, view, &left)
+    }
+
+    /// The same for whoever has the plan of this wish and this view at hand.
+    pub fn planned(wanted: &Wanted, view: ExportView, left: &Plan<Op>) -> Option<Self> {
+        let in_force = matches!(wanted, Wanted::Present { .. }) && left.is_quiet();
         in_force.then(|| Self { wanted: wanted.clone(), view })
     }
 
