@@ -75,7 +75,7 @@ impl Bulk {
         state.expedite.is_on()
     }
 
-    fn is_making(&self) -> bool {
+    pub(super) fn is_making(&self) -> bool {
         self.at_work.load(Ordering::Acquire) && !lock(&self.state).left.is_empty()
     }
 
