@@ -28,6 +28,10 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use tokio::sync::Mutex;
 
+/// As the real agent's.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 const CLUSTER: &str = "6a1f1dbe-2f5c-4a8e-9d57-0f3c1a7b9e11";
 const ANSWER_MS: u32 = 20_000;
 const CALLERS: usize = 8;
