@@ -4,8 +4,9 @@
 //! its proven receipt. Each case prints cycles per second, CPU per cycle (of the whole process, and without the caller's
 //! thread) and commits (each one sync of the store's log) per cycle.
 //!
-//! Run it with `cargo bench -p mooring-agent --bench cycle -- [seconds per case] [folder of the store]`. The folder must be
-//! on a real disk: in memory a sync costs nothing.
+//! Run it with `cargo bench -p mooring-agent --bench cycle -- [seconds per case] [folder of the store] [cycles]`. The folder must be
+//! on a real disk: in memory a sync costs nothing. With a number of cycles there is one case of one caller, with so many of them:
+//! under `valgrind --tool=callgrind`, the difference of two such runs is what a cycle costs in instructions, and exact.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -26,6 +27,10 @@ use mooring_host::{KernelTree, SystemClock};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use tokio::sync::Mutex;
+
+/// As the real agent's.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const CLUSTER: &str = "6a1f1dbe-2f5c-4a8e-9d57-0f3c1a7b9e11";
 const ANSWER_MS: u32 = 20_000;
@@ -218,6 +223,15 @@ impl Rig {
         Ok(())
     }
 
+    /// So many cycles of one caller, and nothing else.
+    async fn count(&self, cycles: u32) -> Result<()> {
+        let mut client = self.client.clone();
+        for _ in 0..cycles {
+            self.volumes[0].cycle(&mut client, 0).await?;
+        }
+        Ok(())
+    }
+
     async fn measure(&self, what: &str, callers: usize, same: bool, limit: Duration) -> Result<()> {
         let cycles = Arc::new(AtomicU64::new(0));
         let (commits, cpu, began) = (self.engine.store().commits(), Cpu::now()?, Instant::now());
@@ -263,6 +277,12 @@ fn main() -> Result<()> {
     caller.block_on(async {
         let limit = Duration::from_secs_f64(seconds);
         let mut rig = Rig::start(&folder).await?;
+        if let Some(cycles) = args.get(2) {
+            rig.fill(1).await?;
+            rig.count(cycles.parse().context("cycles")?).await?;
+            rig.runtime.shutdown_background();
+            return Ok(());
+        }
         for count in [CALLERS, 1000] {
             rig.fill(count).await?;
             rig.measure("1 caller", 1, false, limit).await?;

@@ -34,6 +34,8 @@ struct State {
     /// When each job at work began; the index is the thread's number.
     at_work: Vec<Option<Instant>>,
     idle: usize,
+    /// Jobs that came since the start.
+    taken: u64,
 }
 
 impl State {
@@ -90,8 +92,9 @@ impl Workers {
             return run(Box::new(job));
         }
         let mut state = self.lock();
+        state.taken += 1;
         state.queue.push_back(Box::new(job));
-        self.staff(&mut state);
+        self.staff(state);
     }
 
     /// The same for a job that somebody waits for: it does not wait behind looks at thousands of volumes.
@@ -100,8 +103,14 @@ impl Workers {
             return run(Box::new(job));
         }
         let mut state = self.lock();
+        state.taken += 1;
         state.awaited.push_back(Box::new(job));
-        self.staff(&mut state);
+        self.staff(state);
+    }
+
+    /// Jobs that this pool's threads were given since the start. Each is a thread that is woken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.lock().taken
     }
 
     /// Whether jobs of the queue only need processors from now on: more of them at the same time would only be in each
@@ -109,21 +118,23 @@ impl Workers {
     pub(crate) fn set_busy(&self, busy: bool) {
         let mut state = self.lock();
         state.busy = busy;
-        self.staff(&mut state);
+        self.staff(state);
     }
 
     /// Starts threads for jobs that wait although a place is free: call it now and then, because a job becomes "lost" by
     /// the passing of time alone.
     pub(crate) fn tend(&self) {
-        let mut state = self.lock();
-        self.staff(&mut state);
+        self.staff(self.lock());
     }
 
-    fn staff(&self, state: &mut MutexGuard<'_, State>) {
+    /// Finds a thread for the next job. A thread is woken when the lock is free again: on one processor it would run into it, and
+    /// both would be switched to and fro twice more.
+    fn staff(&self, mut state: MutexGuard<'_, State>) {
         if !state.may_begin() {
             return;
         }
         if state.idle > 0 {
+            drop(state);
             self.shared.1.notify_one();
             return;
         }
@@ -149,8 +160,7 @@ impl Workers {
             }
             let Some(job) = state.next() else { continue };
             state.at_work[number] = Some(Instant::now());
-            self.staff(&mut state);
-            drop(state);
+            self.staff(state);
             // A job that panics is a defect of ours: report it and go on serving the other volumes.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
                 tracing::error!("a kernel job panicked; its volume is looked at again at the next tick");

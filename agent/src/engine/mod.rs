@@ -28,6 +28,7 @@ mod reservations;
 mod reserve;
 mod revert;
 mod status;
+mod steps;
 mod strays;
 mod sweep;
 #[cfg(test)]
@@ -271,6 +272,11 @@ impl Engine {
         &self.shared.workers
     }
 
+    /// Jobs that were given to threads for kernel work since the start: a thread that is woken costs as much as some calls do.
+    pub fn hand_overs(&self) -> u64 {
+        self.shared.workers.taken()
+    }
+
     /// The configuration.
     pub fn config(&self) -> &Config {
         &self.shared.config
@@ -408,6 +414,7 @@ impl Engine {
             let mut tick = tokio::time::interval(Duration::from_secs(1));
             let mut until_sweep = engine.shared.config.resync_seconds;
             let mut in_place = true;
+            let mut started = false;
             let mut modules = Vec::new();
             loop {
                 tick.tick().await;
@@ -422,6 +429,12 @@ impl Engine {
                     let flusher = engine.clone();
                     engine.shared.workers.submit(move || flusher.flush());
                 }
+                // Not at the start: what a boot has to make comes first.
+                if started && !engine.is_making() && engine.shared.store.lacks_room() {
+                    let roomy = engine.clone();
+                    engine.shared.workers.submit(move || roomy.make_room());
+                }
+                started = true;
                 until_sweep = until_sweep.saturating_sub(1);
                 if until_sweep == 0 {
                     until_sweep = engine.shared.config.resync_seconds;
@@ -462,6 +475,13 @@ impl Engine {
     fn flush(&self) {
         if let Err(error) = self.shared.store.flush() {
             tracing::error!(error = %Chain(&error), "cannot write receipts down; tried again at the next tick");
+        }
+    }
+
+    /// Makes the store's log long.
+    fn make_room(&self) {
+        if let Err(error) = self.shared.store.make_room() {
+            tracing::warn!(error = %Chain(&error), "the store's log has no room of its own: changes take longer to keep");
         }
     }
 

@@ -12,7 +12,8 @@ use mooring_targets::{Known, Narrow};
 use super::Engine;
 use super::cell::Cell;
 use super::fabrics::{Seen, Wanteds};
-use super::pass::{Made, Watch};
+use super::pass::Made;
+use super::steps::Watch;
 
 impl Cell {
     /// What differs between the wish and what is known to be in force; `None` asks for a whole look. Whatever is known is
@@ -37,7 +38,8 @@ impl Cell {
             && left.is_quiet()
             && !wanted.is_over_fc()
         {
-            self.state().known = Known::new(&wanted.iscsi, view.iscsi.clone());
+            // What is left was planned for this very view.
+            self.state().known = Known::planned(&wanted.iscsi, view.iscsi.clone(), left);
         }
     }
 }

@@ -3,22 +3,22 @@
 //! What must never happen here: an LV removed while its export is in the kernel; an export of an LV that is not zeroed; a
 //! receipt proven before the kernel's draining call has returned; a pass of one volume beside another pass of it.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use mooring_host::{Noted, Tree};
 use mooring_model::{
     Chain, Cure, ExportIdentity, ExportReport, ExportSpec, FcPortReport, Generation, Initiator, LvName,
-    Phase, Plan, Problem, Proof, Step, VgName, VolumeId, VolumeKind, VolumeReport, VolumeSpec,
+    Phase, Plan, Problem, Proof, VgName, VolumeId, VolumeKind, VolumeReport, VolumeSpec,
 };
-use mooring_targets::{Device, ExportFacts, ExportView, Op, Wanted, fc};
+use mooring_targets::{Device, ExportFacts, ExportView, Op, Wanted};
 use tokio::time::Instant;
 
 use super::cell::{Cell, End, Wish, WishKind};
 use super::fabrics::{Seen, Wanteds};
+use super::steps::Watch;
 use super::{Change, Engine, is_spec};
-use crate::volumes::{self, VolumeOp, VolumesView, Work};
+use crate::volumes::{self, VolumeOp, VolumesView};
 
 /// Makes ready what all exports need: the fabric's folder, and the folder where the kernel keeps reservations.
 pub(super) fn prepare(engine: &Engine) -> Result<(), mooring_targets::Error> {
@@ -721,75 +721,5 @@ impl Drop for Running<'_> {
         state.running = false;
         state.at_work = None;
         state.job = None;
-    }
-}
-
-/// Watches the steps of a plan: says which one is at work, and proves receipts.
-pub(super) struct Watch<'a> {
-    pub(super) engine: &'a Engine,
-    pub(super) cell: &'a Arc<Cell>,
-    /// The export's generation that the plan is for.
-    pub(super) generation: Generation,
-}
-
-impl Watch<'_> {
-    fn begin(&self, step: String) -> ControlFlow<()> {
-        tracing::debug!(volume = %self.cell.id, step, "step");
-        self.cell.begin(step);
-        ControlFlow::Continue(())
-    }
-}
-
-impl mooring_targets::Observer for Watch<'_> {
-    fn before(&mut self, _index: usize, step: &Step<Op>) -> ControlFlow<()> {
-        self.begin(step.op.to_string())
-    }
-
-    fn after(&mut self, _index: usize, step: &Step<Op>) {
-        self.cell.state().at_work = None;
-        if let Some(initiator) = mooring_targets::drains(step) {
-            let is = |drained: &Initiator| drained.iqn().is_some_and(|iqn| iqn.as_str() == initiator);
-            self.engine.prove(self.cell, self.generation, is);
-        }
-        if let Some(wwpn) = fc::drains(step).and_then(|drained| self.cell.drained(drained)) {
-            self.engine.prove(self.cell, self.generation, |drained| drained.wwpn() == Some(wwpn));
-        }
-    }
-}
-
-impl volumes::Observer for Watch<'_> {
-    fn before(&mut self, _index: usize, step: &Step<VolumeOp>) -> ControlFlow<()> {
-        let begun = self.begin(step.op.to_string());
-        self.cell.state().begin_job(&step.op, self.engine.shared.machine.clock.now());
-        begun
-    }
-
-    fn after(&mut self, _index: usize, _step: &Step<VolumeOp>) {
-        let mut state = self.cell.state();
-        state.at_work = None;
-        state.job = None;
-    }
-
-    fn resume(&mut self, work: Work, uuid: &str) -> u64 {
-        self.cell.state().resume_job(work, uuid)
-    }
-
-    fn piece(&mut self, work: Work, most: u64) -> u64 {
-        match work {
-            Work::Zero | Work::Import | Work::Export => self.engine.shared.pace.piece(most),
-            Work::Discard => most,
-        }
-    }
-
-    /// Each call begins the step's time anew: what goes on is not stuck. Something newer is not kept waiting.
-    fn done(&mut self, work: Work, uuid: &str, bytes: u64) -> ControlFlow<()> {
-        if self.cell.state().job_is_at(work, uuid, bytes) {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn wrote(&mut self, bytes: u64) {
-        self.engine.shared.pace.pay(bytes, || self.cell.state().job_waits());
     }
 }

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use mooring_model::{Chain, Cure, ExportSpec, Phase, Problem, Upload, UploadId, VolumeReport, VolumeSpec};
 
 use super::cell::{Cell, Wish};
-use super::pass::{VolumeEnd, Watch, Wishes, wanted_lv};
+use super::pass::{VolumeEnd, Wishes, wanted_lv};
 use super::revert::is_granted;
+use super::steps::Watch;
 use super::{Engine, Refusal};
 use crate::images::PartId;
 use crate::volumes::{self, LvId};

@@ -31,6 +31,9 @@ const LOOKED_AT_EVERY: u32 = 10;
 /// How long what follows a change is waited for: by hand an ACL goes in several calls.
 const SETTLES_WITHIN: Duration = Duration::from_millis(100);
 
+/// Reads of changes that follow one another, before what they have brought is told.
+const READ_AT_ONCE: usize = 64;
+
 /// How soon the thread ends when nobody listens any more.
 const LISTENED_EVERY: Duration = Duration::from_secs(5);
 
@@ -175,12 +178,8 @@ impl Engine {
         let Some(folders) = self.shared.machine.folders.clone() else { return };
         loop {
             if let Some(mut changes) = listen(&folders) {
-                while let Some(first) = changes.recv().await {
-                    tokio::time::sleep(SETTLES_WITHIN).await;
-                    let more = std::iter::from_fn(|| changes.try_recv().ok());
-                    for changes in std::iter::once(first).chain(more) {
-                        self.note_changes(&changes);
-                    }
+                while let Some(changes) = changes.recv().await {
+                    self.note_changes(&changes);
                 }
             }
             self.note_changes(&FolderChanges { lost: true, ..FolderChanges::default() });
@@ -236,13 +235,32 @@ fn watch_all(folders: &dyn Folders, read: &[&TreePath]) -> Result<Vec<FolderId>,
     Ok(watched)
 }
 
-/// What changes, as it happens, by a thread that ends soon when nobody listens any more.
+/// A change and what follows it, or nothing for a while. What follows is waited for by the thread that was woken: the kernel tells of
+/// each step of ours as well, and would wake this thread, and it another one, between any two of them.
+fn settled(folders: &dyn Folders) -> Result<FolderChanges, Errno> {
+    let mut all = folders.changes(LISTENED_EVERY)?;
+    if all == FolderChanges::default() {
+        return Ok(all);
+    }
+    std::thread::sleep(SETTLES_WITHIN);
+    for _ in 0..READ_AT_ONCE {
+        let more = folders.changes(Duration::ZERO)?;
+        if more == FolderChanges::default() {
+            break;
+        }
+        all.lost |= more.lost;
+        all.folders.extend(more.folders);
+    }
+    Ok(all)
+}
+
+/// What changes, soon after it happens, by a thread that ends soon when nobody listens any more.
 fn listen(folders: &Arc<dyn Folders>) -> Option<mpsc::UnboundedReceiver<FolderChanges>> {
     let (sender, changes) = mpsc::unbounded_channel();
     let folders = Arc::clone(folders);
     let tell = move || {
         while !sender.is_closed() {
-            match folders.changes(LISTENED_EVERY) {
+            match settled(&*folders) {
                 Ok(changes) if changes == FolderChanges::default() => {}
                 Ok(changes) => drop(sender.send(changes)),
                 Err(errno) => return tracing::warn!(%errno, "the watch of the exports has ended; begun anew"),

@@ -6,7 +6,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rusqlite::{Connection, TransactionBehavior};
+use mooring_model::Chain;
+use rusqlite::Connection;
 
 /// A change that waits for its turn.
 pub(super) trait Change: Send + Sync {
@@ -78,7 +79,7 @@ impl Queue {
         let own: Arc<dyn Change> = task.clone();
         lock(&self.0).push(Arc::clone(&own));
         // A transaction that a panic has cut short was rolled back when it was dropped.
-        let mut conn = lock(main);
+        let conn = lock(main);
         let mut commits = 0;
         if !own.is_over() {
             let mut batch = std::mem::take(&mut *lock(&self.0));
@@ -86,7 +87,7 @@ impl Queue {
             if !batch.iter().any(|change| Arc::ptr_eq(change, &own)) {
                 batch.push(own);
             }
-            commits = make_all(&mut conn, &batch);
+            commits = make_all(&conn, &batch);
         }
         drop(conn);
         let outcome = lock(&task.outcome).0.take();
@@ -95,7 +96,7 @@ impl Queue {
 }
 
 /// All of them in one transaction; if that does not work, each in its own. Returns the number of commits.
-fn make_all(conn: &mut Connection, batch: &[Arc<dyn Change>]) -> u64 {
+fn make_all(conn: &Connection, batch: &[Arc<dyn Change>]) -> u64 {
     let mut commits = 0;
     if batch.len() > 1 && make_together(conn, batch).is_ok() {
         commits = 1;
@@ -113,24 +114,56 @@ fn make_all(conn: &mut Connection, batch: &[Arc<dyn Change>]) -> u64 {
     commits
 }
 
-fn make_alone(conn: &mut Connection, change: &dyn Change) -> rusqlite::Result<()> {
-    // Immediate: the lock is taken before the first look, so that no look is stale when the write comes.
-    let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    change.make(&transaction)?;
+/// A transaction, by statements that stay prepared: to read `BEGIN` and `COMMIT` anew costs as much as a small change. Rolled back
+/// if it is not committed.
+struct Transaction<'a>(&'a Connection);
+
+impl<'a> Transaction<'a> {
+    /// Immediate: the lock is taken before the first look, so that no look is stale when the write comes.
+    fn begin(conn: &'a Connection) -> rusqlite::Result<Self> {
+        run(conn, "BEGIN IMMEDIATE")?;
+        Ok(Self(conn))
+    }
+
+    fn commit(self) -> rusqlite::Result<()> {
+        run(self.0, "COMMIT")
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        // Committed, or rolled back by SQLite itself.
+        if self.0.is_autocommit() {
+            return;
+        }
+        if let Err(error) = run(self.0, "ROLLBACK") {
+            tracing::error!(error = %Chain(&error), "a change that came to nothing cannot be rolled back");
+        }
+    }
+}
+
+fn run(conn: &Connection, statement: &str) -> rusqlite::Result<()> {
+    conn.prepare_cached(statement)?.execute([]).map(drop)
+}
+
+fn make_alone(conn: &Connection, change: &dyn Change) -> rusqlite::Result<()> {
+    let transaction = Transaction::begin(conn)?;
+    change.make(conn)?;
     transaction.commit()
 }
 
 /// An error that is one change's own rolls back that change only.
-fn make_together(conn: &mut Connection, batch: &[Arc<dyn Change>]) -> rusqlite::Result<()> {
-    let mut transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+fn make_together(conn: &Connection, batch: &[Arc<dyn Change>]) -> rusqlite::Result<()> {
+    let transaction = Transaction::begin(conn)?;
     for change in batch {
-        let savepoint = transaction.savepoint()?;
-        match change.make(&savepoint) {
-            Ok(()) => savepoint.commit()?,
+        run(conn, "SAVEPOINT change")?;
+        match change.make(conn) {
+            Ok(()) => run(conn, "RELEASE change")?,
             // A full disk, for one: SQLite has rolled back everything.
-            Err(error) if savepoint.is_autocommit() => return Err(error),
+            Err(error) if conn.is_autocommit() => return Err(error),
             Err(error) => {
-                savepoint.finish()?;
+                run(conn, "ROLLBACK TO change")?;
+                run(conn, "RELEASE change")?;
                 change.fail(error);
             }
         }

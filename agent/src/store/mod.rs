@@ -13,6 +13,7 @@ mod error;
 mod places;
 mod receipt;
 mod reservations;
+mod room;
 mod spec;
 mod whole;
 
@@ -55,7 +56,7 @@ const WAL_PAGES_MAX: u32 = 4096;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Statements that stay prepared: all there are.
-const STATEMENTS_CACHED: usize = 32;
+const STATEMENTS_CACHED: usize = 40;
 
 /// The store. All calls block; they come from threads that may.
 #[derive(Debug)]
@@ -69,6 +70,8 @@ pub struct Store {
     keeper: Mutex<Connection>,
     /// Something was written since the last checkpoint.
     written: AtomicBool,
+    /// The log has the room that it should have, or cannot have it.
+    roomy: AtomicBool,
     commits: AtomicU64,
     /// Changes that wait for the connection.
     queue: Queue,
@@ -115,6 +118,7 @@ impl Store {
             main: Mutex::new(main),
             keeper: Mutex::new(keeper),
             written: AtomicBool::new(true),
+            roomy: AtomicBool::new(false),
             commits: AtomicU64::new(0),
             queue: Queue::default(),
             begun: Mutex::default(),

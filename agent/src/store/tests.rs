@@ -643,3 +643,73 @@ fn what_is_remembered_of_lvs_is_kept_as_it_was_said_last() {
     lock(&store.main).execute("UPDATE whole_lvs SET reverted = 'x' WHERE counter = 3", []).unwrap();
     assert_eq!(store.whole_lvs().unwrap(), kept[1..]);
 }
+
+/// What is on the disk of the log.
+fn log_of(dir: &Path) -> Vec<u8> {
+    fs::read(dir.join(format!("{FILE_NAME}-wal"))).unwrap()
+}
+
+#[test]
+fn a_log_with_room_does_not_grow() {
+    let (dir, roomless) = store();
+    let before = wal_bytes(dir.path());
+    put(&roomless, 1, 1, "a").unwrap();
+    assert!(wal_bytes(dir.path()) > before, "without room it grows with each change");
+    let (dir, store) = store();
+    assert!(store.lacks_room());
+    store.make_room().unwrap();
+    assert!(!store.lacks_room());
+    let long = wal_bytes(dir.path());
+    assert!(long as u64 >= room::LOG_BYTES);
+    for counter in 1..=40 {
+        put(&store, u128::from(counter % 3), counter, &format!("{counter}")).unwrap();
+        if counter % 7 == 0 {
+            store.checkpoint().unwrap();
+        }
+        let copy = power_cut(dir.path(), usize::MAX, &[]);
+        let again = Store::open(copy.path()).unwrap();
+        assert_eq!(body(&again, u128::from(counter % 3)).unwrap(), format!("{counter}"));
+    }
+    assert_eq!(wal_bytes(dir.path()), long);
+    store.make_room().unwrap();
+    assert_eq!(wal_bytes(dir.path()), long, "once");
+}
+
+/// A change that was torn wherever: what was acknowledged before it is there, and it is there as a whole or not at all.
+#[test]
+fn a_change_torn_in_the_log_s_room_takes_nothing_with_it() {
+    let (dir, store) = store();
+    store.make_room().unwrap();
+    // The second round writes over frames of the first.
+    for round in 0..2 {
+        let counter = round * 2 + 1;
+        put(&store, 1, counter, "kept").unwrap();
+        let before = log_of(dir.path());
+        put(&store, 1, counter + 1, &"torn".repeat(1500)).unwrap();
+        let after = log_of(dir.path());
+        assert_eq!(before.len(), after.len());
+        let differ: Vec<_> = (0..before.len()).filter(|at| before[*at] != after[*at]).collect();
+        let (first, last) = (differ[0], *differ.last().unwrap());
+        let mut seen = BTreeSet::new();
+        let cuts = (0..=24).map(|part| first + (last + 1 - first) * part / 24);
+        for cut in cuts {
+            let copy = power_cut(dir.path(), 0, &[]);
+            let torn = [&after[..cut], &before[cut..]].concat();
+            fs::write(copy.path().join(format!("{FILE_NAME}-wal")), torn).unwrap();
+            let found = body(&Store::open(copy.path()).unwrap(), 1).unwrap();
+            assert!(found == "kept" || found == "torn".repeat(1500), "cut at {cut}: {} bytes", found.len());
+            seen.insert(found);
+        }
+        assert_eq!(seen.len(), 2, "both were seen: the cuts are where they should be");
+        store.checkpoint().unwrap();
+    }
+}
+
+#[test]
+fn a_log_that_is_gone_gets_no_room() {
+    let (dir, store) = store();
+    fs::remove_file(dir.path().join(format!("{FILE_NAME}-wal"))).unwrap();
+    assert!(matches!(store.make_room(), Err(StoreError::Look { .. })));
+    assert!(!dir.path().join(format!("{FILE_NAME}-wal")).exists());
+    assert!(!store.lacks_room(), "it is tried once");
+}

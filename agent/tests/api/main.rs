@@ -10,6 +10,7 @@ mod attach;
 mod boot;
 mod capabilities;
 mod concurrency;
+mod counts;
 mod crash;
 mod cut;
 mod discard;

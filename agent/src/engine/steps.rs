@@ -1,0 +1,90 @@
+//! Watches the steps of a plan: says which one is at work, and proves receipts.
+//!
+//! What must never happen here: a receipt proven before the kernel's draining call has returned.
+
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use mooring_model::{Generation, Initiator, Step};
+use mooring_targets::{Op, fc};
+
+use super::Engine;
+use super::cell::Cell;
+use crate::volumes::{self, VolumeOp, Work};
+
+/// As long as the text of a step becomes as a rule.
+const STEP_BYTES: usize = 256;
+
+/// Watches the steps of a plan: says which one is at work, and proves receipts.
+pub(super) struct Watch<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) cell: &'a Arc<Cell>,
+    /// The export's generation that the plan is for.
+    pub(super) generation: Generation,
+}
+
+impl Watch<'_> {
+    fn begin(&self, step: String) -> ControlFlow<()> {
+        tracing::debug!(volume = %self.cell.id, step, "step");
+        self.cell.begin(step);
+        ControlFlow::Continue(())
+    }
+}
+
+impl mooring_targets::Observer for Watch<'_> {
+    fn before(&mut self, _index: usize, step: &Step<Op>) -> ControlFlow<()> {
+        let mut text = String::with_capacity(STEP_BYTES);
+        // Writing to a text does not fail.
+        let _written = write!(text, "{}", step.op);
+        self.begin(text)
+    }
+
+    fn after(&mut self, _index: usize, step: &Step<Op>) {
+        self.cell.state().at_work = None;
+        if let Some(initiator) = mooring_targets::drains(step) {
+            let is = |drained: &Initiator| drained.iqn().is_some_and(|iqn| iqn.as_str() == initiator);
+            self.engine.prove(self.cell, self.generation, is);
+        }
+        if let Some(wwpn) = fc::drains(step).and_then(|drained| self.cell.drained(drained)) {
+            self.engine.prove(self.cell, self.generation, |drained| drained.wwpn() == Some(wwpn));
+        }
+    }
+}
+
+impl volumes::Observer for Watch<'_> {
+    fn before(&mut self, _index: usize, step: &Step<VolumeOp>) -> ControlFlow<()> {
+        let begun = self.begin(step.op.to_string());
+        self.cell.state().begin_job(&step.op, self.engine.shared.machine.clock.now());
+        begun
+    }
+
+    fn after(&mut self, _index: usize, _step: &Step<VolumeOp>) {
+        let mut state = self.cell.state();
+        state.at_work = None;
+        state.job = None;
+    }
+
+    fn resume(&mut self, work: Work, uuid: &str) -> u64 {
+        self.cell.state().resume_job(work, uuid)
+    }
+
+    fn piece(&mut self, work: Work, most: u64) -> u64 {
+        match work {
+            Work::Zero | Work::Import | Work::Export => self.engine.shared.pace.piece(most),
+            Work::Discard => most,
+        }
+    }
+
+    /// Each call begins the step's time anew: what goes on is not stuck. Something newer is not kept waiting.
+    fn done(&mut self, work: Work, uuid: &str, bytes: u64) -> ControlFlow<()> {
+        if self.cell.state().job_is_at(work, uuid, bytes) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn wrote(&mut self, bytes: u64) {
+        self.engine.shared.pace.pay(bytes, || self.cell.state().job_waits());
+    }
+}
