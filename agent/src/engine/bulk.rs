@@ -5,7 +5,7 @@
 //! Each export has its steps first; the look that says whether they are in force comes in a second pass, behind the steps of all.
 //!
 //! It ends when each of them has had its first pass, or when none has come to an end for as long as a job may take before it counts
-//! as lost: what hangs does not keep the switch on.
+//! as lost (the first of them may take longer: it loads modules): what hangs does not keep the switch on.
 //!
 //! What must never happen here: the switch touched for a single grant, or for exports that wait for something.
 
@@ -26,6 +26,9 @@ use crate::workers::LOST_AFTER;
 /// So many exports are bulk work. Fewer take less than half a second with the kernel as it is.
 const BULK_MIN: usize = 16;
 
+/// Until one export has been made, bulk work may take so many times as long without an end as afterwards.
+const FIRST_TAKES: u32 = 5;
+
 struct State {
     expedite: Expedite,
     /// Exports whose pass has not come to an end.
@@ -36,6 +39,13 @@ struct State {
     count: usize,
     began: Instant,
     progress: Instant,
+}
+
+impl State {
+    /// How long nothing may come to an end. Behind a boot the first exports load the kernel's modules: seconds under emulation.
+    fn patience(&self, lost_after: Duration) -> Duration {
+        if self.left.len() == self.count { lost_after * FIRST_TAKES } else { lost_after }
+    }
 }
 
 /// The bulk work of an engine.
@@ -116,7 +126,7 @@ impl Bulk {
             return Vec::new();
         }
         let mut state = lock(&self.state);
-        if !state.left.is_empty() && state.progress.elapsed() < lost_after {
+        if !state.left.is_empty() && state.progress.elapsed() < state.patience(lost_after) {
             return Vec::new();
         }
         if !state.left.is_empty() {
@@ -177,5 +187,23 @@ impl Engine {
     pub fn end_bulk(&self) {
         let made = self.shared.bulk.tend(&*self.shared.machine.sys, Duration::ZERO);
         self.wake_made(&made);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_export_of_many_may_take_longer_than_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = Instant::now();
+        let left: BTreeSet<_> = (0..3).map(VolumeId::from_u128).collect();
+        let expedite = Expedite::new(dir.path());
+        let mut state = State { expedite, left, made: Vec::new(), count: 3, began: now, progress: now };
+        assert_eq!(state.patience(LOST_AFTER), LOST_AFTER * FIRST_TAKES);
+        assert_eq!(state.patience(Duration::ZERO), Duration::ZERO, "an end that was asked for");
+        state.left.pop_first();
+        assert_eq!(state.patience(LOST_AFTER), LOST_AFTER);
     }
 }

@@ -187,12 +187,14 @@ impl Acts<'_> {
         let agent = self.site.spawn_program(&[&format!("{BIN}/mooring-agent")])?;
         let seen =
             watch.wait()?.ok().with_context(|| format!("the agent said: {}", agent.stderr_so_far()))?.stdout;
-        drop(agent.wait()?);
+        let said = agent.wait()?.stderr;
         let words: Vec<&str> = seen.split_whitespace().collect();
         let &[_, expedited, enabled] = words.as_slice() else { anyhow::bail!("after the kill: {seen}") };
         let enabled: u32 = enabled.parse().with_context(|| seen.clone())?;
         check(enabled < VOLUMES, || "everything was there already: nothing would be shown".to_owned())?;
-        check(expedited == "1", || format!("grace periods were not short in bulk work: {expedited}"))?;
+        check(expedited == "1", || {
+            format!("grace periods were not short in bulk work: {seen}; the agent said: {said}")
+        })?;
         self.evidence.shows(format!(
             "agent killed with -9 in the middle of its first work after a power cut: {enabled} of {VOLUMES} exports answer, grace periods are short"
         ));
