@@ -4,7 +4,7 @@
 //! `iscsi` folder, which are shared with other exports.
 
 use mooring_host::TreePath;
-use mooring_model::{ExportNames, FcFabric, Lun, Portal};
+use mooring_model::{ExportNames, FcFabric, Lun};
 
 /// The name of every link that we make. A LUN and a mapped LUN take one link each, under any name; this one tells an
 /// operator who made it.
@@ -88,13 +88,6 @@ pub fn lun(names: &ExportNames) -> TreePath {
 pub fn portals(names: &ExportNames) -> TreePath {
     let mut path = tpg(names);
     path.push("np");
-    path
-}
-
-/// `…/tpgt_N/np/ADDRESS:PORT`
-pub fn portal(names: &ExportNames, portal: Portal) -> TreePath {
-    let mut path = portals(names);
-    path.push(portal);
     path
 }
 

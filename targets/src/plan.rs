@@ -30,7 +30,7 @@ pub(crate) mod barrier;
 mod obstacles;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mooring_host::TreePath;
@@ -134,7 +134,9 @@ pub(crate) struct Part {
 pub(crate) fn part(wanted: &Wanted, view: &ExportView, open: bool) -> Part {
     match wanted {
         Wanted::Present { names, device: _, portals, grants, tuning } => {
-            Present { names, portals, grants, tuning, view, plan: Plan::default() }.part(open)
+            let (lun, plan) = (layout::lun(names), Plan::default());
+            let portals = portals.iter().map(Portal::to_string).collect();
+            Present { names, lun, portals, grants, tuning, view, plan }.part(open)
         }
         Wanted::Absent { names } => {
             let plan = absent::plan(names, view);
@@ -152,7 +154,10 @@ pub(crate) fn linked(names: &ExportNames, view: &ExportView) -> Option<usize> {
 
 struct Present<'a> {
     names: &'a ExportNames,
-    portals: &'a [Portal],
+    /// Where our LUN stands.
+    lun: TreePath,
+    /// As their folders are named.
+    portals: Vec<String>,
     grants: &'a [Grant],
     tuning: &'a Tuning,
     view: &'a ExportView,
@@ -254,8 +259,7 @@ impl Present<'_> {
     }
 
     fn remove_portals(&mut self, tpg: &TpgView) {
-        let wanted: BTreeSet<String> = self.portals.iter().map(Portal::to_string).collect();
-        for portal in tpg.portals.iter().filter(|portal| !wanted.contains(*portal)) {
+        for portal in tpg.portals.iter().filter(|portal| !self.portals.contains(portal)) {
             let path = layout::portals(self.names).join(portal);
             self.plan.step(Op::Rmdir { path }, "not a portal of this export; its sessions go on");
         }
@@ -279,24 +283,21 @@ impl Present<'_> {
     }
 
     fn lun(&mut self) {
-        let dir = layout::lun(self.names);
         let seen = self.view.tpg().and_then(|tpg| tpg.lun.as_ref());
         if seen.is_none() {
-            self.plan.step(Op::Mkdir { path: dir.clone() }, "the LUN");
+            self.plan.step(Op::Mkdir { path: self.lun.clone() }, "the LUN");
         }
         if seen.is_none_or(|lun| lun.link.is_none()) {
-            let (target, link) = (layout::backstore(self.names), dir.join(layout::LINK));
+            let (target, link) = (layout::backstore(self.names), self.lun.join(layout::LINK));
             self.plan.step(Op::Link { target, link }, "shows the backstore; nobody is mapped to it yet");
         }
     }
 
     fn add_portals(&mut self) {
         let seen = self.view.tpg().map(|tpg| tpg.portals.as_slice()).unwrap_or_default();
-        for portal in self.portals {
-            if !seen.contains(&portal.to_string()) {
-                let path = layout::portal(self.names, *portal);
-                self.plan.step(Op::Mkdir { path }, "a portal of this export");
-            }
+        for portal in self.portals.iter().filter(|portal| !seen.contains(portal)) {
+            let path = layout::portals(self.names).join(portal);
+            self.plan.step(Op::Mkdir { path }, "a portal of this export");
         }
     }
 

@@ -171,7 +171,7 @@ impl Present<'_> {
             self.plan.steps.extend(barrier::broken(self.names, acl, grant));
             for (name, mapped) in acl.luns.iter().filter(|(_, mapped)| mapped.write_protect == Some(false)) {
                 // A mapped LUN that leads elsewhere is not ours to change.
-                if mapped.link.as_ref().is_some_and(|link| link.target == layout::lun(self.names)) {
+                if mapped.link.as_ref().is_some_and(|link| link.target == self.lun) {
                     let path = layout::acl(self.names, initiator).join(name).join("write_protect");
                     let why = format!("{initiator} may only read; works on live sessions");
                     self.plan.step(write_plain(path, "1"), why);
@@ -253,7 +253,7 @@ impl Present<'_> {
         if mapped.is_none_or(|mapped| mapped.link.is_some()) {
             self.plan.step(Op::Mkdir { path: lun.clone() }, "the LUN as the initiator numbers it");
         }
-        let (target, link) = (layout::lun(self.names), lun.join(layout::LINK));
+        let (target, link) = (self.lun.clone(), lun.join(layout::LINK));
         self.plan.step(Op::Link { target, link }, "maps it, behind the closed gate");
         Some(write_protect)
     }

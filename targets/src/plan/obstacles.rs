@@ -37,12 +37,12 @@ impl Present<'_> {
 
     /// Mapped LUNs, below the ACLs of initiators that we would admit, that lead to another LUN than ours.
     fn wrong_mappings(&mut self, tpg: &TpgView) {
-        let ours = layout::lun(self.names);
+        let ours = &self.lun;
         for grant in self.grants {
             let initiator = grant.initiator.as_str();
             let Some(acl) = tpg.acls.get(initiator) else { continue };
             for (name, mapped) in &acl.luns {
-                if let Some(link) = mapped.link.as_ref().filter(|link| link.target != ours) {
+                if let Some(link) = mapped.link.as_ref().filter(|link| link.target != *ours) {
                     let object = layout::acl(self.names, initiator).join(name);
                     let why = format!(
                         "found it mapped to {}, wanted {ours}. It is not ours and was not touched: unlink {} and remove \
