@@ -196,7 +196,7 @@ pub struct SessionStatus {
     pub retry_in_ms: Option<u64>,
     /// Over Fibre Channel: where the disk is, or would be. Never on this wire.
     #[serde(skip)]
-    pub fc: Option<FcPath>,
+    pub fc: Option<Box<FcPath>>,
 }
 
 /// How a host reaches a volume over Fibre Channel.

@@ -136,7 +136,7 @@ impl Fabric {
             verified: 0,
             problem,
             retry_in_ms: None,
-            fc: Some(FcPath { port: record.route.port, used, kept, all, lun: record.lun }),
+            fc: Some(Box::new(FcPath { port: record.route.port, used, kept, all, lun: record.lun })),
         })
     }
 

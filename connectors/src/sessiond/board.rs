@@ -103,7 +103,7 @@ pub(crate) enum Place<'a> {
     /// There is one: this was sent to it.
     Sent(Sent),
     /// There is one, and it is another than what is wished.
-    Conflict(SessionStatus),
+    Conflict(Box<SessionStatus>),
     /// There is none: enter one.
     Free(Vacancy<'a>),
 }
@@ -176,7 +176,7 @@ impl Board {
                 SessionState::Connecting | SessionState::LoggedIn | SessionState::Recovering => false,
             };
             if !replaceable {
-                return Place::Conflict(slot.status.clone());
+                return Place::Conflict(Box::new(slot.status.clone()));
             }
             slot.key = key;
         }
