@@ -70,12 +70,6 @@ fn absent(revoked: bool) -> Wanted {
 const RW: &[(u8, Mode)] = &[(1, Mode::ReadWrite)];
 const RO: &[(u8, Mode)] = &[(1, Mode::ReadOnly)];
 
-/// A port of the storage node, which shows another volume.
-fn rport(name: u8, target: i32) -> Rport {
-    let luns = BTreeMap::from([(OTHER, Unit::of(volume(200), SIZE))]);
-    Rport { name: port(name), state: "Online", target, luns }
-}
-
 struct Site {
     world: FcWorld,
     dir: tempfile::TempDir,
@@ -87,9 +81,14 @@ impl Site {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let world = FcWorld::new(&dir.path().join("run"), port(1));
         let site = Self { world, dir };
-        site.world.meet(rport(10, 0));
+        site.world.meet(Site::rport(10, 0));
         site.world.take_log();
         site
+    }
+
+    fn rport(name: u8, target: i32) -> Rport {
+        let luns = BTreeMap::from([(OTHER, Unit::of(volume(200), SIZE))]);
+        Rport { name: port(name), state: "Online", target, luns }
     }
 
     fn grant(&self) {
@@ -192,13 +191,11 @@ fn modes_follow_the_attachments() {
     assert_eq!(site.world.is_read_only(LUN), Some(true));
 }
 
-/// What holds in the end.
-type Holds = fn(&Site);
-
 /// Killed before and after every change of the machine; another process goes on.
 #[test]
 fn killed_at_every_change_it_comes_to_the_same() {
-    let ways: [(&str, Wanted, Holds); 3] = [
+    type Way = (&'static str, Wanted, fn(&Site));
+    let ways: [Way; 3] = [
         ("attach", present(2, RO), Site::is_right),
         ("detach", absent(false), Site::is_gone),
         ("revoke", absent(true), Site::is_gone),
@@ -241,12 +238,12 @@ fn without_a_way_nothing_is_touched_and_the_reason_is_said() {
         assert_eq!(site.world.take_log(), [""; 0]);
         // It comes by itself once there is one.
         site.world.set_online(true);
-        site.world.meet(rport(10, 0));
+        site.world.meet(Site::rport(10, 0));
         site.grant();
         assert_eq!(site.report(&present(1, RW)).phase, ConnectionPhase::Ready);
     };
     check(|site| site.world.set_online(false), "is Linkdown: see its cable");
-    check(|site| site.world.meet(rport(10, -1)), "is no target to port");
+    check(|site| site.world.meet(Site::rport(10, -1)), "is no target to port");
     check(|site| site.world.lose(port(10), true), "is Not Present");
     let site = Site::new();
     let mut elsewhere = spec(volume(1), RW);
@@ -290,9 +287,9 @@ fn the_wrong_disk_is_deleted_once_and_never_linked() {
 #[test]
 fn several_ports_are_refused_and_one_that_comes_later_changes_nothing() {
     let second = |site: &Site| {
-        let mut other = rport(11, 1);
-        other.luns.insert(LUN, Unit::of(volume(1), SIZE));
-        site.world.meet(other);
+        let mut rport = Site::rport(11, 1);
+        rport.luns.insert(LUN, Unit::of(volume(1), SIZE));
+        site.world.meet(rport);
     };
     let site = Site::new();
     site.grant();
@@ -324,9 +321,9 @@ fn a_lost_port_keeps_the_paths_until_its_disk_goes() {
     let report = site.report(&present(1, RW));
     assert_eq!((report.phase, report.paths.len()), (ConnectionPhase::Connecting, 0));
     assert_eq!(site.world.take_log(), [""; 0]);
-    let mut other = rport(10, 0);
-    other.luns.insert(LUN, Unit::of(volume(1), SIZE));
-    site.world.meet(other);
+    let mut rport = Site::rport(10, 0);
+    rport.luns.insert(LUN, Unit::of(volume(1), SIZE));
+    site.world.meet(rport);
     assert_eq!(site.report(&present(1, RW)).phase, ConnectionPhase::Ready);
     site.is_right();
     // Nobody is held up by a port that is lost: nothing is flushed to it.

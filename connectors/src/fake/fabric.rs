@@ -79,15 +79,15 @@ impl FcWorld {
     pub fn meet(&self, rport: Rport) {
         let mut state = self.lock();
         state.rports.retain(|one| one.name != rport.name);
-        let (target, luns) = (rport.target, rport.luns.keys().copied().collect::<Vec<_>>());
+        let (target, luns) = (rport.target, rport.luns.clone());
         state.rports.push(rport);
         for (address, (_, word)) in &mut state.sdevs {
             if i64::from(address.2) == i64::from(target) {
                 *word = "running";
             }
         }
-        for lun in luns {
-            state.scan(0, u32::try_from(target).unwrap_or(u32::MAX), lun);
+        for lun in luns.keys() {
+            state.scan(0, u32::try_from(target).unwrap_or(u32::MAX), *lun);
         }
     }
 
