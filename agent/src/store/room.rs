@@ -12,10 +12,16 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
+use mooring_model::ByteSize;
+use nix::sys::statvfs::fstatvfs;
+
 use super::{Store, StoreError, lock};
 
 /// How long the log is made: some hundred changes, more than come between two checkpoints as a rule.
 pub(super) const LOG_BYTES: u64 = 4 << 20;
+
+/// So much must be free where it lies: room that nobody needs yet is not taken from what somebody will need.
+const FREE_MIN: u64 = 16 * LOG_BYTES;
 
 /// Written at a time: so long a change may have to wait.
 const AT_ONCE: usize = 256 << 10;
@@ -50,6 +56,11 @@ impl Store {
         let _still = lock(&self.main);
         if log.metadata()?.len() >= LOG_BYTES {
             return Ok(false);
+        }
+        let place = fstatvfs(log)?;
+        if place.blocks_available().saturating_mul(place.fragment_size()) < FREE_MIN {
+            let why = format!("its file system has less than {} free", ByteSize(FREE_MIN));
+            return Err(io::Error::new(io::ErrorKind::StorageFull, why));
         }
         log.write_all(&vec![0; AT_ONCE])?;
         Ok(true)
