@@ -267,14 +267,20 @@ fn a_grant_costs_the_same_with_one_attachment_and_with_many() {
             names[..hosts].iter().map(|name| (name.as_str(), RO)).collect();
         agent.make(put_volume(&v, 1));
         agent.make(put_export(&v, 1, &grants));
-        grants.push((&names[hosts], RW));
-        agent.switch.forget_log();
-        agent.make(put_export(&v, 2, &grants));
-        let granted = agent.switch.log().len();
-        grants.pop();
-        agent.switch.forget_log();
-        agent.make(put_export(&v, 3, &grants));
-        (granted, agent.switch.log().len())
+        // The least of some: the pulse, and what else comes by the clock, is in one or the other.
+        let calls = |generation: u64, grants: &[(&str, v1::Mode)]| {
+            agent.switch.forget_log();
+            agent.make(put_export(&v, generation, grants));
+            agent.switch.log().len()
+        };
+        let mut least = (usize::MAX, usize::MAX);
+        for round in 1..=4 {
+            grants.push((&names[hosts], RW));
+            least.0 = least.0.min(calls(2 * round, &grants));
+            grants.pop();
+            least.1 = least.1.min(calls(2 * round + 1, &grants));
+        }
+        least
     };
     assert_eq!(cost(1, 0), cost(30, 10), "calls for a grant and for a revoke");
 }
