@@ -103,6 +103,16 @@ pub enum Seat {
     Fabric(FcTarget),
 }
 
+impl Seat {
+    /// The target's address on its SCSI host; a session has one target.
+    fn target(self) -> FcTarget {
+        match self {
+            Self::Session(_) => FcTarget { channel: 0, id: 0 },
+            Self::Fabric(target) => target,
+        }
+    }
+}
+
 /// A logical unit, where this host has it or would have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unit {
@@ -127,10 +137,7 @@ impl Unit {
 
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let FcTarget { channel, id } = match self.seat {
-            Seat::Session(_) => FcTarget { channel: 0, id: 0 },
-            Seat::Fabric(target) => target,
-        };
+        let FcTarget { channel, id } = self.seat.target();
         write!(f, "{}:{channel}:{id}:{}", self.host, self.lun.0)
     }
 }
@@ -227,10 +234,7 @@ pub(crate) fn state(sys: &dyn Tree, unit: Unit) -> String {
 /// session's recovery timer ends; over Fibre Channel, until the port's `fast_io_fail_tmo` or `dev_loss_tmo` does.
 pub(crate) fn scan(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
     let path = TreePath::new("class/scsi_host").join(format_args!("host{}", unit.host)).join("scan");
-    let FcTarget { channel, id } = match unit.seat {
-        Seat::Session(_) => FcTarget { channel: 0, id: 0 },
-        Seat::Fabric(target) => target,
-    };
+    let FcTarget { channel, id } = unit.seat.target();
     sys.write(&path, format!("{channel} {id} {}", unit.lun.0).as_bytes())
 }
 

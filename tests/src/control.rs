@@ -23,6 +23,11 @@ const TOKEN_ID: &str = "95451c08a4e6511a";
 const TOKEN_HASH: &str =
     "$argon2id$v=19$m=19456,t=2,p=1$6in3zwpeA+v/uuTE9k0rIQ$g91O0FRxv2rjl0rd4nL5dVqRpHAdiGCyddfKiP8iPSk";
 
+/// The attachment in an answer, which is it or has it.
+pub fn attachment_of(mut answer: Value) -> Value {
+    if answer["attachment"].is_object() { answer["attachment"].take() } else { answer }
+}
+
 /// A site with a controller on it, and native hosts.
 pub struct Control<'a> {
     /// The site.
@@ -187,13 +192,13 @@ impl<'a> Control<'a> {
     /// Attaches and waits; what is live of it.
     pub fn attach(&self, volume: &str, host: &str, mode: &str) -> Result<Value> {
         let answer = self.json(&["attach", volume, "--host", host, "--mode", mode])?;
-        Ok(if answer["attachment"].is_object() { answer["attachment"].clone() } else { answer })
+        Ok(attachment_of(answer))
     }
 
     /// What is live of an attachment.
     pub fn live(&self, id: &str) -> Result<Value> {
         let answer = self.json(&["attachment", "show", id])?;
-        Ok(if answer["attachment"].is_object() { answer["attachment"].clone() } else { answer })
+        Ok(attachment_of(answer))
     }
 
     /// Starts hosts and controller.

@@ -10,7 +10,7 @@ use mooring_rig::Running;
 
 use crate::disk::Disk;
 use crate::evidence::{check, wait_for};
-use crate::site::{BIN, Site, sequences};
+use crate::site::{BIN, Site, going, sequences};
 
 /// Writes in flight.
 pub const WRITERS: u64 = 8;
@@ -23,7 +23,7 @@ pub const LANDS_WITHIN: Duration = Duration::from_millis((SLOW_MS * 3).next_mult
 const CONTROL_MS: u64 = 20_000;
 
 /// The writers to each of so many volumes that a host writes to at once: an emulated processor drives all of them.
-pub fn writers_each(volumes: usize) -> u64 {
+fn writers_each(volumes: usize) -> u64 {
     (2 * WRITERS / volumes.max(1) as u64).clamp(2, WRITERS)
 }
 
@@ -33,7 +33,7 @@ pub fn write(site: &Site, device: &str, disk: &Disk<'_>) -> Result<Running> {
 }
 
 /// The same by so many writers.
-pub fn write_by(site: &Site, device: &str, disk: &Disk<'_>, writers: u64) -> Result<Running> {
+fn write_by(site: &Site, device: &str, disk: &Disk<'_>, writers: u64) -> Result<Running> {
     site.delay_writes(device, Some(SLOW_MS))?;
     let writer = disk.write_stamps(&["--threads", &writers.to_string()])?;
     let name = disk.name()?;
@@ -110,6 +110,25 @@ pub fn landed_after_unmapping(site: &Site, device: &str, unmap: &str) -> Result<
     let landed = landed_between(&before, &stamps()?)?;
     check(landed > 0, || format!("control: no stamp landed after `{unmap}`, so the proof proves nothing"))?;
     Ok(landed)
+}
+
+/// A host writes to all of these LVs by its disks; returns when its writes are in flight, in a slow backend, or land, in a fast one.
+pub fn write_all<'d>(
+    site: &Site,
+    slow: bool,
+    disks: impl ExactSizeIterator<Item = (String, &'d Disk<'d>)>,
+) -> Result<Vec<Running>> {
+    let each = writers_each(disks.len());
+    disks
+        .map(|(device, disk)| {
+            if slow {
+                return write_by(site, &device, disk, each);
+            }
+            let writer = disk.write_stamps(&["--threads", &each.to_string()])?;
+            going(&writer).with_context(|| format!("{}'s stamps", disk.vm.name()))?;
+            Ok(writer)
+        })
+        .collect()
 }
 
 /// The words that read an LV's stamps on the storage node.

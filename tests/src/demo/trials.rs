@@ -15,11 +15,11 @@ use mooring_rig::{Cut as Link, Networks, RigOptions, Running, Vm};
 use serde_json::Value;
 
 use super::Demo;
-use crate::control::{Control, PORT};
+use crate::control::{Control, PORT, attachment_of};
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
-use crate::site::{GROUP, Programs, Site, going, number};
+use crate::site::{GROUP, Programs, Site, number};
 use crate::slow::{self, Cut};
 
 /// How often it is done for each state of the victim.
@@ -212,7 +212,7 @@ impl Trials<'_> {
         for shared in self.shared.iter_mut().filter(|shared| shared.attachment.is_empty()) {
             let said = storage.run(&["cat", &format!("/run/trial/{}", shared.volume)])?.ok()?.stdout;
             let said: Value = serde_json::from_str(&said).with_context(|| format!("attached: {said}"))?;
-            let live = if said["attachment"].is_object() { &said["attachment"] } else { &said };
+            let live = &attachment_of(said);
             check(live["session"] == true && live["effective_mode"] == "rw", || format!("attached: {live}"))?;
             text(live, "id")?.clone_into(&mut shared.attachment);
             shared.disk = Disk::new(shared.disk.vm, text(live, "device_path")?);
@@ -265,18 +265,8 @@ impl Trials<'_> {
 
     /// Host1 writes to all of them; returns when its writes are in flight in a slow backend, or land in a fast one.
     fn write(&self, kind: Kind) -> Result<Vec<Running>> {
-        let each = slow::writers_each(self.shared.len());
-        let mut writers = Vec::new();
-        for shared in &self.shared {
-            if kind.slow {
-                writers.push(slow::write_by(self.demo.site, &shared.device, &shared.disk, each)?);
-                continue;
-            }
-            let writer = shared.disk.write_stamps(&["--threads", &each.to_string()])?;
-            going(&writer).context("host1's stamps")?;
-            writers.push(writer);
-        }
-        Ok(writers)
+        let disks = self.shared.iter().map(|shared| (shared.device.clone(), &shared.disk));
+        slow::write_all(self.demo.site, kind.slow, disks)
     }
 
     /// Takes host1 off all of them, by force or by a fence; for each the answer, and how many stamps landed after it.

@@ -9,7 +9,7 @@ use mooring_rig::{RigOptions, Running, Vm};
 use serde_json::{Value, json};
 
 use crate::clients::Cinder;
-use crate::control::{Control, PORT, TOKEN};
+use crate::control::{Control, PORT, TOKEN, attachment_of};
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::fibre;
@@ -183,12 +183,7 @@ impl<'a> Scene<'a> {
         let before = (disks(self.one)?, disks(self.two)?);
         let over = |host: &str, mode: &str| {
             let words = ["attach", volume, "--host", host, "--mode", mode, "--transport", "fc"];
-            let answer = self.control.json(&words)?;
-            Ok::<_, anyhow::Error>(if answer["attachment"].is_object() {
-                answer["attachment"].clone()
-            } else {
-                answer
-            })
+            Ok::<_, anyhow::Error>(attachment_of(self.control.json(&words)?))
         };
         let (writes, reads) = (over("host1", "rw")?, over("host2", "ro")?);
         let writer = Disk::new(self.one, text(&writes, "device_path")?);

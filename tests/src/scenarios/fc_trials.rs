@@ -213,17 +213,8 @@ impl<'a> Trials<'a> {
     }
 
     fn write(&self, kind: Kind, held: &[Held<'a>]) -> Result<Vec<Running>> {
-        let each = slow::writers_each(held.len());
-        let mut writers = Vec::new();
-        for held in held {
-            if kind.slow {
-                writers.push(slow::write_by(self.scene.site, &device(&held.volume), &held.disk, each)?);
-                continue;
-            }
-            let writer = held.disk.write_stamps(&["--threads", &each.to_string()])?;
-            going(&writer).context("host1's stamps")?;
-            writers.push(writer);
-        }
+        let disks = held.iter().map(|held| (device(&held.volume), &held.disk));
+        let writers = slow::write_all(self.scene.site, kind.slow, disks)?;
         if kind.slow {
             std::thread::sleep(DATA_COME_WITHIN);
         }
