@@ -81,6 +81,8 @@ pub(crate) struct ScsiHost {
 pub(crate) struct State {
     pub(crate) targets: BTreeMap<VolumeId, Target>,
     pub(crate) sessions: BTreeMap<VolumeId, (SessionWish, SessionStatus)>,
+    /// What the agent was answered last about a session.
+    pub(crate) told: BTreeMap<VolumeId, SessionState>,
     pub(crate) hosts: BTreeMap<u32, ScsiHost>,
     pub(crate) events: Vec<SessionEvent>,
     pub(crate) uevents: Vec<Uevent>,
@@ -109,6 +111,7 @@ impl World {
         let state = State {
             targets: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            told: BTreeMap::new(),
             hosts: BTreeMap::new(),
             events: Vec::new(),
             uevents: Vec::new(),

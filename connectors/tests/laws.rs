@@ -512,6 +512,29 @@ fn a_lost_session_is_waited_for() {
     assert_eq!(site.world.violations(), Vec::<String>::new());
 }
 
+/// The control of the law that nobody asks a disk whose session is lost: who was answered that it is lost breaks it, and who
+/// was answered before it was lost does not.
+#[test]
+fn a_question_to_a_lost_disk_is_noted_of_one_who_could_know() {
+    let site = Site::new();
+    assert!(site.make(&present(1, &[(1, Mode::ReadWrite)])).left.unwrap().is_quiet());
+    let parts = site.world.door(None).parts();
+    let device = Path::new("/dev").join(site.world.disk_of(volume()).unwrap());
+    let state = || parts.sessions.get(volume()).unwrap().unwrap().state;
+    assert_eq!(state(), SessionState::LoggedIn);
+    site.world.lose(volume(), true);
+    parts.disks.inquiry(&device, 0x83).unwrap();
+    assert_eq!(site.world.violations(), Vec::<String>::new());
+    assert_eq!(state(), SessionState::Recovering);
+    parts.disks.inquiry(&device, 0x83).unwrap();
+    parts.disks.flush(&device).unwrap();
+    let found = site.world.violations();
+    assert!(
+        found.len() == 2 && found.iter().all(|what| what.contains("while its session is lost")),
+        "{found:?}"
+    );
+}
+
 #[test]
 fn a_disk_that_does_not_appear_is_said_with_what_is_there() {
     let site = Site::new();

@@ -163,8 +163,9 @@ fn a_key_beyond_the_page_is_preempted_and_one_that_nobody_has_is_refused() {
     for key in 0x100..0x140 {
         register(&node, node.login(&v, "host1").unwrap(), key, true);
     }
-    let listed = || agent.get(&v).unwrap().export.unwrap().reservations.unwrap();
-    eventually("the page is full", || listed().truncated && !keys(Some(&listed())).contains(&0x13f));
+    // Nothing is listed before the agent has read them once.
+    let full = |listed: v1::Reservations| listed.truncated && !keys(Some(&listed)).contains(&0x13f);
+    eventually("the page is full", || agent.get(&v).unwrap().export.unwrap().reservations.is_some_and(full));
     let changed = agent.change_reservations(&v, preempt(0x13f)).unwrap();
     assert_eq!(keys(changed.before.as_ref()), keys(changed.now.as_ref()), "nothing that is listed");
     for unknown in [0x13f, 0x140] {

@@ -37,8 +37,14 @@ impl State {
         })
     }
 
-    fn is_lost(&self, volume: VolumeId) -> bool {
-        self.sessions.get(&volume).is_some_and(|(_, status)| status.state != SessionState::LoggedIn)
+    /// Nobody asks a disk for something that waits when its session is lost and he could know. A session that is lost between
+    /// the answer that it is there and the question can't be known of: the real kernel has that race too.
+    fn check_not_lost(&mut self, volume: VolumeId, what: &str, device: &Path) {
+        let lost = |state: &SessionState| *state != SessionState::LoggedIn;
+        let is_lost = self.sessions.get(&volume).is_some_and(|(_, status)| lost(&status.state));
+        if is_lost && self.told.get(&volume).is_none_or(lost) {
+            self.violate(format!("{what} of {} while its session is lost", device.display()));
+        }
     }
 
     /// A path for users leads to the right disk and nowhere else; one of a connection that only reads, to a disk that refuses
@@ -90,9 +96,7 @@ impl Disks for Door {
         drop(state);
         self.on(DiskOp::Inquiry(code), device, |state| {
             let volume = state.disk(device)?.0;
-            if state.is_lost(volume) {
-                state.violate(format!("an INQUIRY of {} while its session is lost", device.display()));
-            }
+            state.check_not_lost(volume, "an INQUIRY", device);
             let unit = state.targets.get(&volume).and_then(|target| target.unit.clone());
             Some(match unit {
                 None => Err(Errno::EIO),
@@ -128,9 +132,7 @@ impl Disks for Door {
     fn flush(&self, device: &Path) -> Result<(), DiskError> {
         self.change_disk(DiskOp::Flush, device, format!("flush {}", device.display()), |state| {
             let volume = state.disk(device).ok_or(Errno::ENXIO)?.0;
-            if state.is_lost(volume) {
-                state.violate(format!("a flush of {} while its session is lost", device.display()));
-            }
+            state.check_not_lost(volume, "a flush", device);
             Ok(())
         })
     }

@@ -146,7 +146,9 @@ impl Sessions for Door {
         self.sessiond()?;
         let ensured =
             self.act(format!("ensure {}", wish.volume), || self.world().change(|state| state.ensure(wish)));
-        ensured.map_err(|_| Self::down())
+        let status = ensured.map_err(|_| Self::down())?;
+        self.world().lock().told.insert(wish.volume, status.state);
+        Ok(status)
     }
 
     fn end(&self, volume: VolumeId, how: End, _wait: Duration) -> Result<Option<SessionStatus>, ClientError> {
@@ -158,7 +160,13 @@ impl Sessions for Door {
 
     fn get(&self, volume: VolumeId) -> Result<Option<SessionStatus>, ClientError> {
         self.sessiond()?;
-        Ok(self.world().session(volume))
+        let mut state = self.world().lock();
+        let status = state.sessions.get(&volume).map(|(_, status)| status.clone());
+        match &status {
+            Some(status) => state.told.insert(volume, status.state),
+            None => state.told.remove(&volume),
+        };
+        Ok(status)
     }
 
     fn list(&self) -> Result<Vec<SessionStatus>, ClientError> {
