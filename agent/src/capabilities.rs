@@ -417,7 +417,7 @@ mod tests {
         rig.lists(&["dm-thin-pool"], &[]);
         let seen = rig.thin("reserve = \"0B\"");
         let [thick, thin] = seen.pools.as_slice() else { panic!("{seen:?}") };
-        assert_eq!(module(&seen, "dm_thin_pool").0, Loadable, "LVM has it loaded with the first one");
+        assert_eq!(module(&seen, "dm_thin_pool").0, Loadable, "by the unit, or by LVM with the first one");
         assert_eq!((thick.thick, thick.snapshots, thick.online_extend), (true, Some(false), Some(true)));
         assert_eq!(
             (thin.name.as_str(), thin.snapshots, thin.online_extend),

@@ -7,7 +7,7 @@
 //! What must never happen here: a job that waits for another job of this pool; a lock held while a job runs.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
@@ -56,9 +56,13 @@ impl State {
     }
 }
 
-/// Jobs at work that only need processors: one for each, and one that waits for a disk.
+/// Jobs at work that only need processors: one for each, and one that waits for a disk. Asked for once: the answer is in files of
+/// the control group, and each job would read them.
 fn busy_max() -> usize {
-    available_parallelism().map_or(AT_WORK_MAX, |processors| (processors.get() + 1).min(AT_WORK_MAX))
+    static MOST: OnceLock<usize> = OnceLock::new();
+    *MOST.get_or_init(|| {
+        available_parallelism().map_or(AT_WORK_MAX, |processors| (processors.get() + 1).min(AT_WORK_MAX))
+    })
 }
 
 /// The pool.

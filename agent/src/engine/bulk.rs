@@ -10,8 +10,8 @@
 //! What must never happen here: the switch touched for a single grant, or for exports that wait for something.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use mooring_host::Tree;
@@ -53,6 +53,8 @@ pub(super) struct Bulk {
     /// Something is left, or the switch is to be turned off: passes ask this before they ask for more.
     at_work: AtomicBool,
     state: Mutex<State>,
+    /// Nothing is left.
+    over: Condvar,
 }
 
 impl Bulk {
@@ -62,7 +64,7 @@ impl Bulk {
         let at_work = AtomicBool::new(expedite.is_on());
         let state =
             State { expedite, left: BTreeSet::new(), made: Vec::new(), count: 0, began: now, progress: now };
-        Self { at_work, state: Mutex::new(state) }
+        Self { at_work, state: Mutex::new(state), over: Condvar::new() }
     }
 
     /// These exports are about to be made. Whether that is done with short grace periods: then it waits for processors only.
@@ -87,6 +89,13 @@ impl Bulk {
 
     fn is_making(&self) -> bool {
         self.at_work.load(Ordering::Acquire) && !lock(&self.state).left.is_empty()
+    }
+
+    /// Waits until nothing is left to be made, for no longer than this. It is told, and does not look: the processors are the
+    /// exports'.
+    fn wait(&self, at_most: Duration) {
+        let waited = self.over.wait_timeout_while(lock(&self.state), at_most, |state| !state.left.is_empty());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     fn holds(&self, volume: VolumeId) -> bool {
@@ -115,6 +124,7 @@ impl Bulk {
 
     fn end(&self, state: &mut State, sys: &dyn Tree) -> Vec<VolumeId> {
         state.left.clear();
+        self.over.notify_all();
         state.expedite.end_or_say(sys);
         self.at_work.store(state.expedite.is_on(), Ordering::Release);
         std::mem::take(&mut state.made)
@@ -166,6 +176,11 @@ impl Engine {
     /// Whether exports of bulk work are still to be made.
     pub(super) fn is_making(&self) -> bool {
         self.shared.bulk.is_making()
+    }
+
+    /// Waits until they are made, for no longer than this.
+    pub(super) fn wait_until_made(&self, at_most: Duration) {
+        self.shared.bulk.wait(at_most);
     }
 
     pub(super) fn tend_bulk(&self) {

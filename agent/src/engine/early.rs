@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_model::{Chain, Generation, VolumeId, VolumeReport, VolumeSpec};
 
@@ -26,9 +26,6 @@ use crate::volumes::{self, Shown, VolumesView, Wanted, Whole};
 /// LVM is asked behind the exports that need no word of it, if nobody waits for its word: it takes the very processors that they
 /// are made with. No longer than this.
 const LVM_BEHIND_MAX: Duration = Duration::from_secs(10);
-
-/// How often it is looked whether they are made.
-const LOOKED_EVERY: Duration = Duration::from_millis(5);
 
 /// What the store is to remember and does not yet, by volume. `None`: nothing any more.
 #[derive(Debug, Default)]
@@ -165,10 +162,7 @@ impl Engine {
         if cells.iter().any(waits) {
             return;
         }
-        let began = Instant::now();
-        while self.is_making() && began.elapsed() < LVM_BEHIND_MAX {
-            std::thread::sleep(LOOKED_EVERY);
-        }
+        self.wait_until_made(LVM_BEHIND_MAX);
     }
 
     /// Those whose next pass has to look again, now that LVM has answered: all but those that it shows as they were taken to be.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::chroot;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
@@ -60,6 +61,9 @@ pub(crate) fn boot() -> Result<()> {
     })?;
     // Expedited grace periods make the boot fast, and timings of configfs unreal: back to normal before anyone measures.
     write("/sys/kernel/rcu_expedited", "0")?;
+    if settings.get("init") == "systemd" {
+        return hand_over();
+    }
     println!("{}", mooring_guest::wire::READY_MARK);
     let server = Command::new("/proc/self/exe").arg("serve").spawn().context("start the command server")?;
     reap(Pid::from_raw(server.id().cast_signed()))
@@ -213,11 +217,29 @@ fn network(settings: &Settings) -> Result<()> {
     run("/usr/sbin/ip", &["-batch", "/run/network.batch"])
 }
 
-/// LVM and device-mapper wait for udev, and `/dev/disk` comes from it; nothing else of systemd runs.
+/// LVM and device-mapper wait for udev, and `/dev/disk` comes from it; nothing else of systemd runs, unless it is asked for.
 fn devices() -> Result<()> {
     run("/usr/lib/systemd/systemd-udevd", &["--daemon"])?;
     run("/usr/bin/udevadm", &["trigger", "--action=add", "--subsystem-match=block"])?;
     run("/usr/bin/udevadm", &["settle", "--timeout=20"])
+}
+
+/// The command server as the last thing that systemd starts. The mark tells the rig that it may ask.
+const SERVER_UNIT: &str = "[Unit]\nDescription=Command server of the test rig\nRequires=multi-user.target\n\
+    After=multi-user.target\n[Service]\nExecStartPre=/bin/sh -c 'echo @MARK@ > /dev/console'\n\
+    ExecStart=/run/mooring-guest serve\nLimitNOFILE=65536\n";
+
+/// Debian's own first process takes this one's place, and its udev that of ours.
+fn hand_over() -> Result<()> {
+    run("/usr/bin/udevadm", &["control", "--exit"])?;
+    // The program is gone with the initramfs.
+    fs::copy("/proc/self/exe", "/run/mooring-guest").context("copy the command server")?;
+    fs::create_dir_all("/run/systemd/system").context("make the folder for units")?;
+    let unit = SERVER_UNIT.replace("@MARK@", mooring_guest::wire::READY_MARK);
+    write("/run/systemd/system/mooring-guest.service", &unit)?;
+    let failed =
+        Command::new("/usr/lib/systemd/systemd").arg("--unit=mooring-guest.service").env_clear().exec();
+    Err(failed).context("start systemd")
 }
 
 /// Reaps whatever ends; returns when the command server does, which it never should.

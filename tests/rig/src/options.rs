@@ -45,6 +45,9 @@ pub struct VmSpec {
     /// TCP ports that this machine's loopback reaches ([`Vm::forwarded`](crate::Vm::forwarded)); with any, the VM has a
     /// third interface, which leads nowhere else.
     pub forward: Vec<u16>,
+    /// Debian's own first process runs it, with its udev and whatever its packages start; without it only what a scenario starts
+    /// runs there.
+    pub systemd: bool,
 }
 
 impl VmSpec {
@@ -56,6 +59,7 @@ impl VmSpec {
             cpus: 1,
             disks: vec![16 * GIB, 4 * GIB],
             forward: Vec::new(),
+            systemd: false,
         }
     }
 
@@ -67,6 +71,7 @@ impl VmSpec {
             cpus: 1,
             disks: Vec::new(),
             forward: Vec::new(),
+            systemd: false,
         }
     }
 }

@@ -145,10 +145,11 @@ fn kernel_line(boot: &Boot) -> String {
                   cryptomgr.notests 8250.nr_uarts=1 rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_timeout=60";
     // Under emulation a busy machine stops a virtual processor for seconds: be patient with it.
     let watchdog = if boot.accel == Accel::Tcg { 30 } else { 10 };
+    let init = if boot.spec.systemd { " mooring.init=systemd" } else { "" };
     let machine_id = format!("{:032x}", 0x6d6f_6f72_696e_6700_u128 + boot.index as u128);
     format!(
         "{kernel} mooring.name={} mooring.net={} mooring.hosts={} mooring.hung=60 mooring.watchdog={watchdog} \
-         mooring.machine-id={machine_id}",
+         mooring.machine-id={machine_id}{init}",
         boot.spec.name,
         net.join(","),
         boot.hosts,

@@ -1,7 +1,7 @@
 //! The root file system of the VMs: Debian packages, packed into one read-only image that all VMs share.
 //!
-//! What must never happen: a service of the guest's own choosing. No package's daemon is started (PID 1 is ours), LVM
-//! activates nothing by itself, and names that must be unique per VM are written at boot.
+//! What must never happen: a service of the guest's own choosing. No package's daemon is started (PID 1 is ours, unless a VM is
+//! asked to boot as Debian does), LVM activates nothing by itself, and names that must be unique per VM are written at boot.
 
 use std::fs;
 use std::path::Path;
@@ -31,6 +31,7 @@ const PACKAGES: &[&str] = &[
     "qemu-utils",
     "sg3-utils",
     "strace",
+    "systemd",
     "targetcli-fb",
     "thin-provisioning-tools",
     "udev",

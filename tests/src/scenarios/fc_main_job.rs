@@ -202,14 +202,58 @@ impl<'a> Scene<'a> {
         check(disks(self.one)? == before.0 && reader.read_stamps()? == stamps, || {
             "host1 is detached: its disks are not as before, or host2 does not read any more".to_owned()
         })?;
-        self.control.json(&["detach", text(&reads, "id")?])?;
-        check(disks(self.two)? == before.1, || "host2's disks are not as before".to_owned())?;
         self.evidence.shows(format!(
             "natively over Fibre Channel, rw and ro in {} and {} ms: read on host2 as written on host1, its raw WRITE refused \
-             (Data Protect); detached, each host has the SCSI devices that it had before",
+             (Data Protect); host1 is detached, and has the SCSI devices that it had before",
             writes["steps_ms"]["done"], reads["steps_ms"]["done"]
         ));
+        self.force_natively(volume, &over("host1", "rw")?, &reader)?;
+        wait_for("host1 to have the SCSI devices that it had before", Duration::from_secs(30), || {
+            Ok((disks(self.one)? == before.0).then_some(()))
+        })?;
+        self.control.json(&["detach", text(&reads, "id")?])?;
+        check(disks(self.two)? == before.1, || "host2's disks are not as before".to_owned())
+    }
+
+    /// A host with an agent is cut off with writes in flight: they fail there, and its agent removes the disk. The other host reads
+    /// on.
+    fn force_natively(&mut self, volume: &str, writes: &Value, reader: &Disk<'_>) -> Result<()> {
+        let writer = Disk::new(self.one, text(writes, "device_path")?);
+        let elsewhere = reader.watch_stamps()?;
+        let victims = self.cut(volume, text(writes, "id")?, &writer)?;
+        let failed = wait_for("host1's writes to fail", Duration::from_mins(1), || {
+            let seen = progress(&victims)?;
+            Ok((number(&seen, "errors")? > 0).then_some(seen))
+        })?;
+        drop((victims.kill()?, victims.wait()?));
+        let seen = progress(&elsewhere)?;
+        check(number(&seen, "errors")? == 0, || format!("host2 saw an error: {seen}"))?;
+        drop((elsewhere.kill()?, elsewhere.wait()?));
+        self.evidence.shows(format!(
+            "host1 is force-detached where it is attached natively: receipt `proven`, no stamp after it, {} errors in the place of a \
+             hang, its disk removed by its agent; host2: {} reads, no error, longest gap {} ms",
+            number(&failed, "errors")?,
+            number(&seen, "done")?,
+            number(&seen, "longest_gap_ms")?
+        ));
         Ok(())
+    }
+
+    /// Force-detaches host1 with writes in flight: proven, and no stamp lands behind the answer. Its writers go on.
+    fn cut(&self, volume: &str, id: &str, writer: &Disk<'_>) -> Result<Running> {
+        let victims = slow::write(self.site, &device(volume), writer)?;
+        let detach = Control::words(&["--json", "detach", id, "--force"]).join(" ");
+        let (answer, landed) = slow::landed_after(self.site, &device(volume), &detach)?;
+        let answer: Value =
+            serde_json::from_str(&answer).with_context(|| format!("the detach answered {answer}"))?;
+        let receipt = &answer["receipt"];
+        let victim = fibre::port_name(self.one)?;
+        check(receipt["proof"] == "proven" && receipt["initiator"] == victim.as_str(), || {
+            format!("the receipt: {answer}")
+        })?;
+        check(landed == 0, || format!("{landed} stamps landed after a proven receipt"))?;
+        self.site.delay_writes(&device(volume), None)?;
+        Ok(victims)
     }
 
     /// The first volume goes from host1 by force; the host's other volume and the other host notice nothing.
@@ -222,19 +266,8 @@ impl<'a> Scene<'a> {
         second: &Disk<'_>,
     ) -> Result<()> {
         let (elsewhere, here) = (reader.watch_stamps()?, second.write_stamps(&["--threads", "2"])?);
-        let victims = slow::write(self.site, &device(volume), writer)?;
-        let detach = Control::words(&["--json", "detach", id, "--force"]).join(" ");
-        let (answer, landed) = slow::landed_after(self.site, &device(volume), &detach)?;
-        let answer: Value =
-            serde_json::from_str(&answer).with_context(|| format!("the detach answered {answer}"))?;
-        let receipt = &answer["receipt"];
-        let victim = fibre::port_name(self.one)?;
-        check(receipt["proof"] == "proven" && receipt["initiator"] == victim.as_str(), || {
-            format!("the receipt: {answer}")
-        })?;
-        check(landed == 0, || format!("{landed} stamps landed after a proven receipt"))?;
+        let victims = self.cut(volume, id, writer)?;
         victims.kill()?;
-        self.site.delay_writes(&device(volume), None)?;
         for (what, running) in
             [("host2, reading the volume", &elsewhere), ("host1, writing its other volume", &here)]
         {
@@ -249,8 +282,8 @@ impl<'a> Scene<'a> {
         }
         drop((elsewhere.wait()?, here.wait()?));
         self.evidence.shows(format!(
-            "host1 is force-detached by the controller with {WRITERS} writes in flight: receipt `proven` for port {victim}, no \
-             stamp after it"
+            "host1 is force-detached by the controller with {WRITERS} writes in flight: receipt `proven` for its port, no stamp \
+             after it"
         ));
         Ok(())
     }

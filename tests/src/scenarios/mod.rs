@@ -14,6 +14,7 @@ mod fc_agent;
 mod fc_main_job;
 pub mod fc_trials;
 mod images;
+mod installed;
 mod lvm;
 mod portals;
 mod reservations;
@@ -61,6 +62,11 @@ pub const ALL: &[Scenario] = &[
         name: "contract-backports",
         shows: "the same on the newest kernel that Debian offers for the release",
         run: contract::backports,
+    },
+    Scenario {
+        name: "installed",
+        shows: "the README's installation under systemd: the units' sandboxes, an image in them, restarts while a host writes",
+        run: installed::run,
     },
     Scenario {
         name: "fc",

@@ -1,0 +1,232 @@
+//! Installed as the README says, under systemd itself: one machine that is storage node, host and controller, with what Debian's
+//! packages start beside it. The units' sandboxes let through what the daemons need, an image's reader in its own sandbox included;
+//! what systemd restarts drops no session.
+//!
+//! What must never happen here: a step that the README does not have; a file that is not the one that is shipped.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use mooring_rig::{RigOptions, Vm, VmSpec};
+use serde_json::Value;
+
+use crate::control::attachment_of;
+use crate::disk::Disk;
+use crate::evidence::{Evidence, check, wait_for};
+use crate::native::text;
+use crate::site::{GROUP, Programs, Site, TARGET, going, number, progress};
+
+/// What goes into `/usr/bin`.
+const PROGRAMS: [&str; 4] = ["mooring-agent", "mooring-sessiond", "mooring-controller", "mooring"];
+
+/// The daemons, in the order in which the README starts them.
+const DAEMONS: &str = "mooring-sessiond mooring-agent mooring-controller";
+
+/// The files of `systemd/`, and where they go.
+const FILES: [(&str, &str); 7] = [
+    (
+        "/etc/systemd/system/mooring-agent.service",
+        include_str!("../../../systemd/units/mooring-agent.service"),
+    ),
+    (
+        "/etc/systemd/system/mooring-sessiond.service",
+        include_str!("../../../systemd/units/mooring-sessiond.service"),
+    ),
+    (
+        "/etc/systemd/system/mooring-controller.service",
+        include_str!("../../../systemd/units/mooring-controller.service"),
+    ),
+    ("/etc/modules-load.d/mooring.conf", include_str!("../../../systemd/modules-load.d/mooring.conf")),
+    ("/etc/sysctl.d/mooring.conf", include_str!("../../../systemd/sysctl.d/mooring.conf")),
+    ("/etc/sysusers.d/mooring.conf", include_str!("../../../systemd/sysusers.d/mooring.conf")),
+    ("/etc/tmpfiles.d/mooring.conf", include_str!("../../../systemd/tmpfiles.d/mooring.conf")),
+];
+
+const INSTALL: &str = "systemd-sysusers mooring.conf && systemd-tmpfiles --create mooring.conf && \
+    sysctl -q -p /etc/sysctl.d/mooring.conf && systemctl daemon-reload";
+
+const CONTROLLER: &str = "tokens = \"/etc/mooring/tokens.toml\"\n\
+    [[agents]]\nname = \"storage1\"\naddress = \"unix:/run/mooring/agent.sock\"\n";
+
+const TOKEN: &str = "umask 077; mooring-controller token --name ops --project admin --admin > /etc/mooring/tokens.toml; \
+    sed -n 's/^# \\(mooring_.*\\)/\\1/p' /etc/mooring/tokens.toml > /root/token; \
+    chgrp mooring-controller /etc/mooring/controller.toml /etc/mooring/tokens.toml; \
+    chmod 0640 /etc/mooring/controller.toml /etc/mooring/tokens.toml";
+
+const CHECK: &str = "mooring-agent --check; modprobe iscsi_tcp && mooring-sessiond --check; \
+    setpriv --reuid mooring-controller --regid mooring-controller --init-groups mooring-controller --check";
+
+/// Where the volume is made from.
+const IMAGES: &str = "/var/lib/mooring/images";
+
+pub(super) fn run(programs: &Programs) -> Result<()> {
+    let mut options = RigOptions::standard(0).named("installed");
+    if let Some(storage) = options.vms.first_mut() {
+        *storage = VmSpec { systemd: true, memory_mib: 1536, ..VmSpec::storage() };
+    }
+    let site = Site::up(options, programs)?;
+    let result = Machine::new(&site).and_then(|mut machine| {
+        let played = machine.play();
+        if played.is_err() {
+            let log = machine
+                .sh("journalctl --no-pager -o cat -n 200 -u 'mooring-*'; systemctl --failed --no-pager");
+            eprintln!("--- the journal:\n{}", log.unwrap_or_else(|error| format!("{error:#}")));
+        }
+        played
+    });
+    site.end(result)
+}
+
+struct Machine<'a> {
+    site: &'a Site,
+    vm: &'a Vm,
+    evidence: Evidence,
+}
+
+impl<'a> Machine<'a> {
+    fn new(site: &'a Site) -> Result<Self> {
+        Ok(Self { site, vm: site.storage()?, evidence: Evidence::default() })
+    }
+
+    fn sh(&self, script: &str) -> Result<String> {
+        let out = self.vm.command(["sh", "-euc", script]).timeout(Duration::from_mins(5)).run()?.ok()?;
+        Ok(out.stdout)
+    }
+
+    /// `mooring --json` as the README calls it.
+    fn mooring(&self, words: &str) -> Result<Value> {
+        let out = self.sh(&format!("mooring --token-file /root/token --json {words}"))?;
+        serde_json::from_str(&out).with_context(|| format!("`mooring {words}` answered: {out}"))
+    }
+
+    fn play(&mut self) -> Result<()> {
+        self.install()?;
+        self.start()?;
+        self.import()?;
+        let live = attachment_of(self.mooring("attach data --host storage1")?);
+        let (id, path) = (text(&live, "id")?.to_owned(), text(&live, "device_path")?.to_owned());
+        let same = self.sh(&format!("cmp -n 16777216 {IMAGES}/disk.raw {path} && echo same"))?;
+        check(same.trim() == "same", || format!("{path} is not what was imported"))?;
+        self.evidence.shows(
+            "attached natively to the machine itself: the disk reads as the image that it was made from",
+        );
+        self.restarts(&id, &path)?;
+        self.quiet()?;
+        self.leave()
+    }
+
+    fn install(&self) -> Result<()> {
+        for name in PROGRAMS {
+            self.vm.push(&self.site.program(name)?, &format!("/usr/bin/{name}"), 0o755)?;
+        }
+        self.sh("mkdir -p /etc/modules-load.d /etc/sysctl.d /etc/sysusers.d /etc/tmpfiles.d")?;
+        for (path, text) in FILES {
+            self.vm.write(path, text.as_bytes(), 0o644)?;
+        }
+        self.sh(INSTALL)?;
+        let agent = format!(
+            "portals = [\"{}:3260\"]\nimages_dir = \"{IMAGES}\"\n[[groups]]\nname = \"{GROUP}\"\nthin_pool = \"2GiB\"\n[host]\n",
+            self.vm.ip(0)
+        );
+        self.vm.write("/etc/mooring/agent.toml", agent.as_bytes(), 0o600)?;
+        self.vm.write("/etc/mooring/controller.toml", CONTROLLER.as_bytes(), 0o640)?;
+        self.sh(TOKEN)?;
+        let checked = self.sh(CHECK)?;
+        check(checked.lines().count() >= 3, || format!("the checks say: {checked}"))
+    }
+
+    fn start(&mut self) -> Result<()> {
+        self.sh(&format!(
+            "mkdir -m 0700 -p {IMAGES}; cd {IMAGES}; dd if=/dev/urandom of=disk.raw bs=1M count=16 2>/dev/null; \
+             qemu-img convert -q -c -f raw -O qcow2 disk.raw disk.qcow2; systemctl enable --now {DAEMONS}"
+        ))?;
+        wait_for("the controller to reach the agent", Duration::from_mins(1), || {
+            let hosts = self.mooring("host list")?;
+            Ok((hosts["hosts"][0]["up"] == true).then_some(()))
+        })?;
+        let state =
+            self.sh("systemctl is-system-running || true; systemctl --failed --no-legend --plain || true")?;
+        let beside =
+            self.sh("systemctl list-units --no-legend --plain --type=service --state=running | wc -l")?;
+        let mut lines = state.lines();
+        let (said, failed) = (lines.next().unwrap_or_default(), lines.collect::<Vec<_>>().join("; "));
+        check(!failed.contains("mooring"), || format!("units that failed: {failed}"))?;
+        self.evidence.shows(format!(
+            "installed and started by the README's commands: three daemons active under systemd ({said}), {} services in all",
+            beside.trim()
+        ));
+        Ok(())
+    }
+
+    /// By the agent, in its unit's sandbox, from `qemu-nbd` in a sandbox of its own.
+    fn import(&mut self) -> Result<()> {
+        self.mooring("type create thin --multiattach --spec provisioning:type=thin")?;
+        self.mooring(
+            "volume import data --image disk.qcow2 --format qcow2 --size 1GiB --host storage1 --type thin --timeout 240",
+        )?;
+        self.mooring("volume export data --image out.raw --format raw --timeout 240")?;
+        self.sh(&format!("cmp -n 16777216 {IMAGES}/disk.raw {IMAGES}/out.raw"))?;
+        self.evidence
+            .shows("a volume from a qcow2 and to a raw file, inside of the unit's sandbox: byte for byte");
+        Ok(())
+    }
+
+    /// Restarted, killed and stopped by systemd while a host writes.
+    fn restarts(&mut self, id: &str, path: &str) -> Result<()> {
+        let disk = Disk::new(self.vm, path.to_owned());
+        let writer = disk.write_stamps(&["--threads", "2"])?;
+        going(&writer)?;
+        let began = Instant::now();
+        self.sh(&format!("systemctl restart {DAEMONS}"))?;
+        let took = began.elapsed();
+        self.sh("systemctl kill -s KILL mooring-agent mooring-sessiond mooring-controller")?;
+        wait_for("systemd to have started all three again", Duration::from_mins(2), || {
+            let active = self.sh(&format!("systemctl is-active {DAEMONS} || true"))?;
+            let up = active.lines().all(|line| line == "active");
+            Ok((up && self.mooring("host list").is_ok_and(|hosts| hosts["hosts"][0]["up"] == true))
+                .then_some(()))
+        })?;
+        let shown = attachment_of(self.mooring(&format!("attachment show {id}"))?);
+        check(shown["session"] == true, || format!("after the restarts: {shown}"))?;
+        self.sh(&format!("systemctl stop {DAEMONS}"))?;
+        let seen = progress(&writer)?;
+        wait_for("the writer to go on without any daemon", Duration::from_secs(30), || {
+            Ok((number(&progress(&writer)?, "done")? > number(&seen, "done")?).then_some(()))
+        })?;
+        self.sh(&format!("systemctl start {DAEMONS}"))?;
+        let seen = progress(&writer)?;
+        check(number(&seen, "errors")? == 0, || format!("the writer saw an error: {seen}"))?;
+        drop((writer.kill()?, writer.wait()?));
+        self.evidence.shows(format!(
+            "restarted (all three in {:.1} s), killed with -9 and stopped by systemd: {} writes, no error, longest gap {} ms",
+            took.as_secs_f64(),
+            number(&seen, "done")?,
+            number(&seen, "longest_gap_ms")?
+        ));
+        Ok(())
+    }
+
+    /// Nothing was refused by a sandbox.
+    fn quiet(&mut self) -> Result<()> {
+        let refused = self.sh(
+            "journalctl --no-pager -o cat -u 'mooring-*' | grep -iE 'not permitted|permission denied|read-only file|EPERM|EROFS' || true",
+        )?;
+        check(refused.trim().is_empty(), || format!("the units' sandboxes refused: {refused}"))
+    }
+
+    fn leave(&mut self) -> Result<()> {
+        wait_for("the controller to reach the agent", Duration::from_mins(1), || {
+            let hosts = self.mooring("host list")?;
+            Ok((hosts["hosts"][0]["up"] == true).then_some(()))
+        })?;
+        self.mooring("detach data --host storage1")?;
+        self.mooring("volume delete data --timeout 120")?;
+        let left = self.sh(&format!(
+            "find {TARGET}/iscsi -maxdepth 1 -name 'iqn*'; lvs --noheadings -o lv_name {GROUP}; ls /run/mooring/attachments"
+        ))?;
+        check(left.trim() == "mooring-pool", || format!("left behind: {left}"))?;
+        self.evidence
+            .shows("detached and deleted: of it nothing is left in the target, in LVM and on the host");
+        Ok(())
+    }
+}
