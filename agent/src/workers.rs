@@ -33,7 +33,11 @@ struct State {
     busy: bool,
     /// When each job at work began; the index is the thread's number.
     at_work: Vec<Option<Instant>>,
-    idle: usize,
+    /// By the thread's number: what wakes it.
+    bells: Vec<Arc<Condvar>>,
+    /// Threads that wait. The one that came last is woken first: what it works with is still in the processor's caches, and in its
+    /// own share of the memory.
+    idle: Vec<usize>,
     /// Jobs that came since the start.
     taken: u64,
 }
@@ -68,7 +72,7 @@ fn busy_max() -> usize {
 /// The pool.
 #[derive(Clone, Default)]
 pub struct Workers {
-    shared: Arc<(Mutex<State>, Condvar)>,
+    shared: Arc<Mutex<State>>,
     /// Who runs the jobs in the place of this pool's threads.
     given: Option<Arc<dyn Fn(Job) + Send + Sync>>,
 }
@@ -87,7 +91,7 @@ impl Workers {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // No job runs under this lock, so a poisoned lock still guards a whole state.
-        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a job in the queue; it begins as soon as a place is free.
@@ -137,30 +141,35 @@ impl Workers {
         if !state.may_begin() {
             return;
         }
-        if state.idle > 0 {
+        if let Some(number) = state.idle.pop() {
+            let bell = Arc::clone(&state.bells[number]);
             drop(state);
-            self.shared.1.notify_one();
+            bell.notify_one();
             return;
         }
         if state.at_work.len() >= THREADS_MAX {
             return;
         }
         let number = state.at_work.len();
-        let workers = self.clone();
+        let (workers, bell) = (self.clone(), Arc::new(Condvar::new()));
+        state.bells.push(Arc::clone(&bell));
         let thread = std::thread::Builder::new().name(format!("kernel-{number}"));
-        match thread.spawn(move || workers.serve(number)) {
+        match thread.spawn(move || workers.serve(number, &bell)) {
             Ok(_) => state.at_work.push(None),
-            Err(error) => tracing::error!(%error, "cannot start a thread for kernel work; the queue waits"),
+            Err(error) => {
+                state.bells.pop();
+                tracing::error!(%error, "cannot start a thread for kernel work; the queue waits");
+            }
         }
     }
 
-    fn serve(&self, number: usize) {
+    fn serve(&self, number: usize, bell: &Condvar) {
         let mut state = self.lock();
         loop {
             while !state.may_begin() {
-                state.idle += 1;
-                state = self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
-                state.idle -= 1;
+                state.idle.push(number);
+                let woken = bell.wait_while(state, |state| state.idle.contains(&number));
+                state = woken.unwrap_or_else(PoisonError::into_inner);
             }
             let Some(job) = state.next() else { continue };
             state.at_work[number] = Some(Instant::now());
@@ -220,6 +229,33 @@ mod tests {
         }
         drop(release);
         assert!(order.recv_timeout(Duration::from_secs(5)).is_ok());
+    }
+
+    #[test]
+    fn one_job_after_another_is_one_threads() {
+        const THREADS: usize = 4;
+        let workers = Workers::default();
+        let together = Arc::new(std::sync::Barrier::new(THREADS));
+        for _ in 0..THREADS {
+            let together = Arc::clone(&together);
+            workers.submit(move || drop(together.wait()));
+        }
+        // There may be more of them than were needed.
+        let all_wait = || {
+            let state = workers.lock();
+            state.idle.len() == state.at_work.len()
+        };
+        let (done, ran) = mpsc::channel();
+        let mut by = std::collections::BTreeSet::new();
+        for _ in 0..20 {
+            while !all_wait() {
+                std::thread::yield_now();
+            }
+            let done = done.clone();
+            workers.submit(move || done.send(std::thread::current().name().map(str::to_owned)).unwrap());
+            by.insert(ran.recv_timeout(Duration::from_secs(5)).unwrap());
+        }
+        assert_eq!(by.len(), 1, "{by:?}");
     }
 
     #[test]

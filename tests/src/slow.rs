@@ -75,7 +75,11 @@ pub fn landed_after_each(site: &Site, first: &str, cuts: &[Cut]) -> Result<Vec<(
     let mut script = format!("mkdir -p {folder}; {first}; ");
     for (at, Cut { words, device }) in cuts.iter().enumerate() {
         let read = read(device);
-        write!(script, "( {words} >{folder}/{at}.answer; {read} >{folder}/{at}.before ) & ")?;
+        // One that is refused says why in its answer, and is no reason not to look.
+        let cut = format!(
+            "{words} >{folder}/{at}.answer 2>{folder}/{at}.why || cat {folder}/{at}.why >>{folder}/{at}.answer"
+        );
+        write!(script, "( {cut}; {read} >{folder}/{at}.before ) & ")?;
     }
     write!(script, "wait; sleep {}; ", LANDS_WITHIN.as_secs())?;
     for (at, cut) in cuts.iter().enumerate() {

@@ -99,6 +99,11 @@ impl<'a> Machine<'a> {
         serde_json::from_str(&out).with_context(|| format!("`mooring {words}` answered: {out}"))
     }
 
+    /// The controller answers, and reaches the agent.
+    fn is_up(&self) -> bool {
+        self.mooring("host list").is_ok_and(|hosts| hosts["hosts"][0]["up"] == true)
+    }
+
     fn play(&mut self) -> Result<()> {
         self.install()?;
         self.start()?;
@@ -141,8 +146,7 @@ impl<'a> Machine<'a> {
              qemu-img convert -q -c -f raw -O qcow2 disk.raw disk.qcow2; systemctl enable --now {DAEMONS}"
         ))?;
         wait_for("the controller to reach the agent", Duration::from_mins(1), || {
-            let hosts = self.mooring("host list")?;
-            Ok((hosts["hosts"][0]["up"] == true).then_some(()))
+            Ok(self.is_up().then_some(()))
         })?;
         let state =
             self.sh("systemctl is-system-running || true; systemctl --failed --no-legend --plain || true")?;
@@ -181,13 +185,15 @@ impl<'a> Machine<'a> {
         let took = began.elapsed();
         self.sh("systemctl kill -s KILL mooring-agent mooring-sessiond mooring-controller")?;
         wait_for("systemd to have started all three again", Duration::from_mins(2), || {
-            let active = self.sh(&format!("systemctl is-active {DAEMONS} || true"))?;
-            let up = active.lines().all(|line| line == "active");
-            Ok((up && self.mooring("host list").is_ok_and(|hosts| hosts["hosts"][0]["up"] == true))
-                .then_some(()))
+            let shown = self.sh(&format!("systemctl show -p NRestarts -p ActiveState {DAEMONS}"))?;
+            let up =
+                ["NRestarts=1", "ActiveState=active"].iter().all(|said| shown.matches(said).count() == 3);
+            Ok((up && self.is_up()).then_some(()))
         })?;
-        let shown = attachment_of(self.mooring(&format!("attachment show {id}"))?);
-        check(shown["session"] == true, || format!("after the restarts: {shown}"))?;
+        wait_for("the attachment to be shown with its session", Duration::from_secs(30), || {
+            let shown = attachment_of(self.mooring(&format!("attachment show {id}"))?);
+            Ok((shown["session"] == true && shown["host_phase"] == "ready").then_some(()))
+        })?;
         self.sh(&format!("systemctl stop {DAEMONS}"))?;
         let seen = progress(&writer)?;
         wait_for("the writer to go on without any daemon", Duration::from_secs(30), || {
@@ -216,8 +222,7 @@ impl<'a> Machine<'a> {
 
     fn leave(&mut self) -> Result<()> {
         wait_for("the controller to reach the agent", Duration::from_mins(1), || {
-            let hosts = self.mooring("host list")?;
-            Ok((hosts["hosts"][0]["up"] == true).then_some(()))
+            Ok(self.is_up().then_some(()))
         })?;
         self.mooring("detach data --host storage1")?;
         self.mooring("volume delete data --timeout 120")?;
