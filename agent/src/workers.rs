@@ -238,7 +238,9 @@ mod tests {
         let together = Arc::new(std::sync::Barrier::new(THREADS));
         for _ in 0..THREADS {
             let together = Arc::clone(&together);
-            workers.submit(move || drop(together.wait()));
+            workers.submit(move || {
+                let _who = together.wait();
+            });
         }
         // There may be more of them than were needed.
         let all_wait = || {

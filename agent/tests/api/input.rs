@@ -177,6 +177,8 @@ fn a_group_that_fills_up_between_the_look_and_the_creation_fails_and_comes_true_
     let (node, v) = (Node::with("resync_seconds = 1"), volume(1));
     let agent = node.start();
     let mut reports = agent.watch();
+    // What comes before the mark is how everything is, and not what it was on the way there.
+    drop(crate::watching::first(&agent, &mut reports));
     let said = "  Volume group \"vg0\" has insufficient free space (1 extents): 2 required.\n";
     node.fake.lvm().fail_next("lvcreate", 5, said);
     agent.put_volume(put_volume(&v, 1)).unwrap();

@@ -13,7 +13,7 @@ fn next(agent: &Agent, reports: &mut Streaming<v1::Report>) -> What {
 }
 
 /// All reports up to the mark.
-fn first(agent: &Agent, reports: &mut Streaming<v1::Report>) -> Vec<What> {
+pub(crate) fn first(agent: &Agent, reports: &mut Streaming<v1::Report>) -> Vec<What> {
     let mut first = Vec::new();
     loop {
         match next(agent, reports) {
