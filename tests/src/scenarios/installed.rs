@@ -180,9 +180,12 @@ impl<'a> Machine<'a> {
         let disk = Disk::new(self.vm, path.to_owned());
         let writer = disk.write_stamps(&["--threads", "2"])?;
         going(&writer)?;
-        let began = Instant::now();
-        self.sh(&format!("systemctl restart {DAEMONS}"))?;
-        let took = began.elapsed();
+        let mut restarts = Vec::new();
+        for daemon in DAEMONS.split(' ') {
+            let began = Instant::now();
+            self.sh(&format!("systemctl restart {daemon}"))?;
+            restarts.push(format!("{daemon} in {:.1} s", began.elapsed().as_secs_f64()));
+        }
         self.sh("systemctl kill -s KILL mooring-agent mooring-sessiond mooring-controller")?;
         wait_for("systemd to have started all three again", Duration::from_mins(2), || {
             let shown = self.sh(&format!("systemctl show -p NRestarts -p ActiveState {DAEMONS}"))?;
@@ -204,8 +207,8 @@ impl<'a> Machine<'a> {
         check(number(&seen, "errors")? == 0, || format!("the writer saw an error: {seen}"))?;
         drop((writer.kill()?, writer.wait()?));
         self.evidence.shows(format!(
-            "restarted (all three in {:.1} s), killed with -9 and stopped by systemd: {} writes, no error, longest gap {} ms",
-            took.as_secs_f64(),
+            "restarted ({}), killed with -9 and stopped by systemd: {} writes, no error, longest gap {} ms",
+            restarts.join(", "),
             number(&seen, "done")?,
             number(&seen, "longest_gap_ms")?
         ));
