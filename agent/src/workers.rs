@@ -152,14 +152,14 @@ impl Workers {
         }
         let number = state.at_work.len();
         let (workers, bell) = (self.clone(), Arc::new(Condvar::new()));
-        state.bells.push(Arc::clone(&bell));
+        let own = Arc::clone(&bell);
         let thread = std::thread::Builder::new().name(format!("kernel-{number}"));
-        match thread.spawn(move || workers.serve(number, &bell)) {
-            Ok(_) => state.at_work.push(None),
-            Err(error) => {
-                state.bells.pop();
-                tracing::error!(%error, "cannot start a thread for kernel work; the queue waits");
+        match thread.spawn(move || workers.serve(number, &own)) {
+            Ok(_) => {
+                state.at_work.push(None);
+                state.bells.push(bell);
             }
+            Err(error) => tracing::error!(%error, "cannot start a thread for kernel work; the queue waits"),
         }
     }
 

@@ -104,14 +104,19 @@ impl<'a> Machine<'a> {
         self.mooring("host list").is_ok_and(|hosts| hosts["hosts"][0]["up"] == true)
     }
 
+    fn up_soon(&self) -> Result<()> {
+        wait_for("the controller to reach the agent", Duration::from_mins(1), || {
+            Ok(self.is_up().then_some(()))
+        })
+    }
+
     fn play(&mut self) -> Result<()> {
         self.install()?;
         self.start()?;
         self.import()?;
         let live = attachment_of(self.mooring("attach data --host storage1")?);
         let (id, path) = (text(&live, "id")?.to_owned(), text(&live, "device_path")?.to_owned());
-        let same = self.sh(&format!("cmp -n 16777216 {IMAGES}/disk.raw {path} && echo same"))?;
-        check(same.trim() == "same", || format!("{path} is not what was imported"))?;
+        self.sh(&format!("cmp -n 16777216 {IMAGES}/disk.raw {path}"))?;
         self.evidence.shows(
             "attached natively to the machine itself: the disk reads as the image that it was made from",
         );
@@ -145,9 +150,7 @@ impl<'a> Machine<'a> {
             "mkdir -m 0700 -p {IMAGES}; cd {IMAGES}; dd if=/dev/urandom of=disk.raw bs=1M count=16 2>/dev/null; \
              qemu-img convert -q -c -f raw -O qcow2 disk.raw disk.qcow2; systemctl enable --now {DAEMONS}"
         ))?;
-        wait_for("the controller to reach the agent", Duration::from_mins(1), || {
-            Ok(self.is_up().then_some(()))
-        })?;
+        self.up_soon()?;
         let state =
             self.sh("systemctl is-system-running || true; systemctl --failed --no-legend --plain || true")?;
         let beside =
@@ -186,7 +189,7 @@ impl<'a> Machine<'a> {
             self.sh(&format!("systemctl restart {daemon}"))?;
             restarts.push(format!("{daemon} in {:.1} s", began.elapsed().as_secs_f64()));
         }
-        self.sh("systemctl kill -s KILL mooring-agent mooring-sessiond mooring-controller")?;
+        self.sh(&format!("systemctl kill -s KILL {DAEMONS}"))?;
         wait_for("systemd to have started all three again", Duration::from_mins(2), || {
             let shown = self.sh(&format!("systemctl show -p NRestarts -p ActiveState {DAEMONS}"))?;
             let up =
@@ -224,9 +227,7 @@ impl<'a> Machine<'a> {
     }
 
     fn leave(&mut self) -> Result<()> {
-        wait_for("the controller to reach the agent", Duration::from_mins(1), || {
-            Ok(self.is_up().then_some(()))
-        })?;
+        self.up_soon()?;
         self.mooring("detach data --host storage1")?;
         self.mooring("volume delete data --timeout 120")?;
         let left = self.sh(&format!(
