@@ -159,6 +159,11 @@ impl<'a> Control<'a> {
         argv
     }
 
+    /// The words of a force detach, for a shell on the storage node.
+    pub fn force_words(attachment: &str) -> String {
+        Self::words(&["--json", "detach", attachment, "--force"]).join(" ")
+    }
+
     /// Runs `mooring` on the storage node, against the controller. Its own `--timeout` is what ends it, if anything.
     pub fn mooring(&self, args: &[&str]) -> Result<Output> {
         self.site.storage()?.command(Self::words(args)).timeout(Duration::from_mins(6)).run()

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use mooring_rig::Running;
+use serde_json::Value;
 
+use crate::control::Control;
 use crate::disk::Disk;
 use crate::evidence::{check, wait_for};
 use crate::site::{BIN, Site, going, sequences};
@@ -58,6 +60,16 @@ pub fn landed_after(site: &Site, device: &str, cut: &str) -> Result<(String, u64
         bail!("no stamps in {}", out.stdout)
     };
     Ok((lines.join("\n"), landed_between(before, after)?))
+}
+
+/// Force-detaches a host whose writes are in flight; the receipt, which is proven, and no stamp lands behind the answer.
+pub fn force_detach(site: &Site, device: &str, attachment: &str) -> Result<Value> {
+    let (answer, landed) = landed_after(site, device, &Control::force_words(attachment))?;
+    let mut answer: Value =
+        serde_json::from_str(&answer).with_context(|| format!("the detach answered {answer}"))?;
+    check(answer["receipt"]["proof"] == "proven", || format!("the receipt is not proven: {answer}"))?;
+    check(landed == 0, || format!("{landed} stamps landed after a proven receipt"))?;
+    Ok(answer["receipt"].take())
 }
 
 /// A host is taken off one volume.

@@ -7,7 +7,6 @@ use mooring_rig::Running;
 use serde_json::Value;
 
 use super::{Demo, acl_folder};
-use crate::control::Control;
 use crate::disk::Disk;
 use crate::evidence::{check, wait_for};
 use crate::native::text;
@@ -52,15 +51,9 @@ impl Demo<'_> {
         let reader = self.disk2.watch_stamps()?;
         let (writer, in_flight) = self.write_slowly()?;
         let began = Instant::now();
-        let detach = Control::words(&["--json", "detach", &self.attachment1, "--force"]).join(" ");
-        let (answer, landed) = self.landed_after(&detach)?;
-        let answer: Value =
-            serde_json::from_str(&answer).with_context(|| format!("the detach answered {answer}"))?;
-        let receipt = &answer["receipt"];
-        check(receipt["proof"] == "proven", || format!("the receipt is not proven: {answer}"))?;
-        check(landed == 0, || format!("{landed} stamps landed after a proven receipt"))?;
+        let receipt = slow::force_detach(self.site, &self.device, &self.attachment1)?;
         let cut = receipt["sessions_cut"].as_array().map_or(0, Vec::len);
-        let took = took_ms(receipt)
+        let took = took_ms(&receipt)
             .unwrap_or_else(|| i128::try_from(began.elapsed().as_millis()).unwrap_or(i128::MAX));
         self.evidence.shows(format!(
             "host1 is force-detached with {in_flight} writes in flight in a backend of {SLOW_MS} ms: receipt `proven` after \

@@ -279,8 +279,8 @@ impl Trials<'_> {
             "true".to_owned()
         };
         let cut = |shared: &Shared<'_>| {
-            let detach = ["--json", "detach", &shared.attachment, "--force"];
-            let words = if kind.fence { format!("cat {answer}") } else { Control::words(&detach).join(" ") };
+            let words =
+                if kind.fence { format!("cat {answer}") } else { Control::force_words(&shared.attachment) };
             Cut { words, device: shared.device.clone() }
         };
         let cuts: Vec<_> = self.shared.iter().map(cut).collect();

@@ -78,11 +78,6 @@ pub fn run(programs: &Programs, size: Size) -> Result<()> {
     site.end(result)
 }
 
-/// The words of a force detach.
-fn force(attachment: &str) -> String {
-    Control::words(&["--json", "detach", attachment, "--force"]).join(" ")
-}
-
 struct Trials<'a> {
     scene: Scene<'a>,
     /// All are host2's, too; it reads the first one.
@@ -136,7 +131,7 @@ impl<'a> Trials<'a> {
         going(&disk.write_stamps(&["--threads", "8"])?).context("host1's stamps")?;
         self.scene.one.power_cut()?;
         // Exit status 5 is: it goes on.
-        let detach = format!("{} || [ $? = 5 ]", force(&attached.id));
+        let detach = format!("{} || [ $? = 5 ]", Control::force_words(&attached.id));
         let began = Instant::now();
         let (answer, landed) = slow::landed_after(self.scene.site, &device(&volume), &detach)?;
         let took = began.elapsed();
@@ -182,7 +177,10 @@ impl<'a> Trials<'a> {
         let reader = self.reader.watch_stamps()?;
         let writers = self.write(kind, &held)?;
         kind.victim.befall(one)?;
-        let cut = |held: &Held<'_>| Cut { words: force(&held.attached.id), device: device(&held.volume) };
+        let cut = |held: &Held<'_>| Cut {
+            words: Control::force_words(&held.attached.id),
+            device: device(&held.volume),
+        };
         let cuts: Vec<_> = held.iter().map(cut).collect();
         for (held, (answer, landed)) in held.iter().zip(slow::landed_after_each(site, "true", &cuts)?) {
             let answer: Value =
