@@ -191,6 +191,7 @@ impl Rig {
             pr: Arc::new(fake.clone()),
             clock: Arc::new(SystemClock),
             folders: None,
+            callers: None,
             addresses: Arc::new(|| vec![IpAddr::from(Ipv4Addr::new(10, 0, 0, 1)).into()]),
             root: dir.path().join("root"),
         };

@@ -259,6 +259,7 @@ mod tests {
             Machine {
                 target: Arc::new(self.fake.lio()),
                 folders: None,
+                callers: None,
                 sys: Arc::new(KernelTree::new(self.sys.path())),
                 commands: Arc::new(self.fake.lvm()),
                 blocks: Arc::new(self.fake.blocks()),

@@ -6,8 +6,8 @@ mod faults;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mooring_host::{
-    BlockDevices, Clock, Commands, Folders, HostCommands, ImageServers, KernelBlocks, KernelFolders,
-    KernelTree, LocalAddress, LocalAddresses, PrSessions, QemuServers, SystemClock, Tree,
+    BlockDevices, Callers, Clock, Commands, Folders, HostCommands, ImageServers, KernelBlocks, KernelCallers,
+    KernelFolders, KernelTree, LocalAddress, LocalAddresses, PrSessions, QemuServers, SystemClock, Tree,
 };
 
 /// Lists the addresses of this machine. Asked often: it costs little while nothing changes.
@@ -20,6 +20,8 @@ pub struct Machine {
     pub target: Arc<dyn Tree>,
     /// Watches folders of LIO's tree. `None`: exports are looked at by every resync.
     pub folders: Option<Arc<dyn Folders>>,
+    /// Who connects to the portals. `None`: logins are seen when their volume has its turn.
+    pub callers: Option<Arc<dyn Callers>>,
     /// `/sys`.
     pub sys: Arc<dyn Tree>,
     /// Commands of the system (`lvm`).
@@ -44,6 +46,7 @@ impl Machine {
         let machine = Self {
             target: Arc::new(KernelTree::new(configfs)),
             folders: watched(configfs),
+            callers: Some(Arc::new(KernelCallers::default())),
             sys: Arc::new(KernelTree::new("/sys")),
             commands: Arc::new(HostCommands),
             blocks: Arc::new(KernelBlocks),

@@ -94,6 +94,12 @@ fn say_agent(to: &mut Families<'_>, counts: &Counts) -> fmt::Result {
         Some(counts.watched),
     )?;
     to.gauge(
+        "portal_connections",
+        "TCP connections of initiators to the portals; without a value: they cannot be listed, and logins are seen later",
+        None,
+        counts.callers,
+    )?;
+    to.gauge(
         "cut_volumes",
         "Volumes that are cut off from their disk, or may be: every command of their hosts ends with an error",
         None,

@@ -6,6 +6,7 @@
 //! `unsafe` lives in the module `sys` alone.
 
 mod block;
+mod callers;
 mod clock;
 mod command;
 mod disk;
@@ -29,6 +30,7 @@ pub mod contract;
 pub mod fake;
 
 pub use block::{BlockDevices, BlockError, KernelBlocks, Mapped};
+pub use callers::{CallerChanges, Callers, KernelCallers};
 pub use clock::{Clock, SystemClock};
 pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands, OUTPUT_BYTES_MAX};
 pub use disk::{DiskError, DiskOp, Disks, Holder, KernelDisks};

@@ -36,7 +36,7 @@ pub use apply::{Observer, apply, pr_folder, prepare};
 pub use error::Error;
 pub use exports::{Exports, plan_exports};
 pub use info::{BackstoreInfo, SessionInfo, parse_backstore, parse_sessions};
-pub use live::{Live, count_sessions, read_live, read_sessions_of, read_window};
+pub use live::{Live, count_commands, count_sessions, read_live, read_sessions_of, read_window};
 pub use narrow::{Known, Narrow};
 pub use op::{Op, Value, drains};
 pub use plan::{Device, Wanted, plan};

@@ -68,6 +68,13 @@ pub fn count_sessions(tree: &dyn Tree, names: &ExportNames) -> Result<Option<u32
     Ok(text.and_then(|text| text.trim().parse().ok()))
 }
 
+/// How many commands have come for the export's LUN since it was made, of all initiators; in one operation. `None`: it is not there.
+pub fn count_commands(tree: &dyn Tree, names: &ExportNames) -> Result<Option<u64>, Error> {
+    let path = layout::lun(names).join("statistics").join("scsi_tgt_port").join("in_cmds");
+    let text = read_if_there(tree, &path).map_err(|source| Error::View { source })?;
+    Ok(text.and_then(|text| text.trim().parse().ok()))
+}
+
 /// How many commands a session of this initiator may have open (`cmdsn_depth`). `None`: it has no ACL.
 pub fn read_window(tree: &dyn Tree, names: &ExportNames, initiator: &str) -> Result<Option<u32>, Error> {
     let text = maybe(tree.read_text(&layout::acl(names, initiator).join("cmdsn_depth")))

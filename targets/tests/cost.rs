@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use common::*;
 use mooring_host::fake::{Counted, FakeLio, FakeMachine};
 use mooring_model::{FcFabric, Mode, VolumeId};
-use mooring_targets::{Known, Wanted, apply, plan, read_live};
+use mooring_targets::{Known, Wanted, apply, count_commands, plan, read_live};
 
 const PORTALS: [&str; 1] = ["10.10.0.10:3260"];
 
@@ -72,6 +72,9 @@ fn costs(machine: &FakeMachine) -> Vec<(&'static str, u64, u64)> {
     tree.reset();
     read_live(&tree, &wanted, &live).unwrap();
     costs.push(("the same again, one at work", tree.total(), 0));
+    tree.reset();
+    assert_eq!(count_commands(&tree, wanted.names()).unwrap(), Some(1));
+    costs.push(("commands of both, in one number", tree.total(), 0));
     let (looked, done) = cost(&tree, &absent());
     costs.push(("tombstone, two grants", looked, done));
     costs
@@ -92,6 +95,7 @@ fn cost_does_not_depend_on_other_exports() {
             ("sessions and counters, two grants", 8, 0),
             ("the same again, both idle", 4, 0),
             ("the same again, one at work", 6, 0),
+            ("commands of both, in one number", 1, 0),
             ("tombstone, two grants", 31, 14),
         ]
     );

@@ -18,3 +18,4 @@ mod pki;
 pub mod scenarios;
 pub mod site;
 pub mod slow;
+pub mod tally;

@@ -48,12 +48,20 @@ pub struct Site {
     programs: Programs,
 }
 
+/// Where a storage agent says its metrics, if it does.
+const METRICS: &str = "127.0.0.1:9180";
+
 /// Where targets listen unless a scenario says otherwise.
 const PORTALS: [&str; 2] = ["10.10.0.10:3260", "10.20.0.10:3260"];
 
 /// The agent's configuration in the scenarios.
 pub fn agent_config(extra: &str) -> String {
     agent_config_at(&PORTALS, extra)
+}
+
+/// The table that lets the storage agent say its metrics, for [`Site::metric`].
+pub fn metrics_table() -> String {
+    format!("[metrics]\nlisten = [\"{METRICS}\"]\n")
 }
 
 fn agent_config_at(portals: &[&str], extra: &str) -> String {
@@ -142,9 +150,19 @@ impl Site {
         self.start_agent_by(&agent_config(extra))
     }
 
-    /// The same with these portals.
+    /// The same with these portals; its metrics are there.
     pub fn start_agent_at(&self, portals: &[&str]) -> Result<Running> {
-        self.start_agent_by(&agent_config_at(portals, ""))
+        self.start_agent_by(&agent_config_at(portals, &metrics_table()))
+    }
+
+    /// One counter or gauge without labels, of a storage agent with a [`metrics_table`].
+    pub fn metric(&self, name: &str) -> Result<u64> {
+        let ask = format!(
+            "import urllib.request as r\nfor line in r.urlopen('http://{METRICS}/metrics').read().decode().splitlines():\n  \
+             if line.startswith('{name} '): print(line.split()[1])"
+        );
+        let out = self.storage()?.run(&["python3", "-c", &ask])?.ok()?;
+        out.line().trim().parse().with_context(|| format!("{name}: {:?}", out.stdout))
     }
 
     /// The same with this configuration.

@@ -12,10 +12,10 @@ use mooring_model::{
 };
 
 use super::cell::{Cell, OpenReceipt, State};
-use super::{Engine, is_spec};
+use super::{Engine, is_spec, lock};
 
 /// What the state of a session is called that is logged in.
-const LOGGED_IN: &str = "LOGGED_IN";
+pub(super) const LOGGED_IN: &str = "LOGGED_IN";
 
 /// What was done since the agent was started.
 #[derive(Debug, Default)]
@@ -50,6 +50,8 @@ pub(crate) struct Counts {
     pub(crate) stuck: u64,
     /// Exports whose folders are watched.
     pub(crate) watched: u64,
+    /// TCP connections to the portals; `None`: nobody knows.
+    pub(crate) callers: Option<u64>,
     /// Volumes whose every command ends with an error, because somebody asked for it, or is about to.
     pub(crate) cut: u64,
 }
@@ -185,6 +187,7 @@ impl Engine {
         let mut counts = Counts {
             passes: done.passes.load(Ordering::Relaxed),
             proven: done.proven.load(Ordering::Relaxed),
+            callers: lock(&self.shared.pulse).recent.standing().map(count),
             ..Counts::default()
         };
         for cell in self.cells() {

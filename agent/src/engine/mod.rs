@@ -13,6 +13,7 @@
 pub(crate) mod addresses;
 mod admit;
 mod bulk;
+mod callers;
 mod cell;
 pub(crate) mod counts;
 mod cut;
@@ -36,7 +37,8 @@ pub(crate) mod testing;
 mod upload;
 mod watched;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -173,7 +175,7 @@ struct Shared {
     workers: Workers,
     /// What LVM said of the groups.
     lvm: Lvm,
-    cells: Mutex<HashMap<VolumeId, Arc<Cell>>>,
+    cells: Mutex<BTreeMap<VolumeId, Arc<Cell>>>,
     naas: Mutex<HashMap<Naa, VolumeId>>,
     /// Fibre Channel.
     ports: Mutex<Ports>,
@@ -542,9 +544,20 @@ impl Engine {
     }
 
     fn cells(&self) -> Vec<Arc<Cell>> {
-        let mut cells: Vec<_> = lock(&self.shared.cells).values().cloned().collect();
-        cells.sort_by_key(|cell| cell.id);
-        cells
+        lock(&self.shared.cells).values().cloned().collect()
+    }
+
+    /// How many volumes are known.
+    fn count(&self) -> usize {
+        lock(&self.shared.cells).len()
+    }
+
+    /// The next volumes behind this one in the order of their ids, and round, at most so many.
+    fn cells_behind(&self, last: Option<VolumeId>, most: usize) -> Vec<Arc<Cell>> {
+        let cells = lock(&self.shared.cells);
+        let behind = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = cells.range((behind, Bound::Unbounded)).chain(cells.iter());
+        next.map(|(_, cell)| Arc::clone(cell)).take(most.min(cells.len())).collect()
     }
 
     /// Has a pass run over this volume soon.

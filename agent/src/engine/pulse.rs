@@ -1,30 +1,42 @@
 //! The pulse: sessions and counters, read at a bounded pace. A login is the initiator's act and the kernel tells nobody, so
 //! somebody has to look; what is reported otherwise is what the last look saw.
 //!
-//! The pace: each second so many grants as [`GRANTS_PER_SECOND`], one volume after another, whatever their number. An idle
-//! grant is 2 reads (`mooring_targets::read_live`), so the pulse costs at most 256 reads a second, and a look at all of 1,000
-//! volumes with two hosts each takes half a minute; up to 64 grants each is looked at every second. Whoever asks for one
-//! volume has it looked at then.
+//! The pace: each second so many grants as [`GRANTS_PER_SECOND`], one volume after another, whatever their number; a round of
+//! 1,000 volumes with two hosts each takes half a minute. In full an idle grant is 2 reads (`mooring_targets::read_live`). While nobody
+//! connects and nobody goes ([`callers`](super::callers)) a volume whose commands have not moved is 1 read, whatever the number of its
+//! grants. Where somebody has come or gone is looked first, at [`SOON_PER_SECOND`] grants. Whoever asks for one volume has it
+//! looked at then.
 //!
 //! What must never happen here: a look that waits where another call of its volume hangs; a report for every look (only a
 //! change of who is logged in is told unasked); a session that ended before a revoke's proof shown after it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use mooring_model::{Counters, ExportReport, FcPort, Initiator, Iqn, SessionReport, VolumeId};
+use mooring_model::{Counters, ExportReport, ExportSpec, FcPort, Initiator, Iqn, SessionReport, VolumeId};
 use mooring_targets::fc::{FcLive, Place};
-use mooring_targets::{Error, Live, read_live};
+use mooring_targets::{Error, Live, count_commands, read_live};
 use tokio::time::Instant;
 
-use super::cell::Cell;
+use super::callers::Recent;
+use super::cell::{Cell, State};
+use super::counts::LOGGED_IN;
 use super::fabrics::Wanteds;
 use super::{Change, Engine, is_spec, lock};
 use crate::workers::LOST_AFTER;
 
 /// Grants that are looked at in a second. A volume with more is looked at as a whole.
 const GRANTS_PER_SECOND: usize = 64;
+
+/// Grants that are looked at in a second before their turn.
+const SOON_PER_SECOND: usize = 256;
+
+/// Volumes that are asked at once whether it is their turn.
+const ASKED_AT_ONCE: usize = 64;
+
+/// Looks at a volume, until one is a full one even if nothing has moved: what was not noticed is seen then.
+const FULL_EVERY: u32 = 32;
 
 /// What was live of a volume at the last look.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +47,19 @@ pub(crate) struct Lives {
     pub(super) iscsi: BTreeMap<String, Live>,
     /// Over each Fibre Channel port.
     pub(super) fc: BTreeMap<FcPort, BTreeMap<Place, FcLive>>,
+    /// By what the next look of the pulse may be a quick one.
+    full: Option<Full>,
+}
+
+/// A full look of the pulse.
+#[derive(Debug, Clone, Copy)]
+struct Full {
+    /// When it began.
+    at: Instant,
+    /// Commands that had come for the volume by then.
+    commands: u64,
+    /// Quick looks since.
+    quick: u32,
 }
 
 /// Where the pulse stands.
@@ -44,6 +69,8 @@ pub(super) struct Pulse {
     last: Option<VolumeId>,
     /// When the looks at work began.
     at_work: Option<Instant>,
+    /// Who has come and gone.
+    pub(super) recent: Recent,
 }
 
 /// When it was done last, as far as it was watched: `seen` beside what was known before.
@@ -90,7 +117,16 @@ impl Lives {
                 live.counters = active(now, known.map(|known| known.counters), live.counters);
             }
         }
-        Self { at: Some(now), iscsi, fc }
+        Self { at: Some(now), iscsi, fc, full: None }
+    }
+
+    /// The last full look, and until when nothing can have changed since but what the number of commands tells.
+    fn quiet(&self, recent: &Recent) -> Option<(Full, SystemTime)> {
+        let sessions = || self.iscsi.values().flat_map(|live| &live.sessions);
+        // What is in flight ends without a command.
+        let moves = |session: &SessionReport| session.in_flight > 0 || session.state != LOGGED_IN;
+        let full = self.full.filter(|full| full.quick < FULL_EVERY && !sessions().any(moves))?;
+        Some((full, recent.stands(full.at)?))
     }
 
     /// Whether somebody has logged in or out since.
@@ -114,7 +150,7 @@ impl Lives {
         self.iscsi.iter().filter(|(name, _)| other(name)).map(|(_, live)| live.sessions.len()).sum()
     }
 
-    fn sessions(&self, initiator: &str) -> &[SessionReport] {
+    pub(super) fn sessions(&self, initiator: &str) -> &[SessionReport] {
         self.iscsi.get(initiator).map_or(&[], |live| &live.sessions)
     }
 
@@ -148,6 +184,11 @@ impl Lives {
     }
 }
 
+/// What is wanted of an export that nobody is at work at: he leaves another view than the one that would be looked at.
+fn spec_at_rest(state: &State) -> Option<&ExportSpec> {
+    state.export.as_ref().and_then(super::Wish::spec).filter(|_| !state.running)
+}
+
 impl Engine {
     /// Looks at the volumes whose turn it is, on a thread that can be lost; not while the last looks are at work.
     pub(super) fn beat(&self) {
@@ -158,10 +199,10 @@ impl Engine {
             }
             *pulse.at_work.insert(Instant::now())
         };
-        let turn = self.turn();
         let engine = self.clone();
         self.submit(move || {
-            for cell in turn {
+            engine.follow_callers();
+            for cell in engine.turn() {
                 engine.feel(&cell);
             }
             let mut pulse = lock(&engine.shared.pulse);
@@ -171,36 +212,62 @@ impl Engine {
         });
     }
 
-    /// The next volumes, in the order of their ids, from the one that was looked at last.
+    /// The next volumes: those of who has come or gone, and those whose turn it is.
     fn turn(&self) -> Vec<Arc<Cell>> {
-        let mut cells = self.cells();
         let mut pulse = lock(&self.shared.pulse);
-        let next = pulse.last.map_or(0, |last| cells.partition_point(|cell| cell.id <= last));
-        cells.rotate_left(next);
-        let (mut turn, mut grants) = (Vec::new(), 0);
-        for cell in cells {
-            if grants >= GRANTS_PER_SECOND {
+        let Pulse { last, recent, .. } = &mut *pulse;
+        let now = Instant::now();
+        let mut turn = Vec::new();
+        if recent.may_concern(now) {
+            (turn, recent.last) = self.some(recent.last, SOON_PER_SECOND, |state| {
+                let spec = spec_at_rest(state)?;
+                recent.concerns(now, spec, state.lives.as_ref()).then_some(spec.grants.len())
+            });
+            recent.busy = !turn.is_empty();
+        }
+        let soon: BTreeSet<_> = turn.iter().map(|cell| cell.id).collect();
+        let (usual, last_usual) = self.some(*last, GRANTS_PER_SECOND, |state| {
+            spec_at_rest(state).map(|spec| spec.grants.len() + spec.fc.grants.len())
+        });
+        *last = last_usual;
+        turn.extend(usual.into_iter().filter(|cell| !soon.contains(&cell.id)));
+        turn
+    }
+
+    /// The next volumes in the order of their ids, from behind the `last` one and round, until they have so many grants; and the last
+    /// that was asked. `of`: the grants of one, if it is one.
+    fn some(
+        &self,
+        mut last: Option<VolumeId>,
+        enough: usize,
+        of: impl Fn(&State) -> Option<usize>,
+    ) -> (Vec<Arc<Cell>>, Option<VolumeId>) {
+        let (mut some, mut grants) = (Vec::new(), 0);
+        let mut left = self.count();
+        while left > 0 {
+            let next = self.cells_behind(last, left.min(ASKED_AT_ONCE));
+            if next.is_empty() {
                 break;
             }
-            pulse.last = Some(cell.id);
-            let of = {
-                let state = cell.state();
-                // Whoever is at work there leaves another view than the one that would be looked at.
-                let spec = state.export.as_ref().and_then(super::Wish::spec).filter(|_| !state.running);
-                spec.map_or(0, |spec| spec.grants.len() + spec.fc.grants.len())
-            };
-            if of > 0 {
-                grants += of;
-                turn.push(cell);
+            for cell in next {
+                if grants >= enough {
+                    return (some, last);
+                }
+                (left, last) = (left - 1, Some(cell.id));
+                let of = of(&cell.state()).unwrap_or_default();
+                if of > 0 {
+                    grants += of;
+                    some.push(cell);
+                }
             }
         }
-        turn
+        (some, last)
     }
 
     /// Looks at one volume, and tells whoever watches if somebody has logged in or out.
     fn feel(&self, cell: &Arc<Cell>) {
         let began = Instant::now();
-        let (volume, export) = {
+        {
             let mut state = cell.state();
             // Where a call does not return, another would be lost, too, with its thread.
             if state.running || state.is_blocked() || state.felt.is_some() || !is_spec(state.export.as_ref())
@@ -208,18 +275,60 @@ impl Engine {
                 return;
             }
             state.felt = Some(began);
-            (state.volume.clone(), state.export.clone())
-        };
+        }
         let _feeling = Feeling { cell };
-        let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else { return };
-        if let Err(error) = self.read_lives(cell, &wanted) {
+        if let Err(error) = self.glance(cell, began) {
             // The next pass says what is wrong there.
             tracing::debug!(volume = %cell.id, %error, "cannot look at the sessions");
         }
     }
 
+    /// One look of the pulse: a quick one where that is enough.
+    fn glance(&self, cell: &Cell, began: Instant) -> Result<(), Error> {
+        let names = {
+            let state = cell.state();
+            let over_ip = spec_at_rest(&state).filter(|spec| spec.fc.grants.is_empty());
+            over_ip.map(|spec| spec.identity.names(cell.id, &self.shared.config.iqn_prefix))
+        };
+        // Read first: what comes during a full look moves it again.
+        let commands = match names {
+            Some(names) => count_commands(&*self.shared.machine.target, &names)?,
+            None => None,
+        };
+        if commands.is_some_and(|commands| self.is_as_seen(cell, commands)) {
+            return Ok(());
+        }
+        let (volume, export) = {
+            let state = cell.state();
+            (state.volume.clone(), state.export.clone())
+        };
+        let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else { return Ok(()) };
+        let full = commands.map(|commands| Full { at: began, commands, quick: 0 });
+        self.look_in_full(cell, &wanted, full).map(drop)
+    }
+
+    /// Whether everything is as the last full look saw it, now that so many commands have come; if so, that is noted.
+    fn is_as_seen(&self, cell: &Cell, commands: u64) -> bool {
+        let pulse = lock(&self.shared.pulse);
+        let mut state = cell.state();
+        let still = state.is_export_still();
+        let Some(lives) = state.lives.as_mut().filter(|lives| still && lives.fc.is_empty()) else {
+            return false;
+        };
+        let quiet = lives.quiet(&pulse.recent).filter(|(full, _)| full.commands == commands);
+        let Some((full, until)) = quiet else { return false };
+        // Somebody who has come since was not asked for yet.
+        lives.at = lives.at.max(Some(until));
+        lives.full = Some(Full { quick: full.quick + 1, ..full });
+        true
+    }
+
     /// What is live of a volume now. Whoever watches is told if somebody has logged in or out.
     pub(super) fn read_lives(&self, cell: &Cell, wanted: &Wanteds) -> Result<Lives, Error> {
+        self.look_in_full(cell, wanted, None)
+    }
+
+    fn look_in_full(&self, cell: &Cell, wanted: &Wanteds, full: Option<Full>) -> Result<Lives, Error> {
         let (before, passes, quiet) = {
             let state = cell.state();
             (state.lives.clone(), state.passes, state.is_export_still())
@@ -228,7 +337,8 @@ impl Engine {
         let none = BTreeMap::new();
         let iscsi = read_live(tree, &wanted.iscsi, before.as_ref().map_or(&none, |before| &before.iscsi))?;
         let fc = wanted.fc_live(tree, before.as_ref().map(|before| &before.fc))?;
-        let lives = Lives::new(self.shared.machine.clock.now(), before.as_ref(), iscsi, fc);
+        let now = self.shared.machine.clock.now();
+        let lives = Lives { full, ..Lives::new(now, before.as_ref(), iscsi, fc) };
         let news = {
             let mut state = cell.state();
             // A pass beside it may have taken away what was seen.

@@ -2,11 +2,17 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use mooring_host::fake::FakeMachine;
+use mooring_host::fake::{FakeMachine, SessionId};
 use mooring_host::{KernelTree, SystemClock};
+use mooring_model::{
+    ByteSize, Chap, ChapSide, Digest, ExportIdentity, ExportSpec, FcExportSpec, Generation, Grant,
+    LUN_DEFAULT, Mode, Provisioning, Secret, Stamp, Tuning, VolumeId, VolumeSpec,
+};
 
 use super::Engine;
+use super::cell::{Cell, Wish, WishKind};
 use crate::config::Config;
 use crate::machine::Machine;
 use crate::store::Store;
@@ -20,6 +26,7 @@ pub(crate) fn engine(dir: &Path, fake: &FakeMachine) -> Engine {
     let machine = Machine {
         target: Arc::new(fake.lio()),
         folders: Some(Arc::new(fake.folders())),
+        callers: Some(Arc::new(fake.callers())),
         sys: Arc::new(KernelTree::new(dir)),
         commands: Arc::new(fake.lvm()),
         blocks: Arc::new(fake.blocks()),
@@ -30,4 +37,88 @@ pub(crate) fn engine(dir: &Path, fake: &FakeMachine) -> Engine {
         root: dir.to_owned(),
     };
     Engine::new(Config::parse(&text, "agent.toml").unwrap(), machine, Store::open(dir).unwrap()).unwrap()
+}
+
+/// The host that a [`Node`]'s volume is granted to, and its secret.
+pub(crate) const HOST: &str = "iqn.2026-01.lab:host1";
+pub(crate) const SECRET: &str = "a secret of 20 bytes";
+
+/// A node with one volume, exported to one host, at rest as far as nobody does anything.
+pub(crate) struct Node {
+    pub(crate) fake: FakeMachine,
+    pub(crate) engine: Engine,
+    pub(crate) cell: Arc<Cell>,
+    _dir: tempfile::TempDir,
+}
+
+pub(crate) fn eventually(what: &str, is: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is() {
+        assert!(began.elapsed() < Duration::from_secs(30), "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+impl Node {
+    pub(crate) fn new() -> Self {
+        Self::with(Mode::ReadOnly)
+    }
+
+    /// The host logs in.
+    pub(crate) fn log_in(&self) -> SessionId {
+        let target = self.engine.config().iqn_prefix.target(self.cell.id);
+        self.fake.login("10.0.0.1:3260", target.as_str(), HOST, Some((HOST, SECRET))).unwrap()
+    }
+
+    /// A resync, and everything that follows from it.
+    pub(crate) fn resync(&self) -> u64 {
+        let before = self.cell.state().passes;
+        self.engine.sweep();
+        self.settle();
+        self.cell.state().passes - before
+    }
+
+    pub(crate) fn settle(&self) {
+        eventually("the volume is clean", || {
+            let state = self.cell.state();
+            !state.dirty && !state.running && state.export_end.done && state.volume_end.done
+        });
+    }
+
+    pub(crate) fn with(mode: Mode) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let fake = FakeMachine::new();
+        fake.set_root(dir.path().to_owned());
+        fake.add_vg("vg0", 1 << 30);
+        let engine = engine(dir.path(), &fake);
+        tokio::spawn(engine.clone().follow_folders());
+        let id = VolumeId::from_u128(1);
+        let cell = engine.cell(id);
+        let stamp = Stamp { generation: Generation::ZERO.next(), digest: Digest::of_sha256([1; 32]) };
+        let volume = VolumeSpec::new(id, "vg0".parse().unwrap(), ByteSize(8 << 20), Provisioning::Thick);
+        let side = ChapSide { user: HOST.to_owned(), secret: Secret::new(SECRET) };
+        let grant = Grant {
+            initiator: HOST.parse().unwrap(),
+            lun: LUN_DEFAULT,
+            mode,
+            chap: Some(Chap { initiator: side, mutual: None }),
+            attachments: Vec::new(),
+            barrier: None,
+        };
+        let export = ExportSpec {
+            volume: id,
+            identity: ExportIdentity::Derived,
+            portals: Vec::new(),
+            grants: vec![grant],
+            fc: FcExportSpec::default(),
+            tuning: Tuning::default(),
+        };
+        {
+            let mut state = cell.state();
+            state.volume =
+                Some(Wish { stamp: stamp.clone(), kind: WishKind::Spec(volume), opaque: Vec::new() });
+            state.export = Some(Wish { stamp, kind: WishKind::Spec(export), opaque: Vec::new() });
+        }
+        Self { fake, engine, cell, _dir: dir }
+    }
 }

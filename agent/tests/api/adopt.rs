@@ -94,6 +94,7 @@ impl Others {
         Machine {
             target: Arc::new(fake.lio()),
             folders: Some(Arc::new(fake.folders())),
+            callers: Some(Arc::new(fake.callers())),
             sys: Arc::new(self.node.sys.clone()),
             commands: Arc::new(fake.lvm()),
             blocks: Arc::new(fake.blocks()),

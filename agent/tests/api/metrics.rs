@@ -169,6 +169,9 @@ fn the_numbers_are_those_of_the_kernel() {
     );
     assert_eq!(of("group_size_bytes", &[("group", "vg0")]), Some(1024.0 * 1024.0 * 1024.0));
     assert_eq!((of("lvm_answers", &[]), of("stuck_calls", &[])), (Some(1.0), Some(0.0)));
+    eventually("the connection is seen", || {
+        value(&scrape(address), "mooring_agent_portal_connections", &[]) == Some(1.0)
+    });
     assert_eq!((of("receipts_proven_total", &[]), of("receipts_unproven", &[])), (Some(0.0), Some(0.0)));
 
     // A revoke: the nexus has no series any more, and its receipt is counted.

@@ -129,6 +129,7 @@ impl Node {
         let machine = Machine {
             target: Arc::new(switch.clone()),
             folders: Some(Arc::new(self.fake.folders())),
+            callers: Some(Arc::new(self.fake.callers())),
             sys: Arc::new(self.sys.clone()),
             commands: Arc::new(switch.clone()),
             blocks: Arc::new(switch.clone()),

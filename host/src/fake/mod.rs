@@ -6,6 +6,7 @@
 //! whatever is done in whatever order; and an answer that is kinder than a real machine's.
 
 mod blocks;
+mod callers;
 mod fibre;
 mod folders;
 mod images;
@@ -25,6 +26,7 @@ use self::state::{Handle, Node};
 use crate::LocalAddress;
 
 pub use self::blocks::{FakeBlocks, OLD};
+pub use self::callers::FakeCallers;
 pub use self::fibre::LateWrite;
 pub use self::folders::FakeFolders;
 pub use self::images::{FakeImages, PartDeath};
@@ -55,6 +57,11 @@ impl FakeMachine {
     /// Watches folders of its `/sys/kernel/config/target`, for one process.
     pub fn folders(&self) -> FakeFolders {
         FakeFolders::new(self.handle.clone())
+    }
+
+    /// Who connects to its portals, for one process.
+    pub fn callers(&self) -> FakeCallers {
+        FakeCallers::new(self.handle.clone())
     }
 
     /// Its `/sbin/lvm`.

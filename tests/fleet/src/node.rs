@@ -211,6 +211,7 @@ impl Node {
         let machine = Machine {
             target: Arc::new(door.clone()),
             folders: Some(Arc::new(self.machine.folders())),
+            callers: Some(Arc::new(self.machine.callers())),
             sys: Arc::new(KernelTree::new(self.dir.join("sys"))),
             commands: Arc::new(door.clone()),
             blocks: Arc::new(door.clone()),

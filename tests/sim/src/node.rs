@@ -117,6 +117,7 @@ impl Node {
         let machine = Machine {
             target: Arc::new(switch.clone()),
             folders: None,
+            callers: None,
             sys: Arc::new(KernelTree::new(self.dir.join("sys"))),
             commands: Arc::new(switch.clone()),
             blocks: Arc::new(switch.clone()),

@@ -11,7 +11,7 @@ use mooring_rig::{RigOptions, Running, VmSpec};
 use crate::bench::lv_metadata;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
-use crate::site::{BIN, GROUP, Programs, Site, TARGET, agent_config};
+use crate::site::{BIN, GROUP, Programs, Site, TARGET, agent_config, metrics_table};
 
 /// Volumes that are there at the boot, and the initiators of each.
 const VOLUMES: u32 = 32;
@@ -19,8 +19,6 @@ const INITIATORS: usize = 2;
 /// The group whose disk comes later.
 const LATE: &str = "vg1";
 const LONG: Duration = Duration::from_mins(4);
-/// Where the agent's metrics are.
-const METRICS: &str = "127.0.0.1:9180";
 
 /// Kills the agent once so many targets stand; says how the kernel's grace periods are then, and how many portal groups answer.
 const WATCH: &str = r#"
@@ -142,16 +140,6 @@ impl Acts<'_> {
             .with_context(|| format!("served are {:?}", self.served()))
     }
 
-    /// One counter or gauge without labels.
-    fn metric(&self, name: &str) -> Result<u64> {
-        let ask = format!(
-            "import urllib.request as r\nfor line in r.urlopen('http://{METRICS}/metrics').read().decode().splitlines():\n  \
-             if line.startswith('{name} '): print(line.split()[1])"
-        );
-        let out = self.site.storage()?.run(&["python3", "-c", &ask])?.ok()?;
-        out.line().trim().parse().with_context(|| format!("{name}: {:?}", out.stdout))
-    }
-
     /// Everything is served, and one volume more in the late group.
     fn first_start(&mut self) -> Result<String> {
         let agent = self.start()?;
@@ -209,7 +197,7 @@ impl Acts<'_> {
         wait_for("grace periods to be normal again", Duration::from_mins(1), || {
             Ok((self.storage("cat /sys/kernel/rcu_expedited")?.trim() == "0").then_some(()))
         })?;
-        let passes = self.metric("mooring_agent_passes_total")?;
+        let passes = self.site.metric("mooring_agent_passes_total")?;
         self.evidence.shows(format!(
             "the next agent ends it: {VOLUMES} exports of {INITIATORS} initiators answer after {:.1} s, {passes} looks at volumes; grace periods are normal",
             took.as_secs_f64()
@@ -260,8 +248,7 @@ impl Acts<'_> {
 
 /// The agent's configuration: both groups, and where it says its numbers.
 fn config() -> String {
-    let metrics = format!("[metrics]\nlisten = [\"{METRICS}\"]\n");
-    format!("{}\n[[groups]]\nname = \"{LATE}\"\n", agent_config(&metrics))
+    format!("{}\n[[groups]]\nname = \"{LATE}\"\n", agent_config(&metrics_table()))
 }
 
 /// A command that runs this on the agent's store, which no agent has open, and prints the first number of its answer.

@@ -135,8 +135,16 @@ impl<'a> Truth<'a> {
         let session = self.session("host2")?;
         let address = session["session"]["addresses"][0].as_str().unwrap_or_default();
         check(address.contains("fd00:10::12"), || format!("{session}"))?;
+        self.connections(2)?;
         self.evidence.shows(format!("host2 is logged in over {}: {}", PORTALS[0], session["session"]));
         Ok(text(&live, "id")?.to_owned())
+    }
+
+    /// How many connections the storage agent sees: that it follows them, and not only looks at sessions in their turn.
+    fn connections(&self, wanted: u64) -> Result<()> {
+        wait_for(&format!("{wanted} connections to be followed"), Duration::from_secs(30), || {
+            Ok((self.site.metric("mooring_agent_portal_connections")? == wanted).then_some(()))
+        })
     }
 
     /// The folders of the target.
@@ -202,6 +210,7 @@ impl<'a> Truth<'a> {
             let live = self.control.live(two)?;
             Ok((live["session_missing"] == true).then_some(live))
         })?;
+        self.connections(1)?;
         let problems = missing["problems"].to_string();
         check(problems.contains("should be logged in and is not"), || problems.clone())?;
         let table = self.control.mooring(&["session", "list"])?.ok()?.stdout;

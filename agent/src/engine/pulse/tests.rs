@@ -1,8 +1,10 @@
 //! What the pulse makes of what it sees, and how much it looks at in a turn.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
+use mooring_host::CallerChanges;
 use mooring_host::fake::FakeMachine;
 use mooring_model::{
     Digest, ExportIdentity, ExportSpec, FcExportSpec, Generation, Grant, LUN_DEFAULT, Mode, Stamp, Tuning,
@@ -10,7 +12,7 @@ use mooring_model::{
 
 use super::*;
 use crate::engine::cell::{Wish, WishKind};
-use crate::engine::testing;
+use crate::engine::testing::{self, Node};
 
 const HOST: &str = "iqn.2026-01.lab:host1";
 
@@ -123,4 +125,177 @@ async fn a_turn_is_bounded_and_turns_go_round() {
     }
     let dir = tempfile::tempdir().unwrap();
     assert!(engine(dir.path(), 5, 0).turn().is_empty(), "nobody is granted anything");
+}
+
+fn changes(come: &[&str], gone: &[&str]) -> CallerChanges {
+    let ips = |all: &[&str]| all.iter().map(|ip| ip.parse().unwrap()).collect();
+    CallerChanges { come: ips(come), gone: ips(gone), standing: 0 }
+}
+
+/// All volumes were looked at, and nobody was there; of these the first host was.
+fn look_at_all(engine: &Engine, logged_in: &[VolumeId]) {
+    for cell in engine.cells() {
+        let sessions: Vec<_> =
+            logged_in.iter().filter(|id| **id == cell.id).map(|_| session(1, LOGGED_IN)).collect();
+        cell.state().lives = Some(seen(10, None, sessions, 0));
+    }
+}
+
+fn note(engine: &Engine, come: &[&str], gone: &[&str]) {
+    lock(&engine.shared.pulse).recent.note(Instant::now(), at(9), Ok(changes(come, gone)));
+}
+
+fn first_of_turn(engine: &Engine, count: usize) -> Vec<VolumeId> {
+    engine.turn().iter().take(count).map(|cell| cell.id).collect()
+}
+
+const HERE: &str = "10.0.0.7";
+
+#[tokio::test(start_paused = true)]
+async fn whose_connection_has_ended_is_looked_at_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = engine(dir.path(), 1_000, 2);
+    let (near, far) = (VolumeId::from_u128(3), VolumeId::from_u128(900));
+    look_at_all(&engine, &[near, far]);
+    note(&engine, &[], &[]);
+    assert_eq!(engine.turn().len(), GRANTS_PER_SECOND / 2, "nobody has gone");
+    // Somebody else has.
+    note(&engine, &[], &["10.0.0.8"]);
+    assert!(!first_of_turn(&engine, usize::MAX).contains(&far));
+    note(&engine, &[], &[&format!("::ffff:{HERE}").parse::<IpAddr>().unwrap().to_canonical().to_string()]);
+    for _ in 0..3 {
+        assert_eq!(first_of_turn(&engine, 2), [near, far], "until the session is gone");
+    }
+    engine.cell(far).state().lives = Some(seen(11, None, Vec::new(), 0));
+    assert_eq!(first_of_turn(&engine, 1), [near]);
+    assert!(!first_of_turn(&engine, usize::MAX).contains(&far));
+    // A connection that was taken for gone and is not.
+    tokio::time::advance(Duration::from_secs(31)).await;
+    note(&engine, &[], &[]);
+    let turns: Vec<_> = (0..5).flat_map(|_| first_of_turn(&engine, usize::MAX)).collect();
+    assert!(!turns.contains(&near), "it is looked at by its turn");
+    // A session that is ending is looked at until it has ended, whoever has gone.
+    let ending = Live { sessions: vec![session(1, "FAILED")], counters: Counters::default() };
+    let lives = Lives::new(at(12), None, BTreeMap::from([(HOST.to_owned(), ending)]), BTreeMap::new());
+    engine.cell(far).state().lives = Some(lives);
+    note(&engine, &[], &["10.0.0.8"]);
+    for _ in 0..3 {
+        assert_eq!(first_of_turn(&engine, 1), [far]);
+        tokio::time::advance(Duration::from_secs(31)).await;
+        note(&engine, &[], &[]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_somebody_is_missing_is_looked_first_when_somebody_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = engine(dir.path(), 1_000, 1);
+    let missing = VolumeId::from_u128(700);
+    for cell in engine.cells().iter().filter(|cell| cell.id != missing) {
+        let here = Live { sessions: vec![session(1, LOGGED_IN)], counters: Counters::default() };
+        let all = BTreeMap::from([("iqn.2026-01.lab:host0".to_owned(), here)]);
+        cell.state().lives = Some(Lives::new(at(10), None, all, BTreeMap::new()));
+    }
+    engine.cell(missing).state().lives = Some(seen(10, None, Vec::new(), 0));
+    note(&engine, &[], &[]);
+    assert!(!first_of_turn(&engine, usize::MAX).contains(&missing));
+    note(&engine, &["10.0.0.9"], &[]);
+    for _ in 0..3 {
+        let turn = first_of_turn(&engine, usize::MAX);
+        assert_eq!((turn[0], turn.len()), (missing, 1 + GRANTS_PER_SECOND), "and the others in their turn");
+    }
+    tokio::time::advance(Duration::from_secs(31)).await;
+    assert!(
+        !first_of_turn(&engine, usize::MAX).contains(&missing),
+        "whoever came is there, or will not log in"
+    );
+    // Nobody is known to be there: the agent has just begun.
+    for cell in engine.cells() {
+        cell.state().lives = None;
+    }
+    lock(&engine.shared.pulse).recent = Recent::default();
+    note(&engine, &[], &[]);
+    assert!(first_of_turn(&engine, usize::MAX).len() >= SOON_PER_SECOND);
+}
+
+/// A volume that nobody uses is one read, as long as nobody comes or goes; else, and now and then, it is a whole look.
+#[tokio::test(start_paused = true)]
+async fn a_quiet_volume_is_one_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = |at| Some(Full { at, commands: 7, quick: 0 });
+    let lives = |full, state: &str, in_flight| {
+        let session = SessionReport { in_flight, ..session(1, state) };
+        Lives { full, ..seen(10, None, vec![session], 0) }
+    };
+    let engine = engine(dir.path(), 1, 1);
+    let quiet = |lives: &Lives| lives.quiet(&lock(&engine.shared.pulse).recent).is_some();
+    let early = Instant::now();
+    assert!(!quiet(&lives(full(early), LOGGED_IN, 0)), "nobody is followed");
+    note(&engine, &[], &[]);
+    tokio::time::advance(Duration::from_secs(29)).await;
+    assert!(!quiet(&lives(full(Instant::now()), LOGGED_IN, 0)), "who came before is not known");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let settled = Instant::now();
+    assert!(quiet(&lives(full(settled), LOGGED_IN, 0)));
+    assert!(!quiet(&lives(full(early), LOGGED_IN, 0)) && !quiet(&lives(None, LOGGED_IN, 0)));
+    assert!(!quiet(&lives(full(settled), LOGGED_IN, 1)) && !quiet(&lives(full(settled), "FAILED", 0)));
+    let worn = Full { quick: FULL_EVERY, ..full(settled).unwrap() };
+    assert!(!quiet(&lives(Some(worn), LOGGED_IN, 0)));
+    for (come, gone) in [(&[HERE][..], &[][..]), (&[], &[HERE])] {
+        note(&engine, come, gone);
+        assert!(!quiet(&lives(full(settled), LOGGED_IN, 0)));
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert!(
+            quiet(&lives(full(Instant::now()), LOGGED_IN, 0)) && !quiet(&lives(full(settled), LOGGED_IN, 0))
+        );
+    }
+    lock(&engine.shared.pulse).recent.note(Instant::now(), at(9), Err(std::io::ErrorKind::Other.into()));
+    assert!(!quiet(&lives(full(Instant::now()), LOGGED_IN, 0)), "they cannot be listed");
+}
+
+/// A login is followed by what the connection says, and what a nexus does by the number of commands; a quick look reads nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn logins_are_seen_by_their_connections_and_work_by_its_commands() {
+    let node = Node::with(Mode::ReadWrite);
+    node.resync();
+    let (engine, cell) = (&node.engine, &node.cell);
+    let known = || {
+        let lives = cell.state().lives.clone().unwrap_or_default();
+        (lives.sessions(HOST).len(), lives.iscsi.get(HOST).map_or(0, |live| live.counters.commands))
+    };
+    let quick = || cell.state().lives.as_ref().and_then(|lives| lives.full).map(|full| full.quick);
+    let rest = || {
+        engine.follow_callers();
+        lock(&engine.shared.pulse).recent.settle();
+    };
+    rest();
+    for looks in 0..3 {
+        engine.feel(cell);
+        assert_eq!((known(), quick()), ((0, 0), Some(looks)));
+    }
+    let looked = cell.state().lives.as_ref().unwrap().at;
+    let session = node.log_in();
+    // The control: nobody has asked whether somebody came, and nothing is said of the time since.
+    engine.feel(cell);
+    assert_eq!((known(), quick()), ((0, 0), Some(3)));
+    assert_eq!(cell.state().lives.as_ref().unwrap().at, looked);
+    engine.follow_callers();
+    assert_eq!(lock(&engine.shared.pulse).recent.standing(), Some(1));
+    assert_eq!(engine.turn().len(), 1);
+    engine.feel(cell);
+    assert_eq!((known(), quick()), ((1, 0), Some(0)));
+    rest();
+    engine.feel(cell);
+    assert_eq!((known(), quick()), ((1, 0), Some(1)));
+    node.fake.write(session, 1).unwrap();
+    engine.feel(cell);
+    assert_eq!((known(), quick()), ((1, 1), Some(0)));
+    engine.feel(cell);
+    assert_eq!(quick(), Some(1));
+    node.fake.logout(session);
+    engine.feel(cell);
+    assert_eq!((known(), quick()), ((1, 1), Some(2)), "the control: nobody has said that somebody went");
+    engine.follow_callers();
+    engine.feel(cell);
+    assert_eq!((known(), lock(&engine.shared.pulse).recent.standing()), ((0, 1), Some(0)));
 }

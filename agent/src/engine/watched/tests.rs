@@ -1,98 +1,17 @@
 //! Which changes by somebody else are told, and what a resync leaves alone meanwhile.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
 use mooring_host::Tree;
-use mooring_host::fake::{FakeMachine, PrOut};
-use mooring_model::{
-    ByteSize, Chap, ChapSide, Digest, ExportIdentity, ExportSpec, FcExportSpec, Generation, Grant,
-    LUN_DEFAULT, Mode, Provisioning, Secret, Stamp, Tuning, VolumeSpec,
-};
+use mooring_host::fake::PrOut;
+use mooring_model::Mode;
 
 use super::*;
-use crate::engine::cell::{Wish, WishKind};
-use crate::engine::testing;
-
-const HOST: &str = "iqn.2026-01.lab:host1";
-const SECRET: &str = "a secret of 20 bytes";
+use crate::engine::cell::WishKind;
+use crate::engine::testing::{HOST, Node, eventually};
 
 /// What somebody else does.
 type Act = fn(&Node);
 
-/// A node with one volume, exported to one host, at rest as far as nobody does anything.
-struct Node {
-    fake: FakeMachine,
-    engine: Engine,
-    cell: Arc<Cell>,
-    _dir: tempfile::TempDir,
-}
-
-fn eventually(what: &str, is: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is() {
-        assert!(began.elapsed() < Duration::from_secs(30), "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 impl Node {
-    fn new() -> Self {
-        Self::with(Mode::ReadOnly)
-    }
-
-    fn with(mode: Mode) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let fake = FakeMachine::new();
-        fake.set_root(dir.path().to_owned());
-        fake.add_vg("vg0", 1 << 30);
-        let engine = testing::engine(dir.path(), &fake);
-        tokio::spawn(engine.clone().follow_folders());
-        let id = VolumeId::from_u128(1);
-        let cell = engine.cell(id);
-        let stamp = Stamp { generation: Generation::ZERO.next(), digest: Digest::of_sha256([1; 32]) };
-        let volume = VolumeSpec::new(id, "vg0".parse().unwrap(), ByteSize(8 << 20), Provisioning::Thick);
-        let side = ChapSide { user: HOST.to_owned(), secret: Secret::new(SECRET) };
-        let grant = Grant {
-            initiator: HOST.parse().unwrap(),
-            lun: LUN_DEFAULT,
-            mode,
-            chap: Some(Chap { initiator: side, mutual: None }),
-            attachments: Vec::new(),
-            barrier: None,
-        };
-        let export = ExportSpec {
-            volume: id,
-            identity: ExportIdentity::Derived,
-            portals: Vec::new(),
-            grants: vec![grant],
-            fc: FcExportSpec::default(),
-            tuning: Tuning::default(),
-        };
-        {
-            let mut state = cell.state();
-            state.volume =
-                Some(Wish { stamp: stamp.clone(), kind: WishKind::Spec(volume), opaque: Vec::new() });
-            state.export = Some(Wish { stamp, kind: WishKind::Spec(export), opaque: Vec::new() });
-        }
-        Self { fake, engine, cell, _dir: dir }
-    }
-
-    /// A resync, and everything that follows from it.
-    fn resync(&self) -> u64 {
-        let before = self.cell.state().passes;
-        self.engine.sweep();
-        self.settle();
-        self.cell.state().passes - before
-    }
-
-    fn settle(&self) {
-        eventually("the volume is clean", || {
-            let state = self.cell.state();
-            !state.dirty && !state.running && state.export_end.done && state.volume_end.done
-        });
-    }
-
     fn stands(&self) -> bool {
         self.cell.state().watched.stands
     }
@@ -191,9 +110,7 @@ async fn before_the_watch_stands_only_a_resync_sees_it() {
 async fn a_registration_that_nothing_tells_is_seen_by_a_resync() {
     let node = Node::with(Mode::ReadWrite);
     node.until_watched();
-    let portal = "10.0.0.1:3260";
-    let target = node.engine.config().iqn_prefix.target(node.cell.id);
-    let session = node.fake.login(portal, target.as_str(), HOST, Some((HOST, SECRET))).unwrap();
+    let session = node.log_in();
     let register = PrOut::Register { key: 0, new: 0xab, durable: false };
     node.fake.persistent_reserve(session, 1, register).unwrap();
     assert_eq!(node.resync(), 1, "a pass has taken note of it");

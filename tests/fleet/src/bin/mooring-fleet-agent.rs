@@ -141,6 +141,7 @@ fn machine(args: &Args, folder: &Path) -> Result<Machine> {
     Ok(Machine {
         target: Arc::new(fake.lio()),
         folders: None,
+        callers: None,
         sys: Arc::new(KernelTree::new(folder.join("sys"))),
         commands: Arc::new(lvm),
         blocks: Arc::new(fake.blocks()),

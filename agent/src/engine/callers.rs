@@ -1,0 +1,143 @@
+//! Who has come to the portals and who has gone lately: at whose volumes the pulse looks first, and which it need not look at in full.
+//!
+//! A login begins with a connection and no session outlives its connection for long, so that sessions are as the last look saw them
+//! while nobody comes or goes. What a connection is for is not seen before its login: a new one may be of any
+//! initiator that has no session yet.
+//!
+//! What must never happen here: a volume taken for seen while a login or the end of a session may still be under way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use mooring_host::CallerChanges;
+use mooring_model::{ExportSpec, Portal, VolumeId};
+use tokio::time::Instant;
+
+use super::cell::State;
+use super::counts::LOGGED_IN;
+use super::pulse::Lives;
+use super::{Engine, Wish, lock};
+
+/// How long what a connection brings or takes may follow it: a login takes up to 15 s (`TA_LOGIN_TIMEOUT` of the kernel's target),
+/// a session without connections is kept for 20 s (`DefaultTime2Retain`).
+const SETTLES_WITHIN: Duration = Duration::from_secs(30);
+
+/// What is known of those who come and go.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    /// It was said that they cannot be.
+    said: bool,
+    /// When somebody came last.
+    come: Option<Instant>,
+    /// Whose connections have ended, and when.
+    gone: BTreeMap<IpAddr, Instant>,
+    /// When somebody came or went last; `None`: nobody is followed, and every look is a full one.
+    changed: Option<Instant>,
+    /// When they were asked for last, by the wall clock.
+    asked: Option<SystemTime>,
+    /// Connections that stand.
+    standing: usize,
+    /// There were volumes to look at because of them, the last time.
+    pub(super) busy: bool,
+    /// The volume that was looked at last because of them.
+    pub(super) last: Option<VolumeId>,
+}
+
+impl Recent {
+    /// What has come and gone, asked for at `asked`.
+    pub(super) fn note(&mut self, now: Instant, asked: SystemTime, changes: io::Result<CallerChanges>) {
+        let changes = match changes {
+            Ok(changes) => changes,
+            Err(error) => {
+                if !std::mem::replace(&mut self.said, true) {
+                    tracing::warn!(%error, "cannot list TCP connections: logins are seen later");
+                }
+                *self = Self { said: true, last: self.last, ..Self::default() };
+                return;
+            }
+        };
+        // What was seen before this moment may have changed before it.
+        self.changed.get_or_insert(now);
+        (self.standing, self.asked) = (changes.standing, Some(asked));
+        if !changes.come.is_empty() {
+            self.come = Some(now);
+        }
+        if !changes.come.is_empty() || !changes.gone.is_empty() {
+            tracing::debug!(come = ?changes.come, gone = ?changes.gone, standing = changes.standing, "connections");
+            self.changed = Some(now);
+        }
+        self.gone.retain(|_, at| now.duration_since(*at) < SETTLES_WITHIN);
+        self.gone.extend(changes.gone.into_iter().map(|ip| (ip, now)));
+    }
+
+    /// What has come and gone so far was long ago.
+    #[cfg(test)]
+    pub(super) fn settle(&mut self) {
+        let long_ago = |at: Instant| at.checked_sub(SETTLES_WITHIN).unwrap();
+        self.changed = self.changed.map(long_ago);
+        self.come = self.come.map(long_ago);
+        self.gone.clear();
+    }
+
+    /// How many connections stand; `None`: nobody knows.
+    pub(super) fn standing(&self) -> Option<usize> {
+        self.asked.map(|_| self.standing)
+    }
+
+    /// Until when the sessions are known to be as a full look saw them that began at that moment; `None`: they may have changed.
+    pub(super) fn stands(&self, look: Instant) -> Option<SystemTime> {
+        self.asked.filter(|_| self.changed.is_some_and(|changed| look >= changed + SETTLES_WITHIN))
+    }
+
+    /// Whether there may be volumes to be looked at before their turn: those of all that there are need not be asked else.
+    pub(super) fn may_concern(&self, now: Instant) -> bool {
+        let lately = |changed| now.duration_since(changed) < SETTLES_WITHIN;
+        self.changed.is_some_and(|changed| self.busy || lately(changed))
+    }
+
+    /// Whether a volume is to be looked at before its turn.
+    pub(super) fn concerns(&self, now: Instant, spec: &ExportSpec, lives: Option<&Lives>) -> bool {
+        let Some(lives) = lives else { return true };
+        let mut sessions = lives.iscsi.values().flat_map(|live| &live.sessions);
+        let is_ending = sessions.any(|session| {
+            session.state != LOGGED_IN || session.addresses.iter().any(|address| self.has_gone(address))
+        });
+        let is_expected = || {
+            self.come.is_some_and(|come| now.duration_since(come) < SETTLES_WITHIN)
+                && spec.grants.iter().any(|grant| lives.sessions(grant.initiator.as_str()).is_empty())
+        };
+        is_ending || is_expected()
+    }
+
+    fn has_gone(&self, address: &str) -> bool {
+        !self.gone.is_empty()
+            && address
+                .trim_matches(['[', ']'])
+                .parse::<IpAddr>()
+                .is_ok_and(|ip| self.gone.contains_key(&ip.to_canonical()))
+    }
+}
+
+impl Engine {
+    /// Takes note of who has come and gone since the last time.
+    pub(super) fn follow_callers(&self) {
+        let Some(callers) = self.shared.machine.callers.as_deref() else { return };
+        let asked = self.shared.machine.clock.now();
+        let changes = callers.changes(&|| self.ports());
+        lock(&self.shared.pulse).recent.note(Instant::now(), asked, changes);
+    }
+
+    /// The ports of all portals that are wanted.
+    fn ports(&self) -> BTreeSet<u16> {
+        let of_config = self.shared.config.portals.iter().map(Portal::port);
+        let of_exports = self.cells().into_iter().flat_map(|cell| of_export(&cell.state()));
+        of_config.chain(of_exports).collect()
+    }
+}
+
+fn of_export(state: &State) -> Vec<u16> {
+    let portals = state.export.as_ref().and_then(Wish::spec).map(|spec| &spec.portals);
+    portals.into_iter().flatten().map(Portal::port).collect()
+}

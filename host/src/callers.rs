@@ -1,0 +1,165 @@
+//! TCP connections to ports of this machine: who has come, and who has gone.
+//!
+//! The kernel tells nobody of a connection that was accepted inside of it, as LIO's are. It counts what it opens and what stands, for
+//! all ports together, and lists what stands. The numbers are one short file; the list, which costs more with every
+//! connection of the machine, is read only when they have moved.
+//!
+//! What must never happen here: a list taken for one moment's truth. It is read again until it is the same twice.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+
+use procfs::net::{TcpNetEntry, TcpState};
+use procfs::{ProcError, ProcResult};
+
+/// What has changed between two looks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CallerChanges {
+    /// Other ends of connections that are new.
+    pub come: BTreeSet<IpAddr>,
+    /// Other ends of connections that stand no more. One with several connections may be in both.
+    pub gone: BTreeSet<IpAddr>,
+    /// How many connections stand.
+    pub standing: usize,
+}
+
+/// Follows the connections to some ports.
+pub trait Callers: Debug + Send + Sync {
+    /// What has changed since the last call, which may have been an error; at the first, all that stand are new. `ports` is asked
+    /// only if the connections are listed. An error is worth another try.
+    fn changes(&self, ports: &dyn Fn() -> BTreeSet<u16>) -> io::Result<CallerChanges>;
+}
+
+/// A connection: our end and the other one.
+pub(crate) type Connection = (SocketAddr, SocketAddr);
+
+/// What stood at the last look.
+#[derive(Debug, Default)]
+pub(crate) struct Standing(BTreeSet<Connection>);
+
+impl Standing {
+    /// Takes note of what stands now.
+    pub(crate) fn becomes(&mut self, now: BTreeSet<Connection>) -> CallerChanges {
+        let before = std::mem::replace(&mut self.0, now);
+        // An IPv4 caller of a socket for both families is one.
+        let others = |all: &BTreeSet<Connection>, but: &BTreeSet<Connection>| {
+            all.difference(but).map(|(_, other)| other.ip().to_canonical()).collect()
+        };
+        CallerChanges {
+            come: others(&self.0, &before),
+            gone: others(&before, &self.0),
+            standing: self.0.len(),
+        }
+    }
+}
+
+/// Openings by others and by ourselves, and what stands: whatever comes or goes moves one of them.
+type Numbers = [u64; 3];
+
+/// The connections of this process's network namespace, by `/proc/net` (`snmp`, `tcp` and `tcp6`; proc_pid_net(5)).
+#[derive(Debug, Default)]
+pub struct KernelCallers(Mutex<Followed>);
+
+#[derive(Debug, Default)]
+struct Followed {
+    standing: Standing,
+    /// The numbers before the last list; `None`: it is to be read again.
+    numbers: Option<Numbers>,
+}
+
+impl Callers for KernelCallers {
+    fn changes(&self, ports: &dyn Fn() -> BTreeSet<u16>) -> io::Result<CallerChanges> {
+        let mut followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = followed.numbers.take();
+        let numbers = numbers().map_err(io::Error::other)?;
+        if before == Some(numbers) {
+            followed.numbers = before;
+            return Ok(CallerChanges { standing: followed.standing.0.len(), ..CallerChanges::default() });
+        }
+        let ports = ports();
+        let callers = followed.standing.becomes(established(&ports).map_err(io::Error::other)?);
+        // What comes and goes while it is read may be missing in a list, or be there twice.
+        followed.numbers = (callers.come.is_empty() && callers.gone.is_empty()).then_some(numbers);
+        Ok(callers)
+    }
+}
+
+fn numbers() -> ProcResult<Numbers> {
+    let seen = procfs::net::snmp()?;
+    Ok([seen.tcp_passive_opens, seen.tcp_active_opens, seen.tcp_curr_estab])
+}
+
+fn established(ports: &BTreeSet<u16>) -> ProcResult<BTreeSet<Connection>> {
+    // A kernel without IPv6 has no list of it.
+    let v6 = match procfs::net::tcp6() {
+        Err(ProcError::NotFound(_)) => Vec::new(),
+        other => other?,
+    };
+    let ours = |entry: &TcpNetEntry| {
+        entry.state == TcpState::Established && ports.contains(&entry.local_address.port())
+    };
+    let all = procfs::net::tcp()?.into_iter().chain(v6);
+    Ok(all.filter(ours).map(|entry| (entry.local_address, entry.remote_address)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn connection(port: u16, ip: impl Into<IpAddr>) -> Connection {
+        ((Ipv4Addr::LOCALHOST, 3260).into(), (ip.into(), port).into())
+    }
+
+    #[test]
+    fn who_comes_and_who_goes_is_told_once() {
+        let (one, two) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        let mut standing = Standing::default();
+        let first = standing.becomes([connection(1, one), connection(2, one)].into());
+        assert_eq!((first.come, first.gone, first.standing), ([one.into()].into(), BTreeSet::new(), 2));
+        // One of them begins anew, the other one comes, by a socket of both families.
+        let mapped = connection(4, two.to_ipv6_mapped());
+        let next = standing.becomes([connection(2, one), connection(3, one), mapped].into());
+        assert_eq!((next.come, next.gone), ([one.into(), two.into()].into(), [one.into()].into()));
+        let same = standing.becomes([connection(2, one), connection(3, one), mapped].into());
+        assert_eq!(same, CallerChanges { standing: 3, ..CallerChanges::default() });
+    }
+
+    /// Looks until something has changed.
+    fn change(of: &KernelCallers, port: u16) -> CallerChanges {
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            let callers = of.changes(&|| [port].into()).unwrap();
+            if !callers.come.is_empty() || !callers.gone.is_empty() {
+                return callers;
+            }
+            assert!(Instant::now() < until, "nobody has come or gone");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn connections_to_a_port_are_followed_and_others_are_not() {
+        for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let Ok(listener) = TcpListener::bind((ip, 0)) else { continue };
+            let (other, port) = (TcpListener::bind((ip, 0)).unwrap(), listener.local_addr().unwrap().port());
+            let connections = KernelCallers::default();
+            assert_eq!(connections.changes(&|| [port].into()).unwrap(), CallerChanges::default());
+            let _other = TcpStream::connect(other.local_addr().unwrap()).unwrap();
+            let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let accepted = listener.accept().unwrap();
+            let come = change(&connections, port);
+            assert_eq!(come, CallerChanges { come: [ip].into(), standing: 1, ..CallerChanges::default() });
+            drop((one, accepted));
+            assert_eq!(
+                change(&connections, port),
+                CallerChanges { gone: [ip].into(), ..CallerChanges::default() }
+            );
+        }
+    }
+}
