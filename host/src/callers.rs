@@ -56,8 +56,13 @@ impl Standing {
     }
 }
 
+/// The kernel's counts of TCP.
+const COUNTS: &str = "/proc/net/snmp";
+
 /// Openings by others and by ourselves, and what stands: whatever comes or goes moves one of them.
-type Numbers = [u64; 3];
+const NUMBERS: [&str; 3] = ["PassiveOpens", "ActiveOpens", "CurrEstab"];
+
+type Numbers = [u64; NUMBERS.len()];
 
 /// The connections of this process's network namespace, by `/proc/net` (`snmp`, `tcp` and `tcp6`; proc_pid_net(5)).
 #[derive(Debug, Default)]
@@ -74,7 +79,9 @@ impl Callers for KernelCallers {
     fn changes(&self, ports: &dyn Fn() -> BTreeSet<u16>) -> io::Result<CallerChanges> {
         let mut followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = followed.numbers.take();
-        let numbers = numbers().map_err(io::Error::other)?;
+        let numbers = numbers(&std::fs::read_to_string(COUNTS)?).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("{COUNTS} has no {NUMBERS:?}"))
+        })?;
         if before == Some(numbers) {
             followed.numbers = before;
             return Ok(CallerChanges { standing: followed.standing.0.len(), ..CallerChanges::default() });
@@ -87,9 +94,19 @@ impl Callers for KernelCallers {
     }
 }
 
-fn numbers() -> ProcResult<Numbers> {
-    let seen = procfs::net::snmp()?;
-    Ok([seen.tcp_passive_opens, seen.tcp_active_opens, seen.tcp_curr_estab])
+/// Out of the two lines about TCP, names and values. This is read each second, and the other hundred numbers of the file are nobody's
+/// here.
+fn numbers(counts: &str) -> Option<Numbers> {
+    let mut lines = counts.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let mut numbers = [None; NUMBERS.len()];
+    for (name, value) in names.split_ascii_whitespace().zip(values.split_ascii_whitespace()) {
+        if let Some(at) = NUMBERS.iter().position(|wanted| *wanted == name) {
+            numbers[at] = value.parse().ok();
+        }
+    }
+    let [Some(passive), Some(active), Some(standing)] = numbers else { return None };
+    Some([passive, active, standing])
 }
 
 fn established(ports: &BTreeSet<u16>) -> ProcResult<BTreeSet<Connection>> {
@@ -128,6 +145,17 @@ mod tests {
         assert_eq!((next.come, next.gone), ([one.into(), two.into()].into(), [one.into()].into()));
         let same = standing.becomes([connection(2, one), connection(3, one), mapped].into());
         assert_eq!(same, CallerChanges { standing: 3, ..CallerChanges::default() });
+    }
+
+    #[test]
+    fn the_counts_are_found_by_their_names() {
+        let text = "Ip: A B\nIp: 1 2\nTcp: RtoMin ActiveOpens PassiveOpens CurrEstab\nTcp: -1 5 7 3\nUdp: CurrEstab\nUdp: 9\n";
+        assert_eq!(numbers(text), Some([7, 5, 3]));
+        for broken in ["", "Tcp: ActiveOpens\n", "Tcp: ActiveOpens PassiveOpens CurrEstab\nTcp: 1 2\n"] {
+            assert_eq!(numbers(broken), None, "{broken:?}");
+        }
+        assert_eq!(numbers(&text.replace("5 7", "x 7")), None);
+        assert!(numbers(&std::fs::read_to_string(COUNTS).unwrap()).is_some());
     }
 
     /// Looks until something has changed.

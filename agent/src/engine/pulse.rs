@@ -129,6 +129,11 @@ impl Lives {
         Some((full, recent.stands(full.at)?))
     }
 
+    /// How many commands had come for the volume at the last look of the pulse, if that is known.
+    pub(super) fn commands(&self) -> Option<u64> {
+        self.full.map(|full| full.commands)
+    }
+
     /// Whether somebody has logged in or out since.
     fn differs(&self, before: &Self) -> bool {
         let logins = |lives: &Self| -> Vec<_> {
@@ -265,7 +270,7 @@ impl Engine {
     }
 
     /// Looks at one volume, and tells whoever watches if somebody has logged in or out.
-    fn feel(&self, cell: &Arc<Cell>) {
+    pub(super) fn feel(&self, cell: &Arc<Cell>) {
         let began = Instant::now();
         {
             let mut state = cell.state();

@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 
 use super::cell::{Cell, State};
 use super::fabrics::Wanteds;
+use super::pulse::Lives;
 use super::{Engine, lock};
 
 /// Resyncs until all exports are looked at, watched or not.
@@ -49,6 +50,8 @@ pub(crate) struct Watched {
     stands: bool,
     /// Changes that were told.
     told: u64,
+    /// Commands that had come for the volume when its reservations were looked at.
+    commands: Option<u64>,
 }
 
 /// The watches of all exports.
@@ -109,12 +112,28 @@ impl Engine {
     pub(super) fn restless(&self, mut cells: Vec<Arc<Cell>>, all: bool) -> Vec<Arc<Cell>> {
         cells.retain(|cell| {
             let rests = !all && cell.state().rests();
-            if rests && self.has_new_reservations(cell) {
-                self.wake(cell);
+            if rests {
+                self.look_at_reservations(cell);
             }
             !rests
         });
         cells
+    }
+
+    /// Somebody may have registered a reservation, which nothing tells: not where no command has come since the last look at it.
+    fn look_at_reservations(&self, cell: &Arc<Cell>) {
+        let come = {
+            let state = cell.state();
+            let come = state.lives.as_ref().and_then(Lives::commands);
+            if come.is_some() && come == state.watched.commands {
+                return;
+            }
+            come
+        };
+        if self.has_new_reservations(cell) {
+            self.wake(cell);
+        }
+        cell.state().watched.commands = come;
     }
 
     /// A whole look that began at `since` and read these folders has found nothing to do.

@@ -111,11 +111,20 @@ async fn a_registration_that_nothing_tells_is_seen_by_a_resync() {
     let node = Node::with(Mode::ReadWrite);
     node.until_watched();
     let session = node.log_in();
-    let register = PrOut::Register { key: 0, new: 0xab, durable: false };
-    node.fake.persistent_reserve(session, 1, register).unwrap();
+    let register = |key| PrOut::Register { key, new: key + 0xab, durable: false };
+    node.fake.persistent_reserve(session, 1, register(0)).unwrap();
     assert_eq!(node.resync(), 1, "a pass has taken note of it");
     assert!(node.cell.state().held.said().0.is_some());
     assert!(node.stands(), "the export is as it was");
+    // Where the pulse knows that no command has come, none has registered: it is not looked.
+    node.engine.feel(&node.cell);
+    assert_eq!(node.resync(), 0);
+    let said = || node.cell.state().held.said().0;
+    let before = said();
+    node.fake.persistent_reserve(session, 1, register(0xab)).unwrap();
+    assert_eq!((node.resync(), said() == before), (0, true), "the pulse has not come by");
+    node.engine.feel(&node.cell);
+    assert_eq!((node.resync(), said() == before), (1, false));
     assert_eq!(node.resync(), 0);
 }
 
