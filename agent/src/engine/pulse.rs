@@ -4,7 +4,7 @@
 //! The pace: each second so many grants as [`GRANTS_PER_SECOND`], one volume after another, whatever their number; a round of
 //! 1,000 volumes with two hosts each takes half a minute. In full an idle grant is 2 reads (`mooring_targets::read_live`). While nobody
 //! connects and nobody goes ([`callers`](super::callers)) a volume whose commands have not moved is 1 read, whatever the number of its
-//! grants. Where somebody has come or gone is looked first, at [`SOON_PER_SECOND`] grants. Whoever asks for one volume has it
+//! grants, and one where nobody is logged in is none. Where somebody has come or gone is looked first, at [`SOON_PER_SECOND`] grants. Whoever asks for one volume has it
 //! looked at then.
 //!
 //! What must never happen here: a look that waits where another call of its volume hangs; a report for every look (only a
@@ -295,12 +295,15 @@ impl Engine {
             let over_ip = spec_at_rest(&state).filter(|spec| spec.fc.grants.is_empty());
             over_ip.map(|spec| spec.identity.names(cell.id, &self.shared.config.iqn_prefix))
         };
+        if names.is_some() && self.is_as_seen(cell, None) {
+            return Ok(());
+        }
         // Read first: what comes during a full look moves it again.
         let commands = match names {
             Some(names) => count_commands(&*self.shared.machine.target, &names)?,
             None => None,
         };
-        if commands.is_some_and(|commands| self.is_as_seen(cell, commands)) {
+        if commands.is_some() && self.is_as_seen(cell, commands) {
             return Ok(());
         }
         let (volume, export) = {
@@ -312,16 +315,20 @@ impl Engine {
         self.look_in_full(cell, &wanted, full).map(drop)
     }
 
-    /// Whether everything is as the last full look saw it, now that so many commands have come; if so, that is noted.
-    fn is_as_seen(&self, cell: &Cell, commands: u64) -> bool {
+    /// Whether everything is as the last full look saw it, now that so many commands have come; if so, that is noted. Where nobody is
+    /// logged in none can have come, and they need not be read.
+    fn is_as_seen(&self, cell: &Cell, commands: Option<u64>) -> bool {
         let pulse = lock(&self.shared.pulse);
         let mut state = cell.state();
         let still = state.is_export_still();
         let Some(lives) = state.lives.as_mut().filter(|lives| still && lives.fc.is_empty()) else {
             return false;
         };
-        let quiet = lives.quiet(&pulse.recent).filter(|(full, _)| full.commands == commands);
-        let Some((full, until)) = quiet else { return false };
+        let Some((full, until)) = lives.quiet(&pulse.recent) else { return false };
+        let nobody = || lives.iscsi.values().all(|live| live.sessions.is_empty());
+        if !commands.map_or_else(nobody, |commands| commands == full.commands) {
+            return false;
+        }
         // Somebody who has come since was not asked for yet.
         lives.at = lives.at.max(Some(until));
         lives.full = Some(Full { quick: full.quick + 1, ..full });

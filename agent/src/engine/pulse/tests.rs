@@ -276,6 +276,7 @@ async fn logins_are_seen_by_their_connections_and_work_by_its_commands() {
     let looked = cell.state().lives.as_ref().unwrap().at;
     let session = node.log_in();
     // The control: nobody has asked whether somebody came, and nothing is said of the time since.
+    node.fake.write(session, 1).unwrap();
     engine.feel(cell);
     assert_eq!((known(), quick()), ((0, 0), Some(3)));
     assert_eq!(cell.state().lives.as_ref().unwrap().at, looked);
@@ -283,19 +284,19 @@ async fn logins_are_seen_by_their_connections_and_work_by_its_commands() {
     assert_eq!(lock(&engine.shared.pulse).recent.standing(), Some(1));
     assert_eq!(engine.turn().len(), 1);
     engine.feel(cell);
-    assert_eq!((known(), quick()), ((1, 0), Some(0)));
+    assert_eq!((known(), quick()), ((1, 1), Some(0)));
     rest();
     engine.feel(cell);
-    assert_eq!((known(), quick()), ((1, 0), Some(1)));
+    assert_eq!((known(), quick()), ((1, 1), Some(1)));
     node.fake.write(session, 1).unwrap();
     engine.feel(cell);
-    assert_eq!((known(), quick()), ((1, 1), Some(0)));
+    assert_eq!((known(), quick()), ((1, 2), Some(0)));
     engine.feel(cell);
     assert_eq!(quick(), Some(1));
     node.fake.logout(session);
     engine.feel(cell);
-    assert_eq!((known(), quick()), ((1, 1), Some(2)), "the control: nobody has said that somebody went");
+    assert_eq!((known(), quick()), ((1, 2), Some(2)), "the control: nobody has said that somebody went");
     engine.follow_callers();
     engine.feel(cell);
-    assert_eq!((known(), lock(&engine.shared.pulse).recent.standing()), ((0, 1), Some(0)));
+    assert_eq!((known(), lock(&engine.shared.pulse).recent.standing()), ((0, 2), Some(0)));
 }
