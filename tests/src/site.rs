@@ -155,6 +155,12 @@ impl Site {
         self.start_agent_by(&agent_config_at(portals, &metrics_table()))
     }
 
+    /// The same with this configuration.
+    pub fn start_agent_by(&self, config: &str) -> Result<Running> {
+        self.storage()?.write("/etc/mooring/agent.toml", config.as_bytes(), 0o600)?;
+        self.start_program(&[&format!("{BIN}/mooring-agent")])
+    }
+
     /// One counter or gauge without labels, of a storage agent with a [`metrics_table`].
     pub fn metric(&self, name: &str) -> Result<u64> {
         let ask = format!(
@@ -163,12 +169,6 @@ impl Site {
         );
         let out = self.storage()?.run(&["python3", "-c", &ask])?.ok()?;
         out.line().trim().parse().with_context(|| format!("{name}: {:?}", out.stdout))
-    }
-
-    /// The same with this configuration.
-    pub fn start_agent_by(&self, config: &str) -> Result<Running> {
-        self.storage()?.write("/etc/mooring/agent.toml", config.as_bytes(), 0o600)?;
-        self.start_program(&[&format!("{BIN}/mooring-agent")])
     }
 
     /// Starts an agent by these words, with the configuration that is there, and waits until it answers.

@@ -16,7 +16,7 @@ use mooring_model::{ExportSpec, Portal, VolumeId};
 use tokio::time::Instant;
 
 use super::cell::State;
-use super::counts::LOGGED_IN;
+use super::counts::is_logged_in;
 use super::pulse::Lives;
 use super::{Engine, Wish, lock};
 
@@ -100,9 +100,8 @@ impl Recent {
     /// Whether a volume is to be looked at before its turn.
     pub(super) fn concerns(&self, now: Instant, spec: &ExportSpec, lives: Option<&Lives>) -> bool {
         let Some(lives) = lives else { return true };
-        let mut sessions = lives.iscsi.values().flat_map(|live| &live.sessions);
-        let is_ending = sessions.any(|session| {
-            session.state != LOGGED_IN || session.addresses.iter().any(|address| self.has_gone(address))
+        let is_ending = lives.all_sessions().any(|session| {
+            !is_logged_in(session) || session.addresses.iter().any(|address| self.has_gone(address))
         });
         let is_expected = || {
             self.come.is_some_and(|come| now.duration_since(come) < SETTLES_WITHIN)
@@ -124,6 +123,10 @@ impl Engine {
     /// Takes note of who has come and gone since the last time.
     pub(super) fn follow_callers(&self) {
         let Some(callers) = self.shared.machine.callers.as_deref() else { return };
+        if self.shared.config.groups.is_empty() && self.count() == 0 {
+            // A host that only attaches volumes has no callers.
+            return;
+        }
         let asked = self.shared.machine.clock.now();
         let changes = callers.changes(&|| self.ports());
         lock(&self.shared.pulse).recent.note(Instant::now(), asked, changes);

@@ -89,7 +89,7 @@ pub(crate) struct NexusCounts {
     pub(crate) counters: Counters,
 }
 
-fn is_logged_in(session: &SessionReport) -> bool {
+pub(super) fn is_logged_in(session: &SessionReport) -> bool {
     session.state == LOGGED_IN
 }
 

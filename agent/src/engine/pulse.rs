@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::callers::Recent;
 use super::cell::{Cell, State};
-use super::counts::LOGGED_IN;
+use super::counts::is_logged_in;
 use super::fabrics::Wanteds;
 use super::{Change, Engine, is_spec, lock};
 use crate::workers::LOST_AFTER;
@@ -122,10 +122,9 @@ impl Lives {
 
     /// The last full look, and until when nothing can have changed since but what the number of commands tells.
     fn quiet(&self, recent: &Recent) -> Option<(Full, SystemTime)> {
-        let sessions = || self.iscsi.values().flat_map(|live| &live.sessions);
         // What is in flight ends without a command.
-        let moves = |session: &SessionReport| session.in_flight > 0 || session.state != LOGGED_IN;
-        let full = self.full.filter(|full| full.quick < FULL_EVERY && !sessions().any(moves))?;
+        let moves = |session: &SessionReport| session.in_flight > 0 || !is_logged_in(session);
+        let full = self.full.filter(|full| full.quick < FULL_EVERY && !self.all_sessions().any(moves))?;
         Some((full, recent.stands(full.at)?))
     }
 
@@ -153,6 +152,10 @@ impl Lives {
     pub(super) fn count_without(&self, is_one: impl Fn(&Initiator) -> bool) -> usize {
         let other = |name: &str| name.parse::<Iqn>().is_ok_and(|iqn| !is_one(&iqn.into()));
         self.iscsi.iter().filter(|(name, _)| other(name)).map(|(_, live)| live.sessions.len()).sum()
+    }
+
+    pub(super) fn all_sessions(&self) -> impl Iterator<Item = &SessionReport> {
+        self.iscsi.values().flat_map(|live| &live.sessions)
     }
 
     pub(super) fn sessions(&self, initiator: &str) -> &[SessionReport] {
@@ -192,6 +195,11 @@ impl Lives {
 /// What is wanted of an export that nobody is at work at: he leaves another view than the one that would be looked at.
 fn spec_at_rest(state: &State) -> Option<&ExportSpec> {
     state.export.as_ref().and_then(super::Wish::spec).filter(|_| !state.running)
+}
+
+/// The same, if no Fibre Channel port has a part in it.
+fn over_ip_alone(state: &State) -> Option<&ExportSpec> {
+    spec_at_rest(state).filter(|spec| spec.fc.grants.is_empty())
 }
 
 impl Engine {
@@ -290,14 +298,11 @@ impl Engine {
 
     /// One look of the pulse: a quick one where that is enough.
     fn glance(&self, cell: &Cell, began: Instant) -> Result<(), Error> {
-        let names = {
-            let state = cell.state();
-            let over_ip = spec_at_rest(&state).filter(|spec| spec.fc.grants.is_empty());
-            over_ip.map(|spec| spec.identity.names(cell.id, &self.shared.config.iqn_prefix))
-        };
-        if names.is_some() && self.is_as_seen(cell, None) {
+        if self.is_as_seen(cell, None) {
             return Ok(());
         }
+        let names = over_ip_alone(&cell.state())
+            .map(|spec| spec.identity.names(cell.id, &self.shared.config.iqn_prefix));
         // Read first: what comes during a full look moves it again.
         let commands = match names {
             Some(names) => count_commands(&*self.shared.machine.target, &names)?,
@@ -320,12 +325,12 @@ impl Engine {
     fn is_as_seen(&self, cell: &Cell, commands: Option<u64>) -> bool {
         let pulse = lock(&self.shared.pulse);
         let mut state = cell.state();
-        let still = state.is_export_still();
-        let Some(lives) = state.lives.as_mut().filter(|lives| still && lives.fc.is_empty()) else {
+        let fits = state.is_export_still() && over_ip_alone(&state).is_some();
+        let Some(lives) = state.lives.as_mut().filter(|lives| fits && lives.fc.is_empty()) else {
             return false;
         };
         let Some((full, until)) = lives.quiet(&pulse.recent) else { return false };
-        let nobody = || lives.iscsi.values().all(|live| live.sessions.is_empty());
+        let nobody = || lives.all_sessions().next().is_none();
         if !commands.map_or_else(nobody, |commands| commands == full.commands) {
             return false;
         }

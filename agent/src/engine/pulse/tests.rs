@@ -1,7 +1,6 @@
 //! What the pulse makes of what it sees, and how much it looks at in a turn.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use mooring_host::CallerChanges;
@@ -12,9 +11,8 @@ use mooring_model::{
 
 use super::*;
 use crate::engine::cell::{Wish, WishKind};
-use crate::engine::testing::{self, Node};
-
-const HOST: &str = "iqn.2026-01.lab:host1";
+use crate::engine::counts::LOGGED_IN;
+use crate::engine::testing::{self, HOST, Node};
 
 fn at(second: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(second)
@@ -162,7 +160,7 @@ async fn whose_connection_has_ended_is_looked_at_first() {
     // Somebody else has.
     note(&engine, &[], &["10.0.0.8"]);
     assert!(!first_of_turn(&engine, usize::MAX).contains(&far));
-    note(&engine, &[], &[&format!("::ffff:{HERE}").parse::<IpAddr>().unwrap().to_canonical().to_string()]);
+    note(&engine, &[], &[HERE]);
     for _ in 0..3 {
         assert_eq!(first_of_turn(&engine, 2), [near, far], "until the session is gone");
     }
