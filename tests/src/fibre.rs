@@ -88,21 +88,28 @@ pub fn scan(vm: &Vm, lun: u16) -> Result<()> {
 
 /// The disk of a LUN that the VM sees over Fibre Channel, once it is there.
 pub fn disk(vm: &Vm, lun: u16) -> Result<Disk<'_>> {
-    let generic = generic(vm, lun)?;
-    let name = generic.path.rsplit('/').next().unwrap_or_default();
-    let found = wait_for(&format!("the disk of LUN {lun} on {}", vm.name()), Duration::from_mins(1), || {
-        let out = vm.sh(&format!("ls /sys/class/scsi_generic/{name}/device/block"))?;
-        Ok(Some(out.line().to_owned()).filter(|line| !line.is_empty()))
-    })?;
-    Ok(Disk::new(vm, format!("/dev/{found}")))
+    disks(vm, &[lun])?.pop().context("a disk")
+}
+
+/// The disks of these LUNs, in their order, once all are there.
+pub fn disks<'v>(vm: &'v Vm, luns: &[u16]) -> Result<Vec<Disk<'v>>> {
+    devices(vm, luns, "$(NF-1)", "/dev/sd")
 }
 
 /// The generic device of a LUN that the VM sees over Fibre Channel, once it is there.
 pub fn generic(vm: &Vm, lun: u16) -> Result<Disk<'_>> {
-    let script = format!("lsscsi -tg | awk '$1 ~ /:{lun}]$/ && $3 ~ /^fcoe:/ {{ print $NF }}'");
-    let path = wait_for(&format!("LUN {lun} on {}", vm.name()), Duration::from_mins(1), || {
-        let out = vm.sh(&script)?.ok()?;
-        Ok(Some(out.line().to_owned()).filter(|line| line.starts_with("/dev/sg")))
-    })?;
-    Ok(Disk::new(vm, path))
+    devices(vm, &[lun], "$NF", "/dev/sg")?.pop().context("a generic device")
+}
+
+/// What stands in this column of lsscsi for these LUNs, in their order, once all of it begins with these letters.
+fn devices<'v>(vm: &'v Vm, luns: &[u16], column: &str, letters: &str) -> Result<Vec<Disk<'v>>> {
+    let script = format!("lsscsi -tg | awk '$3 ~ /^fcoe:/ {{ sub(/.*:/, \"\", $1); print $1, {column} }}'");
+    wait_for(&format!("LUNs {luns:?} on {}", vm.name()), Duration::from_mins(1), || {
+        let out = vm.sh(&script)?.ok()?.stdout;
+        let of = |lun: &u16| {
+            let path = out.lines().find_map(|line| line.strip_prefix(&format!("{lun}] ")))?;
+            path.starts_with(letters).then(|| Disk::new(vm, path.to_owned()))
+        };
+        Ok(luns.iter().map(of).collect())
+    })
 }

@@ -218,15 +218,22 @@ impl Site {
     /// Puts so many milliseconds before every write of an LV, or takes them away. The LV's own table is swapped: its export
     /// goes on.
     pub fn delay_writes(&self, device: &str, ms: Option<u64>) -> Result<()> {
+        self.delay_writes_of(&[device], ms)
+    }
+
+    /// The same for each of these LVs.
+    pub fn delay_writes_of(&self, devices: &[impl AsRef<str>], ms: Option<u64>) -> Result<()> {
         let table = match ms {
             Some(ms) => format!("awk '{{print $1, $2, \"delay\", $4, $5, 0, $4, $5, {ms}}}'"),
             None => "awk '{print $1, $2, \"linear\", $4, $5}'".to_owned(),
         };
+        let devices = devices.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" ");
         let script = format!(
-            "modprobe dm-delay; name=$(dmsetup info -c --noheadings -o name {device}); \
-             dmsetup table $name | {table} > /run/table; dmsetup reload $name /run/table; dmsetup resume $name"
+            "set -e; modprobe dm-delay; for device in {devices}; do \
+             name=$(dmsetup info -c --noheadings -o name $device); dmsetup table $name | {table} > /run/table; \
+             dmsetup reload $name /run/table; dmsetup resume $name; done"
         );
-        self.storage()?.sh(&script)?.ok().context("swap the LV's table")?;
+        self.storage()?.sh(&script)?.ok().context("swap the LVs' tables")?;
         Ok(())
     }
 

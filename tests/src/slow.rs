@@ -31,13 +31,14 @@ fn writers_each(volumes: usize) -> u64 {
 
 /// A host writes through the slowed LV; returns when its own kernel has all writers in flight.
 pub fn write(site: &Site, device: &str, disk: &Disk<'_>) -> Result<Running> {
-    write_by(site, device, disk, WRITERS)
+    site.delay_writes(device, Some(SLOW_MS))?;
+    let writer = disk.write_stamps(&["--threads", &WRITERS.to_string()])?;
+    in_flight(disk, WRITERS)?;
+    Ok(writer)
 }
 
-/// The same by so many writers.
-fn write_by(site: &Site, device: &str, disk: &Disk<'_>, writers: u64) -> Result<Running> {
-    site.delay_writes(device, Some(SLOW_MS))?;
-    let writer = disk.write_stamps(&["--threads", &writers.to_string()])?;
+/// Returns when a host's own kernel has so many writes to its disk in flight.
+fn in_flight(disk: &Disk<'_>, writers: u64) -> Result<()> {
     let name = disk.name()?;
     let name = name.rsplit('/').next().unwrap_or_default();
     let what = format!("{writers} writes of {} in flight", disk.vm.name());
@@ -45,8 +46,7 @@ fn write_by(site: &Site, device: &str, disk: &Disk<'_>, writers: u64) -> Result<
         let out = disk.vm.sh(&format!("cat /sys/block/{name}/inflight"))?.ok()?;
         let writes: u64 = out.line().split_whitespace().nth(1).context("inflight")?.parse()?;
         Ok((writes >= writers).then_some(()))
-    })?;
-    Ok(writer)
+    })
 }
 
 /// Runs `cut` on the storage node, reads the stamps of the LV as soon as it has returned and again when everything slow must
@@ -132,19 +132,23 @@ pub fn landed_after_unmapping(site: &Site, device: &str, unmap: &str) -> Result<
 pub fn write_all<'d>(
     site: &Site,
     slow: bool,
-    disks: impl ExactSizeIterator<Item = (String, &'d Disk<'d>)>,
+    disks: impl Iterator<Item = (String, &'d Disk<'d>)>,
 ) -> Result<Vec<Running>> {
+    let (devices, disks): (Vec<_>, Vec<_>) = disks.unzip();
+    if slow {
+        site.delay_writes_of(&devices, Some(SLOW_MS))?;
+    }
     let each = writers_each(disks.len());
-    disks
-        .map(|(device, disk)| {
-            if slow {
-                return write_by(site, &device, disk, each);
-            }
-            let writer = disk.write_stamps(&["--threads", &each.to_string()])?;
-            going(&writer).with_context(|| format!("{}'s stamps", disk.vm.name()))?;
-            Ok(writer)
-        })
-        .collect()
+    let write = |disk: &&Disk<'_>| disk.write_stamps(&["--threads", &each.to_string()]);
+    let writers = disks.iter().map(write).collect::<Result<Vec<_>>>()?;
+    for (disk, writer) in disks.into_iter().zip(&writers) {
+        if slow {
+            in_flight(disk, each)?;
+        } else {
+            going(writer).with_context(|| format!("{}'s stamps", disk.vm.name()))?;
+        }
+    }
+    Ok(writers)
 }
 
 /// The words that read an LV's stamps on the storage node.

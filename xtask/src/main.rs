@@ -129,7 +129,7 @@ fn soak(programs: &Programs, args: &SoakArgs) -> anyhow::Result<()> {
     for proof in &args.only {
         match proof {
             Proof::Trials => trials::run(programs, trials::Size::of(args.trials))?,
-            Proof::TrialsFc => fc_trials::run(programs, trials::Size::of(args.trials))?,
+            Proof::TrialsFc => fc_trials::soak(programs, trials::Size::of(args.trials))?,
             Proof::AgentKilled => agent_killed::run(programs, usize::MAX)?,
         }
     }

@@ -56,6 +56,10 @@ enum Verb {
     Watch {
         /// The block device
         device: PathBuf,
+        /// Wait so many milliseconds between two reads: a gap is known to that. Reads without a pause take all of an emulated
+        /// target's processor
+        #[arg(long, default_value_t = 5)]
+        pause_ms: u64,
         /// Stop after so many seconds
         #[arg(long, default_value_t = 3600)]
         seconds: u64,
@@ -209,11 +213,14 @@ fn write_thread(file: &File, thread: u64, tally: &Tally, stop_on_error: bool) {
     }
 }
 
-fn watch_thread(file: &File, tally: &Tally) {
+fn watch_thread(file: &File, tally: &Tally, pause: Duration) {
     let mut buffer = Aligned::new();
     while !tally.stop.load(Ordering::Relaxed) {
         match read_stamp(file, 0, &mut buffer) {
-            Ok(_) => tally.success(),
+            Ok(_) => {
+                tally.success();
+                std::thread::sleep(pause);
+            }
             Err(error) => {
                 tally.failure(&error);
                 std::thread::sleep(Duration::from_millis(20));
@@ -258,10 +265,10 @@ fn run(verb: Verb) -> Result<()> {
             });
             tally.print(true);
         }
-        Verb::Watch { device, seconds } => {
+        Verb::Watch { device, pause_ms, seconds } => {
             let (file, tally) = (open(&device, false)?, Tally::new());
             std::thread::scope(|scope| {
-                scope.spawn(|| watch_thread(&file, &tally));
+                scope.spawn(|| watch_thread(&file, &tally, Duration::from_millis(pause_ms)));
                 run_for(&tally, seconds);
             });
             tally.print(true);

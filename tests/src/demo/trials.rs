@@ -238,9 +238,8 @@ impl Trials<'_> {
         }
         let gap = number(&Demo::survivor(&reader, "the trial")?, "longest_gap_ms")?;
         if kind.slow {
-            for shared in &self.shared {
-                self.demo.site.delay_writes(&shared.device, None)?;
-            }
+            let devices: Vec<_> = self.shared.iter().map(|shared| &shared.device).collect();
+            self.demo.site.delay_writes_of(&devices, None)?;
         }
         self.demo.recover(kind, writers)?;
         let of = match self.shared.len() {

@@ -25,10 +25,10 @@ use crate::site::{Programs, Site, going, number, progress};
 use crate::slow::{self, Cut};
 use crate::tally::Tally;
 
-/// The kinds of trials.
-const KINDS: u32 = 4;
-/// How many the tests do: one of each kind, of one volume.
-pub const IN_CI: Size = Size { rounds: 1, volumes: 1 };
+/// The states that a victim is in.
+const STATES: u32 = 3;
+/// The tests do a round of each kind, with one volume.
+const ROUNDS_IN_CI: u32 = 4;
 
 /// How long after its command a write's data are in the backend for sure. They go back and forth within milliseconds, and the
 /// backend takes 1.5 s.
@@ -42,15 +42,13 @@ struct Kind {
 }
 
 impl Kind {
-    /// The kind of the trial with this number, from 0: all four come in turn.
-    fn of(trial: u32) -> Self {
-        let (victim, slow) = match trial % 4 {
-            0 => (Victim::Alive, true),
-            1 => (Victim::Cut, true),
-            2 => (Victim::Off, true),
-            _ => (Victim::Alive, false),
-        };
-        Self { victim, slow }
+    /// The kind of the round with this number, from 0: the states come in turn, and a host that is alive has each backend in turn.
+    fn of(round: u32) -> Self {
+        match round % STATES {
+            0 => Self { victim: Victim::Alive, slow: (round / STATES).is_multiple_of(2) },
+            1 => Self { victim: Victim::Cut, slow: true },
+            _ => Self { victim: Victim::Off, slow: true },
+        }
     }
 }
 
@@ -65,11 +63,21 @@ impl Display for Kind {
     }
 }
 
-/// Does so many rounds of each kind, with the control at the end.
-pub fn run(programs: &Programs, size: Size) -> Result<()> {
+/// What the tests do.
+pub fn in_ci(programs: &Programs) -> Result<()> {
+    run(programs, ROUNDS_IN_CI, 1)
+}
+
+/// Does so many rounds of each state of the victim.
+pub fn soak(programs: &Programs, size: Size) -> Result<()> {
+    run(programs, size.rounds.saturating_mul(STATES), size.volumes)
+}
+
+/// Does so many rounds, with the control at the end.
+fn run(programs: &Programs, rounds: u32, volumes: u32) -> Result<()> {
     let site = Site::up(RigOptions::standard(2).named("trials-fc").forward(PORT), programs)?;
     let result = Scene::make(&site).and_then(|scene| {
-        let mut trials = Trials::make(scene, size)?;
+        let mut trials = Trials::make(scene, rounds, volumes)?;
         let played = trials.all();
         if played.is_err() {
             eprintln!("--- controller:\n{}", trials.scene.control.controller_log());
@@ -95,17 +103,17 @@ struct Held<'a> {
 }
 
 impl<'a> Trials<'a> {
-    fn make(scene: Scene<'a>, size: Size) -> Result<Self> {
+    fn make(scene: Scene<'a>, rounds: u32, volumes: u32) -> Result<Self> {
         let name = |number| format!("data-{number}");
         let volumes: Vec<_> =
-            (0..size.volumes).map(|at| scene.control.volume(&name(at), Some("fc"))).collect::<Result<_>>()?;
+            (0..volumes).map(|at| scene.control.volume(&name(at), Some("fc"))).collect::<Result<_>>()?;
         let mut luns = Vec::new();
         for volume in &volumes {
             luns.push(scene.attach(volume, scene.two, "ro")?.lun);
         }
         fibre::open_port(scene.two)?;
         let reader = fibre::disk(scene.two, *luns.first().context("a volume")?)?;
-        Ok(Self { scene, volumes, rounds: size.rounds * KINDS, reader })
+        Ok(Self { scene, volumes, rounds, reader })
     }
 
     fn all(&mut self) -> Result<()> {
@@ -161,11 +169,11 @@ impl<'a> Trials<'a> {
             attached.push(self.scene.attach(volume, one, "rw")?);
         }
         fibre::open_port(one)?;
-        let held = |(volume, attached): (&String, Attached)| {
-            let disk = fibre::disk(one, attached.lun)?;
-            Ok(Held { volume: volume.clone(), attached, disk })
-        };
-        volumes.iter().zip(attached).map(held).collect()
+        let luns: Vec<_> = attached.iter().map(|attached| attached.lun).collect();
+        let disks = fibre::disks(one, &luns)?;
+        let held =
+            |((volume, attached), disk): ((&String, _), _)| Held { volume: volume.clone(), attached, disk };
+        Ok(volumes.iter().zip(attached).zip(disks).map(held).collect())
     }
 
     /// The same with the first volume only.
@@ -195,8 +203,9 @@ impl<'a> Trials<'a> {
         let gap = number(&seen, "longest_gap_ms")?;
         reader.kill()?;
         drop(reader.wait()?);
-        for volume in &self.volumes {
-            site.delay_writes(&device(volume), None)?;
+        if kind.slow {
+            let devices: Vec<_> = self.volumes.iter().map(|volume| device(volume)).collect();
+            site.delay_writes_of(&devices, None)?;
         }
         self.recover(kind, writers)?;
         let of = match held.len() {
@@ -222,15 +231,17 @@ impl<'a> Trials<'a> {
     /// Host1 is as it was before it was attached.
     fn recover(&self, kind: Kind, writers: Vec<Running>) -> Result<()> {
         let (one, site) = (self.scene.one, self.scene.site);
-        if kind.victim == Victim::Off {
+        if kind.victim == Victim::Cut {
+            one.heal()?;
+            // It would give up its commands one after the other, for half a minute.
+            one.power_cut()?;
+        }
+        if kind.victim != Victim::Alive {
             drop(writers);
             one.boot()?;
             one.sh(&format!("mkdir -p {}", crate::site::BIN))?.ok()?;
             site.install(one, &["mooring-stamp"])?;
             return fibre::prepare(one, "sd_mod sg");
-        }
-        if kind.victim == Victim::Cut {
-            one.heal()?;
         }
         for writer in &writers {
             writer.kill()?;
@@ -261,7 +272,7 @@ mod tests {
 
     #[test]
     fn all_kinds_come_in_turn_and_the_tests_have_each() {
-        let kinds: Vec<_> = (0..KINDS * IN_CI.rounds).map(Kind::of).collect();
+        let kinds: Vec<_> = (0..ROUNDS_IN_CI).map(Kind::of).collect();
         for (at, kind) in kinds.iter().enumerate() {
             assert!(!kinds[at + 1..].contains(kind), "{kind} comes twice");
         }
@@ -269,6 +280,9 @@ mod tests {
             assert!(kinds.iter().any(|kind| kind.victim == victim), "{victim:?}");
         }
         assert!(kinds.iter().all(|kind| kind.slow || kind.victim == Victim::Alive), "it would hang the port");
-        assert_eq!(Kind::of(KINDS), kinds[0]);
+        for victim in [Victim::Alive, Victim::Cut, Victim::Off] {
+            let rounds = (0..60).filter(|&round| Kind::of(round).victim == victim).count();
+            assert_eq!(rounds, 20, "{victim:?}: a soak has as many rounds of each state");
+        }
     }
 }

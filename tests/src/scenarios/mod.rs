@@ -86,7 +86,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "trials-fc",
         shows: "the trials of a force detach over Fibre Channel: port logged in, network cut, power cut; nothing lands after the receipt",
-        run: |programs| fc_trials::run(programs, fc_trials::IN_CI),
+        run: fc_trials::in_ci,
     },
     Scenario {
         name: "lvm-words",
