@@ -1,12 +1,12 @@
 //! `cargo xtask sim`: many seeds of the simulation (docs/simulation.md), or one with its trace.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::stages::{Count, cargo, one};
+use crate::stages::{self, Count, one};
 
 /// Seeds of `cargo xtask test`: some four minutes on two idle cores.
 const SEEDS_IN_CI: &str = "0..2000";
@@ -38,16 +38,9 @@ impl Default for SimArgs {
     }
 }
 
-/// Builds the program as the unit tests' stage builds it, so that in `test` it is there already.
-fn program(root: &Path) -> Result<PathBuf> {
-    one(cargo(root, &["build", "--workspace", "--all-features", "--bin", "mooring-sim"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(root.join(target).join("debug/mooring-sim"))
-}
-
 /// Runs the seeds; they count as one.
 pub(crate) fn run(args: &SimArgs, root: &Path) -> Result<Count> {
-    let mut command = Command::new(program(root)?);
+    let mut command = Command::new(stages::test_program(root, "mooring-sim")?);
     command.args(["--seeds", &args.seeds, "--events", &args.events.to_string()]).stdin(Stdio::null());
     if let Some(seed) = args.seed {
         command.args(["--seed", &seed.to_string()]);

@@ -1,6 +1,6 @@
 //! Stages of a long chore: each is timed and counted, and the last line says how many passed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -85,6 +85,14 @@ impl Stages {
         println!("{} passed, {} failed, {} skipped", sum.passed, sum.failed, sum.skipped);
         sum.failed == 0
     }
+}
+
+/// Builds a program as the unit tests' stage builds it, so that in `test` it and all that is below it is there already: alone it
+/// would have other features of its dependencies, and build them again.
+pub(crate) fn test_program(root: &Path, name: &str) -> Result<PathBuf> {
+    one(cargo(root, &["build", "--workspace", "--all-features", "--bin", name]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(root.join(target).join("debug").join(name))
 }
 
 /// A cargo command in the workspace's root, without a terminal.

@@ -53,11 +53,11 @@ pub(crate) fn build_some(root: &Path, packages: &[&str]) -> Result<Programs> {
 pub(crate) fn build_programs(root: &Path) -> Result<Programs> {
     build_some(root, &PROGRAMS)?;
     // Their features must not reach the others: what is tested otherwise is what is shipped.
-    for (package, program) in
-        [("mooring-connectors", "mooring-sessiond-faults"), ("mooring-agent", "mooring-agent-faults")]
-    {
-        one(cargo(root, &["build", "--release", "-p", package, "--features", "faults", "--bin", program]))?;
-    }
+    let features = "mooring-connectors/faults,mooring-agent/faults";
+    let mut args = vec!["build", "--release", "--features", features];
+    args.extend(["-p", "mooring-connectors", "--bin", "mooring-sessiond-faults"]);
+    args.extend(["-p", "mooring-agent", "--bin", "mooring-agent-faults"]);
+    one(cargo(root, &args))?;
     Ok(programs(root))
 }
 
@@ -123,11 +123,8 @@ fn docs(root: &Path) -> Result<Count> {
 
 /// The clients that we did not write, against a control plane with fake hosts.
 fn clients(root: &Path) -> Result<Count> {
-    let program = "mooring-fleet-serve";
-    one(cargo(root, &["build", "--quiet", "-p", "mooring-fleet", "--bin", program]))?;
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder));
-    let clients::Tally { passed, failures, skipped } = clients::run_all(&target.join("debug").join(program))?;
+    let clients::Tally { passed, failures, skipped } =
+        clients::run_all(&stages::test_program(root, "mooring-fleet-serve")?)?;
     Ok(Count { passed, failed: failures.len(), skipped, failures })
 }
 
