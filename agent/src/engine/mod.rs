@@ -194,7 +194,7 @@ struct Shared {
     /// What the store is to remember of LVs.
     unwritten: Mutex<early::Unwritten>,
     watch: Mutex<disks::Watch>,
-    folders: Mutex<watched::Folder>,
+    watches: Mutex<watched::Watches>,
     /// How fast jobs may be.
     pace: jobs::Pace,
     /// What was done since the start.
@@ -259,7 +259,7 @@ impl Engine {
             late: Mutex::default(),
             unwritten: Mutex::default(),
             watch: Mutex::default(),
-            folders: Mutex::default(),
+            watches: Mutex::default(),
             pace,
             done: counts::Done::default(),
             addresses,

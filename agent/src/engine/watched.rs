@@ -56,7 +56,7 @@ pub(crate) struct Watched {
 
 /// The watches of all exports.
 #[derive(Debug, Default)]
-pub(super) struct Folder {
+pub(super) struct Watches {
     volumes: HashMap<FolderId, VolumeId>,
     /// Resyncs since all exports were looked at.
     resyncs: u32,
@@ -99,11 +99,11 @@ impl State {
 impl Engine {
     /// Whether this resync looks at watched exports, too.
     pub(super) fn resync_looks_at_all(&self) -> bool {
-        let mut folders = lock(&self.shared.folders);
-        folders.resyncs += 1;
-        let all = folders.resyncs >= LOOKED_AT_EVERY;
+        let mut watches = lock(&self.shared.watches);
+        watches.resyncs += 1;
+        let all = watches.resyncs >= LOOKED_AT_EVERY;
         if all {
-            folders.resyncs = 0;
+            watches.resyncs = 0;
         }
         all
     }
@@ -161,7 +161,7 @@ impl Engine {
             Vec::new()
         });
         {
-            let mut all = lock(&self.shared.folders);
+            let mut all = lock(&self.shared.watches);
             all.volumes.extend(watched.iter().map(|folder| (*folder, cell.id)));
         }
         let mut state = cell.state();
@@ -176,7 +176,7 @@ impl Engine {
     fn let_go(&self, folders: &dyn Folders, left: &[FolderId]) {
         for folder in left {
             folders.unwatch(*folder);
-            lock(&self.shared.folders).volumes.remove(folder);
+            lock(&self.shared.watches).volumes.remove(folder);
         }
     }
 
@@ -208,7 +208,7 @@ impl Engine {
 
     fn note_changes(&self, changes: &FolderChanges) {
         let touched: BTreeSet<_> = {
-            let mut all = lock(&self.shared.folders);
+            let mut all = lock(&self.shared.watches);
             let of = |(folder, gone): &(FolderId, bool)| {
                 if *gone { all.volumes.remove(folder) } else { all.volumes.get(folder).copied() }
             };
