@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use mooring_tests::bench::Size;
 use mooring_tests::bench_node::Options;
 use mooring_tests::demo::trials;
-use mooring_tests::scenarios::{agent_killed, fc_trials};
+use mooring_tests::scenarios::{agent_killed, fc_trials, power_cuts};
 use mooring_tests::site::Programs;
 
 /// Chores of the Mooring project
@@ -102,16 +102,19 @@ enum Proof {
     TrialsFc,
     /// The storage agent killed before and after each of its calls that change the machine
     AgentKilled,
+    /// The storage node's power cut at random moments of its work
+    PowerCuts,
 }
 
 /// How often.
 #[derive(Debug, Args)]
 struct SoakArgs {
-    /// Trials of each kind: of a host that is alive, that has lost its network, that has lost its power
+    /// Trials of each kind: of a host that is alive, that has lost its network, that has lost its power; and power cuts of the
+    /// storage node
     #[arg(long, default_value_t = 200)]
     trials: u32,
     /// These proofs only
-    #[arg(long, value_enum, value_name = "PROOF", default_values_t = [Proof::Trials, Proof::TrialsFc, Proof::AgentKilled])]
+    #[arg(long, value_enum, value_name = "PROOF", default_values_t = [Proof::Trials, Proof::TrialsFc, Proof::AgentKilled, Proof::PowerCuts])]
     only: Vec<Proof>,
 }
 
@@ -131,6 +134,7 @@ fn soak(programs: &Programs, args: &SoakArgs) -> anyhow::Result<()> {
             Proof::Trials => trials::run(programs, trials::Size::of(args.trials))?,
             Proof::TrialsFc => fc_trials::soak(programs, trials::Size::of(args.trials))?,
             Proof::AgentKilled => agent_killed::run(programs, usize::MAX)?,
+            Proof::PowerCuts => power_cuts::run(programs, args.trials)?,
         }
     }
     Ok(())

@@ -17,6 +17,7 @@ mod images;
 mod installed;
 mod lvm;
 mod portals;
+pub mod power_cuts;
 mod reservations;
 mod sessiond_killed;
 mod snapshots;
@@ -162,6 +163,11 @@ pub const ALL: &[Scenario] = &[
         name: "boot",
         shows: "many exports after a power cut, from the agent's own store; killed in the middle; a group that is late holds up nobody",
         run: boot::run,
+    },
+    Scenario {
+        name: "power-cuts",
+        shows: "the storage node's power cut at random moments while volumes are made, granted, revoked and deleted and a host writes: what was answered holds",
+        run: |programs| power_cuts::run(programs, power_cuts::CUTS_IN_CI),
     },
     Scenario {
         name: "portals",
