@@ -18,6 +18,8 @@ use crate::site::{BIN, Site, going, sequences};
 pub const WRITERS: u64 = 8;
 /// How long the backend takes for a write.
 pub const SLOW_MS: u64 = 1500;
+/// How often those write who write together: a write has landed before the next one begins.
+const TOGETHER_EVERY_MS: u64 = SLOW_MS * 2;
 /// Within this time of an answer whatever was in flight has landed: three times what the slowest write takes.
 pub const LANDS_WITHIN: Duration = Duration::from_millis((SLOW_MS * 3).next_multiple_of(1000));
 /// How long it takes in the control: longer than any call that is to be shown to be no barrier, on any machine. What is in
@@ -33,19 +35,25 @@ fn writers_each(volumes: usize) -> u64 {
 pub fn write(site: &Site, device: &str, disk: &Disk<'_>) -> Result<Running> {
     site.delay_writes(device, Some(SLOW_MS))?;
     let writer = disk.write_stamps(&["--threads", &WRITERS.to_string()])?;
-    in_flight(disk, WRITERS)?;
+    in_flight(&[disk], WRITERS)?;
     Ok(writer)
 }
 
-/// Returns when a host's own kernel has so many writes to its disk in flight.
-fn in_flight(disk: &Disk<'_>, writers: u64) -> Result<()> {
-    let name = disk.name()?;
-    let name = name.rsplit('/').next().unwrap_or_default();
-    let what = format!("{writers} writes of {} in flight", disk.vm.name());
-    wait_for(&what, Duration::from_mins(2), || {
-        let out = disk.vm.sh(&format!("cat /sys/block/{name}/inflight"))?.ok()?;
-        let writes: u64 = out.line().split_whitespace().nth(1).context("inflight")?.parse()?;
-        Ok((writes >= writers).then_some(()))
+/// Returns when a host's own kernel has so many writes to these disks in flight, all at one moment.
+fn in_flight(disks: &[&Disk<'_>], writes: u64) -> Result<()> {
+    let Some(vm) = disks.first().map(|disk| disk.vm) else { return Ok(()) };
+    let files = disks.iter().map(|disk| {
+        let name = disk.name()?;
+        Ok(format!("/sys/block/{}/inflight", name.rsplit('/').next().unwrap_or_default()))
+    });
+    let sum = format!(
+        "cat {} | awk '{{ n += $2 }} END {{ print n }}'",
+        files.collect::<Result<Vec<_>>>()?.join(" ")
+    );
+    wait_for(&format!("{writes} writes of {} in flight", vm.name()), Duration::from_mins(2), || {
+        let seen: u64 = vm.sh(&sum)?.ok()?.line().parse().context("inflight")?;
+        let reached = if writes == 0 { seen == 0 } else { seen >= writes };
+        Ok(reached.then_some(()))
     })
 }
 
@@ -128,24 +136,47 @@ pub fn landed_after_unmapping(site: &Site, device: &str, unmap: &str) -> Result<
     Ok(landed)
 }
 
-/// A host writes to all of these LVs by its disks; returns when its writes are in flight, in a slow backend, or land, in a fast one.
+/// How a host writes to many LVs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// As fast as a fast backend takes it.
+    Fast,
+    /// As fast as a slow one takes it.
+    Slow,
+    /// To a slow one, all writes at the same moment and then none until they have landed.
+    Together,
+}
+
+/// A host writes to all of these LVs by its disks; returns when its writes land, in a fast backend, or are in flight, in a slow one:
+/// if together, since a moment ago.
 pub fn write_all<'d>(
     site: &Site,
-    slow: bool,
+    pace: Pace,
     disks: impl Iterator<Item = (String, &'d Disk<'d>)>,
 ) -> Result<Vec<Running>> {
     let (devices, disks): (Vec<_>, Vec<_>) = disks.unzip();
-    if slow {
+    if pace != Pace::Fast {
         site.delay_writes_of(&devices, Some(SLOW_MS))?;
     }
     let each = writers_each(disks.len());
-    let write = |disk: &&Disk<'_>| disk.write_stamps(&["--threads", &each.to_string()]);
-    let writers = disks.iter().map(write).collect::<Result<Vec<_>>>()?;
-    for (disk, writer) in disks.into_iter().zip(&writers) {
-        if slow {
-            in_flight(disk, each)?;
-        } else {
-            going(writer).with_context(|| format!("{}'s stamps", disk.vm.name()))?;
+    let (threads, every_ms) = (each.to_string(), TOGETHER_EVERY_MS.to_string());
+    let mut more = vec!["--threads", threads.as_str()];
+    if pace == Pace::Together {
+        more.extend(["--every-ms", &every_ms]);
+    }
+    let writers = disks.iter().map(|disk| disk.write_stamps(&more)).collect::<Result<Vec<_>>>()?;
+    let all = each * disks.len() as u64;
+    match pace {
+        Pace::Fast => {
+            for (disk, writer) in disks.iter().zip(&writers) {
+                going(writer).with_context(|| format!("{}'s stamps", disk.vm.name()))?;
+            }
+        }
+        Pace::Slow => in_flight(&disks, all)?,
+        Pace::Together => {
+            // Behind a moment with none, they have all just begun.
+            in_flight(&disks, 0)?;
+            in_flight(&disks, all)?;
         }
     }
     Ok(writers)

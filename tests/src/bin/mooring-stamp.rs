@@ -43,6 +43,9 @@ enum Verb {
         /// Stop at the first error
         #[arg(long)]
         stop_on_error: bool,
+        /// Begin writes only when the clock shows a multiple of so many milliseconds, all writers of a machine together
+        #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+        every_ms: Option<u64>,
     },
     /// Read all stamps once, as JSON
     Read {
@@ -194,11 +197,20 @@ fn now_us() -> u64 {
         .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0))
 }
 
-fn write_thread(file: &File, thread: u64, tally: &Tally, stop_on_error: bool) {
+/// Waits for the next multiple of so many milliseconds since 1970.
+fn wait_for_tick(every_ms: u64) {
+    let every_us = every_ms.saturating_mul(1000);
+    std::thread::sleep(Duration::from_micros(every_us - now_us() % every_us));
+}
+
+fn write_thread(file: &File, thread: u64, tally: &Tally, stop_on_error: bool, every_ms: Option<u64>) {
     let mut buffer = Aligned::new();
     // Go on where an earlier run of this writer has ended: sequences never go back.
     let mut sequence = read_stamp(file, thread, &mut buffer).map_or(0, |stamp| stamp.sequence);
     while !tally.stop.load(Ordering::Relaxed) {
+        if let Some(every_ms) = every_ms {
+            wait_for_tick(every_ms);
+        }
         sequence += 1;
         match write_stamp(file, Stamp { thread, sequence, written_us: now_us() }, &mut buffer) {
             Ok(()) => tally.success(),
@@ -251,7 +263,7 @@ fn run(verb: Verb) -> Result<()> {
                 serde_json::to_string(&stamps.with_context(|| format!("read {}", device.display()))?)?
             );
         }
-        Verb::Write { device, threads, seconds, stop_on_error } => {
+        Verb::Write { device, threads, seconds, stop_on_error, every_ms } => {
             if threads == 0 {
                 bail!("--threads must be at least 1");
             }
@@ -259,7 +271,7 @@ fn run(verb: Verb) -> Result<()> {
             std::thread::scope(|scope| {
                 for thread in 0..threads {
                     let (file, tally) = (&file, &tally);
-                    scope.spawn(move || write_thread(file, thread, tally, stop_on_error));
+                    scope.spawn(move || write_thread(file, thread, tally, stop_on_error, every_ms));
                 }
                 run_for(&tally, seconds);
             });

@@ -20,7 +20,7 @@ use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
 use crate::site::{GROUP, Programs, Site, number};
-use crate::slow::{self, Cut};
+use crate::slow::{self, Cut, Pace};
 use crate::tally::Tally;
 
 /// How often it is done for each state of the victim.
@@ -264,7 +264,7 @@ impl Trials<'_> {
     /// Host1 writes to all of them; returns when its writes are in flight in a slow backend, or land in a fast one.
     fn write(&self, kind: Kind) -> Result<Vec<Running>> {
         let disks = self.shared.iter().map(|shared| (shared.device.clone(), &shared.disk));
-        slow::write_all(self.demo.site, kind.slow, disks)
+        slow::write_all(self.demo.site, if kind.slow { Pace::Slow } else { Pace::Fast }, disks)
     }
 
     /// Takes host1 off all of them, by force or by a fence; for each the answer, and how many stamps landed after it.

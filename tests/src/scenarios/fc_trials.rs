@@ -2,8 +2,9 @@
 //! logged in, with its network cut or with its power cut. Nothing of it lands after the receipt.
 //!
 //! A host that vanishes while tcm_fc waits for a write's data hangs that driver for good (docs/kernel/lio.md, h). So those that
-//! are cut off have their writes in the backend, whose data have come; and one that vanishes in the middle of its writing is
-//! the last act: its receipt may be unproven, and then says so in time.
+//! are cut off have all their writes in the backend, whose data have come: they begin them together (writers that each go their
+//! own way met that moment in one of 560 trials). One that vanishes in the middle of its writing is the last act: its receipt may
+//! be unproven, and then says so in time.
 //!
 //! What must never happen here: a trial whose victim did not write; trials without the control that lets writes land; a host
 //! whose port comes up before its grant (docs/kernel/lio.md, h).
@@ -22,7 +23,7 @@ use crate::disk::Disk;
 use crate::evidence::check;
 use crate::fibre;
 use crate::site::{Programs, Site, going, number, progress};
-use crate::slow::{self, Cut};
+use crate::slow::{self, Cut, Pace};
 use crate::tally::Tally;
 
 /// The states that a victim is in.
@@ -221,7 +222,12 @@ impl<'a> Trials<'a> {
 
     fn write(&self, kind: Kind, held: &[Held<'a>]) -> Result<Vec<Running>> {
         let disks = held.iter().map(|held| (device(&held.volume), &held.disk));
-        let writers = slow::write_all(self.scene.site, kind.slow, disks)?;
+        let pace = match kind {
+            Kind { slow: false, .. } => Pace::Fast,
+            Kind { victim: Victim::Alive, .. } => Pace::Slow,
+            _ => Pace::Together,
+        };
+        let writers = slow::write_all(self.scene.site, pace, disks)?;
         if kind.slow {
             std::thread::sleep(DATA_COME_WITHIN);
         }
