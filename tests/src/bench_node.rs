@@ -385,6 +385,11 @@ impl Bench {
         }
         writeln!(
             self.text,
+            "  a grant made read-only, or read-write again: agent {}",
+            both(&ours, "mode change")?
+        )?;
+        writeln!(
+            self.text,
             "  of a further grant until it is durable: {}; one fsync: {}; rtslib's save, which makes its changes durable: {}",
             both(&ours, "durable")?,
             both(&floor, "fsync")?,

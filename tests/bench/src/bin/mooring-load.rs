@@ -28,7 +28,8 @@ struct Args {
     /// Only tell the agent of the volumes with numbers FROM..TO; they exist as LVs
     #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
     adopt: Option<Vec<u32>>,
-    /// Grant the volumes with numbers FROM..TO, once more each, and revoke that again; leaves the first grant
+    /// Grant the volumes with numbers FROM..TO, once more each, and revoke that again; make the first grant read-only, and
+    /// read-write again; leaves it
     #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
     grant: Option<Vec<u32>>,
 }
@@ -77,7 +78,20 @@ impl Client {
 
     /// Grants to hosts 0..hosts; the agent's time until it was seen.
     async fn export(&mut self, number: u32, hosts: usize) -> Result<v1::Timing> {
-        let spec = export_spec(hosts);
+        self.put(number, export_spec(hosts)).await
+    }
+
+    /// The only grant becomes read-only, or read-write again.
+    async fn mode(&mut self, number: u32, mode: v1::Mode) -> Result<u64> {
+        let mut spec = export_spec(1);
+        for grant in &mut spec.grants {
+            grant.mode = mode.into();
+        }
+        Ok(self.put(number, spec).await?.seen_us)
+    }
+
+    async fn put(&mut self, number: u32, spec: v1::ExportSpec) -> Result<v1::Timing> {
+        let hosts = spec.grants.len();
         let stamp = self.stamp(&spec);
         let request = v1::PutExportRequest {
             sender: Some(Self::sender()),
@@ -111,6 +125,7 @@ async fn run(args: Args) -> Result<Load> {
         client.adopt(number, &args.group, args.size).await?;
     }
     let (mut first, mut further, mut revoke, mut durable) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut mode = Vec::new();
     let mut operations = BTreeSet::new();
     for number in range(args.grant.as_deref()) {
         first.push(client.export(number, 1).await?.seen_us);
@@ -119,12 +134,16 @@ async fn run(args: Args) -> Result<Load> {
         durable.push(timing.durable_us);
         operations.insert(timing.tree_operations);
         revoke.push(client.export(number, 1).await?.seen_us);
+        for to in [v1::Mode::ReadOnly, v1::Mode::ReadWrite] {
+            mode.push(client.mode(number, to).await?);
+        }
     }
     let figures = vec![
         Figures::of("first grant", first),
         Figures::of("further grant", further),
         Figures::of("durable", durable),
         Figures::of("revoke", revoke),
+        Figures::of("mode change", mode),
     ];
     Ok(Load { figures, further_grant_operations: operations })
 }
