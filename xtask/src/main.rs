@@ -109,8 +109,8 @@ enum Proof {
 /// How often.
 #[derive(Debug, Args)]
 struct SoakArgs {
-    /// Trials of each kind: of a host that is alive, that has lost its network, that has lost its power; and power cuts of the
-    /// storage node
+    /// Trials of each kind: of a host that is alive, that has lost its network, that has lost its power; fault points of the
+    /// agent, evenly among all if there are more; power cuts of the storage node
     #[arg(long, default_value_t = 200)]
     trials: u32,
     /// These proofs only
@@ -133,7 +133,7 @@ fn soak(programs: &Programs, args: &SoakArgs) -> anyhow::Result<()> {
         match proof {
             Proof::Trials => trials::run(programs, trials::Size::of(args.trials))?,
             Proof::TrialsFc => fc_trials::soak(programs, trials::Size::of(args.trials))?,
-            Proof::AgentKilled => agent_killed::run(programs, usize::MAX)?,
+            Proof::AgentKilled => agent_killed::run(programs, usize::try_from(args.trials)?)?,
             Proof::PowerCuts => power_cuts::run(programs, args.trials)?,
         }
     }

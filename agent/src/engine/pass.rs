@@ -36,6 +36,8 @@ pub(super) struct Wishes {
     pub(super) volume: Option<Wish<VolumeSpec>>,
     pub(super) export: Option<Wish<ExportSpec>>,
     ready: Option<VolumeReport>,
+    /// Somebody wants the pass; else it is a look whether all is as it was.
+    anew: bool,
     /// The pass's number.
     pass: u64,
 }
@@ -66,13 +68,15 @@ impl Engine {
                     return;
                 }
                 state.running = true;
-                (state.dirty, state.wanted_anew) = (false, false);
+                state.dirty = false;
+                let anew = std::mem::take(&mut state.wanted_anew);
                 state.passes += 1;
                 state.late = false;
                 Wishes {
                     volume: state.volume.clone(),
                     export: state.export.clone(),
                     ready: state.ready_now(),
+                    anew,
                     pass: state.passes,
                 }
             };
@@ -219,6 +223,9 @@ impl Engine {
             (None, _) => (true, false, None),
             (Some(wish), Some(report)) if !look && is_whole(wish, report) => {
                 (true, false, Some(report.clone()))
+            }
+            (Some(wish), _) if !look && !wishes.anew && cell.state().has_ended_by(wish) => {
+                (true, false, cell.state().volume_end.report.clone())
             }
             (Some(wish), _) => {
                 let wanted = wanted_volume(wish, wishes.export.as_ref(), export_gone);

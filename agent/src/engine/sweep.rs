@@ -4,6 +4,9 @@
 //! What the start costs is linear: two commands of LVM (two more where volumes are to be activated), two looks at each export,
 //! before its steps and after them. Volumes that are ready come first; those whose group is late do not stand in their way.
 //!
+//! Tombstones are kept for months, so that there may be many more of them than volumes: a sweep costs them no look at LVM, and a
+//! resync no look at the kernel.
+//!
 //! What must never happen here: a look at LVM for each volume of many; what was seen before a change taken for what it has
 //! become.
 
@@ -71,7 +74,7 @@ impl Engine {
         let cells = self.cells();
         let all = self.resync_looks_at_all();
         if !self.resync_asks_lvm() {
-            return self.wake_all(&self.restless(cells, all), targets.as_ref());
+            return self.wake_all(&self.restless(cells, all, targets.as_ref()), targets.as_ref());
         }
         let early = before(self, &cells, targets.as_ref());
         let Some(view) = self.look_at_volumes(&cells) else {
@@ -81,7 +84,7 @@ impl Engine {
             return self.wake_all(&cells, None);
         };
         self.note_orphans(&view);
-        let cells = self.not_confirmed(self.restless(cells, all), &early, &view);
+        let cells = self.not_confirmed(self.restless(cells, all, targets.as_ref()), &early, &view);
         self.wake_as_seen(cells, &view, targets.as_ref());
     }
 
@@ -146,7 +149,8 @@ impl Engine {
     }
 
     /// Takes note of whether a volume's LV is ready, as `view` shows it, unless its wish has changed since. If it is not, its pass
-    /// need not ask LVM once more, unless there was one since.
+    /// need not ask LVM once more, unless there was one since. Neither need that of a volume of which nothing is left; where
+    /// something is, it asks itself, right before it removes it.
     fn note_lv(&self, cell: &Cell, before: &Before, view: &VolumesView) {
         let mut guard = cell.state();
         let state = &mut *guard;
@@ -160,9 +164,15 @@ impl Engine {
         let beside = wanted.beside();
         state.note_altered(cell.id, view);
         state.ready = (report.phase == Phase::Ready).then_some(report);
-        let is_spec = wish.spec().is_some();
         let still = state.passes == before.passes && !state.running;
-        if state.ready.is_none() && is_spec && still {
+        let ended = wish.spec().is_none();
+        let left = ended && {
+            let wanted = pass::wanted_volume(&wish, state.export.as_ref(), true);
+            !volumes::plan(&wanted, view, cell.id).is_quiet()
+        };
+        if left && still {
+            state.volume_end.done = false;
+        } else if state.ready.is_none() && still {
             state.looked = Some(view.of(cell.id, &beside));
         }
         // A pass that began for the wish before this one may do its next step when this look is over.

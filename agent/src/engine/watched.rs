@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mooring_host::{Errno, FolderChanges, FolderId, Folders, TreePath};
-use mooring_model::VolumeId;
+use mooring_model::{ExportIdentity, VolumeId, VolumeSpec};
 use mooring_targets::layout;
 use tokio::sync::mpsc;
 
-use super::cell::{Cell, State};
+use super::cell::{Cell, State, Wish};
 use super::fabrics::Wanteds;
 use super::pulse::Lives;
 use super::{Engine, lock};
@@ -83,6 +83,24 @@ impl State {
         Since(self.watched.told)
     }
 
+    /// Whether its volume and its export have been taken away, and nothing of either was left.
+    fn has_ended(&self) -> bool {
+        let volume = self.volume.as_ref();
+        volume.is_some_and(|wish| self.has_ended_by(wish))
+            && self.export.as_ref().is_none_or(|wish| wish.spec().is_none())
+            && self.is_export_done()
+            && self.open_receipts.is_empty()
+            && self.linked.is_empty()
+            && self.orphan.is_none()
+            && !(self.dirty || self.running || self.may_be_cut())
+    }
+
+    /// Whether nothing was left of the volume when a pass worked on this tombstone.
+    pub(super) fn has_ended_by(&self, wish: &Wish<VolumeSpec>) -> bool {
+        let end = &self.volume_end;
+        wish.spec().is_none() && end.done && end.generation == Some(wish.stamp.generation)
+    }
+
     /// Whether nothing of it need be looked at: its export is watched, and everything is as the last pass left it.
     fn rests(&self) -> bool {
         self.watched.stands
@@ -108,9 +126,18 @@ impl Engine {
         all
     }
 
-    /// Those that a resync has to look at: `all`, or all that are not watched, and where somebody has registered a reservation.
-    pub(super) fn restless(&self, mut cells: Vec<Arc<Cell>>, all: bool) -> Vec<Arc<Cell>> {
+    /// Those that a resync has to look at: `all`, or all that are not watched and not gone, and where somebody has registered a
+    /// reservation. `targets`: what the kernel serves, if that is known.
+    pub(super) fn restless(
+        &self,
+        mut cells: Vec<Arc<Cell>>,
+        all: bool,
+        targets: Option<&BTreeSet<String>>,
+    ) -> Vec<Arc<Cell>> {
         cells.retain(|cell| {
+            if !all && self.is_gone_for_good(cell, targets) {
+                return false;
+            }
             let rests = !all && cell.state().rests();
             if rests {
                 self.look_at_reservations(cell);
@@ -118,6 +145,13 @@ impl Engine {
             !rests
         });
         cells
+    }
+
+    /// Whether nothing is left of a volume whose tombstone is kept, and nobody has made its target again.
+    fn is_gone_for_good(&self, cell: &Cell, targets: Option<&BTreeSet<String>>) -> bool {
+        let prefix = &self.shared.config.iqn_prefix;
+        let target = || ExportIdentity::Derived.names(cell.id, prefix).iqn;
+        cell.state().has_ended() && targets.is_some_and(|targets| !targets.contains(target().as_str()))
     }
 
     /// Somebody may have registered a reservation, which nothing tells: not where no command has come since the last look at it.

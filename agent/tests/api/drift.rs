@@ -30,12 +30,17 @@ fn asked(node: &Node) -> usize {
 
 /// The agent has listed the disks, and has looked once the watch stood.
 fn stands(node: &Node) {
-    let seen = |node: &Node| {
-        let log = node.fake.lvm().log();
+    stands_since(node, 0);
+}
+
+/// The same, of an agent that was started when LVM had been asked so often.
+fn stands_since(node: &Node, before: usize) {
+    let seen = || {
+        let log = &node.fake.lvm().log()[before..];
         let listed = log.iter().position(|line| line.starts_with("pvs"))?;
         log[listed..].iter().any(|line| line.starts_with("lvs")).then_some(())
     };
-    eventually("the watch stands", || seen(node).is_some());
+    eventually("the watch stands", || seen().is_some());
 }
 
 #[test]
@@ -110,4 +115,52 @@ fn a_disk_that_goes_ends_the_watch_and_lvm_is_asked_again() {
     fs::remove_file(&disk).unwrap();
     let before = asked(&node);
     eventually("LVM is asked three times more", || asked(&node) >= before + 3);
+}
+
+/// Volumes that were there, were exported, and are gone.
+const GONE: std::ops::Range<u8> = 0..8;
+
+/// A node whose agent was started again behind the end of all its volumes; the watch of its disk stands.
+fn with_tombstones() -> (Node, PathBuf, Agent) {
+    let (node, disk) = watched("resync_seconds = 1");
+    let agent = node.start();
+    for v in GONE.map(volume) {
+        agent.make(put_volume(&v, 1));
+        agent.make(put_export(&v, 1, &[("host1", RW)]));
+        agent.make(delete_export(&v, 2));
+        assert!(agent.put_volume(delete_volume(&v, 2)).unwrap().done);
+    }
+    agent.crash();
+    let before = node.fake.lvm().log().len();
+    let agent = node.start();
+    stands_since(&node, before);
+    (node, disk, agent)
+}
+
+#[test]
+fn a_volume_that_is_gone_costs_a_start_no_look_at_lvm_and_a_resync_nothing() {
+    let (_node, _disk, agent) = with_tombstones();
+    let resyncs = |log: &[String]| log.iter().filter(|call| *call == "list iscsi").count();
+    let of_one = |call: &&String| GONE.map(volume).any(|v| call.contains(&v));
+    let before = agent.switch.log().len();
+    // Each tenth looks at all.
+    eventually("resyncs", || resyncs(&agent.switch.log()[before..]) >= 4);
+    let log = agent.switch.log();
+    let lvm: Vec<_> = log.iter().filter(|call| call.starts_with("lvm ")).filter(of_one).collect();
+    assert!(lvm.is_empty(), "{lvm:?}");
+    let looks: Vec<_> = log[before..].iter().filter(of_one).collect();
+    assert!(looks.is_empty(), "{looks:?}");
+}
+
+#[test]
+fn what_comes_back_of_a_volume_that_is_gone_goes_again() {
+    let (node, disk, agent) = with_tombstones();
+    let v = volume(3);
+    assert!(node.fake.lvm().add_volume("vg0", &format!("mooring-{v}"), 8 * MIB, &["mooring"]));
+    commit(&disk);
+    let removed = |call: &String| call.starts_with("lvm lvremove") && call.contains(&v);
+    eventually("its LV is removed", || agent.switch.log().iter().any(removed));
+    let made = TreePath::new(&format!("iscsi/{}", target(&v)));
+    node.fake.lio().mkdir(&made).unwrap();
+    eventually("its target is removed", || node.fake.lio().list(&made).is_err());
 }
