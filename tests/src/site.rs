@@ -229,7 +229,7 @@ impl Site {
         };
         let devices = devices.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" ");
         let script = format!(
-            "set -e; modprobe dm-delay; for device in {devices}; do \
+            "modprobe dm-delay; for device in {devices}; do \
              name=$(dmsetup info -c --noheadings -o name $device); dmsetup table $name | {table} > /run/table; \
              dmsetup reload $name /run/table; dmsetup resume $name; done"
         );
@@ -248,6 +248,14 @@ impl Site {
     pub fn stamps_on_storage(&self, device: &str) -> Result<Vec<u64>> {
         let out = self.storage()?.run(&[&format!("{BIN}/mooring-stamp"), "read", device])?.ok()?;
         sequences(&out.stdout)
+    }
+
+    /// Demands that the agent has nothing left to do.
+    pub fn nothing_planned(&self) -> Result<()> {
+        let plan = self.json(&["plan"])?;
+        check(plan["steps"].as_array().is_some_and(Vec::is_empty), || {
+            format!("the agent wants to do: {plan}")
+        })
     }
 
     /// Demands that no target, no backstore and no LV is left.

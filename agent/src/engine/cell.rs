@@ -233,6 +233,12 @@ impl State {
         self.export_end.done && self.is_export_current()
     }
 
+    /// Whether nothing was left of the volume when a pass worked on this tombstone.
+    pub(crate) fn has_ended_by(&self, wish: &Wish<VolumeSpec>) -> bool {
+        let end = &self.volume_end;
+        wish.spec().is_none() && end.done && end.generation == Some(wish.stamp.generation)
+    }
+
     fn oldest_call(&self) -> Option<(&str, Instant)> {
         let step = self.at_work.as_ref().map(|at_work| (at_work.step.as_str(), at_work.began));
         let look = self.looks.first().map(|began| ("look at the export", *began));

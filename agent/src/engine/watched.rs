@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mooring_host::{Errno, FolderChanges, FolderId, Folders, TreePath};
-use mooring_model::{ExportIdentity, VolumeId, VolumeSpec};
+use mooring_model::{ExportIdentity, VolumeId};
 use mooring_targets::layout;
 use tokio::sync::mpsc;
 
-use super::cell::{Cell, State, Wish};
+use super::cell::{Cell, State};
 use super::fabrics::Wanteds;
 use super::pulse::Lives;
 use super::{Engine, lock};
@@ -93,12 +93,6 @@ impl State {
             && self.linked.is_empty()
             && self.orphan.is_none()
             && !(self.dirty || self.running || self.may_be_cut())
-    }
-
-    /// Whether nothing was left of the volume when a pass worked on this tombstone.
-    pub(super) fn has_ended_by(&self, wish: &Wish<VolumeSpec>) -> bool {
-        let end = &self.volume_end;
-        wish.spec().is_none() && end.done && end.generation == Some(wish.stamp.generation)
     }
 
     /// Whether nothing of it need be looked at: its export is watched, and everything is as the last pass left it.

@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 
 const BLOCK: usize = 4096;
 const MAGIC: &[u8; 8] = b"MOORSTMP";
+/// Between two reads of one who watches: a gap is known to that. Reads without a pause take all of an emulated target's processor.
+const WATCH_PAUSE: Duration = Duration::from_millis(5);
 
 /// Writes and reads stamps on a block device, past every cache
 #[derive(Debug, Parser)]
@@ -59,10 +61,6 @@ enum Verb {
     Watch {
         /// The block device
         device: PathBuf,
-        /// Wait so many milliseconds between two reads: a gap is known to that. Reads without a pause take all of an emulated
-        /// target's processor
-        #[arg(long, default_value_t = 5)]
-        pause_ms: u64,
         /// Stop after so many seconds
         #[arg(long, default_value_t = 3600)]
         seconds: u64,
@@ -225,13 +223,13 @@ fn write_thread(file: &File, thread: u64, tally: &Tally, stop_on_error: bool, ev
     }
 }
 
-fn watch_thread(file: &File, tally: &Tally, pause: Duration) {
+fn watch_thread(file: &File, tally: &Tally) {
     let mut buffer = Aligned::new();
     while !tally.stop.load(Ordering::Relaxed) {
         match read_stamp(file, 0, &mut buffer) {
             Ok(_) => {
                 tally.success();
-                std::thread::sleep(pause);
+                std::thread::sleep(WATCH_PAUSE);
             }
             Err(error) => {
                 tally.failure(&error);
@@ -277,10 +275,10 @@ fn run(verb: Verb) -> Result<()> {
             });
             tally.print(true);
         }
-        Verb::Watch { device, pause_ms, seconds } => {
+        Verb::Watch { device, seconds } => {
             let (file, tally) = (open(&device, false)?, Tally::new());
             std::thread::scope(|scope| {
-                scope.spawn(|| watch_thread(&file, &tally, Duration::from_millis(pause_ms)));
+                scope.spawn(|| watch_thread(&file, &tally));
                 run_for(&tally, seconds);
             });
             tally.print(true);

@@ -196,9 +196,7 @@ impl<'a> Cuts<'a> {
         site.after_boot()?;
         let began = Instant::now();
         self.agent = Some(site.start_agent()?);
-        wait_for("everything to be as it is wished", IN_ORDER, || {
-            Ok(is_empty(&site.json(&["plan"])?).then_some(()))
-        })?;
+        wait_for("everything to be as it is wished", IN_ORDER, || site.nothing_planned().map(Some))?;
         let took = began.elapsed();
         for worker in &self.workers {
             let (may, there) = (worker.may_be_there(), self.there(&worker.id())?);
@@ -254,11 +252,6 @@ impl<'a> Cuts<'a> {
 
 fn target(id: &str) -> String {
     format!("iqn.2026-11.dev.mooring:{id}")
-}
-
-/// Whether a plan has nothing to do.
-fn is_empty(plan: &Value) -> bool {
-    plan["steps"].as_array().is_some_and(Vec::is_empty)
 }
 
 #[cfg(test)]
