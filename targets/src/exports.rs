@@ -14,7 +14,7 @@
 
 use mooring_model::{ExportNames, Plan, Step};
 
-use crate::layout::Place;
+use crate::layout::{DEPTH, Place};
 use crate::op::Op;
 use crate::plan::backstore::{self, Backing};
 use crate::plan::{Part, Wanted, linked, part};
@@ -67,6 +67,7 @@ impl<'a> Exports<'a> {
             names,
             device: &device.path,
             discards: device.discards,
+            copies: self.fc.iter().any(|(wanted, view)| fc::wants_no_copies(wanted, view)),
             reservations: &device.reservations,
             seen: self.seen().0,
             linked: over_iscsi.is_some() || over_fc > 0,
@@ -110,8 +111,9 @@ pub fn plan_exports(exports: &Exports<'_>) -> Plan<Op> {
     }
     gives.sort_by_key(|(gift, _)| *gift);
     plan.steps.extend(waits.into_iter().flatten());
-    // Whatever the backstore lacks, the LUN that shows it is not linked then: a fabric has something to give.
-    if let Some(backing) = backing.filter(|_| open && gives.iter().any(|(_, steps)| !steps.is_empty())) {
+    // Whatever else the backstore lacks, the LUN that shows it is not linked then: a fabric has something to give.
+    let gives_any = gives.iter().any(|(_, steps)| !steps.is_empty());
+    if let Some(backing) = backing.filter(|backing| open && (gives_any || backing.copies)) {
         backing.make(&mut plan);
     }
     plan.steps.extend(gives.into_iter().flat_map(|(_, steps)| steps));
@@ -126,6 +128,8 @@ pub fn plan_exports(exports: &Exports<'_>) -> Plan<Op> {
 fn may_block(step: &Step<Op>) -> bool {
     match (&step.op, Place::of(step.op.path())) {
         (Op::Rmdir { .. } | Op::Prune { .. }, Place::Acl(_)) | (Op::Unlink { .. }, Place::LunLink) => true,
+        // It drops the initiator's sessions and waits for their commands: a barrier.
+        (Op::Write { path, .. }, _) if path.name() == DEPTH => true,
         (Op::Write { path, value }, _) => path.name() == "enable" && *value == Value::from("0"),
         _ => false,
     }

@@ -33,6 +33,9 @@ pub(crate) const BARRIER: &str = "mooring-barrier:";
 /// An ACL's queue depth.
 pub(crate) const DEPTH: &str = "cmdsn_depth";
 
+/// Whether a backstore carries out EXTENDED COPY, in its `attrib`.
+pub(crate) const COPIES: &str = "emulate_3pc";
+
 /// `iscsi`: the folder of all iSCSI targets.
 pub fn fabric() -> TreePath {
     TreePath::new("iscsi")

@@ -195,12 +195,12 @@ fn cost_does_not_depend_on_other_volumes_of_the_port() {
     assert_eq!(
         alone,
         [
-            ("first grant", 8, 14),
-            ("further grant, read-only", 13, 9),
-            ("nothing to do, two grants", 12, 0),
-            ("mode change", 12, 1),
-            ("revoke of one of two", 12, 5),
-            ("tombstone, one grant", 8, 7),
+            ("first grant", 8, 15),
+            ("further grant, read-only", 14, 9),
+            ("nothing to do, two grants", 13, 0),
+            ("mode change", 13, 1),
+            ("revoke of one of two", 13, 5),
+            ("tombstone, one grant", 9, 7),
         ]
     );
     assert_eq!(alone, costs(200));

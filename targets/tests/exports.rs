@@ -11,7 +11,7 @@ use common::fc as port;
 use common::{DEVICE, Each, StopAfter, dump_all, look, text};
 use mooring_host::fake::{FakeMachine, SessionId};
 use mooring_host::{Errno, Tree};
-use mooring_model::{FcFabric, FcGrant, FcNames, FcPort, Grant, Mode, Plan, Step};
+use mooring_model::{BarrierId, FcFabric, FcGrant, FcNames, FcPort, Grant, Mode, Plan, Step};
 use mooring_targets::fc::{self, Place};
 use mooring_targets::{Error, Exports, Op, Wanted, apply, drains, layout, plan_exports};
 use proptest::prelude::*;
@@ -262,6 +262,24 @@ fn a_failing_gift_comes_after_every_revoke() {
     assert!(matches!(error, Error::Step { ref source, .. } if source.errno == Errno::EINVAL), "{error}");
     assert!(port::ways(&node.machine, FC).is_empty());
     assert_eq!(node.machine.landed(DEVICE), 0);
+}
+
+/// A barrier waits for the disk: whoever loses something over Fibre Channel has lost it before that.
+#[test]
+fn a_barrier_holds_up_no_revoke_over_another_fabric() {
+    let barrier = Some(BarrierId::from_u128(1));
+    let first = Grant { barrier, ..common::grant(1, 1, Mode::ReadOnly, None) };
+    for fc in [vec![], vec![port::grant(1, 1, Mode::ReadOnly)]] {
+        let mut node = Node::new();
+        node.settle(&both(Mode::ReadWrite, Mode::ReadWrite));
+        let wish = Both { iscsi: Some(vec![first.clone()]), fc: Some(fc) };
+        let plan = node.plan(&wish);
+        let waits = |step: &Step<Op>| step.op.path().name() == "cmdsn_depth";
+        let waits = plan.steps.iter().position(waits).unwrap();
+        apply(&plan, &node.machine.lio(), &mut StopAfter(waits)).unwrap_err();
+        assert_eq!(port::ways(&node.machine, FC), port::wanted_ways(&wish.fc()), "{}", text(&plan));
+        node.settle(&wish);
+    }
 }
 
 /// A portal that somebody holds keeps no grant over Fibre Channel from coming into force; and an adapter that is missing

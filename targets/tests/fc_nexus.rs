@@ -258,6 +258,28 @@ fn an_adapters_group_is_tightened() {
     assert_eq!(ways(&machine, fabric), wanted_ways(&wanted));
 }
 
+/// A disk that takes EXTENDED COPY, made so by an older agent or by hand, stops to, before anybody is mapped and under live
+/// sessions: else a host writes to one that it may only read, from another of its disks.
+#[test]
+fn no_disk_of_a_port_takes_copies() {
+    let machine = bare(FC);
+    let (node, other) = (Node::new(&machine), Node::new(&machine));
+    let read = present(FC, vec![grant(1, 1, Mode::ReadOnly)]);
+    let written = of_other(FC, vec![rw(1, 7)]);
+    node.settle(&read);
+    other.settle(&written);
+    let session = node.log_in_all(FC)[0].1;
+    assert_eq!(ways(&machine, FC), wanted_ways(&read));
+    let copies =
+        mooring_targets::layout::backstore(&written.names().export).join("attrib").join("emulate_3pc");
+    machine.lio().write(&copies, b"1").unwrap();
+    assert_ne!(ways(&machine, FC), wanted_ways(&read), "the control: the host can write by a copy");
+    let done = other.settle(&written);
+    assert_eq!(done.steps.len(), 1, "{}", text(&done));
+    assert_eq!(ways(&machine, FC), wanted_ways(&read));
+    assert!(machine.is_live(session));
+}
+
 /// A driver without one of the attributes is not asked for it again and again.
 #[test]
 fn an_attribute_that_a_driver_lacks_is_not_missed() {

@@ -96,7 +96,7 @@ pub struct Reach {
     pub initiator: String,
     /// The LUN as the initiator numbers it.
     pub lun: u64,
-    /// What it may do.
+    /// What it may do, a copy from another LUN of its own included.
     pub mode: Access,
     /// Whether it must show (or has shown) matching credentials.
     pub authenticated: bool,
@@ -408,13 +408,17 @@ impl Machine {
         all: &mut BTreeSet<Reach>,
     ) {
         let open = |unit: &Unit| !self.lio.is_shut(&unit.lun);
-        for (lun, unit) in self.units(key, name, dynamic).into_iter().filter(|(_, unit)| open(unit)) {
+        let units = self.units(key, name, dynamic);
+        // EXTENDED COPY to one that may be written copies to any LUN of the same ACL, whatever its `write_protect` says.
+        let copies = |unit: &Unit| unit.access == Access::ReadWrite && self.lio.takes_copies(&unit.lun);
+        let copied = units.values().any(copies);
+        for (lun, unit) in units.into_iter().filter(|(_, unit)| open(unit)) {
             all.insert(Reach {
                 target: key.target.name.clone(),
                 tpg: key.tpg,
                 initiator: name.to_owned(),
                 lun,
-                mode: unit.access,
+                mode: if copied { Access::ReadWrite } else { unit.access },
                 authenticated,
                 device: unit.device.unwrap_or_default(),
             });

@@ -26,6 +26,8 @@ pub(crate) struct Backing<'a> {
     pub(crate) device: &'a Path,
     /// Initiators may discard blocks of it.
     pub(crate) discards: bool,
+    /// Initiators may have it copy to and from their other LUNs (EXTENDED COPY), or nobody has looked, and they must not.
+    pub(crate) copies: bool,
     /// Registrations that it gets back when it is made.
     pub(crate) reservations: &'a [Kept],
     pub(crate) seen: Option<&'a BackstoreView>,
@@ -100,6 +102,7 @@ impl Backing<'_> {
                 if !seen.exported {
                     self.advise(plan);
                 }
+                self.bar_copies(plan);
                 return;
             }
             Some(half) if self.is_other(half) || half.readonly || !self.reservations.is_empty() => {
@@ -130,6 +133,18 @@ impl Backing<'_> {
         }
         plan.step(write_plain(dir.join("enable"), "1"), "opens the device");
         self.advise(plan);
+        self.bar_copies(plan);
+    }
+
+    /// Among the LUNs of one ACL the kernel copies without a look at `write_protect` (lio.md, s).
+    fn bar_copies(&self, plan: &mut Plan<Op>) {
+        if self.copies {
+            let path = layout::backstore(self.names).join("attrib").join(layout::COPIES);
+            plan.step(
+                write_plain(path, "0"),
+                "a copy from LUN to LUN would be written to a read-only one, too",
+            );
+        }
     }
 
     fn serial(&self) -> Op {

@@ -62,12 +62,14 @@ pub(crate) fn bare(fabric: FcFabric) -> FakeMachine {
     machine
 }
 
-/// Somebody else's LUN 0 in the same group, mapped to an initiator of his own and to one of ours.
+/// Somebody else's LUN 0 in the same group, mapped to an initiator of his own and to one of ours. It takes no EXTENDED COPY: from
+/// one that does and may be written, that initiator could write to our volumes whatever their mode (lio.md, s).
 const FOREIGN: &str = "
 mkdir core/iblock_0
 mkdir core/iblock_0/foreign
 write core/iblock_0/foreign/control = udev_path=/dev/vg0/foreign
 write core/iblock_0/foreign/enable = 1
+write core/iblock_0/foreign/attrib/emulate_3pc = 0
 mkdir $P/lun/lun_0
 link $P/lun/lun_0/x -> core/iblock_0/foreign
 mkdir $P/acls/20:00:52:54:00:14:09:09

@@ -69,6 +69,7 @@ fn scenes(rig: &Rig, programs: &Programs) -> Result<()> {
     write(&disk, 1, 'a')?.ok().context("the first write")?;
     evidence.shows("a write over Fibre Channel, to a TPG LUN that is the initiator's own");
     shut_and_open(&target, &disk, &mut evidence)?;
+    copies(&target, &disk, &fibre::generic(host, 2)?, &mut evidence)?;
     fibre::delay(host, LATE)?;
     late_writes(&target, &disk, &mut evidence)
 }
@@ -107,6 +108,7 @@ struct Target<'a> {
 impl<'a> Target<'a> {
     const DEVICE: &'static str = "/dev/mapper/part0";
     const STORE: &'static str = "core/iblock_0/fc";
+    const SECOND: &'static str = "/dev/mapper/part1";
 
     fn make(vm: &'a Vm, host: &Vm) -> Result<Self> {
         let port = format!("{TARGET}/fc/{}", fibre::port_name(vm)?);
@@ -116,14 +118,30 @@ impl<'a> Target<'a> {
         let (device, store) = (Self::DEVICE, Self::STORE);
         vm.sh(&format!(
             "set -e; mkdir -p {TARGET}/{store}; echo udev_path={device} > {TARGET}/{store}/control; \
-             echo 1 > {TARGET}/{store}/enable; [ -d {TARGET}/fc ] || mkdir {TARGET}/fc; mkdir {port}; mkdir {port}/tpgt_1; \
+             echo 5ca1ab1e-0001 > {TARGET}/{store}/wwn/vpd_unit_serial; echo 1 > {TARGET}/{store}/enable; [ -d {TARGET}/fc ] || mkdir {TARGET}/fc; mkdir {port}; mkdir {port}/tpgt_1; \
              mkdir {} {acl}; mkdir {}",
             target.lun, target.mapped
         ))?
         .ok()
         .context("make the port's portal group")?;
         target.link()?;
+        target.second(&port, &acl)?;
         Ok(target)
+    }
+
+    /// Another volume, as LUN 2 of the same host: it may only read.
+    fn second(&self, port: &str, acl: &str) -> Result<()> {
+        let (device, store, lun) =
+            (Self::SECOND, "core/iblock_0/second", format!("{port}/tpgt_1/lun/lun_258"));
+        self.vm
+            .sh(&format!(
+                "set -e; mkdir {TARGET}/{store}; echo udev_path={device} > {TARGET}/{store}/control; \
+                 echo 5ca1ab1e-0002 > {TARGET}/{store}/wwn/vpd_unit_serial; echo 1 > {TARGET}/{store}/enable; mkdir {lun}; ln -s {TARGET}/{store} {lun}/store; \
+                 mkdir {acl}/lun_2; ln -s {lun} {acl}/lun_2/lun; echo 1 > {acl}/lun_2/write_protect"
+            ))?
+            .ok()
+            .context("map the second LUN")?;
+        Ok(())
     }
 
     /// Shows the backstore, open, and maps it.
@@ -147,7 +165,10 @@ impl<'a> Target<'a> {
 
     /// What the first byte of a block says, from the device itself.
     fn mark(&self, block: u8) -> Result<String> {
-        let device = Self::DEVICE;
+        self.mark_of(Self::DEVICE, block)
+    }
+
+    fn mark_of(&self, device: &str, block: u8) -> Result<String> {
         let read = format!(
             "dd if={device} bs=512 skip={block} count=1 iflag=direct 2>/dev/null | head -c 1 | tr '\\0' ."
         );
@@ -216,6 +237,31 @@ fn shut_and_open(target: &Target<'_>, disk: &Disk<'_>, evidence: &mut Evidence) 
     check(target.mark(1)? == "c", || "the control: a write to the LUN that is open again".to_owned())?;
     evidence
         .shows("a shut LUN executes nothing (NOT READY); once open it executes again, without a new login");
+    Ok(())
+}
+
+/// EXTENDED COPY from a LUN that may be written to one that may only be read, both of the same host.
+fn copies(target: &Target<'_>, from: &Disk<'_>, to: &Disk<'_>, evidence: &mut Evidence) -> Result<()> {
+    let refused = write(to, 1, 'd')?;
+    check(refused.stdout.contains("Data Protect"), || {
+        format!("a write to the second LUN: {}", refused.stdout)
+    })?;
+    // `1` is the kernel's own choice, `0` ours. Whether the block has landed, and what the host was told.
+    let copy = |takes: &str, block: u8| -> Result<(bool, String)> {
+        target.vm.sh(&format!("echo {takes} > {TARGET}/{}/attrib/emulate_3pc", Target::STORE))?.ok()?;
+        let (source, sink) = (&from.path, &to.path);
+        let copy =
+            format!("sg_xcopy -v --on_src if={source} of={sink} bs=512 count=1 skip=1 seek={block} 2>&1");
+        let said = from.vm.sh(&copy)?.stdout;
+        Ok((target.mark_of(Target::SECOND, block)? == target.mark(1)?, said))
+    };
+    let (landed, said) = copy("1", 2)?;
+    check(landed, || format!("the control: the kernel did not copy to the protected LUN: {said}"))?;
+    evidence
+        .shows("the control: EXTENDED COPY writes to a LUN that refuses a WRITE, from one of the same ACL");
+    let (landed, said) = copy("0", 3)?;
+    check(!landed, || format!("emulate_3pc=0 did not keep a copy from landing: {said}"))?;
+    evidence.shows("with emulate_3pc=0 on the LUN that is asked it is refused, and nothing lands");
     Ok(())
 }
 

@@ -116,6 +116,9 @@ impl<'a> Scene<'a> {
             format!("a raw WRITE of the host that may only read: {raw}")
         })?;
         self.evidence.shows("ro over Fibre Channel: the target refuses a raw SCSI WRITE (Data Protect)");
+        let copies = format!("cat {TARGET}/core/*/{}/attrib/emulate_3pc", self.volume);
+        let copies = self.site.storage()?.sh(&copies)?.ok()?;
+        check(copies.line() == "0", || format!("the volume takes EXTENDED COPY: {}", copies.stdout))?;
         Ok(())
     }
 

@@ -326,6 +326,12 @@ impl Lio {
         self.store(&self.lun(lun)?.link.as_ref()?.1)
     }
 
+    /// Whether the disk of a LUN carries out EXTENDED COPY.
+    pub(crate) fn takes_copies(&self, lun: &LunKey) -> bool {
+        let is_on = |store: &Store| store.values.is_on(&super::tables::STORE, "attrib", "emulate_3pc");
+        self.store_of(lun).is_some_and(is_on)
+    }
+
     /// Whether a LUN is shut (`alua_tg_pt_offline`): commands to it fail when they are about to be executed.
     pub(crate) fn is_shut(&self, lun: &LunKey) -> bool {
         self.lun(lun).is_some_and(|lun| lun.values.is_on(&super::tables::LUN, "", "alua_tg_pt_offline"))
