@@ -1,7 +1,8 @@
 //! `mooring session list`: who is logged in where, and who should be and is not. The controller knows it of all storage nodes,
 //! one agent of its own.
 //!
-//! What must never happen here: a session that nobody has seen; a missing one that looks like one that nobody asked for.
+//! What must never happen here: a session that nobody has seen; a missing one that looks like one that nobody asked for; a
+//! number that nobody has said.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -42,12 +43,12 @@ pub(crate) struct Seen {
     pub attachments: Vec<String>,
     /// It should be there and is not.
     pub missing: bool,
-    /// `null`: there is none, or it is not for the caller to see.
+    /// `null`: there is none, or it is not for the caller to see, or it is over Fibre Channel, where targets list logins only.
     pub session: Option<One>,
-    /// Of the nexus, since it was granted.
-    pub commands: u64,
-    pub read_mib: u64,
-    pub written_mib: u64,
+    /// Of the nexus, since it was granted: over Fibre Channel of all ports together. `null`: not known, as the next two.
+    pub commands: Option<u64>,
+    pub read_mib: Option<u64>,
+    pub written_mib: Option<u64>,
     /// When commands were seen to move last; `null`: not since somebody looks.
     pub last_activity: Option<String>,
     /// When the target was looked at; `null`: not yet.
@@ -105,7 +106,7 @@ fn of_attachments(all: &[impl std::ops::Deref<Target = Live>]) -> Vec<Seen> {
     // By volume and initiator.
     let mut nexuses = BTreeMap::<_, (Seen, Vec<One>)>::new();
     for live in all.iter().filter(|live| live.session == Some(true) || live.session_missing) {
-        let counters = live.counters.unwrap_or_default();
+        let counters = live.counters;
         let (seen, _) = nexuses.entry((&live.volume_id, &live.initiator)).or_insert_with(|| {
             let seen = Seen {
                 volume_id: live.volume_id.clone(),
@@ -116,9 +117,9 @@ fn of_attachments(all: &[impl std::ops::Deref<Target = Live>]) -> Vec<Seen> {
                 attachments: Vec::new(),
                 missing: false,
                 session: None,
-                commands: counters.commands,
-                read_mib: counters.read_mib,
-                written_mib: counters.written_mib,
+                commands: counters.map(|done| done.commands),
+                read_mib: counters.map(|done| done.read_mib),
+                written_mib: counters.map(|done| done.written_mib),
                 last_activity: live.last_activity.clone(),
                 looked_at: live.looked_at.clone(),
             };
@@ -147,6 +148,40 @@ pub(crate) async fn of_controller(
     Ok(Reply::ok(Sessions { sessions }))
 }
 
+/// The initiator ports that are logged in at a target port, each once; what they did at all target ports together.
+fn of_ports(status: &v1::VolumeStatus, report: &v1::ExportReport) -> Vec<Seen> {
+    let fc = status.export_spec.iter().flat_map(|spec| &spec.fc);
+    let specs: Vec<_> = fc.flat_map(|fc| &fc.grants).collect();
+    let mut all = BTreeMap::<&str, Vec<&v1::FcGrantReport>>::new();
+    for grant in report.fc.iter().flat_map(|port| &port.grants) {
+        all.entry(&grant.initiator).or_default().push(grant);
+    }
+    all.retain(|_, grants| grants.iter().any(|grant| grant.logged_in));
+    let sum = |grants: &[&v1::FcGrantReport], number: fn(&v1::FcGrantReport) -> u64| {
+        Some(grants.iter().map(|grant| number(grant)).fold(0, u64::saturating_add))
+    };
+    let seen = |(initiator, grants): (&str, Vec<&v1::FcGrantReport>)| {
+        let ids = specs.iter().filter(|spec| spec.initiator == initiator);
+        let ids: BTreeSet<_> = ids.flat_map(|spec| &spec.attachment_ids).cloned().collect();
+        Seen {
+            volume_id: status.volume_id.clone(),
+            volume_name: name_of(&status.volume_opaque),
+            host: None,
+            storage_host: None,
+            initiator: Some(initiator.to_owned()),
+            attachments: ids.into_iter().collect(),
+            missing: false,
+            session: None,
+            commands: sum(&grants, |grant| grant.commands),
+            read_mib: sum(&grants, |grant| grant.read_mib),
+            written_mib: sum(&grants, |grant| grant.written_mib),
+            last_activity: grants.iter().map(|grant| grant.active_us).max().and_then(time),
+            looked_at: time(report.looked_us),
+        }
+    };
+    all.into_iter().map(seen).collect()
+}
+
 /// What one agent says of one volume. Whether a session should be there, it does not know.
 fn of_status(status: &v1::VolumeStatus) -> Vec<Seen> {
     let Some(report) = &status.export else { return Vec::new() };
@@ -164,14 +199,16 @@ fn of_status(status: &v1::VolumeStatus) -> Vec<Seen> {
         attachments: attachments(&grant.initiator),
         missing: false,
         session: None,
-        commands: grant.commands,
-        read_mib: grant.read_mib,
-        written_mib: grant.written_mib,
+        commands: Some(grant.commands),
+        read_mib: Some(grant.read_mib),
+        written_mib: Some(grant.written_mib),
         last_activity: time(grant.active_us),
         looked_at: time(report.looked_us),
     };
     let live = report.grants.iter().filter(|grant| !grant.sessions.is_empty());
-    live.flat_map(|grant| each(&seen(grant), grant.sessions.iter().map(One::of_wire).collect())).collect()
+    let sessions = |grant: &v1::GrantReport| grant.sessions.iter().map(One::of_wire).collect();
+    let over_iscsi = live.flat_map(|grant| each(&seen(grant), sessions(grant)));
+    over_iscsi.chain(of_ports(status, report)).collect()
 }
 
 /// `session list` of one agent.
@@ -203,6 +240,7 @@ impl Display for Sessions {
         if self.sessions.is_empty() {
             return f.write_str("no sessions");
         }
+        let mib = |of: Option<u64>| or_none(of.map(|mib| format!("{mib} MiB")).as_deref());
         let row = |seen: &Seen| {
             let session = seen.session.as_ref();
             [
@@ -213,9 +251,9 @@ impl Display for Sessions {
                 session.map_or_else(|| or_none(None), |session| joined(&session.addresses)),
                 or_none(session.map(|session| session.isid.as_str())),
                 or_none(session.and_then(|session| session.since.as_deref())),
-                seen.commands.to_string(),
-                format!("{} MiB", seen.read_mib),
-                format!("{} MiB", seen.written_mib),
+                or_none(seen.commands.map(|commands| commands.to_string()).as_deref()),
+                mib(seen.read_mib),
+                mib(seen.written_mib),
                 or_none(seen.last_activity.as_deref()),
             ]
         };

@@ -149,6 +149,49 @@ fn sessions_are_listed_and_a_missing_one_is_seen_at_once() {
     rig.run(&["session", "list", "--host", ""]).refused(2, &["--host"]);
 }
 
+/// Over Fibre Channel a target lists no sessions; what is not known is no number.
+#[test]
+fn over_fibre_channel_who_is_missing_is_seen_and_nothing_is_made_up() {
+    let rig = Rig::new();
+    rig.volume("data");
+    let (one, two) = (rig.attach("data", "host1"), rig.attach("data", "host2"));
+    let port = "20:00:52:54:00:14:00:0b";
+    rig.fake.change(|state| {
+        for live in state.attachments.values_mut() {
+            (live["sessions"], live["session_addresses"]) = (json!([]), json!([]));
+            (live["transport"], live["initiator"]) = ("fc".into(), port.into());
+        }
+        let live = state.attachments.get_mut(&two).unwrap();
+        (live["session"], live["session_missing"]) = (false.into(), true.into());
+        live["initiator"] = "20:00:52:54:00:14:00:0c".into();
+    });
+    let of = |host: &str| rig.json(&["session", "list", "--host", host])["sessions"].clone();
+    let there = of("host1");
+    assert_eq!(there.as_array().unwrap().len(), 1, "{there}");
+    assert_eq!((&there[0]["initiator"], &there[0]["missing"]), (&json!(port), &json!(false)));
+    assert_eq!((&there[0]["session"], &there[0]["commands"]), (&json!(null), &json!(77)));
+    assert_eq!(of("host2")[0]["missing"], true);
+    let row = |host: &str| {
+        let table = rig.run(&["session", "list", "--host", host]).out;
+        table.lines().last().unwrap().to_owned()
+    };
+    assert!(row("host1").contains("logged in") && row("host1").contains(" 77 "), "{}", row("host1"));
+    assert!(row("host2").contains("MISSING"), "{}", row("host2"));
+    assert!(rig.run(&["attachment", "show", &two]).out.contains("SESSION    MISSING  at storage1"));
+    // A controller of an earlier release says nothing of what was done.
+    rig.fake.change(|state| {
+        let live = state.attachments.get_mut(&one).unwrap();
+        for word in ["counters", "last_activity", "looked_at", "storage_host"] {
+            live[word] = json!(null);
+        }
+    });
+    let there = of("host1")[0].clone();
+    for word in ["commands", "read_mib", "written_mib", "last_activity", "looked_at"] {
+        assert_eq!(there[word], json!(null), "{word}: {there}");
+    }
+    assert!(!row("host1").contains("MiB") && row("host1").contains(" - "), "{}", row("host1"));
+}
+
 #[test]
 fn what_is_refused_leaves_nothing() {
     let rig = Rig::new();

@@ -259,9 +259,9 @@ pub struct AttachmentLive {
 pub struct NexusLive {
     /// The storage node, as the configuration calls it.
     pub storage: String,
-    /// Its sessions, with addresses: for those who may see them.
+    /// Its sessions, with addresses: for those who may see them. Over Fibre Channel none: there a target lists logins only.
     pub sessions: Vec<SessionReport>,
-    /// What it has done since it was granted.
+    /// What it has done since it was granted. Over Fibre Channel that of all ports together.
     pub counters: Counters,
     /// When the storage agent looked. `None`: not since it was started, or it does not say.
     pub looked: Option<SystemTime>,

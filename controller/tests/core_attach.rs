@@ -4,9 +4,10 @@
 
 mod support;
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
 
-use mooring_controller::domain::{AttachmentStatus, NewVolume, VolumeStatus};
+use mooring_controller::domain::{AttachmentStatus, NewAttachment, NewConnector, NewVolume, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::{Refusal, Wait};
 use mooring_model::{AttachmentId, Mode, Proof, Revoked, VolumeId};
@@ -501,4 +502,65 @@ async fn a_session_that_is_missing_is_seen_at_once() {
     let live = now().await;
     assert_eq!((live.session, live.nexus.unwrap().missing), (Some(false), false));
     assert!(live.problems.is_empty() && of_node().await.is_empty());
+}
+
+/// The same over Fibre Channel: a host is there that is logged in with one of its ports at one of the target's, and what it did
+/// is what all of them did.
+#[tokio::test(flavor = "multi_thread")]
+async fn over_fibre_channel_the_same_is_live_and_missing() {
+    let rig = Rig::quiet(0);
+    let (first, second) = ("20:00:52:54:00:14:00:0b", "20:00:52:54:00:14:00:0c");
+    let targets = ["fc/20:00:52:54:00:14:00:01", "fc/20:00:52:54:00:14:00:02"];
+    let login = |logins: [&[&str]; 2]| {
+        let names = |of: &[&str]| of.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        rig.storage.state().knobs.fc.0 =
+            targets.iter().zip(logins).map(|(port, of)| ((*port).to_owned(), names(of))).collect();
+    };
+    login([&[], &[second]]);
+    rig.up().await;
+    let volume = rig.volume(false).await;
+    let connector = serde_json::json!({ "host": "node1", "wwpns": [first, second], "wwnns": [first] });
+    let connector = NewConnector::Client(connector.as_object().unwrap().clone());
+    let new = NewAttachment { connector, ..client(volume, 1) };
+    let id = rig.service.create_attachment(&admin(), new, LONG).await.unwrap().id;
+    let now = async || rig.service.live(&admin(), id, None, SHORT).await.unwrap();
+    let of_node = async || {
+        let hosts = rig.service.hosts(&admin()).await.unwrap();
+        hosts.into_iter().find(|host| host.name == "storage").unwrap().problems
+    };
+    login([&[], &[]]);
+    let live = now().await;
+    assert_eq!((live.session, live.nexus.unwrap().missing), (Some(false), false), "it is not complete yet");
+    rig.service.complete_attachment(&admin(), id).await.unwrap();
+
+    login([&[], &[second]]);
+    let live = now().await;
+    assert_eq!((live.session, live.effective_mode), (Some(true), Some(Mode::ReadWrite)));
+    let nexus = live.nexus.unwrap();
+    assert_eq!((nexus.missing, nexus.storage.as_str(), nexus.sessions.len()), (false, "storage", 0));
+    let done = nexus.counters;
+    assert_eq!(
+        (done.commands, done.read_mib, done.written_mib),
+        (60, 12, 18),
+        "two ports, at two ports each"
+    );
+    assert_eq!(done.active, Some(SystemTime::UNIX_EPOCH + Duration::from_micros(1_790_000_000_000_002)));
+    assert!(nexus.looked.is_some() && live.problems.is_empty() && of_node().await.is_empty());
+
+    // Another host's login is none of this one's.
+    login([&["20:00:52:54:00:14:00:0d"], &[]]);
+    let live = now().await;
+    assert_eq!((live.session, live.nexus.unwrap().missing), (Some(false), true));
+    let says = format!("storage: {first},{second} should be logged in and is not");
+    assert!(live.problems.iter().any(|text| text.starts_with(&says)), "{:?}", live.problems);
+    let problems = of_node().await;
+    assert!(problems.len() == 1 && problems[0].contains(&id.to_string()), "{problems:?}");
+
+    // Nothing is said of one that no port shows, nor of what nobody has looked at.
+    rig.storage.state().knobs.pending = true;
+    let live = now().await;
+    assert_eq!((live.session, live.nexus.unwrap().missing), (Some(false), false));
+    rig.storage.state().knobs.pending = false;
+    rig.storage.state().knobs.blind = true;
+    assert!(!now().await.nexus.unwrap().missing && of_node().await.is_empty());
 }

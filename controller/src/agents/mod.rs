@@ -31,7 +31,7 @@ use crate::store::AgentRow;
 use crate::store::leases::Said;
 use lease::Hold;
 use roll::Roll;
-pub(crate) use seen::{Kept, SeenVolume, logged_in};
+pub(crate) use seen::{Kept, SeenVolume, fc_grants, fc_logged_in, logged_in};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -5,8 +5,8 @@
 
 use mooring_api::{Message, v1};
 use mooring_model::{
-    ExportReport, Generation, GrantReport, Initiator, Naa, Receipt, SessionReport, Stamp, VolumeId,
-    VolumeReport,
+    ExportReport, FcGrantReport, Generation, GrantReport, Initiator, Naa, Receipt, SessionReport, Stamp,
+    VolumeId, VolumeReport, Wwpn,
 };
 use tokio::time::Instant;
 
@@ -75,10 +75,22 @@ pub(crate) fn logged_in(grant: &GrantReport) -> impl Iterator<Item = &SessionRep
     grant.sessions.iter().filter(|session| session.state == LOGGED_IN)
 }
 
-/// Whether a report shows somebody who could be logged in and is not; whether he should is not asked.
+/// The grants of a report over Fibre Channel: one for each initiator port at each target port.
+pub(crate) fn fc_grants(report: &ExportReport) -> impl Iterator<Item = &FcGrantReport> {
+    report.fc.iter().flat_map(|port| &port.grants)
+}
+
+/// A port of a host is logged in at a target port, for this volume or another: over Fibre Channel nobody can tell more.
+pub(crate) fn fc_logged_in(report: &ExportReport, wwpn: Wwpn) -> bool {
+    fc_grants(report).any(|grant| grant.initiator == wwpn && grant.logged_in)
+}
+
+/// Whether a report shows somebody who could be logged in and is not; whether he should is not asked. A port of a host that
+/// is missing counts here although its host may be there at another one: whose ports they are a report does not say.
 fn is_quiet(report: &ExportReport) -> bool {
     let quiet = |grant: &GrantReport| grant.seen.is_some() && logged_in(grant).next().is_none();
-    report.looked.is_some() && report.grants.iter().any(quiet)
+    let quiet_fc = |grant: &FcGrantReport| grant.seen.is_some() && !fc_logged_in(report, grant.initiator);
+    report.looked.is_some() && (report.grants.iter().any(quiet) || fc_grants(report).any(quiet_fc))
 }
 
 /// Stands for the volume's id at the end of a name. No name has it.
@@ -230,8 +242,8 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use mooring_model::{
-        ByteSize, Counters, Cure, LUN_DEFAULT, Mode, Phase, Problem, Registration, ReservationHolder,
-        ReservationType, Reservations, StuckStep,
+        ByteSize, Counters, Cure, FcPortReport, LUN_DEFAULT, Mode, Phase, Problem, Registration,
+        ReservationHolder, ReservationType, Reservations, StuckStep,
     };
 
     use super::*;
@@ -347,6 +359,37 @@ mod tests {
             }),
             "nobody has looked"
         );
+    }
+
+    #[test]
+    fn over_fibre_channel_somebody_is_there_who_is_at_one_port() {
+        let grant = |seen, logged_in| FcGrantReport {
+            initiator: "20:00:52:54:00:14:00:0b".parse().unwrap(),
+            lun: LUN_DEFAULT,
+            wanted: Mode::ReadWrite,
+            seen,
+            logged_in,
+            counters: Counters::default(),
+        };
+        let port = |number: u8, grant| FcPortReport {
+            port: format!("fc/20:00:52:54:00:14:00:{number:02x}").parse().unwrap(),
+            serves: true,
+            grants: vec![grant],
+        };
+        let (whole, there, away) = (Some(Mode::ReadWrite), true, false);
+        for (one, two, quiet) in [
+            (grant(whole, there), grant(whole, there), false),
+            (grant(whole, there), grant(whole, away), false),
+            (grant(whole, away), grant(whole, away), true),
+            // A port that shows it is enough to be logged in at.
+            (grant(None, away), grant(whole, away), true),
+            (grant(None, away), grant(None, away), false),
+        ] {
+            let fc = vec![port(1, one), port(2, two)];
+            let report = ExportReport { grants: Vec::new(), fc, ..export(2) };
+            assert_eq!(is_quiet(&report), quiet, "{report:?}");
+            assert!(!is_quiet(&ExportReport { looked: None, ..report }), "nobody has looked");
+        }
     }
 
     /// Whatever of the names follows from the id: it comes back, and what does not is as it was.

@@ -3,19 +3,18 @@
 //! What must never happen here: a word that is not in a report; an old report shown as one of now (an agent that is down
 //! has none).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mooring_model::{
-    AgentId, AttachmentId, ConnectionReport, ExportReport, Initiator, Naa, Problem, StuckStep, VolumeId, Wwpn,
+    AgentId, AttachmentId, ConnectionReport, ExportReport, Initiator, Naa, Problem, StuckStep, VolumeId,
 };
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::view::{self, Secrets};
 use super::{Refusal, Service, Wait, attach, sessions};
-use crate::agents::{Agent, AgentState, wire};
+use crate::agents::{Agent, AgentState, fc_logged_in, wire};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Host, Job, VolumeState};
 use crate::flow::Inner;
 use crate::flow::place::zone_of;
@@ -39,12 +38,6 @@ fn words(agent: &str, problems: &[Problem], stuck: Option<&StuckStep>, out: &mut
     }));
 }
 
-/// A port of this host is logged in at a target port, for this volume or another: over Fibre Channel nobody can tell more.
-fn is_logged_in(report: &ExportReport, wwpn: Wwpn) -> bool {
-    let mut grants = report.fc.iter().flat_map(|port| &port.grants);
-    grants.any(|grant| grant.initiator == wwpn && grant.logged_in)
-}
-
 fn add_storage(
     live: &mut AttachmentLive,
     name: &str,
@@ -52,16 +45,9 @@ fn add_storage(
     initiators: Option<&Initiators>,
 ) {
     words(name, &report.problems, report.stuck.as_ref(), &mut live.problems);
-    if let Some(ports) = initiators.and_then(Initiators::ports) {
-        let modes: BTreeSet<_> = ports.iter().map(|port| seen_mode(report, &Initiator::Fc(port))).collect();
-        live.effective_mode = modes.into_iter().max().flatten();
-        live.session = Some(ports.iter().any(|port| is_logged_in(report, port)));
-        return;
-    }
-    let initiator = initiators.and_then(Initiators::iqn);
-    let grant = report.grants.iter().find(|grant| Some(&grant.initiator) == initiator);
-    live.effective_mode = grant.and_then(|grant| grant.seen);
-    sessions::add(live, name, report, grant);
+    let modes = initiators.into_iter().flat_map(Initiators::each).map(|one| seen_mode(report, &one));
+    live.effective_mode = modes.max().flatten();
+    sessions::add(live, name, report, initiators);
 }
 
 fn add_host(live: &mut AttachmentLive, name: &str, report: &ConnectionReport) {
@@ -186,7 +172,7 @@ impl Inner {
             Initiator::Iscsi(iqn) => {
                 report.grants.iter().any(|grant| grant.initiator == iqn && !grant.sessions.is_empty())
             }
-            Initiator::Fc(wwpn) => is_logged_in(&report, wwpn),
+            Initiator::Fc(wwpn) => fc_logged_in(&report, wwpn),
         }))
     }
 }

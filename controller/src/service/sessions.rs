@@ -5,37 +5,90 @@
 
 use std::time::SystemTime;
 
-use mooring_model::{AgentId, ExportReport, GrantReport};
+use mooring_model::{AgentId, Counters, ExportReport, Iqn, SessionReport, Wwpn};
 
 use super::live::live_of;
 use super::{Refusal, Service};
-use crate::agents::logged_in;
+use crate::agents::{fc_grants, fc_logged_in, logged_in};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller, NexusLive};
+use crate::initiators::{HostPorts, Initiators};
 use crate::policy::Target;
 use crate::store::Db;
 
 /// Volumes that are named for one storage node.
 const NAMED_MAX: usize = 16;
 
+/// What a report says of the grants of one attachment.
+struct Granted {
+    /// The kernel enforces one of them: a login is possible.
+    complete: bool,
+    logged_in: bool,
+    /// As the target lists them: over Fibre Channel it lists none.
+    sessions: Vec<SessionReport>,
+    counters: Counters,
+    /// Why it may be missing.
+    why: &'static str,
+}
+
+fn over_iscsi(report: &ExportReport, iqn: &Iqn) -> Option<Granted> {
+    let grant = report.grants.iter().find(|grant| grant.initiator == *iqn)?;
+    let sessions: Vec<_> = logged_in(grant).cloned().collect();
+    Some(Granted {
+        complete: grant.seen.is_some(),
+        logged_in: !sessions.is_empty(),
+        sessions,
+        counters: grant.counters,
+        why: "its host is down, does not reach the portals, or has logged out",
+    })
+}
+
+/// Each port of the host has a grant at each target port. The attachment is there if one of them is logged in at one of
+/// those: which of them can see each other is the fabric's to say. What they have done, they have done together.
+fn over_fc(report: &ExportReport, ports: &HostPorts) -> Option<Granted> {
+    let is_ours = |initiator: Wwpn| ports.iter().any(|port| port == initiator);
+    let grants = || fc_grants(report).filter(|grant| is_ours(grant.initiator));
+    let counters = grants().map(|grant| grant.counters).reduce(|all, one| Counters {
+        commands: all.commands.saturating_add(one.commands),
+        read_mib: all.read_mib.saturating_add(one.read_mib),
+        written_mib: all.written_mib.saturating_add(one.written_mib),
+        active: all.active.max(one.active),
+    })?;
+    Some(Granted {
+        complete: grants().any(|grant| grant.seen.is_some()),
+        logged_in: ports.iter().any(|port| fc_logged_in(report, port)),
+        sessions: Vec::new(),
+        counters,
+        why: "its host is down, or its ports do not reach the target's: see the links and the zones of the fabric",
+    })
+}
+
 /// Adds what the storage agent of this name says of an attachment's nexus.
-pub(super) fn add(live: &mut AttachmentLive, name: &str, report: &ExportReport, grant: Option<&GrantReport>) {
-    live.session = Some(grant.is_some_and(|grant| logged_in(grant).next().is_some()));
-    let Some(grant) = grant else { return };
+pub(super) fn add(
+    live: &mut AttachmentLive,
+    name: &str,
+    report: &ExportReport,
+    initiators: Option<&Initiators>,
+) {
+    live.session = Some(false);
+    let Some(initiators) = initiators else { return };
+    let granted = match initiators {
+        Initiators::Iscsi(iqn) => over_iscsi(report, iqn),
+        Initiators::Fc(ports) => over_fc(report, ports),
+    };
+    let Some(granted) = granted else { return };
+    live.session = Some(granted.logged_in);
     let since = live.attachment.attached_at.unwrap_or(SystemTime::UNIX_EPOCH);
     let missing = live.attachment.status == AttachmentStatus::Attached
-        && grant.seen.is_some()
-        && live.session == Some(false)
+        && granted.complete
+        && !granted.logged_in
         && report.looked.is_some_and(|looked| looked > since);
     if missing {
-        live.problems.push(format!(
-            "{name}: {} should be logged in and is not: its host is down, does not reach the portals, or has logged out",
-            grant.initiator
-        ));
+        live.problems.push(format!("{name}: {initiators} should be logged in and is not: {}", granted.why));
     }
     live.nexus = Some(NexusLive {
         storage: name.to_owned(),
-        sessions: logged_in(grant).cloned().collect(),
-        counters: grant.counters,
+        sessions: granted.sessions,
+        counters: granted.counters,
         looked: report.looked,
         missing,
     });

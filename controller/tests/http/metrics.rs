@@ -8,6 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use mooring_controller::auth::Auth;
+use mooring_controller::domain::{NewAttachment, NewConnector};
 use mooring_controller::http::{BODY_TIMEOUT, Options, router};
 use mooring_controller::metrics::Metrics;
 use mooring_controller::service::Service;
@@ -16,7 +17,7 @@ use prometheus_parse::{Sample, Scrape, Value};
 use tower::ServiceExt;
 
 use crate::client::PROJECT;
-use crate::support::{LONG, Rig, admin};
+use crate::support::{LONG, Rig, admin, client};
 
 const OPERATIONS: &str = include_str!("../../../docs/operations.md");
 
@@ -156,6 +157,32 @@ async fn the_numbers_are_those_of_the_database_and_of_the_agents() {
         (of("attachments_session_missing", &[]), of("reviews", &[("kind", "lost")])),
         (Some(1.0), Some(1.0))
     );
+}
+
+/// Over Fibre Channel, too, one that should be logged in and is not is counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_missing_over_fibre_channel_is_counted() {
+    let rig = Rig::quiet(0);
+    let (target, port) = ("fc/20:00:52:54:00:14:00:01", "20:00:52:54:00:14:00:0b");
+    let logins = |names: &[&str]| {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        rig.storage.state().knobs.fc.0.insert(target.to_owned(), names);
+    };
+    logins(&[port]);
+    rig.up().await;
+    let volume = rig.volume(false).await;
+    let connector = serde_json::json!({ "host": "node1", "wwpns": [port], "wwnns": [port] });
+    let connector = NewConnector::Client(connector.as_object().unwrap().clone());
+    let new = NewAttachment { connector, ..client(volume, 1) };
+    let id = rig.service.create_attachment(&admin(), new, LONG).await.unwrap().id;
+    rig.service.complete_attachment(&admin(), id).await.unwrap();
+    let missing = async || {
+        rig.service.live(&admin(), id, None, LONG).await.unwrap();
+        value(&measured(&rig.service).0.text().await.unwrap(), "attachments_session_missing", &[])
+    };
+    assert_eq!(missing().await, Some(0.0));
+    logins(&[]);
+    assert_eq!(missing().await, Some(1.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses another part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
+mod fc;
 mod follow;
 mod jobs;
 pub(crate) mod log;
@@ -71,6 +72,7 @@ pub(crate) struct Knobs {
     /// Connections end up here instead of ready.
     pub(crate) broken: Option<(v1::ConnectionPhase, v1::Problem)>,
     pub(crate) jobs: jobs::Jobs,
+    pub(crate) fc: fc::Ports,
     pub(crate) reverts: lvs::Reverts,
 }
 
@@ -229,6 +231,7 @@ impl State {
             portals: vec!["10.10.0.10:3260".to_owned()],
             in_force: done,
             grants: spec.grants.iter().map(grant).collect(),
+            fc: self.knobs.fc.report(spec, done),
             reservations: self.knobs.reservations.clone(),
             // Every answer and report is a look.
             looked_us: if self.knobs.blind { 0 } else { rig::now_us() },

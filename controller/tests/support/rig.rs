@@ -437,6 +437,7 @@ impl Fake {
             pools: state.pools.clone(),
             pools_unknown: state.pools.is_empty(),
             problems: state.problems.clone(),
+            transports: state.knobs.fc.transports(),
             images: (!state.pools.is_empty()).then(|| v1::Images {
                 folder: "/var/lib/mooring/images".to_owned(),
                 formats: vec![v1::ImageFormat::Raw.into()],
