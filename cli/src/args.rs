@@ -7,9 +7,9 @@ use std::str::FromStr;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::parser::ValueSource;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use mooring_api::Address;
-use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
+use mooring_model::limit::{KERNEL_ANSWER_DEADLINE, KERNEL_ANSWER_DEADLINE_MAX};
 use mooring_model::{
     AttachmentId, ByteSize, ClusterId, Iqn, Mode, Portal, Provisioning, VgName, VolumeId, VolumeSpec,
 };
@@ -20,6 +20,7 @@ use crate::select::{VolumeName, VolumeRef};
 
 mod attach;
 mod cut;
+mod delete;
 mod export_file;
 mod hosts;
 mod import;
@@ -34,6 +35,7 @@ mod snapshots;
 
 pub(crate) use attach::AttachArgs;
 pub(crate) use cut::CutArgs;
+pub(crate) use delete::DeleteArgs;
 pub(crate) use export_file::VolumeExportArgs;
 pub(crate) use hosts::{HostCommand, PoolCommand};
 pub(crate) use import::ImportArgs;
@@ -104,10 +106,18 @@ pub struct Cli {
 impl Cli {
     /// Reads the command line of this process.
     pub fn read() -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches()?;
-        let mut cli = Self::from_arg_matches(&matches)?;
+        Self::of(&Self::command().try_get_matches()?)
+    }
+
+    fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut cli = Self::from_arg_matches(matches)?;
         let typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
         cli.global.typed = Typed { agent: typed("agent"), controller: typed("controller") };
+        // A revoke by force is answered when that is promised, proven or not: whoever asks has somebody to fence.
+        let hasty = matches!(&cli.command, Command::Export(ExportCommand::Revoke(revoke)) if revoke.force);
+        if hasty && !typed("timeout") {
+            cli.global.timeout = u32::try_from(KERNEL_ANSWER_DEADLINE.as_secs()).unwrap_or(u32::MAX);
+        }
         Ok(cli)
     }
 }
@@ -327,14 +337,8 @@ Examples:
   mooring volume extend data --size 2TiB --timeout 3600")]
     Extend(ExtendArgs),
     /// Wipe a volume and delete it; its data is gone
-    #[command(after_help = "\
-A volume that is attached, or granted to anybody, is not deleted: detach it (on an agent: revoke
-its grants) first. Deleting what is gone already succeeds.
-
-Examples:
-  mooring volume delete data
-  mooring volume delete b0c1d2e3-0001-4002-8003-00000000000a --timeout 300")]
-    Delete(VolumeArg),
+    #[command(after_help = delete::HELP)]
+    Delete(DeleteArgs),
     /// Give a volume another type, where it is (controller)
     #[command(after_help = "\
 Whether a volume may be attached to several hosts changes only while it is available. What its
@@ -477,8 +481,8 @@ Examples:
 Without --force an initiator that is logged in is not touched: log out on the host first. With
 --force its sessions are cut. The receipt says `proven` when the kernel has let go of every
 command: after that nothing of this initiator reaches the volume. `unproven` (exit code 5) names
-how many commands may still land; repeat the command to see it proven. Revoking what is not
-granted succeeds.
+how many commands may still land; repeat the command to see it proven. With --force that answer
+comes after 5 s, unless --timeout says otherwise. Revoking what is not granted succeeds.
 
 Examples:
   mooring export revoke data --initiator iqn.2004-10.com.example:host2
@@ -771,5 +775,20 @@ mod tests {
         assert_eq!(grant.mode, Mode::ReadWrite);
         assert_eq!(grant.portals, ["10.0.0.1:3260".parse().unwrap(), "10.0.1.1:3261".parse().unwrap()]);
         assert_eq!(grant.chap_secret_file, Some(SecretSource::Stdin));
+    }
+
+    #[test]
+    fn a_revoke_by_force_is_answered_soon_unless_somebody_says_otherwise() {
+        let force = "export revoke data --force --initiator iqn.2004-10.com.example:host1";
+        for (words, seconds) in [
+            (force.replace("--force ", ""), 30),
+            (force.to_owned(), 5),
+            (format!("{force} --timeout 30"), 30),
+            (format!("--timeout 9 {force}"), 9),
+        ] {
+            let words = ["mooring"].into_iter().chain(words.split_whitespace());
+            let matches = Cli::command().try_get_matches_from(words).unwrap();
+            assert_eq!(Cli::of(&matches).unwrap().global.timeout, seconds);
+        }
     }
 }

@@ -295,7 +295,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::List => print(json, &volume::list(&client).await?),
                 VolumeCommand::Show(args) => print(json, &volume::show(&client, &args.volume).await?),
                 VolumeCommand::Extend(args) => print(json, &volume::extend(&client, args).await?),
-                VolumeCommand::Delete(args) => print(json, &volume::delete(&client, &args.volume).await?),
+                VolumeCommand::Delete(args) => print(json, &volume::delete(&client, args).await?),
                 VolumeCommand::Reservations(args) => match args.change() {
                     None => print(json, &reservations::of_controller(&client, &args.volume).await?),
                     Some(change) => {

@@ -216,6 +216,32 @@ fn one_agent_lists_its_sessions() {
     assert_eq!((&all[0]["session"]["in_flight"], &all[0]["host"]), (&8.into(), &serde_json::Value::Null));
     assert!(rig.run(&["session", "list"]).out.contains("10.10.0.11:45678"));
     rig.run(&["session", "list", "--host", "host1"]).refused(2, &["knows initiators and no hosts"]);
+    // Over Fibre Channel: whoever is logged in at a port, once.
+    let grant = |initiator: &str, logged_in, commands| v1::FcGrantReport {
+        initiator: initiator.to_owned(),
+        logged_in,
+        commands,
+        read_mib: 1,
+        written_mib: 2,
+        active_us: 1_790_000_001_000_000 + i64::from(logged_in),
+        ..Default::default()
+    };
+    let (there, away) = ("20:00:52:54:00:14:00:0b", "20:00:52:54:00:14:00:0c");
+    let port = |name: &str, logged_in| v1::FcPortReport {
+        port: format!("fc/{name}"),
+        serves: true,
+        grants: vec![grant(there, logged_in, 40), grant(away, false, 9)],
+    };
+    rig.fake.state().knobs.fc =
+        vec![port("20:00:52:54:00:14:00:01", false), port("20:00:52:54:00:14:00:02", true)];
+    let all = list(&["--volume", "data"])["sessions"].clone();
+    assert_eq!(all.as_array().unwrap().len(), 2, "{all}");
+    assert_eq!((&all[1]["initiator"], &all[1]["session"]), (&there.into(), &serde_json::Value::Null));
+    let done = ["commands", "read_mib", "written_mib"].map(|word| all[1][word].as_u64().unwrap());
+    assert_eq!((done, all[0]["commands"].as_u64()), ([80, 2, 4], Some(12)));
+    assert!(all[1]["last_activity"].as_str().unwrap().contains(".000001"), "{all}");
+    let table = rig.run(&["session", "list"]).out;
+    assert!(table.contains(there) && table.contains("logged in") && !table.contains(away), "{table}");
 }
 
 #[test]
@@ -318,6 +344,11 @@ fn the_deadline_travels() {
     rig.volume("data");
     assert_eq!(rig.run(&[&grant("data", HOST1, "rw"), &["--timeout", "7"][..]].concat()).code, 0);
     assert_eq!(rig.fake.state().deadlines, [30_000, 7_000]);
+    // By force somebody is fenced: the answer is wanted when it is promised.
+    rig.run(&[&revoke("data", HOST1), &["--force"][..]].concat());
+    rig.run(&[&grant("data", HOST1, "rw"), &["--timeout", "8"][..]].concat());
+    rig.run(&[&revoke("data", HOST1), &["--force", "--timeout", "30"][..]].concat());
+    assert_eq!(rig.fake.state().deadlines[2..], [5_000, 8_000, 30_000]);
 }
 
 #[test]

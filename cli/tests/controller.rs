@@ -274,6 +274,18 @@ fn types_are_made_once_and_listed() {
     rig.run(&["type", "create", ""]).refused(2, &["NAME"]);
 }
 
+/// What is at work for a volume ends with it, if that is said.
+#[test]
+fn a_volume_that_is_being_made_is_deleted_by_force() {
+    let rig = Rig::new();
+    rig.fake.state().knobs.looks = u32::MAX;
+    assert_eq!(rig.run(&["--timeout", "1", "volume", "create", "data", "--size", "1TiB"]).code, 5);
+    rig.run(&["volume", "delete", "data"]).refused(4, &["it is creating"]);
+    rig.fake.state().knobs.looks = 0;
+    let gone = rig.json(&["volume", "delete", "data", "--force"]);
+    assert_eq!((&gone["done"], &gone["status"]), (&json!(true), &json!("gone")));
+}
+
 #[test]
 fn a_volume_is_created_listed_shown_and_deleted() {
     let rig = Rig::new();
@@ -377,7 +389,7 @@ fn what_takes_longer_is_exit_code_5_and_what_fails_is_1() {
         (ran.code, &answer["done"], &answer["volume"]["status"]),
         (5, &json!(false), &json!("creating"))
     );
-    let ran = rig.run(&["volume", "delete", "data", "--timeout", "1"]);
+    let ran = rig.run(&["volume", "delete", "data", "--force", "--timeout", "1"]);
     assert_eq!((ran.code, ran.out.contains("accepted, not gone yet (deleting)")), (5, true), "{ran:?}");
     {
         let knobs = &mut rig.fake.state().knobs;

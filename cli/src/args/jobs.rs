@@ -15,8 +15,9 @@ pub enum JobCommand {
     #[command(after_help = "\
 A job is long work at the blocks of one volume: `zero` before a new volume is handed out, `grow`
 before a larger one is, `wipe` and `discard` before a deleted one is gone. It is done because of
-what is wanted of its volume, and ends when that ends: to cancel a zeroing, delete its volume. After
-a crash, or a restart of the agent, it goes on near where it was: RESUMED says how much that saved.
+what is wanted of its volume, and ends when that ends: to cancel a zeroing, delete its volume (--force).
+After a crash, or a restart of the agent, it goes on near where it was: RESUMED says how much that
+saved.
 
 Examples:
   mooring job list

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mooring_model::{ByteSize, VolumeId};
 use serde_json::json;
 
-use crate::args::{CreateArgs, ExtendArgs};
+use crate::args::{CreateArgs, DeleteArgs, ExtendArgs};
 use crate::controller::Client;
 use crate::controller::answers::{
     ReviewConfirmed, Volume, VolumeCreated, VolumeDeleted, VolumeExtended, VolumeShown, Volumes,
@@ -335,7 +335,8 @@ async fn refuse_orphan(client: &Client, id: &str) -> Result<(), Failure> {
 }
 
 /// `volume delete`. An id is used once: one that the controller does not know is gone, unless a storage node has it still.
-pub(crate) async fn delete(client: &Client, volume: &VolumeRef) -> Result<Reply<VolumeDeleted>, Failure> {
+pub(crate) async fn delete(client: &Client, args: &DeleteArgs) -> Result<Reply<VolumeDeleted>, Failure> {
+    let volume = &args.volume;
     let gone = |id: &str, name: Option<String>| {
         Reply::ok(VolumeDeleted { done: true, volume_id: id.to_owned(), name, status: "gone".to_owned() })
     };
@@ -349,7 +350,11 @@ pub(crate) async fn delete(client: &Client, volume: &VolumeRef) -> Result<Reply<
     };
     let (id, name) = (volume.id.clone(), volume.name.clone());
     if volume.status != "deleting" {
-        match client.done(Call::delete("the deletion", &["v3", "volumes", &id])).await {
+        let mut call = Call::delete("the deletion", &["v3", "volumes", &id]);
+        if args.force {
+            call = call.query("force", &true).at("3.23");
+        }
+        match client.done(call).await {
             Err(fault) if fault.status() == Some(404) => return Ok(gone(&id, name)),
             sent => sent?,
         }

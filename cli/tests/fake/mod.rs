@@ -30,6 +30,8 @@ pub(crate) struct Knobs {
     pub(crate) unproven: Option<u32>,
     /// Initiators that are logged in.
     pub(crate) live: Vec<String>,
+    /// What every export is over Fibre Channel.
+    pub(crate) fc: Vec<v1::FcPortReport>,
     /// The next put is answered with this.
     pub(crate) fail: Option<Status>,
     /// The agent takes calls and does not answer.
@@ -166,7 +168,7 @@ impl State {
             grants: spec.grants.iter().map(grant).collect(),
             problems: Vec::new(),
             stuck: None,
-            fc: Vec::new(),
+            fc: self.knobs.fc.clone(),
             looked_us: 1_790_000_002_000_000,
             reservations: self.knobs.reservations.clone(),
             kept_reservations: None,

@@ -197,7 +197,7 @@ fn quick(
         ("GET", ["v3", "volumes", "detail"]) => list_volumes(state, query),
         ("POST", ["v3", "volumes"]) => post_volume(state, &body["volume"]),
         ("GET", ["v3", "volumes", id]) => looked(state, id),
-        ("DELETE", ["v3", "volumes", id]) => delete_volume(state, id),
+        ("DELETE", ["v3", "volumes", id]) => delete_volume(state, id, query),
         ("GET", ["v3", "manageable_volumes", "detail"]) => manageable(query),
         ("POST", ["mooring", "v1", "volumes"]) => import(state, &body["volume"]),
         (method, ["mooring", "v1", "volumes", id, "export"]) => export(state, method, id, &body["export"]),
@@ -540,13 +540,21 @@ fn list_volumes(state: &State, query: &HashMap<String, String>) -> Answer {
     (200, json!({ "volumes": page, "volumes_links": links }))
 }
 
-fn delete_volume(state: &mut State, id: &str) -> Answer {
-    if state.attachments.values().any(|live| live["volume_id"] == id) {
-        return fault(
+fn delete_volume(state: &mut State, id: &str, query: &HashMap<String, String>) -> Answer {
+    let at_work = state.volumes.get(id).is_some_and(|volume| volume["status"] == "creating");
+    let forced = query.get("force").is_some_and(|force| force == "true");
+    let refusal = |why: &str| {
+        fault(
             400,
             "badRequest",
-            "Invalid volume: Volume status must be available, and it is attached.",
-        );
+            &format!("Invalid volume: Volume status must be available, and it is {why}."),
+        )
+    };
+    if state.attachments.values().any(|live| live["volume_id"] == id) {
+        return refusal("attached");
+    }
+    if at_work && !forced {
+        return refusal("creating");
     }
     match state.volumes.get_mut(id) {
         None => not_found("Volume", id),
