@@ -38,7 +38,9 @@ pub(crate) fn lock_state(folder: &Path) -> Result<LockFile> {
         .mode(0o700)
         .create(folder)
         .with_context(|| format!("make the state folder {}", folder.display()))?;
-    LockFile::acquire(folder.join("agent.lock")).context("only one agent may work on a state folder")
+    LockFile::acquire(folder.join("agent.lock")).context(
+        "only one agent may work on a state folder, and one that was killed does until its last call in the kernel has returned",
+    )
 }
 
 /// Serves until `stop` is true. `ready` is called once, when everything that was wished before has been looked at and

@@ -5,6 +5,7 @@
 mod volumes_growth;
 mod volumes_images;
 mod volumes_machine;
+mod volumes_made;
 mod volumes_managed;
 mod volumes_marks;
 mod volumes_revert;
@@ -360,7 +361,7 @@ fn check_end(world: &World, machine: &Machine, before: &[Row], untouched: &Snaps
             Wanted::Volume(_) | Wanted::Adopted(..) => Phase::Failed,
             Wanted::Doomed { .. } | Wanted::Released { .. } if plan.blocked.is_empty() => Phase::Gone,
             Wanted::Doomed { .. } | Wanted::Released { .. } => Phase::Deleting,
-            Wanted::Reverted { .. } => unreachable!("nothing is reverted here"),
+            Wanted::Reverted { .. } | Wanted::Made { .. } => unreachable!("they have laws of their own"),
             Wanted::Nothing if seen.lvs_of(id).iter().any(SeenLv::is_tagged) => Phase::Orphan,
             Wanted::Nothing => Phase::Gone,
         };

@@ -258,6 +258,8 @@ impl Engine {
         let mut state = cell.state();
         let wish = Wish { stamp: put.stamp, kind, opaque: put.opaque };
         state.note_cut_wish(wish.stamp.generation, wish.spec());
+        // As the store has it: what was made stays made whatever is wished of it next, until it ends.
+        state.made &= wish.spec().is_some();
         state.volume = Some(wish);
         // At once: what is at work gives way to a wish as soon as anybody can see it.
         state.want_pass();
@@ -350,7 +352,8 @@ impl Engine {
             let why = format!("volume {} is still being deleted: try again when it is gone", cell.id);
             return Err(Refusal::precondition(why, Cure::Retry));
         }
-        let plan = volumes::plan(&pass::wanted_lv(spec, export), &view, cell.id);
+        let wanted = pass::wanted_spec(spec, export, cell.state().made, false);
+        let plan = volumes::plan(&wanted, &view, cell.id);
         match plan.blocked.first() {
             None => Ok(Some(view)),
             Some(blocked) => {

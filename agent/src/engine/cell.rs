@@ -116,6 +116,9 @@ pub(crate) struct State {
     pub(crate) ready: Option<VolumeReport>,
     /// LVM has shown since that this is not so: the next pass asks it, whatever the one before it has said.
     pub(super) contradicted: bool,
+    /// Its LV was whole once for what is wished, or for a wish before that with no end between them, and the store has that: hosts
+    /// may have written to it, so that it is never made again.
+    pub(super) made: bool,
     /// Its LV as LVM showed it when it was whole, and for which generation of its wish that was.
     pub(super) whole: Option<(Generation, Whole)>,
     /// What admission, or a sweep, saw of the volume groups a moment ago: the pass behind it need not ask LVM again.

@@ -6,8 +6,8 @@
 //! A volume that nothing is remembered of, whose device is not there or is another, or whose wish is anything out of the ordinary
 //! waits for LVM.
 //!
-//! What is remembered is written by the tick, all of it in one transaction, when a look at LVM has shown something new, and never
-//! because nothing has changed.
+//! What is remembered is written by the tick, or beside the word that a volume was made (`made`), all of it in one transaction, when
+//! a look at LVM has shown something new, and never because nothing has changed.
 //!
 //! What must never happen here: an export before its device is proven; a volume that LVM does not find whole called ready for
 //! longer than until its next pass; anything remembered that was said of another wish.
@@ -33,6 +33,20 @@ pub(super) struct Unwritten {
     rows: BTreeMap<VolumeId, Option<(Generation, Whole)>>,
     /// Somebody is at it.
     at_work: bool,
+}
+
+impl Unwritten {
+    fn take(&mut self) -> Vec<WholeRow> {
+        std::mem::take(&mut self.rows).into_iter().collect()
+    }
+
+    /// Whoever was at it is not any more. What was not written is to be, unless there is something newer.
+    fn ended(&mut self, rows: Vec<WholeRow>, written: bool) {
+        self.at_work = false;
+        for (volume, row) in rows.into_iter().filter(|_| !written) {
+            self.rows.entry(volume).or_insert(row);
+        }
+    }
 }
 
 /// The volumes that are served before LVM was asked, and what LVM is to say of them.
@@ -92,17 +106,27 @@ impl Engine {
     }
 
     fn keep_whole(&self) {
-        let rows: Vec<WholeRow> =
-            std::mem::take(&mut lock(&self.shared.unwritten).rows).into_iter().collect();
+        let rows = lock(&self.shared.unwritten).take();
         let kept = self.shared.store.keep_whole_lvs(rows.clone());
-        let mut unwritten = lock(&self.shared.unwritten);
-        unwritten.at_work = false;
-        if let Err(error) = kept {
-            tracing::debug!(error = %Chain(&error), "cannot remember logical volumes; tried again at the next tick");
-            for (volume, row) in rows {
-                unwritten.rows.entry(volume).or_insert(row);
-            }
+        if let Err(error) = &kept {
+            tracing::debug!(error = %Chain(error), "cannot remember logical volumes; tried again at the next tick");
         }
+        lock(&self.shared.unwritten).ended(rows, kept.is_ok());
+    }
+
+    /// Writes that these volumes were made, and with it what is to be remembered, unless somebody is at that. Returns those that
+    /// it was kept of.
+    pub(super) fn write_made(&self, made: &[(VolumeId, Generation)]) -> Result<Vec<VolumeId>, StoreError> {
+        let rows = {
+            let mut unwritten = lock(&self.shared.unwritten);
+            let busy = std::mem::replace(&mut unwritten.at_work, true);
+            (!busy).then(|| unwritten.take())
+        };
+        let kept = self.shared.store.keep_made(made, rows.clone().unwrap_or_default());
+        if let Some(rows) = rows {
+            lock(&self.shared.unwritten).ended(rows, kept.is_ok());
+        }
+        kept
     }
 
     /// Wakes the volumes whose exports need no word of LVM. `targets`: what the kernel serves, if that is known.
@@ -134,7 +158,7 @@ impl Engine {
     fn proven(&self, cell: &Cell) -> Option<VolumeReport> {
         let (spec, whole, lv) = {
             let state = cell.state();
-            let wish = state.volume.as_ref()?;
+            let wish = state.volume.as_ref().filter(|_| state.made)?;
             let export = state.export.as_ref().and_then(Wish::spec)?;
             let (generation, whole) = state.whole.as_ref()?;
             let spec = wish.spec().filter(|_| *generation == wish.stamp.generation)?;
@@ -175,7 +199,8 @@ impl Engine {
         let (confirmed, others): (Vec<_>, Vec<_>) = cells.into_iter().partition(|cell| {
             let state = cell.state();
             let says = |wish: &Wish<VolumeSpec>| {
-                volumes::report(&pass::wanted_volume(wish, state.export.as_ref(), false), view, cell.id)
+                let wanted = pass::wanted_volume(wish, state.export.as_ref(), state.made, false);
+                volumes::report(&wanted, view, cell.id)
             };
             early.get(&cell.id).is_some_and(|report| state.volume.as_ref().map(says).as_ref() == Some(report))
         });

@@ -21,6 +21,7 @@ mod disks;
 mod early;
 pub(crate) mod fabrics;
 pub(crate) mod jobs;
+mod made;
 mod narrow;
 mod pass;
 mod pulse;
@@ -353,7 +354,11 @@ impl Engine {
             }
             let cell = self.cell(stored.volume);
             match stored.kind {
-                Kind::Volume => cell.state().volume = Some(admit::stored_volume(&stored)?),
+                Kind::Volume => {
+                    let wish = admit::stored_volume(&stored)?;
+                    let mut state = cell.state();
+                    (state.volume, state.made) = (Some(wish), stored.made);
+                }
                 Kind::Export => {
                     let wish = admit::stored_export(&stored)?;
                     if let Some(spec) = wish.spec() {

@@ -228,7 +228,8 @@ impl Engine {
                 (true, false, cell.state().volume_end.report.clone())
             }
             (Some(wish), _) => {
-                let wanted = wanted_volume(wish, wishes.export.as_ref(), export_gone);
+                let made = cell.state().made;
+                let wanted = wanted_volume(wish, wishes.export.as_ref(), made, export_gone);
                 let MadeVolume { view, left } = self.make_volume(cell, wishes, &wanted, grow);
                 if let Some(view) = &view {
                     let (mut state, shown) = (cell.state(), volumes::shown(&wanted, view, cell.id));
@@ -238,7 +239,10 @@ impl Engine {
                 let seen = view.map(|view| volumes::report(&wanted, &view, cell.id));
                 cell.note_reverted(seen.as_ref());
                 self.tend_cut_soon(cell);
+                let unkept = self.keep_made(cell, wish, seen.as_ref());
                 match (left, seen) {
+                    // Nobody is told, or given it, before it is durable.
+                    _ if unkept.is_some() => (false, true, unkept),
                     (Ok(plan), seen) => (plan.is_quiet(), !plan.steps.is_empty(), seen),
                     // For something newer: it goes on afterwards.
                     (Err(volumes::Error::Stopped { .. }), seen) => (false, true, seen),
@@ -317,7 +321,8 @@ impl Engine {
             if plan.steps.is_empty() || (whole && grow == Grow::Later) {
                 return MadeVolume { view: Some(view), left: Ok(plan) };
             }
-            if whole {
+            let kept = |wish| self.keep_made(cell, wish, Some(&report)).is_none();
+            if whole && wishes.volume.as_ref().is_none_or(kept) {
                 self.note_volume(cell, wishes, VolumeEnd { done: false, retry: true, report: Some(report) });
             }
             let mut watch = Watch { engine: self, cell, generation: Generation::ZERO };
@@ -678,22 +683,34 @@ pub(super) fn export_report(
     }
 }
 
-/// What is wanted of a volume, for its planner.
+/// What is wanted of a volume, for its planner. `made`: it was whole before.
 pub(super) fn wanted_volume(
     wish: &Wish<VolumeSpec>,
     export: Option<&Wish<ExportSpec>>,
+    made: bool,
     export_gone: bool,
 ) -> volumes::Wanted {
     match &wish.kind {
-        WishKind::Spec(spec) => match wanted_lv(spec, export.and_then(Wish::spec)) {
-            volumes::Wanted::Volume(spec) if spec.revert.is_some() => {
-                volumes::Wanted::Reverted { spec, export_gone }
-            }
-            wanted => wanted,
-        },
+        WishKind::Spec(spec) => wanted_spec(spec, export.and_then(Wish::spec), made, export_gone),
         WishKind::Tombstone { destroy: true } => volumes::Wanted::Doomed { export_gone },
         WishKind::Tombstone { destroy: false } => volumes::Wanted::Nothing,
         WishKind::Released => volumes::Wanted::Released { export_gone },
+    }
+}
+
+/// The same of one that there is a spec of.
+pub(super) fn wanted_spec(
+    spec: &VolumeSpec,
+    export: Option<&ExportSpec>,
+    made: bool,
+    export_gone: bool,
+) -> volumes::Wanted {
+    match wanted_lv(spec, export) {
+        volumes::Wanted::Volume(spec) if made => volumes::Wanted::Made { spec, export_gone },
+        volumes::Wanted::Volume(spec) if spec.revert.is_some() => {
+            volumes::Wanted::Reverted { spec, export_gone }
+        }
+        wanted => wanted,
     }
 }
 

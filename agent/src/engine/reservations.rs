@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mooring_model::{
-    Chain, Cure, ExportNames, ExportReport, ExportSpec, Initiator, Problem, Registration, Reservations,
-    VolumeId,
+    Chain, Cure, ExportIdentity, ExportNames, ExportReport, ExportSpec, Initiator, Naa, Problem,
+    Registration, Reservations, VolumeId,
 };
 use mooring_targets::reservations::{self, Before, Kept};
 use nix::errno::Errno;
@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 
 use super::cell::{Cell, State, Wish};
 use super::pass::ExportEnd;
-use super::{Engine, Refusal};
+use super::{Engine, Refusal, lock};
 
 /// How long a watch that ended, or could not be made, is left alone.
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
@@ -178,15 +178,17 @@ impl Engine {
         // Without any wish, nothing is concluded.
         let Some(wish) = wish else { return };
         let before = cell.state().held.clone();
+        // A tombstone keeps no names: it takes away what has the names that follow from the volume's id.
+        let identity = wish.spec().map_or(&ExportIdentity::Derived, |spec| &spec.identity);
+        let names = identity.names(cell.id, &self.shared.config.iqn_prefix);
         let Some(spec) = wish.spec().filter(|_| !doomed) else {
             // Nobody has a grant any more.
             if end.gone {
-                self.remove_file(cell.id);
+                self.remove_file(&names);
             }
             self.keep_reservations(cell, Held { seen: None, generation: None, ..before }, Vec::new());
             return;
         };
-        let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
         let Some((mut seen, file)) = self.see_reservations(&names, &before) else { return };
         let at = Before { kept: &before.kept, generation: before.generation };
         let kept = reservations::keep(at, &seen, file.as_deref(), granted(spec), end.done);
@@ -208,9 +210,9 @@ impl Engine {
     }
 
     /// The kernel leaves its file behind when the export is gone.
-    fn remove_file(&self, volume: VolumeId) {
+    fn remove_file(&self, names: &ExportNames) {
         let Ok(folder) = self.reservations_folder() else { return };
-        let path = folder.join(reservations::file_name(&volume.to_string()));
+        let path = folder.join(reservations::file_name(&names.serial));
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 tracing::warn!(%error, path = %path.display(), "cannot remove the kernel's file of reservations");
@@ -300,14 +302,14 @@ impl Engine {
             let folder = self.blocking(move || engine.reservations_folder().ok()).await.flatten();
             if let Some(mut changes) = folder.as_deref().and_then(watch) {
                 // What changed before the watch stood: a file is there, or was.
-                let there = folder.as_deref().map(files_of).unwrap_or_default();
+                let there = self.volumes_of(&folder.as_deref().map(files_of).unwrap_or_default());
                 for cell in self.cells() {
                     if there.contains(&cell.id) || !cell.state().held.is_empty() {
                         self.wake(&cell);
                     }
                 }
                 while let Some(changed) = changes.recv().await {
-                    for cell in changed.into_iter().filter_map(|id| self.known_cell(id)) {
+                    for cell in self.volumes_of(&changed).into_iter().filter_map(|id| self.known_cell(id)) {
                         self.wake(&cell);
                     }
                 }
@@ -315,11 +317,18 @@ impl Engine {
             tokio::time::sleep(WATCH_AGAIN).await;
         }
     }
+
+    /// The volumes of these unit serials: an adopted export has kept its own, which is not its volume's id. The NAA follows from
+    /// the serial, and whose that is, is known; two serials of one NAA are never both served.
+    fn volumes_of(&self, serials: &BTreeSet<String>) -> BTreeSet<VolumeId> {
+        let naas = lock(&self.shared.naas);
+        serials.iter().filter_map(|serial| naas.get(&Naa::of_serial(serial)).copied()).collect()
+    }
 }
 
-/// The volumes whose files were written, as it happens, by a thread that ends when the folder goes, or when nobody listens any
-/// more. `None`: the folder cannot be watched (now).
-fn watch(folder: &Path) -> Option<mpsc::UnboundedReceiver<BTreeSet<VolumeId>>> {
+/// The unit serials whose files were written, as it happens, by a thread that ends when the folder goes, or when nobody listens
+/// any more. `None`: the folder cannot be watched (now).
+fn watch(folder: &Path) -> Option<mpsc::UnboundedReceiver<BTreeSet<String>>> {
     let told = |errno: Errno| {
         if errno != Errno::ENOENT {
             let folder = folder.display();
@@ -333,7 +342,7 @@ fn watch(folder: &Path) -> Option<mpsc::UnboundedReceiver<BTreeSet<VolumeId>>> {
     let follow = move || {
         while let Ok(events) = inotify.read_events() {
             if events.iter().any(|event| event.mask.contains(AddWatchFlags::IN_IGNORED))
-                || sender.send(volumes_of(&events)).is_err()
+                || sender.send(written(&events)).is_err()
             {
                 return;
             }
@@ -344,17 +353,17 @@ fn watch(folder: &Path) -> Option<mpsc::UnboundedReceiver<BTreeSet<VolumeId>>> {
     Some(changes)
 }
 
-/// The volume that a file of the kernel's is about.
-fn volume_of(file: &OsStr) -> Option<VolumeId> {
-    file.to_str()?.strip_prefix("aptpl_")?.parse().ok()
+/// The unit serial of the backstore that a file of the kernel's is about.
+fn serial_of(file: &OsStr) -> Option<String> {
+    file.to_str()?.strip_prefix(&reservations::file_name("")).map(str::to_owned)
 }
 
-fn volumes_of(events: &[InotifyEvent]) -> BTreeSet<VolumeId> {
-    events.iter().filter_map(|event| volume_of(event.name.as_ref()?)).collect()
+fn written(events: &[InotifyEvent]) -> BTreeSet<String> {
+    events.iter().filter_map(|event| serial_of(event.name.as_ref()?)).collect()
 }
 
-/// The volumes that the kernel has written files for.
-fn files_of(folder: &Path) -> BTreeSet<VolumeId> {
+/// The unit serials of which the kernel has written files.
+fn files_of(folder: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| volume_of(&entry.file_name())).collect()
+    entries.filter_map(|entry| serial_of(&entry.file_name())).collect()
 }

@@ -292,12 +292,12 @@ impl Engine {
 }
 
 fn plan_volume(cell: &Cell, lvs: &volumes::VolumesView, planned: &mut Planned) {
-    let (wish, export) = {
+    let (wish, export, made) = {
         let state = cell.state();
-        (state.volume.clone(), state.export.clone())
+        (state.volume.clone(), state.export.clone(), state.made)
     };
     let Some(wish) = wish else { return };
-    let wanted = pass::wanted_volume(&wish, export.as_ref(), true);
+    let wanted = pass::wanted_volume(&wish, export.as_ref(), made, true);
     let plan = volumes::plan(&wanted, lvs, cell.id);
     planned.add(cell, &plan);
 }

@@ -129,6 +129,8 @@ impl Engine {
         self.lvm().note(began, &seen, &self.shared.machine);
         match seen {
             Ok(view) => {
+                let stamps = before.iter().map(|before| before.stamp.as_ref());
+                self.keep_all_made(cells.iter().zip(stamps), &view);
                 for (cell, before) in cells.iter().zip(&before) {
                     self.note_lv(cell, before, &view);
                 }
@@ -159,15 +161,17 @@ impl Engine {
             return;
         };
         let wish = wish.clone();
-        let wanted = pass::wanted_volume(&wish, state.export.as_ref(), false);
+        let made = state.made;
+        let wanted = pass::wanted_volume(&wish, state.export.as_ref(), made, false);
         let report = volumes::report(&wanted, view, cell.id);
         let beside = wanted.beside();
         state.note_altered(cell.id, view);
-        state.ready = (report.phase == Phase::Ready).then_some(report);
+        // Before it is kept that it was made, its own pass says so.
+        state.ready = (report.phase == Phase::Ready && made).then_some(report);
         let still = state.passes == before.passes && !state.running;
         let ended = wish.spec().is_none();
         let left = ended && {
-            let wanted = pass::wanted_volume(&wish, state.export.as_ref(), true);
+            let wanted = pass::wanted_volume(&wish, state.export.as_ref(), made, true);
             !volumes::plan(&wanted, view, cell.id).is_quiet()
         };
         if left && still {
@@ -328,6 +332,7 @@ fn before(cell: &Cell) -> Before {
 fn is_news(cell: &Cell, view: &VolumesView) -> bool {
     let state = cell.state();
     let Some(wish) = state.volume.as_ref() else { return true };
-    let plan = volumes::plan(&pass::wanted_volume(wish, state.export.as_ref(), false), view, cell.id);
+    let wanted = pass::wanted_volume(wish, state.export.as_ref(), state.made, false);
+    let plan = volumes::plan(&wanted, view, cell.id);
     state.ready.is_some() || !plan.steps.is_empty()
 }

@@ -15,7 +15,7 @@ use super::Engine;
 use super::cell::{Cell, Wish, WishKind};
 use crate::config::Config;
 use crate::machine::Machine;
-use crate::store::Store;
+use crate::store::{Kind, Store, StoredWish};
 
 /// Everything of it is below `dir`.
 pub(crate) fn engine(dir: &Path, fake: &FakeMachine) -> Engine {
@@ -113,6 +113,8 @@ impl Node {
             fc: FcExportSpec::default(),
             tuning: Tuning::default(),
         };
+        let kept = StoredWish::Spec(Vec::new());
+        engine.store().put_spec(Kind::Volume, id, &stamp, &kept, b"", &[]).unwrap();
         {
             let mut state = cell.state();
             state.volume =

@@ -39,13 +39,14 @@ pub use whole::WholeRow;
 pub const FILE_NAME: &str = "mooring-agent.db";
 
 /// Every schema ever released, oldest first. Only ever appended to.
-const SCHEMAS: [&str; 6] = [
+const SCHEMAS: [&str; 7] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
     include_str!("schema/4.sql"),
     include_str!("schema/5.sql"),
     include_str!("schema/6.sql"),
+    include_str!("schema/7.sql"),
 ];
 
 /// The write-ahead log is checkpointed by the idle tick. Should that not come for this many pages (16 MiB, some thousand

@@ -80,6 +80,8 @@ pub struct StoredSpec {
     pub opaque: Vec<u8>,
     /// When it was written.
     pub updated: SystemTime,
+    /// Volumes: their LV was whole once, for this spec or one before it.
+    pub made: bool,
 }
 
 impl StoredSpec {
@@ -258,7 +260,8 @@ fn write_spec(
                ON CONFLICT (volume_id, kind) DO UPDATE SET epoch = excluded.epoch, counter = excluded.counter, \
                digest = excluded.digest, body = excluded.body, opaque = excluded.opaque, \
                tombstone = excluded.tombstone, destroy = excluded.destroy, revoked = excluded.revoked, \
-               updated_us = excluded.updated_us, released = excluded.released";
+               updated_us = excluded.updated_us, released = excluded.released, \
+               made = CASE WHEN specs.tombstone = 1 OR excluded.tombstone = 1 THEN 0 ELSE specs.made END";
     conn.prepare_cached(sql)?
         .execute(params![
             volume.to_string(),
@@ -277,7 +280,7 @@ fn write_spec(
         .map(drop)
 }
 
-const COLUMNS: &str = "volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, revoked, updated_us, released";
+const COLUMNS: &str = "volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, revoked, updated_us, released, made";
 
 struct RawSpec {
     volume: String,
@@ -290,6 +293,7 @@ struct RawSpec {
     revoked: bool,
     updated_us: i64,
     released: bool,
+    made: bool,
 }
 
 impl RawSpec {
@@ -305,6 +309,7 @@ impl RawSpec {
             revoked: row.get(9)?,
             updated_us: row.get(10)?,
             released: row.get(11)?,
+            made: row.get(12)?,
         })
     }
 
@@ -325,6 +330,7 @@ impl RawSpec {
             wish,
             opaque: self.opaque,
             updated: time_of(self.updated_us),
+            made: self.made,
         })
     }
 }

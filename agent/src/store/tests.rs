@@ -382,7 +382,7 @@ fn a_store_of_a_newer_agent_is_left_alone() {
     Connection::open(&file).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let before = fs::read(&file).unwrap();
     let error = Store::open(dir.path()).unwrap_err();
-    assert!(error.to_string().contains("has schema 99, and this agent knows schemas up to 6"), "{error}");
+    assert!(error.to_string().contains("has schema 99, and this agent knows schemas up to 7"), "{error}");
     assert_eq!(fs::read(&file).unwrap(), before);
 }
 
@@ -647,6 +647,71 @@ fn what_is_remembered_of_lvs_is_kept_as_it_was_said_last() {
     assert!(store.is_fresh());
     lock(&store.main).execute("UPDATE whole_lvs SET reverted = 'x' WHERE counter = 3", []).unwrap();
     assert_eq!(store.whole_lvs().unwrap(), kept[1..]);
+}
+
+/// Whether the store has it of this volume that it was made.
+fn made(store: &Store, n: u128) -> Option<bool> {
+    store.spec(Kind::Volume, volume(n)).unwrap().map(|spec| spec.made)
+}
+
+#[test]
+fn that_a_volume_was_made_stays_through_its_specs_and_ends_with_it() {
+    let (dir, store) = store();
+    let wish = |n, counter, wish: &StoredWish| {
+        store.put_spec(Kind::Volume, volume(n), &stamp(1, counter, 1), wish, b"", &[]).unwrap();
+    };
+    let was_made =
+        |n: u128, counter| store.keep_made(&[(volume(n), stamp(1, counter, 1).generation)], vec![]);
+    for n in 1..5 {
+        wish(n, 1, &spec("new"));
+        assert_eq!(made(&store, n), Some(false));
+    }
+    // For a wish that is not the one that is kept, nothing; no more than for a volume of which nothing is kept.
+    assert_eq!(
+        (was_made(1, 2).unwrap(), was_made(9, 1).unwrap(), made(&store, 1)),
+        (vec![], vec![], Some(false))
+    );
+    let all: Vec<_> = (1..4).map(|n| (volume(n), stamp(1, 1, 1).generation)).collect();
+    assert_eq!(store.keep_made(&all, vec![]).unwrap(), [volume(1), volume(2), volume(3)]);
+    for (n, end) in [
+        (1, spec("larger")),
+        (2, StoredWish::Tombstone { destroy: false }),
+        (3, StoredWish::Released),
+        (4, spec("larger")),
+    ] {
+        wish(n, 2, &end);
+    }
+    assert_eq!((1..5).map(|n| made(&store, n)).collect::<Vec<_>>(), [true, false, false, false].map(Some));
+    assert_eq!(was_made(2, 2).unwrap(), [], "what has ended");
+    // A new one under the id of one that has ended.
+    wish(2, 3, &spec("new"));
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!((made(&store, 1), made(&store, 2)), (Some(true), Some(false)));
+}
+
+/// What was remembered as whole for the very wish that is kept was made.
+#[test]
+fn a_store_of_schema_6_knows_what_was_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut conn = Connection::open(dir.path().join(FILE_NAME)).unwrap();
+    Migrations::new(SCHEMAS[..6].iter().map(|schema| M::up(schema)).collect()).to_latest(&mut conn).unwrap();
+    // Of the wish that is kept, of one before it, of a tombstone, and nothing.
+    for (n, counter, tombstone, remembered) in [(1, 2, 0, 2), (2, 2, 0, 1), (3, 2, 1, 2), (4, 2, 0, 0)] {
+        let id = volume(n).to_string();
+        let body = (tombstone == 0).then_some("spec");
+        let sql = "INSERT INTO specs (volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, updated_us)
+                   VALUES (?1, 'volume', 1, ?2, zeroblob(32), CAST(?3 AS BLOB), x'', ?4, 0, 0)";
+        conn.execute(sql, (&id, counter, body, tombstone)).unwrap();
+        let sql =
+            "INSERT INTO whole_lvs (volume_id, epoch, counter, mapping, size) VALUES (?1, 1, ?2, 'LVM-', 1)";
+        if remembered > 0 {
+            conn.execute(sql, (&id, remembered)).unwrap();
+        }
+    }
+    drop(conn);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!((1..5).map(|n| made(&store, n)).collect::<Vec<_>>(), [true, false, false, false].map(Some));
 }
 
 /// What is on the disk of the log.

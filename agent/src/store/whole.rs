@@ -1,9 +1,11 @@
-//! LVs as LVM showed them when they were whole.
+//! LVs as LVM showed them when they were whole, and that they were: the one is worth something for one generation of a volume's
+//! wish and helps a start, the other stays as long as the volume and keeps its LV from being made again.
 //!
-//! What must never happen here: a row that is said of another generation than the one that it was written for.
+//! What must never happen here: a row that is said of another generation than the one that it was written for; a volume that was
+//! made by its LV for a wish that has ended since.
 
 use mooring_model::{ByteSize, Generation, VolumeId};
-use rusqlite::params;
+use rusqlite::{Connection, params};
 
 use super::{Store, StoreError};
 use crate::volumes::Whole;
@@ -38,30 +40,52 @@ impl Store {
     /// Remembers this of these volumes, or nothing any more: all of it in one transaction.
     pub fn keep_whole_lvs(&self, rows: Vec<WholeRow>) -> Result<(), StoreError> {
         let count = rows.len();
-        self.write(
-            || format!("remember {count} logical volumes"),
-            move |conn| {
-                let mut forget = conn.prepare_cached("DELETE FROM whole_lvs WHERE volume_id = ?1")?;
-                let sql = "INSERT INTO whole_lvs (volume_id, epoch, counter, mapping, size, reverted)
-                           VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-                let mut insert = conn.prepare_cached(sql)?;
-                for (volume, row) in &rows {
-                    let volume = volume.to_string();
-                    forget.execute([&volume])?;
-                    let Some((Generation { epoch, counter }, whole)) = row else { continue };
-                    let reverted = whole.reverted.map(|id| id.to_string());
-                    let (epoch, counter) = (epoch.cast_signed(), counter.cast_signed());
-                    insert.execute(params![
-                        volume,
-                        epoch,
-                        counter,
-                        whole.mapping,
-                        whole.size.0.cast_signed(),
-                        reverted
-                    ])?;
-                }
-                Ok(())
-            },
-        )
+        self.write(|| format!("remember {count} logical volumes"), move |conn| write_whole(conn, &rows))
     }
+
+    /// Keeps that these volumes were made, each for the generation of its wish that its LV was seen whole for, and what is to be
+    /// remembered beside: all of it in one transaction. Returns those whose wish is still that one; of the others nothing is
+    /// kept.
+    pub fn keep_made(
+        &self,
+        made: &[(VolumeId, Generation)],
+        rows: Vec<WholeRow>,
+    ) -> Result<Vec<VolumeId>, StoreError> {
+        let op = || match made {
+            [(volume, _)] => format!("keep that volume {volume} was made"),
+            _ => format!("keep that {} volumes were made", made.len()),
+        };
+        let of = made.to_vec();
+        self.write(op, move |conn| {
+            let sql = "UPDATE specs SET made = 1
+                       WHERE volume_id = ?1 AND kind = 'volume' AND tombstone = 0 AND epoch = ?2 AND counter = ?3";
+            let mut update = conn.prepare_cached(sql)?;
+            let mut kept = Vec::with_capacity(of.len());
+            for (volume, Generation { epoch, counter }) in &of {
+                let row = params![volume.to_string(), epoch.cast_signed(), counter.cast_signed()];
+                if update.execute(row)? > 0 {
+                    kept.push(*volume);
+                }
+            }
+            write_whole(conn, &rows)?;
+            Ok(kept)
+        })
+    }
+}
+
+fn write_whole(conn: &Connection, rows: &[WholeRow]) -> rusqlite::Result<()> {
+    let mut forget = conn.prepare_cached("DELETE FROM whole_lvs WHERE volume_id = ?1")?;
+    let sql = "INSERT INTO whole_lvs (volume_id, epoch, counter, mapping, size, reverted)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let mut insert = conn.prepare_cached(sql)?;
+    for (volume, row) in rows {
+        let volume = volume.to_string();
+        forget.execute([&volume])?;
+        let Some((Generation { epoch, counter }, whole)) = row else { continue };
+        let reverted = whole.reverted.map(|id| id.to_string());
+        let (epoch, counter) = (epoch.cast_signed(), counter.cast_signed());
+        let size = whole.size.0.cast_signed();
+        insert.execute(params![volume, epoch, counter, whole.mapping, size, reverted])?;
+    }
+    Ok(())
 }

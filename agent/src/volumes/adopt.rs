@@ -1,7 +1,7 @@
 //! LVs that are not ours yet: what a takeover has to know of them, and the one command that makes one ours.
 //!
 //! What must never happen here: a change of anything but the tags of the one LV that was chosen; a kind of LV taken over whose
-//! later steps would touch somebody else's.
+//! later steps would touch somebody else's, that would not come back after a boot, or that may show the data of another volume.
 
 use std::collections::BTreeSet;
 
@@ -54,21 +54,22 @@ impl AnyLv {
 pub fn all(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<AnyLv>, Error> {
     let lvm = Lvm(commands);
     let (seen, lvs) = (view::groups_of(&lvm, groups)?, lvm.lvs()?);
-    let any = |raw: RawLv| {
+    let any = |raw: &RawLv| {
         let group = seen.groups().iter().find(|group| group.name.as_str() == raw.group)?;
         let trouble = group.trouble.clone();
         Some(AnyLv {
             name: LvName::recorded(&raw.name).ok()?,
             group: group.name.clone(),
             size: ByteSize(raw.size),
-            provisioning: trouble.map_or_else(|| provisioning(&raw), Err),
+            provisioning: trouble.map_or_else(|| provisioning(raw, &lvs), Err),
             tags: raw.tags(),
         })
     };
-    Ok(lvs.into_iter().filter_map(any).collect())
+    Ok(lvs.iter().filter_map(any).collect())
 }
 
-fn provisioning(raw: &RawLv) -> Result<Provisioning, String> {
+/// How an LV is provisioned, seen among all of them; or why it cannot be a volume, and what to do.
+fn provisioning(raw: &RawLv, lvs: &[RawLv]) -> Result<Provisioning, String> {
     if raw.tags.split(',').any(|tag| tag == LV_UNZEROED_TAG) {
         return Err(format!("it has the tag {LV_UNZEROED_TAG}, which says that it is not to be used"));
     }
@@ -79,10 +80,31 @@ fn provisioning(raw: &RawLv) -> Result<Provisioning, String> {
     if raw.attr(1) == b'r' {
         return Err("it is read-only for LVM: run lvchange --permission rw".to_owned());
     }
+    if raw.attr(9) == b'k' {
+        // It has a device now, because somebody gave it one by hand.
+        return Err(format!(
+            "it is skipped by activation, and would be gone after the next boot: run lvchange --setactivationskip n {}/{}",
+            raw.group, raw.name
+        ));
+    }
     match raw.segtype.as_str() {
         "linear" => Ok(Provisioning::Thick),
-        "thin" if !raw.pool.is_empty() => Ok(Provisioning::Thin),
+        "thin" if !raw.pool.is_empty() => zeroed_by_pool(raw, lvs).map(|()| Provisioning::Thin),
         other => Err(format!("it is of type {other}: want linear or thin")),
+    }
+}
+
+/// A thin LV takes blocks of its pool whenever a host writes where nobody wrote before, also one that never grows: whosever the
+/// pool is, it must zero them.
+fn zeroed_by_pool(raw: &RawLv, lvs: &[RawLv]) -> Result<(), String> {
+    let pool = format!("{}/{}", raw.group, raw.pool);
+    match lvs.iter().find(|lv| lv.group == raw.group && lv.name == raw.pool) {
+        Some(seen) if seen.zero == "zero" => Ok(()),
+        Some(_) => Err(format!(
+            "its thin pool {pool} does not zero the blocks that it gives, which may hold data of others: run lvchange \
+             --zero y {pool}"
+        )),
+        None => Err(format!("LVM does not show its thin pool {pool}: see lvs -a {}", raw.group)),
     }
 }
 
@@ -100,7 +122,14 @@ mod tests {
             "lv_name": "data", "vg_name": "vg0", "lv_size": "4194304", "lv_attr": attr, "segtype": segtype,
             "pool_lv": pool, "lv_tags": tags
         });
-        provisioning(&serde_json::from_value(raw).unwrap())
+        let pool = |name: &str, zero: &str| {
+            serde_json::from_value(serde_json::json!({
+                "lv_name": name, "vg_name": "vg0", "lv_size": "4194304", "segtype": "thin-pool", "zero": zero
+            }))
+            .unwrap()
+        };
+        let raw: RawLv = serde_json::from_value(raw).unwrap();
+        provisioning(&raw, &[raw.clone(), pool("pool", "zero"), pool("dirty", "")])
     }
 
     #[test]
@@ -110,6 +139,9 @@ mod tests {
         for (attr, segtype, pool, tags, why) in [
             ("owi-aos---", "linear", "", "", "snapshots of LVM's old kind"),
             ("-ri-ao----", "linear", "", "", "read-only"),
+            ("Vwi-aotz-k", "thin", "pool", "", "run lvchange --setactivationskip n vg0/data"),
+            ("Vwi-aot---", "thin", "dirty", "", "run lvchange --zero y vg0/dirty"),
+            ("Vwi-aotz--", "thin", "unseen", "", "does not show its thin pool vg0/unseen"),
             ("-wi-ao----", "striped", "", "", "of type striped"),
             ("rwi-aor---", "raid1", "", "", "of type raid1"),
             ("-wi-ao----", "linear", "", "a,mooring-unzeroed", "not to be used"),

@@ -13,8 +13,9 @@ use mooring_model::{
     VolumeSpec, volume_of_lv_tag,
 };
 
+use super::doomed::{remove_growths, the_one_of_ours};
 use super::lvm::attr_at;
-use super::plan::{LvId, VolumeOp, block_foreign, remove_growths, the_one_of_ours};
+use super::plan::{LvId, VolumeOp, block_foreign};
 use super::revert;
 use super::view::{SeenGroup, SeenLv, SeenOther, VolumesView};
 
@@ -86,18 +87,12 @@ fn why_not(lv: &SeenOther, group: &SeenGroup) -> Option<(BlockedKind, String)> {
         return foreign("its name is none that LVM takes: rename it (lvrename)".to_owned());
     }
     match lv.segtype.as_str() {
-        "thin" if !lv.is_thin() => {
-            return birth(format!(
-                "it lies in the thin pool {}, and Mooring serves {}/{} only: copy it",
-                lv.pool,
-                lv.group,
-                LvName::thin_pool()
-            ));
+        "linear" => {}
+        "thin" => {
+            if let Some(wrong) = pool_why_not(lv, group) {
+                return Some(wrong);
+            }
         }
-        "thin" if group.pool.as_ref().is_none_or(|pool| !pool.tagged) => {
-            return foreign(format!("its thin pool carries no tag {LV_TAG}: it is not Mooring's"));
-        }
-        "linear" | "thin" => {}
         other => {
             return birth(format!("it is of the type {other}, and only linear and thin LVs become volumes"));
         }
@@ -125,6 +120,25 @@ fn why_not(lv: &SeenOther, group: &SeenGroup) -> Option<(BlockedKind, String)> {
         return Some((BlockedKind::Held, in_use(lv)));
     }
     None
+}
+
+/// The same because of its thin pool.
+fn pool_why_not(lv: &SeenOther, group: &SeenGroup) -> Option<(BlockedKind, String)> {
+    let ours = LvName::thin_pool();
+    if !lv.is_thin() {
+        let why = format!(
+            "it lies in the thin pool {}, and Mooring serves {}/{ours} only: copy it",
+            lv.pool, lv.group
+        );
+        return Some((BlockedKind::Birth, why));
+    }
+    let Some(pool) = group.pool.as_ref().filter(|pool| pool.tagged) else {
+        let why = format!("its thin pool carries no tag {LV_TAG}: it is not Mooring's");
+        return Some((BlockedKind::Foreign, why));
+    };
+    // One that does not zero would show whoever writes to it what others have left in the blocks that it is given.
+    let trouble = pool.trouble.as_ref()?;
+    Some((BlockedKind::Missing, format!("its thin pool {}/{ours} is not well: {trouble}", lv.group)))
 }
 
 fn in_use(lv: &SeenOther) -> String {

@@ -18,6 +18,7 @@
 mod adopt;
 mod apply;
 mod cut;
+mod doomed;
 mod error;
 mod import;
 mod lvm;

@@ -13,13 +13,13 @@ use std::fmt;
 
 use mooring_model::{
     BlockedKind, ByteSize, Cut, ImageSource, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Plan,
-    Problem, Provisioning, RevertId, Source, VgName, VolumeId, VolumeReport, VolumeSpec, lv_volume_tag,
+    Problem, Provisioning, RevertId, Source, VgName, VolumeId, VolumeKind, VolumeReport, VolumeSpec,
+    lv_volume_tag,
 };
 
 use super::upload::UploadOp;
 use super::view::{SeenGroup, SeenLv, VolumesView};
-use super::{cut, device_path, import, manage, revert, thin};
-use crate::config::Wipe;
+use super::{cut, device_path, doomed, import, manage, revert, thin};
 use crate::images::PartId;
 
 /// What marks count.
@@ -37,6 +37,14 @@ pub enum Wanted {
         /// With the revert.
         spec: VolumeSpec,
         /// Nothing of its export is in the kernel. Until then its LV stays.
+        export_gone: bool,
+    },
+    /// The same of one that was whole before, with a revert or without: whoever was given it may have written to it, so that its
+    /// LV is never made again.
+    Made {
+        /// What is wanted of it now.
+        spec: VolumeSpec,
+        /// Nothing of its export is in the kernel. Until then a revert waits.
         export_gone: bool,
     },
     /// It goes, with its data.
@@ -57,14 +65,20 @@ impl Wanted {
     /// What must be looked at beside it.
     pub fn beside(&self) -> Beside {
         match self {
-            Self::Volume(spec) | Self::Adopted(spec, _) | Self::Reverted { spec, .. } => Beside::of(spec),
+            Self::Volume(spec)
+            | Self::Adopted(spec, _)
+            | Self::Reverted { spec, .. }
+            | Self::Made { spec, .. } => Beside::of(spec),
             Self::Doomed { .. } | Self::Released { .. } | Self::Nothing => Beside::default(),
         }
     }
 
     fn spec(&self) -> Option<&VolumeSpec> {
         match self {
-            Self::Volume(spec) | Self::Adopted(spec, _) | Self::Reverted { spec, .. } => Some(spec),
+            Self::Volume(spec)
+            | Self::Adopted(spec, _)
+            | Self::Reverted { spec, .. }
+            | Self::Made { spec, .. } => Some(spec),
             Self::Doomed { .. } | Self::Released { .. } | Self::Nothing => None,
         }
     }
@@ -389,12 +403,15 @@ pub(super) fn zeroed_before(marks: &[u64], size: ByteSize) -> ByteSize {
 pub fn plan(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Plan<VolumeOp> {
     let mut plan = Plan::default();
     match wanted {
-        Wanted::Volume(spec) => plan_volume(&mut plan, (spec, false), None, seen, volume),
+        Wanted::Volume(spec) => plan_volume(&mut plan, (spec, false), Before::Nothing, seen, volume),
         Wanted::Reverted { spec, export_gone } => {
-            plan_volume(&mut plan, (spec, *export_gone), None, seen, volume);
+            plan_volume(&mut plan, (spec, *export_gone), Before::Nothing, seen, volume);
         }
-        Wanted::Adopted(spec, lv) => plan_volume(&mut plan, (spec, false), Some(lv), seen, volume),
-        Wanted::Doomed { export_gone } => plan_doomed(&mut plan, *export_gone, seen, volume),
+        Wanted::Adopted(spec, lv) => plan_volume(&mut plan, (spec, false), Before::Adopted(lv), seen, volume),
+        Wanted::Made { spec, export_gone } => {
+            plan_volume(&mut plan, (spec, *export_gone), Before::Made, seen, volume);
+        }
+        Wanted::Doomed { export_gone } => doomed::plan_doomed(&mut plan, *export_gone, seen, volume),
         Wanted::Released { export_gone } => manage::plan_released(&mut plan, *export_gone, seen, volume),
         Wanted::Nothing => {}
     }
@@ -404,10 +421,20 @@ pub fn plan(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Plan<Volum
     plan
 }
 
+/// What is known of a volume's LV before anybody has looked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Before<'a> {
+    Nothing,
+    /// It was adopted under this name.
+    Adopted(&'a LvName),
+    /// It was whole.
+    Made,
+}
+
 fn plan_volume(
     plan: &mut Plan<VolumeOp>,
     (spec, export_gone): (&VolumeSpec, bool),
-    adopted: Option<&LvName>,
+    before: Before<'_>,
     seen: &VolumesView,
     volume: VolumeId,
 ) {
@@ -443,18 +470,23 @@ fn plan_volume(
     let there = seen.lv_of(&spec.group, volume, spec.kind);
     let name = there.map_or_else(|| spec.lv(), |there| there.name.clone());
     let lv = LvId { group: spec.group.clone(), name };
-    if let Some(adopted) = adopted.filter(|adopted| there.is_none_or(|there| there.name != **adopted)) {
+    if let Before::Adopted(adopted) = before
+        && there.is_none_or(|there| there.name != *adopted)
+    {
         return block_lost(plan, &spec.group, adopted, volume);
     }
     if two_names(plan, spec, seen, volume) {
         return;
     }
-    if adopted.is_some() && spec.revert.is_some() {
+    if matches!(before, Before::Adopted(_)) && spec.revert.is_some() {
         let why = "it was adopted, and its export keeps the LV that it had: make a volume from the snapshot";
         return plan.block(BlockedKind::Birth, format!("volume {volume}"), why);
     }
     if revert::plan(plan, &lv, spec, there, (seen, group), export_gone) {
         return;
+    }
+    if before == Before::Made && there.is_none() {
+        return block_gone(plan, &lv, spec.kind);
     }
     if let Some(takes) = spec.takes.as_ref().filter(|_| there.is_none_or(|there| !there.is_tagged())) {
         return manage::plan_taking(plan, lv, spec, (takes, there), (seen, group));
@@ -480,6 +512,23 @@ fn block_lost(plan: &mut Plan<VolumeOp>, group: &VgName, adopted: &LvName, volum
          lvchange --addtag {LV_TAG} --addtag {tag} {group}/{adopted}; if it was renamed, name it as it was"
     );
     plan.block(BlockedKind::Missing, format!("volume {volume}"), why);
+}
+
+/// Nothing is made in the place of what was whole: it would be empty under the identity that hosts know. Whoever has renamed the LV
+/// or has put an older state of the group back can undo it, and only if nobody has taken its blocks meanwhile.
+fn block_gone(plan: &mut Plan<VolumeOp>, lv: &LvId, kind: VolumeKind) {
+    let LvId { group, name } = lv;
+    let what = match kind {
+        VolumeKind::Volume => "volume",
+        VolumeKind::Snapshot => "snapshot",
+    };
+    let why = format!(
+        "the {what} was there and its LV is gone: it was renamed or removed by hand, or an older state of the group was put back. \
+         Nothing was made in its place. Bring the LV back, and it is taken up as soon as it is there: lvs -o+lv_tags {group} \
+         shows one that was renamed (lvrename {group} THAT {name}), vgcfgrestore --list {group} the states of the group from \
+         before. If it is lost for good, delete the {what} and make it again"
+    );
+    plan.block(BlockedKind::Missing, format!("LV {lv}"), why);
 }
 
 /// Two LVs of ours in one group say that they are this volume: one by its name, another by its tag, or two by their tags.
@@ -619,114 +668,6 @@ fn plan_zero(plan: &mut Plan<VolumeOp>, lv: LvId, size: ByteSize, marks: Vec<u64
     plan.step(VolumeOp::MarkZeroed { lv }, "it is zeroed");
 }
 
-fn plan_doomed(plan: &mut Plan<VolumeOp>, export_gone: bool, seen: &VolumesView, volume: VolumeId) {
-    let object = || format!("volume {volume}");
-    if !export_gone {
-        return plan.block(
-            BlockedKind::Missing,
-            object(),
-            "its export is still in the kernel: that goes first",
-        );
-    }
-    remove_growths(plan, seen, volume, "its volume is doomed");
-    revert::remove_copies(plan, seen, volume, "its volume is doomed");
-    let Some(there) = the_one_of_ours(plan, seen, volume) else { return };
-    let Some(group) = seen.groups().iter().find(|group| group.name.as_str() == there.group) else { return };
-    let lv = LvId { group: group.name.clone(), name: there.name.clone() };
-    if there.is_adopted() && there.open {
-        // Without the spec of its export nobody here knows under which names it is served.
-        let why = format!(
-            "{lv} is open, so that it may still be exported: its data stays; send the spec of its export, or close what holds it"
-        );
-        return plan.block(BlockedKind::Held, object(), why);
-    }
-    if !there.thin {
-        // The blocks of a thin one go back to their pool, which zeroes them before anybody else has them.
-        plan_wipe(plan, &lv, there, group.wipe);
-    }
-    plan.step(VolumeOp::Remove { lv }, "it is doomed");
-}
-
-/// What a volume was to grow by goes with it: nobody ever wrote to that.
-pub(super) fn remove_growths(
-    plan: &mut Plan<VolumeOp>,
-    seen: &VolumesView,
-    volume: VolumeId,
-    why: &'static str,
-) {
-    for growth in seen.growths_of(volume).iter().filter(|lv| lv.is_tagged()) {
-        let group = seen.groups().iter().find(|group| group.name.as_str() == growth.group);
-        if let Some(group) = group {
-            let lv = LvId { group: group.name.clone(), name: LvName::growth_of(volume) };
-            plan.step(VolumeOp::RemoveGrowth { lv }, why);
-        }
-    }
-}
-
-/// The LV of ours that a volume has. `None`: there is none, or it is not known which, and the plan says so.
-pub(super) fn the_one_of_ours<'a>(
-    plan: &mut Plan<VolumeOp>,
-    seen: &'a VolumesView,
-    volume: VolumeId,
-) -> Option<&'a SeenLv> {
-    let object = || format!("volume {volume}");
-    // An LV under our name without our tag is somebody else's: nothing of ours is there.
-    let ours: Vec<_> = seen.lvs_of(volume).iter().filter(|lv| lv.is_tagged()).collect();
-    match ours.as_slice() {
-        [] => {
-            // Its group may be the one that is not here: then nothing is known, and "gone" would be a lie.
-            for group in seen.missing() {
-                let why = format!("cannot say that its data is gone: {}", absent(group, seen));
-                plan.block(BlockedKind::Missing, object(), why);
-            }
-            None
-        }
-        [there] => Some(there),
-        [there, ..] => {
-            let groups = join(ours.iter().map(|lv| lv.group.as_str()));
-            let why = format!(
-                "volume groups {groups} each have an LV {} with our tag: untag or remove the one that is a copy",
-                there.name
-            );
-            let same = |lv: &&&SeenLv| lv.group == there.group;
-            let why = match ours.iter().filter(same).count() {
-                1 => why,
-                _ => format!("several LVs of {} say that they are it: untag those that are not", there.group),
-            };
-            plan.block(BlockedKind::Foreign, object(), why);
-            None
-        }
-    }
-}
-
-/// What is done to the blocks of a doomed volume.
-fn plan_wipe(plan: &mut Plan<VolumeOp>, lv: &LvId, there: &SeenLv, wipe: Wipe) {
-    let (size, of, marks) = (there.size, lv.clone(), there.marks());
-    // What they say of a whole volume is of the time before it was written, and of a discarded one it is not true any more.
-    let stale = !marks.is_empty() && (!there.is_unzeroed() || wipe == Wipe::Discard);
-    let (op, why) = match wipe {
-        // Until it is removed it is whole, and not marked: whoever calls the deletion off has lost nothing.
-        Wipe::None => return,
-        Wipe::Zero => {
-            let marks = if stale { Vec::new() } else { marks.clone() };
-            (VolumeOp::Zero { lv: of, size, marks }, "it is doomed: nobody shall find its data")
-        }
-        Wipe::Discard => (VolumeOp::Discard { lv: of, size }, "it is doomed: nobody needs its data"),
-    };
-    if stale {
-        // By a command of its own, before the next one: an LV that is tagged as unzeroed is believed what its marks say.
-        plan.step(VolumeOp::Unmark { lv: lv.clone(), marks }, "its blocks are not what they were then");
-    }
-    // Marked first: should the deletion be called off half-way, nobody must get a half-wiped volume for a whole one.
-    if !there.is_unzeroed() {
-        plan.step(VolumeOp::MarkUnzeroed { lv: lv.clone() }, "it is doomed, and is being wiped");
-    }
-    if !there.active {
-        plan.step(VolumeOp::Activate { lv: lv.clone() }, "it is wiped through its device");
-    }
-    plan.step(op, why);
-}
-
 pub(super) fn block_foreign(plan: &mut Plan<VolumeOp>, lv: &LvId) {
     let why = format!(
         "an LV of this name is there without the tag {LV_TAG}: somebody else made it, and it is not touched; rename it, or \
@@ -735,7 +676,7 @@ pub(super) fn block_foreign(plan: &mut Plan<VolumeOp>, lv: &LvId) {
     plan.block(BlockedKind::Foreign, format!("LV {lv}"), why);
 }
 
-fn absent(group: &VgName, seen: &VolumesView) -> String {
+pub(super) fn absent(group: &VgName, seen: &VolumesView) -> String {
     let there = seen
         .groups()
         .iter()
@@ -747,7 +688,7 @@ fn absent(group: &VgName, seen: &VolumesView) -> String {
     )
 }
 
-fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<_> = names.collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

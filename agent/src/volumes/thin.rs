@@ -5,7 +5,7 @@
 //! LV without a device: neither this host's udev nor a guest's LVM on it ever looks inside.
 //!
 //! What must never happen here: a volume from a source that is not whole; a pool that is not ours, or hands out old blocks,
-//! taken for one of ours; a snapshot with a device.
+//! taken for one of ours; more blocks of a pool that is not ours than what was adopted has; a snapshot with a device.
 
 use mooring_model::{BlockedKind, ByteSize, LV_TAG, LvName, Plan, Source, VolumeKind, VolumeSpec};
 
@@ -52,6 +52,9 @@ fn plan_there(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &Se
         return block_shrink(plan, spec, there.size);
     }
     if there.size < size {
+        if let Some(why) = elsewhere(there, "grow") {
+            return plan.block(BlockedKind::Birth, format!("volume {}", spec.id), why);
+        }
         if has_pool(plan, group).is_none() {
             return;
         }
@@ -108,6 +111,8 @@ fn plan_from(
             BlockedKind::Birth,
             "it is thick, and only thin volumes have snapshots and clones: copy it on a host".to_owned(),
         ))
+    } else if let Some(why) = elsewhere(from, "have snapshots and clones") {
+        Some((BlockedKind::Birth, why))
     } else if from.is_unzeroed() {
         Some((BlockedKind::Held, "it is not finished itself".to_owned()))
     } else {
@@ -136,6 +141,18 @@ fn plan_from(
         plan.step(VolumeOp::Extend { lv: lv.clone(), size }, "it is smaller than wanted");
     }
     plan.step(VolumeOp::MarkZeroed { lv }, "it is finished");
+}
+
+/// Why nothing more is taken of the pool that an LV lies in, if that is not the group's: LVM would take it from there without
+/// a word, and what nobody looks after may be full, or hand out somebody's old data.
+fn elsewhere(lv: &SeenLv, may: &str) -> Option<String> {
+    let (pool, group) = (lv.other_pool()?, &lv.group);
+    let ours = LvName::thin_pool();
+    Some(format!(
+        "its LV {group}/{} lies in the thin pool {group}/{pool}, and only volumes in {group}/{ours} {may}: copy it to a new \
+         volume on a host",
+        lv.name
+    ))
 }
 
 const fn word(kind: VolumeKind) -> &'static str {

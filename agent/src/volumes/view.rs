@@ -155,8 +155,10 @@ pub struct SeenLv {
     pub active: bool,
     /// Its device is open, by whomever: an export, a mount, or udev for a moment.
     pub open: bool,
-    /// Its blocks are of the group's thin pool.
+    /// Its blocks are of a thin pool.
     pub thin: bool,
+    /// That pool; empty: it is thick.
+    pub pool: String,
     /// It has the name of a snapshot.
     pub snapshot: bool,
     /// LVM sees that the kernel's table of it is not what LVM would make: it may be cut off from its disk.
@@ -172,6 +174,11 @@ impl SeenLv {
     /// It was adopted, and keeps the name that it had.
     pub fn is_adopted(&self) -> bool {
         !self.snapshot && LvName::volume(self.name.as_str()) != Some(self.id)
+    }
+
+    /// The thin pool that its blocks are of, if that is not the group's: it was adopted so, and stays there.
+    pub fn other_pool(&self) -> Option<&str> {
+        (self.thin && !LvName::is_thin_pool(&self.pool)).then_some(self.pool.as_str())
     }
 
     /// Its blocks must not be shown to anybody.
@@ -557,6 +564,7 @@ impl VolumesView {
             active: raw.active.starts_with("active"),
             open: raw.open == "open",
             thin: !raw.pool.is_empty(),
+            pool: raw.pool,
             snapshot: role == Role::Snapshot,
             altered,
         });

@@ -61,7 +61,11 @@ pub fn waits_for_lvm(spec: &VolumeSpec) -> Option<&'static str> {
 
 /// What `seen` says of the LV of this volume.
 pub fn shown(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Shown {
-    let (Wanted::Volume(spec) | Wanted::Adopted(spec, _) | Wanted::Reverted { spec, .. }) = wanted else {
+    let (Wanted::Volume(spec)
+    | Wanted::Adopted(spec, _)
+    | Wanted::Reverted { spec, .. }
+    | Wanted::Made { spec, .. }) = wanted
+    else {
         return Shown::NotWhole;
     };
     if waits_for_lvm(spec).is_some() {

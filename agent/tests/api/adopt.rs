@@ -9,15 +9,17 @@ use mooring_agent::adopt::{Candidate, Error, Kept, Only, Verdict, What, apply, r
 use mooring_agent::machine::Machine;
 use mooring_agent::store::Store;
 use mooring_api::v1;
-use mooring_host::fake::SessionId;
+use mooring_host::fake::{PrOut, SessionId};
 use mooring_host::{SystemClock, Tree, TreePath};
 use tonic::Code;
 
+use crate::reservations::{HELD, restart, until};
 use crate::rig::*;
 
 const CINDER: &str = include_str!("../../../targets/tests/captured/cinder.txt");
 const TARGETCLI: &str = include_str!("../../../targets/tests/captured/targetcli.txt");
 const CINDER_ID: &str = "7f3c1e52-0d5b-4f0a-9a55-5d3c2b1a0f9e";
+const CINDER_SERIAL: &str = "5a0c1d2e-9b8a-4765-8432-10fedcba9876";
 const CINDER_TARGET: &str = "iqn.2010-10.org.openstack:volume-7f3c1e52-0d5b-4f0a-9a55-5d3c2b1a0f9e";
 const TARGETCLI_TARGET: &str = "iqn.2003-01.org.linux-iscsi.storage1.x8664:sn.0123456789ab";
 const CHAP: (&str, &str) = ("tJ8s5QpTq3vXn2LdRb7k", "Xylophon9dQ2mVwE");
@@ -382,6 +384,35 @@ fn others_id(agent: &Agent, target: &str) -> String {
     agent.list().into_iter().find(is).unwrap().volume_id
 }
 
+/// Persistent reservations are the kernel's, and it calls their file by the serial that was recorded.
+#[test]
+fn reservations_of_an_adopted_export_are_kept_at_once_and_their_file_goes_with_it() {
+    let others = Others::new();
+    others.adopt();
+    let node = &others.node;
+    let agent = node.start();
+    eventually("served", || agent.get(CINDER_ID).unwrap().export.is_some_and(|export| export.in_force));
+    let [(one, ..), (two, ..), ..] = others.sessions[..] else { panic!("sessions") };
+    let reserve = |session, command| node.fake.persistent_reserve(session, 0, command).unwrap();
+    reserve(one, PrOut::Register { key: 0, new: 0xa, durable: true });
+    reserve(two, PrOut::Register { key: 0, new: 0xb, durable: true });
+    reserve(one, PrOut::Reserve { key: 0xa, kind: 5 });
+    // No resync comes here.
+    until(&agent, CINDER_ID, HELD);
+    reserve(two, PrOut::Preempt { key: 0xb, victim: 0xa, kind: 5 });
+    until(&agent, CINDER_ID, "host2 5: host2=b");
+    // The power goes: who was preempted stays so.
+    let agent = restart(node, agent);
+    until(&agent, CINDER_ID, "host2 5: host2=b");
+    let file = node.dir.path().join(format!("root/var/target/pr/aptpl_{CINDER_SERIAL}"));
+    assert!(file.exists(), "the control");
+    let mut spec = kept_spec(&agent, CINDER_ID);
+    spec.grants.clear();
+    agent.make(put_export_spec(CINDER_ID, 2, spec));
+    agent.make(delete_volume(CINDER_ID, 2));
+    assert!(!file.exists(), "the kernel leaves its file behind");
+}
+
 /// Cut short before every step, and an agent started on what there is then: nobody notices, nothing is made, and the next
 /// adoption finishes it.
 #[test]
@@ -605,10 +636,9 @@ fn a_recorded_name_leads_to_no_lv_of_somebody_else() {
     assert_eq!(node.fake.reachable().len(), 1);
 }
 
-/// A thin volume stays in the pool that it is in.
-#[test]
-fn a_thin_volume_of_another_pool_is_taken_over() {
-    let others = Others { node: Node::new(), sessions: Vec::new() };
+/// A node that exports somebody's thin LV, of a pool that is not Mooring's.
+fn with_thin(node: Node) -> Others {
+    let others = Others { node, sessions: Vec::new() };
     for args in [
         "lvcreate --yes --type thin-pool --zero y --size 67108864b --name pool vg0",
         "lvcreate --yes --type thin --virtualsize 8388608b --thinpool pool --name data0 vg0",
@@ -618,6 +648,13 @@ fn a_thin_volume_of_another_pool_is_taken_over() {
     let tree = others.node.fake.lio();
     tree.mkdir(&TreePath::new("iscsi")).unwrap();
     run_script(&tree, TARGETCLI);
+    others
+}
+
+/// A thin volume stays in the pool that it is in.
+#[test]
+fn a_thin_volume_of_another_pool_is_taken_over() {
+    let others = with_thin(Node::new());
     let three = others.node.fake.login(PORTAL, TARGETCLI_TARGET, &iqn("host3"), None).unwrap();
     let plan = others.said(What::Plan, &[], false).unwrap();
     assert!(plan.contains("8 MiB, thin") && plan.contains("1 of 1 can be adopted"), "{plan}");
@@ -627,6 +664,70 @@ fn a_thin_volume_of_another_pool_is_taken_over() {
     eventually("in force", || agent.get(&id).unwrap().export.is_some_and(|export| export.in_force));
     assert_eq!(agent.plan(""), v1::PlanResponse::default());
     others.node.fake.write(three, 0).unwrap();
+}
+
+/// It would be served at once, and be gone after a boot, or show what others have written.
+#[test]
+fn thin_lvs_that_would_do_harm_later_are_refused_until_that_is_mended() {
+    for (harm, why, cure) in [
+        (
+            "lvchange --setactivationskip y vg0/data0",
+            "its LV vg0/data0: it is skipped by activation",
+            "lvchange --setactivationskip n vg0/data0",
+        ),
+        (
+            "lvchange --zero n vg0/pool",
+            "its LV vg0/data0: its thin pool vg0/pool does not zero the blocks that it gives",
+            "lvchange --zero y vg0/pool",
+        ),
+    ] {
+        let others = with_thin(Node::new());
+        lvm(&others, harm);
+        let plan = others.said(What::Plan, &[], false).unwrap();
+        assert!(plan.contains("0 of 1 can be adopted") && plan.contains(why), "{plan}");
+        assert!(plan.contains(&format!("run {cure}")), "{plan}");
+        let refused = others.said(What::Apply, &["vg0/data0"], false).unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+        assert_eq!(others.tags("data0"), BTreeSet::new());
+        // The control: mended as it says, it is taken over, and comes back after a boot.
+        lvm(&others, cure);
+        others.adopt();
+        let id = others.id_of(TARGETCLI_TARGET);
+        others.node.fake.reboot();
+        let agent = others.node.start();
+        eventually("in force", || agent.get(&id).unwrap().export.is_some_and(|export| export.in_force));
+        others.node.fake.login(PORTAL, TARGETCLI_TARGET, &iqn("host3"), None).unwrap();
+    }
+}
+
+/// The group has a pool of Mooring's, too, and LVM would grow and copy the volume in the pool that it is in.
+#[test]
+fn a_thin_volume_of_another_pool_takes_no_more_of_it() {
+    let (others, ours) = (with_thin(Node::with_group("thin_pool = \"256MiB\"\n")), volume(1));
+    others.adopt();
+    let id = others.id_of(TARGETCLI_TARGET);
+    let agent = others.node.start();
+    eventually("in force", || agent.get(&id).unwrap().export.is_some_and(|export| export.in_force));
+    let thin = |size| v1::VolumeSpec { provisioning: v1::Provisioning::Thin.into(), ..volume_spec(size) };
+    let snapshot = |of: &str| {
+        let source = v1::VolumeSource { of: Some(v1::volume_source::Of::VolumeId(of.to_owned())) };
+        v1::VolumeSpec { kind: v1::VolumeKind::Snapshot.into(), source: Some(source), ..thin(SIZE) }
+    };
+    agent.make(put_volume_spec(&ours, 1, thin(SIZE)));
+    for (of, spec, may) in [(&id, thin(2 * SIZE), "grow"), (&volume(2), snapshot(&id), "have snapshots")] {
+        let refused = agent.put_volume(put_volume_spec(of, 2, spec));
+        let words =
+            ["vg0/data0 lies in the thin pool vg0/pool", &format!("only volumes in vg0/mooring-pool {may}")];
+        assert_refused(refused, Code::FailedPrecondition, "operator", &words);
+    }
+    let served = agent.get(&id).unwrap().volume.unwrap();
+    assert_eq!((served.phase(), served.size_bytes, served.problems.len()), (v1::Phase::Ready, SIZE, 0));
+    assert!(!others.node.lvs().contains("mooring-snap"), "{}", others.node.lvs());
+    others.node.fake.login(PORTAL, TARGETCLI_TARGET, &iqn("host3"), None).unwrap();
+    // The control: one of Mooring's pool does both.
+    agent.make(put_volume_spec(&ours, 2, thin(2 * SIZE)));
+    agent.make(put_volume_spec(&volume(2), 2, snapshot(&ours)));
+    assert_eq!(agent.get(&ours).unwrap().volume.unwrap().size_bytes, 2 * SIZE);
 }
 
 fn lvm(others: &Others, args: &str) {

@@ -11,7 +11,7 @@ use mooring_host::{Command, Commands, Tree, TreePath};
 use crate::rig::*;
 
 /// A node whose group lies on a disk with a device node that can be watched.
-fn watched(lines: &str) -> (Node, PathBuf) {
+pub(crate) fn watched(lines: &str) -> (Node, PathBuf) {
     let node = Node::with(lines);
     let disk = node.config.state_dir.with_file_name("disk");
     fs::write(&disk, "metadata").unwrap();
@@ -20,7 +20,7 @@ fn watched(lines: &str) -> (Node, PathBuf) {
 }
 
 /// What LVM does at the end of every change.
-fn commit(disk: &PathBuf) {
+pub(crate) fn commit(disk: &PathBuf) {
     drop(fs::OpenOptions::new().write(true).open(disk).unwrap());
 }
 
@@ -29,7 +29,7 @@ fn asked(node: &Node) -> usize {
 }
 
 /// The agent has listed the disks, and has looked once the watch stood.
-fn stands(node: &Node) {
+pub(crate) fn stands(node: &Node) {
     stands_since(node, 0);
 }
 

@@ -49,6 +49,8 @@ fn a_revoke_does_not_wait_for_lvm() {
         agent.make(put_volume(&v, 1));
         agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RO)]));
         agent.crash();
+        // What is remembered of its LV would do without LVM's word.
+        node.forget_lvs();
         ill(&node);
         let agent = node.start();
         let receipts = agent.make(put_export(&v, 2, &[("host2", RO)]));

@@ -18,6 +18,7 @@ mod drift;
 mod early;
 mod fencing;
 mod fibre_channel;
+mod gone;
 mod grow;
 mod images;
 mod input;

@@ -34,11 +34,12 @@ fn run(fake: &FakeMachine, line: &str) {
 }
 
 /// How the LV of somebody else is.
-const STATES: [&str; 13] = [
+const STATES: [&str; 14] = [
     "plain",
     "inactive",
     "thin",
     "thin elsewhere",
+    "thin unzeroed",
     "in use",
     "raid1",
     "tagged",
@@ -77,6 +78,10 @@ fn world(state: &str) -> FakeMachine {
         }
         "thin" => thin("mooring-pool"),
         "thin elsewhere" => thin("theirs"),
+        "thin unzeroed" => {
+            thin("mooring-pool");
+            run(&fake, "lvchange --zero n vg0/mooring-pool");
+        }
         "in use" => {
             linear(8, &[]);
             fake.set_busy(path, true);
@@ -145,6 +150,9 @@ thin / another: Foreign
 thin elsewhere / thick: Birth
 thin elsewhere / thin: Birth
 thin elsewhere / another: Foreign
+thin unzeroed / thick: Missing
+thin unzeroed / thin: Missing
+thin unzeroed / another: Foreign
 in use / thick: Held
 in use / thin: Held
 in use / another: Foreign
@@ -225,6 +233,11 @@ fn the_list_says_of_each_lv_whether_and_why_not() {
     }
     for (state, text) in [
         ("thin elsewhere", "it lies in the thin pool theirs, and Mooring serves vg0/mooring-pool only"),
+        (
+            "thin unzeroed",
+            "its thin pool vg0/mooring-pool is not well: it does not zero what it gives to volumes: run lvchange --zero y \
+             vg0/mooring-pool",
+        ),
         (
             "in use",
             "it is in use on this host (mounted, exported, swap, or below another device): see lsblk /dev/vg0/data",
@@ -384,7 +397,7 @@ fn check_end(machine: &Machine, case: &Case, before: &BTreeMap<String, Row>) {
                 assert_eq!((report.phase, report.size), (Phase::Ready, spec.size));
                 assert_eq!(seen.lv(&spec.group, id(n)).unwrap().uuid, spec.takes.as_ref().unwrap().uuid);
             }
-            Wanted::Volume(_) | Wanted::Adopted(..) | Wanted::Reverted { .. } => {
+            Wanted::Volume(_) | Wanted::Adopted(..) | Wanted::Reverted { .. } | Wanted::Made { .. } => {
                 assert_eq!(report.phase, Phase::Failed);
             }
             Wanted::Doomed { export_gone: true } | Wanted::Released { export_gone: true } => {

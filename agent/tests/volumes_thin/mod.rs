@@ -11,7 +11,7 @@ use mooring_host::BlockDevices;
 use mooring_host::fake::FakeMachine;
 use mooring_model::{
     BlockedKind, ByteSize, Cure, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Provisioning, Source, Step,
-    VolumeId, VolumeKind, VolumeSpec,
+    VolumeId, VolumeKind, VolumeSpec, lv_volume_tag,
 };
 use proptest::prelude::*;
 
@@ -50,6 +50,13 @@ fn make(fake: &FakeMachine, spec: VolumeSpec) {
     fake.blocks().fill(volumes::device_path("vg0", LvName::of(of).as_str()));
 }
 
+fn run(fake: &FakeMachine, line: &str) {
+    let args = line.split_whitespace().map(str::to_owned).collect();
+    let command =
+        mooring_host::Command { program: "/sbin/lvm", args, timeout: std::time::Duration::from_mins(1) };
+    assert_eq!(mooring_host::Commands::run(&fake.lvm(), &command).unwrap().status, 0, "{line}");
+}
+
 /// What is there: a thick volume 9; a thin volume 1 of 8 MiB, a snapshot 2 of it, and what the case says of volume 3.
 fn world(third: &str) -> FakeMachine {
     let fake = machine();
@@ -57,12 +64,7 @@ fn world(third: &str) -> FakeMachine {
     make(&fake, thin(1, 8, None));
     make(&fake, snapshot_of(2, 1, 8));
     let from = Some(Source::Snapshot(id(2)));
-    let tag = |verb: &str, tag: &str| {
-        let args = ["lvchange", verb, tag, &format!("vg0/{}", name(3))].map(str::to_owned).to_vec();
-        let command =
-            mooring_host::Command { program: "/sbin/lvm", args, timeout: std::time::Duration::from_mins(1) };
-        assert_eq!(mooring_host::Commands::run(&fake.lvm(), &command).unwrap().status, 0);
-    };
+    let tag = |verb: &str, tag: &str| run(&fake, &format!("lvchange {verb} {tag} vg0/{}", name(3)));
     match third {
         "absent" => {}
         "there" => make(&fake, thin(3, 8, from)),
@@ -187,6 +189,44 @@ fn the_pool_is_made_once_and_only_where_it_is_configured() {
     taken.lvm().add_volume("vg0", "mooring-pool", 8 * MIB, &[LV_TAG]);
     let (none, blocked) = steps(&taken, &thin(1, 8, None));
     assert!(none.is_empty() && blocked[0].1.contains("is no thin pool (linear): rename it"), "{blocked:?}");
+}
+
+/// What was adopted stays in the pool that it is in, and takes no more of that: LVM would take it from there without a word.
+#[test]
+fn an_adopted_volume_of_another_pool_neither_grows_nor_is_copied() {
+    let fake = world("absent");
+    run(&fake, "lvcreate --yes --type thin-pool --zero y --size 64m --name theirs vg0");
+    let tags = format!("--addtag {LV_TAG} --addtag {}", lv_volume_tag(id(3)));
+    run(
+        &fake,
+        &format!("lvcreate --yes --type thin --virtualsize 8m --thinpool theirs --name data {tags} vg0"),
+    );
+    let adopted = |mib| Wanted::Adopted(thin(3, mib, None), LvName::existing("data").unwrap());
+    let planned = |wanted: &Wanted, n: u128| {
+        let one = view_one(&fake.lvm(), &groups(), id(n), &wanted.beside()).unwrap();
+        let plan = plan(wanted, &one, id(n));
+        assert_eq!(plan, volumes::plan(wanted, &view(&fake.lvm(), &groups()).unwrap(), id(n)));
+        (words(&plan), plan.blocked.first().map(|blocked| blocked.why.clone()).unwrap_or_default())
+    };
+    assert_eq!(planned(&adopted(8), 3).0, "-");
+    let copies = "have snapshots and clones";
+    for (wanted, n, may) in [
+        (adopted(12), 3, "grow"),
+        (Wanted::Volume(thin(3, 12, None)), 3, "grow"),
+        (Wanted::Volume(snapshot_of(4, 3, 8)), 4, copies),
+        (Wanted::Volume(thin(4, 8, Some(Source::Volume(id(3))))), 4, copies),
+    ] {
+        let why = format!(
+            "its LV vg0/data lies in the thin pool vg0/theirs, and only volumes in vg0/mooring-pool {may}: copy it to a new \
+             volume on a host"
+        );
+        assert_eq!(planned(&wanted, n), ("Birth".to_owned(), why));
+    }
+    // It is served as it is, also after a boot.
+    let seen = view(&fake.lvm(), &groups()).unwrap();
+    assert_eq!(report(&adopted(12), &seen, id(3)).phase, Phase::Ready);
+    deactivate(&fake, "vg0", "data");
+    assert_eq!(planned(&adopted(12), 3).0, "activate");
 }
 
 #[test]

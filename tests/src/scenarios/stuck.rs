@@ -58,8 +58,7 @@ fn scenes(site: &Site) -> Result<()> {
 /// The answer comes although the kernel's teardown does not return.
 fn unproven(site: &Site, host: &Host<'_>, evidence: &mut Evidence) -> Result<()> {
     let began = Instant::now();
-    let revoke =
-        ["--json", "--timeout", "5", "export", "revoke", "hangs", "--initiator", &host.iqn, "--force"];
+    let revoke = ["--json", "export", "revoke", "hangs", "--initiator", &host.iqn, "--force"];
     let out = site.mooring(&revoke)?;
     let took = began.elapsed();
     let answer: serde_json::Value =

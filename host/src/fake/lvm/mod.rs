@@ -131,8 +131,11 @@ struct Volume {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Form {
     Linear,
-    /// Extents for data, and beside them two for metadata. It has no device node.
-    Pool,
+    /// Extents for data, and beside them two for metadata. It has no device node. Without `zeroes` its volumes may show what it
+    /// held before.
+    Pool {
+        zeroes: bool,
+    },
     /// It has no extents of its own. With `skip` only `--ignoreactivationskip` activates it.
     Thin {
         pool: String,
@@ -154,7 +157,7 @@ impl Volume {
     fn bytes(&self) -> u64 {
         match self.form {
             Form::Linear | Form::Other { .. } => self.count().saturating_mul(EXTENT),
-            Form::Pool => self.count().saturating_sub(thin::METADATA_EXTENTS).saturating_mul(EXTENT),
+            Form::Pool { .. } => self.count().saturating_sub(thin::METADATA_EXTENTS).saturating_mul(EXTENT),
             Form::Thin { bytes, .. } => bytes,
         }
     }
@@ -224,7 +227,7 @@ impl Machine {
         let (discards, thin_discards) = (group.discards, !group.pool_ignores_discards);
         let Some(volume) = group.volumes.get_mut(lv) else { return };
         match volume.form {
-            Form::Pool => {
+            Form::Pool { .. } => {
                 volume.active = active;
                 return;
             }

@@ -310,7 +310,7 @@ impl Machine {
     }
 
     fn lvchange(&mut self, rest: &[String]) -> Result<String, Failure> {
-        let valued = ["--addtag", "--deltag", "--activate", "--permission"];
+        let valued = ["--addtag", "--deltag", "--activate", "--permission", "--setactivationskip", "--zero"];
         let args = Arguments::parse(rest, &valued, &["--yes", "--refresh"]).map_err(|text| (3, text))?;
         if args.names.len() < 2 {
             return self.lvchange_one(&args, one_volume(&args)?);
@@ -347,6 +347,9 @@ impl Machine {
             }
             self.set_active(&vg, &lv, active);
             return Ok(String::new());
+        }
+        if args.get("--setactivationskip").or_else(|| args.get("--zero")).is_some() {
+            return self.lvchange_thin(args, &vg, &lv);
         }
         let read_only = args.get("--permission").map(|permission| permission == "r");
         if let Some(tag) = args.all("--addtag").find(|tag| !valid_tag(tag)) {
@@ -470,7 +473,7 @@ fn volume_field(vg: &str, lv: &str, volume: &Volume, device: Option<&Device>, fi
             // lvs(8): the type first, the activation skip last.
             let (kind, target, skip) = match &volume.form {
                 Form::Linear => ('-', '-', '-'),
-                Form::Pool => ('t', 't', '-'),
+                Form::Pool { .. } => ('t', 't', '-'),
                 Form::Thin { skip, .. } => ('V', 't', if *skip { 'k' } else { '-' }),
                 Form::Other { kind, .. } => (*kind, '-', '-'),
             };
@@ -498,14 +501,15 @@ fn thin_field(group: &Group, volume: &Volume, field: &str) -> Option<String> {
     Some(match (field, form) {
         ("pool_lv", Form::Thin { pool, .. }) => pool.clone(),
         ("segtype", Form::Linear) => "linear".to_owned(),
-        ("segtype", Form::Pool) => "thin-pool".to_owned(),
+        ("segtype", Form::Pool { .. }) => "thin-pool".to_owned(),
         ("segtype", Form::Thin { .. }) => "thin".to_owned(),
         ("segtype", Form::Other { segtype, .. }) => segtype.clone(),
-        ("data_percent", Form::Pool) => percent(group.pool_used, volume.bytes()),
-        ("metadata_percent", Form::Pool) => "1.00".to_owned(),
-        ("zero", Form::Pool | Form::Thin { .. }) => "zero".to_owned(),
+        ("data_percent", Form::Pool { .. }) => percent(group.pool_used, volume.bytes()),
+        ("metadata_percent", Form::Pool { .. }) => "1.00".to_owned(),
+        ("zero", Form::Pool { zeroes }) => said_to_zero(*zeroes),
+        ("zero", Form::Thin { pool, .. }) => said_to_zero(group.pool_zeroes(pool)),
         ("zero", Form::Linear | Form::Other { .. }) => "unknown".to_owned(),
-        ("discards", Form::Pool | Form::Thin { .. }) => {
+        ("discards", Form::Pool { .. } | Form::Thin { .. }) => {
             if group.pool_ignores_discards { "ignore" } else { "passdown" }.to_owned()
         }
         ("pool_lv" | "data_percent" | "metadata_percent" | "lv_health_status" | "discards", _) => {
@@ -513,6 +517,10 @@ fn thin_field(group: &Group, volume: &Volume, field: &str) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+fn said_to_zero(zeroes: bool) -> String {
+    if zeroes { "zero" } else { "" }.to_owned()
 }
 
 fn extents_of(vg: &str, (first, last): (u64, u64)) -> String {

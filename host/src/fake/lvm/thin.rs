@@ -1,11 +1,11 @@
-//! Thin pools, thin volumes, their snapshots and clones. What must never happen: a thin volume that shows what its pool held
-//! before; a snapshot that changes with its origin.
+//! Thin pools, thin volumes, their snapshots and clones. What must never happen: a thin volume that reads as zeros where its pool
+//! does not zero; a snapshot that changes with its origin.
 
 use std::collections::BTreeSet;
 
 use super::arguments::{Arguments, PARSING, bytes};
 use super::run::{Failure, no_group, one_volume, valid_tag};
-use super::{EXTENT, Form, Volume, device_path};
+use super::{EXTENT, Form, Group, Volume, device_path};
 use crate::fake::state::{Device, Machine, Node};
 
 /// What LVM takes for metadata beside a small pool: one extent, and one in reserve for repairs.
@@ -22,17 +22,15 @@ struct New<'a> {
 }
 
 impl Machine {
-    /// `lvcreate --type thin-pool`: it zeroes what it gives to volumes.
+    /// `lvcreate --type thin-pool`: whether it zeroes what it gives to volumes is said.
     pub(super) fn lvcreate_pool(&mut self, args: &Arguments) -> Result<String, Failure> {
         let (vg, name) = (group_of(args)?, name_of(args)?);
-        if args.get("--zero") != Some("y") {
-            return Err((3, format!("  Only a pool that zeroes is modelled.\n{PARSING}")));
-        }
+        let zeroes = yes(args, "--zero")?;
         let extents = size_of(args, "--size")?.div_ceil(EXTENT) + METADATA_EXTENTS;
         self.create_volume(vg, name, extents, tags_of(args)?)?;
         self.devices.remove(&device_path(vg, name));
         if let Some(volume) = self.lvm.groups.get_mut(vg).and_then(|group| group.volumes.get_mut(name)) {
-            volume.form = Form::Pool;
+            volume.form = Form::Pool { zeroes };
         }
         Ok(format!("  Logical volume \"{name}\" created.\n"))
     }
@@ -42,12 +40,15 @@ impl Machine {
         let (vg, name) = (group_of(args)?, name_of(args)?);
         let pool = args.get("--thinpool").ok_or((3, PARSING.to_owned()))?;
         let group = self.lvm.groups.get(vg).ok_or_else(|| no_group(vg))?;
-        if group.volumes.get(pool).is_none_or(|pool| pool.form != Form::Pool) {
+        if !matches!(group.volumes.get(pool).map(|pool| &pool.form), Some(Form::Pool { .. })) {
             return Err((5, format!("  Pool {pool} not found in Volume group {vg}.\n")));
         }
+        let zeroes = group.pool_zeroes(pool);
         let bytes = size_of(args, "--virtualsize")?.div_ceil(EXTENT) * EXTENT;
         let mut device = Device { node: Node::Block, size: bytes, ..Device::default() };
-        device.mark_zeroed(0, bytes);
+        if zeroes {
+            device.mark_zeroed(0, bytes);
+        }
         self.add_thin(New {
             vg,
             name,
@@ -67,11 +68,7 @@ impl Machine {
         let Form::Thin { pool, bytes, .. } = &volume.form else {
             return Err((3, format!("  Only snapshots of thin volumes are modelled.\n{PARSING}")));
         };
-        let skip = match args.get("--setactivationskip") {
-            Some("y") => true,
-            Some("n") => false,
-            _ => return Err((3, PARSING.to_owned())),
-        };
+        let skip = yes(args, "--setactivationskip")?;
         let form = Form::Thin { pool: pool.clone(), bytes: *bytes, skip };
         let device = volume.parked.clone().or_else(|| self.devices.get(&device_path(&vg, &from)).cloned());
         let device = device.map(|seen| Device {
@@ -100,13 +97,17 @@ impl Machine {
         Ok(format!("  Logical volume \"{name}\" created.\n"))
     }
 
-    /// `lvextend --size`: a thin LV reads as zeros where it is new.
+    /// `lvextend --size`: a thin LV reads as zeros where it is new, if its pool zeroes.
     pub(super) fn lvextend_thin(&mut self, args: &Arguments) -> Result<String, Failure> {
         let (vg, lv) = one_volume(args)?;
-        self.volume(&vg, &lv)?;
+        let pool = match &self.volume(&vg, &lv)?.form {
+            Form::Thin { pool, .. } => pool.clone(),
+            _ => String::new(),
+        };
         let wanted = size_of(args, "--size")?.div_ceil(EXTENT) * EXTENT;
         let device = self.devices.get_mut(&device_path(&vg, &lv));
         let group = self.lvm.groups.get_mut(&vg).ok_or_else(|| no_group(&vg))?;
+        let zeroes = group.pool_zeroes(&pool);
         let Some(volume) = group.volumes.get_mut(&lv) else { return Err(no_group(&vg)) };
         let Form::Thin { bytes, .. } = &mut volume.form else {
             return Err((3, format!("  Only thin volumes are extended by their size here.\n{PARSING}")));
@@ -118,10 +119,40 @@ impl Machine {
         let before = std::mem::replace(bytes, wanted);
         if let Some(device) = device.or(volume.parked.as_mut()) {
             device.size = wanted;
-            device.mark_zeroed(before, wanted);
+            if zeroes {
+                device.mark_zeroed(before, wanted);
+            }
         }
         self.lvm_resumes(&device_path(&vg, &lv));
         Ok(format!("  Logical volume {vg}/{lv} successfully resized.\n"))
+    }
+
+    /// `lvchange --zero` of a pool, `lvchange --setactivationskip` of a thin LV: what has a device keeps it, and what it reads as.
+    pub(super) fn lvchange_thin(&mut self, args: &Arguments, vg: &str, lv: &str) -> Result<String, Failure> {
+        let volume = self.lvm.groups.get_mut(vg).and_then(|group| group.volumes.get_mut(lv));
+        match volume.map(|volume| &mut volume.form) {
+            Some(Form::Pool { zeroes }) if args.get("--zero").is_some() => *zeroes = yes(args, "--zero")?,
+            Some(Form::Thin { skip, .. }) if args.get("--zero").is_none() => {
+                *skip = yes(args, "--setactivationskip")?;
+            }
+            _ => return Err((5, format!("  Operation not permitted on LV {vg}/{lv}.\n"))),
+        }
+        Ok(format!("  Logical volume {vg}/{lv} changed.\n"))
+    }
+}
+
+impl Group {
+    /// Whether the thin pool of this name zeroes what it gives to volumes.
+    pub(super) fn pool_zeroes(&self, pool: &str) -> bool {
+        matches!(self.volumes.get(pool).map(|pool| &pool.form), Some(Form::Pool { zeroes: true }))
+    }
+}
+
+fn yes(args: &Arguments, option: &str) -> Result<bool, Failure> {
+    match args.get(option) {
+        Some("y") => Ok(true),
+        Some("n") => Ok(false),
+        _ => Err((3, PARSING.to_owned())),
     }
 }
 

@@ -1,0 +1,95 @@
+//! That a volume's LV was whole is kept, durable, before the volume is said to be ready or its export is made: from then on somebody
+//! may have written to it, and an LV that is not there is never made anew for it (`volumes::Wanted::Made`).
+//!
+//! It is kept beside the volume's spec. A later spec of the volume leaves it as it is, in the transaction that keeps that spec; a tombstone
+//! ends it. A volume that is half made is not whole: after a crash it goes on being made, also after one between the last
+//! step and the write, because what is seen whole then is kept then. It costs one commit in the life of a volume, which takes along
+//! what is remembered for the next start (`early`).
+//!
+//! What must never happen here: a volume that is called ready, or is exported, while a crash could make anybody believe that it was
+//! never made; a volume that has ended keeping the next one of its id from being made.
+
+use std::sync::Arc;
+
+use mooring_model::{Chain, Phase, Problem, Stamp, VolumeId, VolumeReport, VolumeSpec};
+
+use super::cell::{Cell, Wish};
+use super::{Engine, is_spec, pass};
+use crate::volumes::{self, VolumesView};
+
+impl Engine {
+    /// Keeps that the volume was made, if this was seen of it and nobody has kept it. `None`: it may be said to be what was seen.
+    /// Else that is not kept, and what is to be said of it for now.
+    pub(super) fn keep_made(
+        &self,
+        cell: &Cell,
+        wish: &Wish<VolumeSpec>,
+        seen: Option<&VolumeReport>,
+    ) -> Option<VolumeReport> {
+        let seen = seen.filter(|seen| seen.phase == Phase::Ready && wish.spec().is_some())?;
+        if cell.state().made {
+            return None;
+        }
+        let problem = match self.write_made(&[(cell.id, wish.stamp.generation)]) {
+            Ok(kept) => {
+                note(cell, Some(&wish.stamp), &kept);
+                // Else there is a newer wish: its pass keeps it.
+                if cell.state().made {
+                    return None;
+                }
+                None
+            }
+            Err(error) => {
+                tracing::warn!(volume = %cell.id, error = %Chain(&error), "a volume that was made waits for the store");
+                Some(Problem {
+                    object: format!("the agent's store, for volume {}", cell.id),
+                    text: Chain(&error).to_string(),
+                    cure: error.cure(),
+                })
+            }
+        };
+        let problems = problem.into_iter().collect();
+        Some(VolumeReport { phase: Phase::Creating, problems, ..seen.clone() })
+    }
+
+    /// The same of all that a look has shown, in one transaction. The look was taken while they had these stamps.
+    pub(super) fn keep_all_made<'a>(
+        &self,
+        cells: impl Iterator<Item = (&'a Arc<Cell>, Option<&'a Stamp>)>,
+        view: &VolumesView,
+    ) {
+        let made: Vec<_> = cells.filter(|(cell, stamp)| is_new(cell, *stamp, view)).collect();
+        if made.is_empty() {
+            return;
+        }
+        let of = |(cell, stamp): &(&Arc<Cell>, Option<&Stamp>)| Some((cell.id, (*stamp)?.generation));
+        match self.write_made(&made.iter().filter_map(of).collect::<Vec<_>>()) {
+            Ok(kept) => {
+                for (cell, stamp) in made {
+                    note(cell, stamp, &kept);
+                }
+            }
+            // Each has its own pass then, which tries it and says so.
+            Err(error) => tracing::warn!(error = %Chain(&error), "volumes that were made wait for the store"),
+        }
+    }
+}
+
+/// Whether this look is the first that is known of to show the volume's LV whole.
+fn is_new(cell: &Cell, stamp: Option<&Stamp>, view: &VolumesView) -> bool {
+    let state = cell.state();
+    let wish = state.volume.as_ref().filter(|wish| !state.made && Some(&wish.stamp) == stamp);
+    wish.filter(|wish| wish.spec().is_some()).is_some_and(|wish| {
+        let wanted = pass::wanted_volume(wish, state.export.as_ref(), false, false);
+        volumes::report(&wanted, view, cell.id).phase == Phase::Ready
+    })
+}
+
+/// Takes note of what was kept. Of a wish that came meanwhile the next look says it: a tombstone may have come between the two.
+fn note(cell: &Cell, stamp: Option<&Stamp>, kept: &[VolumeId]) {
+    let mut state = cell.state();
+    let same = state.volume.as_ref().map(|wish| &wish.stamp) == stamp;
+    if same && is_spec(state.volume.as_ref()) && kept.contains(&cell.id) {
+        state.made = true;
+    }
+}

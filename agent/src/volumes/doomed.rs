@@ -1,0 +1,125 @@
+//! A volume that goes, with its data: what is done to its blocks, and what goes with it. Pure, as [`super::plan`], whose part it is.
+//!
+//! What must never happen here: a removal while the export is in the kernel; a half-wiped LV that anybody could take for a whole
+//! one; a volume called gone whose group is not there.
+
+use mooring_model::{BlockedKind, LvName, Plan, VolumeId};
+
+use super::plan::{LvId, VolumeOp, absent, join};
+use super::revert;
+use super::view::{SeenLv, VolumesView};
+use crate::config::Wipe;
+
+/// Plans the end of a volume.
+pub(super) fn plan_doomed(
+    plan: &mut Plan<VolumeOp>,
+    export_gone: bool,
+    seen: &VolumesView,
+    volume: VolumeId,
+) {
+    let object = || format!("volume {volume}");
+    if !export_gone {
+        return plan.block(
+            BlockedKind::Missing,
+            object(),
+            "its export is still in the kernel: that goes first",
+        );
+    }
+    remove_growths(plan, seen, volume, "its volume is doomed");
+    revert::remove_copies(plan, seen, volume, "its volume is doomed");
+    let Some(there) = the_one_of_ours(plan, seen, volume) else { return };
+    let Some(group) = seen.groups().iter().find(|group| group.name.as_str() == there.group) else { return };
+    let lv = LvId { group: group.name.clone(), name: there.name.clone() };
+    if there.is_adopted() && there.open {
+        // Without the spec of its export nobody here knows under which names it is served.
+        let why = format!(
+            "{lv} is open, so that it may still be exported: its data stays; send the spec of its export, or close what holds it"
+        );
+        return plan.block(BlockedKind::Held, object(), why);
+    }
+    if !there.thin {
+        // The blocks of a thin one go back to their pool, which zeroes them before anybody else has them.
+        plan_wipe(plan, &lv, there, group.wipe);
+    }
+    plan.step(VolumeOp::Remove { lv }, "it is doomed");
+}
+
+/// What a volume was to grow by goes with it: nobody ever wrote to that.
+pub(super) fn remove_growths(
+    plan: &mut Plan<VolumeOp>,
+    seen: &VolumesView,
+    volume: VolumeId,
+    why: &'static str,
+) {
+    for growth in seen.growths_of(volume).iter().filter(|lv| lv.is_tagged()) {
+        let group = seen.groups().iter().find(|group| group.name.as_str() == growth.group);
+        if let Some(group) = group {
+            let lv = LvId { group: group.name.clone(), name: LvName::growth_of(volume) };
+            plan.step(VolumeOp::RemoveGrowth { lv }, why);
+        }
+    }
+}
+
+/// The LV of ours that a volume has. `None`: there is none, or it is not known which, and the plan says so.
+pub(super) fn the_one_of_ours<'a>(
+    plan: &mut Plan<VolumeOp>,
+    seen: &'a VolumesView,
+    volume: VolumeId,
+) -> Option<&'a SeenLv> {
+    let object = || format!("volume {volume}");
+    // An LV under our name without our tag is somebody else's: nothing of ours is there.
+    let ours: Vec<_> = seen.lvs_of(volume).iter().filter(|lv| lv.is_tagged()).collect();
+    match ours.as_slice() {
+        [] => {
+            // Its group may be the one that is not here: then nothing is known, and "gone" would be a lie.
+            for group in seen.missing() {
+                let why = format!("cannot say that its data is gone: {}", absent(group, seen));
+                plan.block(BlockedKind::Missing, object(), why);
+            }
+            None
+        }
+        [there] => Some(there),
+        [there, ..] => {
+            let groups = join(ours.iter().map(|lv| lv.group.as_str()));
+            let why = format!(
+                "volume groups {groups} each have an LV {} with our tag: untag or remove the one that is a copy",
+                there.name
+            );
+            let same = |lv: &&&SeenLv| lv.group == there.group;
+            let why = match ours.iter().filter(same).count() {
+                1 => why,
+                _ => format!("several LVs of {} say that they are it: untag those that are not", there.group),
+            };
+            plan.block(BlockedKind::Foreign, object(), why);
+            None
+        }
+    }
+}
+
+/// What is done to the blocks of a doomed volume.
+fn plan_wipe(plan: &mut Plan<VolumeOp>, lv: &LvId, there: &SeenLv, wipe: Wipe) {
+    let (size, of, marks) = (there.size, lv.clone(), there.marks());
+    // What they say of a whole volume is of the time before it was written, and of a discarded one it is not true any more.
+    let stale = !marks.is_empty() && (!there.is_unzeroed() || wipe == Wipe::Discard);
+    let (op, why) = match wipe {
+        // Until it is removed it is whole, and not marked: whoever calls the deletion off has lost nothing.
+        Wipe::None => return,
+        Wipe::Zero => {
+            let marks = if stale { Vec::new() } else { marks.clone() };
+            (VolumeOp::Zero { lv: of, size, marks }, "it is doomed: nobody shall find its data")
+        }
+        Wipe::Discard => (VolumeOp::Discard { lv: of, size }, "it is doomed: nobody needs its data"),
+    };
+    if stale {
+        // By a command of its own, before the next one: an LV that is tagged as unzeroed is believed what its marks say.
+        plan.step(VolumeOp::Unmark { lv: lv.clone(), marks }, "its blocks are not what they were then");
+    }
+    // Marked first: should the deletion be called off half-way, nobody must get a half-wiped volume for a whole one.
+    if !there.is_unzeroed() {
+        plan.step(VolumeOp::MarkUnzeroed { lv: lv.clone() }, "it is doomed, and is being wiped");
+    }
+    if !there.active {
+        plan.step(VolumeOp::Activate { lv: lv.clone() }, "it is wiped through its device");
+    }
+    plan.step(op, why);
+}
