@@ -159,8 +159,11 @@ pub async fn serve_with(
         }
         Ok(())
     };
-    tokio::select! {
+    let ended = tokio::select! {
         ended = all => ended,
         () = overdue => Ok(()),
-    }
+    };
+    // Their sockets are closed, whatever call of the kernel keeps this process from ending: its successor listens there.
+    tasks.shutdown().await;
+    ended
 }
