@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use mooring_rig::{RigOptions, Vm, VmSpec};
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ const PROGRAMS: [&str; 4] = ["mooring-agent", "mooring-sessiond", "mooring-contr
 const DAEMONS: &str = "mooring-sessiond mooring-agent mooring-controller";
 
 /// The files of `systemd/`, and where they go.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
     (
         "/etc/systemd/system/mooring-agent.service",
         include_str!("../../../systemd/units/mooring-agent.service"),
@@ -40,10 +40,11 @@ const FILES: [(&str, &str); 7] = [
     ("/etc/sysctl.d/mooring.conf", include_str!("../../../systemd/sysctl.d/mooring.conf")),
     ("/etc/sysusers.d/mooring.conf", include_str!("../../../systemd/sysusers.d/mooring.conf")),
     ("/etc/tmpfiles.d/mooring.conf", include_str!("../../../systemd/tmpfiles.d/mooring.conf")),
+    ("/etc/udev/rules.d/58-mooring.rules", include_str!("../../../systemd/udev/58-mooring.rules")),
 ];
 
 const INSTALL: &str = "systemd-sysusers mooring.conf && systemd-tmpfiles --create mooring.conf && \
-    sysctl -q -p /etc/sysctl.d/mooring.conf && systemctl daemon-reload";
+    sysctl -q -p /etc/sysctl.d/mooring.conf && systemctl daemon-reload && udevadm control --reload";
 
 const CONTROLLER: &str = "tokens = \"/etc/mooring/tokens.toml\"\n\
     [[agents]]\nname = \"storage1\"\naddress = \"unix:/run/mooring/agent.sock\"\n";
@@ -114,6 +115,7 @@ impl<'a> Machine<'a> {
         self.install()?;
         self.start()?;
         self.import()?;
+        self.inside()?;
         let live = attachment_of(self.mooring("attach data --host storage1")?);
         let (id, path) = (text(&live, "id")?.to_owned(), text(&live, "device_path")?.to_owned());
         self.sh(&format!("cmp -n 16777216 {IMAGES}/disk.raw {path}"))?;
@@ -129,7 +131,9 @@ impl<'a> Machine<'a> {
         for name in PROGRAMS {
             self.vm.push(&self.site.program(name)?, &format!("/usr/bin/{name}"), 0o755)?;
         }
-        self.sh("mkdir -p /etc/modules-load.d /etc/sysctl.d /etc/sysusers.d /etc/tmpfiles.d")?;
+        self.sh(
+            "mkdir -p /etc/modules-load.d /etc/sysctl.d /etc/sysusers.d /etc/tmpfiles.d /etc/udev/rules.d",
+        )?;
         for (path, text) in FILES {
             self.vm.write(path, text.as_bytes(), 0o644)?;
         }
@@ -175,6 +179,39 @@ impl<'a> Machine<'a> {
         self.sh(&format!("cmp -n 16777216 {IMAGES}/disk.raw {IMAGES}/out.raw"))?;
         self.evidence
             .shows("a volume from a qcow2 and to a raw file, inside of the unit's sandbox: byte for byte");
+        Ok(())
+    }
+
+    /// An LVM member inside of an LV, as a host makes one inside of its volume. What LVM, mdadm, btrfs and systemd do with a device
+    /// on their own they do because udev has found its type (`ID_FS_TYPE`): it finds it in an LV that is not ours, and does not look
+    /// into one that is named as ours are, nor into a volume.
+    fn inside(&mut self) -> Result<()> {
+        let ours = "mooring-00000000-0000-4000-8000-000000000000";
+        let mut seen = Vec::new();
+        for lv in [ours, "plain"] {
+            let node = format!("/dev/{GROUP}/{lv}");
+            self.sh(&format!(
+                "lvcreate -q -y -L 64M -n {lv} {GROUP}; pvcreate -q -y --config devices/scan_lvs=1 {node}; \
+                 udevadm trigger --settle --action=change {node}"
+            ))?;
+            seen.push(self.sh(&format!("udevadm info --query=property {node}"))?);
+        }
+        let volumes = self.sh(&format!(
+            "for node in /dev/{GROUP}/mooring-*; do udevadm info --query=property $node; done"
+        ))?;
+        let [named, plain] = seen.as_slice() else { bail!("two LVs: {seen:?}") };
+        check(plain.contains("ID_FS_TYPE=LVM2_member"), || {
+            format!("the control: udev saw nothing: {plain}")
+        })?;
+        for known in [named, &volumes] {
+            check(!known.contains("ID_FS_") && known.contains("DM_NOSCAN=1"), || {
+                format!("udev has looked into an LV of ours: {known}")
+            })?;
+        }
+        self.sh(&format!("lvremove -q -y {GROUP}/plain {GROUP}/{ours}"))?;
+        self.evidence.shows(
+            "an LVM member inside of an LV: udev finds it in one that is not ours (the control), and does not look into ours",
+        );
         Ok(())
     }
 
