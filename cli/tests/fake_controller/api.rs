@@ -544,11 +544,7 @@ fn delete_volume(state: &mut State, id: &str, query: &HashMap<String, String>) -
     let at_work = state.volumes.get(id).is_some_and(|volume| volume["status"] == "creating");
     let forced = query.get("force").is_some_and(|force| force == "true");
     let refusal = |why: &str| {
-        fault(
-            400,
-            "badRequest",
-            &format!("Invalid volume: Volume status must be available, and it is {why}."),
-        )
+        fault(400, "badRequest", format!("Invalid volume: Volume status must be available, and it is {why}."))
     };
     if state.attachments.values().any(|live| live["volume_id"] == id) {
         return refusal("attached");
