@@ -85,6 +85,7 @@ impl<'a> Scene<'a> {
         iscsi.login(&target, PORTAL, None, 10)?.ok()?;
         let third = iscsi.disk(&target, PORTAL)?;
         self.both(&writer, &reader, &third)?;
+        self.modes(&reader)?;
         let watcher = third.watch_stamps()?;
         self.control(&writer)?;
         self.force(&writer)?;
@@ -119,6 +120,29 @@ impl<'a> Scene<'a> {
         let copies = format!("cat {TARGET}/core/*/{}/attrib/emulate_3pc", self.volume);
         let copies = self.site.storage()?.sh(&copies)?.ok()?;
         check(copies.line() == "0", || format!("the volume takes EXTENDED COPY: {}", copies.stdout))?;
+        Ok(())
+    }
+
+    /// Read-write and read-only again, under a live login and while the host reads.
+    fn modes(&mut self, disk: &Disk<'_>) -> Result<()> {
+        let watcher = disk.watch_stamps()?;
+        let mut took = Vec::new();
+        for (mode, word) in [("rw", "Good"), ("ro", "Data Protect"), ("rw", "Good"), ("ro", "Data Protect")] {
+            let answer = self.grant(Some("rw"), Some(mode))?;
+            check(answer["receipts"].as_array().is_some_and(Vec::is_empty), || {
+                format!("a change of the mode ended a nexus: {answer}")
+            })?;
+            let raw = disk.write_raw()?;
+            check(raw.contains(word), || format!("a raw WRITE after the change to {mode}: {raw}"))?;
+            took.push(format!("{mode} in {} us", number(&answer, "seen_us")?));
+        }
+        let seen = progress(&watcher)?;
+        check(number(&seen, "errors")? == 0, || format!("host2's reads saw an error: {seen}"))?;
+        drop((watcher.kill()?, watcher.wait()?));
+        self.evidence.shows(format!(
+            "read-write and read-only again over Fibre Channel, without a new login, as a raw WRITE shows each time: {}",
+            took.join(", ")
+        ));
         Ok(())
     }
 

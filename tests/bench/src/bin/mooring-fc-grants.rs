@@ -97,7 +97,8 @@ async fn run(args: Args) -> Result<()> {
         })
     };
     let receipts: Vec<_> = answer.receipts.iter().map(receipt).collect();
-    println!("{}", json!({ "done": answer.done, "receipts": receipts }));
+    let seen_us = answer.timing.map(|timing| timing.seen_us);
+    println!("{}", json!({ "done": answer.done, "seen_us": seen_us, "receipts": receipts }));
     Ok(())
 }
 
