@@ -436,6 +436,7 @@ impl Engine {
         }
         let rows = self.keep(cell, &keep, claim)?;
         let durable = put.decoded.elapsed();
+        let losers = self.losers(cell, kept, &wish);
         let mut state = cell.state();
         state.receipts = Some((wish.stamp.generation, receipts.iter().rev().cloned().collect()));
         state.set_export(wish);
@@ -443,6 +444,9 @@ impl Engine {
         for (row, receipt) in rows.into_iter().zip(receipts) {
             self.publish(Change::Receipt(receipt.clone()));
             state.open_receipts.push(OpenReceipt { row, receipt });
+        }
+        if let Some(losers) = losers {
+            self.shut_out_if_stuck(cell, losers);
         }
         Ok(Admitted { durable, receipts: any, after: state.passes })
     }

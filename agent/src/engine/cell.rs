@@ -24,7 +24,7 @@ use crate::volumes::{VolumesView, Whole};
 
 /// A kernel call takes micro- to milliseconds, and some an RCU grace period. After this long a drain is at work, and
 /// whoever walks into its folders waits with it.
-const BLOCKED_AFTER: Duration = Duration::from_millis(200);
+pub(super) const BLOCKED_AFTER: Duration = Duration::from_millis(200);
 
 /// What is wanted of one object, and the stamp that fences it.
 #[derive(Debug, Clone)]

@@ -29,6 +29,7 @@ mod refusal;
 mod reservations;
 mod reserve;
 mod revert;
+mod shut_out;
 mod status;
 mod steps;
 mod strays;

@@ -83,6 +83,33 @@ fn a_write_in_flight_holds_the_proof_and_quarantines() {
     assert!(node.fake.read(two, 7).is_ok());
 }
 
+/// One pass works at a volume at a time; whoever loses something behind one that hangs does not keep it until the disk answers.
+#[test]
+fn a_revoke_and_a_mode_behind_one_that_hangs_shut_out_at_once() {
+    let (node, v) = (Node::with_fc(), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    let (host1, host2) = (("host1", RW), ("host2", RW));
+    agent.make(put_fc(&v, 1, &[(1, 1, RW), (2, 7, RW)], &[host1, host2]));
+    let (one, two) = (node.plogi(1).unwrap(), node.plogi(2).unwrap());
+    node.fake.hold(device(&v));
+    node.fake.start_write(one, 1).unwrap();
+    agent.put_export(brief(put_fc(&v, 2, &[(2, 7, RW)], &[host1, host2]))).unwrap();
+    assert_eq!(node.reach(&v), ["fc2 rw", "host1 rw", "host2 rw"], "the control: it hangs");
+    let answer = agent.put_export(brief(put_fc(&v, 3, &[], &[("host1", RO)]))).unwrap();
+    assert!(!answer.done && answer.receipts.iter().all(|receipt| !receipt.proven), "{answer:?}");
+    eventually("they are shut out", || node.reach(&v) == ["host1 ro"]);
+    assert_eq!(node.fake.write(two, 7), Err(IoRefusal::NoLun));
+    assert_eq!(node.fake.in_flight(device(&v)), 1, "it hangs still");
+    node.fake.release(device(&v));
+    eventually("all are proven", || {
+        let receipts = agent.get(&v).unwrap().receipts;
+        receipts.len() == 3 && receipts.iter().all(|receipt| receipt.proven)
+    });
+    eventually("it is in force", || report(&agent, &v).in_force);
+    assert_eq!(node.reach(&v), ["host1 ro"]);
+}
+
 #[test]
 fn what_was_granted_is_found_again_without_the_store() {
     let (node, agent, v) = node();

@@ -90,6 +90,9 @@ fn a_second_revoke_is_taken_while_the_first_hangs() {
     let answer = agent.put_export(put).unwrap();
     assert!(!answer.done && !answer.receipts[0].proven, "{answer:?}");
     assert_eq!(answer.receipts[0].initiator, iqn("host2"));
+    // Not proven, and shut out all the same: it does not wait for the other one's call.
+    eventually("the second is shut out", || node.reach(&v) == [""; 0]);
+    assert_eq!(agent.get(&v).unwrap().receipts.iter().filter(|receipt| receipt.proven).count(), 0);
     node.fake.release(device(&v));
     eventually("both are proven", || {
         agent.get(&v).unwrap().receipts.iter().filter(|r| r.proven).count() == 2

@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use mooring_rig::RigOptions;
+use serde_json::Value;
 
 use crate::evidence::{Evidence, check, wait_for};
 use crate::initiator::Host;
-use crate::site::{Programs, Site, going};
+use crate::site::{Programs, Site, TARGET, going};
 
 const PORTAL: &str = "10.10.0.10:3260";
+/// Another one that may write; it need not be there.
+const SECOND: &str = "iqn.2026-01.test.mooring:second";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(1).named("stuck"), programs)?;
@@ -28,6 +31,7 @@ fn scenes(site: &Site) -> Result<()> {
     site.json(&["volume", "create", "other", "--size", "16MiB"])?;
     let granted = site.json(&["export", "grant", "hangs", "--initiator", &host.iqn, "--mode", "rw"])?;
     let target = granted["target"].as_str().context("target")?.to_owned();
+    site.json(&["export", "grant", "hangs", "--initiator", SECOND, "--mode", "rw"])?;
     host.login(&target, PORTAL, None, 10)?.ok()?;
     let disk = host.disk(&target, PORTAL)?;
     let writer = disk.write_stamps(&["--threads", "4"])?;
@@ -36,15 +40,19 @@ fn scenes(site: &Site) -> Result<()> {
     std::thread::sleep(Duration::from_secs(1));
 
     unproven(site, &host, &mut evidence)?;
+    second_is_shut_out(site, &target, &mut evidence)?;
     others_go_on(site, &host, &mut evidence)?;
 
     storage.sh(&format!("dmsetup resume {device}"))?.ok()?;
-    let proven = wait_for("the receipt to turn proven", Duration::from_secs(20), || {
+    wait_for("both receipts to turn proven", Duration::from_secs(20), || {
         let shown = site.json(&["export", "show", "hangs"])?;
-        Ok((shown["receipts"][0]["proven"] == true).then(|| shown["receipts"][0].clone()))
+        let proven = |initiator: &str| {
+            let is = |receipt: &Value| receipt["initiator"] == initiator && receipt["proven"] == true;
+            shown["receipts"].as_array().is_some_and(|all| all.iter().any(is))
+        };
+        Ok((proven(&host.iqn) && proven(SECOND)).then_some(()))
     })?;
-    check(proven["initiator"] == host.iqn.as_str(), || format!("whose receipt is {proven}"))?;
-    evidence.shows("the backend answers again: the receipt turns proven");
+    evidence.shows("the backend answers again: the receipts turn proven");
     writer.kill()?;
     host.logout(&target)?;
     drop(writer.wait()?);
@@ -73,6 +81,20 @@ fn unproven(site: &Site, host: &Host<'_>, evidence: &mut Evidence) -> Result<()>
         "suspended backend: the answer comes after {:.1} s: unproven, {may_land} commands may still land",
         took.as_secs_f64()
     ));
+    Ok(())
+}
+
+/// Whoever else is revoked loses the disk beside the call that hangs, although its receipt has to wait for it.
+fn second_is_shut_out(site: &Site, target: &str, evidence: &mut Evidence) -> Result<()> {
+    let link = format!("find {TARGET}/iscsi/{target}/tpgt_1/acls/{SECOND}/ -mindepth 2 -type l");
+    let mapped = || Ok::<_, anyhow::Error>(!site.storage()?.sh(&link)?.ok()?.stdout.trim().is_empty());
+    check(mapped()?, || "the control: the second initiator is mapped".to_owned())?;
+    let out = site.mooring(&["--json", "export", "revoke", "hangs", "--initiator", SECOND, "--force"])?;
+    check(out.status.code() == Some(5), || format!("a revoke behind one that hangs: {out:?}"))?;
+    wait_for("the second initiator to be shut out", Duration::from_secs(5), || {
+        Ok((!mapped()?).then_some(()))
+    })?;
+    evidence.shows("another initiator that is revoked meanwhile is unmapped beside the call that hangs");
     Ok(())
 }
 

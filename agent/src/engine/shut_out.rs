@@ -1,0 +1,152 @@
+//! Who loses access while a pass hangs in the kernel. One pass works at a volume at a time, and an unlink or `rmdir` that waits for
+//! a disk which does not answer, or for tcm_fc's dead host, may wait for ever: whoever is revoked behind it would go on writing. What
+//! shuts an initiator out never waits (lio.md, d: its mapped LUN's link, `write_protect`), so it is done beside the pass. The rest, and
+//! with it the proof, stays the next pass's.
+//!
+//! What must never happen here: a step that gives; a step for a wish that is not the newest; a mapped LUN touched that does not
+//! lead to this volume's LUN; a receipt proven.
+
+use std::sync::Arc;
+
+use mooring_host::TreePath;
+use mooring_model::{Chain, ExportSpec, Generation, Mode, PortLun};
+use mooring_targets::{fc, layout};
+
+use super::cell::{BLOCKED_AFTER, Cell, Wish};
+use super::{Engine, lock};
+
+/// What an initiator loses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    /// All of it.
+    Access,
+    /// To write.
+    Writes,
+}
+
+/// One way of an initiator to the volume.
+#[derive(Debug)]
+struct Way {
+    /// Its mapped LUN.
+    mapped: TreePath,
+    /// The LUN that this has to lead to.
+    lun: TreePath,
+    /// Where that LUN has to lead to, if it is not under a name that is the volume's own.
+    backstore: Option<TreePath>,
+    loss: Loss,
+}
+
+/// Those who lose something by a wish, while a pass is at work.
+#[derive(Debug)]
+pub(super) struct Losers {
+    generation: Generation,
+    /// The pass that was at work when the wish came.
+    pass: u64,
+    ways: Vec<Way>,
+}
+
+fn loss(was: Mode, is: Option<Mode>) -> Option<Loss> {
+    match (was, is) {
+        (_, None) => Some(Loss::Access),
+        (Mode::ReadWrite, Some(Mode::ReadOnly)) => Some(Loss::Writes),
+        _ => None,
+    }
+}
+
+impl Engine {
+    /// Who loses something when this becomes the wish; `None` if no pass is at work, or nobody does.
+    pub(super) fn losers(
+        &self,
+        cell: &Cell,
+        kept: Option<&ExportSpec>,
+        wish: &Wish<ExportSpec>,
+    ) -> Option<Losers> {
+        let pass = {
+            let state = cell.state();
+            state.running.then_some(state.passes)?
+        };
+        let kept = kept?;
+        let names = kept.identity.names(cell.id, &self.shared.config.iqn_prefix);
+        let new = wish.spec();
+        let mut ways = Vec::new();
+        for grant in &kept.grants {
+            let now = new.and_then(|new| new.grants.iter().find(|one| one.initiator == grant.initiator));
+            let Some(loss) = loss(grant.mode, now.map(|now| now.mode)) else { continue };
+            let mapped = layout::acl(&names, grant.initiator.as_str()).join(layout::lun_name(grant.lun));
+            ways.push(Way { mapped, lun: layout::lun(&names), backstore: None, loss });
+        }
+        let ports: Vec<_> = lock(&self.shared.ports).served().map(|(port, _)| port).collect();
+        for grant in &kept.fc.grants {
+            let now = new.and_then(|new| new.fc.grants.iter().find(|one| one.initiator == grant.initiator));
+            let Some(loss) = loss(grant.mode, now.map(|now| now.mode)) else { continue };
+            let Some(number) = PortLun::of(grant.slot, grant.lun) else { continue };
+            ways.extend(ports.iter().map(|port| Way {
+                mapped: fc::mapped(*port, grant.initiator, grant.lun),
+                lun: fc::lun(*port, number),
+                backstore: Some(layout::backstore(&names)),
+                loss,
+            }));
+        }
+        (!ways.is_empty()).then_some(Losers { generation: wish.stamp.generation, pass, ways })
+    }
+
+    /// Shuts them out beside the pass that is at work, should it still be when a call of it is taken to hang.
+    pub(super) fn shut_out_if_stuck(&self, cell: &Arc<Cell>, losers: Losers) {
+        let (engine, cell) = (self.clone(), Arc::clone(cell));
+        self.shared.runtime.spawn(async move {
+            tokio::time::sleep(BLOCKED_AFTER).await;
+            if is_stuck(&cell, &losers) {
+                let at = engine.clone();
+                engine.shared.workers.submit(move || at.shut_out(&cell, &losers));
+            }
+        });
+    }
+
+    fn shut_out(&self, cell: &Cell, losers: &Losers) {
+        for way in &losers.ways {
+            if !is_stuck(cell, losers) {
+                return;
+            }
+            match self.shut(way) {
+                Ok(false) => {}
+                Ok(true) => {
+                    // What was seen of the export is not so any more.
+                    let mut state = cell.state();
+                    state.known = None;
+                    state.unwatch();
+                    drop(state);
+                    let mapped = &way.mapped;
+                    tracing::info!(volume = %cell.id, %mapped, "shut out beside a call of the kernel that hangs");
+                }
+                Err(error) => {
+                    tracing::warn!(volume = %cell.id, error = %Chain(&error), "not shut out before the kernel's call returns");
+                }
+            }
+        }
+    }
+
+    /// Whether there was something to shut.
+    fn shut(&self, way: &Way) -> Result<bool, mooring_host::TreeError> {
+        let tree = &*self.shared.machine.target;
+        let link = way.mapped.join(layout::LINK);
+        // Of an adopted export, or half made: the next pass looks at it.
+        let leads = |link: &TreePath, to: &TreePath| tree.read_link(link).is_ok_and(|found| found == *to);
+        let ours = leads(&link, &way.lun)
+            && way.backstore.as_ref().is_none_or(|store| leads(&way.lun.join(layout::LINK), store));
+        if !ours {
+            return Ok(false);
+        }
+        match way.loss {
+            Loss::Access => tree.unlink(&link)?,
+            Loss::Writes => tree.write(&way.mapped.join("write_protect"), b"1")?,
+        }
+        Ok(true)
+    }
+}
+
+/// The pass is still at work that was when they lost what they have, and nothing newer is wished.
+fn is_stuck(cell: &Cell, losers: &Losers) -> bool {
+    let state = cell.state();
+    let current = state.export.as_ref().map(|wish| wish.stamp.generation);
+    state.running && state.passes == losers.pass && current == Some(losers.generation)
+}
