@@ -436,7 +436,7 @@ impl Engine {
         }
         let rows = self.keep(cell, &keep, claim)?;
         let durable = put.decoded.elapsed();
-        let losers = self.losers(cell, kept, &wish);
+        let losers = Self::losers(cell, kept);
         let mut state = cell.state();
         state.receipts = Some((wish.stamp.generation, receipts.iter().rev().cloned().collect()));
         state.set_export(wish);

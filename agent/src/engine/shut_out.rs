@@ -12,7 +12,7 @@ use mooring_host::TreePath;
 use mooring_model::{Chain, ExportSpec, Generation, Mode, PortLun};
 use mooring_targets::{fc, layout};
 
-use super::cell::{BLOCKED_AFTER, Cell, Wish};
+use super::cell::{BLOCKED_AFTER, Cell};
 use super::{Engine, lock};
 
 /// What an initiator loses.
@@ -36,13 +36,13 @@ struct Way {
     loss: Loss,
 }
 
-/// Those who lose something by a wish, while a pass is at work.
+/// Who had access before a wish that came while a pass was at work. What they lose follows from the wish that is the newest when it
+/// is taken from them: one that comes meanwhile may take more, and may give back.
 #[derive(Debug)]
 pub(super) struct Losers {
-    generation: Generation,
     /// The pass that was at work when the wish came.
     pass: u64,
-    ways: Vec<Way>,
+    kept: ExportSpec,
 }
 
 fn loss(was: Mode, is: Option<Mode>) -> Option<Loss> {
@@ -54,20 +54,24 @@ fn loss(was: Mode, is: Option<Mode>) -> Option<Loss> {
 }
 
 impl Engine {
-    /// Who loses something when this becomes the wish; `None` if no pass is at work, or nobody does.
-    pub(super) fn losers(
-        &self,
-        cell: &Cell,
-        kept: Option<&ExportSpec>,
-        wish: &Wish<ExportSpec>,
-    ) -> Option<Losers> {
+    /// Those who may lose something when this is not the wish any more; `None` if no pass is at work.
+    pub(super) fn losers(cell: &Cell, kept: Option<&ExportSpec>) -> Option<Losers> {
         let pass = {
             let state = cell.state();
             state.running.then_some(state.passes)?
         };
-        let kept = kept?;
+        Some(Losers { pass, kept: kept?.clone() })
+    }
+
+    /// What they lose by the newest wish, and which that is; `None` if the pass has ended.
+    fn ways(&self, cell: &Cell, losers: &Losers) -> Option<(Generation, Vec<Way>)> {
+        let wish = cell.state().export.clone()?;
+        let generation = wish.stamp.generation;
+        if !is_stuck(cell, losers.pass, generation) {
+            return None;
+        }
+        let (kept, new) = (&losers.kept, wish.spec());
         let names = kept.identity.names(cell.id, &self.shared.config.iqn_prefix);
-        let new = wish.spec();
         let mut ways = Vec::new();
         for grant in &kept.grants {
             let now = new.and_then(|new| new.grants.iter().find(|one| one.initiator == grant.initiator));
@@ -87,7 +91,7 @@ impl Engine {
                 loss,
             }));
         }
-        (!ways.is_empty()).then_some(Losers { generation: wish.stamp.generation, pass, ways })
+        Some((generation, ways))
     }
 
     /// Shuts them out beside the pass that is at work, should it still be when a call of it is taken to hang.
@@ -95,32 +99,40 @@ impl Engine {
         let (engine, cell) = (self.clone(), Arc::clone(cell));
         self.shared.runtime.spawn(async move {
             tokio::time::sleep(BLOCKED_AFTER).await;
-            if is_stuck(&cell, &losers) {
-                let at = engine.clone();
-                engine.shared.workers.submit(move || at.shut_out(&cell, &losers));
-            }
+            let at = engine.clone();
+            engine.shared.workers.submit(move || at.shut_out(&cell, &losers));
         });
     }
 
     fn shut_out(&self, cell: &Cell, losers: &Losers) {
-        for way in &losers.ways {
-            if !is_stuck(cell, losers) {
+        while let Some((generation, ways)) = self.ways(cell, losers) {
+            let newest = |way: &Way| {
+                let newest = is_stuck(cell, losers.pass, generation);
+                if newest {
+                    self.take(cell, way);
+                }
+                newest
+            };
+            if ways.iter().all(newest) {
                 return;
             }
-            match self.shut(way) {
-                Ok(false) => {}
-                Ok(true) => {
-                    // What was seen of the export is not so any more.
-                    let mut state = cell.state();
-                    state.known = None;
-                    state.unwatch();
-                    drop(state);
-                    let mapped = &way.mapped;
-                    tracing::info!(volume = %cell.id, %mapped, "shut out beside a call of the kernel that hangs");
-                }
-                Err(error) => {
-                    tracing::warn!(volume = %cell.id, error = %Chain(&error), "not shut out before the kernel's call returns");
-                }
+        }
+    }
+
+    fn take(&self, cell: &Cell, way: &Way) {
+        match self.shut(way) {
+            Ok(false) => {}
+            Ok(true) => {
+                // What was seen of the export is not so any more.
+                let mut state = cell.state();
+                state.known = None;
+                state.unwatch();
+                drop(state);
+                let mapped = &way.mapped;
+                tracing::info!(volume = %cell.id, %mapped, "shut out beside a call of the kernel that hangs");
+            }
+            Err(error) => {
+                tracing::warn!(volume = %cell.id, error = %Chain(&error), "not shut out before the kernel's call returns");
             }
         }
     }
@@ -144,9 +156,9 @@ impl Engine {
     }
 }
 
-/// The pass is still at work that was when they lost what they have, and nothing newer is wished.
-fn is_stuck(cell: &Cell, losers: &Losers) -> bool {
+/// This pass is still at work, and this is the newest wish.
+fn is_stuck(cell: &Cell, pass: u64, generation: Generation) -> bool {
     let state = cell.state();
     let current = state.export.as_ref().map(|wish| wish.stamp.generation);
-    state.running && state.passes == losers.pass && current == Some(losers.generation)
+    state.running && state.passes == pass && current == Some(generation)
 }

@@ -96,7 +96,9 @@ fn a_revoke_and_a_mode_behind_one_that_hangs_shut_out_at_once() {
     node.fake.start_write(one, 1).unwrap();
     agent.put_export(brief(put_fc(&v, 2, &[(2, 7, RW)], &[host1, host2]))).unwrap();
     assert_eq!(node.reach(&v), ["fc2 rw", "host1 rw", "host2 rw"], "the control: it hangs");
-    let answer = agent.put_export(brief(put_fc(&v, 3, &[], &[("host1", RO)]))).unwrap();
+    // One right behind the other: the second does not make the first forgotten.
+    agent.put_export(brief(put_fc(&v, 3, &[], &[host1, host2]))).unwrap();
+    let answer = agent.put_export(brief(put_fc(&v, 4, &[], &[("host1", RO)]))).unwrap();
     assert!(!answer.done && answer.receipts.iter().all(|receipt| !receipt.proven), "{answer:?}");
     eventually("they are shut out", || node.reach(&v) == ["host1 ro"]);
     assert_eq!(node.fake.write(two, 7), Err(IoRefusal::NoLun));
