@@ -9,6 +9,7 @@ mod volumes_made;
 mod volumes_managed;
 mod volumes_marks;
 mod volumes_revert;
+mod volumes_robbed;
 mod volumes_thin;
 mod volumes_upload;
 mod volumes_wipe;
@@ -580,6 +581,7 @@ fn word(op: &VolumeOp) -> &'static str {
         VolumeOp::Remove { .. } => "remove",
         VolumeOp::Rename { .. } => "rename",
         VolumeOp::Own { .. } => "own",
+        VolumeOp::Retag { .. } => "retag",
         VolumeOp::Disown { .. } => "disown",
         VolumeOp::CreatePool { .. } => "pool",
         VolumeOp::CreateThin { .. } => "thin",

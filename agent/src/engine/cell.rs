@@ -121,6 +121,8 @@ pub(crate) struct State {
     pub(super) made: bool,
     /// Its LV as LVM showed it when it was whole, and for which generation of its wish that was.
     pub(super) whole: Option<(Generation, Whole)>,
+    /// LVM's identity of its LV and of the group, as that was shown whole last: whatever tags somebody takes from it.
+    pub(super) identity: Option<String>,
     /// What admission, or a sweep, saw of the volume groups a moment ago: the pass behind it need not ask LVM again.
     pub(crate) looked: Option<VolumesView>,
     /// The export as it was seen in force since the last tick or failure: a change of grants need not look at all of it.

@@ -36,10 +36,7 @@ pub(crate) struct Table {
 
 /// The LV that this spec is about.
 fn lv_of(spec: &VolumeSpec, state: &State) -> LvId {
-    let name = match pass::wanted_lv(spec, state.export.as_ref().and_then(Wish::spec)) {
-        volumes::Wanted::Adopted(_, name) => name,
-        _ => spec.lv(),
-    };
+    let name = pass::lv_name(spec, state.export.as_ref().and_then(Wish::spec));
     LvId { group: spec.group.clone(), name }
 }
 

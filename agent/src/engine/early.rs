@@ -21,7 +21,7 @@ use mooring_model::{Chain, Generation, VolumeId, VolumeReport, VolumeSpec};
 use super::cell::{Cell, State, Wish};
 use super::{Engine, is_spec, lock, pass};
 use crate::store::{StoreError, WholeRow};
-use crate::volumes::{self, Shown, VolumesView, Wanted, Whole};
+use crate::volumes::{self, Shown, VolumesView, Whole};
 
 /// LVM is asked behind the exports that need no word of it, if nobody waits for its word: it takes the very processors that they
 /// are made with. No longer than this.
@@ -63,7 +63,11 @@ impl Engine {
                 is_spec(wish) && wish.is_some_and(|wish| wish.stamp.generation == generation)
             });
             match current {
-                Some(cell) => cell.state().whole = Some((generation, whole)),
+                Some(cell) => {
+                    let mut state = cell.state();
+                    state.identity = Some(whole.mapping.clone());
+                    state.whole = Some((generation, whole));
+                }
                 None => {
                     lock(&self.shared.unwritten).rows.insert(volume, None);
                 }
@@ -84,7 +88,10 @@ impl Engine {
         let new = match shown {
             Shown::Nothing => return,
             Shown::NotWhole => None,
-            Shown::Whole(whole) => Some((wish.stamp.generation, whole)),
+            Shown::Whole(whole) => {
+                state.identity = Some(whole.mapping.clone());
+                Some((wish.stamp.generation, whole))
+            }
         };
         if state.whole == new {
             return;
@@ -162,11 +169,7 @@ impl Engine {
             let export = state.export.as_ref().and_then(Wish::spec)?;
             let (generation, whole) = state.whole.as_ref()?;
             let spec = wish.spec().filter(|_| *generation == wish.stamp.generation)?;
-            let lv = match pass::wanted_lv(spec, Some(export)) {
-                Wanted::Adopted(_, name) => name,
-                _ => spec.lv(),
-            };
-            (spec.clone(), whole.clone(), lv)
+            (spec.clone(), whole.clone(), pass::lv_name(spec, Some(export)))
         };
         self.shared.config.group(&spec.group)?;
         let node = volumes::device_path(spec.group.as_str(), lv.as_str());

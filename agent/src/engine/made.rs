@@ -13,9 +13,19 @@ use std::sync::Arc;
 
 use mooring_model::{Chain, Phase, Problem, Stamp, VolumeId, VolumeReport, VolumeSpec};
 
-use super::cell::{Cell, Wish};
+use super::cell::{Cell, State, Wish};
 use super::{Engine, is_spec, pass};
-use crate::volumes::{self, VolumesView};
+use crate::volumes::{self, KnownLv, VolumesView};
+
+impl State {
+    /// The LV of a volume that was made, by which it is recognised whatever somebody does to its tags. One that was not made may
+    /// hold somebody's old data, and its tags are all that says so.
+    pub(super) fn known_lv(&self, volume: VolumeId) -> Option<KnownLv> {
+        let spec = self.volume.as_ref().filter(|_| self.made)?.spec()?;
+        let name = pass::lv_name(spec, self.export.as_ref().and_then(Wish::spec));
+        Some(KnownLv { volume, mapping: self.identity.clone()?, name })
+    }
+}
 
 impl Engine {
     /// Keeps that the volume was made, if this was seen of it and nobody has kept it. `None`: it may be said to be what was seen.

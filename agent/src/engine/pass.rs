@@ -306,8 +306,12 @@ impl Engine {
             cell.begin("ask LVM".to_owned());
             let beside = wanted.beside();
             let view = volumes::view_one(&*machine.commands, &self.shared.config.groups, cell.id, &beside);
-            cell.state().at_work = None;
-            view
+            let mut state = cell.state();
+            state.at_work = None;
+            view.map(|mut view| {
+                view.recognise(state.known_lv(cell.id));
+                view
+            })
         };
         let looked = cell.state().looked.take();
         let mut view = match looked.map_or_else(look, Ok) {
@@ -322,7 +326,13 @@ impl Engine {
                 return MadeVolume { view: Some(view), left: Ok(plan) };
             }
             let kept = |wish| self.keep_made(cell, wish, Some(&report)).is_none();
-            if whole && wishes.volume.as_ref().is_none_or(kept) {
+            if report.phase == Phase::Failed {
+                // What somebody else has done to it is said also if it is put right in a moment.
+                for problem in &report.problems {
+                    tracing::warn!(volume = %cell.id, object = %problem.object, "{}", problem.text);
+                }
+                self.note_volume(cell, wishes, VolumeEnd { done: false, retry: true, report: Some(report) });
+            } else if whole && wishes.volume.as_ref().is_none_or(kept) {
                 self.note_volume(cell, wishes, VolumeEnd { done: false, retry: true, report: Some(report) });
             }
             let mut watch = Watch { engine: self, cell, generation: Generation::ZERO };
@@ -723,6 +733,14 @@ pub(super) fn wanted_lv(spec: &VolumeSpec, export: Option<&ExportSpec>) -> volum
     match recorded.filter(|lv| *lv != spec.lv()) {
         Some(lv) => volumes::Wanted::Adopted(spec.clone(), lv),
         None => volumes::Wanted::Volume(spec.clone()),
+    }
+}
+
+/// What that LV is called.
+pub(super) fn lv_name(spec: &VolumeSpec, export: Option<&ExportSpec>) -> LvName {
+    match wanted_lv(spec, export) {
+        volumes::Wanted::Adopted(_, name) => name,
+        _ => spec.lv(),
     }
 }
 

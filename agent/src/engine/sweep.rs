@@ -128,7 +128,8 @@ impl Engine {
         let seen = volumes::view(&*self.shared.machine.commands, &self.shared.config.groups);
         self.lvm().note(began, &seen, &self.shared.machine);
         match seen {
-            Ok(view) => {
+            Ok(mut view) => {
+                view.recognise(cells.iter().filter_map(|cell| cell.state().known_lv(cell.id)));
                 let stamps = before.iter().map(|before| before.stamp.as_ref());
                 self.keep_all_made(cells.iter().zip(stamps), &view);
                 for (cell, before) in cells.iter().zip(&before) {

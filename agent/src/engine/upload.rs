@@ -10,7 +10,7 @@ use std::sync::Arc;
 use mooring_model::{Chain, Cure, ExportSpec, Phase, Problem, Upload, UploadId, VolumeReport, VolumeSpec};
 
 use super::cell::{Cell, Wish};
-use super::pass::{VolumeEnd, Wishes, wanted_lv};
+use super::pass::{VolumeEnd, Wishes, lv_name};
 use super::revert::is_granted;
 use super::steps::Watch;
 use super::{Engine, Refusal};
@@ -120,10 +120,8 @@ impl Engine {
         }
         let id = PartId { volume: cell.id, upload: upload.id };
         let spec = wishes.volume.as_ref().and_then(Wish::spec)?;
-        let lv = match wanted_lv(spec, wishes.export.as_ref().and_then(Wish::spec)) {
-            volumes::Wanted::Adopted(_, name) => LvId { group: spec.group.clone(), name },
-            _ => LvId { group: spec.group.clone(), name: spec.lv() },
-        };
+        let name = lv_name(spec, wishes.export.as_ref().and_then(Wish::spec));
+        let lv = LvId { group: spec.group.clone(), name };
         let Some(images) = self.images() else {
             return failed(crate::images::Error::NoFolder.to_string(), Cure::Operator);
         };

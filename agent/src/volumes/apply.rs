@@ -161,6 +161,9 @@ pub fn apply_with(plan: &Plan<VolumeOp>, hands: Hands<'_>, observer: &mut dyn Ob
             VolumeOp::Append { lv, growth, .. } => lvm.append(lv, growth),
             VolumeOp::Rename { lv, from, uuid } => lvm.rename(from, lv, uuid),
             VolumeOp::Own { lv } => lvm.add_tag(lv, LV_TAG),
+            VolumeOp::Retag { lv, tags } => {
+                lvm.add_tags(lv, &tags.iter().map(String::as_str).collect::<Vec<_>>())
+            }
             VolumeOp::Disown { lv, volume } => {
                 lvm.delete_tags(lv, &[LV_TAG.to_owned(), lv_volume_tag(*volume)])
             }

@@ -24,6 +24,7 @@ mod import;
 mod lvm;
 mod manage;
 mod plan;
+mod retag;
 mod revert;
 mod thin;
 mod upload;
@@ -39,7 +40,7 @@ pub use error::Error;
 pub use manage::{Candidate, candidates};
 pub use plan::{Beside, LvId, VolumeOp, Wanted, plan, report};
 pub use upload::{UploadOp, plan_upload};
-pub use view::{SeenGroup, SeenLv, SeenOther, SeenPool, VolumesView, disks, view, view_one};
+pub use view::{KnownLv, SeenGroup, SeenLv, SeenOther, SeenPool, VolumesView, disks, view, view_one};
 pub use whole::{Shown, Whole, is_whole, shown, waits_for_lvm};
 
 /// The device node of an LV.

@@ -19,7 +19,7 @@ use mooring_model::{
 
 use super::upload::UploadOp;
 use super::view::{SeenGroup, SeenLv, VolumesView};
-use super::{cut, device_path, doomed, import, manage, revert, thin};
+use super::{cut, device_path, doomed, import, manage, retag, revert, thin};
 use crate::images::PartId;
 
 /// What marks count.
@@ -65,10 +65,9 @@ impl Wanted {
     /// What must be looked at beside it.
     pub fn beside(&self) -> Beside {
         match self {
-            Self::Volume(spec)
-            | Self::Adopted(spec, _)
-            | Self::Reverted { spec, .. }
-            | Self::Made { spec, .. } => Beside::of(spec),
+            // By its name, too: its tags may be gone.
+            Self::Adopted(spec, name) => Beside { takes: Some(name.clone()), ..Beside::of(spec) },
+            Self::Volume(spec) | Self::Reverted { spec, .. } | Self::Made { spec, .. } => Beside::of(spec),
             Self::Doomed { .. } | Self::Released { .. } | Self::Nothing => Beside::default(),
         }
     }
@@ -89,7 +88,7 @@ impl Wanted {
 pub struct Beside {
     /// What it is made from, or is to be reverted to.
     pub source: Option<Source>,
-    /// The LV that it takes over, as that was called.
+    /// The LV that it takes over, as that was called, or the one that it was adopted as.
     pub takes: Option<LvName>,
 }
 
@@ -265,6 +264,13 @@ pub enum VolumeOp {
         /// The LV.
         lv: LvId,
     },
+    /// Give it the tags back that somebody took from it.
+    Retag {
+        /// The LV.
+        lv: LvId,
+        /// The tags.
+        tags: Vec<String>,
+    },
     /// Take our tag away: from here on it is nobody's.
     Disown {
         /// The LV.
@@ -334,6 +340,7 @@ impl VolumeOp {
             | Self::Append { lv, .. }
             | Self::Rename { lv, .. }
             | Self::Own { lv }
+            | Self::Retag { lv, .. }
             | Self::Disown { lv, .. }
             | Self::RemoveGrowth { lv }
             | Self::CloneForRevert { lv, .. }
@@ -376,6 +383,7 @@ impl fmt::Display for VolumeOp {
             Self::Append { lv, growth, size } => write!(f, "append {size} of {growth} to {lv}"),
             Self::Rename { lv, from, .. } => write!(f, "rename {from} to {lv}"),
             Self::Own { lv } => write!(f, "tag {lv} {LV_TAG}"),
+            Self::Retag { lv, tags } => write!(f, "tag {lv} {} again", tags.join(" ")),
             Self::Disown { lv, .. } => write!(f, "untag {lv} {LV_TAG}"),
             Self::RemoveGrowth { lv } | Self::RemoveCopy { lv } | Self::Remove { lv } => {
                 write!(f, "remove {lv}")
@@ -475,7 +483,7 @@ fn plan_volume(
     {
         return block_lost(plan, &spec.group, adopted, volume);
     }
-    if two_names(plan, spec, seen, volume) {
+    if two_names(plan, spec, seen, volume) || retag::plan(plan, &lv, there) {
         return;
     }
     if matches!(before, Before::Adopted(_)) && spec.revert.is_some() {
@@ -696,17 +704,18 @@ pub(super) fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
 /// What is seen of a volume, beside what is wanted. Progress of a zeroing is the caller's to add.
 pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeReport {
     let plan = plan(wanted, seen, volume);
-    let lv = match wanted.spec() {
+    let there = match wanted.spec() {
         Some(spec) => seen.lv_of(&spec.group, volume, spec.kind),
         None => seen.lvs_of(volume).iter().find(|lv| lv.is_tagged()),
-    }
-    .filter(|lv| lv.is_tagged());
+    };
+    let robbed = wanted.spec().and(there).and_then(retag::problem);
+    let lv = there.filter(|lv| lv.is_tagged() && robbed.is_none());
     let phase = match (wanted, wanted.spec(), lv) {
         // What is only too small is whole, whatever is in the way of its growth.
         (_, Some(spec), Some(lv)) if lv.is_ready() && lv.size < spec.size => Phase::Ready,
         // The same of what is only not reverted.
         (_, Some(spec), Some(lv)) if lv.is_ready() && spec.revert.is_some() => Phase::Ready,
-        (_, Some(_), _) if !plan.blocked.is_empty() => Phase::Failed,
+        (_, Some(_), _) if !plan.blocked.is_empty() || robbed.is_some() => Phase::Failed,
         (_, Some(_), Some(lv)) if lv.is_ready() => Phase::Ready,
         (_, Some(_), Some(lv)) if lv.snapshot && !lv.is_unzeroed() => Phase::Ready,
         (_, Some(_), _) => Phase::Creating,
@@ -729,7 +738,7 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
             .filter(|lv| lv.active)
             .map(|lv| device_path(&lv.group, lv.name.as_str()).display().to_string()),
         zeroed: None,
-        problems: plan.blocked.iter().map(Problem::from).collect(),
+        problems: plan.blocked.iter().map(Problem::from).chain(robbed).collect(),
         reverted: lv.and_then(SeenLv::reverted),
         uploaded: None,
         // The LV's own table is the engine's to look at.

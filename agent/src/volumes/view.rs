@@ -1,6 +1,6 @@
 //! What there is: the groups that the configuration lists, and their LVs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use mooring_host::Commands;
@@ -10,8 +10,9 @@ use mooring_model::{
 };
 
 use super::error::Error;
-use super::lvm::{Lvm, RawLv, RawVg, group_name};
+use super::lvm::{Lvm, RawLv, RawVg, attr_at, group_name};
 use super::plan::Beside;
+use super::whole::mapping;
 use crate::config::{self, Wipe};
 
 /// A listed group that is there.
@@ -163,6 +164,8 @@ pub struct SeenLv {
     pub snapshot: bool,
     /// LVM sees that the kernel's table of it is not what LVM would make: it may be cut off from its disk.
     pub altered: bool,
+    /// Tags of ours that somebody has taken away from it: by LVM's identity it is the LV that was the volume's.
+    pub robbed: Vec<String>,
 }
 
 impl SeenLv {
@@ -523,6 +526,28 @@ impl VolumesView {
         self.others.push(SeenOther::new(raw));
     }
 
+    /// Finds the LVs of these volumes that have lost tags of ours ([`super::retag`]).
+    pub fn recognise(&mut self, known: impl IntoIterator<Item = KnownLv>) {
+        // Those of our names are among them, if they lack our tag.
+        if self.others.is_empty() {
+            return;
+        }
+        let groups: BTreeMap<_, _> =
+            self.groups.iter().map(|group| (group.name.to_string(), group.uuid.clone())).collect();
+        let mapping = |group: &str, uuid: &str| mapping(groups.get(group)?, uuid);
+        let known: HashMap<_, _> = known.into_iter().map(|known| (known.mapping.clone(), known)).collect();
+        let is = |lv: &SeenOther| known.get(&mapping(&lv.group, &lv.uuid)?).filter(|known| known.is(lv));
+        for other in std::mem::take(&mut self.others) {
+            let Some(known) = is(&other) else {
+                self.others.push(other);
+                continue;
+            };
+            let lvs = self.lvs.entry(known.volume).or_default();
+            lvs.retain(|there| there.uuid != other.uuid);
+            lvs.push(known.seen(&other));
+        }
+    }
+
     /// Keeps an LV of a listed group.
     fn take(&mut self, raw: RawLv) {
         let Some(group) = self.groups.iter_mut().find(|group| group.name.as_str() == raw.group) else {
@@ -567,7 +592,49 @@ impl VolumesView {
             pool: raw.pool,
             snapshot: role == Role::Snapshot,
             altered,
+            robbed: Vec::new(),
         });
+    }
+}
+
+/// The LV of a volume, as LVM's identities say it: it is the volume's whatever its tags say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownLv {
+    /// The volume, or the snapshot.
+    pub volume: VolumeId,
+    /// What device-mapper calls it ([`Whole::mapping`](super::Whole)).
+    pub mapping: String,
+    /// Its name. Under another one it is nobody's: somebody has renamed it.
+    pub name: LvName,
+}
+
+impl KnownLv {
+    /// Whether this LV has its name, and no tag says that it is another volume.
+    fn is(&self, lv: &SeenOther) -> bool {
+        let mut volumes = lv.tags.iter().filter_map(|tag| volume_of_lv_tag(tag));
+        lv.name == self.name.as_str() && volumes.all(|volume| volume == self.volume)
+    }
+
+    /// As it is seen, with the tags that it should have and has not.
+    fn seen(&self, lv: &SeenOther) -> SeenLv {
+        let snapshot = LvName::snapshot_of(self.volume) == self.name;
+        let adopted = !snapshot && LvName::of(self.volume) != self.name;
+        let wanted = [Some(LV_TAG.to_owned()), adopted.then(|| lv_volume_tag(self.volume))];
+        SeenLv {
+            id: self.volume,
+            name: self.name.clone(),
+            group: lv.group.clone(),
+            uuid: lv.uuid.clone(),
+            size: lv.size,
+            robbed: wanted.into_iter().flatten().filter(|tag| !lv.tags.contains(tag)).collect(),
+            tags: lv.tags.clone(),
+            active: lv.active,
+            open: lv.open,
+            thin: !lv.pool.is_empty(),
+            pool: lv.pool.clone(),
+            snapshot,
+            altered: attr_at(&lv.attr, 4) == b'X',
+        }
     }
 }
 

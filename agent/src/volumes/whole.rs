@@ -6,7 +6,9 @@
 //! tags say, that it is ours and zeroed. That is remembered with the generation of the volume's wish: this agent makes nothing
 //! unready but for a wish that came after, which is durable before anything is touched, and makes what was remembered void.
 //!
-//! What must never happen here: anything remembered of an LV that LVM would not let be exported; a device taken for an LV by its
+//! Of thin volumes and snapshots only the identity is of use, for tags that somebody takes from them ([`super::retag`]).
+//!
+//! What must never happen here: anything remembered of a volume that LVM does not show whole; a device taken for an LV by its
 //! node's name; a volume said to be whole that is wanted otherwise than it was then.
 
 use mooring_host::Mapped;
@@ -39,7 +41,7 @@ pub enum Shown {
     Whole(Whole),
     /// It is not, or not as it is wanted.
     NotWhole,
-    /// Its group is not there, or it has no device: what was remembered is as true as before, and of no use until it has.
+    /// Its group is not there, it has no device, or somebody took tags from it: what was remembered is as true as before, and of no use until it has.
     Nothing,
 }
 
@@ -68,15 +70,19 @@ pub fn shown(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Shown {
     else {
         return Shown::NotWhole;
     };
-    if waits_for_lvm(spec).is_some() {
+    if spec.cut.is_some() || spec.upload.is_some() {
         return Shown::NotWhole;
     }
     let Some(group) = seen.group(&spec.group) else { return Shown::Nothing };
     let Some(lv) = seen.lv_of(&spec.group, volume, spec.kind) else { return Shown::NotWhole };
-    if !lv.is_tagged() || lv.is_unzeroed() || lv.thin || lv.altered || group.trouble.is_some() {
+    if !lv.robbed.is_empty() {
+        // It is the very LV that is remembered.
+        return Shown::Nothing;
+    }
+    if !lv.is_tagged() || lv.is_unzeroed() || lv.altered || group.trouble.is_some() {
         return Shown::NotWhole;
     }
-    if !lv.active {
+    if !lv.active && spec.kind == VolumeKind::Volume {
         return Shown::Nothing;
     }
     let reverted = spec.revert.is_none_or(|revert| lv.reverted() == Some(revert.id));
@@ -120,7 +126,7 @@ fn ready(id: VolumeId, group: &VgName, lv: &LvName, remembered: &Whole) -> Volum
 
 /// What device-mapper calls the device of an LV, by LVM's identities of the group and the LV. `None`: they are not in the form
 /// that LVM gives them.
-fn mapping(group: &str, lv: &str) -> Option<String> {
+pub(super) fn mapping(group: &str, lv: &str) -> Option<String> {
     let plain = |uuid: &str| {
         let plain: String = uuid.chars().filter(|c| *c != '-').collect();
         (plain.len() == UUID_CHARS && plain.bytes().all(|byte| byte.is_ascii_alphanumeric())).then_some(plain)

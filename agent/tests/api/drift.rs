@@ -3,10 +3,8 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use mooring_api::v1;
-use mooring_host::{Command, Commands, Tree, TreePath};
+use mooring_host::{Tree, TreePath};
 
 use crate::rig::*;
 
@@ -41,29 +39,6 @@ fn stands_since(node: &Node, before: usize) {
         log[listed..].iter().any(|line| line.starts_with("lvs")).then_some(())
     };
     eventually("the watch stands", || seen().is_some());
-}
-
-#[test]
-fn a_tag_that_somebody_took_away_is_seen_when_the_disk_is_written() {
-    // No resync comes within this test.
-    let (node, disk) = watched("resync_seconds = 3600");
-    let agent = node.start();
-    stands(&node);
-    let v = volume(1);
-    agent.make(put_volume(&v, 1));
-    let lv = format!("vg0/mooring-{v}");
-    let untag = Command {
-        program: "/sbin/lvm",
-        args: ["lvchange", "--deltag", "mooring", &lv].map(str::to_owned).to_vec(),
-        timeout: Duration::from_secs(1),
-    };
-    assert_eq!(node.fake.lvm().run(&untag).unwrap().status, 0);
-    let ready = || agent.get(&v).unwrap().volume.unwrap().phase() == v1::Phase::Ready;
-    assert!(ready(), "nobody has told");
-    commit(&disk);
-    eventually("the loss of the tag is seen", || !ready());
-    let problems = agent.get(&v).unwrap().volume.unwrap().problems;
-    assert!(problems.iter().any(|problem| problem.text.contains("tag")), "{problems:?}");
 }
 
 #[test]

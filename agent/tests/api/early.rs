@@ -122,16 +122,25 @@ fn a_device_that_is_not_the_lv_waits_for_lvm() {
 }
 
 #[test]
-fn what_lvm_says_otherwise_is_drift_and_is_not_believed_again() {
+fn a_tag_that_somebody_took_while_no_agent_ran_is_given_back_behind_the_first_look() {
     let node = booted(MANY);
     lvm(&node, &["lvchange", "--deltag", "mooring", &lv(0)]);
     let agent = node.start();
-    // Its device is the very LV that it was. LVM's look says that it is nobody's of ours any more.
-    eventually("the loss of the tag is seen", || {
-        let problems = agent.get(&volume(0)).unwrap().volume.unwrap().problems;
-        problems.iter().any(|problem| problem.text.contains("without the tag mooring"))
-    });
+    // Its device is the very LV that it was, and so is its identity.
     eventually("all are served", || are_served(&node, 0..MANY));
+    eventually("it has its tag", || tags(&node, &volume(0)).contains("mooring\""));
+    eventually("it is ready", || agent.get(&volume(0)).unwrap().volume.unwrap().phase() == v1::Phase::Ready);
+    agent.remembers(usize::from(MANY));
+}
+
+#[test]
+fn what_lvm_says_otherwise_is_drift_and_is_not_believed_again() {
+    let node = booted(MANY);
+    // Somebody is about to do something with it, and says so with a tag of ours.
+    lvm(&node, &["lvchange", "--addtag", "mooring-unzeroed", &lv(0)]);
+    node.fake.lvm().fail_next("lvchange", 5, "Command failed.");
+    let agent = node.start();
+    eventually("all others are served", || are_served(&node, 1..MANY));
     agent.remembers(usize::from(MANY) - 1);
     agent.crash();
     node.fake.reboot();
@@ -156,7 +165,7 @@ fn what_a_look_has_shown_is_written_once() {
 }
 
 /// An LV's tags, as LVM says them.
-fn tags(node: &Node, id: &str) -> String {
+pub(crate) fn tags(node: &Node, id: &str) -> String {
     let lvs = node.lvs();
     let at = lvs.find(&format!("mooring-{id}\"")).map_or("", |at| &lvs[at..]);
     at.split('}').next().unwrap_or_default().to_owned()

@@ -33,6 +33,7 @@ mod reservations;
 mod reserve;
 mod revert;
 mod rig;
+mod robbed;
 mod secrets;
 mod sessions;
 mod stuck;

@@ -18,7 +18,7 @@ fn take(agent: &Agent, id: &str, counter: u64) -> v1::PutVolumeRequest {
     put_volume_spec(id, counter, v1::VolumeSpec { takes, ..volume_spec(SIZE) })
 }
 
-fn release(id: &str, counter: u64) -> v1::PutVolumeRequest {
+pub(crate) fn release(id: &str, counter: u64) -> v1::PutVolumeRequest {
     let tombstone = v1::Tombstone { release: true, ..Default::default() };
     v1::PutVolumeRequest {
         stamp: Some(stamp(1, counter, &tombstone)),

@@ -1,0 +1,122 @@
+//! An LV that tags of ours were taken from: which one gets them back, and which one nobody touches.
+
+use mooring_agent::volumes::{KnownLv, Shown, shown};
+
+use super::*;
+
+const ADOPTED: &str = "data";
+
+fn lvm(fake: &FakeMachine, line: &str) {
+    let args = line.split_whitespace().map(str::to_owned).collect();
+    let command = Command { program: "/sbin/lvm", args, timeout: Duration::from_mins(1) };
+    assert_eq!(fake.lvm().run(&command).unwrap().status, 0, "{line}");
+}
+
+fn of_others() -> String {
+    lv_volume_tag(id(2))
+}
+
+/// A machine with the volume's LV of this name, whole, and what is known of it from then on.
+fn whole(wanted: &Wanted, name: &str) -> (FakeMachine, KnownLv) {
+    let fake = machine();
+    assert!(fake.lvm().add_volume("vg0", name, 8 * MIB, &[LV_TAG, &lv_volume_tag(id(1))]));
+    let mapping = match shown(wanted, &look(&fake), id(1)) {
+        Shown::Whole(whole) => Some(whole.mapping),
+        Shown::NotWhole | Shown::Nothing => None,
+    };
+    let name = LvName::recorded(name).unwrap();
+    (fake, KnownLv { volume: id(1), mapping: mapping.unwrap(), name })
+}
+
+/// What is seen, with what is known.
+fn recognised(fake: &FakeMachine, known: Option<&KnownLv>) -> VolumesView {
+    let mut seen = look(fake);
+    seen.recognise(known.cloned());
+    seen
+}
+
+fn tags_of(fake: &FakeMachine, name: &str) -> Vec<String> {
+    let seen = recognised(fake, None);
+    let named = seen.lvs_of(id(1)).iter().find(|lv| lv.name.as_str() == name).map(|lv| lv.tags.clone());
+    let other = || seen.others().iter().find(|lv| lv.name == name).map(|lv| lv.tags.clone());
+    named.or_else(other).into_iter().flatten().collect()
+}
+
+/// What its tags have become / whether its identity is known: what is done to the volume, and to the one that was adopted.
+const TABLE: &str = "\
+both / known: - | -
+both / not known: - | -
+ours / known: - | retag
+ours / not known: - | Missing
+the volume's / known: retag | retag
+the volume's / not known: Foreign | Missing
+none / known: retag | retag
+none / not known: Foreign | Missing
+another volume's / known: Foreign | Missing
+another volume's / not known: Foreign | Missing
+";
+
+#[test]
+fn the_table_of_tags() {
+    let volume = Wanted::Made { spec: spec(1, "vg0", 8), export_gone: false };
+    let adopted = Wanted::Adopted(spec(1, "vg0", 8), LvName::recorded(ADOPTED).unwrap());
+    let cases = [(volume, name(1)), (adopted, ADOPTED.to_owned())];
+    let ours = lv_volume_tag(id(1));
+    let kept: [(&str, Vec<String>); 5] = [
+        ("both", vec![LV_TAG.to_owned(), ours.clone()]),
+        ("ours", vec![LV_TAG.to_owned()]),
+        ("the volume's", vec![ours.clone()]),
+        ("none", Vec::new()),
+        ("another volume's", vec![of_others()]),
+    ];
+    let mut table = String::new();
+    for (what, kept) in kept {
+        for is_known in [true, false] {
+            let mut done = Vec::new();
+            for (wanted, name) in &cases {
+                let (fake, known) = whole(wanted, name);
+                lvm(&fake, &format!("lvchange --deltag {LV_TAG} --deltag {ours} vg0/{name}"));
+                for tag in &kept {
+                    lvm(&fake, &format!("lvchange --addtag {tag} vg0/{name}"));
+                }
+                let known = Some(&known).filter(|_| is_known);
+                let seen = recognised(&fake, known);
+                let planned = plan(wanted, &seen, id(1));
+                let report = report(wanted, &seen, id(1));
+                done.push(words(&planned));
+                let before = tags_of(&fake, name);
+                apply(&planned, &fake.lvm(), &fake.blocks(), &mut ()).unwrap();
+                if words(&planned) != "retag" {
+                    assert_eq!(tags_of(&fake, name), before);
+                    continue;
+                }
+                let [problem] = report.problems.as_slice() else { panic!("{report:?}") };
+                assert_eq!((report.phase, problem.cure), (Phase::Failed, Cure::Retry));
+                assert!(problem.text.contains("somebody took the tag"), "{problem:?}");
+                // It has them again, those that were left stay, and it is the volume as before.
+                let after = recognised(&fake, known);
+                assert_eq!(words(&plan(wanted, &after, id(1))), "-");
+                assert!(before.iter().all(|tag| tags_of(&fake, name).contains(tag)));
+                assert!(matches!(shown(wanted, &after, id(1)), Shown::Whole(_)));
+            }
+            let known = if is_known { "known" } else { "not known" };
+            writeln!(table, "{what} / {known}: {}", done.join(" | ")).unwrap();
+        }
+    }
+    assert_eq!(table, TABLE);
+}
+
+#[test]
+fn under_another_name_or_with_another_identity_it_is_nobodys() {
+    let wanted = Wanted::Made { spec: spec(1, "vg0", 8), export_gone: false };
+    let (fake, known) = whole(&wanted, &name(1));
+    lvm(&fake, &format!("lvrename --yes vg0/{} vg0/moved", name(1)));
+    lvm(&fake, &format!("lvchange --deltag {LV_TAG} vg0/moved"));
+    let seen = recognised(&fake, Some(&known));
+    assert_eq!(words(&plan(&wanted, &seen, id(1))), "Missing");
+    // Somebody's under its name, while it is there under another one.
+    assert!(fake.lvm().add_volume("vg0", &name(1), 8 * MIB, &[]));
+    let seen = recognised(&fake, Some(&known));
+    assert_eq!(words(&plan(&wanted, &seen, id(1))), "Foreign");
+    assert_eq!(seen.others().len(), 2, "both are still there to be managed: {:?}", seen.others());
+}
