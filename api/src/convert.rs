@@ -564,10 +564,21 @@ pub(crate) fn micros(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
+impl v1::Receipt {
+    /// Whether it is proven, and if not, how many commands may still land, if that is known.
+    pub fn proof(&self) -> Proof {
+        match (self.proven, self.uncounted) {
+            (true, _) => Proof::Proven,
+            (false, true) => Proof::Unproven { in_flight: None },
+            (false, false) => Proof::Unproven { in_flight: Some(self.may_still_land) },
+        }
+    }
+}
+
 impl From<&model::Receipt> for v1::Receipt {
     fn from(receipt: &model::Receipt) -> Self {
-        let (proven, may_still_land) = match receipt.proof {
-            Proof::Proven => (true, 0),
+        let (proven, in_flight) = match receipt.proof {
+            Proof::Proven => (true, Some(0)),
             Proof::Unproven { in_flight } => (false, in_flight),
         };
         Self {
@@ -578,7 +589,8 @@ impl From<&model::Receipt> for v1::Receipt {
             nexus_removed: receipt.revoked == Revoked::Nexus,
             sessions_cut: receipt.sessions.iter().map(Into::into).collect(),
             proven,
-            may_still_land,
+            may_still_land: in_flight.unwrap_or(0),
+            uncounted: in_flight.is_none(),
             began_us: micros(receipt.began),
             ended_us: receipt.ended.map_or(0, micros),
         }

@@ -324,12 +324,21 @@ impl Display for ExportShown {
     }
 }
 
+/// How many commands, where that is known.
+pub(crate) fn commands(count: Option<u32>) -> String {
+    match count {
+        None => "any number of commands".to_owned(),
+        Some(1) => "1 command".to_owned(),
+        Some(count) => format!("{count} commands"),
+    }
+}
+
 impl Receipt {
     fn proof_text(&self) -> String {
         if self.proven {
             "proven".to_owned()
         } else {
-            format!("UNPROVEN: {} commands may still land", self.may_still_land)
+            format!("UNPROVEN: {} may still land", commands(self.may_still_land))
         }
     }
 

@@ -406,8 +406,8 @@ pub(crate) struct Receipt {
     pub sessions_cut: Vec<Session>,
     /// Nothing of this nexus lands any more.
     pub proven: bool,
-    /// While unproven: commands that may still land.
-    pub may_still_land: u32,
+    /// While unproven: commands that may still land. `null`: any number may.
+    pub may_still_land: Option<u32>,
     pub began: Option<String>,
     /// `null` while unproven.
     pub ended: Option<String>,
@@ -425,7 +425,7 @@ impl Receipt {
             nexus_removed: receipt.proven.then_some(receipt.nexus_removed),
             sessions_cut: list(&receipt.sessions_cut, Session::of_wire),
             proven: receipt.proven,
-            may_still_land: receipt.may_still_land,
+            may_still_land: (!receipt.uncounted).then_some(receipt.may_still_land),
             began: time(receipt.began_us),
             ended: ended.and_then(time),
             took_us: ended.map(|ended| ended.saturating_sub(receipt.began_us)),

@@ -260,9 +260,17 @@ fn an_unproven_receipt_is_not_a_success() {
     assert_eq!(again["receipt"]["may_still_land"], 8);
     assert_eq!(again["receipt"]["ended"], serde_json::Value::Null);
     assert_eq!(again["receipt"]["nexus_removed"], serde_json::Value::Null);
+    // Nobody could look: then it is not said that none may land.
+    rig.fake.state().receipts[0].uncounted = true;
+    let ran = rig.run(&revoke("data", HOST1));
+    assert!(ran.code == 5 && ran.out.contains("any number of commands may still land"), "{ran:?}");
+    let ran = rig.run(&[&revoke("data", HOST1), &["--json"][..]].concat());
+    let unknown: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(unknown["receipt"]["may_still_land"], serde_json::Value::Null);
     // The kernel's call returns.
     {
         let receipt = &mut rig.fake.state().receipts[0];
+        receipt.uncounted = false;
         (receipt.proven, receipt.may_still_land, receipt.ended_us) = (true, 0, receipt.began_us + 5);
     }
     let proven = rig.json(&revoke("data", HOST1));

@@ -98,6 +98,7 @@ fn a_fence_succeeds_only_when_all_of_it_is_proven() {
     assert_eq!(rig.json(&["host", "fence", "proven"])["fence"]["parts"][0]["receipt"]["proof"], "proven");
     for (host, words) in [
         ("unproven", "UNPROVEN: 3 commands may still land"),
+        ("uncounted", "UNPROVEN: any number of commands may still land"),
         ("away", "NOT CUT yet: agent storage is down"),
         ("strange", "not understood"),
     ] {

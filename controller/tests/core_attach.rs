@@ -270,7 +270,7 @@ async fn an_unproven_receipt_is_said_as_such_and_the_attachment_stays() {
     let id = live.attachment.id;
     rig.storage.state().knobs.unproven = true;
     for _ in 0..2 {
-        assert_eq!(rig.force(id).await.proof, Proof::Unproven { in_flight: 3 });
+        assert_eq!(rig.force(id).await.proof, Proof::Unproven { in_flight: Some(3) });
         let seen = rig.service.attachment(&admin(), id).await.unwrap();
         assert_eq!(seen.status, AttachmentStatus::Detaching);
     }

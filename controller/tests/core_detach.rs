@@ -142,7 +142,7 @@ async fn an_unproven_end_is_in_the_records_as_such() {
     rig.force(made.id).await;
     let records = rig.service.receipts(&admin(), Some(volume), None, 10).await.unwrap();
     assert_eq!((records.len(), records[0].detached_at), (1, None));
-    assert_eq!(records[0].receipt.as_ref().unwrap().proof, Proof::Unproven { in_flight: 3 });
+    assert_eq!(records[0].receipt.as_ref().unwrap().proof, Proof::Unproven { in_flight: Some(3) });
     rig.storage.prove();
     rig.until_gone(made.id).await;
     let records = rig.service.receipts(&admin(), Some(volume), None, 10).await.unwrap();

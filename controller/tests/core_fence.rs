@@ -128,7 +128,7 @@ async fn a_fence_is_unproven_while_one_part_is() {
     })
     .await;
     let FenceState::Unproven(receipt) = &cut.parts[0].state else { panic!("{cut:?}") };
-    assert_eq!((receipt.proof, cut.parts[0].attachment), (Proof::Unproven { in_flight: 3 }, id));
+    assert_eq!((receipt.proof, cut.parts[0].attachment), (Proof::Unproven { in_flight: Some(3) }, id));
     assert!(!cut.is_proven());
     let refused = rig.service.unfence_host(&admin(), "host1", false).await.unwrap_err();
     assert!(matches!(&refused, Refusal::Conflict(why) if why.contains("1 of 1")), "{refused:?}");

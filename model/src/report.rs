@@ -190,10 +190,11 @@ pub struct ExportReport {
 pub enum Proof {
     /// The kernel's draining call has returned: nothing of this nexus lands any more.
     Proven,
-    /// The kernel's call has not returned: this many commands may still land.
+    /// The kernel's call has not returned: commands may still land.
     Unproven {
-        /// Commands in flight when the revoke began. Over Fibre Channel they cannot be counted: 1 stands for any number.
-        in_flight: u32,
+        /// So many: those in flight when the revoke began. `None`: any number may. Nobody could look, because a call of this volume
+        /// hung, or it is over Fibre Channel, where the kernel does not count them.
+        in_flight: Option<u32>,
     },
 }
 

@@ -59,7 +59,8 @@ enum Going {
 struct Nexus {
     there: bool,
     sessions: Vec<SessionReport>,
-    in_flight: u32,
+    /// Commands that were taken and not answered. `None`: any number.
+    in_flight: Option<u32>,
 }
 
 /// A grant that goes.
@@ -574,7 +575,7 @@ impl Engine {
             // A pass at work may be making it.
             let there = running || live.is_some();
             let sessions = live.unwrap_or_default();
-            let in_flight = sessions.iter().map(|session| session.in_flight).sum();
+            let in_flight = Some(sessions.iter().map(|session| session.in_flight).sum());
             nexuses.insert(iqn.clone().into(), Nexus { there, sessions, in_flight });
         }
         self.count_unseen(cell, &names, &mut nexuses).map_err(target)?;
@@ -583,7 +584,7 @@ impl Engine {
             for initiator in removed.iter().map(|grant| &grant.initiator).filter(|it| it.wwpn().is_some()) {
                 let there = running || linked.contains(initiator);
                 // A port stays logged in for its other volumes, and its commands are not counted.
-                let nexus = Nexus { there, sessions: Vec::new(), in_flight: u32::from(there) };
+                let nexus = Nexus { there, sessions: Vec::new(), in_flight: (!there).then_some(0) };
                 nexuses.insert(initiator.clone(), nexus);
             }
         }
@@ -618,7 +619,8 @@ impl Engine {
         for (initiator, nexus) in going.iter_mut().filter(|(_, nexus)| !nexus.sessions.is_empty()) {
             let Some(iqn) = initiator.iqn() else { continue };
             let window = mooring_targets::read_window(tree, names, iqn.as_str())?.unwrap_or_default();
-            nexus.in_flight = nexus.in_flight.saturating_add(unseen.saturating_mul(window));
+            let more = unseen.saturating_mul(window);
+            nexus.in_flight = nexus.in_flight.map(|seen| seen.saturating_add(more));
         }
         Ok(())
     }
@@ -649,7 +651,7 @@ impl Engine {
             let nexus = going.nexus(&grant.initiator);
             let sessions = nexus.map(|nexus| nexus.sessions.clone()).unwrap_or_default();
             let there = nexus.is_none_or(|nexus| nexus.there);
-            let in_flight = nexus.map(|nexus| nexus.in_flight).unwrap_or_default();
+            let in_flight = nexus.and_then(|nexus| nexus.in_flight);
             Receipt {
                 volume: cell.id,
                 initiator: grant.initiator.clone(),

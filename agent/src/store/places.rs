@@ -8,9 +8,12 @@ use mooring_model::{FcPort, InitiatorSlot, Lun, VolumeId};
 use mooring_targets::fc::Place;
 use rusqlite::params;
 
+use super::sum::{self, Sql};
 use super::{Store, StoreError, meta, set_meta};
 
 const PORTS: &str = "fc_ports";
+
+static INSERT: Sql = Sql::new(|| sum::FC_PLACES.insert());
 
 impl Store {
     /// The ports that ever served.
@@ -55,11 +58,10 @@ impl Store {
             move |conn| {
                 let volume = volume.to_string();
                 conn.prepare_cached("DELETE FROM fc_places WHERE volume_id = ?1")?.execute([&volume])?;
-                let sql = "INSERT INTO fc_places (volume_id, initiator, slot, lun) VALUES (?1, ?2, ?3, ?4)";
-                let mut insert = conn.prepare_cached(sql)?;
+                let mut insert = conn.prepare_cached(&INSERT)?;
                 for place in &places {
                     let initiator = place.initiator.to_string();
-                    insert.execute(params![volume, initiator, place.slot.get(), place.lun.0])?;
+                    insert.execute(params![volume, place.slot.get(), place.lun.0, initiator])?;
                 }
                 Ok(())
             },

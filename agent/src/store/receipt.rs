@@ -12,6 +12,7 @@ use prost::Message;
 use rusqlite::{Connection, Row, params};
 
 use super::commit::Change;
+use super::sum::{self, Sql};
 use super::{Store, StoreError, lock, micros, time_of};
 
 /// Receipts that are kept of one volume, newest first; unproven ones are kept beyond that. One change can take away 512
@@ -54,12 +55,10 @@ pub(super) fn begin(
     }
     let volume = volume.to_string();
     let mut rows = Vec::with_capacity(receipts.len());
-    let mut insert = conn.prepare_cached(
-        "INSERT INTO receipts (volume_id, initiator, epoch, counter, body, proven, began_us) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-    )?;
-    for receipt in receipts {
-        rows.push(insert.insert(params![
+    let mut insert = conn.prepare_cached(&BEGIN)?;
+    for (row, receipt) in (newest_row(conn)? + 1..).zip(receipts) {
+        insert.execute(params![
+            row,
             volume,
             receipt.initiator,
             generation.epoch.cast_signed(),
@@ -67,9 +66,17 @@ pub(super) fn begin(
             receipt.body,
             receipt.proven,
             receipt.began_us,
-        ])?);
+        ])?;
+        rows.push(row);
     }
     Ok(rows)
+}
+
+static BEGIN: Sql = Sql::new(|| sum::RECEIPTS.insert());
+
+/// The rows are numbered here, as SQLite would do it: a row's sum is over its number too.
+fn newest_row(conn: &Connection) -> rusqlite::Result<i64> {
+    conn.prepare_cached("SELECT IFNULL(MAX(id), 0) FROM receipts")?.query_row([], |row| row.get(0))
 }
 
 /// Drops the oldest proven receipts of a volume beyond the limit.
@@ -201,9 +208,12 @@ impl Store {
     }
 }
 
+static COMPLETE: Sql = Sql::new(|| {
+    format!("UPDATE receipts SET {} WHERE id = ?1", sum::RECEIPTS.set(&[("body", "?2"), ("proven", "?3")]))
+});
+
 fn complete(conn: &Connection, row: i64, new: &NewReceipt) -> rusqlite::Result<()> {
-    let sql = "UPDATE receipts SET body = ?2, proven = ?3 WHERE id = ?1";
-    conn.prepare_cached(sql)?.execute(params![row, new.body, new.proven]).map(drop)
+    conn.prepare_cached(&COMPLETE)?.execute(params![row, new.body, new.proven]).map(drop)
 }
 
 /// Proofs that are not known to be durable.
@@ -261,6 +271,7 @@ impl RawReceipt {
     /// The columns decide what they hold; the body has the rest.
     fn of_wire(&self, wire: v1::Receipt) -> Option<Receipt> {
         let generation = wire.generation?;
+        let proof = if self.proven { Proof::Proven } else { wire.proof() };
         let attachments = wire.attachment_ids.iter().map(|id| id.parse().ok()).collect::<Option<Vec<_>>>()?;
         let sessions = wire.sessions_cut.into_iter().map(session_of_wire).collect::<Option<Vec<_>>>()?;
         let ended = u64::try_from(wire.ended_us).ok().filter(|us| *us > 0);
@@ -271,11 +282,7 @@ impl RawReceipt {
             generation: Generation { epoch: generation.epoch, counter: generation.counter },
             revoked: if wire.nexus_removed { Revoked::Nexus } else { Revoked::Nothing },
             sessions,
-            proof: if self.proven {
-                Proof::Proven
-            } else {
-                Proof::Unproven { in_flight: wire.may_still_land }
-            },
+            proof,
             began: time_of(self.began_us),
             ended: ended.map(|us| UNIX_EPOCH + std::time::Duration::from_micros(us)),
         })

@@ -5,7 +5,13 @@
 use mooring_model::VolumeId;
 use mooring_targets::reservations::{Kept, format_kept, parse_kept};
 
+use super::sum::{self, Sql};
 use super::{Store, StoreError};
+
+static KEEP: Sql = Sql::new(|| {
+    let insert = sum::RESERVATIONS.insert();
+    format!("{insert} ON CONFLICT (volume_id) DO UPDATE SET kept = excluded.kept, sum = excluded.sum")
+});
 
 impl Store {
     /// The registrations of all volumes that have some.
@@ -35,9 +41,7 @@ impl Store {
                         .execute([&volume])
                         .map(drop);
                 }
-                let sql = "INSERT INTO reservations (volume_id, kept) VALUES (?1, ?2)
-                           ON CONFLICT (volume_id) DO UPDATE SET kept = excluded.kept";
-                conn.prepare_cached(sql)?.execute([&volume, &kept]).map(drop)
+                conn.prepare_cached(&KEEP)?.execute([&volume, &kept]).map(drop)
             },
         )
     }

@@ -9,6 +9,7 @@ use mooring_model::{Digest, Fence, Generation, Stamp, VolumeId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::receipt::{self, NewReceipt};
+use super::sum::{self, Sql};
 use super::{Store, StoreError, micros, time_of};
 
 /// Of what a spec is.
@@ -162,7 +163,7 @@ impl Store {
         let rows = self.read(
             || "read the specs".to_owned(),
             |conn| {
-                let sql = format!("SELECT {COLUMNS} FROM specs ORDER BY volume_id, kind DESC");
+                let sql = format!("{} ORDER BY volume_id, kind DESC", *SELECT);
                 conn.prepare_cached(&sql)?.query_map([], RawSpec::read)?.collect::<Result<Vec<_>, _>>()
             },
         )?;
@@ -174,7 +175,7 @@ impl Store {
         let row = self.read(
             || format!("read {}", describe(kind, volume)),
             |conn| {
-                let sql = format!("SELECT {COLUMNS} FROM specs WHERE volume_id = ?1 AND kind = ?2");
+                let sql = format!("{} WHERE volume_id = ?1 AND kind = ?2", *SELECT);
                 let mut statement = conn.prepare_cached(&sql)?;
                 statement.query_row(params![volume.to_string(), kind.as_str()], RawSpec::read).optional()
             },
@@ -255,14 +256,7 @@ fn write_spec(
     };
     let destroy = matches!(wish, StoredWish::Tombstone { destroy: true });
     let (revoked, released) = (*wish == StoredWish::Revoked, *wish == StoredWish::Released);
-    let sql = "INSERT INTO specs (volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, revoked, updated_us, \
-               released) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
-               ON CONFLICT (volume_id, kind) DO UPDATE SET epoch = excluded.epoch, counter = excluded.counter, \
-               digest = excluded.digest, body = excluded.body, opaque = excluded.opaque, \
-               tombstone = excluded.tombstone, destroy = excluded.destroy, revoked = excluded.revoked, \
-               updated_us = excluded.updated_us, released = excluded.released, \
-               made = CASE WHEN specs.tombstone = 1 OR excluded.tombstone = 1 THEN 0 ELSE specs.made END";
-    conn.prepare_cached(sql)?
+    conn.prepare_cached(&WRITE)?
         .execute(params![
             volume.to_string(),
             kind.as_str(),
@@ -276,11 +270,36 @@ fn write_spec(
             revoked,
             micros(SystemTime::now()),
             released,
+            // One that is new.
+            false,
         ])
         .map(drop)
 }
 
-const COLUMNS: &str = "volume_id, kind, epoch, counter, digest, body, opaque, tombstone, destroy, revoked, updated_us, released, made";
+/// Writes a spec, or what takes its place: that its LV was made stays as long as there is a spec.
+static WRITE: Sql = Sql::new(|| {
+    let made = "CASE WHEN specs.tombstone = 1 OR excluded.tombstone = 1 THEN 0 ELSE specs.made END";
+    let columns = [
+        "epoch",
+        "counter",
+        "digest",
+        "body",
+        "opaque",
+        "tombstone",
+        "destroy",
+        "revoked",
+        "updated_us",
+        "released",
+    ];
+    let replaced = columns.map(|column| (column, format!("excluded.{column}")));
+    let mut changes: Vec<_> = replaced.iter().map(|(column, value)| (*column, value.as_str())).collect();
+    changes.push(("made", made));
+    let insert = sum::SPECS.insert();
+    let set = sum::SPECS.set(&changes);
+    format!("{insert} ON CONFLICT (volume_id, kind) DO UPDATE SET {set}")
+});
+
+static SELECT: Sql = Sql::new(|| format!("SELECT {} FROM specs", sum::SPECS.listed()));
 
 struct RawSpec {
     volume: String,

@@ -7,11 +7,22 @@
 use mooring_model::{ByteSize, Generation, VolumeId};
 use rusqlite::{Connection, params};
 
+use super::sum::{self, Sql};
 use super::{Store, StoreError};
 use crate::volumes::Whole;
 
 /// What is remembered of a volume: for which generation of its wish, and what. `None`: nothing any more.
 pub type WholeRow = (VolumeId, Option<(Generation, Whole)>);
+
+static REMEMBER: Sql = Sql::new(|| sum::WHOLE_LVS.insert());
+
+static MADE: Sql = Sql::new(|| {
+    let set = sum::SPECS.set(&[("made", "1")]);
+    format!(
+        "UPDATE specs SET {set} \
+         WHERE volume_id = ?1 AND kind = 'volume' AND tombstone = 0 AND epoch = ?2 AND counter = ?3"
+    )
+});
 
 impl Store {
     /// What is remembered of all volumes. A row that cannot be read is none: LVM is asked of that volume.
@@ -57,9 +68,7 @@ impl Store {
         };
         let of = made.to_vec();
         self.write(op, move |conn| {
-            let sql = "UPDATE specs SET made = 1
-                       WHERE volume_id = ?1 AND kind = 'volume' AND tombstone = 0 AND epoch = ?2 AND counter = ?3";
-            let mut update = conn.prepare_cached(sql)?;
+            let mut update = conn.prepare_cached(&MADE)?;
             let mut kept = Vec::with_capacity(of.len());
             for (volume, Generation { epoch, counter }) in &of {
                 let row = params![volume.to_string(), epoch.cast_signed(), counter.cast_signed()];
@@ -75,9 +84,7 @@ impl Store {
 
 fn write_whole(conn: &Connection, rows: &[WholeRow]) -> rusqlite::Result<()> {
     let mut forget = conn.prepare_cached("DELETE FROM whole_lvs WHERE volume_id = ?1")?;
-    let sql = "INSERT INTO whole_lvs (volume_id, epoch, counter, mapping, size, reverted)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-    let mut insert = conn.prepare_cached(sql)?;
+    let mut insert = conn.prepare_cached(&REMEMBER)?;
     for (volume, row) in rows {
         let volume = volume.to_string();
         forget.execute([&volume])?;

@@ -74,7 +74,7 @@ fn a_write_in_flight_holds_the_proof_and_quarantines() {
     node.fake.start_write(one, 1).unwrap();
     let answer = agent.put_export(brief(put_fc(&v, 2, &[(2, 7, RO)], &[("host1", RW)]))).unwrap();
     let [receipt] = answer.receipts.as_slice() else { panic!("{answer:?}") };
-    assert!(!answer.done && !receipt.proven && receipt.may_still_land == 1, "{answer:?}");
+    assert!(!answer.done && !receipt.proven && receipt.uncounted, "{answer:?}");
     assert_eq!(node.fake.landed(device(&v)), 0);
     assert_eq!(node.fake.write(one, 1), Err(IoRefusal::NoLun), "nothing new of it is taken");
     node.fake.release(device(&v));

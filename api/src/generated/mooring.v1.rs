@@ -731,7 +731,7 @@ pub struct Receipt {
     /// The kernel's draining call has returned: nothing of this nexus lands any more.
     #[prost(bool, tag = "7")]
     pub proven: bool,
-    /// While unproven: commands that may still land. Over Fibre Channel they are not counted: 1 stands for any number.
+    /// While unproven: commands that may still land, unless they are `uncounted`.
     #[prost(uint32, tag = "8")]
     pub may_still_land: u32,
     /// Microseconds since 1970.
@@ -740,6 +740,10 @@ pub struct Receipt {
     /// 0 while unproven.
     #[prost(int64, tag = "10")]
     pub ended_us: i64,
+    /// While unproven: any number of commands may still land. Nobody could look, because a call of this volume hung, or it is over Fibre
+    /// Channel, where the kernel does not count them.
+    #[prost(bool, tag = "11")]
+    pub uncounted: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetCapabilitiesRequest {}

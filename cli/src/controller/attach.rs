@@ -23,6 +23,7 @@ use crate::controller::fault::Fault;
 use crate::controller::progress::Progress;
 use crate::controller::records::{Kept, Live, OneAttachment, OneReceipt};
 use crate::controller::volume::find;
+use crate::display::commands;
 use crate::error::{Failure, Left};
 use crate::select::VolumeRef;
 use crate::{Exit, Reply};
@@ -228,8 +229,8 @@ async fn take_back(
     match answer {
         Ok(OneReceipt { receipt: Some(receipt), .. }) if receipt.proof != "proven" => {
             let text = format!(
-                "attachment {id} is taken back, and {} commands may still land",
-                receipt.may_still_land
+                "attachment {id} is taken back, and {} may still land",
+                commands(receipt.may_still_land)
             );
             interrupted(id, &text, Some(format!("Repeat `mooring detach {id}` to see it proven.")))
         }

@@ -11,7 +11,7 @@ use crate::Reply;
 use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::controller::records::{Kept, ReceiptRecord};
-use crate::display::{facts, joined, or_none, table};
+use crate::display::{commands, facts, joined, or_none, table};
 use crate::error::Failure;
 use crate::output::Receipt;
 
@@ -70,7 +70,7 @@ impl Part {
             ("cut", None) => "cut: nothing was granted".to_owned(),
             ("cut", Some(_)) if self.is_proven() => "cut: proven".to_owned(),
             ("unproven", Some(receipt)) => {
-                format!("UNPROVEN: {} commands may still land", receipt.may_still_land)
+                format!("UNPROVEN: {} may still land", commands(receipt.may_still_land))
             }
             ("waiting", _) => format!("NOT CUT yet: {}", or_none(self.waits_for.as_deref())),
             (state, _) => format!("not understood: {state}"),

@@ -172,7 +172,7 @@ pub(crate) struct ReceiptRecord {
     pub sessions_cut: Vec<CutRecord>,
     pub proof: String,
     #[serde(default)]
-    pub may_still_land: u32,
+    pub may_still_land: Option<u32>,
     #[serde(default)]
     pub began: Option<String>,
     #[serde(default)]

@@ -245,6 +245,7 @@ impl State {
             sessions_cut: if live(grant) { vec![Self::session(&grant.initiator)] } else { Vec::new() },
             proven: self.knobs.unproven.is_none(),
             may_still_land: self.knobs.unproven.unwrap_or(0),
+            uncounted: false,
             began_us: 1_790_000_000_000_000,
             ended_us: if self.knobs.unproven.is_none() { 1_790_000_000_012_345 } else { 0 },
         };

@@ -721,16 +721,17 @@ fn receipt(state: &mut State, id: &str, force: bool) -> Value {
 /// A fence that is as the host is called.
 fn fenced(name: &str, word: &str, body: &Value) -> Answer {
     let id = "b0c1d2e3-0001-4002-8003-00000000000a";
-    let receipt = |proof: &str, landing: u32| {
+    let receipt = |proof: &str, landing: Option<u32>| {
         json!({ "initiator": "iqn.2026-01.lab:h", "revoked": "nexus", "proof": proof, "may_still_land": landing,
                 "sessions_cut": [], "attachment_ids": [id], "volume_id": id })
     };
     let (state, receipt, waits_for) = match name {
-        "proven" => ("cut", receipt("proven", 0), Value::Null),
-        "unproven" => ("unproven", receipt("unproven", 3), Value::Null),
+        "proven" => ("cut", receipt("proven", Some(0)), Value::Null),
+        "unproven" => ("unproven", receipt("unproven", Some(3)), Value::Null),
+        "uncounted" => ("unproven", receipt("unproven", None), Value::Null),
         "away" => ("waiting", Value::Null, json!("agent storage is down")),
         // What a later controller may say, and what we must not take for more than it is.
-        "strange" => ("cut", receipt("nearly", 0), Value::Null),
+        "strange" => ("cut", receipt("nearly", Some(0)), Value::Null),
         _ => return not_found("Host", name),
     };
     if word == "unfence" && name != "proven" && body["anyway"] != true {

@@ -8,8 +8,8 @@ use mooring_api::v1;
 use mooring_model::{
     AttachmentPath, ByteSize, ConnectionPhase, ConnectionReport, Counters, Cure, Cut, ExportReport,
     FcGrantReport, FcPortReport, Generation, GrantReport, HostDisk, HostSession, Lun, Mode, Naa, Phase,
-    Problem, Proof, Receipt, Registration, ReservationHolder, ReservationType, Reservations, Revoked,
-    SessionReport, Stamp, StuckStep, VolumeReport,
+    Problem, Receipt, Registration, ReservationHolder, ReservationType, Reservations, Revoked, SessionReport,
+    Stamp, StuckStep, VolumeReport,
 };
 
 use crate::domain::{
@@ -184,7 +184,6 @@ pub(crate) fn reservations(wire: &v1::Reservations) -> Reservations {
 
 /// A receipt.
 pub(crate) fn receipt(wire: &v1::Receipt) -> Option<Receipt> {
-    let proof = if wire.proven { Proof::Proven } else { Proof::Unproven { in_flight: wire.may_still_land } };
     Some(Receipt {
         volume: wire.volume_id.parse().ok()?,
         initiator: wire.initiator.parse().ok()?,
@@ -192,7 +191,7 @@ pub(crate) fn receipt(wire: &v1::Receipt) -> Option<Receipt> {
         generation: generation(wire.generation.as_ref()),
         revoked: if wire.nexus_removed { Revoked::Nexus } else { Revoked::Nothing },
         sessions: wire.sessions_cut.iter().filter_map(session).collect(),
-        proof,
+        proof: wire.proof(),
         began: time_of(wire.began_us),
         ended: moment(wire.ended_us),
     })

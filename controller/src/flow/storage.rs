@@ -772,7 +772,7 @@ mod tests {
 
     #[test]
     fn a_receipt_that_was_said_more_than_once_is_kept_once_and_proven() {
-        let open = Proof::Unproven { in_flight: 3 };
+        let open = Proof::Unproven { in_flight: Some(3) };
         let said = [
             (1, 2, open),
             (2, 2, open),

@@ -65,7 +65,7 @@ async fn unfence<B: Backend>(
 }
 
 fn view(fence: &HostFence) -> Value {
-    let may_still_land: u64 = fence.parts.iter().map(landing).sum();
+    let may_still_land: Option<u64> = fence.parts.iter().map(landing).sum();
     let ended = if fence.is_proven() { ended(fence) } else { None };
     json!({
         "id": fence.id.to_string(),
@@ -77,20 +77,20 @@ fn view(fence: &HostFence) -> Value {
         "fenced_at": rfc3339(fence.fenced_at),
         "lifted_at": fence.lifted_at.and_then(rfc3339),
         "proof": if fence.is_proven() { "proven" } else { "unproven" },
-        "may_still_land": if fence.waits() { Value::Null } else { json!(may_still_land) },
+        "may_still_land": may_still_land.filter(|_| !fence.waits()),
         "ended": ended,
         "parts": fence.parts.iter().map(part).collect::<Vec<_>>(),
     })
 }
 
-/// Commands that may still land, of a part whose grant is gone.
-fn landing(part: &FencePart) -> u64 {
+/// Commands that may still land, of a part whose grant is gone. `None`: any number.
+fn landing(part: &FencePart) -> Option<u64> {
     match &part.state {
         FenceState::Unproven(receipt) => match receipt.proof {
-            Proof::Unproven { in_flight } => in_flight.into(),
-            Proof::Proven => 0,
+            Proof::Unproven { in_flight } => in_flight.map(u64::from),
+            Proof::Proven => Some(0),
         },
-        FenceState::Cut(_) | FenceState::Waits(_) => 0,
+        FenceState::Cut(_) | FenceState::Waits(_) => Some(0),
     }
 }
 

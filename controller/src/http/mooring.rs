@@ -346,7 +346,7 @@ pub(super) fn receipt(detached: &AttachmentReceipt) -> Value {
         })
         .collect();
     let (proof, may_still_land) = match proof {
-        Proof::Proven => ("proven", 0),
+        Proof::Proven => ("proven", Some(0)),
         Proof::Unproven { in_flight } => ("unproven", *in_flight),
     };
     json!({

@@ -423,7 +423,8 @@ impl Service {
     async fn not_detached_yet(&self, row: &AttachmentRow, receipt: Option<&Receipt>) -> Refusal {
         let why = match (receipt.map(|receipt| receipt.proof), &row.fault) {
             (Some(Proof::Unproven { in_flight }), _) => {
-                format!("its grant is revoked, and {in_flight} command(s) may still land")
+                let commands = in_flight.map_or("commands".to_owned(), |count| format!("{count} command(s)"));
+                format!("its grant is revoked, and {commands} may still land")
             }
             (_, Some(fault)) => fault.clone(),
             _ => match row.native.filter(|_| row.grant_wanted).map(|host| self.inner.agents.up(host)) {
@@ -484,7 +485,7 @@ mod tests {
     }
 
     fn receipt(port: &str, proven_after: Option<u64>) -> Receipt {
-        let proof = proven_after.map_or(Proof::Unproven { in_flight: 1 }, |_| Proof::Proven);
+        let proof = proven_after.map_or(Proof::Unproven { in_flight: Some(1) }, |_| Proof::Proven);
         Receipt {
             volume: VOLUME,
             initiator: port.parse().unwrap(),

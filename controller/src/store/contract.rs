@@ -364,7 +364,17 @@ fn receipt(volume: VolumeId, counter: u64, proof: Proof) -> Receipt {
 async fn a_proven_receipt_stays_proven(place: Place) {
     let id = VolumeId::random();
     let keep = async |receipt: Receipt| place.write(move |db| Ok(db.keep_receipt(&receipt)?)).await;
-    let unproven = Proof::Unproven { in_flight: 3 };
+    let unproven = Proof::Unproven { in_flight: Some(3) };
+    let uncounted = receipt(VolumeId::random(), 5, Proof::Unproven { in_flight: None });
+    let of = uncounted.clone();
+    let row = place
+        .write(move |db| {
+            db.keep_receipt(&of)?;
+            let found = db.receipt_since(of.volume, &of.initiator, Generation { epoch: 1, counter: 4 })?;
+            Ok(found.map(|(row, _)| row))
+        })
+        .await;
+    assert_eq!(place.read(move |db| Ok(db.receipt(row.unwrap())?)).await, Some(uncounted));
     assert!(keep(receipt(id, 5, unproven)).await);
     assert!(!keep(receipt(id, 5, unproven)).await);
     assert!(keep(receipt(id, 5, Proof::Proven)).await);

@@ -526,7 +526,7 @@ impl Backend for Fake {
                 in_flight: 2,
                 since: None,
             }],
-            proof: if force { Proof::Unproven { in_flight: 2 } } else { Proof::Proven },
+            proof: if force { Proof::Unproven { in_flight: Some(2) } } else { Proof::Proven },
             began,
             ended: (!force).then_some(began),
         });

@@ -231,16 +231,18 @@ async fn a_host_is_fenced_and_the_fence_is_as_good_as_its_worst_part() {
         began: SystemTime::UNIX_EPOCH,
         ended: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(3)),
     };
-    let unproven = Receipt { proof: Proof::Unproven { in_flight: 4 }, ended: None, ..proven.clone() };
+    let unproven =
+        |in_flight| Receipt { proof: Proof::Unproven { in_flight }, ended: None, ..proven.clone() };
     let part = |state: FenceState| FencePart {
         attachment: AttachmentId::from_u128(1),
         volume: VolumeId::from_u128(2),
         state,
     };
-    let cut = part(FenceState::Cut(Some(proven)));
+    let cut = part(FenceState::Cut(Some(proven.clone())));
     for (second, word, landing) in [
         (FenceState::Cut(None), "cut", json!(0)),
-        (FenceState::Unproven(unproven), "unproven", json!(4)),
+        (FenceState::Unproven(unproven(Some(4))), "unproven", json!(4)),
+        (FenceState::Unproven(unproven(None)), "unproven", Value::Null),
         (FenceState::Waits("storage is down".to_owned()), "waiting", Value::Null),
     ] {
         let good = word == "cut";

@@ -338,6 +338,7 @@ impl State {
                     .collect(),
                 proven: !self.knobs.unproven,
                 may_still_land: u32::from(self.knobs.unproven) * 3,
+                uncounted: false,
                 began_us: 1_790_000_000_000_000,
                 ended_us: if self.knobs.unproven { 0 } else { 1_790_000_000_000_900 },
             });

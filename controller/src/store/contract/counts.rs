@@ -25,7 +25,7 @@ pub(super) async fn what_is_there_is_counted_by_its_words(place: Place) {
             db.put_in_review(w, ReviewKind::Lost, "why")?;
             db.keep_receipt(&receipt(v, 1, Proof::Proven))?;
             db.keep_receipt(&receipt(v, 2, Proof::Proven))?;
-            db.keep_receipt(&receipt(v, 3, Proof::Unproven { in_flight: 1 }))?;
+            db.keep_receipt(&receipt(v, 3, Proof::Unproven { in_flight: Some(1) }))?;
             Ok(())
         })
         .await;
