@@ -8,6 +8,7 @@ mod connection;
 mod convert;
 mod digest;
 mod image;
+mod receipt;
 
 pub use address::{Address, ConnectError, ParseAddressError, TlsFiles, connect};
 pub use connection::{connection_from_wire, connection_to_wire};

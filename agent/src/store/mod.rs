@@ -313,8 +313,7 @@ fn check(path: &Path, conn: &Connection) -> Result<(), StoreError> {
     }
     let corrupt = |why| Err(StoreError::Corrupt { path: path.to_owned(), why });
     // Not `quick_check`: it does not see an index that has lost a receipt, and what is not proven is looked for by one.
-    let verdict: String =
-        conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(look)?;
+    let verdict: String = conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(look)?;
     // An older store has no sums. A later schema looks at them before it changes what they are made of.
     let rows = if found == known { sum::damaged(conn) } else { Ok(None) };
     match (rows, verdict.as_str()) {
@@ -340,7 +339,13 @@ fn migrate(path: &Path, conn: &mut Connection) -> Result<(), StoreError> {
     match Migrations::new(SCHEMAS.map(M::up).to_vec()).to_latest(conn) {
         Ok(()) => Ok(()),
         Err(rusqlite_migration::Error::RusqliteError { err, .. }) => {
-            Err(StoreError::of(path, "bring the store to this agent's schema", err))
+            match StoreError::of(path, "bring the store to this agent's schema", err) {
+                // It has another schema than it says.
+                StoreError::Defect { source, path, .. } => {
+                    Err(StoreError::Corrupt { path, why: source.to_string() })
+                }
+                error => Err(error),
+            }
         }
         Err(error) => Err(StoreError::Corrupt { path: path.to_owned(), why: error.to_string() }),
     }

@@ -19,9 +19,9 @@ use rusqlite::types::ValueRef;
 
 /// A table whose rows have sums.
 pub(super) struct Table {
-    name: &'static str,
+    pub(super) name: &'static str,
     /// What names a row to whoever reads of it.
-    key: &'static [&'static str],
+    pub(super) key: &'static [&'static str],
     /// What is summed behind the key: every other column, in this order for ever. A schema that adds one sums all rows anew.
     rest: &'static [&'static str],
 }

@@ -13,6 +13,7 @@ mod concurrency;
 mod counts;
 mod crash;
 mod cut;
+mod damaged;
 mod discard;
 mod drift;
 mod early;

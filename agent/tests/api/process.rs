@@ -129,6 +129,29 @@ fn killed_it_starts_again_on_its_stale_socket_with_the_same_id() {
 }
 
 #[test]
+fn a_damaged_store_ends_it_with_what_to_do_and_what_it_says_helps() {
+    let site = Site::new();
+    let process = site.start();
+    process.signal("-TERM");
+    assert_eq!(process.end().0, Some(0));
+    let file = site.path("state").join(mooring_agent::store::FILE_NAME);
+    let conn = rusqlite::Connection::open(&file).unwrap();
+    conn.execute_batch("UPDATE meta SET value = replace(value, '-4', '-5') WHERE key = 'agent_id'").unwrap();
+    drop(conn);
+    let (code, said) = site.run(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    for words in
+        [file.to_str().unwrap(), "is damaged (in the table meta, the row of key \"agent_id\"", "aside"]
+    {
+        assert!(said.contains(words), "{words:?} is not in {said:?}");
+    }
+    std::fs::rename(&file, site.path("aside.db")).unwrap();
+    let process = site.start();
+    process.signal("-TERM");
+    assert_eq!(process.end().0, Some(0));
+}
+
+#[test]
 fn mistakes_in_the_configuration_end_it_with_their_line() {
     let site = Site::new();
     let good = std::fs::read_to_string(site.path("agent.toml")).unwrap();

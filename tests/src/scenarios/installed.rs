@@ -57,6 +57,18 @@ const TOKEN: &str = "umask 077; mooring-controller token --name ops --project ad
 const CHECK: &str = "mooring-agent --check; modprobe iscsi_tcp && mooring-sessiond --check; \
     setpriv --reuid mooring-controller --regid mooring-controller --init-groups mooring-controller --check";
 
+/// Changes a row of the agent's store and leaves the file a whole database, as memory or a disk that fails may do.
+const DAMAGE: &str = "python3 -c \"import sqlite3; db = sqlite3.connect('/var/lib/mooring/mooring-agent.db'); \
+    assert db.execute('UPDATE specs SET counter = counter + 1 WHERE kind = ?', ('export',)).rowcount == 1; db.commit()\"";
+
+/// Says which wishes are in this folder's store.
+fn wishes_in(folder: &str) -> String {
+    format!(
+        "python3 -c \"import sqlite3; db = sqlite3.connect('{folder}/mooring-agent.db'); \
+         print(db.execute('SELECT volume_id, kind FROM specs WHERE tombstone = 0 ORDER BY 1, 2').fetchall())\""
+    )
+}
+
 /// Where the volume is made from.
 const IMAGES: &str = "/var/lib/mooring/images";
 
@@ -123,6 +135,7 @@ impl<'a> Machine<'a> {
             "attached natively to the machine itself: the disk reads as the image that it was made from",
         );
         self.restarts(&id, &path)?;
+        self.damaged(&id, &path)?;
         self.quiet()?;
         self.leave()
     }
@@ -233,10 +246,7 @@ impl<'a> Machine<'a> {
                 ["NRestarts=1", "ActiveState=active"].iter().all(|said| shown.matches(said).count() == 3);
             Ok((up && self.is_up()).then_some(()))
         })?;
-        wait_for("the attachment to be shown with its session", Duration::from_secs(30), || {
-            let shown = attachment_of(self.mooring(&format!("attachment show {id}"))?);
-            Ok((shown["session"] == true && shown["host_phase"] == "ready").then_some(()))
-        })?;
+        self.ready_soon(id)?;
         self.sh(&format!("systemctl stop {DAEMONS}"))?;
         let seen = progress(&writer)?;
         wait_for("the writer to go on without any daemon", Duration::from_secs(30), || {
@@ -249,6 +259,64 @@ impl<'a> Machine<'a> {
         self.evidence.shows(format!(
             "restarted ({}), killed with -9 and stopped by systemd: {} writes, no error, longest gap {} ms",
             restarts.join(", "),
+            number(&seen, "done")?,
+            number(&seen, "longest_gap_ms")?
+        ));
+        Ok(())
+    }
+
+    fn ready_soon(&self, id: &str) -> Result<()> {
+        wait_for("the attachment to be shown with its session", Duration::from_secs(30), || {
+            let shown = attachment_of(self.mooring(&format!("attachment show {id}"))?);
+            Ok((shown["session"] == true && shown["host_phase"] == "ready").then_some(()))
+        })
+    }
+
+    /// A row of the agent's store is not as it was written, while a host writes: the agent does not start, and says which and what to
+    /// do. The store moved aside, it is built anew from tags and by the controller.
+    fn damaged(&mut self, id: &str, path: &str) -> Result<()> {
+        let disk = Disk::new(self.vm, path.to_owned());
+        let writer = disk.write_stamps(&["--threads", "2"])?;
+        going(&writer)?;
+        let built =
+            format!("find {TARGET}/iscsi {TARGET}/core | sort; lvs --noheadings -o lv_uuid,lv_tags {GROUP}");
+        let before = self.sh(&built)?;
+        self.sh(&format!(
+            "systemctl stop mooring-agent; {DAMAGE}; systemctl start --no-block mooring-agent"
+        ))?;
+        let said = wait_for("the agent to refuse its store", Duration::from_secs(30), || {
+            let said =
+                self.sh("journalctl --no-pager -o cat -u mooring-agent | grep -m 1 'is damaged' || true")?;
+            Ok((!said.trim().is_empty()).then_some(said))
+        })?;
+        for words in
+            ["mooring-agent.db is damaged (in the table specs, the row of volume_id", "-wal and -shm aside"]
+        {
+            check(said.contains(words), || format!("the agent says: {said}"))?;
+        }
+        let untouched = self.sh(&built)?;
+        check(untouched == before, || format!("before it was\n{before}\nand is\n{untouched}"))?;
+        self.sh(
+            "systemctl stop mooring-agent; mkdir -m 0700 /root/aside; mv /var/lib/mooring/mooring-agent.db* /root/aside; \
+             systemctl start mooring-agent",
+        )?;
+        self.up_soon()?;
+        let wished = self.sh(&wishes_in("/root/aside"))?;
+        wait_for("the controller to have sent all wishes", Duration::from_mins(1), || {
+            Ok((self.sh(&wishes_in("/var/lib/mooring"))? == wished).then_some(()))
+        })?;
+        self.ready_soon(id)?;
+        let after = self.sh(&built)?;
+        check(after == before, || format!("before it was\n{before}\nand is\n{after}"))?;
+        let seen = progress(&writer)?;
+        wait_for("the writer to go on", Duration::from_secs(30), || {
+            Ok((number(&progress(&writer)?, "done")? > number(&seen, "done")?).then_some(()))
+        })?;
+        check(number(&seen, "errors")? == 0, || format!("the writer saw an error: {seen}"))?;
+        drop((writer.kill()?, writer.wait()?));
+        self.evidence.shows(format!(
+            "a damaged row of the agent's store is refused and named; moved aside, the store is built anew, target and LVM as they \
+             were: {} writes, no error, longest gap {} ms",
             number(&seen, "done")?,
             number(&seen, "longest_gap_ms")?
         ));
