@@ -526,7 +526,7 @@ impl VolumesView {
         self.others.push(SeenOther::new(raw));
     }
 
-    /// Finds the LVs of these volumes that have lost tags of ours ([`super::retag`]).
+    /// Finds the LVs of these volumes that have lost tags of ours (`retag`).
     pub fn recognise(&mut self, known: impl IntoIterator<Item = KnownLv>) {
         // Those of our names are among them, if they lack our tag.
         if self.others.is_empty() {
