@@ -312,6 +312,17 @@ pub fn going(running: &Running) -> Result<Value> {
     })
 }
 
+/// Waits until a writer has written more than when this began.
+pub fn goes_on(writer: &Running) -> Result<()> {
+    let lines = || writer.stdout_so_far().lines().count();
+    let before = lines();
+    wait_for("the writer's next word", Duration::from_secs(30), || Ok((lines() > before).then_some(())))?;
+    let done = number(&progress(writer)?, "done")?;
+    wait_for("the writes to go on", Duration::from_secs(30), || {
+        Ok((number(&progress(writer)?, "done")? > done).then_some(()))
+    })
+}
+
 /// One number of a progress line.
 pub fn number(value: &Value, name: &str) -> Result<u64> {
     value[name].as_u64().with_context(|| format!("no number {name} in {value}"))

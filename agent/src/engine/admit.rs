@@ -260,8 +260,9 @@ impl Engine {
         let wish = Wish { stamp: put.stamp, kind, opaque: put.opaque };
         state.note_cut_wish(wish.stamp.generation, wish.spec());
         // As the store has it: what was made stays made whatever is wished of it next, until it ends.
-        state.made &= wish.spec().is_some();
-        state.identity = state.identity.take().filter(|_| wish.spec().is_some());
+        if wish.spec().is_none() {
+            (state.made, state.identity) = (false, None);
+        }
         state.volume = Some(wish);
         // At once: what is at work gives way to a wish as soon as anybody can see it.
         state.want_pass();
@@ -346,10 +347,7 @@ impl Engine {
             Some(WishKind::Spec(_) | WishKind::Tombstone { .. } | WishKind::Released) | None => {}
         }
         // A new volume, or a larger one: what cannot be made is refused now, and nothing is kept of it.
-        let beside = volumes::Beside::of(spec);
-        let mut view = volumes::view_one(&*self.shared.machine.commands, groups, cell.id, &beside)
-            .map_err(Refusal::Volumes)?;
-        view.recognise(cell.state().known_lv(cell.id));
+        let view = self.view_of(cell, &volumes::Beside::of(spec)).map_err(Refusal::Volumes)?;
         let dying = matches!(kept.map(|kept| &kept.kind), Some(WishKind::Tombstone { destroy: true }));
         if dying && view.lv(&spec.group, cell.id).is_some() {
             let why = format!("volume {} is still being deleted: try again when it is gone", cell.id);

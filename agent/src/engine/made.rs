@@ -15,7 +15,7 @@ use mooring_model::{Chain, Phase, Problem, Stamp, VolumeId, VolumeReport, Volume
 
 use super::cell::{Cell, State, Wish};
 use super::{Engine, is_spec, pass};
-use crate::volumes::{self, KnownLv, VolumesView};
+use crate::volumes::{self, Beside, KnownLv, VolumesView};
 
 impl State {
     /// The LV of a volume that was made, by which it is recognised whatever somebody does to its tags. One that was not made may
@@ -28,6 +28,14 @@ impl State {
 }
 
 impl Engine {
+    /// Looks at one volume, and recognises its LV.
+    pub(super) fn view_of(&self, cell: &Cell, beside: &Beside) -> Result<VolumesView, volumes::Error> {
+        let shared = &self.shared;
+        let mut view = volumes::view_one(&*shared.machine.commands, &shared.config.groups, cell.id, beside)?;
+        view.recognise(cell.state().known_lv(cell.id));
+        Ok(view)
+    }
+
     /// Keeps that the volume was made, if this was seen of it and nobody has kept it. `None`: it may be said to be what was seen.
     /// Else that is not kept, and what is to be said of it for now.
     pub(super) fn keep_made(

@@ -304,14 +304,9 @@ impl Engine {
         let machine = &self.shared.machine;
         let look = || {
             cell.begin("ask LVM".to_owned());
-            let beside = wanted.beside();
-            let view = volumes::view_one(&*machine.commands, &self.shared.config.groups, cell.id, &beside);
-            let mut state = cell.state();
-            state.at_work = None;
-            view.map(|mut view| {
-                view.recognise(state.known_lv(cell.id));
-                view
-            })
+            let view = self.view_of(cell, &wanted.beside());
+            cell.state().at_work = None;
+            view
         };
         let looked = cell.state().looked.take();
         let mut view = match looked.map_or_else(look, Ok) {
@@ -326,13 +321,14 @@ impl Engine {
                 return MadeVolume { view: Some(view), left: Ok(plan) };
             }
             let kept = |wish| self.keep_made(cell, wish, Some(&report)).is_none();
-            if report.phase == Phase::Failed {
-                // What somebody else has done to it is said also if it is put right in a moment.
+            let failed = report.phase == Phase::Failed;
+            if failed {
                 for problem in &report.problems {
                     tracing::warn!(volume = %cell.id, object = %problem.object, "{}", problem.text);
                 }
-                self.note_volume(cell, wishes, VolumeEnd { done: false, retry: true, report: Some(report) });
-            } else if whole && wishes.volume.as_ref().is_none_or(kept) {
+            }
+            // What somebody else has done to it is said also if it is put right in a moment.
+            if failed || (whole && wishes.volume.as_ref().is_none_or(kept)) {
                 self.note_volume(cell, wishes, VolumeEnd { done: false, retry: true, report: Some(report) });
             }
             let mut watch = Watch { engine: self, cell, generation: Generation::ZERO };
@@ -715,33 +711,25 @@ pub(super) fn wanted_spec(
     made: bool,
     export_gone: bool,
 ) -> volumes::Wanted {
-    match wanted_lv(spec, export) {
-        volumes::Wanted::Volume(spec) if made => volumes::Wanted::Made { spec, export_gone },
-        volumes::Wanted::Volume(spec) if spec.revert.is_some() => {
-            volumes::Wanted::Reverted { spec, export_gone }
-        }
-        wanted => wanted,
+    let (name, spec) = (lv_name(spec, export), spec.clone());
+    if name != spec.lv() {
+        volumes::Wanted::Adopted(spec, name)
+    } else if made {
+        volumes::Wanted::Made { spec, export_gone }
+    } else if spec.revert.is_some() {
+        volumes::Wanted::Reverted { spec, export_gone }
+    } else {
+        volumes::Wanted::Volume(spec)
     }
 }
 
-/// The LV of a volume: of its own name, or of the one that was recorded when it was adopted.
-pub(super) fn wanted_lv(spec: &VolumeSpec, export: Option<&ExportSpec>) -> volumes::Wanted {
+/// What the LV of a volume is called: its own name, or the one that was recorded when it was adopted.
+pub(super) fn lv_name(spec: &VolumeSpec, export: Option<&ExportSpec>) -> LvName {
     let recorded = match export.map(|export| &export.identity) {
         Some(ExportIdentity::Recorded { lv, .. }) => LvName::recorded(lv).ok(),
         Some(ExportIdentity::Derived) | None => None,
     };
-    match recorded.filter(|lv| *lv != spec.lv()) {
-        Some(lv) => volumes::Wanted::Adopted(spec.clone(), lv),
-        None => volumes::Wanted::Volume(spec.clone()),
-    }
-}
-
-/// What that LV is called.
-pub(super) fn lv_name(spec: &VolumeSpec, export: Option<&ExportSpec>) -> LvName {
-    match wanted_lv(spec, export) {
-        volumes::Wanted::Adopted(_, name) => name,
-        _ => spec.lv(),
-    }
+    recorded.unwrap_or_else(|| spec.lv())
 }
 
 fn is_doomed(volume: Option<&Wish<VolumeSpec>>) -> bool {

@@ -279,21 +279,9 @@ fn write_spec(
 /// Writes a spec, or what takes its place: that its LV was made stays as long as there is a spec.
 static WRITE: Sql = Sql::new(|| {
     let made = "CASE WHEN specs.tombstone = 1 OR excluded.tombstone = 1 THEN 0 ELSE specs.made END";
-    let columns = [
-        "epoch",
-        "counter",
-        "digest",
-        "body",
-        "opaque",
-        "tombstone",
-        "destroy",
-        "revoked",
-        "updated_us",
-        "released",
-    ];
-    let replaced = columns.map(|column| (column, format!("excluded.{column}")));
-    let mut changes: Vec<_> = replaced.iter().map(|(column, value)| (*column, value.as_str())).collect();
-    changes.push(("made", made));
+    let to = |column| if column == "made" { made.to_owned() } else { format!("excluded.{column}") };
+    let values: Vec<_> = sum::SPECS.rest.iter().map(|column| (*column, to(*column))).collect();
+    let changes: Vec<_> = values.iter().map(|(column, value)| (*column, value.as_str())).collect();
     let insert = sum::SPECS.insert();
     let set = sum::SPECS.set(&changes);
     format!("{insert} ON CONFLICT (volume_id, kind) DO UPDATE SET {set}")

@@ -23,7 +23,7 @@ pub(super) struct Table {
     /// What names a row to whoever reads of it.
     pub(super) key: &'static [&'static str],
     /// What is summed behind the key: every other column, in this order for ever. A schema that adds one sums all rows anew.
-    rest: &'static [&'static str],
+    pub(super) rest: &'static [&'static str],
 }
 
 pub(super) const META: Table = Table { name: "meta", key: &["key"], rest: &["value"] };

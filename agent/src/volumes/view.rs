@@ -169,6 +169,25 @@ pub struct SeenLv {
 }
 
 impl SeenLv {
+    fn new(id: VolumeId, name: LvName, snapshot: bool, lv: SeenOther) -> Self {
+        Self {
+            id,
+            name,
+            group: lv.group,
+            uuid: lv.uuid,
+            size: lv.size,
+            tags: lv.tags,
+            active: lv.active,
+            open: lv.open,
+            thin: !lv.pool.is_empty(),
+            pool: lv.pool,
+            snapshot,
+            // Of an LV whose table is of errors, `lvs` says so of its state (`-wi-XX--X-`), beside a warning.
+            altered: attr_at(&lv.attr, 4) == b'X',
+            robbed: Vec::new(),
+        }
+    }
+
     /// It carries our tag.
     pub fn is_tagged(&self) -> bool {
         self.tags.contains(LV_TAG)
@@ -522,10 +541,6 @@ impl VolumesView {
         Ok(())
     }
 
-    fn add_other(&mut self, raw: RawLv) {
-        self.others.push(SeenOther::new(raw));
-    }
-
     /// Finds the LVs of these volumes that have lost tags of ours (`retag`).
     pub fn recognise(&mut self, known: impl IntoIterator<Item = KnownLv>) {
         // Those of our names are among them, if they lack our tag.
@@ -544,7 +559,7 @@ impl VolumesView {
             };
             let lvs = self.lvs.entry(known.volume).or_default();
             lvs.retain(|there| there.uuid != other.uuid);
-            lvs.push(known.seen(&other));
+            lvs.push(known.seen(other));
         }
     }
 
@@ -557,43 +572,27 @@ impl VolumesView {
             group.pool = Some(SeenPool::new(&raw));
             return;
         }
-        let Ok(name) = LvName::recorded(&raw.name) else { return self.add_other(raw) };
-        let tags = raw.tags();
-        let named = NAMES.iter().find_map(|(parse, of, role)| Some((parse(&raw.name)?, of, *role)));
+        let lv = SeenOther::new(raw);
+        let Ok(name) = LvName::recorded(&lv.name) else { return self.others.push(lv) };
+        let named = NAMES.iter().find_map(|(parse, of, role)| Some((parse(&lv.name)?, of, *role)));
         let (volume, role) = match named {
             // The canonical name only: an id in upper case parses, and is another LV.
             Some((volume, of, role)) if of(volume) == name => (volume, role),
-            Some(_) => return self.add_other(raw),
-            None => match adopted(&tags) {
+            Some(_) => return self.others.push(lv),
+            None => match adopted(&lv.tags) {
                 Some(volume) => (volume, Role::Volume),
-                None => return self.add_other(raw),
+                None => return self.others.push(lv),
             },
         };
-        if !tags.contains(LV_TAG) {
-            self.add_other(raw.clone());
+        if !lv.tags.contains(LV_TAG) {
+            self.others.push(lv.clone());
         }
         let lvs = match role {
             Role::Volume | Role::Snapshot => &mut self.lvs,
             Role::Growth => &mut self.growths,
             Role::Back => &mut self.backs,
         };
-        // Of an LV whose table is of errors, `lvs` says so of its state (`-wi-XX--X-`), beside a warning.
-        let altered = raw.attr(4) == b'X';
-        lvs.entry(volume).or_default().push(SeenLv {
-            id: volume,
-            name,
-            group: raw.group,
-            uuid: raw.uuid,
-            size: ByteSize(raw.size),
-            tags,
-            active: raw.active.starts_with("active"),
-            open: raw.open == "open",
-            thin: !raw.pool.is_empty(),
-            pool: raw.pool,
-            snapshot: role == Role::Snapshot,
-            altered,
-            robbed: Vec::new(),
-        });
+        lvs.entry(volume).or_default().push(SeenLv::new(volume, name, role == Role::Snapshot, lv));
     }
 }
 
@@ -616,25 +615,12 @@ impl KnownLv {
     }
 
     /// As it is seen, with the tags that it should have and has not.
-    fn seen(&self, lv: &SeenOther) -> SeenLv {
+    fn seen(&self, lv: SeenOther) -> SeenLv {
         let snapshot = LvName::snapshot_of(self.volume) == self.name;
-        let adopted = !snapshot && LvName::of(self.volume) != self.name;
-        let wanted = [Some(LV_TAG.to_owned()), adopted.then(|| lv_volume_tag(self.volume))];
-        SeenLv {
-            id: self.volume,
-            name: self.name.clone(),
-            group: lv.group.clone(),
-            uuid: lv.uuid.clone(),
-            size: lv.size,
-            robbed: wanted.into_iter().flatten().filter(|tag| !lv.tags.contains(tag)).collect(),
-            tags: lv.tags.clone(),
-            active: lv.active,
-            open: lv.open,
-            thin: !lv.pool.is_empty(),
-            pool: lv.pool.clone(),
-            snapshot,
-            altered: attr_at(&lv.attr, 4) == b'X',
-        }
+        let seen = SeenLv::new(self.volume, self.name.clone(), snapshot, lv);
+        let wanted = [Some(LV_TAG.to_owned()), seen.is_adopted().then(|| lv_volume_tag(self.volume))];
+        let robbed = wanted.into_iter().flatten().filter(|tag| !seen.tags.contains(tag)).collect();
+        SeenLv { robbed, ..seen }
     }
 }
 

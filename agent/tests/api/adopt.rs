@@ -643,7 +643,7 @@ fn with_thin(node: Node) -> Others {
         "lvcreate --yes --type thin-pool --zero y --size 67108864b --name pool vg0",
         "lvcreate --yes --type thin --virtualsize 8388608b --thinpool pool --name data0 vg0",
     ] {
-        lvm(&others, args);
+        others.node.lvm(args);
     }
     let tree = others.node.fake.lio();
     tree.mkdir(&TreePath::new("iscsi")).unwrap();
@@ -682,7 +682,7 @@ fn thin_lvs_that_would_do_harm_later_are_refused_until_that_is_mended() {
         ),
     ] {
         let others = with_thin(Node::new());
-        lvm(&others, harm);
+        others.node.lvm(harm);
         let plan = others.said(What::Plan, &[], false).unwrap();
         assert!(plan.contains("0 of 1 can be adopted") && plan.contains(why), "{plan}");
         assert!(plan.contains(&format!("run {cure}")), "{plan}");
@@ -690,7 +690,7 @@ fn thin_lvs_that_would_do_harm_later_are_refused_until_that_is_mended() {
         assert!(refused.contains(why), "{refused}");
         assert_eq!(others.tags("data0"), BTreeSet::new());
         // The control: mended as it says, it is taken over, and comes back after a boot.
-        lvm(&others, cure);
+        others.node.lvm(cure);
         others.adopt();
         let id = others.id_of(TARGETCLI_TARGET);
         others.node.fake.reboot();
@@ -730,15 +730,7 @@ fn a_thin_volume_of_another_pool_takes_no_more_of_it() {
     assert_eq!(agent.get(&ours).unwrap().volume.unwrap().size_bytes, 2 * SIZE);
 }
 
-fn lvm(others: &Others, args: &str) {
-    let args = args.split(' ').map(str::to_owned).collect();
-    let command =
-        mooring_host::Command { program: "/sbin/lvm", args, timeout: std::time::Duration::from_secs(1) };
-    let output = mooring_host::Commands::run(&others.node.fake.lvm(), &command).unwrap();
-    assert_eq!(output.status, 0, "{output:?}");
-}
-
 fn untag(others: &Others, group: &str, lv: &str, tags: &[&str]) {
     let tags: Vec<_> = tags.iter().map(|tag| format!("--deltag {tag}")).collect();
-    lvm(others, &format!("lvchange {} {group}/{lv}", tags.join(" ")));
+    others.node.lvm(&format!("lvchange {} {group}/{lv}", tags.join(" ")));
 }

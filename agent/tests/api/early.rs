@@ -1,7 +1,6 @@
 //! A start before LVM has answered: what is served then, what is not, and what LVM says of it afterwards.
 
 use mooring_api::v1;
-use mooring_host::{Command, Commands};
 
 use crate::boot::{MANY, are_served, make_in, node};
 use crate::rig::*;
@@ -16,13 +15,6 @@ fn booted(count: u8) -> Node {
     agent.crash();
     node.fake.reboot();
     node
-}
-
-fn lvm(node: &Node, args: &[&str]) {
-    let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-    let command = Command { program: "/sbin/lvm", args, timeout: std::time::Duration::from_secs(1) };
-    let out = node.fake.lvm().run(&command).unwrap();
-    assert_eq!(out.status, 0, "{out:?}");
 }
 
 fn lv(n: u8) -> String {
@@ -99,8 +91,8 @@ fn a_device_that_is_not_the_lv_waits_for_lvm() {
         fakes.lose_volume("vg0", &format!("mooring-{}", volume(n)));
         assert!(fakes.add_volume("vg0", &format!("mooring-{}", volume(n)), SIZE, tags));
     }
-    lvm(&node, &["lvextend", "--yes", "--alloc", "normal", "--extents", "+2", &lv(2), "/dev/sdb:100-101"]);
-    lvm(&node, &["lvchange", "--activate", "n", &lv(3)]);
+    node.lvm(&format!("lvextend --yes --alloc normal --extents +2 {} /dev/sdb:100-101", lv(2)));
+    node.lvm(&format!("lvchange --activate n {}", lv(3)));
     fakes.set_hanging(true);
     let agent = node.start();
     eventually("the others are served", || are_served(&node, 4..MANY));
@@ -124,7 +116,7 @@ fn a_device_that_is_not_the_lv_waits_for_lvm() {
 #[test]
 fn a_tag_that_somebody_took_while_no_agent_ran_is_given_back_behind_the_first_look() {
     let node = booted(MANY);
-    lvm(&node, &["lvchange", "--deltag", "mooring", &lv(0)]);
+    node.lvm(&format!("lvchange --deltag mooring {}", lv(0)));
     let agent = node.start();
     // Its device is the very LV that it was, and so is its identity.
     eventually("all are served", || are_served(&node, 0..MANY));
@@ -137,7 +129,7 @@ fn a_tag_that_somebody_took_while_no_agent_ran_is_given_back_behind_the_first_lo
 fn what_lvm_says_otherwise_is_drift_and_is_not_believed_again() {
     let node = booted(MANY);
     // Somebody is about to do something with it, and says so with a tag of ours.
-    lvm(&node, &["lvchange", "--addtag", "mooring-unzeroed", &lv(0)]);
+    node.lvm(&format!("lvchange --addtag mooring-unzeroed {}", lv(0)));
     node.fake.lvm().fail_next("lvchange", 5, "Command failed.");
     let agent = node.start();
     eventually("all others are served", || are_served(&node, 1..MANY));

@@ -4,21 +4,13 @@
 use std::path::PathBuf;
 
 use mooring_api::v1;
-use mooring_host::{Command, Commands};
 use tonic::Code;
 
 use crate::drift::{commit, stands, watched};
 use crate::rig::*;
 use crate::switch::Kill;
 
-fn lvm(node: &Node, line: &str) {
-    let args = line.split_whitespace().map(str::to_owned).collect();
-    let command = Command { program: "/sbin/lvm", args, timeout: std::time::Duration::from_secs(1) };
-    let out = node.fake.lvm().run(&command).unwrap();
-    assert_eq!(out.status, 0, "{line}: {out:?}");
-}
-
-fn lv(id: &str) -> String {
+pub(crate) fn lv(id: &str) -> String {
     format!("vg0/mooring-{id}")
 }
 
@@ -28,7 +20,7 @@ fn made(node: &Node, id: &str) -> usize {
     log.iter().filter(|line| line.starts_with("lvcreate") && line.contains(id)).count()
 }
 
-fn report(agent: &Agent, id: &str) -> v1::VolumeReport {
+pub(crate) fn report(agent: &Agent, id: &str) -> v1::VolumeReport {
     agent.get(id).unwrap().volume.unwrap()
 }
 
@@ -61,7 +53,7 @@ fn with_data(exported: bool) -> (Node, PathBuf, Agent, String) {
 #[test]
 fn one_that_was_removed_is_not_made_again_by_any_agent_nor_for_any_later_wish() {
     let (node, disk, agent, v) = with_data(false);
-    lvm(&node, &format!("lvremove --yes {}", lv(&v)));
+    node.lvm(&format!("lvremove --yes {}", lv(&v)));
     commit(&disk);
     is_said_to_be_gone(&node, &agent, &v);
     // Whoever is granted it waits for it.
@@ -98,7 +90,7 @@ fn one_that_was_removed_is_not_made_again_by_any_agent_nor_for_any_later_wish() 
 fn one_that_was_renamed_under_its_export_is_served_and_comes_back_by_its_name() {
     let (node, disk, agent, v) = with_data(true);
     let session = node.login(&v, "host1").unwrap();
-    lvm(&node, &format!("lvrename --yes {} vg0/aside", lv(&v)));
+    node.lvm(&format!("lvrename --yes {} vg0/aside", lv(&v)));
     commit(&disk);
     is_said_to_be_gone(&node, &agent, &v);
     assert!(node.fake.is_live(session), "who has it open has it");
@@ -112,7 +104,7 @@ fn one_that_was_renamed_under_its_export_is_served_and_comes_back_by_its_name() 
     let agent = node.start();
     is_said_to_be_gone(&node, &agent, &v);
     assert_eq!(node.fake.reachable(), []);
-    lvm(&node, &format!("lvrename --yes vg0/aside {}", lv(&v)));
+    node.lvm(&format!("lvrename --yes vg0/aside {}", lv(&v)));
     eventually("it is served again", || node.reach(&v) == ["host1 rw"]);
     assert!(!node.fake.blocks().is_zeroed(device(&v)) && made(&node, &v) == 1, "it is what it was");
 }
@@ -210,7 +202,7 @@ fn what_was_never_whole_goes_on_being_made() {
 #[test]
 fn one_that_ends_is_gone_and_the_next_one_of_its_id_is_new() {
     let (node, disk, agent, v) = with_data(false);
-    lvm(&node, &format!("lvremove --yes {}", lv(&v)));
+    node.lvm(&format!("lvremove --yes {}", lv(&v)));
     commit(&disk);
     is_said_to_be_gone(&node, &agent, &v);
     agent.make(delete_volume(&v, 2));

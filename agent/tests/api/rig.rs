@@ -199,6 +199,14 @@ impl Node {
         all
     }
 
+    /// Does something in LVM by hand, and it succeeds.
+    pub(crate) fn lvm(&self, line: &str) {
+        let args = line.split_whitespace().map(str::to_owned).collect();
+        let command = mooring_host::Command { program: "/sbin/lvm", args, timeout: Duration::from_secs(1) };
+        let output = mooring_host::Commands::run(&self.fake.lvm(), &command).unwrap();
+        assert_eq!(output.status, 0, "{line}: {output:?}");
+    }
+
     /// The LVs, as LVM lists them.
     pub(crate) fn lvs(&self) -> String {
         let command = mooring_host::Command {

@@ -2,27 +2,12 @@
 //! anything else.
 
 use mooring_api::v1;
-use mooring_host::{Command, Commands};
 
 use crate::drift::{commit, stands, watched};
 use crate::early::tags;
+use crate::gone::{lv, report};
 use crate::manage::release;
 use crate::rig::*;
-
-fn lvm(node: &Node, line: &str) {
-    let args = line.split_whitespace().map(str::to_owned).collect();
-    let command = Command { program: "/sbin/lvm", args, timeout: std::time::Duration::from_secs(1) };
-    let out = node.fake.lvm().run(&command).unwrap();
-    assert_eq!(out.status, 0, "{line}: {out:?}");
-}
-
-fn lv(id: &str) -> String {
-    format!("vg0/mooring-{id}")
-}
-
-fn report(agent: &Agent, id: &str) -> v1::VolumeReport {
-    agent.get(id).unwrap().volume.unwrap()
-}
 
 fn is_ready(agent: &Agent, id: &str) -> bool {
     report(agent, id).phase() == v1::Phase::Ready
@@ -52,7 +37,7 @@ fn a_tag_is_given_back_under_a_live_session_and_said_to_be_gone_until_then() {
     agent.make(put_export(&v, 1, &[("host1", RW)]));
     let session = node.login(&v, "host1").unwrap();
     node.fake.blocks().fill(device(&v));
-    lvm(&node, &format!("lvchange --deltag mooring {}", lv(&v)));
+    node.lvm(&format!("lvchange --deltag mooring {}", lv(&v)));
     assert!(is_ready(&agent, &v), "nobody has told");
     agent.switch.pause_before(&format!("lvm lvchange --addtag mooring {}", lv(&v)));
     commit(&disk);
@@ -83,7 +68,7 @@ fn so_is_that_of_a_thin_volume_and_of_a_snapshot_after_a_crash_too() {
     agent.crash();
     let snapshot = format!("vg0/mooring-snap-{s}");
     for name in [&lv(&v), &snapshot] {
-        lvm(&node, &format!("lvchange --deltag mooring {name}"));
+        node.lvm(&format!("lvchange --deltag mooring {name}"));
     }
     let agent = node.start();
     for id in [&v, &s] {
@@ -122,7 +107,7 @@ fn one_that_was_never_whole_gets_none_because_its_old_blocks_would_be_shown() {
     let (mut client, put) = (agent.client(), put_volume(&v, 1));
     let sent = agent.spawn(async move { client.put_volume(put).await });
     eventually("it is about to be whole", || agent.switch.paused().is_some());
-    lvm(&node, &format!("lvchange --deltag mooring {}", lv(&v)));
+    node.lvm(&format!("lvchange --deltag mooring {}", lv(&v)));
     agent.switch.go_on();
     eventually("it is said", || says(&agent, &v, "without the tag mooring"));
     drop(agent.wait(sent));
@@ -135,7 +120,7 @@ fn an_lvm_that_refuses_is_said_and_asked_again() {
     let (agent, v) = (node.start(), volume(1));
     stands(&node);
     agent.make(put_volume(&v, 1));
-    lvm(&node, &format!("lvchange --deltag mooring {}", lv(&v)));
+    node.lvm(&format!("lvchange --deltag mooring {}", lv(&v)));
     node.fake.lvm().fail_next("lvchange", 5, "Cannot change tags of it now.");
     commit(&disk);
     eventually("it is said", || says(&agent, &v, "Cannot change tags of it now."));

@@ -20,7 +20,7 @@ use mooring_model::{
 use proptest::prelude::*;
 
 use super::{MIB, group, id, name, words};
-use crate::volumes_machine::{Fault, Machine};
+use crate::volumes_machine::{Fault, Machine, run};
 
 const SIZE: u64 = 8 * MIB;
 
@@ -235,12 +235,7 @@ fn the_table_of_images() {
 }
 
 fn tag(fake: &FakeMachine, options: &[&str]) {
-    let path = format!("vg0/{}", name(1));
-    let args: Vec<_> =
-        ["lvchange"].iter().chain(options).chain([&path.as_str()]).map(|arg| (*arg).to_owned()).collect();
-    let command =
-        mooring_host::Command { program: "/sbin/lvm", args, timeout: std::time::Duration::from_mins(1) };
-    assert_eq!(mooring_host::Commands::run(&fake.lvm(), &command).unwrap().status, 0);
+    run(fake, &format!("lvchange {} vg0/{}", options.join(" "), name(1)));
 }
 
 #[test]

@@ -188,3 +188,10 @@ impl Machine {
         self.rule(holds, format!("{} goes and was not wiped", path.display()));
     }
 }
+
+/// Does something in LVM by hand, and it succeeds.
+pub(super) fn run(fake: &FakeMachine, line: &str) {
+    let args = line.split_whitespace().map(str::to_owned).collect();
+    let command = Command { program: "/sbin/lvm", args, timeout: Duration::from_mins(1) };
+    assert_eq!(fake.lvm().run(&command).unwrap().status, 0, "{line}");
+}

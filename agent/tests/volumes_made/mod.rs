@@ -11,6 +11,7 @@ use mooring_model::{
 use proptest::prelude::*;
 
 use super::{MIB, World, any_world, groups_with, id, spec, words};
+use crate::volumes_machine::run;
 
 fn groups() -> Vec<Group> {
     let mut group = super::group("vg0", 0, Wipe::Zero);
@@ -100,10 +101,7 @@ fn what_is_there_is_planned_as_of_any_other() {
         format!("lvrename --yes vg0/{} vg0/{copy}", LvName::of(id(2))),
         format!("lvchange --addtag {tag} vg0/{copy}"),
     ] {
-        let args = line.split_whitespace().map(str::to_owned).collect();
-        let timeout = std::time::Duration::from_mins(1);
-        let command = mooring_host::Command { program: "/sbin/lvm", args, timeout };
-        assert_eq!(mooring_host::Commands::run(&fake.lvm(), &command).unwrap().status, 0, "{line}");
+        run(&fake, &line);
     }
     let seen = view(&fake.lvm(), &groups()).unwrap();
     assert_eq!(words(&plan(&made(&spec), &seen, id(1))), "rename");

@@ -11,26 +11,20 @@ use mooring_agent::config::{Group, Wipe};
 use mooring_agent::volumes::{
     self, Error, Observer, SeenLv, VolumeOp, Wanted, apply, candidates, plan, report, view, view_one,
 };
+use mooring_host::BlockDevices;
 use mooring_host::fake::FakeMachine;
-use mooring_host::{BlockDevices, Command, Commands};
 use mooring_model::{
     ByteSize, Cure, ExistingLv, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Provisioning, Step, VolumeSpec,
 };
 use proptest::prelude::*;
 
 use super::{MIB, Row, deactivate, id, lvs, name, words};
-use crate::volumes_machine::{Fault, Machine};
+use crate::volumes_machine::{Fault, Machine, run};
 
 fn groups() -> Vec<Group> {
     let mut group = super::group("vg0", 0, Wipe::Zero);
     group.thin_pool = Some(ByteSize(256 * MIB));
     vec![group, super::group("vg1", 0, Wipe::Zero)]
-}
-
-fn run(fake: &FakeMachine, line: &str) {
-    let args = line.split_whitespace().map(str::to_owned).collect();
-    let command = Command { program: "/sbin/lvm", args, timeout: std::time::Duration::from_mins(1) };
-    assert_eq!(fake.lvm().run(&command).unwrap().status, 0, "{line}");
 }
 
 /// How the LV of somebody else is.

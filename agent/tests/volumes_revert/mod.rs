@@ -16,7 +16,7 @@ use mooring_model::{
 use proptest::prelude::*;
 
 use super::{MIB, deactivate, id, lvs, name, words};
-use crate::volumes_machine::{Fault, Machine};
+use crate::volumes_machine::{Fault, Machine, run};
 
 fn groups() -> Vec<Group> {
     let mut group = super::group("vg0", 16 * MIB, Wipe::Zero);
@@ -66,10 +66,7 @@ fn world() -> FakeMachine {
 
 /// Changes a tag by hand.
 fn tag(fake: &FakeMachine, verb: &str, tag: &str, lv: &str) {
-    let args = ["lvchange", verb, tag, &format!("vg0/{lv}")].map(str::to_owned).to_vec();
-    let command =
-        mooring_host::Command { program: "/sbin/lvm", args, timeout: std::time::Duration::from_mins(1) };
-    assert_eq!(mooring_host::Commands::run(&fake.lvm(), &command).unwrap().status, 0);
+    run(fake, &format!("lvchange {verb} {tag} vg0/{lv}"));
 }
 
 /// The world, as far as a revert had come.

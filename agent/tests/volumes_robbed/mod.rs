@@ -3,14 +3,9 @@
 use mooring_agent::volumes::{KnownLv, Shown, shown};
 
 use super::*;
+use crate::volumes_machine::run;
 
 const ADOPTED: &str = "data";
-
-fn lvm(fake: &FakeMachine, line: &str) {
-    let args = line.split_whitespace().map(str::to_owned).collect();
-    let command = Command { program: "/sbin/lvm", args, timeout: Duration::from_mins(1) };
-    assert_eq!(fake.lvm().run(&command).unwrap().status, 0, "{line}");
-}
 
 fn of_others() -> String {
     lv_volume_tag(id(2))
@@ -75,9 +70,9 @@ fn the_table_of_tags() {
             let mut done = Vec::new();
             for (wanted, name) in &cases {
                 let (fake, known) = whole(wanted, name);
-                lvm(&fake, &format!("lvchange --deltag {LV_TAG} --deltag {ours} vg0/{name}"));
+                run(&fake, &format!("lvchange --deltag {LV_TAG} --deltag {ours} vg0/{name}"));
                 for tag in &kept {
-                    lvm(&fake, &format!("lvchange --addtag {tag} vg0/{name}"));
+                    run(&fake, &format!("lvchange --addtag {tag} vg0/{name}"));
                 }
                 let known = Some(&known).filter(|_| is_known);
                 let seen = recognised(&fake, known);
@@ -110,8 +105,8 @@ fn the_table_of_tags() {
 fn under_another_name_or_with_another_identity_it_is_nobodys() {
     let wanted = Wanted::Made { spec: spec(1, "vg0", 8), export_gone: false };
     let (fake, known) = whole(&wanted, &name(1));
-    lvm(&fake, &format!("lvrename --yes vg0/{} vg0/moved", name(1)));
-    lvm(&fake, &format!("lvchange --deltag {LV_TAG} vg0/moved"));
+    run(&fake, &format!("lvrename --yes vg0/{} vg0/moved", name(1)));
+    run(&fake, &format!("lvchange --deltag {LV_TAG} vg0/moved"));
     let seen = recognised(&fake, Some(&known));
     assert_eq!(words(&plan(&wanted, &seen, id(1))), "Missing");
     // Somebody's under its name, while it is there under another one.

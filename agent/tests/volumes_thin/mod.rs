@@ -16,7 +16,7 @@ use mooring_model::{
 use proptest::prelude::*;
 
 use super::{MIB, deactivate, id, lvs, name, word, words};
-use crate::volumes_machine::{Fault, Machine};
+use crate::volumes_machine::{Fault, Machine, run};
 
 /// vg0 has a thin pool once somebody wants one; vg1 has none. A deletion zeroes thick volumes.
 fn groups() -> Vec<Group> {
@@ -48,13 +48,6 @@ fn make(fake: &FakeMachine, spec: VolumeSpec) {
     let seen = view(&fake.lvm(), &groups()).unwrap();
     apply(&plan(&wanted, &seen, of), &fake.lvm(), &fake.blocks(), &mut ()).unwrap();
     fake.blocks().fill(volumes::device_path("vg0", LvName::of(of).as_str()));
-}
-
-fn run(fake: &FakeMachine, line: &str) {
-    let args = line.split_whitespace().map(str::to_owned).collect();
-    let command =
-        mooring_host::Command { program: "/sbin/lvm", args, timeout: std::time::Duration::from_mins(1) };
-    assert_eq!(mooring_host::Commands::run(&fake.lvm(), &command).unwrap().status, 0, "{line}");
 }
 
 /// What is there: a thick volume 9; a thin volume 1 of 8 MiB, a snapshot 2 of it, and what the case says of volume 3.

@@ -14,7 +14,7 @@ use crate::control::attachment_of;
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
-use crate::site::{GROUP, Programs, Site, TARGET, going, number, progress};
+use crate::site::{GROUP, Programs, Site, TARGET, goes_on, going, number, progress};
 
 /// What goes into `/usr/bin`.
 const PROGRAMS: [&str; 4] = ["mooring-agent", "mooring-sessiond", "mooring-controller", "mooring"];
@@ -248,10 +248,7 @@ impl<'a> Machine<'a> {
         })?;
         self.ready_soon(id)?;
         self.sh(&format!("systemctl stop {DAEMONS}"))?;
-        let seen = progress(&writer)?;
-        wait_for("the writer to go on without any daemon", Duration::from_secs(30), || {
-            Ok((number(&progress(&writer)?, "done")? > number(&seen, "done")?).then_some(()))
-        })?;
+        goes_on(&writer).context("without any daemon")?;
         self.sh(&format!("systemctl start {DAEMONS}"))?;
         let seen = progress(&writer)?;
         check(number(&seen, "errors")? == 0, || format!("the writer saw an error: {seen}"))?;
@@ -308,10 +305,8 @@ impl<'a> Machine<'a> {
         self.ready_soon(id)?;
         let after = self.sh(&built)?;
         check(after == before, || format!("before it was\n{before}\nand is\n{after}"))?;
+        goes_on(&writer)?;
         let seen = progress(&writer)?;
-        wait_for("the writer to go on", Duration::from_secs(30), || {
-            Ok((number(&progress(&writer)?, "done")? > number(&seen, "done")?).then_some(()))
-        })?;
         check(number(&seen, "errors")? == 0, || format!("the writer saw an error: {seen}"))?;
         drop((writer.kill()?, writer.wait()?));
         self.evidence.shows(format!(

@@ -16,7 +16,7 @@ use crate::control::{Control, PORT};
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::native::{KernelSession, NativeHost, text};
-use crate::site::{BIN, Programs, Site, going, number, progress};
+use crate::site::{BIN, Programs, Site, goes_on, going, number, progress};
 
 const PROGRAM: &str = "mooring-sessiond-faults";
 const HALF_MINUTE: Duration = Duration::from_secs(30);
@@ -307,15 +307,4 @@ impl<'a> Killed<'a> {
         });
         gone.with_context(|| format!("{what}; sessiond: {}", host.sessiond_log()))
     }
-}
-
-/// Waits until a writer has written more than when this began.
-fn goes_on(writer: &Running) -> Result<()> {
-    let lines = || writer.stdout_so_far().lines().count();
-    let before = lines();
-    wait_for("the writer's next word", HALF_MINUTE, || Ok((lines() > before).then_some(())))?;
-    let done = number(&progress(writer)?, "done")?;
-    wait_for("the writes to go on", HALF_MINUTE, || {
-        Ok((number(&progress(writer)?, "done")? > done).then_some(()))
-    })
 }
