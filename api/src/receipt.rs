@@ -6,6 +6,9 @@ use mooring_model::{Proof, Revoked};
 use crate::convert::{generation_to_wire, micros};
 use crate::v1;
 
+/// Sent beside `uncounted`. A controller that does not know that field believes this number, and keeps it: it must not be 0.
+const UNCOUNTED: u32 = u32::MAX;
+
 impl v1::Receipt {
     /// Whether it is proven, and if not, how many commands may still land, if that is known.
     pub fn proof(&self) -> Proof {
@@ -31,10 +34,57 @@ impl From<&model::Receipt> for v1::Receipt {
             nexus_removed: receipt.revoked == Revoked::Nexus,
             sessions_cut: receipt.sessions.iter().map(Into::into).collect(),
             proven,
-            may_still_land: in_flight.unwrap_or(0),
+            may_still_land: in_flight.unwrap_or(UNCOUNTED),
             uncounted: in_flight.is_none(),
             began_us: micros(receipt.began),
             ended_us: receipt.ended.map_or(0, micros),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use mooring_model::{Generation, Initiator, VolumeId};
+    use prost::Message;
+
+    use super::*;
+
+    fn sent(proof: Proof) -> v1::Receipt {
+        let receipt = model::Receipt {
+            volume: VolumeId::random(),
+            initiator: "iqn.2026-01.lab:h".parse::<Initiator>().unwrap(),
+            attachments: Vec::new(),
+            generation: Generation { epoch: 1, counter: 2 },
+            revoked: Revoked::Nexus,
+            sessions: Vec::new(),
+            proof,
+            began: SystemTime::UNIX_EPOCH,
+            ended: None,
+        };
+        let bytes = v1::Receipt::from(&receipt).encode_to_vec();
+        v1::Receipt::decode(bytes.as_slice()).unwrap()
+    }
+
+    #[test]
+    fn a_proof_comes_as_it_was_sent() {
+        let open = |in_flight| Proof::Unproven { in_flight };
+        for proof in [Proof::Proven, open(None), open(Some(0)), open(Some(7)), open(Some(u32::MAX))] {
+            assert_eq!(sent(proof).proof(), proof);
+        }
+    }
+
+    #[test]
+    fn an_agent_of_before_counts() {
+        let old = v1::Receipt { may_still_land: 3, ..Default::default() };
+        assert_eq!(old.proof(), Proof::Unproven { in_flight: Some(3) });
+    }
+
+    #[test]
+    fn a_controller_of_before_never_reads_none_for_unknown() {
+        assert_ne!(sent(Proof::Unproven { in_flight: None }).may_still_land, 0);
+        assert_eq!(sent(Proof::Unproven { in_flight: Some(0) }).may_still_land, 0);
+        assert_eq!(sent(Proof::Proven).may_still_land, 0);
     }
 }

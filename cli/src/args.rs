@@ -214,7 +214,8 @@ Examples:
 Without --force the host lets go first: a disk that is still held open is refused (exit code 4),
 naming the holders. With --force the target revokes first, whatever the host says, and the receipt
 is printed: `proven` means that the kernel has let go of every command, and nothing of this host
-reaches the volume any more; `unproven` (exit code 5) names how many commands may still land.
+reaches the volume any more; `unproven` (exit code 5) names how many commands may still land, or
+says `any number` (null with --json) where nobody can count them.
 
 The target knows hosts, not attachments: where two attachments of one host share its access, one of
 them is cut off by force only together with the other (--widen).
@@ -481,8 +482,9 @@ Examples:
 Without --force an initiator that is logged in is not touched: log out on the host first. With
 --force its sessions are cut. The receipt says `proven` when the kernel has let go of every
 command: after that nothing of this initiator reaches the volume. `unproven` (exit code 5) names
-how many commands may still land; repeat the command to see it proven. With --force that answer
-comes after 5 s, unless --timeout says otherwise. Revoking what is not granted succeeds.
+how many commands may still land, or says `any number` (null with --json) where nobody can count
+them; repeat the command to see it proven. With --force that answer comes after 5 s, unless
+--timeout says otherwise. Revoking what is not granted succeeds.
 
 Examples:
   mooring export revoke data --initiator iqn.2004-10.com.example:host2

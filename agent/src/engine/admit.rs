@@ -570,10 +570,11 @@ impl Engine {
         for iqn in removed.iter().filter_map(|grant| grant.initiator.iqn()) {
             // Only those that go are looked at: a revoke does not cost more with more attachments.
             let live = mooring_targets::read_sessions_of(tree, &names, iqn.as_str()).map_err(target)?;
-            // A pass at work may be making it.
+            // A pass at work may be making it, and then nobody has counted what came since.
             let there = running || live.is_some();
+            let counted = live.is_some() || !running;
             let sessions = live.unwrap_or_default();
-            let in_flight = Some(sessions.iter().map(|session| session.in_flight).sum());
+            let in_flight = counted.then(|| sessions.iter().map(|session| session.in_flight).sum());
             nexuses.insert(iqn.clone().into(), Nexus { there, sessions, in_flight });
         }
         self.count_unseen(cell, &names, &mut nexuses).map_err(target)?;
@@ -616,9 +617,10 @@ impl Engine {
         }
         for (initiator, nexus) in going.iter_mut().filter(|(_, nexus)| !nexus.sessions.is_empty()) {
             let Some(iqn) = initiator.iqn() else { continue };
-            let window = mooring_targets::read_window(tree, names, iqn.as_str())?.unwrap_or_default();
-            let more = unseen.saturating_mul(window);
-            nexus.in_flight = nexus.in_flight.map(|seen| seen.saturating_add(more));
+            // Sessions that are known, with a window that is not: any number.
+            let window = mooring_targets::read_window(tree, names, iqn.as_str())?;
+            let more = window.map(|window| unseen.saturating_mul(window));
+            nexus.in_flight = nexus.in_flight.zip(more).map(|(seen, more)| seen.saturating_add(more));
         }
         Ok(())
     }

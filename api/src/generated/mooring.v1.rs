@@ -741,7 +741,8 @@ pub struct Receipt {
     #[prost(int64, tag = "10")]
     pub ended_us: i64,
     /// While unproven: any number of commands may still land. Nobody could look, because a call of this volume hung, or it is over Fibre
-    /// Channel, where the kernel does not count them.
+    /// Channel, where the kernel does not count them. `may_still_land` is then the largest number there is: a controller of before this
+    /// field must not take an unknown number for none.
     #[prost(bool, tag = "11")]
     pub uncounted: bool,
 }
