@@ -107,6 +107,7 @@ impl Site {
         Ok(())
     }
 
+    /// LVM does not flush what it writes: a volatile disk would lose the group at a power cut.
     fn make_disks(&self) -> Result<()> {
         let storage = self.storage()?;
         let disks = storage.data_disks();
@@ -115,7 +116,7 @@ impl Site {
         };
         storage
             .sh(&format!(
-                "pvcreate -q {first}; vgcreate -q {GROUP} {first}; mkfs.ext4 -q {second}; mount {second} /srv/mooring; \
+                "pvcreate -q {first}; vgcreate -q {GROUP} {first}; sync {first}; mkfs.ext4 -q {second}; mount {second} /srv/mooring; \
                  mkdir -p {BIN} /srv/mooring/state"
             ))?
             .ok()

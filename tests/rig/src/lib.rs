@@ -37,6 +37,7 @@ mod running;
 pub mod selfcheck;
 pub mod switch;
 mod vm;
+mod volatile;
 
 pub use accel::Accel;
 pub use kernel::KernelNotAvailable;

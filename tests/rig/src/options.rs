@@ -48,6 +48,9 @@ pub struct VmSpec {
     /// Debian's own first process runs it, with its udev and whatever its packages start; without it only what a scenario starts
     /// runs there.
     pub systemd: bool,
+    /// A power cut takes from its data disks whatever the VM has written and not flushed, as from a disk with a cache of its own.
+    /// Slower. Without it, what was written stays, flushed or not.
+    pub volatile: bool,
 }
 
 impl VmSpec {
@@ -60,6 +63,7 @@ impl VmSpec {
             disks: vec![16 * GIB, 4 * GIB],
             forward: Vec::new(),
             systemd: false,
+            volatile: false,
         }
     }
 
@@ -72,6 +76,7 @@ impl VmSpec {
             disks: Vec::new(),
             forward: Vec::new(),
             systemd: false,
+            volatile: false,
         }
     }
 }
@@ -108,6 +113,15 @@ impl RigOptions {
     pub fn forward(mut self, port: u16) -> Self {
         if let Some(first) = self.vms.first_mut() {
             first.forward.push(port);
+        }
+        self
+    }
+
+    /// The same; the first VM's data disks lose at a power cut what was not flushed.
+    #[must_use]
+    pub fn volatile(mut self) -> Self {
+        if let Some(first) = self.vms.first_mut() {
+            first.volatile = true;
         }
         self
     }

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 const NEEDED: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("mmdebstrap", "mmdebstrap"),
+    ("nbdkit", "nbdkit"),
     ("mke2fs", "e2fsprogs"),
     ("depmod", "kmod"),
     ("setpriv", "util-linux"),

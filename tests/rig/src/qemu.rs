@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use crate::accel::Accel;
 use crate::image::{Images, tool};
 use crate::options::{NETWORKS, VmSpec, address};
+use crate::volatile;
 
 /// The network behind forwarded ports, its gateway and its guest: QEMU's own, the same in every VM that has one.
 const FORWARD_NET: &str = "10.30.0.0/24";
@@ -94,12 +95,14 @@ pub(crate) fn command(boot: &Boot) -> Result<Command> {
     }
     for index in 0..boot.spec.disks.len() {
         let id = format!("data{index}");
-        command.args([
-            "-drive",
-            &format!("file={name}.{id},if=none,id={id},format=raw,discard=unmap,cache=writeback"),
-        ]);
-        command
-            .args(["-device", &format!("virtio-blk-pci,drive={id},serial={id},discard=on,write-zeroes=on")]);
+        let (file, options) = if boot.spec.volatile {
+            let socket = volatile::socket(name, index);
+            (format!("file.driver=nbd,file.server.type=unix,file.server.path={socket},discard=ignore"), "")
+        } else {
+            (format!("file={name}.{id},discard=unmap"), ",discard=on,write-zeroes=on")
+        };
+        command.args(["-drive", &format!("{file},if=none,id={id},format=raw,cache=writeback")]);
+        command.args(["-device", &format!("virtio-blk-pci,drive={id},serial={id}{options}")]);
     }
     for net in 0..NETWORKS {
         command.args([
@@ -140,9 +143,10 @@ fn kernel_line(boot: &Boot) -> String {
     if !boot.forwarded.is_empty() {
         net.push(format!("{FORWARD_GUEST}/24"));
     }
-    // Warnings and worse go to the console. A panic ends QEMU (-no-reboot), which is how it is noticed.
+    // Warnings and worse go to the console. A panic ends QEMU (-no-reboot), which is how it is noticed. The kernel looks in the first
+    // moments whether its timer ticks, and panics where a busy machine lets it wait for longer than that: not looked for.
     let kernel = "console=ttyS0 quiet loglevel=5 panic=-1 net.ifnames=0 mitigations=off random.trust_cpu=on \
-                  cryptomgr.notests 8250.nr_uarts=1 rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_timeout=60";
+                  no_timer_check cryptomgr.notests 8250.nr_uarts=1 rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_timeout=60";
     // Under emulation a busy machine stops a virtual processor for seconds: be patient with it.
     let watchdog = if boot.accel == Accel::Tcg { 30 } else { 10 };
     let init = if boot.spec.systemd { " mooring.init=systemd" } else { "" };

@@ -26,6 +26,7 @@ use crate::qemu;
 use crate::qmp::Qmp;
 use crate::running::{Output, Running, shorten};
 use crate::switch::Switch;
+use crate::volatile;
 
 /// How long [`Vm::run`] lets a command run, if nothing else is said.
 pub const COMMAND_LIMIT: Duration = Duration::from_mins(2);
@@ -68,7 +69,10 @@ impl Networks {
 
 /// What is there while the VM is on.
 struct Live {
+    /// The first to go: its disks must not fail under a guest that still runs.
     qemu: Guarded,
+    /// What its volatile disks are kept by.
+    _disks: Vec<Guarded>,
     qmp: Qmp,
     link: Arc<Link>,
 }
@@ -209,6 +213,7 @@ impl Vm {
             hosts: &shared.hosts,
             forwarded: &self.forwarded,
         };
+        let disks = if self.spec.volatile { volatile::serve(&shared.dir, &self.spec)? } else { Vec::new() };
         let mut qemu = Guarded::spawn(qemu::command(&boot)?).context("start QEMU")?;
         let mut accept = |listener: &UnixListener| self.accept(listener, &mut qemu);
         let qmp = accept(&qmp)?;
@@ -221,7 +226,7 @@ impl Vm {
         for (net, _) in lock(&self.carrier_cut).iter().enumerate().filter(|(_, cut)| **cut) {
             set_link(&mut qmp, net, false)?;
         }
-        *lock(&self.live) = Some(Live { qemu, qmp, link: Arc::clone(&link) });
+        *lock(&self.live) = Some(Live { qemu, _disks: disks, qmp, link: Arc::clone(&link) });
         Ok(link)
     }
 
@@ -254,7 +259,8 @@ impl Vm {
         }
     }
 
-    /// Cuts its power: QEMU is killed. What the guest had written to its disks stays, flushed or not.
+    /// Cuts its power: QEMU is killed. What the guest had written to its disks stays, flushed or not; of volatile ones what it has
+    /// flushed, and no more.
     pub fn power_cut(&self) -> Result<()> {
         match lock(&self.live).take() {
             Some(mut live) => {

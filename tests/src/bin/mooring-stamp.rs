@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
+use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
 const BLOCK: usize = 4096;
@@ -48,6 +49,9 @@ enum Verb {
         /// Begin writes only when the clock shows a multiple of so many milliseconds, all writers of a machine together
         #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
         every_ms: Option<u64>,
+        /// A write is done when it outlives a power cut (O_DSYNC)
+        #[arg(long)]
+        durable: bool,
     },
     /// Read all stamps once, as JSON
     Read {
@@ -157,11 +161,11 @@ impl Aligned {
     }
 }
 
-fn open(device: &Path, write: bool) -> Result<File> {
+fn open(device: &Path, write: bool, more: OFlag) -> Result<File> {
     OpenOptions::new()
         .read(true)
         .write(write)
-        .custom_flags(nix::fcntl::OFlag::O_DIRECT.bits())
+        .custom_flags((OFlag::O_DIRECT | more).bits())
         .open(device)
         .with_context(|| format!("open {}", device.display()))
 }
@@ -251,7 +255,7 @@ fn run_for(tally: &Tally, seconds: u64) {
 fn run(verb: Verb) -> Result<()> {
     match verb {
         Verb::Read { device, threads } => {
-            let file = open(&device, false)?;
+            let file = open(&device, false, OFlag::empty())?;
             let mut buffer = Aligned::new();
             let stamps = (0..threads)
                 .map(|thread| read_stamp(&file, thread, &mut buffer))
@@ -261,11 +265,12 @@ fn run(verb: Verb) -> Result<()> {
                 serde_json::to_string(&stamps.with_context(|| format!("read {}", device.display()))?)?
             );
         }
-        Verb::Write { device, threads, seconds, stop_on_error, every_ms } => {
+        Verb::Write { device, threads, seconds, stop_on_error, every_ms, durable } => {
             if threads == 0 {
                 bail!("--threads must be at least 1");
             }
-            let (file, tally) = (open(&device, true)?, Tally::new());
+            let more = if durable { OFlag::O_DSYNC } else { OFlag::empty() };
+            let (file, tally) = (open(&device, true, more)?, Tally::new());
             std::thread::scope(|scope| {
                 for thread in 0..threads {
                     let (file, tally) = (&file, &tally);
@@ -276,7 +281,7 @@ fn run(verb: Verb) -> Result<()> {
             tally.print(true);
         }
         Verb::Watch { device, seconds } => {
-            let (file, tally) = (open(&device, false)?, Tally::new());
+            let (file, tally) = (open(&device, false, OFlag::empty())?, Tally::new());
             std::thread::scope(|scope| {
                 scope.spawn(|| watch_thread(&file, &tally));
                 run_for(&tally, seconds);

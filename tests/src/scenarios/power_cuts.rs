@@ -1,6 +1,7 @@
 //! The storage node loses its power at moments that nobody has chosen, while volumes are made, granted, revoked and deleted on it
 //! and a host writes to another one. What was answered holds, what was not may be there or not, and the same command given again
-//! goes on from there.
+//! goes on from there. The disks lose what was not flushed: the agent's store and LVM's metadata are there by their own syncs, and of
+//! the host's writes each that was answered as durable.
 //!
 //! What must never happen here: a moment that follows from what was seen; a command that counts as answered and was not.
 
@@ -25,15 +26,41 @@ const CUT_WITHIN: Duration = Duration::from_secs(18);
 const IN_ORDER: Duration = Duration::from_mins(2);
 /// The host keeps its commands for so long: longer than all cuts.
 const REPLACEMENT_SECONDS: u32 = 86_400;
+/// Each has one write in flight.
+const WRITERS: u64 = 2;
 const PORTAL: &str = "10.10.0.10:3260";
 const KEPT: &str = "46000000-3333-4333-8444-555555555555";
 const INITIATORS: [&str; 2] = ["iqn.2026-01.test.mooring:one", "iqn.2026-01.test.mooring:two"];
 
 /// Cuts the power so many times.
 pub fn run(programs: &Programs, cuts: u32) -> Result<()> {
-    let site = Site::up(RigOptions::standard(1).named("power-cuts"), programs)?;
-    let result = Cuts::make(&site).and_then(|mut all| all.acts(cuts));
+    let mut options = RigOptions::standard(1).named("power-cuts").volatile();
+    if let Some(storage) = options.vms.first_mut() {
+        storage.disks.push(1 << 30);
+    }
+    let site = Site::up(options, programs)?;
+    let all = disk_forgets(&site).and_then(|()| Cuts::make(&site));
+    let result = all.and_then(|mut all| all.acts(cuts));
     site.end(result)
+}
+
+/// The control: a disk that loses nothing would let everything else pass.
+fn disk_forgets(site: &Site) -> Result<()> {
+    let storage = site.storage()?;
+    let disk = storage.data_disks().pop().context("a disk that nobody uses")?;
+    let write = |at, flags| {
+        format!(
+            "head -c 4096 /dev/zero | tr '\\0' x | dd of={disk} bs=4k seek={at} oflag={flags} status=none"
+        )
+    };
+    storage.sh(&format!("{}; {}", write(0, "direct,dsync"), write(1, "direct")))?.ok()?;
+    storage.power_cut()?;
+    storage.boot()?;
+    let seen = storage.sh(&format!("head -c 8192 {disk} | tr -d '\\0' | wc -c"))?.ok()?.stdout;
+    check(seen.trim() == "4096", || {
+        format!("{} of two blocks are left, one of which was flushed", seen.trim())
+    })?;
+    site.after_boot()
 }
 
 /// What is there of a volume.
@@ -149,7 +176,8 @@ impl<'a> Cuts<'a> {
         site.json(&["volume", "create", "kept", "--size", "16MiB", "--id", KEPT])?;
         site.json(&["export", "grant", KEPT, "--initiator", &host.iqn, "--mode", "rw"])?;
         host.login(&target(KEPT), PORTAL, None, REPLACEMENT_SECONDS)?.ok()?;
-        let writer = host.disk(&target(KEPT), PORTAL)?.write_stamps(&["--threads", "2"])?;
+        let threads = WRITERS.to_string();
+        let writer = host.disk(&target(KEPT), PORTAL)?.write_stamps(&["--threads", &threads, "--durable"])?;
         going(&writer)?;
         let workers =
             (0..WORKERS).map(|number| Worker { number, cycle: 0, answered: 0, answers: 0 }).collect();
@@ -194,6 +222,7 @@ impl<'a> Cuts<'a> {
         drop(self.agent.take());
         site.storage()?.boot()?;
         site.after_boot()?;
+        let stamps = self.stamps_hold()?;
         let began = Instant::now();
         self.agent = Some(site.start_agent()?);
         wait_for("everything to be as it is wished", IN_ORDER, || site.nothing_planned().map(Some))?;
@@ -204,12 +233,25 @@ impl<'a> Cuts<'a> {
         }
         let open: Vec<_> = self.workers.iter().map(|worker| format!("{:?}", worker.step())).collect();
         self.evidence.shows(format!(
-            "cut {number}, after {:.1} s, with {} not answered: in order {:.1} s after the agent's start, all that was answered holds",
+            "cut {number}, after {:.1} s, with {} not answered: in order {:.1} s after the agent's start, all that was answered holds; \
+             {stamps}",
             after.as_secs_f64(),
             open.join(" and "),
             took.as_secs_f64()
         ));
         Ok(())
+    }
+
+    /// Of the host's writes each that was answered is on the disk, and at most those in flight beside them. The host cannot have
+    /// written since: nobody serves it.
+    fn stamps_hold(&self) -> Result<String> {
+        self.site.storage()?.sh(&format!("vgchange -q -ay {GROUP}"))?.ok()?;
+        let stamps = self.site.stamps_on_storage(&format!("/dev/{GROUP}/mooring-{KEPT}"))?;
+        let (landed, answered) = (stamps.iter().sum::<u64>(), number(&progress(&self.writer)?, "done")?);
+        check((answered..=answered + WRITERS).contains(&landed), || {
+            format!("host1 was answered {answered} durable writes, and {landed} are on the disk: {stamps:?}")
+        })?;
+        Ok(format!("{answered} durable writes of host1 were answered, {landed} are on the disk"))
     }
 
     /// What is there of a volume: its LV, and who is let in, by the kernel's tree.
