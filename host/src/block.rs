@@ -66,6 +66,10 @@ pub trait BlockDevices: Send + Sync {
     /// Writes these bytes from `offset`, durably. Opened exclusively, and fails as [`zero`](Self::zero) does; beyond the end
     /// ENOSPC.
     fn write(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), BlockError>;
+    /// What was written to the disks below this device outlives a power cut from here on (`fsync`, which has the disk flush its own
+    /// cache): LVM's metadata, too, which LVM writes past the kernel's cache and does not flush. Nothing is held exclusively.
+    /// ENOENT when there is no such node.
+    fn flush(&self, path: &Path) -> Result<(), BlockError>;
     /// Fills `buffer` with what is at `offset` on the disk, past the kernel's memory of it: LIO writes past that, too, so what an
     /// earlier read has left there may be old. Within the device, whose size is whole pages (as every LV's), else EIO.
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError>;
@@ -147,6 +151,11 @@ impl BlockDevices for KernelBlocks {
             file.sync_all()
         };
         write().map_err(|error| failed("write", path, &error))
+    }
+
+    fn flush(&self, path: &Path) -> Result<(), BlockError> {
+        let flush = || open(path, OpenOptions::new().read(true))?.sync_all();
+        flush().map_err(|error| failed("flush", path, &error))
     }
 
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {

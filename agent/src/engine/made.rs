@@ -9,9 +9,12 @@
 //! What must never happen here: a volume that is called ready, or is exported, while a crash could make anybody believe that it was
 //! never made; a volume that has ended keeping the next one of its id from being made.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mooring_model::{Chain, Phase, Problem, Stamp, VolumeId, VolumeReport, VolumeSpec};
+use mooring_host::{BlockError, Errno};
+use mooring_model::{Chain, Cure, Phase, Problem, Stamp, VgName, VolumeId, VolumeReport, VolumeSpec};
 
 use super::cell::{Cell, State, Wish};
 use super::{Engine, is_spec, pass};
@@ -48,26 +51,35 @@ impl Engine {
         if cell.state().made {
             return None;
         }
-        let problem = match self.write_made(&[(cell.id, wish.stamp.generation)]) {
+        let waits = |object, text, cure| {
+            tracing::warn!(volume = %cell.id, %object, error = %text, "a volume that was made waits for it");
+            let problems = vec![Problem { object, text, cure }];
+            Some(VolumeReport { phase: Phase::Creating, problems, ..seen.clone() })
+        };
+        if let Err(error) = self.flush_disks(seen.device.as_deref().map(Path::new)) {
+            return waits(error.path.display().to_string(), Chain(&error).to_string(), Cure::Retry);
+        }
+        match self.write_made(&[(cell.id, wish.stamp.generation)]) {
             Ok(kept) => {
                 note(cell, Some(&wish.stamp), &kept);
                 // Else there is a newer wish: its pass keeps it.
-                if cell.state().made {
-                    return None;
-                }
-                None
+                let newer = !cell.state().made;
+                newer.then(|| VolumeReport { phase: Phase::Creating, problems: Vec::new(), ..seen.clone() })
             }
             Err(error) => {
-                tracing::warn!(volume = %cell.id, error = %Chain(&error), "a volume that was made waits for the store");
-                Some(Problem {
-                    object: format!("the agent's store, for volume {}", cell.id),
-                    text: Chain(&error).to_string(),
-                    cure: error.cure(),
-                })
+                let object = format!("the agent's store, for volume {}", cell.id);
+                waits(object, Chain(&error).to_string(), error.cure())
             }
-        };
-        let problems = problem.into_iter().collect();
-        Some(VolumeReport { phase: Phase::Creating, problems, ..seen.clone() })
+        }
+    }
+
+    /// What LVM has written of the group of these LVs outlives a power cut: LVM flushes nothing, and an agent before this one may
+    /// have been killed before it did. What has no device is passed over.
+    fn flush_disks<'a>(&self, devices: impl IntoIterator<Item = &'a Path>) -> Result<(), BlockError> {
+        devices.into_iter().try_for_each(|device| match self.shared.machine.blocks.flush(device) {
+            Err(error) if error.errno == Errno::ENOENT => Ok(()),
+            flushed => flushed,
+        })
     }
 
     /// The same of all that a look has shown, in one transaction. The look was taken while they had these stamps.
@@ -81,6 +93,11 @@ impl Engine {
             return;
         }
         let of = |(cell, stamp): &(&Arc<Cell>, Option<&Stamp>)| Some((cell.id, (*stamp)?.generation));
+        // One of each group: every disk has all that LVM keeps of a group, and the newest counts.
+        let one_of_each: BTreeMap<_, _> = made.iter().filter_map(|(cell, _)| device_of(cell)).collect();
+        if let Err(error) = self.flush_disks(one_of_each.values().map(PathBuf::as_path)) {
+            return tracing::warn!(error = %Chain(&error), "volumes that were made wait for their disk");
+        }
         match self.write_made(&made.iter().filter_map(of).collect::<Vec<_>>()) {
             Ok(kept) => {
                 for (cell, stamp) in made {
@@ -101,6 +118,14 @@ fn is_new(cell: &Cell, stamp: Option<&Stamp>, view: &VolumesView) -> bool {
         let wanted = pass::wanted_volume(wish, state.export.as_ref(), false, false);
         volumes::report(&wanted, view, cell.id).phase == Phase::Ready
     })
+}
+
+/// The group of a volume, and the device of its LV.
+fn device_of(cell: &Cell) -> Option<(VgName, PathBuf)> {
+    let state = cell.state();
+    let spec = state.volume.as_ref().and_then(Wish::spec)?;
+    let name = pass::lv_name(spec, state.export.as_ref().and_then(Wish::spec));
+    Some((spec.group.clone(), volumes::device_path(spec.group.as_str(), name.as_str())))
 }
 
 /// Takes note of what was kept. Of a wish that came meanwhile the next look says it: a tombstone may have come between the two.

@@ -142,6 +142,10 @@ impl BlockDevices for Faulty<dyn BlockDevices> {
             .around(|| format!("write to {}", path.display()), || self.inner.write(path, offset, bytes))
     }
 
+    fn flush(&self, path: &Path) -> Result<(), BlockError> {
+        self.inner.flush(path)
+    }
+
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
         self.inner.read(path, offset, buffer)
     }

@@ -126,8 +126,72 @@ pub fn apply(
     apply_with(plan, Hands { commands, blocks, images: None }, observer)
 }
 
-/// Does the steps.
+/// Does the steps. What LVM has written of them outlives a power cut when this returns without an error.
 pub fn apply_with(plan: &Plan<VolumeOp>, hands: Hands<'_>, observer: &mut dyn Observer) -> Result<(), Error> {
+    let mut unflushed = None;
+    let done = apply_steps(plan, hands, observer, &mut unflushed);
+    // What was done before an error, too: the next plan finds it done.
+    let flushed = unflushed.map_or(Ok(()), |lvs: [&LvId; 2]| flush(hands.blocks, lvs));
+    done.and(flushed)
+}
+
+/// The LVs, of which one at least should have a device, by which the disks of a group are flushed when this step has changed what
+/// LVM keeps there. Every disk has all of that, and after a power cut LVM believes the newest, so that one of them is enough.
+/// `None`: the step changes nothing of it, or leaves nothing to flush it by: what comes back of a removal is removed again.
+fn changes(op: &VolumeOp) -> Option<[&LvId; 2]> {
+    match op {
+        VolumeOp::Create { lv, .. }
+        | VolumeOp::MarkUnzeroed { lv }
+        | VolumeOp::Unmark { lv, .. }
+        | VolumeOp::MarkZeroed { lv }
+        | VolumeOp::Append { lv, .. }
+        | VolumeOp::Rename { lv, .. }
+        | VolumeOp::Own { lv }
+        | VolumeOp::Retag { lv, .. }
+        | VolumeOp::Disown { lv, .. }
+        | VolumeOp::CreateThin { lv, .. }
+        | VolumeOp::CreateForImage { lv, .. }
+        | VolumeOp::MarkImporting { lv }
+        | VolumeOp::MarkImported { lv }
+        | VolumeOp::Extend { lv, .. } => Some([lv, lv]),
+        // A snapshot has no device while nobody needs it.
+        VolumeOp::Snapshot { lv, of: other }
+        | VolumeOp::Clone { lv, from: other }
+        | VolumeOp::CloneForRevert { lv, from: other, .. } => Some([lv, other]),
+        VolumeOp::Activate { .. }
+        | VolumeOp::Zero { .. }
+        | VolumeOp::Discard { .. }
+        | VolumeOp::RemoveGrowth { .. }
+        | VolumeOp::RemoveCopy { .. }
+        | VolumeOp::RemoveReverted { .. }
+        | VolumeOp::Remove { .. }
+        | VolumeOp::CreatePool { .. }
+        | VolumeOp::CheckImage { .. }
+        | VolumeOp::Import { .. }
+        | VolumeOp::Upload { .. } => None,
+    }
+}
+
+/// Flushes the disks below the first of these that has a device.
+fn flush(blocks: &dyn BlockDevices, lvs: [&LvId; 2]) -> Result<(), Error> {
+    for lv in lvs {
+        let path = device_path(lv.group.as_str(), lv.name.as_str());
+        match blocks.flush(&path) {
+            Err(error) if error.errno == Errno::ENOENT => {}
+            done => return done.map_err(|source| Error::device("flush", path, source)),
+        }
+    }
+    // LVM's own: it is on the disk soon, and a power cut before that undoes the step as a whole.
+    tracing::debug!(lv = %lvs[0], "no device to flush what LVM has written by");
+    Ok(())
+}
+
+fn apply_steps<'a>(
+    plan: &'a Plan<VolumeOp>,
+    hands: Hands<'_>,
+    observer: &mut dyn Observer,
+    unflushed: &mut Option<[&'a LvId; 2]>,
+) -> Result<(), Error> {
     let Hands { commands, blocks, .. } = hands;
     let lvm = Lvm(commands);
     // What the tags of the LV at work say now of its zeroing.
@@ -192,6 +256,7 @@ pub fn apply_with(plan: &Plan<VolumeOp>, hands: Hands<'_>, observer: &mut dyn Ob
             }
             VolumeOp::Extend { lv, size } => lvm.extend(lv, *size),
         }?;
+        *unflushed = changes(&step.op).or(*unflushed);
         observer.after(index, step);
     }
     Ok(())

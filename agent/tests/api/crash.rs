@@ -141,6 +141,7 @@ fn run(world: World, kill: Kill, reboots: bool) -> bool {
             assert_allowed(&node, &v, before, step.reach);
             agent.crash();
             if reboots {
+                node.fake.lvm().forget_unflushed();
                 node.fake.reboot();
                 assert_eq!(node.fake.reachable(), []);
             }

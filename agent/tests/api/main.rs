@@ -28,6 +28,7 @@ mod machine_faults;
 mod manage;
 mod metrics;
 mod portals;
+mod power;
 mod process;
 mod receipts;
 mod reservations;

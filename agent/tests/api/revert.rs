@@ -9,15 +9,15 @@ use crate::switch::Kill;
 const FIRST: &str = "0a0a0a0a-0000-4000-8000-000000000001";
 const SECOND: &str = "0a0a0a0a-0000-4000-8000-000000000002";
 
-fn node() -> Node {
+pub(crate) fn node() -> Node {
     Node::with_group("thin_pool = \"256MiB\"\n")
 }
 
-fn thin() -> v1::VolumeSpec {
+pub(crate) fn thin() -> v1::VolumeSpec {
     v1::VolumeSpec { provisioning: v1::Provisioning::Thin.into(), ..volume_spec(SIZE) }
 }
 
-fn snapshot(id: &str, of: &str) -> v1::PutVolumeRequest {
+pub(crate) fn snapshot(id: &str, of: &str) -> v1::PutVolumeRequest {
     let source = v1::VolumeSource { of: Some(v1::volume_source::Of::VolumeId(of.to_owned())) };
     let spec = v1::VolumeSpec { kind: v1::VolumeKind::Snapshot.into(), source: Some(source), ..thin() };
     put_volume_spec(id, 1, spec)

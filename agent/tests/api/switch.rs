@@ -317,6 +317,10 @@ impl BlockDevices for Switch {
         self.call(true, format!("write {}", path.display()), || self.blocks.write(path, offset, bytes))
     }
 
+    fn flush(&self, path: &Path) -> Result<(), BlockError> {
+        self.call(false, format!("flush {}", path.display()), || self.blocks.flush(path))
+    }
+
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
         self.call(false, format!("read {}", path.display()), || self.blocks.read(path, offset, buffer))
     }

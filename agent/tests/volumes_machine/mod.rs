@@ -132,6 +132,10 @@ impl BlockDevices for Machine {
         self.wiping("write", path, || self.fake.blocks().write(path, offset, bytes))
     }
 
+    fn flush(&self, path: &Path) -> Result<(), BlockError> {
+        self.fake.blocks().flush(path)
+    }
+
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
         self.fake.blocks().read(path, offset, buffer)
     }

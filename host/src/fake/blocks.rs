@@ -137,6 +137,20 @@ impl BlockDevices for FakeBlocks {
         )
     }
 
+    fn flush(&self, path: &Path) -> Result<(), BlockError> {
+        let fail = |errno| BlockError { op: "flush", path: path.to_owned(), errno };
+        let mut machine = self.handle.lock();
+        while machine.devices.get(path).is_some_and(|device| device.held) {
+            machine = self.handle.wait(machine);
+        }
+        let device = machine.devices.get(path).ok_or_else(|| fail(Errno::ENOENT))?;
+        if device.errors {
+            return Err(fail(Errno::EIO));
+        }
+        machine.lvm.flush(path);
+        Ok(())
+    }
+
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
         let fail = |errno| BlockError { op: "read", path: path.to_owned(), errno };
         let machine = self.handle.lock();
@@ -192,6 +206,10 @@ impl FakeBlocks {
         }
         if let Some(device) = machine.devices.get_mut(path) {
             mark(device, offset, end);
+        }
+        // A discard is not flushed.
+        if op != "discard" && length > 0 {
+            machine.lvm.flush(path);
         }
         Ok(())
     }

@@ -135,6 +135,10 @@ impl BlockDevices for Door {
         self.call(|| self.blocks.write(path, offset, bytes))
     }
 
+    fn flush(&self, path: &Path) -> Result<(), BlockError> {
+        self.call(|| self.blocks.flush(path))
+    }
+
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
         self.call(|| self.blocks.read(path, offset, buffer))
     }

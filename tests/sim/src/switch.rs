@@ -217,6 +217,10 @@ impl BlockDevices for Switch {
         self.call(true, || self.blocks.write(path, offset, bytes))
     }
 
+    fn flush(&self, path: &Path) -> Result<(), BlockError> {
+        self.call(false, || self.blocks.flush(path))
+    }
+
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
         self.call(false, || self.blocks.read(path, offset, buffer))
     }

@@ -120,6 +120,8 @@ struct Volume {
     /// Where it lies, in its own order.
     extents: Vec<u64>,
     tags: BTreeSet<String>,
+    /// Its tags as the disk has them for sure: what LVM writes, nobody has flushed. `None`: it may not be there after a power cut.
+    flushed: Option<BTreeSet<String>>,
     active: bool,
     read_only: bool,
     /// The device's content while the volume is not active.
@@ -195,6 +197,16 @@ impl LvmState {
         Some(format!("LVM-{}{}", group.uuid.replace('-', ""), volume.uuid.replace('-', "")))
     }
 
+    /// What was written to the disk of the group that has this LV is there after a power cut.
+    pub(super) fn flush(&mut self, path: &std::path::Path) {
+        let has =
+            |(vg, group): &(&String, &mut Group)| group.volumes.keys().any(|lv| device_path(vg, lv) == path);
+        let found = self.groups.iter_mut().find(has);
+        for volume in found.into_iter().flat_map(|(_, group)| group.volumes.values_mut()) {
+            volume.flushed = Some(volume.tags.clone());
+        }
+    }
+
     pub(super) fn add_group(&mut self, name: &str, bytes: u64) {
         let uuid = self.uuid();
         let group = Group { uuid, extents: bytes / EXTENT, ..Group::default() };
@@ -263,7 +275,9 @@ impl FakeLvm {
     pub fn add_volume(&self, vg: &str, lv: &str, bytes: u64, tags: &[&str]) -> bool {
         let mut machine = self.handle.lock();
         let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
-        machine.create_volume(vg, lv, bytes.div_ceil(EXTENT).max(1), tags).is_ok()
+        let made = machine.create_volume(vg, lv, bytes.div_ceil(EXTENT).max(1), tags).is_ok();
+        machine.lvm.flush(&device_path(vg, lv));
+        made
     }
 
     /// What somebody else made is of this type: `raid1` with `r`, for one. The letter is the first of its attributes (lvs(8)).
@@ -271,6 +285,25 @@ impl FakeLvm {
         let mut machine = self.handle.lock();
         if let Some(volume) = machine.lvm.groups.get_mut(vg).and_then(|group| group.volumes.get_mut(lv)) {
             volume.form = Form::Other { segtype: segtype.to_owned(), kind };
+        }
+    }
+
+    /// A power cut takes what the disks have not flushed: volumes that were made since, and changes of tags. (What was removed or
+    /// has grown since does not come back here.) Call it before [`FakeMachine::reboot`](super::FakeMachine::reboot).
+    pub fn forget_unflushed(&self) {
+        let mut machine = self.handle.lock();
+        let mut lost = Vec::new();
+        for (vg, group) in &mut machine.lvm.groups {
+            for (lv, volume) in &mut group.volumes {
+                match &volume.flushed {
+                    Some(tags) => volume.tags.clone_from(tags),
+                    None => lost.push((vg.clone(), lv.clone())),
+                }
+            }
+        }
+        drop(machine);
+        for (vg, lv) in lost {
+            self.lose_volume(&vg, &lv);
         }
     }
 

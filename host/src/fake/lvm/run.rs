@@ -209,8 +209,16 @@ impl Machine {
                 group.zeros.remove(extent);
             }
             let form = Form::Linear;
-            let volume =
-                Volume { uuid, extents: taken, tags, active: false, read_only: false, parked: None, form };
+            let volume = Volume {
+                uuid,
+                extents: taken,
+                tags,
+                flushed: None,
+                active: false,
+                read_only: false,
+                parked: None,
+                form,
+            };
             group.volumes.insert(name.to_owned(), volume);
         }
         self.set_active(vg, name, true);

@@ -90,8 +90,16 @@ impl Machine {
             let text = format!("  Logical Volume \"{name}\" already exists in volume group \"{vg}\"\n");
             return Err((5, text));
         }
-        let volume =
-            Volume { uuid, extents: Vec::new(), tags, active: false, read_only, parked: device, form };
+        let volume = Volume {
+            uuid,
+            extents: Vec::new(),
+            tags,
+            flushed: None,
+            active: false,
+            read_only,
+            parked: device,
+            form,
+        };
         group.volumes.insert(name.to_owned(), volume);
         self.set_active(vg, name, true);
         Ok(format!("  Logical volume \"{name}\" created.\n"))
