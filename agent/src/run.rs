@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use mooring_connectors::Parts;
-use mooring_host::{Front, Uevents, threads_left};
+use mooring_host::{Front, Uevents, remains_of};
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -54,21 +54,23 @@ async fn outlive(before: Option<u32>, folder: &Path) -> Result<()> {
     let Some(pid) = before else { return Ok(()) };
     let begun = Instant::now();
     let left = loop {
-        let left = threads_left(pid);
-        if left.is_empty() {
+        let left = remains_of(pid);
+        if left.threads.is_empty() {
             return Ok(());
         }
         if begun.elapsed() > GONE_WITHIN {
-            break left.join(" ");
+            break left;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     tracing::warn!(
         pid,
-        threads = left,
+        threads = left.threads.join(" "),
+        dying = left.dying,
         "the agent before this one has ended, but for these threads, which wait in the kernel"
     );
-    if store::free(folder, pid)? {
+    // One that is on its way out by itself may be at work on its store still, and lets go of it.
+    if left.dying && store::free(folder, pid)? {
         tracing::warn!(pid, "it was killed while it worked on its store: what it held there is let go of");
     }
     Ok(())

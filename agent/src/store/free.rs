@@ -32,13 +32,7 @@ pub fn free(folder: &Path, pid: u32) -> Result<bool, StoreError> {
         Err(error) => return Err(look(error)),
     };
     // An exclusive one would meet any of theirs.
-    let mut lock = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: LOCKS_AT,
-        l_len: LOCKS,
-        l_pid: 0,
-    };
+    let mut lock = exclusive(LOCKS);
     let _answered = fcntl(&index, FcntlArg::F_GETLK(&mut lock)).map_err(|errno| look(errno.into()))?;
     let held = i32::from(lock.l_type) != libc::F_UNLCK;
     if !held || u32::try_from(lock.l_pid) != Ok(pid) {
@@ -46,6 +40,18 @@ pub fn free(folder: &Path, pid: u32) -> Result<bool, StoreError> {
     }
     std::fs::remove_file(&path).map_err(look)?;
     Ok(true)
+}
+
+/// An exclusive lock on the first so many of them.
+#[expect(clippy::cast_possible_truncation, reason = "the kernel's numbers are 0 and 1")]
+fn exclusive(count: i64) -> libc::flock {
+    libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: LOCKS_AT,
+        l_len: count,
+        l_pid: 0,
+    }
 }
 
 #[cfg(test)]
@@ -78,14 +84,7 @@ mod tests {
         store.pin(cluster('c')).unwrap();
         let index = folder.join(format!("{FILE_NAME}-shm"));
         let index = OpenOptions::new().read(true).write(true).open(index).unwrap();
-        let lock = libc::flock {
-            l_type: libc::F_WRLCK as libc::c_short,
-            l_whence: libc::SEEK_SET as libc::c_short,
-            l_start: LOCKS_AT,
-            l_len: 1,
-            l_pid: 0,
-        };
-        let _set = fcntl(&index, FcntlArg::F_SETLK(&lock)).unwrap();
+        let _set = fcntl(&index, FcntlArg::F_SETLK(&exclusive(1))).unwrap();
         std::fs::write(folder.join("held"), "").unwrap();
         std::thread::sleep(Duration::from_mins(1));
     }
