@@ -199,7 +199,7 @@ impl Rig {
         let store = Store::open(&config.state_dir)?;
         let address = config.listen[0].clone();
         let served = runtime.spawn(async move {
-            let bound = listen::bind(&config).await?;
+            let bound = listen::bind(&mooring_host::Front::new()?, &config)?;
             let engine = Engine::new(config, machine, store)?;
             engine.start().await;
             let (stop, stopped) = tokio::sync::watch::channel(false);

@@ -1,6 +1,9 @@
 //! Listening: a unix socket, TLS with certificates of both sides, or plain TCP where the configuration insists.
 
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -8,45 +11,57 @@ use anyhow::{Context, Result, bail};
 use mooring_api::v1::agent_server::AgentServer;
 use mooring_api::v1::host_server::HostServer;
 use mooring_api::{Address, MESSAGE_BYTES_MAX};
+use mooring_host::{Front, Incoming, Listener, next_caller};
 use mooring_systemd::certificates::{self, CertificateError};
-use tokio::net::{TcpListener, UnixListener};
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::server::{Router, TcpIncoming};
+use tokio::io::Interest;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::Router;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 use crate::config::{Config, Tls};
 use crate::connections::Connections;
 use crate::engine::Engine;
+use crate::metrics;
 use crate::serve::Service;
 use crate::serve_host::HostService;
 
 /// Requests at work per connection.
 const REQUESTS_PER_CONNECTION_MAX: usize = 256;
 
-/// A listener that is bound and not yet served.
+/// Connections that nobody has taken yet, of one address.
+const ARRIVED_MAX: usize = 64;
+
+/// Addresses that are bound and not yet served.
 pub struct Bound {
-    address: Address,
-    socket: Socket,
+    front: Front,
+    api: Vec<Address>,
+    metrics: Vec<SocketAddr>,
 }
 
-enum Socket {
-    Unix(UnixListener),
-    Tcp(TcpListener),
-}
-
-/// Binds every address of the configuration, so that a port in use is an error at start and not in a task.
-pub async fn bind(config: &Config) -> Result<Vec<Bound>> {
-    let mut bound = Vec::new();
+/// Binds every address of the configuration, so that a port in use is an error at start and not in a task. The sockets are the
+/// front's.
+pub fn bind(front: &Front, config: &Config) -> Result<Bound> {
     for address in &config.listen {
-        let socket = match address {
-            Address::Unix(path) => Socket::Unix(bind_unix(path)?),
-            Address::Tls(at) | Address::Plain(at) => Socket::Tcp(
-                TcpListener::bind(at.as_str()).await.with_context(|| format!("listen on {address}"))?,
-            ),
-        };
-        bound.push(Bound { address: address.clone(), socket });
+        let here = address.clone();
+        let _number = front.listen(move || bind_api(&here))?;
     }
-    Ok(bound)
+    for &at in &config.metrics {
+        let bind = move || Ok::<_, std::io::Error>(Listener::Tcp(TcpListener::bind(at)?));
+        let _number = front.listen(bind).with_context(|| format!("listen on {at} for metrics"))?;
+    }
+    Ok(Bound { front: front.clone(), api: config.listen.clone(), metrics: config.metrics.clone() })
+}
+
+fn bind_api(address: &Address) -> Result<Listener> {
+    Ok(match address {
+        Address::Unix(path) => Listener::Unix(bind_unix(path)?),
+        Address::Tls(at) | Address::Plain(at) => {
+            Listener::Tcp(TcpListener::bind(at.as_str()).with_context(|| format!("listen on {address}"))?)
+        }
+    })
 }
 
 fn bind_unix(path: &Path) -> Result<UnixListener> {
@@ -88,7 +103,7 @@ fn router(
     engine: &Engine,
     host: Option<&Connections>,
     tls: Option<ServerTlsConfig>,
-    stop: tokio::sync::watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
 ) -> Result<Router> {
     let mut server = Server::builder().concurrency_limit_per_connection(REQUESTS_PER_CONNECTION_MAX);
     if let Some(tls) = tls {
@@ -107,11 +122,7 @@ fn router(
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
 /// Serves all listeners until `stop`; the first that fails ends all.
-pub async fn serve(
-    engine: &Engine,
-    bound: Vec<Bound>,
-    stop: tokio::sync::watch::Receiver<bool>,
-) -> Result<()> {
+pub async fn serve(engine: &Engine, bound: Bound, stop: watch::Receiver<bool>) -> Result<()> {
     serve_with(engine, None, bound, stop).await
 }
 
@@ -119,38 +130,51 @@ pub async fn serve(
 pub async fn serve_with(
     engine: &Engine,
     host: Option<&Connections>,
-    bound: Vec<Bound>,
-    stop: tokio::sync::watch::Receiver<bool>,
+    bound: Bound,
+    stop: watch::Receiver<bool>,
 ) -> Result<()> {
+    let Bound { front, api, metrics } = bound;
     let mut tasks = tokio::task::JoinSet::new();
-    for Bound { address, socket } in bound {
+    let mut ways = Vec::new();
+    for address in api {
         let tls = match (&address, &engine.config().tls) {
             (Address::Tls(_), Some(tls)) => Some(tls_config(tls)?),
             (Address::Tls(_), None) => bail!("listen on {address}: [tls] is missing in the configuration"),
             _ => None,
         };
         let router = router(engine, host, tls, stop.clone())?;
-        let mut stop = stop.clone();
+        let stopped = stopped(stop.clone());
         tracing::info!(%address, "listening");
-        tasks.spawn(async move {
-            let stopped = async move { drop(stop.wait_for(|stop| *stop).await) };
-            let served = match socket {
-                Socket::Unix(socket) => {
-                    router.serve_with_incoming_shutdown(UnixListenerStream::new(socket), stopped).await
-                }
-                Socket::Tcp(socket) => {
-                    // An answer is several small writes: without this, the later ones wait for the peer's delayed
-                    // acknowledgement, 40 ms and more.
-                    let incoming = TcpIncoming::from(socket).with_nodelay(Some(true));
-                    router.serve_with_incoming_shutdown(incoming, stopped).await
-                }
-            };
-            served.with_context(|| format!("serve {address}"))
-        });
+        if let Address::Unix(_) = address {
+            let (sender, arrived) = mpsc::channel(ARRIVED_MAX);
+            ways.push(Way::Unix(sender));
+            let arrived = ReceiverStream::new(arrived).map(Ok::<_, std::io::Error>);
+            tasks.spawn(async move {
+                let served = router.serve_with_incoming_shutdown(arrived, stopped).await;
+                served.with_context(|| format!("serve {address}"))
+            });
+        } else {
+            let (sender, arrived) = mpsc::channel(ARRIVED_MAX);
+            ways.push(Way::Tcp(sender));
+            let arrived = ReceiverStream::new(arrived).map(Ok::<_, std::io::Error>);
+            tasks.spawn(async move {
+                let served = router.serve_with_incoming_shutdown(arrived, stopped).await;
+                served.with_context(|| format!("serve {address}"))
+            });
+        }
     }
-    let mut stop = stop;
+    if !metrics.is_empty() {
+        let (sender, arrived) = mpsc::channel(ARRIVED_MAX);
+        ways.extend(metrics.iter().map(|_| Way::Tcp(sender.clone())));
+        for address in metrics {
+            tracing::info!(metrics = %address, "metrics can be asked for");
+        }
+        tokio::spawn(metrics::serve(engine.clone(), host.cloned(), arrived, stop.clone()));
+    }
+    let incoming = front.open().context("what is bound is served already")?;
+    tasks.spawn(hand_out(incoming, ways, stop.clone()));
     let overdue = async move {
-        drop(stop.wait_for(|stop| *stop).await);
+        stopped(stop).await;
         tokio::time::sleep(STOP_GRACE).await;
     };
     let all = async {
@@ -163,7 +187,65 @@ pub async fn serve_with(
         ended = all => ended,
         () = overdue => Ok(()),
     };
-    // Their sockets are closed, whatever call of the kernel keeps this process from ending: its successor listens there.
+    // Nobody listens any more: the front is told by the end of its socket.
     tasks.shutdown().await;
     ended
+}
+
+/// To whom a connection of an address goes.
+enum Way {
+    Unix(mpsc::Sender<UnixStream>),
+    Tcp(mpsc::Sender<TcpStream>),
+}
+
+impl Way {
+    async fn give(&self, file: OwnedFd) -> std::io::Result<()> {
+        // Nobody takes it when all ends: it is closed.
+        match self {
+            Self::Unix(to) => {
+                let stream = std::os::unix::net::UnixStream::from(file);
+                stream.set_nonblocking(true)?;
+                drop(to.send(UnixStream::from_std(stream)?).await);
+            }
+            Self::Tcp(to) => {
+                let stream = std::net::TcpStream::from(file);
+                stream.set_nonblocking(true)?;
+                // An answer is several small writes: without this, the later ones wait for the peer's delayed acknowledgement, 40 ms
+                // and more.
+                stream.set_nodelay(true)?;
+                drop(to.send(TcpStream::from_std(stream)?).await);
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    drop(stop.wait_for(|stop| *stop).await);
+}
+
+/// Gives each connection to those who serve its address, until `stop`.
+async fn hand_out(incoming: Incoming, ways: Vec<Way>, stop: watch::Receiver<bool>) -> Result<()> {
+    let _front = incoming.front;
+    incoming.socket.set_nonblocking(true).context("wait for connections")?;
+    let socket = UnixStream::from_std(incoming.socket).context("wait for connections")?;
+    let stopped = stopped(stop);
+    tokio::pin!(stopped);
+    loop {
+        let came = tokio::select! {
+            came = socket.async_io(Interest::READABLE, || next_caller(&socket)) => came,
+            () = &mut stopped => return Ok(()),
+        };
+        let taken = match came {
+            Ok(Some((number, file))) => match ways.get(usize::from(number)) {
+                Some(way) => way.give(file).await,
+                None => Ok(()),
+            },
+            Ok(None) => bail!("the thread that listens is gone"),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = taken {
+            tracing::warn!(%error, "a connection was lost before it was served");
+        }
+    }
 }

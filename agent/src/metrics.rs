@@ -13,8 +13,8 @@ use mooring_api::v1;
 use mooring_model::{ByteSize, Initiator, JobReport};
 use mooring_systemd::metrics::{self, Families, timestamp};
 use prometheus_client::registry::Unit;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
 
 use crate::capabilities;
 use crate::connections::Connections;
@@ -26,11 +26,11 @@ const PREFIX: &str = "mooring_agent";
 
 const MIB: u64 = 1 << 20;
 
-/// Answers on these listeners until `stop` is true.
+/// Answers those who come until `stop` is true.
 pub async fn serve(
     engine: Engine,
     connections: Option<Connections>,
-    bound: Vec<TcpListener>,
+    arrived: mpsc::Receiver<TcpStream>,
     stop: watch::Receiver<bool>,
 ) {
     let say = move || {
@@ -42,7 +42,7 @@ pub async fn serve(
             made.ok().and_then(Result::ok).ok_or_else(|| why.to_owned())
         }
     };
-    metrics::serve(bound, say, stop).await;
+    metrics::serve_arrived(arrived, say, stop).await;
 }
 
 /// The text, as of now.

@@ -5,10 +5,11 @@
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use mooring_connectors::Parts;
-use mooring_host::{LockFile, Uevents};
+use mooring_host::{Front, Uevents, remains_of};
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -16,8 +17,7 @@ use crate::connections::Connections;
 use crate::engine::Engine;
 use crate::listen;
 use crate::machine::Machine;
-use crate::metrics;
-use crate::store::Store;
+use crate::store::{self, Store};
 
 /// What a host attaches volumes with.
 pub struct HostParts {
@@ -30,17 +30,50 @@ pub struct HostParts {
 /// Opens the stream of uevents.
 pub type OpenUevents = Box<dyn FnOnce() -> Option<Box<dyn Uevents>> + Send>;
 
-/// Makes the state folder if it is not there, and locks it until the answer is dropped.
-pub(crate) fn lock_state(folder: &Path) -> Result<LockFile> {
+/// How long an agent that was killed is given to be gone: what it does in the kernel takes milliseconds, or hangs.
+const GONE_WITHIN: Duration = Duration::from_secs(2);
+
+/// Makes the state folder if it is not there, and locks it until the first answer is dropped. The second is the process that has held
+/// the lock last.
+pub(crate) fn lock_state(folder: &Path) -> Result<(Front, Option<u32>)> {
     // The store holds secrets: nobody else looks into its folder.
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(folder)
         .with_context(|| format!("make the state folder {}", folder.display()))?;
-    LockFile::acquire(folder.join("agent.lock")).context(
-        "only one agent may work on a state folder, and one that was killed does until its last call in the kernel has returned",
-    )
+    let front = Front::new()?;
+    let locked = front.lock(&folder.join("agent.lock"));
+    let before = locked.context("only one agent may work on a state folder")?;
+    Ok((front, before))
+}
+
+/// Waits until the agent before this one is gone, as far as it ever is: threads of it that hang in the kernel do nothing more than to
+/// end the calls that they are in, and are left alone.
+async fn outlive(before: Option<u32>, folder: &Path) -> Result<()> {
+    let Some(pid) = before else { return Ok(()) };
+    let begun = Instant::now();
+    let left = loop {
+        let left = remains_of(pid);
+        if left.threads.is_empty() {
+            return Ok(());
+        }
+        if begun.elapsed() > GONE_WITHIN {
+            break left;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    tracing::warn!(
+        pid,
+        threads = left.threads.join(" "),
+        dying = left.dying,
+        "the agent before this one has ended, but for these threads, which wait in the kernel"
+    );
+    // One that is on its way out by itself may be at work on its store still, and lets go of it.
+    if left.dying && store::free(folder, pid)? {
+        tracing::warn!(pid, "it was killed while it worked on its store: what it held there is let go of");
+    }
+    Ok(())
 }
 
 /// Serves until `stop` is true. `ready` is called once, when everything that was wished before has been looked at and
@@ -53,10 +86,10 @@ pub async fn run(
     stop: watch::Receiver<bool>,
 ) -> Result<()> {
     let folder = config.state_dir.clone();
-    let _only_one = lock_state(&folder)?;
+    let (front, before) = lock_state(&folder)?;
+    outlive(before, &folder).await?;
     let store = Store::open(&folder)?;
-    let bound = listen::bind(&config).await?;
-    let for_metrics = mooring_systemd::metrics::bind(&config.metrics).await?;
+    let bound = listen::bind(&front, &config)?;
     let engine = Engine::new(config, machine, store)?;
     let connections = match host {
         Some(host) => Some((Connections::new(engine.clone(), host.parts)?, host.uevents)),
@@ -68,11 +101,9 @@ pub async fn run(
         connections
     });
     ready(&engine)?;
-    if !for_metrics.is_empty() {
-        tokio::spawn(metrics::serve(engine.clone(), connections.clone(), for_metrics, stop.clone()));
-    }
     let served = listen::serve_with(&engine, connections.as_ref(), bound, stop).await;
     // Passes that are at work may go on for a moment; the machine is left as it was found.
     engine.end_bulk();
+    drop(front);
     served
 }

@@ -523,6 +523,7 @@ impl From<&model::ExportReport> for v1::ExportReport {
             stuck: report.stuck.as_ref().map(Into::into),
             fc: report.fc.iter().map(Into::into).collect(),
             looked_us: report.looked.map_or(0, micros),
+            unlisted_sessions: report.unlisted_sessions,
             reservations: report.reservations.as_ref().map(Into::into),
             kept_reservations: report.kept_reservations.clone(),
         }

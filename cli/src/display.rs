@@ -194,6 +194,12 @@ impl Grant {
     }
 }
 
+/// What is said of sessions that nobody can list.
+pub(crate) fn unlisted(sessions: u32) -> String {
+    let word = if sessions == 1 { "session" } else { "sessions" };
+    format!("{sessions} more {word} that the kernel does not list")
+}
+
 fn sessions_table<'a>(sessions: impl IntoIterator<Item = &'a Session>) -> String {
     let row = |session: &Session| {
         [
@@ -286,12 +292,22 @@ impl Display for Export {
             ];
             write!(f, "\n\n{}", table(heads, self.fibre_channel.iter().map(row)))?;
         }
+        self.write_sessions(f)?;
+        write_problems(f, &self.problems)?;
+        write_stuck(f, self.stuck.as_ref())
+    }
+}
+
+impl Export {
+    fn write_sessions(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let mut sessions = self.grants.iter().flat_map(|grant| &grant.sessions).peekable();
         if sessions.peek().is_some() {
             write!(f, "\n\n{}", sessions_table(sessions))?;
         }
-        write_problems(f, &self.problems)?;
-        write_stuck(f, self.stuck.as_ref())
+        match self.unlisted_sessions {
+            None | Some(0) => Ok(()),
+            Some(more) => write!(f, "\n{}", unlisted(more)),
+        }
     }
 }
 

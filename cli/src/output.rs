@@ -348,6 +348,8 @@ pub(crate) struct Export {
     pub grants: Vec<Grant>,
     /// Over Fibre Channel, one for each port and initiator.
     pub fibre_channel: Vec<FcGrant>,
+    /// Sessions that the target has beside those of its grants; `null`: not known.
+    pub unlisted_sessions: Option<u32>,
     pub problems: Vec<Problem>,
     pub stuck: Option<Stuck>,
 }
@@ -385,6 +387,7 @@ impl Export {
                 .iter()
                 .flat_map(|port| port.grants.iter().map(|grant| FcGrant::new(&port.port, grant)))
                 .collect(),
+            unlisted_sessions: report.unlisted_sessions,
             problems: list(&report.problems, Problem::of_wire),
             stuck: report
                 .stuck

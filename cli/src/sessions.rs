@@ -15,7 +15,7 @@ use crate::args::SessionListArgs;
 use crate::controller::Client;
 use crate::controller::attachment::of_volume;
 use crate::controller::records::{Live, SessionRecord};
-use crate::display::{joined, or_none, table};
+use crate::display::{joined, or_none, table, unlisted};
 use crate::error::Failure;
 use crate::output::time;
 use crate::select::{find, name_of};
@@ -28,6 +28,17 @@ const MISSING: &str = "MISSING";
 #[derive(Debug, Serialize)]
 pub(crate) struct Sessions {
     pub sessions: Vec<Seen>,
+    /// Volumes whose targets have more sessions than are listed.
+    pub unlisted: Vec<Unlisted>,
+}
+
+/// Sessions of a volume that its target counts and does not list, whoever they are of: of several of one initiator the kernel lists
+/// the newest.
+#[derive(Debug, Serialize)]
+pub(crate) struct Unlisted {
+    pub volume_id: String,
+    pub volume_name: Option<String>,
+    pub sessions: u32,
 }
 
 /// One session, or that there is none where one should be.
@@ -141,11 +152,20 @@ pub(crate) async fn of_controller(
         Some(volume) => Some(crate::controller::volume::find(client, volume).await?.id),
     };
     let all = of_volume(client, id.as_deref()).await?;
+    let unlisted: BTreeMap<_, _> = all
+        .iter()
+        .filter(|live| args.host.is_none() || live.host == args.host)
+        .filter_map(|live| {
+            let sessions = live.unlisted_sessions.filter(|more| *more > 0)?;
+            let (volume_id, volume_name) = (live.volume_id.clone(), live.volume_name.clone());
+            Some((live.volume_id.clone(), Unlisted { volume_id, volume_name, sessions }))
+        })
+        .collect();
     let mut sessions = of_attachments(&all);
     if let Some(host) = &args.host {
         sessions.retain(|seen| seen.host.as_ref() == Some(host));
     }
-    Ok(Reply::ok(Sessions { sessions }))
+    Ok(Reply::ok(Sessions { sessions, unlisted: unlisted.into_values().collect() }))
 }
 
 /// The initiator ports that are logged in at a target port, each once; what they did at all target ports together.
@@ -218,11 +238,19 @@ pub(crate) async fn of_agent(session: &Session, args: &SessionListArgs) -> Resul
             "an agent knows initiators and no hosts: leave --host away, or say --controller".to_owned(),
         ));
     }
-    let sessions = match &args.volume {
-        Some(volume) => of_status(&find(session, volume).await?.1),
-        None => session.list().await?.iter().flat_map(of_status).collect(),
+    let all = match &args.volume {
+        Some(volume) => vec![find(session, volume).await?.1],
+        None => session.list().await?,
     };
-    Ok(Reply::ok(Sessions { sessions }))
+    let unlisted = |status: &v1::VolumeStatus| {
+        let sessions = status.export.as_ref()?.unlisted_sessions.filter(|more| *more > 0)?;
+        let volume_name = name_of(&status.volume_opaque);
+        Some(Unlisted { volume_id: status.volume_id.clone(), volume_name, sessions })
+    };
+    Ok(Reply::ok(Sessions {
+        sessions: all.iter().flat_map(of_status).collect(),
+        unlisted: all.iter().filter_map(unlisted).collect(),
+    }))
 }
 
 impl Seen {
@@ -270,6 +298,11 @@ impl Display for Sessions {
             "WRITTEN",
             "LAST ACTIVITY",
         ];
-        f.write_str(&table(heads, self.sessions.iter().map(row)))
+        f.write_str(&table(heads, self.sessions.iter().map(row)))?;
+        for of in &self.unlisted {
+            let volume = of.volume_name.as_ref().unwrap_or(&of.volume_id);
+            write!(f, "\n{volume}: {}", unlisted(of.sessions))?;
+        }
+        Ok(())
     }
 }

@@ -124,7 +124,14 @@ fn sessions_are_listed_and_a_missing_one_is_seen_at_once() {
     let missing = rig.json(&["session", "list", "--host", "host2"])["sessions"].clone();
     assert_eq!((missing.as_array().unwrap().len(), &missing[0]["missing"]), (1, &json!(true)));
     assert_eq!(missing[0]["session"], json!(null));
+    rig.fake.change(|state| {
+        state.attachments.get_mut(&one).unwrap()["unlisted_sessions"] = 1.into();
+    });
+    let unlisted = |host| rig.json(&["session", "list", "--host", host])["unlisted"].clone();
+    assert_eq!(unlisted("host1"), json!([{ "volume_id": volume, "volume_name": "data", "sessions": 1 }]));
+    assert_eq!(unlisted("host2"), json!([]));
     let table = rig.run(&["session", "list", "--volume", "data"]).out;
+    assert!(table.ends_with("\ndata: 1 more session that the kernel does not list\n"), "{table}");
     for words in ["STORAGE", "LAST ACTIVITY", "host1", "LOGGED_IN", "10.10.0.11", "6 MiB", "MISSING"] {
         assert!(table.contains(words), "{words:?} is not in {table}");
     }

@@ -315,6 +315,34 @@ fn accepted_and_not_true_yet_is_exit_code_5() {
 }
 
 #[test]
+fn sessions_that_the_kernel_does_not_list_are_counted() {
+    let rig = Rig::new();
+    rig.volume("data");
+    rig.fake.state().knobs.live = vec![HOST1.into()];
+    assert_eq!(rig.run(&grant("data", HOST1, "rw")).code, 0);
+    let said = |count| {
+        rig.fake.state().knobs.unlisted_sessions = count;
+        [rig.run(&["export", "show", "data"]).out, rig.run(&["session", "list"]).out]
+    };
+    for of in said(Some(1)) {
+        assert!(of.contains("1 more session that the kernel does not list"), "{of}");
+    }
+    let list = rig.json(&["session", "list"]);
+    assert_eq!(
+        (&list["unlisted"][0]["sessions"], list["sessions"].as_array().unwrap().len()),
+        (&1.into(), 1)
+    );
+    assert_eq!(rig.json(&["export", "show", "data"])["export"]["unlisted_sessions"], 1);
+    for of in said(Some(2)) {
+        assert!(of.contains("2 more sessions that the kernel does not list"), "{of}");
+    }
+    for of in said(Some(0)).into_iter().chain(said(None)) {
+        assert!(!of.contains("more session"), "{of}");
+    }
+    assert_eq!(rig.json(&["export", "show", "data"])["export"]["unlisted_sessions"], serde_json::Value::Null);
+}
+
+#[test]
 fn a_conflict_is_tried_once_more() {
     let rig = Rig::new();
     rig.volume("data");

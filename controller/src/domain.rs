@@ -263,6 +263,8 @@ pub struct NexusLive {
     pub sessions: Vec<SessionReport>,
     /// What it has done since it was granted. Over Fibre Channel that of all ports together.
     pub counters: Counters,
+    /// Sessions of its volume that the kernel counts and does not list, whoever they are of. `None`: not known.
+    pub unlisted: Option<u32>,
     /// When the storage agent looked. `None`: not since it was started, or it does not say.
     pub looked: Option<SystemTime>,
     /// It should be logged in and is not.

@@ -12,6 +12,7 @@ mod command;
 mod disk;
 mod dump;
 mod folders;
+mod front;
 mod harden;
 mod image;
 mod iscsi;
@@ -19,6 +20,7 @@ mod lock;
 mod net;
 mod netlink;
 mod pr;
+mod remains;
 mod sys;
 mod tree;
 mod uevent;
@@ -36,6 +38,7 @@ pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands, 
 pub use disk::{DiskError, DiskOp, Disks, Holder, KernelDisks};
 pub use dump::{dump, dump_below};
 pub use folders::{FolderChanges, FolderId, Folders, KernelFolders, Noted};
+pub use front::{Front, FrontError, Incoming, Listener, next_caller};
 pub use harden::{HardenWarning, harden};
 pub use image::{
     ImageError, ImageFile, ImagePart, ImageServers, PartFormat, QemuServers, ServedImage, has_name,
@@ -49,6 +52,7 @@ pub use iscsi::{
 pub use lock::{LockError, LockFile};
 pub use net::{DialError, LocalAddress, LocalAddresses, dial, drop_connection, local_addresses};
 pub use pr::{PrCommand, PrError, PrNexus, PrSession, PrSessions};
+pub use remains::{Remains, remains_of};
 pub use sys::trim_memory;
 pub use tree::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath, tree_operations};
 pub use uevent::{KernelUevents, Uevent, UeventItem, Uevents, parse_uevent};

@@ -42,6 +42,7 @@ fn holder(pid: Option<u32>) -> String {
 pub struct LockFile {
     _file: File,
     path: PathBuf,
+    before: Option<u32>,
 }
 
 impl LockFile {
@@ -65,18 +66,24 @@ impl LockFile {
             }
             Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
         }
+        let before = holder_of(&mut file);
         let note = |file: &mut File| -> io::Result<()> {
             file.set_len(0)?;
             file.rewind()?;
             writeln!(file, "{}", std::process::id())
         };
         note(&mut file).map_err(failed("write"))?;
-        Ok(Self { _file: file, path: path.to_owned() })
+        Ok(Self { _file: file, path: path.to_owned(), before })
     }
 
     /// The lock file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The process that has held it last, as far as that is known.
+    pub fn before(&self) -> Option<u32> {
+        self.before
     }
 }
 
@@ -100,9 +107,10 @@ mod tests {
             error.to_string(),
             format!("{} is locked by process {}", path.display(), std::process::id())
         );
-        assert_eq!(first.path(), path);
+        assert_eq!((first.path(), first.before()), (path.as_path(), None));
         drop(first);
         let again = LockFile::acquire(&path).unwrap();
+        assert_eq!(again.before(), Some(std::process::id()));
         assert_eq!(std::fs::read_to_string(again.path()).unwrap(), format!("{}\n", std::process::id()));
     }
 

@@ -1,16 +1,19 @@
-//! The system calls that Rust cannot check: ioctls on block devices, SG_IO, prctl. The only `unsafe` of the project.
+//! The system calls that Rust cannot check: ioctls on block devices, SG_IO, prctl, a thread's own table of files, files that come
+//! over a socket. The only `unsafe` of the project.
 //!
 //! What must never happen: a pointer that outlives its call, or a buffer that is not what the kernel's header says.
 #![allow(unsafe_code, reason = "ioctls take raw pointers; each is wrapped here in a safe function")]
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::io::IoSliceMut;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
 mod raw {
     #![allow(missing_docs, reason = "the macros document themselves")]
@@ -214,6 +217,53 @@ pub(crate) fn discard(file: &File, offset: u64, length: u64) -> Result<(), Errno
     // keeps no pointer.
     unsafe { raw::block_discard(file.as_raw_fd(), &raw const range) }?;
     Ok(())
+}
+
+/// linux/close_range.h: CLOSE_RANGE_UNSHARE.
+const OWN_TABLE: c_int = 1 << 1;
+
+/// The standard streams are below this.
+const FIRST: c_uint = 3;
+
+/// Gives the calling thread a table of files of its own. In it are the standard streams and the file with this number, which was
+/// opened in the table that the thread has shared so far and stays open there. To be called by a new thread that owns no file yet.
+/// ENOSYS before 5.9.
+pub(crate) fn own_files(kept: RawFd) -> Result<OwnedFd, Errno> {
+    let number = c_uint::try_from(kept).ok().filter(|number| *number >= FIRST).ok_or(Errno::EBADF)?;
+    let close = |first: c_uint, last: c_uint, flags: c_int| {
+        // SAFETY: the call takes numbers only. The first one makes the table this thread's own, so that no other thread's file is
+        // closed; what is closed is nobody's: a new thread owns no file.
+        Errno::result(unsafe { libc::close_range(first, last, flags) })
+    };
+    close(number + 1, c_uint::MAX, OWN_TABLE)?;
+    if number > FIRST {
+        close(FIRST, number - 1, 0)?;
+    }
+    // SAFETY: it takes numbers only.
+    Errno::result(unsafe { libc::fcntl(kept, libc::F_GETFD) })?;
+    // SAFETY: the number is open in this thread's table, and whoever owns it in the other one cannot close it here.
+    Ok(unsafe { OwnedFd::from_raw_fd(kept) })
+}
+
+/// The next byte that another thread has sent over a socket, and the file with it; `None` when the other end is closed. EAGAIN: none
+/// is there yet. EMFILE: the file was lost, there was no place for it.
+pub(crate) fn receive_file(socket: BorrowedFd<'_>) -> Result<Option<(u8, OwnedFd)>, Errno> {
+    let mut byte = [0];
+    let mut space = nix::cmsg_space!(RawFd);
+    let mut buffers = [IoSliceMut::new(&mut byte)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), flags)?;
+    if message.bytes == 0 {
+        return Ok(None);
+    }
+    let sent = message.cmsgs()?.find_map(|sent| match sent {
+        ControlMessageOwned::ScmRights(files) => files.first().copied(),
+        _ => None,
+    });
+    let number = sent.ok_or(Errno::EMFILE)?;
+    // SAFETY: the kernel has opened it for this call, and nobody else knows of it.
+    let file = unsafe { OwnedFd::from_raw_fd(number) };
+    Ok(Some((byte[0], file)))
 }
 
 #[cfg(test)]

@@ -183,6 +183,9 @@ pub struct ExportReport {
     /// When its sessions and counters were read. `None`: not since the agent was started, and that it shows none says
     /// nothing.
     pub looked: Option<SystemTime>,
+    /// Sessions over iSCSI that the target has beside those that its grants show: of several of one initiator the kernel lists one.
+    /// `None`: nobody has counted them since the export changed, or the kernel does not count.
+    pub unlisted_sessions: Option<u32>,
 }
 
 /// Whether anything of a revoked nexus may still reach the disk.

@@ -30,7 +30,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Mutex, Semaphore, mpsc, watch};
 use toml::Spanned;
 
 use crate::config::{ConfigError, File};
@@ -124,16 +124,69 @@ where
     F: Fn() -> T + Send + Sync + 'static,
     T: Future<Output = Result<String, String>> + Send + 'static,
 {
-    let shared = Arc::new(Shared { text, alone: Mutex::new(()) });
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let clients = Clients::new(text);
     let mut tasks = tokio::task::JoinSet::new();
     for listener in bound {
         if let Ok(address) = listener.local_addr() {
             tracing::info!(metrics = %address, "metrics can be asked for");
         }
-        tasks.spawn(accept(listener, Arc::clone(&shared), Arc::clone(&places), stop.clone()));
+        tasks.spawn(accept(listener, clients.clone(), stop.clone()));
     }
     while tasks.join_next().await.is_some() {}
+}
+
+/// The same for a daemon that listens by itself: answers whoever arrives.
+pub async fn serve_arrived<F, T>(
+    mut arrived: mpsc::Receiver<TcpStream>,
+    text: F,
+    mut stop: watch::Receiver<bool>,
+) where
+    F: Fn() -> T + Send + Sync + 'static,
+    T: Future<Output = Result<String, String>> + Send + 'static,
+{
+    let clients = Clients::new(text);
+    loop {
+        tokio::select! {
+            stream = arrived.recv() => match stream {
+                Some(stream) => clients.take(stream),
+                None => return,
+            },
+            () = stopped(&mut stop) => return,
+        }
+    }
+}
+
+struct Clients<F> {
+    shared: Arc<Shared<F>>,
+    places: Arc<Semaphore>,
+}
+
+impl<F> Clone for Clients<F> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), places: Arc::clone(&self.places) }
+    }
+}
+
+impl<F, T> Clients<F>
+where
+    F: Fn() -> T + Send + Sync + 'static,
+    T: Future<Output = Result<String, String>> + Send + 'static,
+{
+    fn new(text: F) -> Self {
+        let shared = Arc::new(Shared { text, alone: Mutex::new(()) });
+        Self { shared, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) }
+    }
+
+    fn take(&self, stream: TcpStream) {
+        // Without a place it is closed.
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return };
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            let _place = place;
+            // What becomes of a connection matters to its client alone.
+            drop(tokio::time::timeout(CONNECTION_TIMEOUT, connection(stream, shared)).await);
+        });
+    }
 }
 
 struct Shared<F> {
@@ -142,35 +195,22 @@ struct Shared<F> {
     alone: Mutex<()>,
 }
 
-async fn accept<F, T>(
-    listener: TcpListener,
-    shared: Arc<Shared<F>>,
-    places: Arc<Semaphore>,
-    mut stop: watch::Receiver<bool>,
-) where
+async fn accept<F, T>(listener: TcpListener, clients: Clients<F>, mut stop: watch::Receiver<bool>)
+where
     F: Fn() -> T + Send + Sync + 'static,
     T: Future<Output = Result<String, String>> + Send + 'static,
 {
     loop {
-        let stream = tokio::select! {
+        tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok((stream, _)) => clients.take(stream),
                 Err(error) => {
                     tracing::debug!(%error, "cannot take a connection for metrics");
                     tokio::time::sleep(ACCEPT_AGAIN).await;
-                    continue;
                 }
             },
             () = stopped(&mut stop) => return,
-        };
-        // Without a place it is closed.
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-        let shared = Arc::clone(&shared);
-        tokio::spawn(async move {
-            let _place = place;
-            // What becomes of a connection matters to its client alone.
-            drop(tokio::time::timeout(CONNECTION_TIMEOUT, connection(stream, shared)).await);
-        });
+        }
     }
 }
 

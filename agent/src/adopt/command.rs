@@ -52,7 +52,7 @@ pub fn run(
     let answer = match what {
         What::Plan => Answer { candidates: shown(&plan(machine, config)?, only)?, adopted: None },
         What::Apply => {
-            let _only_one =
+            let (_only_one, _) =
                 lock_state(&config.state_dir).context("stop the agent first: no session ends by that")?;
             let store = Store::open(&config.state_dir)?;
             let candidates = survey(machine, config, Some(&Kept::read(&store, config)?))?;

@@ -686,6 +686,7 @@ pub(super) fn export_report(
         problems: all,
         stuck: None,
         looked: None,
+        unlisted_sessions: None,
     }
 }
 

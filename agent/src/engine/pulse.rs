@@ -2,7 +2,8 @@
 //! somebody has to look; what is reported otherwise is what the last look saw.
 //!
 //! The pace: each second so many grants as [`GRANTS_PER_SECOND`], one volume after another, whatever their number; a round of
-//! 1,000 volumes with two hosts each takes half a minute. In full an idle grant is 2 reads (`mooring_targets::read_live`). While nobody
+//! 1,000 volumes with two hosts each takes half a minute. In full an idle grant is 2 reads (`mooring_targets::read_live`), and a volume
+//! where somebody is logged in 1 more: how many sessions there are that the kernel does not list. While nobody
 //! connects and nobody goes ([`callers`](super::callers)) a volume whose commands have not moved is 1 read, whatever the number of its
 //! grants, and one where nobody is logged in is none. Where somebody has come or gone is looked first, at [`SOON_PER_SECOND`] grants. Whoever asks for one volume has it
 //! looked at then.
@@ -14,9 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use mooring_host::Tree;
 use mooring_model::{Counters, ExportReport, ExportSpec, FcPort, Initiator, Iqn, SessionReport, VolumeId};
 use mooring_targets::fc::{FcLive, Place};
-use mooring_targets::{Error, Live, count_commands, read_live};
+use mooring_targets::{Error, Live, count_commands, count_sessions, read_live};
 use tokio::time::Instant;
 
 use super::callers::Recent;
@@ -47,6 +49,8 @@ pub(crate) struct Lives {
     pub(super) iscsi: BTreeMap<String, Live>,
     /// Over each Fibre Channel port.
     pub(super) fc: BTreeMap<FcPort, BTreeMap<Place, FcLive>>,
+    /// Sessions that the target has beside those; `None`: not counted.
+    unlisted: Option<u32>,
     /// By what the next look of the pulse may be a quick one.
     full: Option<Full>,
 }
@@ -117,7 +121,7 @@ impl Lives {
                 live.counters = active(now, known.map(|known| known.counters), live.counters);
             }
         }
-        Self { at: Some(now), iscsi, fc, full: None }
+        Self { at: Some(now), iscsi, fc, unlisted: None, full: None }
     }
 
     /// The last full look, and until when nothing can have changed since but what the number of commands tells.
@@ -145,6 +149,7 @@ impl Lives {
         };
         let mut initiators = self.iscsi.keys().chain(before.iscsi.keys());
         initiators.any(|initiator| !is_as_before(before.sessions(initiator), self.sessions(initiator)))
+            || self.unlisted.is_some_and(|unlisted| unlisted != before.unlisted.unwrap_or_default())
             || logins(self) != logins(before)
     }
 
@@ -164,7 +169,7 @@ impl Lives {
 
     /// What is said of a report's grants.
     pub(super) fn fill(&self, report: &mut ExportReport) {
-        report.looked = self.at;
+        (report.looked, report.unlisted_sessions) = (self.at, self.unlisted);
         for grant in &mut report.grants {
             let live = self.iscsi.get(grant.initiator.as_str()).cloned().unwrap_or_default();
             (grant.sessions, grant.counters) = (live.sessions, live.counters);
@@ -181,6 +186,7 @@ impl Lives {
 
     /// A nexus has been taken away: what it did is not said of the next one.
     pub(super) fn forget(&mut self, initiator: &Initiator) {
+        self.unlisted = None;
         match initiator {
             Initiator::Iscsi(iqn) => drop(self.iscsi.remove(iqn.as_str())),
             Initiator::Fc(wwpn) => {
@@ -353,9 +359,11 @@ impl Engine {
         let tree = &*self.shared.machine.target;
         let none = BTreeMap::new();
         let iscsi = read_live(tree, &wanted.iscsi, before.as_ref().map_or(&none, |before| &before.iscsi))?;
+        // Not beside a pass: whoever it takes away may still be counted.
+        let unlisted = if quiet { count_unlisted(tree, wanted, &iscsi)? } else { None };
         let fc = wanted.fc_live(tree, before.as_ref().map(|before| &before.fc))?;
         let now = self.shared.machine.clock.now();
-        let lives = Lives { full, ..Lives::new(now, before.as_ref(), iscsi, fc) };
+        let lives = Lives { unlisted, full, ..Lives::new(now, before.as_ref(), iscsi, fc) };
         let news = {
             let mut state = cell.state();
             // A pass beside it may have taken away what was seen.
@@ -371,6 +379,20 @@ impl Engine {
         }
         Ok(lives)
     }
+}
+
+/// How many sessions the target has that no grant shows. Where none is shown there is none: of an initiator's the newest is.
+fn count_unlisted(
+    tree: &dyn Tree,
+    wanted: &Wanteds,
+    shown: &BTreeMap<String, Live>,
+) -> Result<Option<u32>, Error> {
+    let shown: usize = shown.values().map(|live| live.sessions.len()).sum();
+    if shown == 0 {
+        return Ok(Some(0));
+    }
+    let all = count_sessions(tree, wanted.iscsi.names())?;
+    Ok(all.map(|all| all.saturating_sub(u32::try_from(shown).unwrap_or(u32::MAX))))
 }
 
 /// Marks a look of the pulse, however it ends.

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use mooring_host::TreePath;
+use mooring_host::{EntryKind, TreePath};
 use mooring_model::{Chain, ExportSpec, Generation, Mode, PortLun};
 use mooring_targets::{fc, layout};
 
@@ -140,14 +140,17 @@ impl Engine {
     /// Whether there was something to shut.
     fn shut(&self, way: &Way) -> Result<bool, mooring_host::TreeError> {
         let tree = &*self.shared.machine.target;
-        let link = way.mapped.join(layout::LINK);
-        // Of an adopted export, or half made: the next pass looks at it.
         let leads = |link: &TreePath, to: &TreePath| tree.read_link(link).is_ok_and(|found| found == *to);
-        let ours = leads(&link, &way.lun)
-            && way.backstore.as_ref().is_none_or(|store| leads(&way.lun.join(layout::LINK), store));
-        if !ours {
-            return Ok(false);
-        }
+        let link = Some(way.mapped.join(layout::LINK)).filter(|link| leads(link, &way.lun)).or_else(|| {
+            // In an adopted export it has the name that others gave it. Only the mapped LUN's own folder is listed: the one of the
+            // ACLs is what the call that hangs holds.
+            let links = tree.list(&way.mapped).unwrap_or_default().into_iter();
+            let links = links.filter(|entry| entry.kind == EntryKind::Link);
+            links.map(|entry| way.mapped.join(entry.name)).find(|link| leads(link, &way.lun))
+        });
+        let ours = way.backstore.as_ref().is_none_or(|store| leads(&way.lun.join(layout::LINK), store));
+        // Half made: the next pass looks at it.
+        let Some(link) = link.filter(|_| ours) else { return Ok(false) };
         match way.loss {
             Loss::Access => tree.unlink(&link)?,
             Loss::Writes => tree.write(&way.mapped.join("write_protect"), b"1")?,

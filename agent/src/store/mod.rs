@@ -11,6 +11,7 @@
 
 mod commit;
 mod error;
+mod free;
 mod places;
 mod receipt;
 mod reservations;
@@ -32,6 +33,7 @@ use rusqlite_migration::{M, Migrations};
 
 use commit::Queue;
 pub use error::StoreError;
+pub use free::free;
 use receipt::Proofs;
 pub use receipt::{NewReceipt, RECEIPTS_PER_VOLUME_KEPT};
 pub use spec::{Kind, StoredSpec, StoredWish};

@@ -344,6 +344,35 @@ fn they_are_exports_like_any_other() {
 }
 
 #[test]
+fn whoever_is_revoked_behind_a_call_that_hangs_is_shut_out_at_once() {
+    let others = Others::new();
+    others.adopt();
+    let node = &others.node;
+    let agent = node.start();
+    eventually("served", || agent.get(CINDER_ID).unwrap().export.is_some_and(|export| export.in_force));
+    let disk = format!("/dev/cinder-volumes/volume-{CINDER_ID}");
+    let reach = || {
+        let all = node.fake.reachable();
+        all.into_iter().filter(|reach| reach.device == disk).map(|reach| reach.initiator).collect::<Vec<_>>()
+    };
+    assert_eq!(reach(), [iqn("host1"), iqn("host2")]);
+    node.fake.hold(&disk);
+    node.fake.start_write(others.sessions[0].0, 0).unwrap();
+    let mut spec = kept_spec(&agent, CINDER_ID);
+    for (counter, host) in [(2, "host1"), (3, "host2")] {
+        spec.grants.retain(|grant| grant.initiator != iqn(host));
+        let answer = agent.put_export(brief(put_export_spec(CINDER_ID, counter, spec.clone()))).unwrap();
+        assert!(!answer.done && answer.receipts.iter().all(|receipt| !receipt.proven), "{answer:?}");
+    }
+    eventually("the second is shut out beside the call", || reach().is_empty());
+    node.fake.release(&disk);
+    eventually("both are proven", || {
+        let receipts = agent.get(CINDER_ID).unwrap().receipts;
+        receipts.len() == 2 && receipts.iter().all(|receipt| receipt.proven)
+    });
+}
+
+#[test]
 fn they_come_back_after_a_boot_as_they_were() {
     let others = Others::new();
     others.adopt();

@@ -16,11 +16,16 @@ const OPERATIONS: &str = include_str!("../../../docs/operations.md");
 /// Serves the agent's metrics, as the program does.
 fn serve(agent: &Agent) -> SocketAddr {
     let (engine, stop) = (agent.engine(), agent.stopped());
-    let bound = agent
-        .wait(mooring_systemd::metrics::bind(&["127.0.0.1:0".parse().unwrap()]))
-        .expect("an address of this machine");
-    let address = bound[0].local_addr().unwrap();
-    agent.spawn(metrics::serve(engine, None, bound, stop));
+    let listener =
+        agent.wait(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("an address of this machine");
+    let address = listener.local_addr().unwrap();
+    let (sender, arrived) = tokio::sync::mpsc::channel(1);
+    agent.spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            sender.send(stream).await.unwrap();
+        }
+    });
+    agent.spawn(metrics::serve(engine, None, arrived, stop));
     address
 }
 

@@ -102,6 +102,53 @@ fn a_second_agent_on_one_state_folder_ends_and_names_the_first() {
     assert!(said.contains("exports stay as they are"), "{said}");
 }
 
+/// The names of the threads of a process that have this open, as `/proc` says it.
+fn threads_with(pid: u32, open: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let task = task.unwrap().path();
+        let files = std::fs::read_dir(task.join("fd")).unwrap();
+        let links = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+        if links.into_iter().any(|link| link.to_string_lossy() == open) {
+            names.push(std::fs::read_to_string(task.join("comm")).unwrap().trim().to_owned());
+        }
+    }
+    names
+}
+
+/// The inode of a socket that is listened on, from a table in `/proc/net`.
+fn listening(pid: u32, table: &str, is: impl Fn(&[&str]) -> bool, column: usize) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap();
+    let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let found: Vec<_> = rows.filter(|row| is(row)).map(|row| format!("socket:[{}]", row[column])).collect();
+    assert_eq!(found.len(), 1, "{table}: {text}");
+    found[0].clone()
+}
+
+#[test]
+fn a_thread_that_hangs_in_the_kernel_has_neither_the_lock_nor_a_port() {
+    // The kernel closes a killed process's files with the last thread that has them, and one that hangs stays.
+    let site = Site::new();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let text = std::fs::read_to_string(site.path("agent.toml")).unwrap();
+    site.write(
+        &text.replace("[[groups]]", &format!("[metrics]\nlisten = [\"127.0.0.1:{port}\"]\n[[groups]]")),
+    );
+    let process = site.start();
+    let pid = process.0.id();
+    let (path, port) = (site.path("run/agent.sock").display().to_string(), format!(":{port:04X}"));
+    let unix = listening(pid, "unix", |row| row.last() == Some(&&*path) && row[3] == "00010000", 6);
+    let tcp = listening(pid, "tcp", |row| row[1].ends_with(&port) && row[3] == "0A", 9);
+    let lock = site.path("state/agent.lock").display().to_string();
+    for file in [unix, tcp, lock] {
+        assert_eq!(threads_with(pid, &file), ["front"], "{file}");
+    }
+    let store = site.path("state/mooring-agent.db").display().to_string();
+    let others = threads_with(pid, &store);
+    assert!(others.iter().any(|name| name.starts_with("kernel-")), "the control: {others:?}");
+    assert!(!others.iter().any(|name| name == "front"), "{others:?}");
+}
+
 #[test]
 fn an_agent_with_a_watcher_ends_at_once_when_it_is_told_to() {
     let site = Site::new();

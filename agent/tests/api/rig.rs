@@ -14,7 +14,7 @@ use mooring_api::v1;
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_api::{Channel, TlsFiles};
 use mooring_host::fake::{Counted, FakeMachine, LoginRefusal, Reach, SessionId};
-use mooring_host::{KernelTree, SystemClock, dump};
+use mooring_host::{Front, KernelTree, SystemClock, dump};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tonic::{Code, Status};
@@ -147,7 +147,7 @@ impl Node {
         let mut died = switch.died();
         let up = runtime.block_on(async move {
             let address = config.listen[0].clone();
-            let bound = listen::bind(&config).await.unwrap();
+            let bound = listen::bind(&Front::new().unwrap(), &config).unwrap();
             let engine = Engine::new(config, machine, store).unwrap();
             tokio::select! {
                 () = engine.start() => {}

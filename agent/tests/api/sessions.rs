@@ -171,3 +171,37 @@ fn what_nobody_sees_may_land_all_the_same() {
     node.fake.release(device(&v));
     eventually("the proof", || agent.get(&v).unwrap().receipts[0].proven);
 }
+
+/// Of several sessions of one host the kernel lists the newest. How many there are beside it is told unasked; while nobody is logged in
+/// nobody counts.
+#[test]
+fn how_many_sessions_are_not_listed_is_said() {
+    let (node, v) = (Node::new(), volume(1));
+    let second = "10.0.1.1:3260";
+    node.fake.set_addresses(["127.0.0.1", "10.0.0.1", "10.0.1.1"].map(|ip| ip.parse().unwrap()));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    let portals = [PORTAL, second].map(str::to_owned).to_vec();
+    let spec = v1::ExportSpec { portals, ..export_spec(&[("host1", RW), ("host2", RW)]) };
+    agent.make(put_export_spec(&v, 1, spec));
+    let asked = || agent.get(&v).unwrap().export.unwrap().unlisted_sessions;
+    eventually("a look that is no pass's", || asked() == Some(0));
+    let counts =
+        || agent.switch.log().iter().filter(|call| call.ends_with("iscsi_instance/sessions")).count();
+    let mut reports = agent.watch();
+    assert_eq!(counts(), 0);
+    node.login(&v, "host1").unwrap();
+    node.login(&v, "host2").unwrap();
+    let both = |report: &v1::ExportReport| report.grants.iter().all(|grant| !grant.sessions.is_empty());
+    assert_eq!(told(&agent, &mut reports, both).unlisted_sessions, Some(0));
+    assert!(counts() > 0);
+    let login = |portal| {
+        node.fake.login(portal, &target(&v), &iqn("host1"), Some(("host1", &secret_of("host1")))).unwrap()
+    };
+    let newer = login(second);
+    let report = told(&agent, &mut reports, |report| report.unlisted_sessions == Some(1));
+    assert_eq!(report.grants.iter().map(|grant| grant.sessions.len()).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(asked(), Some(1));
+    node.fake.logout(newer);
+    told(&agent, &mut reports, |report| report.unlisted_sessions == Some(0));
+}

@@ -16,7 +16,7 @@ use mooring_api::v1::host_client::HostClient;
 use mooring_api::{Channel, TlsFiles, v1};
 use mooring_connectors::Parts;
 use mooring_connectors::fake::{Door, Kill, World};
-use mooring_host::{Holder, Uevents};
+use mooring_host::{Front, Holder, Uevents};
 use mooring_model::{IqnPrefix, VolumeId};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -140,7 +140,7 @@ pub(crate) fn start_agent(
     let (config, machine) = (config.clone(), Machine::real(&config.configfs));
     let (channel, connections) = runtime.block_on(async move {
         let address = config.listen[0].clone();
-        let bound = listen::bind(&config).await.unwrap();
+        let bound = listen::bind(&Front::new().unwrap(), &config).unwrap();
         let engine = Engine::new(config, machine, store).unwrap();
         let connections = Connections::new(engine.clone(), parts).unwrap();
         engine.start().await;

@@ -619,6 +619,10 @@ pub struct ExportReport {
     /// that does not say.
     #[prost(int64, tag = "11")]
     pub looked_us: i64,
+    /// Sessions that the target has beside those that its grants show, whoever they are of. Not set: nobody has counted them since the
+    /// export changed, the kernel does not count, or it is of a release that does not say.
+    #[prost(uint32, optional, tag = "12")]
+    pub unlisted_sessions: ::core::option::Option<u32>,
     /// What its initiators have registered and reserved (SCSI-3 persistent reservations). Not set: nothing.
     #[prost(message, optional, tag = "20")]
     pub reservations: ::core::option::Option<Reservations>,

@@ -69,6 +69,9 @@ pub(crate) struct Live {
     /// Only for those who may see addresses.
     #[serde(default)]
     pub sessions: Vec<SessionRecord>,
+    /// Of its volume, whoever they are of; `null`: not known.
+    #[serde(default)]
+    pub unlisted_sessions: Option<u32>,
     #[serde(default)]
     pub storage_host: Option<String>,
     /// `null`: nothing is granted, or nobody knows.

@@ -32,6 +32,8 @@ pub(crate) struct Knobs {
     pub(crate) live: Vec<String>,
     /// What every export is over Fibre Channel.
     pub(crate) fc: Vec<v1::FcPortReport>,
+    /// Sessions of every export beside those that are shown.
+    pub(crate) unlisted_sessions: Option<u32>,
     /// The next put is answered with this.
     pub(crate) fail: Option<Status>,
     /// The agent takes calls and does not answer.
@@ -170,6 +172,7 @@ impl State {
             stuck: None,
             fc: self.knobs.fc.clone(),
             looked_us: 1_790_000_002_000_000,
+            unlisted_sessions: self.knobs.unlisted_sessions,
             reservations: self.knobs.reservations.clone(),
             kept_reservations: None,
         })

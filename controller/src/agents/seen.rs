@@ -322,6 +322,7 @@ mod tests {
             problems: vec![problem()],
             stuck: Some(StuckStep { step: "s".to_owned(), since: Duration::from_millis(9) }),
             looked: Some(SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_002)),
+            unlisted_sessions: Some(1),
         }
     }
 

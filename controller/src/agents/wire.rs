@@ -150,6 +150,7 @@ pub(crate) fn export(wire: &v1::ExportReport) -> Option<ExportReport> {
         stuck: wire.stuck.as_ref().map(stuck),
         fc: wire.fc.iter().filter_map(fc_port).collect(),
         looked: moment(wire.looked_us),
+        unlisted_sessions: wire.unlisted_sessions,
         reservations: wire.reservations.as_ref().map(reservations),
         kept_reservations: wire.kept_reservations.clone(),
     })

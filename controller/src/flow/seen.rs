@@ -96,6 +96,7 @@ mod tests {
             kept_reservations: None,
             problems: Vec::new(),
             looked: None,
+            unlisted_sessions: None,
             stuck: None,
         }
     }

@@ -299,6 +299,7 @@ fn view(live: &AttachmentLive) -> Value {
         "session_missing": nexus.is_some_and(|nexus| nexus.missing),
         "session_addresses": sessions().flat_map(|session| &session.addresses).collect::<Vec<_>>(),
         "sessions": sessions().map(session).collect::<Vec<_>>(),
+        "unlisted_sessions": nexus.and_then(|nexus| nexus.unlisted),
         "storage_host": nexus.map(|nexus| &nexus.storage),
         "counters": nexus.map(|nexus| json!({
             "commands": nexus.counters.commands,

@@ -89,6 +89,7 @@ pub(super) fn add(
         storage: name.to_owned(),
         sessions: granted.sessions,
         counters: granted.counters,
+        unlisted: report.unlisted_sessions,
         looked: report.looked,
         missing,
     });

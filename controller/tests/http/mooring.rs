@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::client::{Api, DEAD, keys, words};
 
 const LIVE: &str = "id volume_id volume_name host mode effective_mode status native initiator transport session \
-                    session_missing session_addresses sessions storage_host counters last_activity \
+                    session_missing session_addresses sessions unlisted_sessions storage_host counters last_activity \
                     looked_at host_phase device_path disk problems steps_ms fault created_at attached_at \
                     revision";
 const RECEIPT: &str = "attachment_id volume_id initiator attachment_ids generation revoked sessions_cut proof \

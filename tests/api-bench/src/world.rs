@@ -193,6 +193,7 @@ impl World {
             stuck: None,
             fc: Vec::new(),
             looked_us: 1_790_000_002_000_000,
+            unlisted_sessions: None,
             reservations: None,
             kept_reservations: None,
         }

@@ -74,6 +74,7 @@ fn report(
         stuck: None,
         fc: Vec::new(),
         looked_us: 0,
+        unlisted_sessions: None,
         reservations: None,
         kept_reservations: None,
     })

@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use mooring_rig::RigOptions;
+use mooring_rig::{RigOptions, Running};
 use serde_json::Value;
 
 use crate::evidence::{Evidence, check, wait_for};
 use crate::initiator::Host;
-use crate::site::{Programs, Site, TARGET, going};
+use crate::site::{Programs, Site, TARGET, going, metrics_table};
 
 const PORTAL: &str = "10.10.0.10:3260";
 /// Another one that may write; it need not be there.
@@ -23,7 +23,7 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
 
 fn scenes(site: &Site) -> Result<()> {
     let mut evidence = Evidence::default();
-    let agent = site.start_agent()?;
+    let agent = site.start_agent_with(&metrics_table())?;
     let host = Host::start(site.rig.vm("host1")?)?;
     let storage = site.storage()?;
     let created = site.json(&["volume", "create", "hangs", "--size", "16MiB"])?;
@@ -42,6 +42,7 @@ fn scenes(site: &Site) -> Result<()> {
     unproven(site, &host, &mut evidence)?;
     second_is_shut_out(site, &target, &mut evidence)?;
     others_go_on(site, &host, &mut evidence)?;
+    let (killed, agent) = killed_it_is_followed(site, agent, &host, &mut evidence)?;
 
     storage.sh(&format!("dmsetup resume {device}"))?.ok()?;
     wait_for("both receipts to turn proven", Duration::from_secs(20), || {
@@ -53,6 +54,8 @@ fn scenes(site: &Site) -> Result<()> {
         Ok((proven(&host.iqn) && proven(SECOND)).then_some(()))
     })?;
     evidence.shows("the backend answers again: the receipts turn proven");
+    drop(killed.wait()?);
+    evidence.shows("and the killed agent's last thread is gone");
     writer.kill()?;
     host.logout(&target)?;
     drop(writer.wait()?);
@@ -131,6 +134,44 @@ fn others_go_on(site: &Site, host: &Host<'_>, evidence: &mut Evidence) -> Result
     })?;
     evidence.shows("the volume is quarantined for new writers");
     Ok(())
+}
+
+/// An agent that was killed cannot end while its thread hangs. The next one starts beside what is left of it. Both agents.
+fn killed_it_is_followed(
+    site: &Site,
+    agent: Running,
+    host: &Host<'_>,
+    evidence: &mut Evidence,
+) -> Result<(Running, Running)> {
+    let storage = site.storage()?;
+    let pid = agent.pid()?;
+    agent.signal(9)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let left = storage.sh(&format!("cat /proc/{pid}/task/*/stat | grep -c ') D '"))?;
+    check(left.line().trim().parse::<u32>().is_ok_and(|threads| threads > 0) && agent.is_running(), || {
+        format!("the control: a killed agent is not gone while its call hangs: {left:?}")
+    })?;
+    let began = Instant::now();
+    let next = site.start_agent_with(&metrics_table())?;
+    evidence.shows(format!(
+        "killed with -9, the agent stays with {} threads in the kernel; the next one listens where it did after {:.1} s",
+        left.line().trim(),
+        began.elapsed().as_secs_f64()
+    ));
+    check(next.stderr_so_far().contains("wait in the kernel"), || next.stderr_so_far())?;
+    let counted = site.metric("mooring_agent_receipts_unproven")?;
+    check(counted == 2, || format!("{counted} receipts are unproven, say its metrics"))?;
+    let other = site.json(&["export", "grant", "other", "--initiator", SECOND, "--mode", "rw"])?;
+    check(other["done"] == true, || format!("the next agent's grant of another volume: {other}"))?;
+    let shown = site.json(&["export", "show", "hangs"])?;
+    let unproven = |initiator: &str| {
+        let is = |receipt: &Value| receipt["initiator"] == initiator && receipt["proven"] == false;
+        shown["receipts"].as_array().is_some_and(|all| all.iter().any(is))
+    };
+    check(unproven(&host.iqn) && unproven(SECOND), || format!("while the call hangs: {shown}"))?;
+    site.json(&["export", "revoke", "other", "--initiator", SECOND])?;
+    evidence.shows("it grants and revokes another volume, and both receipts are unproven still");
+    Ok((agent, next))
 }
 
 /// The volume hangs again, and its operator cuts it off.

@@ -374,6 +374,7 @@ impl State {
                     .into_iter()
                     .collect(),
                 counters: Counters { commands: 7, read_mib: 1, written_mib: 2, active: Some(NOW) },
+                unlisted: Some(1),
                 looked: Some(NOW),
                 missing: false,
             }),
