@@ -6,7 +6,7 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use mooring_connectors::Parts;
 use mooring_host::{LockFile, Uevents};
 use tokio::sync::watch;
@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::listen;
 use crate::machine::Machine;
 use crate::metrics;
-use crate::store::Store;
+use crate::store::{self, Store};
 
 /// What a host attaches volumes with.
 pub struct HostParts {
@@ -32,6 +32,14 @@ pub type OpenUevents = Box<dyn FnOnce() -> Option<Box<dyn Uevents>> + Send>;
 
 /// Makes the state folder if it is not there, and locks it until the answer is dropped.
 pub(crate) fn lock_state(folder: &Path) -> Result<LockFile> {
+    if let Some(mount) = store::read_only(folder) {
+        let (folder, mount) = (folder.display(), mount.display());
+        bail!(
+            "the state folder {folder} cannot be written to: the file system at {mount} is read-only. Nothing was touched, and what is \
+             exported and attached goes on. If the kernel has made it so, its log says why: mend that first; then `mount -o remount,rw \
+             {mount}`, and start the agent again"
+        );
+    }
     // The store holds secrets: nobody else looks into its folder.
     std::fs::DirBuilder::new()
         .recursive(true)
