@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use mooring_connectors::Parts;
 use mooring_host::{Front, Uevents, remains_of};
 use tokio::sync::watch;
@@ -36,6 +36,14 @@ const GONE_WITHIN: Duration = Duration::from_secs(2);
 /// Makes the state folder if it is not there, and locks it until the first answer is dropped. The second is the process that has held
 /// the lock last.
 pub(crate) fn lock_state(folder: &Path) -> Result<(Front, Option<u32>)> {
+    if let Some(mount) = store::read_only(folder) {
+        let (folder, mount) = (folder.display(), mount.display());
+        bail!(
+            "the state folder {folder} cannot be written to: the file system at {mount} is read-only. Nothing was touched, and what is \
+             exported and attached goes on. If the kernel has made it so, its log says why: mend that first; then `mount -o remount,rw \
+             {mount}`, and start the agent again"
+        );
+    }
     // The store holds secrets: nobody else looks into its folder.
     std::fs::DirBuilder::new()
         .recursive(true)

@@ -1,7 +1,7 @@
 //! Receipts on the wire. What must never happen here: a number of commands that nobody has counted.
 
 use mooring_model as model;
-use mooring_model::{Proof, Revoked};
+use mooring_model::{HeldReservation, Proof, ReservationType, Revoked};
 
 use crate::convert::{generation_to_wire, micros};
 use crate::v1;
@@ -9,7 +9,21 @@ use crate::v1;
 /// Sent beside `uncounted`. A controller that does not know that field believes this number, and keeps it: it must not be 0.
 const UNCOUNTED: u32 = u32::MAX;
 
+/// The older RESERVE(6).
+const RESERVE_6: u32 = 0;
+
 impl v1::Receipt {
+    /// What it held of the volume's reservation. A type that nobody knows is not said.
+    pub fn reservation(&self) -> Option<HeldReservation> {
+        match self.held_reservation? {
+            RESERVE_6 => Some(HeldReservation { kind: None }),
+            code => {
+                let kind = ReservationType::of_code(u8::try_from(code).ok()?)?;
+                Some(HeldReservation { kind: Some(kind) })
+            }
+        }
+    }
+
     /// Whether it is proven, and if not, how many commands may still land, if that is known.
     pub fn proof(&self) -> Proof {
         match (self.proven, self.uncounted) {
@@ -38,6 +52,9 @@ impl From<&model::Receipt> for v1::Receipt {
             uncounted: in_flight.is_none(),
             began_us: micros(receipt.began),
             ended_us: receipt.ended.map_or(0, micros),
+            held_reservation: receipt
+                .reservation
+                .map(|held| held.kind.map_or(RESERVE_6, |kind| kind.code().into())),
         }
     }
 }
@@ -52,6 +69,10 @@ mod tests {
     use super::*;
 
     fn sent(proof: Proof) -> v1::Receipt {
+        sent_with(proof, None)
+    }
+
+    fn sent_with(proof: Proof, reservation: Option<HeldReservation>) -> v1::Receipt {
         let receipt = model::Receipt {
             volume: VolumeId::random(),
             initiator: "iqn.2026-01.lab:h".parse::<Initiator>().unwrap(),
@@ -62,6 +83,7 @@ mod tests {
             proof,
             began: SystemTime::UNIX_EPOCH,
             ended: None,
+            reservation,
         };
         let bytes = v1::Receipt::from(&receipt).encode_to_vec();
         v1::Receipt::decode(bytes.as_slice()).unwrap()
@@ -79,6 +101,18 @@ mod tests {
     fn an_agent_of_before_counts() {
         let old = v1::Receipt { may_still_land: 3, ..Default::default() };
         assert_eq!(old.proof(), Proof::Unproven { in_flight: Some(3) });
+    }
+
+    #[test]
+    fn what_was_reserved_comes_as_it_was_sent() {
+        let kinds = ReservationType::ALL.into_iter().map(Some).chain([None]);
+        let held = kinds.map(|kind| Some(HeldReservation { kind }));
+        for held in held.chain([None]) {
+            assert_eq!(sent_with(Proof::Proven, held).reservation(), held);
+        }
+        let later = v1::Receipt { held_reservation: Some(300), ..Default::default() };
+        assert_eq!(later.reservation(), None);
+        assert_eq!(v1::Receipt::default().reservation(), None, "an agent of before does not say");
     }
 
     #[test]

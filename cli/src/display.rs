@@ -379,6 +379,12 @@ impl Display for Receipt {
             ("ENDED", or_none(self.ended.as_deref())),
             ("TOOK", self.took_text()),
         ]))?;
+        if let Some(held) = &self.held_reservation {
+            write!(
+                f,
+                "\n\nnote: it held the volume's reservation ({held}), and has lost it with its access"
+            )?;
+        }
         if !self.sessions_cut.is_empty() {
             write!(f, "\n\n{}", sessions_table(&self.sessions_cut))?;
         }

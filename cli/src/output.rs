@@ -415,6 +415,8 @@ pub(crate) struct Receipt {
     /// `null` while unproven.
     pub ended: Option<String>,
     pub took_us: Option<i64>,
+    /// What its initiator held of the volume's reservation when it began.
+    pub held_reservation: Option<String>,
 }
 
 impl Receipt {
@@ -432,6 +434,7 @@ impl Receipt {
             began: time(receipt.began_us),
             ended: ended.and_then(time),
             took_us: ended.map(|ended| ended.saturating_sub(receipt.began_us)),
+            held_reservation: receipt.reservation().map(|held| held.to_string()),
         }
     }
 }

@@ -281,6 +281,25 @@ fn an_unproven_receipt_is_not_a_success() {
 }
 
 #[test]
+fn a_receipt_says_that_its_initiator_held_the_reservation() {
+    let rig = Rig::new();
+    rig.volume("data");
+    for (held, words) in
+        [(None, None), (Some(5), Some("write exclusive, registrants only")), (Some(0), Some("RESERVE(6)"))]
+    {
+        rig.json(&grant("data", HOST1, "rw"));
+        rig.fake.state().knobs.held = held;
+        let ran = rig.run(&revoke("data", HOST1));
+        let note = words.map(|words| format!("it held the volume's reservation ({words})"));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(note.as_ref().is_none_or(|note| ran.out.contains(note)), "{ran:?}");
+        assert_eq!(ran.out.contains("note:"), held.is_some(), "{ran:?}");
+        let again = rig.json(&revoke("data", HOST1));
+        assert_eq!(again["receipt"]["held_reservation"].as_str(), words, "{again}");
+    }
+}
+
+#[test]
 fn a_granted_volume_is_not_deleted() {
     let rig = Rig::new();
     let id = rig.volume("data");

@@ -95,6 +95,7 @@ fn a_fence_succeeds_only_when_all_of_it_is_proven() {
     for words in ["nothing of it reaches any volume", "it hangs", "cut: proven", "iqn.2026-01.lab:h"] {
         assert!(ran.out.contains(words), "{words:?} is not in {}", ran.out);
     }
+    assert!(!ran.out.contains("note:"), "{ran:?}");
     assert_eq!(rig.json(&["host", "fence", "proven"])["fence"]["parts"][0]["receipt"]["proof"], "proven");
     for (host, words) in [
         ("unproven", "UNPROVEN: 3 commands may still land"),
@@ -107,6 +108,8 @@ fn a_fence_succeeds_only_when_all_of_it_is_proven() {
             ran.code == 5 && ran.out.contains("NOT PROVEN") && ran.out.contains(words),
             "{host}: {ran:?}"
         );
+        let note = "note: volume b0c1d2e3-0001-4002-8003-00000000000a: iqn.2026-01.lab:h held";
+        assert!(ran.out.contains(note), "{host}: {ran:?}");
     }
     rig.run(&["host", "fence", "nosuch"]).refused(3, &["nosuch"]);
     assert!(rig.run(&["host", "fences"]).out.contains("proven"));

@@ -538,6 +538,8 @@ pub struct FencePart {
     pub volume: VolumeId,
     /// How far it is.
     pub state: FenceState,
+    /// That the host held the volume's reservation, in words; while it is not cut: that it holds it.
+    pub warnings: Vec<String>,
 }
 
 /// How far an attachment of a fenced host is cut off.

@@ -408,6 +408,17 @@ async fn who_goes_and_holds_the_reservation_is_told_of_it() {
     );
     assert_eq!(rig.service.parting_words(&admin(), two.id).await.unwrap(), [""; 0]);
     assert_eq!(rig.service.parting_words(&admin(), AttachmentId::from_u128(9)).await.unwrap(), [""; 0]);
+    // The Block Storage calls have no place for words: the record of their detach has it, as of every other way.
+    for (gone, held) in [(two.id, None), (one.id, Some(5))] {
+        let (detached, _) = rig.service.delete_attachment(&admin(), gone, false, LONG).await.unwrap();
+        let records = rig.service.receipts(&admin(), None, Some(gone), 1).await.unwrap();
+        for receipt in [detached.receipt.as_ref(), records[0].receipt.as_ref()] {
+            let kind = receipt.unwrap().reservation.and_then(|held| held.kind);
+            assert_eq!(kind.map(mooring_model::ReservationType::code), held, "{receipt:?}");
+        }
+    }
+    rig.attach(volume, "host1", Mode::ReadWrite).await;
+    rig.attach(volume, "host2", Mode::ReadWrite).await;
     // What an admin takes away is told, with its host, and the agent's refusal as it is.
     let change = ReservationsChange::Preempt { key: 0xcd, abort: false };
     let refused = rig.service.change_reservations(&admin(), volume, change).await;

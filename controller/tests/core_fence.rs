@@ -4,6 +4,7 @@
 
 mod support;
 
+use mooring_api::v1;
 use mooring_controller::domain::{Attachment, FencePart, FenceState, HostFence, NewConnector, VolumeStatus};
 use mooring_controller::service::{Refusal, Wait};
 use mooring_model::{AttachmentId, Mode, Proof, VolumeId};
@@ -139,6 +140,51 @@ async fn a_fence_is_unproven_while_one_part_is() {
     })
     .await;
     rig.service.unfence_host(&admin(), "host1", false).await.unwrap();
+}
+
+/// As its receipt does, proven or not. Of others it says nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_says_that_its_host_held_the_reservation() {
+    let rig = Rig::new(2).await;
+    let volume = rig.volume(true).await;
+    rig.attach(volume, "host1", Mode::ReadWrite).await;
+    rig.attach(volume, "host2", Mode::ReadWrite).await;
+    let initiator = rig.hosts[0].state().initiator.clone();
+    {
+        let knobs = &mut rig.storage.state().knobs;
+        knobs.unproven = true;
+        knobs.reservations = Some(v1::Reservations {
+            holder: Some(v1::ReservationHolder {
+                initiator: initiator.clone(),
+                r#type: 7,
+                ..Default::default()
+            }),
+            ..Default::default()
+        });
+    }
+    let says = |fence: &HostFence| {
+        let [part] = fence.parts.as_slice() else { panic!("{fence:?}") };
+        let [words] = part.warnings.as_slice() else { panic!("{fence:?}") };
+        assert!(words.contains(&format!("{initiator} held the volume's reservation")), "{words}");
+        assert!(words.contains("all registrants"), "{words}");
+    };
+    let open = until("a receipt", async || {
+        let cut = fence(&rig, "host1", SHORT).await;
+        if cut.waits() { Err(format!("{cut:?}")) } else { Ok(cut) }
+    })
+    .await;
+    assert!(!open.is_proven(), "{open:?}");
+    says(&open);
+    rig.storage.prove();
+    let cut = until("the proof", async || {
+        let cut = fence(&rig, "host1", SHORT).await;
+        if is_cut(&cut) { Ok(cut) } else { Err(format!("{cut:?}")) }
+    })
+    .await;
+    says(&cut);
+    rig.storage.state().knobs.unproven = false;
+    let other = fence(&rig, "host2", LONG).await;
+    assert!(is_cut(&other) && other.parts[0].warnings.is_empty(), "{other:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -48,7 +48,8 @@ pub use report::{
     StuckStep, VolumeReport,
 };
 pub use reservation::{
-    Registration, ReservationHolder, ReservationType, Reservations, ReservationsChange, ReservationsChanged,
+    HeldReservation, Registration, ReservationHolder, ReservationType, Reservations, ReservationsChange,
+    ReservationsChanged,
 };
 pub use secret::Secret;
 pub use size::{ByteSize, ParseSizeError};

@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::{
-    AttachmentId, BarrierId, ByteSize, Cure, FcPortReport, Generation, Initiator, Iqn, Lun, Mode, Naa,
-    Portal, Reservations, RevertId, UploadId, VolumeId,
+    AttachmentId, BarrierId, ByteSize, Cure, FcPortReport, Generation, HeldReservation, Initiator, Iqn, Lun,
+    Mode, Naa, Portal, Reservations, RevertId, UploadId, VolumeId,
 };
 
 /// Something that is not as wanted, for people and for the controller.
@@ -231,4 +231,15 @@ pub struct Receipt {
     pub began: SystemTime,
     /// When the draining call returned; `None` while unproven.
     pub ended: Option<SystemTime>,
+    /// It held the volume's reservation when the revoke began, as was seen last. `None`: it was not seen to, or its agent is of an
+    /// earlier release and does not say.
+    pub reservation: Option<HeldReservation>,
+}
+
+impl Receipt {
+    /// What its initiator has lost besides its access, in words.
+    pub fn parting_words(&self) -> Option<String> {
+        let (initiator, held) = (&self.initiator, self.reservation?);
+        Some(format!("{initiator} held the volume's reservation ({held}): {}", held.end()))
+    }
 }

@@ -123,6 +123,39 @@ impl Reservations {
         holder.initiator == *initiator
             || (all && self.registrations.iter().any(|one| one.initiator == *initiator))
     }
+
+    /// What of it this initiator holds.
+    pub fn held_by(&self, initiator: &Initiator) -> Option<HeldReservation> {
+        let holder = self.holder.as_ref().filter(|_| self.is_held_by(initiator))?;
+        Some(HeldReservation { kind: holder.kind })
+    }
+}
+
+/// That an initiator holds a volume's reservation. The target takes it away with the initiator's access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HeldReservation {
+    /// `None`: the older RESERVE(6).
+    pub kind: Option<ReservationType>,
+}
+
+impl HeldReservation {
+    /// What becomes of it with the initiator's access, in words.
+    pub fn end(self) -> &'static str {
+        if self.kind.is_some_and(ReservationType::is_held_by_all) {
+            "with its access its part ends, and with the last who is registered the reservation"
+        } else {
+            "with its access it is released"
+        }
+    }
+}
+
+impl fmt::Display for HeldReservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Some(kind) => kind.fmt(f),
+            None => f.write_str("RESERVE(6)"),
+        }
+    }
 }
 
 /// What an operator takes away of a volume's reservations.
@@ -152,6 +185,8 @@ pub struct ReservationsChanged {
 mod tests {
     use super::*;
 
+    const ALONE: &str = "with its access it is released";
+
     #[test]
     fn codes_are_those_of_scsi() {
         let codes: Vec<u8> = ReservationType::ALL.into_iter().map(ReservationType::code).collect();
@@ -178,8 +213,16 @@ mod tests {
             ..Reservations::default()
         };
         assert_eq!([&a, &b, &c].map(|one| all.is_held_by(one)), [true, false, false]);
+        assert_eq!(all.held_by(&b), None);
+        let alone = all.held_by(&a).unwrap();
+        assert_eq!((alone.to_string().as_str(), alone.end()), ("write exclusive, registrants only", ALONE));
         all.holder = holder(7);
         assert_eq!([&a, &b, &c].map(|one| all.is_held_by(one)), [true, true, false]);
+        assert_ne!(all.held_by(&b).unwrap().end(), ALONE, "the others hold it on");
+        all.holder.as_mut().unwrap().kind = None;
+        let old = all.held_by(&a).unwrap();
+        assert_eq!((old.to_string().as_str(), old.end()), ("RESERVE(6)", ALONE));
+        assert_eq!(all.held_by(&b), None);
         all.holder = None;
         assert!(!all.is_held_by(&a) && !all.is_empty());
     }

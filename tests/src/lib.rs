@@ -19,3 +19,4 @@ pub mod scenarios;
 pub mod site;
 pub mod slow;
 pub mod tally;
+pub mod trial;

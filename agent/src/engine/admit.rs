@@ -647,6 +647,8 @@ impl Engine {
 
     fn begin_receipts(&self, stamp: &Stamp, cell: &Cell, removed: &[Removed], going: &Going) -> Vec<Receipt> {
         let began = self.shared.machine.clock.now();
+        // As the last pass or report saw it: a revoke has no read of its own for that.
+        let seen = cell.state().held.seen();
         let receipt = |grant: &Removed| {
             let nexus = going.nexus(&grant.initiator);
             let sessions = nexus.map(|nexus| nexus.sessions.clone()).unwrap_or_default();
@@ -662,6 +664,7 @@ impl Engine {
                 proof: Proof::Unproven { in_flight },
                 began,
                 ended: None,
+                reservation: seen.as_ref().and_then(|seen| seen.held_by(&grant.initiator)),
             }
         };
         removed.iter().map(receipt).collect()

@@ -7,7 +7,7 @@ use mooring_model::{AgentId, ClusterId, Cure, Generation, VolumeId};
 use mooring_systemd::folder::FolderError;
 use rusqlite::ErrorCode;
 
-use super::Kind;
+use super::{Kind, place};
 
 /// A failure of the store. The transaction was rolled back: what was kept before is kept now.
 #[derive(Debug, thiserror::Error)]
@@ -87,8 +87,20 @@ pub enum StoreError {
         #[source]
         source: rusqlite::Error,
     },
-    /// The file system was mounted, or has become, read-only.
-    #[error("cannot {op}: {} cannot be written to; see whether its file system is mounted read-only", .path.display())]
+    /// The file system is mounted, or has become, read-only.
+    #[error(
+        "the store {} cannot be written to: the file system at {} is read-only. No change is taken meanwhile, and what is exported and \
+         attached goes on. If the kernel has made it so, its log says why: mend that first; then `mount -o remount,rw {}`, and the \
+         same command is taken", .path.display(), .mount.display(), .mount.display()
+    )]
+    Frozen {
+        /// The database.
+        path: PathBuf,
+        /// Where its file system is mounted.
+        mount: PathBuf,
+    },
+    /// The file may not be written to.
+    #[error("cannot {op}: {} cannot be written to; see its permissions and its attributes (lsattr)", .path.display())]
     ReadOnly {
         /// What was tried.
         op: String,
@@ -201,6 +213,7 @@ impl StoreError {
             | Self::Row { .. }
             | Self::Newer { .. }
             | Self::Full { .. }
+            | Self::Frozen { .. }
             | Self::ReadOnly { .. }
             | Self::Disk { .. }
             | Self::NotFresh { .. }
@@ -220,7 +233,14 @@ impl StoreError {
     /// Says what SQLite's answer means.
     pub(super) fn of(path: &Path, op: impl Into<String>, source: rusqlite::Error) -> Self {
         let (op, path) = (op.into(), path.to_owned());
-        match source.sqlite_error_code() {
+        let code = source.sqlite_error_code();
+        let place = [ErrorCode::ReadOnly, ErrorCode::SystemIoFailure, ErrorCode::CannotOpen]
+            .map(Some)
+            .contains(&code);
+        if place && let Some(mount) = place::read_only(&path) {
+            return Self::Frozen { path, mount };
+        }
+        match code {
             Some(ErrorCode::DiskFull) => Self::Full { op, path, source },
             Some(ErrorCode::ReadOnly) => Self::ReadOnly { op, path, source },
             Some(ErrorCode::SystemIoFailure) => Self::Disk { op, path, source },

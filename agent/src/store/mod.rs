@@ -12,6 +12,7 @@
 mod commit;
 mod error;
 mod free;
+mod place;
 mod places;
 mod receipt;
 mod reservations;
@@ -34,6 +35,7 @@ use rusqlite_migration::{M, Migrations};
 use commit::Queue;
 pub use error::StoreError;
 pub use free::free;
+pub(crate) use place::read_only;
 use receipt::Proofs;
 pub use receipt::{NewReceipt, RECEIPTS_PER_VOLUME_KEPT};
 pub use spec::{Kind, StoredSpec, StoredWish};
@@ -155,9 +157,15 @@ impl Store {
     }
 
     /// Whether the file is still where it was opened. When its folder was deleted under the running agent, or another file is in
-    /// its place, whatever is written is gone with this process.
+    /// its place, whatever is written is gone with this process. And whether its file system can be written to.
     pub fn check_place(&self) -> Result<(), StoreError> {
-        if self.anchor.holds() { Ok(()) } else { Err(StoreError::Gone { path: self.path.clone() }) }
+        if !self.anchor.holds() {
+            return Err(StoreError::Gone { path: self.path.clone() });
+        }
+        match place::read_only(&self.path) {
+            None => Ok(()),
+            Some(mount) => Err(StoreError::Frozen { path: self.path.clone(), mount }),
+        }
     }
 
     /// Gives a fresh store to a cluster, under the id that the cluster knows its host by. The same again changes nothing.

@@ -272,6 +272,7 @@ impl RawReceipt {
     fn of_wire(&self, wire: v1::Receipt) -> Option<Receipt> {
         let generation = wire.generation?;
         let proof = if self.proven { Proof::Proven } else { wire.proof() };
+        let reservation = wire.reservation();
         let attachments = wire.attachment_ids.iter().map(|id| id.parse().ok()).collect::<Option<Vec<_>>>()?;
         let sessions = wire.sessions_cut.into_iter().map(session_of_wire).collect::<Option<Vec<_>>>()?;
         let ended = u64::try_from(wire.ended_us).ok().filter(|us| *us > 0);
@@ -285,6 +286,7 @@ impl RawReceipt {
             proof,
             began: time_of(self.began_us),
             ended: ended.map(|us| UNIX_EPOCH + std::time::Duration::from_micros(us)),
+            reservation,
         })
     }
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicU64;
 
 use mooring_model::limit::TOMBSTONE_KEEP;
 use mooring_model::{
-    AttachmentId, Cure, Digest, FcPort, Generation, InitiatorSlot, Iqn, Lun, Proof, Receipt, Revoked,
-    SessionReport, Stamp, VolumeId, Wwpn,
+    AttachmentId, Cure, Digest, FcPort, Generation, HeldReservation, InitiatorSlot, Iqn, Lun, Proof, Receipt,
+    ReservationType, Revoked, SessionReport, Stamp, VolumeId, Wwpn,
 };
 use mooring_targets::fc::Place;
 use proptest::prelude::*;
@@ -52,6 +52,7 @@ fn receipt(n: u128, counter: u64, proof: Proof) -> Receipt {
         proof,
         began,
         ended: (proof == Proof::Proven).then_some(began + Duration::from_secs(1)),
+        reservation: Some(HeldReservation { kind: Some(ReservationType::ExclusiveAccessRegistrantsOnly) }),
     }
 }
 

@@ -126,6 +126,28 @@ fn a_revoke_takes_registrations_away_for_good() {
     assert!(!is_fenced(&node, &v, "host1"));
 }
 
+/// Of others it says nothing, and a registration is none.
+#[test]
+fn a_receipt_says_that_its_initiator_held_the_reservation() {
+    let node = Node::new();
+    let (agent, v, _) = reserved(&node, true);
+    until(&agent, &v, HELD);
+    let held = |receipts: Vec<v1::Receipt>| -> Vec<(String, Option<u32>)> {
+        receipts.into_iter().map(|one| (one.initiator, one.held_reservation)).collect()
+    };
+    let revoke =
+        |counter, stay: &[_]| held(agent.put_export(put_export(&v, counter, stay)).unwrap().receipts);
+    assert_eq!(revoke(2, &ALL[..2]), [(iqn("host3"), None)]);
+    assert_eq!(revoke(3, &ALL[1..2]), [(iqn("host1"), Some(5))]);
+    assert_eq!(revoke(4, &[]), [(iqn("host2"), None)], "what host1 held is nobody's by now");
+    let all = [(iqn("host2"), None), (iqn("host1"), Some(5)), (iqn("host3"), None)];
+    assert_eq!(held(agent.get(&v).unwrap().receipts), all);
+    // The record is kept as it was answered.
+    agent.crash();
+    let agent = node.start();
+    assert_eq!(held(agent.get(&v).unwrap().receipts), all);
+}
+
 #[test]
 fn the_whole_export_gone_takes_all_away() {
     let node = Node::new();

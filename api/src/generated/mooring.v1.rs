@@ -749,6 +749,10 @@ pub struct Receipt {
     /// field must not take an unknown number for none.
     #[prost(bool, tag = "11")]
     pub uncounted: bool,
+    /// It held the volume's reservation when the revoke began, as was seen last: the type, as in ReservationHolder. Not there: it was
+    /// not seen to, or the agent is of an earlier release.
+    #[prost(uint32, optional, tag = "12")]
+    pub held_reservation: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetCapabilitiesRequest {}

@@ -429,6 +429,7 @@ impl Receipt {
             began: began.map(rfc3339),
             ended: ended.map(rfc3339),
             took_us: took,
+            held_reservation: record.held_reservation.clone(),
         })
     }
 }

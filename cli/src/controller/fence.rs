@@ -11,6 +11,7 @@ use crate::Reply;
 use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::controller::records::{Kept, ReceiptRecord};
+use crate::controller::show::write_lines;
 use crate::display::{commands, facts, joined, or_none, table};
 use crate::error::Failure;
 use crate::output::Receipt;
@@ -23,6 +24,9 @@ pub(crate) struct Part {
     state: String,
     receipt: Option<Kept<ReceiptRecord>>,
     waits_for: Option<String>,
+    /// That the host held the volume's reservation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 /// A fence.
@@ -140,7 +144,12 @@ impl Display for OneFence {
             return f.write_str("\nit had no attachments");
         }
         let row = |part: &Part| [part.attachment_id.clone(), part.volume_id.clone(), part.in_words()];
-        write!(f, "\n{}", table(["ATTACHMENT", "VOLUME", "RECEIPT"], fence.parts.iter().map(row)))
+        write!(f, "\n{}", table(["ATTACHMENT", "VOLUME", "RECEIPT"], fence.parts.iter().map(row)))?;
+        for part in &fence.parts {
+            let of = |words: &String| format!("volume {}: {words}", part.volume_id);
+            write_lines(f, "note", &part.warnings.iter().map(of).collect::<Vec<_>>())?;
+        }
+        Ok(())
     }
 }
 

@@ -180,6 +180,8 @@ pub(crate) struct ReceiptRecord {
     pub began: Option<String>,
     #[serde(default)]
     pub ended: Option<String>,
+    #[serde(default)]
+    pub held_reservation: Option<String>,
 }
 
 /// The record of a detach.

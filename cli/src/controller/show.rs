@@ -21,7 +21,7 @@ fn yes_no(yes: bool) -> String {
     if yes { "yes" } else { "no" }.to_owned()
 }
 
-fn write_lines(f: &mut Formatter<'_>, kind: &str, lines: &[String]) -> fmt::Result {
+pub(super) fn write_lines(f: &mut Formatter<'_>, kind: &str, lines: &[String]) -> fmt::Result {
     lines.iter().try_for_each(|line| write!(f, "\n{kind}: {line}"))
 }
 
@@ -693,6 +693,11 @@ impl Display for Detached {
             }
             (Some(_), None) => write!(f, "attachment {id} is detached (receipt: proven)"),
         }?;
+        // What is shown in full has said so.
+        let shown = self.receipt.as_ref().map(|proof| &proof.receipt).filter(|of| self.full || !of.proven);
+        if shown.is_some_and(|receipt| receipt.held_reservation.is_some()) {
+            return Ok(());
+        }
         write_lines(f, "note", &self.warnings)
     }
 }

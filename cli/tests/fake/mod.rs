@@ -28,6 +28,8 @@ pub(crate) struct Knobs {
     pub(crate) pending: bool,
     /// Receipts are unproven, with so many commands in flight.
     pub(crate) unproven: Option<u32>,
+    /// What the receipts say was held of a reservation.
+    pub(crate) held: Option<u32>,
     /// Initiators that are logged in.
     pub(crate) live: Vec<String>,
     /// What every export is over Fibre Channel.
@@ -251,6 +253,7 @@ impl State {
             uncounted: false,
             began_us: 1_790_000_000_000_000,
             ended_us: if self.knobs.unproven.is_none() { 1_790_000_000_012_345 } else { 0 },
+            held_reservation: self.knobs.held,
         };
         let receipts: Vec<_> = gone.iter().map(receipt).collect();
         self.receipts.splice(0..0, receipts.iter().cloned());

@@ -740,7 +740,11 @@ fn fenced(name: &str, word: &str, body: &Value) -> Answer {
             json!({ "conflictingRequest": { "code": 409, "message": "1 of 1 attachments is not proven" } }),
         );
     }
-    let part = json!({ "attachment_id": id, "volume_id": id, "state": state, "receipt": receipt, "waits_for": waits_for });
+    let mut part = json!({ "attachment_id": id, "volume_id": id, "state": state, "receipt": receipt, "waits_for": waits_for });
+    // A controller of before does not say it at all.
+    if name != "proven" {
+        part["warnings"] = json!(["iqn.2026-01.lab:h held the volume's reservation (write exclusive)"]);
+    }
     let lifted = if word == "unfence" { json!("2026-11-21T10:00:00.000000Z") } else { Value::Null };
     let proof = if name == "proven" || name == "strange" { "proven" } else { "unproven" };
     (

@@ -195,6 +195,7 @@ pub(crate) fn receipt(wire: &v1::Receipt) -> Option<Receipt> {
         proof: wire.proof(),
         began: time_of(wire.began_us),
         ended: moment(wire.ended_us),
+        reservation: wire.reservation(),
     })
 }
 

@@ -622,7 +622,12 @@ fn settle(
 ) -> Result<Settled, Abort> {
     let mut settled = Settled::default();
     for receipt in receipts {
-        settled.changed |= db.keep_receipt(receipt)?;
+        let new = db.keep_receipt(receipt)?;
+        if let Some(words) = receipt.parting_words().filter(|_| new) {
+            // The Block Storage calls have no place for it in their answers.
+            tracing::warn!(volume = %id, proof = ?receipt.proof, "{words}");
+        }
+        settled.changed |= new;
     }
     let (Some(volume), Some(report)) = (db.volume(id)?, report) else {
         settled.waits = true;
@@ -767,6 +772,7 @@ mod tests {
             proof,
             began: SystemTime::UNIX_EPOCH,
             ended: None,
+            reservation: None,
         }
     }
 

@@ -116,5 +116,6 @@ fn part(part: &FencePart) -> Value {
         "state": state,
         "receipt": receipt(&of),
         "waits_for": waits_for,
+        "warnings": part.warnings,
     })
 }

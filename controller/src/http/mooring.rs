@@ -137,7 +137,7 @@ async fn delete<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<Stri
     let wait = wait(&ctx, app.agents_wait())?;
     let id = attachment_id(&id)?;
     // No detach fails for what could not be said of it.
-    let warnings = app.backend().parting_words(&ctx.caller, id).await.unwrap_or_default();
+    let mut warnings = app.backend().parting_words(&ctx.caller, id).await.unwrap_or_default();
     let detached = match app.backend().detach(&ctx.caller, id, way, wait).await {
         Ok((detached, _)) => detached,
         // Gone: by an earlier request whose answer was lost, perhaps. Its receipt is the answer to this one, too.
@@ -146,6 +146,10 @@ async fn delete<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<Stri
         }
         Err(refusal) => return Err(refusal.into()),
     };
+    if warnings.is_empty() {
+        // Of one that was on its way before: its receipt knows.
+        warnings.extend(detached.receipt.as_ref().and_then(Receipt::parting_words));
+    }
     Ok(Json(json!({ "receipt": receipt(&detached), "warnings": warnings })))
 }
 
@@ -333,8 +337,18 @@ fn session(session: &SessionReport) -> Value {
 
 pub(super) fn receipt(detached: &AttachmentReceipt) -> Value {
     let Some(receipt) = &detached.receipt else { return Value::Null };
-    let Receipt { volume, initiator, attachments, generation, revoked, sessions, proof, began, ended } =
-        receipt;
+    let Receipt {
+        volume,
+        initiator,
+        attachments,
+        generation,
+        revoked,
+        sessions,
+        proof,
+        began,
+        ended,
+        reservation,
+    } = receipt;
     let cut: Vec<_> = sessions
         .iter()
         .map(|session| {
@@ -362,5 +376,6 @@ pub(super) fn receipt(detached: &AttachmentReceipt) -> Value {
         "may_still_land": may_still_land,
         "began": rfc3339(*began),
         "ended": ended.and_then(rfc3339),
+        "held_reservation": reservation.map(|held| held.to_string()),
     })
 }

@@ -496,6 +496,7 @@ mod tests {
             proof,
             began: SystemTime::UNIX_EPOCH,
             ended: proven_after.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)),
+            reservation: None,
         }
     }
 

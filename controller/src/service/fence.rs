@@ -10,12 +10,12 @@
 use std::collections::BTreeSet;
 
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE;
-use mooring_model::{AttachmentId, Initiator, Proof, VolumeId};
+use mooring_model::{AttachmentId, Initiator, Proof, Receipt, VolumeId};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::detach::{force_away, receipt_of, told};
-use super::{Refusal, Service, TEXT_CHARS_MAX, Wait};
+use super::{Refusal, Service, TEXT_CHARS_MAX, Wait, reservations};
 use crate::domain::{AttachmentStatus, Caller, FencePart, FenceState, HostFence};
 use crate::flow::Inner;
 use crate::flow::wishes::{self, Rewished};
@@ -177,11 +177,24 @@ fn why_waits(inner: &Inner, db: &Db<'_>, row: &AttachmentRow, volume: VolumeId) 
     })
 }
 
+/// What the storage agent said last of a reservation that this attachment's host holds.
+fn holds(inner: &Inner, db: &Db<'_>, attachment: AttachmentId) -> Result<Vec<String>, Abort> {
+    let Some(row) = db.attachment(attachment)? else { return Ok(Vec::new()) };
+    let of = db.volume(row.volume)?;
+    Ok(of.map(|of| reservations::holds(inner, &row, of.agent)).unwrap_or_default())
+}
+
 fn view(inner: &Inner, db: &Db<'_>, row: FenceRow) -> Result<HostFence, Abort> {
     let FenceRow { id, name, reason, asked, lifted_at } = row;
     let mut parts = Vec::new();
     for (attachment, volume) in db.fence_parts(id)? {
-        parts.push(FencePart { attachment, volume, state: state(inner, db, attachment, volume)? });
+        let state = state(inner, db, attachment, volume)?;
+        let warnings = match &state {
+            FenceState::Cut(receipt) => receipt.iter().filter_map(Receipt::parting_words).collect(),
+            FenceState::Unproven(receipt) => receipt.parting_words().into_iter().collect(),
+            FenceState::Waits(_) => holds(inner, db, attachment)?,
+        };
+        parts.push(FencePart { attachment, volume, state, warnings });
     }
     let Asked { user, request, at } = asked;
     let initiators = db.fenced_initiators(id)?;

@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use mooring_api::v1;
 use mooring_api::v1::change_reservations_request::Change;
-use mooring_model::{AttachmentId, Cure, Reservations, ReservationsChange, VolumeId};
+use mooring_model::{AgentId, AttachmentId, Cure, Initiator, Reservations, ReservationsChange, VolumeId};
 
 use super::{Refusal, Service};
 use crate::agents::Agent;
 use crate::agents::calls::CallError;
 use crate::agents::wire::reservations as reservations_from_wire;
 use crate::domain::{Caller, VolumeReservations};
+use crate::flow::Inner;
 use crate::policy::Target;
-use crate::store::Db;
+use crate::store::{AttachmentRow, Db};
 
 /// How long a storage agent may take for a change: its session with the target lives for 5 s.
 const CHANGE_WITHIN_MS: u32 = 10_000;
@@ -29,17 +30,7 @@ impl Service {
         let read = move |db: &Db<'_>| {
             let Some(row) = db.attachment(id)? else { return Ok(Vec::new()) };
             let volume = super::volumes::find(&inner, db, &of, row.volume)?;
-            let report = inner.agents.up(volume.agent).ok().and_then(|agent| agent.export(row.volume));
-            let Some(seen) = report.and_then(|report| report.reservations) else { return Ok(Vec::new()) };
-            let Some(holder) = &seen.holder else { return Ok(Vec::new()) };
-            let initiators = row.initiator.iter().flat_map(crate::initiators::Initiators::each);
-            let held = initiators.filter(|one| seen.is_held_by(one));
-            let kind = holder.kind.map_or_else(|| "RESERVE(6)".to_owned(), |kind| kind.to_string());
-            Ok(held
-                .map(|one| {
-                    format!("{one} holds the volume's persistent reservation ({kind}): with its access it is released")
-                })
-                .collect())
+            Ok(holds(&inner, &row, volume.agent))
         };
         self.inner.store.read("read an attachment", read).await
     }
@@ -110,6 +101,19 @@ impl Service {
         let storage = agent.entry.name.clone();
         Ok((agent, VolumeReservations { volume: id, name, storage, seen: Reservations::default(), hosts }))
     }
+}
+
+/// Who of an attachment's host holds its volume's reservation, in words, as the storage agent said last. One that is away says
+/// nothing.
+pub(super) fn holds(inner: &Inner, row: &AttachmentRow, storage: AgentId) -> Vec<String> {
+    let report = inner.agents.up(storage).ok().and_then(|agent| agent.export(row.volume));
+    let Some(seen) = report.and_then(|report| report.reservations) else { return Vec::new() };
+    let initiators = row.initiator.iter().flat_map(crate::initiators::Initiators::each);
+    let words = |one: Initiator| {
+        let held = seen.held_by(&one)?;
+        Some(format!("{one} holds the volume's reservation ({held}): {}", held.end()))
+    };
+    initiators.filter_map(words).collect()
 }
 
 /// What an agent's refusal to change reservations means to the caller.

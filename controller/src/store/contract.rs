@@ -358,6 +358,7 @@ fn receipt(volume: VolumeId, counter: u64, proof: Proof) -> Receipt {
         proof,
         began: time_of(1_000_000),
         ended: None,
+        reservation: None,
     }
 }
 

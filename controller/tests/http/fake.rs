@@ -21,8 +21,8 @@ use mooring_controller::quota::{Entry, Key, Limit, Limits};
 use mooring_controller::rules::retype::MigrationPolicy;
 use mooring_controller::service::{NewMode, Refusal, Wait, Way};
 use mooring_model::{
-    AgentId, AttachmentId, ByteSize, Counters, Generation, Iqn, Mode, Proof, Receipt, ReservationsChange,
-    Revoked, SessionReport, Source, VolumeId,
+    AgentId, AttachmentId, ByteSize, Counters, Generation, HeldReservation, Iqn, Mode, Proof, Receipt,
+    ReservationType, ReservationsChange, Revoked, SessionReport, Source, VolumeId,
 };
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -529,6 +529,9 @@ impl Backend for Fake {
             proof: if force { Proof::Unproven { in_flight: Some(2) } } else { Proof::Proven },
             began,
             ended: (!force).then_some(began),
+            reservation: Some(HeldReservation {
+                kind: Some(ReservationType::ExclusiveAccessRegistrantsOnly),
+            }),
         });
         let receipt = AttachmentReceipt { attachment: id, receipt };
         state.receipts.push(receipt.clone());

@@ -14,7 +14,7 @@ const LIVE: &str = "id volume_id volume_name host mode effective_mode status nat
                     looked_at host_phase device_path disk problems steps_ms fault created_at attached_at \
                     revision";
 const RECEIPT: &str = "attachment_id volume_id initiator attachment_ids generation revoked sessions_cut proof \
-                       may_still_land began ended";
+                       may_still_land began ended held_reservation";
 
 /// How long the last call might have waited, and for what.
 fn asked(api: &Api) -> (Option<Duration>, Option<u64>) {
@@ -181,6 +181,7 @@ async fn receipts() {
             assert_eq!(receipt[key], value, "{key}");
         }
         assert_eq!(receipt["ended"].is_null(), proof == "unproven");
+        assert_eq!(receipt["held_reservation"], "exclusive access, registrants only");
         // The answer was lost: asked again, it is the same.
         let again = api.call("DELETE", &format!("{path}{query}")).send().await;
         assert_eq!((again.status.as_u16(), &again.body["receipt"]), (200, &gone.body["receipt"]));

@@ -230,6 +230,7 @@ async fn a_host_is_fenced_and_the_fence_is_as_good_as_its_worst_part() {
         proof: Proof::Proven,
         began: SystemTime::UNIX_EPOCH,
         ended: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(3)),
+        reservation: None,
     };
     let unproven =
         |in_flight| Receipt { proof: Proof::Unproven { in_flight }, ended: None, ..proven.clone() };
@@ -237,6 +238,7 @@ async fn a_host_is_fenced_and_the_fence_is_as_good_as_its_worst_part() {
         attachment: AttachmentId::from_u128(1),
         volume: VolumeId::from_u128(2),
         state,
+        warnings: vec!["it held it".to_owned()],
     };
     let cut = part(FenceState::Cut(Some(proven.clone())));
     for (second, word, landing) in [
@@ -253,6 +255,7 @@ async fn a_host_is_fenced_and_the_fence_is_as_good_as_its_worst_part() {
         assert_eq!((&of["parts"][0]["state"], &of["parts"][1]["state"]), (&json!("cut"), &json!(word)));
         assert_eq!(of["parts"][0]["receipt"]["proof"], "proven");
         assert_eq!(of["parts"][1]["waits_for"].is_string(), word == "waiting");
+        assert_eq!(of["parts"][1]["warnings"], json!(["it held it"]));
     }
     assert_eq!(
         api.call("GET", "/mooring/v1/fences?all=true").send().await.body["fences"].as_array().unwrap().len(),

@@ -76,6 +76,13 @@ pub(crate) struct Knobs {
     pub(crate) reverts: lvs::Reverts,
 }
 
+impl Knobs {
+    fn held_by(&self, initiator: &str) -> Option<u32> {
+        let holder = self.reservations.as_ref()?.holder.as_ref()?;
+        (holder.initiator == initiator).then_some(holder.r#type)
+    }
+}
+
 pub(crate) struct State {
     pub(crate) id: AgentId,
     pub(crate) initiator: String,
@@ -341,6 +348,7 @@ impl State {
                 uncounted: false,
                 began_us: 1_790_000_000_000_000,
                 ended_us: if self.knobs.unproven { 0 } else { 1_790_000_000_000_900 },
+                held_reservation: self.knobs.held_by(&grant.initiator),
             });
         }
         self.receipts.splice(0..0, receipts.iter().cloned());

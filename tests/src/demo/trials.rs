@@ -11,7 +11,7 @@ use std::fmt::{self, Display, Formatter, Write as _};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use mooring_rig::{Cut as Link, Networks, RigOptions, Running, Vm};
+use mooring_rig::{RigOptions, Running, Vm};
 use serde_json::Value;
 
 use super::Demo;
@@ -20,8 +20,9 @@ use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
 use crate::site::{GROUP, Programs, Site, number};
-use crate::slow::{self, Cut, Pace};
+use crate::slow::{self, Pace};
 use crate::tally::Tally;
+use crate::trial::{STATES, Verb, Victim, is_slow};
 
 /// How often it is done for each state of the victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,42 +54,18 @@ const STATE: &str = "/var/lib/mooring";
 /// How long a host may take to be in order again.
 const IN_ORDER: Duration = Duration::from_secs(90);
 
-/// What has happened to the host that is taken off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Victim {
-    Alive,
-    Cut,
-    Off,
-}
-
-impl Victim {
-    /// Lets it happen.
-    pub(crate) fn befall(self, vm: &Vm) -> Result<()> {
-        match self {
-            Self::Alive => Ok(()),
-            Self::Cut => vm.cut(Link::Silent, Networks::Both),
-            Self::Off => vm.power_cut(),
-        }
-    }
-}
-
 /// One kind of trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kind {
     victim: Victim,
     slow: bool,
-    fence: bool,
+    verb: Verb,
 }
 
 impl Kind {
     /// The kind of the trial with this number, from 0: all twelve come in turn, and each victim and each backend within six.
     fn of(trial: u32) -> Self {
-        let victim = match trial % 3 {
-            0 => Victim::Alive,
-            1 => Victim::Cut,
-            _ => Victim::Off,
-        };
-        Self { victim, slow: (trial / 3).is_multiple_of(2), fence: (trial + trial / 6) % 2 == 1 }
+        Self { victim: Victim::of(trial), slow: is_slow(trial), verb: Verb::of(trial) }
     }
 }
 
@@ -100,8 +77,7 @@ impl Display for Kind {
             Victim::Off => "its power cut",
         };
         let backend = if self.slow { "slow" } else { "fast" };
-        let verb = if self.fence { "fenced" } else { "force-detached" };
-        write!(f, "host1 {verb}, {victim}, {backend} backend")
+        write!(f, "host1 {}, {victim}, {backend} backend", self.verb)
     }
 }
 
@@ -157,7 +133,7 @@ impl Trials<'_> {
         self.demo.attach_both()?;
         let more = self.more(size.volumes)?;
         let (mut tally, mut longest) = (Tally::default(), 0);
-        for round in 0..size.rounds.saturating_mul(3) {
+        for round in 0..size.rounds.saturating_mul(STATES) {
             let kind = Kind::of(round);
             let (of_round, gap) =
                 self.round(round, kind).with_context(|| format!("round {} ({kind})", round + 1))?;
@@ -231,10 +207,11 @@ impl Trials<'_> {
         let reader = self.demo.disk2.watch_stamps()?;
         let writers = self.write(kind)?;
         kind.victim.befall(self.demo.disk1.vm)?;
-        let receipt = if kind.fence { "fence" } else { "receipt" };
         let mut tally = Tally::default();
-        for (shared, (answer, landed)) in self.shared.iter().zip(self.take_off(kind)?) {
-            tally.add(&answer, receipt, landed).with_context(|| shared.volume.clone())?;
+        let held = self.shared.iter().map(|shared| (shared.attachment.as_str(), shared.device.clone()));
+        let answers = kind.verb.take_off(self.demo.site, "host1", held)?;
+        for (shared, (answer, landed)) in self.shared.iter().zip(answers) {
+            tally.add(&answer, kind.verb.receipt(), landed).with_context(|| shared.volume.clone())?;
         }
         let gap = number(&Demo::survivor(&reader, "the trial")?, "longest_gap_ms")?;
         if kind.slow {
@@ -252,9 +229,7 @@ impl Trials<'_> {
         ));
         reader.kill()?;
         drop(reader.wait()?);
-        if kind.fence {
-            self.demo.control.json(&["host", "unfence", "host1"])?;
-        }
+        kind.verb.undo(&self.demo.control, "host1")?;
         for shared in &mut self.shared {
             shared.attachment.clear();
         }
@@ -265,24 +240,6 @@ impl Trials<'_> {
     fn write(&self, kind: Kind) -> Result<Vec<Running>> {
         let disks = self.shared.iter().map(|shared| (shared.device.clone(), &shared.disk));
         slow::write_all(self.demo.site, if kind.slow { Pace::Slow } else { Pace::Fast }, disks)
-    }
-
-    /// Takes host1 off all of them, by force or by a fence; for each the answer, and how many stamps landed after it.
-    fn take_off(&self, kind: Kind) -> Result<Vec<(String, u64)>> {
-        let answer = "/run/fence-answer";
-        let first = if kind.fence {
-            let fence = ["--json", "host", "fence", "host1", "--reason", "trial"];
-            format!("{} >{answer}", Control::words(&fence).join(" "))
-        } else {
-            "true".to_owned()
-        };
-        let cut = |shared: &Shared<'_>| {
-            let words =
-                if kind.fence { format!("cat {answer}") } else { Control::force_words(&shared.attachment) };
-            Cut { words, device: shared.device.clone() }
-        };
-        let cuts: Vec<_> = self.shared.iter().map(cut).collect();
-        slow::landed_after_each(self.demo.site, &first, &cuts)
     }
 }
 
@@ -341,7 +298,11 @@ mod tests {
             for (at, pair) in pairs.iter().enumerate() {
                 assert!(!pairs[at + 1..].contains(pair), "{pair:?} comes twice");
             }
-            assert!(half.iter().any(|kind| kind.fence) && half.iter().any(|kind| !kind.fence));
+            assert!(
+                [Verb::Fence, Verb::ForceDetach]
+                    .iter()
+                    .all(|verb| half.iter().any(|kind| kind.verb == *verb))
+            );
         }
     }
 }

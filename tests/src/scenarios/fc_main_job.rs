@@ -51,6 +51,11 @@ pub(super) fn device(volume: &str) -> String {
     format!("/dev/{GROUP}/mooring-{volume}")
 }
 
+/// Under which name a stock host is known to the controller.
+pub(super) fn stock_name(host: &Vm) -> String {
+    format!("{}-stock", host.name())
+}
+
 /// A port's name as sysfs and connectors have it.
 fn digits(port: &str) -> String {
     port.replace(':', "")
@@ -85,7 +90,7 @@ impl<'a> Scene<'a> {
     pub(super) fn attach(&self, volume: &str, host: &Vm, mode: &str) -> Result<Attached> {
         let port = digits(&fibre::port_name(host)?);
         let connector = json!({
-            "wwpns": [port], "wwnns": [port.replacen("20", "10", 1)], "host": format!("{}-stock", host.name()),
+            "wwpns": [port], "wwnns": [port.replacen("20", "10", 1)], "host": stock_name(host),
             "ip": "10.10.0.12", "multipath": false, "os_type": "linux", "platform": "x86_64",
         });
         let made = self.cinder.call(&["connect", volume, &connector.to_string(), mode])?;

@@ -1,5 +1,5 @@
-//! Trials of force detach over Fibre Channel: a stock host that writes at full speed is taken off a volume, with its port
-//! logged in, with its network cut or with its power cut. Nothing of it lands after the receipt.
+//! Trials of force detach and of fences over Fibre Channel: a stock host that writes at full speed is taken off a volume, or fenced,
+//! with its port logged in, with its network cut or with its power cut. Nothing of it lands after the receipt.
 //!
 //! A host that vanishes while tcm_fc waits for a write's data hangs that driver for good (docs/kernel/lio.md, h). So those that
 //! are cut off have all their writes in the backend, whose data have come: they begin them together (writers that each go their
@@ -16,19 +16,18 @@ use anyhow::{Context, Result};
 use mooring_rig::{RigOptions, Running};
 use serde_json::Value;
 
-use super::fc_main_job::{Attached, Scene, device};
+use super::fc_main_job::{Attached, Scene, device, stock_name};
 use crate::control::{Control, PORT};
-use crate::demo::trials::{Size, Victim};
+use crate::demo::trials::Size;
 use crate::disk::Disk;
 use crate::evidence::check;
 use crate::fibre;
 use crate::site::{Programs, Site, going, number, progress};
-use crate::slow::{self, Cut, Pace};
+use crate::slow::{self, Pace};
 use crate::tally::Tally;
+use crate::trial::{STATES, Verb, Victim, is_slow};
 
-/// The states that a victim is in.
-const STATES: u32 = 3;
-/// The tests do a round of each kind, with one volume.
+/// The tests do a round of each state of the victim and each backend, with one volume; every second one is a fence.
 const ROUNDS_IN_CI: u32 = 4;
 
 /// How long after its command a write's data are in the backend for sure. They go back and forth within milliseconds, and the
@@ -40,16 +39,15 @@ const DATA_COME_WITHIN: Duration = Duration::from_millis(400);
 struct Kind {
     victim: Victim,
     slow: bool,
+    verb: Verb,
 }
 
 impl Kind {
-    /// The kind of the round with this number, from 0: the states come in turn, and a host that is alive has each backend in turn.
+    /// The kind of the round with this number, from 0: the states come in turn, a host that is alive has each backend in turn, and
+    /// each of them has both verbs.
     fn of(round: u32) -> Self {
-        match round % STATES {
-            0 => Self { victim: Victim::Alive, slow: (round / STATES).is_multiple_of(2) },
-            1 => Self { victim: Victim::Cut, slow: true },
-            _ => Self { victim: Victim::Off, slow: true },
-        }
+        let victim = Victim::of(round);
+        Self { victim, slow: victim != Victim::Alive || is_slow(round), verb: Verb::of(round) }
     }
 }
 
@@ -60,7 +58,7 @@ impl Display for Kind {
             Victim::Cut => "its network cut",
             Victim::Off => "its power cut",
         };
-        write!(f, "host1, {victim}, {} backend", if self.slow { "slow" } else { "fast" })
+        write!(f, "host1 {}, {victim}, {} backend", self.verb, if self.slow { "slow" } else { "fast" })
     }
 }
 
@@ -194,14 +192,11 @@ impl<'a> Trials<'a> {
         let reader = self.reader.watch_stamps()?;
         let writers = self.write(kind, &held)?;
         kind.victim.befall(one)?;
-        let cut = |held: &Held<'_>| Cut {
-            words: Control::force_words(&held.attached.id),
-            device: device(&held.volume),
-        };
-        let cuts: Vec<_> = held.iter().map(cut).collect();
+        let (host, having) =
+            (stock_name(one), held.iter().map(|of| (of.attached.id.as_str(), device(&of.volume))));
         let mut tally = Tally::default();
-        for (held, (answer, landed)) in held.iter().zip(slow::landed_after_each(site, "true", &cuts)?) {
-            tally.add(&answer, "receipt", landed).with_context(|| held.volume.clone())?;
+        for (held, (answer, landed)) in held.iter().zip(kind.verb.take_off(site, &host, having)?) {
+            tally.add(&answer, kind.verb.receipt(), landed).with_context(|| held.volume.clone())?;
         }
         let seen = progress(&reader)?;
         check(number(&seen, "errors")? == 0, || format!("host2's reads: {seen}"))?;
@@ -213,6 +208,7 @@ impl<'a> Trials<'a> {
             site.delay_writes_of(&devices, None)?;
         }
         self.recover(kind, writers)?;
+        kind.verb.undo(&self.scene.control, &host)?;
         let of = match held.len() {
             1 => String::new(),
             n => format!(", {n} volumes at once"),
@@ -281,10 +277,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_kinds_come_in_turn_and_the_tests_have_each() {
+    fn all_kinds_come_in_turn_and_the_tests_have_each_state() {
         let kinds: Vec<_> = (0..ROUNDS_IN_CI).map(Kind::of).collect();
         for (at, kind) in kinds.iter().enumerate() {
             assert!(!kinds[at + 1..].contains(kind), "{kind} comes twice");
+        }
+        for verb in [Verb::ForceDetach, Verb::Fence] {
+            assert_eq!(kinds.iter().filter(|kind| kind.verb == verb).count(), 2, "{verb} in the tests");
         }
         for victim in [Victim::Alive, Victim::Cut, Victim::Off] {
             assert!(kinds.iter().any(|kind| kind.victim == victim), "{victim:?}");
@@ -293,6 +292,17 @@ mod tests {
         for victim in [Victim::Alive, Victim::Cut, Victim::Off] {
             let rounds = (0..60).filter(|&round| Kind::of(round).victim == victim).count();
             assert_eq!(rounds, 20, "{victim:?}: a soak has as many rounds of each state");
+            for verb in [Verb::ForceDetach, Verb::Fence] {
+                let is = |round: &u32| Kind::of(*round).victim == victim && Kind::of(*round).verb == verb;
+                assert_eq!((0..60).filter(is).count(), 10, "{victim:?} {verb}: a soak has as many of each");
+                assert!((0..6).any(|round| is(&round)), "{victim:?} {verb}");
+            }
+        }
+        for backend in [true, false] {
+            let alive = |verb| Kind { victim: Victim::Alive, slow: backend, verb };
+            for verb in [Verb::ForceDetach, Verb::Fence] {
+                assert!((0..12).map(Kind::of).any(|kind| kind == alive(verb)), "{}", alive(verb));
+            }
         }
     }
 }

@@ -86,7 +86,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "trials-fc",
-        shows: "the trials of a force detach over Fibre Channel: port logged in, network cut, power cut; nothing lands after the receipt",
+        shows: "the trials of a force detach and of a fence over Fibre Channel: port logged in, network cut, power cut; nothing lands after the receipt",
         run: fc_trials::in_ci,
     },
     Scenario {

@@ -1,0 +1,47 @@
+//! Where the store is: whether that can be written to.
+//!
+//! What must never happen here: a read-only file system that is taken for a writable one because a file on it is open. (One that the
+//! kernel makes read-only under open files may still take what overwrites a file there, into its cache.)
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::sys::statvfs::{FsFlags, statvfs};
+
+/// Where the file system is mounted that has this path, or would have it, if it is read-only. One that cannot be looked at is none:
+/// whoever writes finds out.
+pub(crate) fn read_only(path: &Path) -> Option<PathBuf> {
+    let there = path.ancestors().find(|part| part.exists())?;
+    let found = statvfs(there).ok()?;
+    found.flags().contains(FsFlags::ST_RDONLY).then(|| mount_of(there))
+}
+
+/// Where the file system of what is here is mounted.
+fn mount_of(path: &Path) -> PathBuf {
+    let whole = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let device = |part: &Path| fs::metadata(part).map(|found| found.dev()).ok();
+    let own = device(&whole);
+    let same = whole.ancestors().take_while(|part| device(part) == own).last();
+    same.unwrap_or(&whole).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_is_known_by_where_it_is_mounted() {
+        assert_eq!(mount_of(Path::new("/proc/self/status")), Path::new("/proc"));
+        assert_eq!(mount_of(Path::new("/")), Path::new("/"));
+    }
+
+    #[test]
+    fn what_can_be_written_to_is_not_read_only_and_what_is_not_there_yet_is_where_it_will_be() {
+        let top = tempfile::tempdir().unwrap();
+        fs::write(top.path().join("file"), "x").unwrap();
+        for path in ["", "file", "not/there/yet"] {
+            assert_eq!(read_only(&top.path().join(path)), None, "{path}");
+        }
+    }
+}
