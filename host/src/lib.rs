@@ -38,7 +38,7 @@ pub use dump::{dump, dump_below};
 pub use folders::{FolderChanges, FolderId, Folders, KernelFolders, Noted};
 pub use harden::{HardenWarning, harden};
 pub use image::{
-    ImageError, ImageFile, ImagePart, ImageServers, PartFormat, QemuServers, ServedImage, has_name,
+    ImageError, ImageFile, ImagePart, ImageServers, PartFormat, QemuServers, ServedImage, has_name, mark_of,
     part_name, parts,
 };
 pub use iscsi::{

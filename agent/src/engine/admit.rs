@@ -230,6 +230,7 @@ impl Engine {
                 cell.check_not_cut(old, Some(&spec))?;
                 self.check_source_not_cut(&spec)?;
                 looked = self.check_volume(cell, &spec, kept.as_ref(), export)?;
+                self.forget_upload(cell, old, &spec)?;
                 let body = v1::VolumeSpec::from(&spec).encode_to_vec();
                 let naa = Naa::of_serial(&cell.id.to_string());
                 (WishKind::Spec(spec), StoredWish::Spec(body), Some(naa))
