@@ -565,6 +565,7 @@ fn word(op: &VolumeOp) -> &'static str {
         VolumeOp::Upload { op, .. } => match op {
             volumes::UploadOp::Remove => "remove",
             volumes::UploadOp::Make { .. } => "make",
+            volumes::UploadOp::GoOn { .. } => "go on",
             volumes::UploadOp::Copy { .. } => "copy",
             volumes::UploadOp::Publish { .. } => "name",
         },

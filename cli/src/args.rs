@@ -331,7 +331,8 @@ Examples:
     #[command(after_help = "\
 What it grows by is zeroed first; then every host that Mooring has attached sees the new size by
 itself. Other clients read the disk's size again themselves; what lies on the disk (a file system)
-is theirs to grow. A volume never shrinks. Asking for the size that it has succeeds.
+is theirs to grow. A volume never shrinks. Asking for the size that it has succeeds; of one agent
+(--agent) that takes back a growth that is still being zeroed.
 
 Examples:
   mooring volume extend data --size 20GiB

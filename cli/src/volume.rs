@@ -62,10 +62,13 @@ pub(crate) async fn extend(session: &Session, args: &ExtendArgs) -> Result<Reply
                 "nobody asked this agent for volume {id} (any more): there is nothing that could grow"
             )));
         };
-        if kept.size_bytes > args.size.0 {
+        // What it is to grow by is taken back by the size that it has, as long as that is not its own yet: the agent knows.
+        let has = status.volume.map_or(0, |report| report.size_bytes);
+        let has = if has == 0 { kept.size_bytes } else { has.min(kept.size_bytes) };
+        if has > args.size.0 {
             return Err(Failure::Refused(format!(
                 "volume {id} has {}, more than {}: a volume never shrinks",
-                ByteSize(kept.size_bytes),
+                ByteSize(has),
                 args.size
             )));
         }

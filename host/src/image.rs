@@ -27,10 +27,10 @@ use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+pub use self::part::{ImagePart, PartFormat, has_name, mark_of, part_name, parts};
+pub(crate) use self::part::{RawPart, publish, put_mark, remove, remove_mark};
 #[cfg(feature = "fake")]
-pub(crate) use self::part::create;
-pub use self::part::{ImagePart, PartFormat, has_name, part_name, parts};
-pub(crate) use self::part::{RawPart, publish, remove};
+pub(crate) use self::part::{create, reopen};
 
 /// The programs that read images of a format, and Debian's packages of them.
 const PROGRAMS: [(&str, &str); 5] = [
@@ -232,6 +232,27 @@ pub trait ImageServers: Send + Sync {
         scratch: &Path,
     ) -> Result<Box<dyn ImagePart>, ImageError>;
 
+    /// Opens a part that an earlier process has left, to go on with it. `None`: it is not as one is that was left so, and is to be made
+    /// anew.
+    fn open_part(
+        &self,
+        place: (&Path, &str),
+        size: u64,
+        format: PartFormat,
+        scratch: &Path,
+    ) -> Result<Option<Box<dyn ImagePart>>, ImageError>;
+
+    /// Says beside a part, durably, how far it has come, for [`mark_of`]. What was put so far was flushed. `mark`: a line of less than
+    /// 512 bytes.
+    fn mark_part(&self, folder: &Path, of: &str, mark: &[u8]) -> Result<(), ImageError> {
+        put_mark(folder, of, mark)
+    }
+
+    /// Takes away what is said beside a part, durably.
+    fn unmark_part(&self, folder: &Path, of: &str) -> Result<(), ImageError> {
+        remove_mark(folder, of)
+    }
+
     /// Gives a part that is finished its name as well, which nothing has ([`ImageError::Exists`]), durably.
     fn publish_part(&self, folder: &Path, of: &str, name: &str) -> Result<(), ImageError> {
         publish(folder, of, name)
@@ -401,7 +422,8 @@ struct Served {
 
 impl Served {
     fn start(file: &File, sees: Sees, scratch: &Path) -> Result<Self, ImageError> {
-        // The graph is said in full: nothing of the image's own words about other files is followed.
+        // The graph is said in full: nothing of the image's own words about other files is followed. Whoever writes holds QEMU's lock:
+        // what is left of a part is not gone on with while a program whose agent was killed has not gone yet.
         let (program, graph) = match sees {
             Sees::ToRead => (
                 &[QEMU_NBD, "--shared=1", "--socket=/socket/nbd", "--read-only"][..],
@@ -409,7 +431,7 @@ impl Served {
             ),
             Sees::ToWrite { .. } => (
                 &[QEMU_NBD, "--shared=1", "--socket=/socket/nbd"][..],
-                r#"json:{"driver":"qcow2","backing":null,"file":{"driver":"file","filename":"/image","locking":"off"}}"#,
+                r#"json:{"driver":"qcow2","backing":null,"file":{"driver":"file","filename":"/image","locking":"auto"}}"#,
             ),
         };
         // Gone as soon as the connection stands: from then on the sandbox has nowhere to make a file in.
@@ -464,6 +486,23 @@ impl ImageServers for QemuServers {
             return Err(ImageError::NoProgram { program, package });
         }
         Ok(Box::new(writer::Qcow2Part::make(folder, of, size, scratch)?))
+    }
+
+    fn open_part(
+        &self,
+        (folder, of): (&Path, &str),
+        size: u64,
+        format: PartFormat,
+        scratch: &Path,
+    ) -> Result<Option<Box<dyn ImagePart>>, ImageError> {
+        if format == PartFormat::Raw {
+            return Ok(RawPart::open(folder, of, size)?.map(|part| Box::new(part) as Box<dyn ImagePart>));
+        }
+        if let Some((program, package)) = self.missing() {
+            return Err(ImageError::NoProgram { program, package });
+        }
+        let part = writer::Qcow2Part::open(folder, of, size, scratch)?;
+        Ok(part.map(|part| Box::new(part) as Box<dyn ImagePart>))
     }
 }
 

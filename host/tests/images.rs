@@ -128,3 +128,55 @@ fn a_written_image_is_whole_and_sparse_and_nothing_but_its_file_is_written() {
     assert!(folder.join(part_name("b")).is_file());
     assert_eq!(std::fs::read_dir(&scratch).unwrap().count(), 0, "its socket has gone");
 }
+
+#[test]
+fn a_part_that_was_left_is_gone_on_with_unless_it_is_damaged_or_written_to() {
+    if !can_serve() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, scratch) = (dir.path(), dir.path().join("scratch"));
+    let disk: Vec<u8> = (0..16_u32 << 20).flat_map(u32::to_le_bytes).collect();
+    let size = disk.len();
+    std::fs::write(folder.join("disk"), &disk).unwrap();
+    for format in [PartFormat::Raw, PartFormat::Qcow2] {
+        let mut part = QemuServers.make_part((folder, "a"), size as u64, format, &scratch).unwrap();
+        part.write(0, &disk[..16 << 20]).unwrap();
+        part.flush().unwrap();
+        QemuServers.mark_part(folder, "a", b"16").unwrap();
+        // What comes behind that may be there, or half there.
+        part.write(16 << 20, &disk[16 << 20..32 << 20]).unwrap();
+        let open = || QemuServers.open_part((folder, "a"), size as u64, format, &scratch).unwrap();
+        if format == PartFormat::Qcow2 {
+            assert!(open().is_none(), "somebody writes to it still");
+        }
+        drop(part);
+        // The program that was killed has it locked for a moment longer.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let mut part = loop {
+            match open() {
+                Some(part) => break part,
+                None if std::time::Instant::now() < until => {
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                }
+                None => panic!("{format:?}: it is not opened again"),
+            }
+        };
+        assert_eq!(mooring_host::mark_of(folder, "a").unwrap(), b"16");
+        for (index, piece) in disk.chunks(16 << 20).enumerate().skip(1) {
+            part.write((index as u64) << 24, piece).unwrap();
+        }
+        part.finish().unwrap();
+        let name = format!("{format:?}");
+        QemuServers.publish_part(folder, "a", &name).unwrap();
+        QemuServers.remove_part(folder, "a").unwrap();
+        qemu_img(folder, &["compare", "-f", "raw", "-F", &name.to_lowercase(), "disk", &name]);
+    }
+    // Nothing is left that nobody refers to.
+    qemu_img(folder, &["check", "-q", "-f", "qcow2", "Qcow2"]);
+    drop(QemuServers.make_part((folder, "b"), size as u64, PartFormat::Qcow2, &scratch).unwrap());
+    let path = folder.join(part_name("b"));
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(70_000).unwrap();
+    let opened = QemuServers.open_part((folder, "b"), size as u64, PartFormat::Qcow2, &scratch).unwrap();
+    assert!(opened.is_none(), "it is cut off");
+}

@@ -38,9 +38,9 @@ pub use image::{ImageFormat, ImageName, ImageSource, ParseImageError};
 pub use initiator::Initiator;
 pub use job::{JobKind, JobReport};
 pub use name::{
-    BackstoreName, Iqn, IqnPrefix, LUN_DEFAULT, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LV_ZEROED_MARK,
-    Lun, LvName, Naa, NameError, Portal, TPG_DEFAULT, VgName, lv_revert_tag, lv_volume_tag, revert_of_lv_tag,
-    volume_of_lv_tag,
+    BackstoreName, Iqn, IqnPrefix, LUN_DEFAULT, LV_COPIED_MARK, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG,
+    LV_ZEROED_MARK, Lun, LvName, Naa, NameError, Portal, TPG_DEFAULT, VgName, lv_revert_tag, lv_volume_tag,
+    revert_of_lv_tag, volume_of_lv_tag,
 };
 pub use plan::{Blocked, BlockedKind, Plan, Step};
 pub use report::{

@@ -63,6 +63,10 @@ pub fn revert_of_lv_tag(tag: &str) -> Option<RevertId> {
 /// How the tag of such an LV begins that says how far its zeroing has come; MiB from its beginning follow.
 pub const LV_ZEROED_MARK: &str = "mooring-zeroed-";
 
+/// How the tag of an LV that an image is copied into begins that says how far this has come: the image as it was and MiB from the
+/// beginning follow.
+pub const LV_COPIED_MARK: &str = "mooring-copied-";
+
 /// The portal group of every target that we make.
 pub const TPG_DEFAULT: u16 = 1;
 

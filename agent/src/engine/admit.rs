@@ -216,6 +216,8 @@ impl Engine {
         if Self::check_fence(&object, &put.stamp, kept.as_ref().map(|kept| &kept.stamp))? == Fence::Same {
             return Ok(cell.state().passes);
         }
+        // Until what is wanted is what is written.
+        let mut held = None;
         let mut looked = None;
         let (kind, stored, naa) = match put.wish {
             VolumeWish::Spec(spec) => {
@@ -229,7 +231,9 @@ impl Engine {
                 let export = export.as_ref().and_then(Wish::spec);
                 cell.check_not_cut(old, Some(&spec))?;
                 self.check_source_not_cut(&spec)?;
+                held = self.hold_shorter(cell, old, &spec)?;
                 looked = self.check_volume(cell, &spec, kept.as_ref(), export)?;
+                self.forget_upload(cell, old, &spec)?;
                 let body = v1::VolumeSpec::from(&spec).encode_to_vec();
                 let naa = Naa::of_serial(&cell.id.to_string());
                 (WishKind::Spec(spec), StoredWish::Spec(body), Some(naa))
@@ -269,7 +273,10 @@ impl Engine {
         state.ready = None;
         state.looked = looked;
         state.orphan = None;
-        Ok(state.passes)
+        let passes = state.passes;
+        drop(state);
+        drop(held);
+        Ok(passes)
     }
 
     /// A volume goes only when nobody is granted it: by the spec, or, should there be none (the store was lost), by what the
@@ -334,14 +341,8 @@ impl Engine {
                 );
                 return Err(Refusal::precondition(why, Cure::FixSpec));
             }
-            Some(WishKind::Spec(old)) if old.size > spec.size => {
-                let why = format!(
-                    "volume {} has {}, and {} are wanted: a volume never shrinks",
-                    cell.id, old.size, spec.size
-                );
-                return Err(Refusal::precondition(why, Cure::FixSpec));
-            }
-            Some(WishKind::Spec(old)) if old.size == spec.size && !begins_revert(old, spec) => {
+            // A smaller size was looked into before.
+            Some(WishKind::Spec(old)) if old.size >= spec.size && !begins_revert(old, spec) => {
                 return Ok(None);
             }
             Some(WishKind::Spec(_) | WishKind::Tombstone { .. } | WishKind::Released) | None => {}

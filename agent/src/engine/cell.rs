@@ -142,6 +142,10 @@ pub(crate) struct State {
     pub(crate) dirty: bool,
     /// That is because somebody wants something else than the pass at work knows: its job gives way at once.
     pub(crate) wanted_anew: bool,
+    /// A smaller size is looked into: nothing makes the volume larger meanwhile.
+    pub(super) held_small: bool,
+    /// The pass in which a step that makes the volume larger was begun last.
+    pub(super) growing: Option<u64>,
     /// Passes that have begun.
     pub(crate) passes: u64,
     pub(crate) at_work: Option<AtWork>,

@@ -29,6 +29,7 @@ mod refusal;
 mod reservations;
 mod reserve;
 mod revert;
+mod shorter;
 mod shut_out;
 mod status;
 mod steps;

@@ -54,6 +54,9 @@ impl mooring_targets::Observer for Watch<'_> {
 
 impl volumes::Observer for Watch<'_> {
     fn before(&mut self, _index: usize, step: &Step<VolumeOp>) -> ControlFlow<()> {
+        if !self.cell.state().may_begin(&step.op) {
+            return ControlFlow::Break(());
+        }
         let begun = self.begin(step.op.to_string());
         self.cell.state().begin_job(&step.op, self.engine.shared.machine.clock.now());
         begun

@@ -20,7 +20,7 @@ use super::early::Early;
 use super::{Engine, lock, pass};
 use crate::capabilities;
 use crate::turn::{RETRY_MAX, retry_delay};
-use crate::volumes::{self, LvId, VolumesView};
+use crate::volumes::{self, LvId, SeenLv, VolumesView};
 
 /// One volume is activated by its own pass; more than this together.
 const ACTIVATED_ALONE_MAX: usize = 1;
@@ -167,8 +167,10 @@ impl Engine {
         let report = volumes::report(&wanted, view, cell.id);
         let beside = wanted.beside();
         state.note_altered(cell.id, view);
-        // Before it is kept that it was made, its own pass says so.
-        state.ready = (report.phase == Phase::Ready && made).then_some(report);
+        // Before it is kept that it was made, its own pass says so; and a growth that was taken back goes by its own pass.
+        let taken_back = view.growths_of(cell.id).iter().any(SeenLv::is_tagged)
+            && wish.spec().is_some_and(|spec| report.size >= spec.size);
+        state.ready = (report.phase == Phase::Ready && made && !taken_back).then_some(report);
         let still = state.passes == before.passes && !state.running;
         let ended = wish.spec().is_none();
         let left = ended && {

@@ -59,6 +59,23 @@ impl Cell {
 }
 
 impl Engine {
+    /// Before a copy is wished that was not wished until now: what is said of an earlier one of the same id is of a time since when
+    /// somebody may have written to the volume.
+    pub(super) fn forget_upload(
+        &self,
+        cell: &Cell,
+        old: Option<&VolumeSpec>,
+        spec: &VolumeSpec,
+    ) -> Result<(), Refusal> {
+        let upload = spec.upload.as_ref().filter(|_| begins_upload(old, spec));
+        let Some((upload, images)) = upload.zip(self.images()) else { return Ok(()) };
+        let forgotten = images.forget_part(PartId { volume: cell.id, upload: upload.id });
+        forgotten.map_err(|error| {
+            let why = format!("what is left of an earlier copy cannot be removed: {}", Chain(&error));
+            Refusal::precondition(why, Cure::Operator)
+        })
+    }
+
     /// Takes away what is left of a copy that is not wished any more: its part, or the second name of its file.
     pub(super) fn leave_upload(&self, cell: &Cell, wishes: &Wishes) {
         let left = cell.state().uploading.as_ref().map(|seen| seen.id);
@@ -173,7 +190,12 @@ impl Engine {
                 let spec = state.volume.as_ref().and_then(Wish::spec);
                 spec.and_then(|spec| spec.upload.as_ref()).is_some_and(|upload| upload.id == part.upload)
             });
-            if !wished {
+            if wished {
+                // Should the wish be taken back before anybody has looked, its part goes.
+                if let Some(cell) = self.known_cell(part.volume) {
+                    cell.state().uploading.get_or_insert(Uploading { id: part.upload, end: None });
+                }
+            } else {
                 tracing::info!(%part, "the part of a file that nobody wants any more is removed");
                 images.clear(part);
             }

@@ -204,9 +204,9 @@ impl Images {
 }
 
 impl OpenImage {
-    /// Which file it is, and its state, as it was when it was opened.
-    pub fn state(&self) -> &str {
-        &self.state
+    /// What is read of which file, in which state that was when it was opened. Letters, digits, `:`, `.` and `-`.
+    pub fn identity(&self) -> String {
+        format!("{}:{}", self.image.format, self.state)
     }
 
     /// Fills the buffer from `offset`. Behind the end of the image's disk there are zeros.

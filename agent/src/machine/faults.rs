@@ -172,6 +172,27 @@ impl ImageServers for Faulty<dyn ImageServers> {
         Ok(Box::new(FaultyPart { inner: part, points: Arc::clone(&self.points) }))
     }
 
+    fn open_part(
+        &self,
+        place: (&Path, &str),
+        size: u64,
+        format: PartFormat,
+        scratch: &Path,
+    ) -> Result<Option<Box<dyn ImagePart>>, ImageError> {
+        let what = || format!("open the part {}", place.1);
+        let part = self.points.around(what, || self.inner.open_part(place, size, format, scratch))?;
+        let faulty = |inner| FaultyPart { inner, points: Arc::clone(&self.points) };
+        Ok(part.map(|part| Box::new(faulty(part)) as Box<dyn ImagePart>))
+    }
+
+    fn mark_part(&self, folder: &Path, of: &str, mark: &[u8]) -> Result<(), ImageError> {
+        self.points.around(|| format!("mark the part {of}"), || self.inner.mark_part(folder, of, mark))
+    }
+
+    fn unmark_part(&self, folder: &Path, of: &str) -> Result<(), ImageError> {
+        self.points.around(|| format!("unmark the part {of}"), || self.inner.unmark_part(folder, of))
+    }
+
     fn publish_part(&self, folder: &Path, of: &str, name: &str) -> Result<(), ImageError> {
         self.points.around(|| format!("name {name}"), || self.inner.publish_part(folder, of, name))
     }
@@ -191,6 +212,11 @@ impl ImagePart for FaultyPart {
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError> {
         let Self { inner, points } = self;
         points.around(|| "write to a part".to_owned(), || inner.write(offset, bytes))
+    }
+
+    fn flush(&mut self) -> Result<(), ImageError> {
+        let Self { inner, points } = self;
+        points.around(|| "flush a part".to_owned(), || inner.flush())
     }
 
     fn finish(&mut self) -> Result<(), ImageError> {

@@ -26,7 +26,7 @@ pub const ZERO_CHUNK: u64 = 16 << 20;
 /// Bytes discarded by one call: what a disk takes in well under a second, so that progress is seen and a stop is quick.
 pub const DISCARD_CHUNK: u64 = 256 << 20;
 
-/// A zeroing is marked on its LV each time it has done so much more, so that after a crash it goes on there: each mark is a
+/// A zeroing or a copy is marked on its LV each time it has done so much more, so that after a crash it goes on there: each mark is a
 /// change of the group's metadata. Of an LV with more than 64 times that there are 64.
 pub const MARK_BYTES: u64 = 1 << 30;
 
@@ -78,6 +78,11 @@ pub trait Observer {
     /// How many bytes the next piece may have, if this is the most; whole MiB.
     fn piece(&mut self, _work: Work, most: u64) -> u64 {
         most
+    }
+
+    /// After how many bytes a work is marked on its LV, if this is the distance.
+    fn mark_every(&mut self, every: u64) -> u64 {
+        every
     }
 
     /// A piece of so many bytes was written.
@@ -194,8 +199,8 @@ fn apply_steps<'a>(
 ) -> Result<(), Error> {
     let Hands { commands, blocks, .. } = hands;
     let lvm = Lvm(commands);
-    // What the tags of the LV at work say now of its zeroing.
-    let mut marked = Vec::new();
+    // What the tags of the LV at work say now of its zeroing, and of its copy.
+    let (mut marked, mut copied) = (Vec::new(), Vec::new());
     for (index, step) in plan.steps.iter().enumerate() {
         let stopped = || Error::Stopped { step: index + 1, of: plan.steps.len() };
         if observer.before(index, step).is_break() {
@@ -206,7 +211,10 @@ fn apply_steps<'a>(
             VolumeOp::Create { lv, size } => lvm.create(lv, *size, &[LV_TAG, LV_UNZEROED_TAG]),
             VolumeOp::Activate { lv } => lvm.activate(lv),
             VolumeOp::MarkUnzeroed { lv } => lvm.add_tag(lv, LV_UNZEROED_TAG),
-            VolumeOp::Unmark { lv, marks } => lvm.delete_tags(lv, &tags_of(marks)),
+            VolumeOp::Unmark { lv, marks, copied } => {
+                let copied = copied.iter().map(ToString::to_string);
+                lvm.delete_tags(lv, &tags_of(marks).into_iter().chain(copied).collect::<Vec<_>>())
+            }
             VolumeOp::Zero { lv, size, marks } => {
                 marked.clone_from(marks);
                 wipe(&lvm, (lv, *size), blocks, Work::Zero, (&mut marked, observer))
@@ -240,15 +248,16 @@ fn apply_steps<'a>(
             VolumeOp::CheckImage { image, size, .. } => import::open(hands, image, *size).map(drop),
             VolumeOp::CreateForImage { lv, size, thin: false } => lvm.create(lv, *size, &import::TAGS),
             VolumeOp::CreateForImage { lv, size, thin: true } => lvm.create_thin(lv, *size, &import::TAGS),
-            VolumeOp::Import { lv, size, thin, image } => {
-                import::copy(&lvm, (lv, *size, *thin), image, hands, observer)
+            VolumeOp::Import { lv, size, thin, image, copied: before } => {
+                copied.clone_from(before);
+                import::copy(&lvm, (lv, *size, *thin), (image, &mut copied), hands, observer)
                     .and_then(|ended| ended.ok_or_else(stopped))
             }
             VolumeOp::Upload { lv, part, op } => {
                 upload::apply((lv, *part), op, hands, observer).and_then(|ended| ended.ok_or_else(stopped))
             }
             VolumeOp::MarkImporting { lv } => lvm.add_tag(lv, LV_IMPORTING_TAG),
-            VolumeOp::MarkImported { lv } => lvm.delete_tags(lv, &import::ended_tags()),
+            VolumeOp::MarkImported { lv } => lvm.delete_tags(lv, &import::ended_tags(&copied)),
             VolumeOp::Snapshot { lv, of } => lvm.snapshot(lv, of),
             VolumeOp::Clone { lv, from } => lvm.clone_of(lv, from, &[LV_TAG, LV_UNZEROED_TAG]),
             VolumeOp::CloneForRevert { lv, from, revert } => {
@@ -260,6 +269,11 @@ fn apply_steps<'a>(
         observer.after(index, step);
     }
     Ok(())
+}
+
+/// After how many bytes a work is marked on an LV of this size.
+pub(super) fn marked_every(size: ByteSize, observer: &mut dyn Observer) -> u64 {
+    observer.mark_every(MARK_BYTES.max(size.0 / MARKS_MAX))
 }
 
 fn tags_of(marks: &[u64]) -> Vec<String> {
@@ -296,7 +310,7 @@ fn wipe(
     let before = observer.resume(work, &uuid);
     let before = if uuid.is_empty() { 0 } else { before.min(size.0) };
     let mut done = before.max(zeroed_before(marked, size).0);
-    let every = MARK_BYTES.max(size.0 / MARKS_MAX);
+    let every = marked_every(size, observer);
     let mut next_mark = zeroed_before(marked, size).0.saturating_add(every);
     let mut discards = work == Work::Discard;
     while observer.done(work, &uuid, done).is_continue() {
@@ -331,7 +345,7 @@ fn wipe(
 
 /// Says on the LV how far its zeroing has come: what is zeroed was flushed. Without that it is only slower after a crash.
 fn note_zeroed(lvm: &Lvm<'_>, lv: &LvId, mib: u64, marked: &mut Vec<u64>) {
-    match lvm.mark_zeroed(lv, mib, marked) {
+    match lvm.mark(lv, &mark(mib), &tags_of(marked)) {
         Ok(()) => *marked = vec![mib],
         Err(error) => {
             // Whether it is there now nobody knows: it is taken away with the others.

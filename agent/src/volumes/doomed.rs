@@ -101,6 +101,7 @@ fn plan_wipe(plan: &mut Plan<VolumeOp>, lv: &LvId, there: &SeenLv, wipe: Wipe) {
     let (size, of, marks) = (there.size, lv.clone(), there.marks());
     // What they say of a whole volume is of the time before it was written, and of a discarded one it is not true any more.
     let stale = !marks.is_empty() && (!there.is_unzeroed() || wipe == Wipe::Discard);
+    let copied = there.copied();
     let (op, why) = match wipe {
         // Until it is removed it is whole, and not marked: whoever calls the deletion off has lost nothing.
         Wipe::None => return,
@@ -110,9 +111,13 @@ fn plan_wipe(plan: &mut Plan<VolumeOp>, lv: &LvId, there: &SeenLv, wipe: Wipe) {
         }
         Wipe::Discard => (VolumeOp::Discard { lv: of, size }, "it is doomed: nobody needs its data"),
     };
-    if stale {
+    if stale || !copied.is_empty() {
+        let marks = if stale { marks } else { Vec::new() };
         // By a command of its own, before the next one: an LV that is tagged as unzeroed is believed what its marks say.
-        plan.step(VolumeOp::Unmark { lv: lv.clone(), marks }, "its blocks are not what they were then");
+        plan.step(
+            VolumeOp::Unmark { lv: lv.clone(), marks, copied },
+            "its blocks are not what they were then",
+        );
     }
     // Marked first: should the deletion be called off half-way, nobody must get a half-wiped volume for a whole one.
     if !there.is_unzeroed() {

@@ -1,37 +1,73 @@
 //! Volumes that are copied from images: the part of the planner, which is pure, and the copying.
 //!
 //! The LV is made with the tag `mooring-importing` beside `mooring-unzeroed`, in one command, and loses both when all of it was
-//! written: the image's disk from its first block, and zeros behind that to the LV's end. After a crash it is written again from
-//! the beginning: how far a zeroing had come is marked on an LV, but what an image was then, nobody knows. Within one agent it
-//! goes on where something newer had stopped it, if the image's file is the same and was not written to.
+//! written: the image's disk from its first block, and zeros behind that to the LV's end. How far this has come is marked on the LV
+//! now and then, with the file that it was copied from and its state then: after a crash it goes on there if the file is the same
+//! and was not written to, else it begins anew. So it does within one agent where something newer had stopped it, without a mark.
 //!
 //! A thin LV reads as zeros where nothing was written. There zeros are not written over zeros: what is there is looked at first,
 //! because a copy that was begun before may have written.
 //!
 //! What must never happen here: an LV of which a part was copied, or which an image was copied into that changed meanwhile,
-//! taken for whole; a mark of a zeroing left on an LV that is written to; an LV made for an image that is refused.
+//! taken for whole; a mark of a zeroing, or of another image, left on an LV that is written to; a mark of what is not on the disk; an LV
+//! made for an image that is refused.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use mooring_host::{BlockDevices, BlockError};
 use mooring_model::{
-    BlockedKind, ByteSize, ImageSource, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, Plan, VolumeSpec,
+    BlockedKind, ByteSize, Chain, ImageSource, LV_COPIED_MARK, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG,
+    Plan, VolumeSpec,
 };
 
-use super::apply::{Hands, Observer, Work, ZERO_CHUNK, device_of};
+use super::apply::{Hands, Observer, Work, ZERO_CHUNK, device_of, marked_every};
 use super::error::Error;
 use super::lvm::Lvm;
-use super::plan::{LvId, VolumeOp};
+use super::plan::{LvId, MIB, VolumeOp};
 use super::view::SeenLv;
 use crate::images::{self, OpenImage};
+
+/// How far a copy had come, as a tag of its LV says: `mooring-copied-IMAGE-MIB`. It is believed only beside the tag of an LV that an
+/// image is copied into, and only of that very image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copied {
+    /// The image as it was then: what is read, which file, its size, and when it had changed last.
+    image: String,
+    mib: u64,
+}
+
+impl fmt::Display for Copied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{LV_COPIED_MARK}{}-{}", self.image, self.mib)
+    }
+}
+
+impl Copied {
+    /// What a tag says, if it is such a tag as is written here.
+    pub(super) fn of_tag(tag: &str) -> Option<Self> {
+        let (image, mib) = tag.strip_prefix(LV_COPIED_MARK)?.rsplit_once('-')?;
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b":.-".contains(&byte);
+        let copied = Self { image: image.to_owned(), mib: mib.parse().ok()? };
+        (image.bytes().all(plain) && copied.to_string() == tag).then_some(copied)
+    }
+}
+
+/// How much of this image is in the LV already: each of its marks was true when it was written, and nothing else was copied since.
+fn copied_before(copied: &[Copied], image: &str, size: ByteSize) -> u64 {
+    let of = copied.iter().filter(|copied| copied.image == image);
+    let bytes = of.filter_map(|copied| copied.mib.checked_mul(MIB));
+    bytes.filter(|bytes| *bytes <= size.0).max().unwrap_or(0)
+}
 
 /// Of an LV that is made for an image.
 pub(super) const TAGS: [&str; 3] = [LV_TAG, LV_UNZEROED_TAG, LV_IMPORTING_TAG];
 
-/// What goes when it is whole: the one that keeps it from being used goes last.
-pub(super) fn ended_tags() -> [String; 2] {
-    [LV_IMPORTING_TAG.to_owned(), LV_UNZEROED_TAG.to_owned()]
+/// What goes when it is whole: what is believed beside another tag goes before that, and what keeps the LV from being used last.
+pub(super) fn ended_tags(copied: &[Copied]) -> Vec<String> {
+    let tags = [LV_IMPORTING_TAG, LV_UNZEROED_TAG].map(str::to_owned);
+    copied.iter().map(Copied::to_string).chain(tags).collect()
 }
 
 /// Plans the look at the image, before anything is made.
@@ -49,7 +85,7 @@ pub(super) fn plan_made(
     thin: bool,
 ) {
     plan.step(VolumeOp::CreateForImage { lv: lv.clone(), size, thin }, "it is not there");
-    plan_copy(plan, lv, size, image, thin);
+    plan_copy(plan, lv, size, (image, Vec::new()), thin);
 }
 
 /// Plans a new LV.
@@ -67,19 +103,30 @@ pub(super) fn plan_again(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec,
         );
         return plan.block(BlockedKind::Birth, format!("volume {}", spec.id), why);
     };
-    if !there.marks().is_empty() {
+    // What a copy has left is true of one that goes on, and of no other.
+    let (stale, copied) = match there.copied() {
+        copied if there.is_importing() => (Vec::new(), copied),
+        stale => (stale, Vec::new()),
+    };
+    if !there.marks().is_empty() || !stale.is_empty() {
         // An LV that is tagged as unzeroed is believed what its marks say, and it is about to be written.
-        let op = VolumeOp::Unmark { lv: lv.clone(), marks: there.marks() };
+        let op = VolumeOp::Unmark { lv: lv.clone(), marks: there.marks(), copied: stale };
         plan.step(op, "an image is to be copied into it");
     }
     if !there.is_importing() {
         plan.step(VolumeOp::MarkImporting { lv: lv.clone() }, "an image is to be copied into it");
     }
-    plan_copy(plan, lv, there.size, image, there.thin);
+    plan_copy(plan, lv, there.size, (image, copied), there.thin);
 }
 
-fn plan_copy(plan: &mut Plan<VolumeOp>, lv: LvId, size: ByteSize, image: &ImageSource, thin: bool) {
-    let op = VolumeOp::Import { lv: lv.clone(), size, thin, image: image.clone() };
+fn plan_copy(
+    plan: &mut Plan<VolumeOp>,
+    lv: LvId,
+    size: ByteSize,
+    (image, copied): (&ImageSource, Vec<Copied>),
+    thin: bool,
+) {
+    let op = VolumeOp::Import { lv: lv.clone(), size, thin, image: image.clone(), copied };
     plan.step(op, "it holds a part of its image at most");
     plan.step(VolumeOp::MarkImported { lv }, "all of its image was copied");
 }
@@ -90,20 +137,26 @@ pub(super) fn open(hands: Hands<'_>, image: &ImageSource, size: ByteSize) -> Res
     Ok(images.open(image, size)?)
 }
 
-/// Copies the image to all blocks; `None`: it was stopped.
+/// Copies the image to all blocks; `None`: it was stopped. `copied`: what the LV's tags say of it, before and afterwards.
 pub(super) fn copy(
     lvm: &Lvm<'_>,
     (lv, size, thin): (&LvId, ByteSize, bool),
-    image: &ImageSource,
+    (image, copied): (&ImageSource, &mut Vec<Copied>),
     hands: Hands<'_>,
     observer: &mut dyn Observer,
 ) -> Result<Option<()>, Error> {
     let path = device_of(lv, size, hands.blocks, Work::Import)?;
     let mut open = open(hands, image, size)?;
+    let identity = open.identity();
+    forget_others(lvm, lv, &identity, copied)?;
     let uuid = lvm.uuid(lv)?.unwrap_or_default();
-    let key = format!("{uuid} {}", open.state());
+    let key = format!("{uuid} {identity}");
     let before = observer.resume(Work::Import, &key);
-    let mut done = if uuid.is_empty() { 0 } else { before.min(size.0) };
+    let before = if uuid.is_empty() { 0 } else { before.min(size.0) };
+    let marked = copied_before(copied, &identity, size);
+    let mut done = before.max(marked);
+    let every = marked_every(size, observer);
+    let mut next_mark = marked.saturating_add(every);
     let mut buffer = Vec::new();
     while observer.done(Work::Import, &key, done) != ControlFlow::Break(()) {
         if done == size.0 {
@@ -118,8 +171,38 @@ pub(super) fn copy(
             observer.wrote(length);
         }
         done += length;
+        if done >= next_mark && done < size.0 {
+            // What was read is of the file that the mark names.
+            open.check_same()?;
+            note_copied(lvm, lv, Copied { image: identity.clone(), mib: done / MIB }, copied);
+            next_mark = done.saturating_add(every);
+        }
     }
     Ok(None)
+}
+
+/// Takes the marks of other images away before the first byte of this one: should one of them come back, they would be believed.
+fn forget_others(lvm: &Lvm<'_>, lv: &LvId, identity: &str, copied: &mut Vec<Copied>) -> Result<(), Error> {
+    let others: Vec<_> =
+        copied.iter().filter(|copied| copied.image != identity).map(Copied::to_string).collect();
+    if !others.is_empty() {
+        lvm.delete_tags(lv, &others)?;
+        copied.retain(|copied| copied.image == identity);
+    }
+    Ok(())
+}
+
+/// Says on the LV how far its copy has come: what was written was flushed. Without that it is only slower after a crash.
+fn note_copied(lvm: &Lvm<'_>, lv: &LvId, now: Copied, copied: &mut Vec<Copied>) {
+    let before: Vec<_> = copied.iter().filter(|before| **before != now).map(Copied::to_string).collect();
+    match lvm.mark(lv, &now.to_string(), &before) {
+        Ok(()) => *copied = vec![now],
+        Err(error) => {
+            // Whether it is there now nobody knows: it is taken away with the others.
+            copied.push(now);
+            tracing::warn!(%lv, error = %Chain(&error), "cannot mark how far it is copied");
+        }
+    }
 }
 
 /// By parts, so that the compiler makes words of bytes.

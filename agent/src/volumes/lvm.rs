@@ -1,7 +1,7 @@
 //! Runs `lvm`: every command line that this agent gives to LVM is made here, and every answer is read here.
 //!
-//! What must never happen here: an argument that is neither a constant nor a name or number made by the model, nor extents
-//! that LVM itself has just named.
+//! What must never happen here: an argument that is neither a constant nor a name, number or tag made by the model or by the agent,
+//! nor extents that LVM itself has just named.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -388,12 +388,11 @@ impl Lvm<'_> {
         self.on(lv, "untag", &args)
     }
 
-    /// Says how far the zeroing has come, in the place of what was said before. LVM may do the two one after the other: each
+    /// Says how far a work has come, in the place of what was said before. LVM may do the two one after the other: each
     /// is true.
-    pub(super) fn mark_zeroed(&self, lv: &LvId, mib: u64, before: &[u64]) -> Result<(), Error> {
-        let (new, old) = (mark(mib), before.iter().map(|mib| mark(*mib)).collect::<Vec<_>>());
-        let options = old.iter().flat_map(|tag| ["--deltag", tag.as_str()]);
-        let args: Vec<_> = ["lvchange", "--addtag", &new].into_iter().chain(options).collect();
+    pub(super) fn mark(&self, lv: &LvId, new: &str, before: &[String]) -> Result<(), Error> {
+        let options = before.iter().flat_map(|tag| ["--deltag", tag.as_str()]);
+        let args: Vec<_> = ["lvchange", "--addtag", new].into_iter().chain(options).collect();
         self.on(lv, "mark", &args)
     }
 

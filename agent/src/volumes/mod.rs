@@ -4,7 +4,7 @@
 //! else is ever changed. A new LV carries the tag
 //! `mooring-unzeroed` from the command that makes it until its blocks are zeroed, and a doomed one carries it from the
 //! moment its wipe begins: only an LV with that tag is ever zeroed, and an LV with that tag is never usable. So a crash at
-//! any step needs no memory: look again, plan again. How far a long zeroing has come is marked on the LV as well. What a
+//! any step needs no memory: look again, plan again. How far a long zeroing, or the copy of an image, has come is marked on the LV as well. What a
 //! volume grows by is such an LV, too, until it is zeroed. What a deletion does to the blocks is the group's configuration;
 //! the next volume on them is zeroed all the same. Of thin volumes the pool sees to that: what was never written reads as
 //! zeros. On them the tag says only that they are not finished. An LV that is taken over is never tagged so: it keeps what it
@@ -37,6 +37,7 @@ pub use adopt::{AnyLv, all, tag};
 pub use apply::{DISCARD_CHUNK, Hands, MARK_BYTES, Observer, Work, ZERO_CHUNK, activate, apply, apply_with};
 pub use cut::{CutOp, SeenTable, apply as apply_cut, look as look_at_table, plan as plan_cut};
 pub use error::Error;
+pub use import::Copied;
 pub use manage::{Candidate, candidates};
 pub use plan::{Beside, LvId, VolumeOp, Wanted, plan, report};
 pub use upload::{UploadOp, plan_upload};

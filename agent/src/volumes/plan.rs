@@ -17,6 +17,7 @@ use mooring_model::{
     lv_volume_tag,
 };
 
+use super::import::Copied;
 use super::upload::UploadOp;
 use super::view::{SeenGroup, SeenLv, VolumesView};
 use super::{cut, device_path, doomed, import, manage, retag, revert, thin};
@@ -157,6 +158,8 @@ pub enum VolumeOp {
         thin: bool,
         /// The image.
         image: ImageSource,
+        /// How far copies of it, or of others, had come before, as its tags say.
+        copied: Vec<Copied>,
     },
     /// A step of its copy to a file.
     Upload {
@@ -187,12 +190,14 @@ pub enum VolumeOp {
         /// The LV.
         lv: LvId,
     },
-    /// Take away what its tags say of an earlier zeroing: from here on it may hold anything.
+    /// Take away what its tags say of an earlier zeroing or copy: from here on it may hold anything.
     Unmark {
         /// The LV.
         lv: LvId,
-        /// What they say, in MiB.
+        /// What they say of a zeroing, in MiB.
         marks: Vec<u64>,
+        /// What they say of copies.
+        copied: Vec<Copied>,
     },
     /// Zero all of its blocks.
     Zero {
@@ -367,13 +372,18 @@ impl fmt::Display for VolumeOp {
             Self::CreateForImage { lv, size, thin: true } => {
                 write!(f, "create {lv} with {size} for an image in its thin pool")
             }
-            Self::Import { lv, image, .. } => write!(f, "copy {image} to {lv}"),
+            Self::Import { lv, image, copied, .. } if copied.is_empty() => {
+                write!(f, "copy {image} to {lv}")
+            }
+            Self::Import { lv, image, .. } => {
+                write!(f, "copy {image} to {lv}, from where it was if that is the same file")
+            }
             Self::Upload { lv, op, .. } => op.describe(f, lv),
             Self::MarkImporting { lv } => write!(f, "tag {lv} {LV_IMPORTING_TAG}"),
             Self::MarkImported { lv } => write!(f, "untag {lv} {LV_IMPORTING_TAG} {LV_UNZEROED_TAG}"),
             Self::Activate { lv } => write!(f, "activate {lv}"),
             Self::MarkUnzeroed { lv } => write!(f, "tag {lv} {LV_UNZEROED_TAG}"),
-            Self::Unmark { lv, .. } => write!(f, "forget how far {lv} was zeroed"),
+            Self::Unmark { lv, .. } => write!(f, "forget how far {lv} was zeroed or copied"),
             Self::Zero { lv, size, marks } => match zeroed_before(marks, *size) {
                 ByteSize(0) => write!(f, "zero {size} of {lv}"),
                 before => write!(f, "zero {size} of {lv}, of which {before} are"),

@@ -2,18 +2,21 @@
 //!
 //! A file is made, filled, brought to the disk, and then gets its name by a link. The name that it had before stays beside it until
 //! nobody asks any more: so an agent that was killed behind the link knows that the file of that name is this volume's, and
-//! whole. What an agent that was killed has written before is begun anew: nobody knows how much of it came to the disk.
+//! whole. How far the copy has come is marked beside the file now and then, when that is on the disk: what an agent that was killed
+//! has written is gone on with there, and begun anew where there is no mark. Nobody has written to the LV since: while the copy is
+//! wished, which is durable, nobody is granted it.
 //!
 //! What must never happen here: an LV that is written to; a file that is there taken for this one; one that has its name and is
-//! not whole.
+//! not whole; what was copied from another LV gone on with.
 
 use std::fmt;
 use std::ops::ControlFlow;
 
-use mooring_model::{BlockedKind, ByteSize, ImageSource, Plan, Upload};
+use mooring_model::{BlockedKind, ByteSize, Chain, ImageSource, Plan, Upload};
 
-use super::apply::{Hands, Observer, Work, ZERO_CHUNK, device_of};
+use super::apply::{Hands, Observer, Work, ZERO_CHUNK, device_of, marked_every};
 use super::error::Error;
+use super::lvm::Lvm;
 use super::plan::{LvId, VolumeOp};
 use crate::images::{self, OpenPart, PartId, SeenPart, SeenUpload};
 
@@ -24,6 +27,13 @@ pub enum UploadOp {
     Remove,
     /// Make the file, under a name that no image has.
     Make {
+        /// Bytes of its disk.
+        size: ByteSize,
+        /// What it is to be.
+        image: ImageSource,
+    },
+    /// Open what an agent that was killed has left, as far as that is said to be on the disk.
+    GoOn {
         /// Bytes of its disk.
         size: ByteSize,
         /// What it is to be.
@@ -48,6 +58,7 @@ impl UploadOp {
         match self {
             Self::Remove => write!(f, "remove the part of a file with {lv}"),
             Self::Make { image, .. } => write!(f, "make {image} for {lv}"),
+            Self::GoOn { image, .. } => write!(f, "go on with {image} for {lv}"),
             Self::Copy { image, .. } => write!(f, "copy {lv} to {image}"),
             Self::Publish { image } => write!(f, "name {image}, which holds {lv}"),
         }
@@ -75,10 +86,14 @@ pub fn plan_upload(
         return plan;
     }
     let mut step = |op, why| plan.step(VolumeOp::Upload { lv: lv.clone(), part: id, op }, why);
-    if seen.part == SeenPart::Left {
-        step(UploadOp::Remove, "how much of it came to the disk nobody knows");
+    match seen.part {
+        SeenPart::Marked => {
+            step(UploadOp::GoOn { size, image: image.clone() }, "a part of it is on the disk");
+        }
+        SeenPart::Left => step(UploadOp::Remove, "how much of it came to the disk nobody knows"),
+        SeenPart::Nothing | SeenPart::Open | SeenPart::Whole => {}
     }
-    if seen.part != SeenPart::Open {
+    if matches!(seen.part, SeenPart::Nothing | SeenPart::Left) {
         step(UploadOp::Make { size, image: image.clone() }, "it is not there");
     }
     step(UploadOp::Copy { size, image: image.clone() }, "the file holds a part at most");
@@ -97,6 +112,7 @@ pub(super) fn apply(
     match op {
         UploadOp::Remove => images.remove_part(part)?,
         UploadOp::Make { size, image } => images.make_part(part, image, *size)?,
+        UploadOp::GoOn { size, image } => images.go_on(part, image, *size, &identity(lv, hands))?,
         UploadOp::Publish { image } => images.publish(part, image)?,
         UploadOp::Copy { size, image } => {
             let mut open = images.take_part(part, image)?;
@@ -119,6 +135,14 @@ pub(super) fn apply(
     Ok(Some(()))
 }
 
+/// LVM's identity of an LV; empty: LVM does not say.
+fn identity(lv: &LvId, hands: Hands<'_>) -> String {
+    let said = Lvm(hands.commands).uuid(lv).inspect_err(|error| {
+        tracing::warn!(%lv, error = %Chain(error), "it is not known which LV this is");
+    });
+    said.ok().flatten().unwrap_or_default()
+}
+
 /// Copies what is left; whether nothing is.
 fn copy(
     (lv, size): (&LvId, ByteSize),
@@ -131,6 +155,8 @@ fn copy(
     let key = part.to_string();
     // How far it is, the part itself says.
     observer.resume(Work::Export, &key);
+    let images = hands.images.ok_or(images::Error::NoFolder)?;
+    let every = marked_every(size, observer);
     let mut buffer = Vec::new();
     while observer.done(Work::Export, &key, open.done) != ControlFlow::Break(()) {
         if open.done >= size.0 {
@@ -142,6 +168,9 @@ fn copy(
         hands.blocks.read(&path, open.done, &mut buffer).map_err(failed)?;
         open.write(image, &buffer)?;
         observer.wrote(length);
+        if open.done - open.marked >= every && open.done < size.0 {
+            images.mark_part(part, image, open, (size, &identity(lv, hands)))?;
+        }
     }
     Ok(false)
 }

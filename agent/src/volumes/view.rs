@@ -10,6 +10,7 @@ use mooring_model::{
 };
 
 use super::error::Error;
+use super::import::Copied;
 use super::lvm::{Lvm, RawLv, RawVg, attr_at, group_name};
 use super::plan::Beside;
 use super::whole::mapping;
@@ -217,6 +218,12 @@ impl SeenLv {
     pub fn marks(&self) -> Vec<u64> {
         let mib = |tag: &String| tag.strip_prefix(LV_ZEROED_MARK)?.parse().ok();
         self.tags.iter().filter_map(mib).collect()
+    }
+
+    /// How far copies of images into it had come, as its tags say. Of an LV that is not tagged as one that an image is copied into
+    /// it says nothing.
+    pub fn copied(&self) -> Vec<Copied> {
+        self.tags.iter().filter_map(|tag| Copied::of_tag(tag)).collect()
     }
 
     /// The revert that made it.

@@ -4,7 +4,7 @@ use mooring_api::v1;
 use tonic::Code;
 
 use crate::rig::*;
-use crate::switch::Switch;
+use crate::switch::{Kill, Switch};
 
 fn growth(id: &str) -> String {
     format!("/dev/vg0/mooring-grow-{id}")
@@ -173,4 +173,116 @@ fn a_volume_that_is_doomed_while_it_grows_leaves_nothing() {
     assert!(agent.wait(doomed).unwrap().unwrap().into_inner().done);
     node.assert_nothing_left(&v);
     assert!(!node.lvs().contains("mooring-"), "{}", node.lvs());
+}
+
+/// An agent whose volume of 8 MiB is to have 900, and zeroes what that takes.
+fn zeroes(node: &Node, v: &str) -> (Agent, mooring_host::fake::SessionId) {
+    let (agent, one) = exported(node, v);
+    agent.switch.pause_before(&zeroing(v));
+    let put = v1::PutVolumeRequest { deadline_ms: 200, ..put_size(v, 2, 900) };
+    assert!(!agent.put_volume(put).unwrap().done);
+    eventually("it zeroes", || agent.switch.paused().is_some());
+    (agent, one)
+}
+
+#[test]
+fn a_growth_that_is_not_the_volumes_yet_is_taken_back() {
+    let (node, v) = (Node::new(), volume(1));
+    let (agent, one) = zeroes(&node, &v);
+    let tree = node.tree();
+    assert!(node.lvs().contains("mooring-grow"), "the control");
+    let below = agent.put_volume(put_size(&v, 3, 4));
+    assert_refused(below, Code::FailedPrecondition, "fix_spec", &["has 8 MiB", "a volume never shrinks"]);
+    let mut client = agent.client();
+    let back = put_size(&v, 3, 8);
+    let back = agent.spawn(async move { client.put_volume(back).await });
+    eventually("it is taken", || {
+        agent.get(&v).unwrap().volume_stamp.unwrap().generation.unwrap().counter == 3
+    });
+    agent.switch.go_on();
+    let answer = agent.wait(back).unwrap().unwrap().into_inner();
+    let report = answer.report.unwrap();
+    assert!(answer.done && report.size_bytes == 8 * MIB && report.phase() == v1::Phase::Ready, "{report:?}");
+    assert!(!node.lvs().contains("mooring-grow"), "{}", node.lvs());
+    let calls = agent.switch.log();
+    assert!(!calls.iter().any(|call| call.contains("lvextend")));
+    let zeroings = calls.iter().filter(|call| **call == zeroing(&v)).count();
+    assert!(zeroings <= 2, "{zeroings} pieces were zeroed after all");
+    // Nobody has noticed, and it grows as ever.
+    assert_eq!(node.tree(), tree);
+    node.fake.write(one, 1).unwrap();
+    agent.make(put_size(&v, 4, 20));
+    assert!(tail_is_zeroed(&node, &v, 20));
+    node.fake.write(one, 1).unwrap();
+}
+
+#[test]
+fn what_has_grown_already_stays_and_what_is_just_growing_is_not_cut_off() {
+    let (node, v) = (Node::new(), volume(1));
+    let (agent, one) = exported(&node, &v);
+    let append = format!("lvm lvremove --yes --force --config devices/issue_discards=0 vg0/mooring-grow-{v}");
+    agent.switch.pause_before(&append);
+    let put = v1::PutVolumeRequest { deadline_ms: 200, ..put_size(&v, 2, 20) };
+    assert!(!agent.put_volume(put).unwrap().done);
+    eventually("it is appended", || agent.switch.paused().is_some());
+    let refused = agent.put_volume(put_size(&v, 3, 8));
+    assert_refused(refused, Code::FailedPrecondition, "retry", &["is being made larger at this moment"]);
+    agent.switch.go_on();
+    eventually("it has grown", || agent.get(&v).unwrap().volume.unwrap().size_bytes == 20 * MIB);
+    let refused = agent.put_volume(put_size(&v, 3, 8));
+    assert_refused(refused, Code::FailedPrecondition, "fix_spec", &["has 20 MiB", "a volume never shrinks"]);
+    assert_eq!(agent.get(&v).unwrap().volume_stamp.unwrap().generation.unwrap().counter, 2);
+    assert!(tail_is_zeroed(&node, &v, 20));
+    node.fake.write(one, 1).unwrap();
+}
+
+#[test]
+fn killed_at_every_change_a_growth_that_is_taken_back_is_so_in_the_end() {
+    for at in 1.. {
+        let mut died = false;
+        for kill in [Kill::Before(at), Kill::After(at)] {
+            let (node, v) = (Node::with("resync_seconds = 1"), volume(1));
+            zeroes(&node, &v).0.crash();
+            // Nothing of the growth is appended before it is taken back.
+            let switch = Switch::new(&node.fake, Some(kill));
+            switch.pause_before(&zeroing(&v));
+            let agent = node.start_on(switch);
+            let mut alive = agent.is_up();
+            if alive {
+                let (mut client, mut dead) = (agent.client(), agent.switch.died());
+                let put = v1::PutVolumeRequest { deadline_ms: 200, ..put_size(&v, 3, 8) };
+                agent.wait(async move {
+                    tokio::select! {
+                        biased;
+                        _ = dead.wait_for(|died| *died) => {}
+                        answer = client.put_volume(put) => drop(answer.unwrap()),
+                    }
+                });
+                agent.switch.go_on();
+                let dead = agent.switch.died();
+                eventually("it is taken back, or the agent has died", || {
+                    *dead.borrow() || !node.lvs().contains("mooring-grow")
+                });
+                alive = !*dead.borrow();
+            }
+            agent.crash();
+            died |= !alive;
+            let switch = Switch::new(&node.fake, None);
+            switch.pause_before(&zeroing(&v));
+            let agent = node.start_on(switch);
+            let put = v1::PutVolumeRequest { deadline_ms: 200, ..put_size(&v, 3, 8) };
+            agent.put_volume(put).unwrap();
+            agent.switch.go_on();
+            agent.make(put_size(&v, 3, 8));
+            let seen = agent.get(&v).unwrap().volume.unwrap();
+            assert_eq!((seen.size_bytes, seen.phase()), (8 * MIB, v1::Phase::Ready), "{kill:?}");
+            // The volume is what is wanted; what lies beside it goes with a look.
+            eventually("nothing is left of the growth", || !node.lvs().contains("mooring-grow"));
+            assert_eq!(node.reach(&v), ["host1 rw"]);
+        }
+        if !died {
+            assert!(at > 1, "nothing was killed");
+            return;
+        }
+    }
 }

@@ -6,6 +6,7 @@ use mooring_api::v1;
 use mooring_host::fake::FakeImages;
 
 use crate::rig::*;
+use crate::switch::Switch;
 
 const LARGE: u64 = 64 * MIB;
 
@@ -131,6 +132,42 @@ fn killed_in_the_middle_it_is_copied_again_and_never_shown_before() {
     eventually("it is served", || node.login(&v, "host1").is_ok());
     let writes = agent.switch.log().iter().filter(|done| **done == call).count();
     assert_eq!(writes, 3, "from its beginning");
+}
+
+#[test]
+fn killed_behind_a_mark_it_goes_on_there_and_says_what_that_saved() {
+    const GIB: u64 = 1 << 30;
+    let (node, images) = node();
+    let v = volume(1);
+    node.fake.add_vg("vg0", 8 * GIB);
+    // Its end is data, which tells whether what is between was copied once.
+    let content = content();
+    let file = std::fs::File::create(images.path().join("image")).unwrap();
+    file.set_len(GIB + 48 * MIB).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &content[..16 << 20], GIB + 32 * MIB).unwrap();
+    drop(file);
+    let (call, last) = (format!("zero /dev/vg0/mooring-{v}"), format!("write /dev/vg0/mooring-{v}"));
+    let agent = node.start();
+    agent.switch.pause_before(&last);
+    let put = put_volume_spec(&v, 1, from("image", v1::ImageFormat::Raw, GIB + 48 * MIB));
+    assert!(!agent.put_volume(v1::PutVolumeRequest { deadline_ms: 100, ..put }).unwrap().done);
+    eventually("it comes to its data", || agent.switch.paused().is_some());
+    assert!(node.lvs().contains("mooring-copied-raw:"), "{}", node.lvs());
+    agent.crash();
+    let switch = Switch::new(&node.fake, None);
+    switch.pause_before(&last);
+    let agent = node.start_on(switch);
+    eventually("it goes on", || agent.switch.paused().is_some());
+    let (mut client, asked) = (agent.client(), v1::ListJobsRequest { volume_id: v.clone() });
+    let job = agent.wait(async move { client.list_jobs(asked).await }).unwrap().into_inner().jobs.remove(0);
+    assert_eq!((job.kind(), job.resumed_bytes, job.total_bytes), (v1::JobKind::Import, GIB, GIB + 48 * MIB));
+    agent.switch.go_on();
+    eventually("it is there", || agent.get(&v).unwrap().volume.unwrap().phase() == v1::Phase::Ready);
+    let zeroed = agent.switch.log().iter().filter(|done| **done == call).count();
+    assert_eq!(zeroed, 2, "what is behind the mark, and no more");
+    let zeros = node.fake.blocks().zeroed_ranges(device(&v));
+    assert_eq!(zeros, [(0, GIB + 32 * MIB)]);
+    assert!(!node.lvs().contains("mooring-copied") && !node.lvs().contains("importing"), "{}", node.lvs());
 }
 
 #[test]

@@ -347,6 +347,27 @@ impl ImageServers for Switch {
         Ok(Box::new(Part { switch: self.clone(), inner: part }))
     }
 
+    fn open_part(
+        &self,
+        place: (&Path, &str),
+        size: u64,
+        format: PartFormat,
+        scratch: &Path,
+    ) -> Result<Option<Box<dyn ImagePart>>, ImageError> {
+        let open = || self.images.open_part(place, size, format, scratch);
+        let part = self.call(true, "open part".to_owned(), open)?;
+        let part = part.map(|inner| Part { switch: self.clone(), inner });
+        Ok(part.map(|part| Box::new(part) as Box<dyn ImagePart>))
+    }
+
+    fn mark_part(&self, folder: &Path, of: &str, mark: &[u8]) -> Result<(), ImageError> {
+        self.call(true, "mark part".to_owned(), || self.images.mark_part(folder, of, mark))
+    }
+
+    fn unmark_part(&self, folder: &Path, of: &str) -> Result<(), ImageError> {
+        self.call(true, "unmark part".to_owned(), || self.images.unmark_part(folder, of))
+    }
+
     fn publish_part(&self, folder: &Path, of: &str, name: &str) -> Result<(), ImageError> {
         self.call(true, format!("name {name}"), || self.images.publish_part(folder, of, name))
     }
@@ -366,6 +387,11 @@ impl ImagePart for Part {
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError> {
         let Self { switch, inner } = self;
         switch.call(true, "write part".to_owned(), || inner.write(offset, bytes))
+    }
+
+    fn flush(&mut self) -> Result<(), ImageError> {
+        let Self { switch, inner } = self;
+        switch.call(true, "flush part".to_owned(), || inner.flush())
     }
 
     fn finish(&mut self) -> Result<(), ImageError> {

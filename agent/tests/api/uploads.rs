@@ -7,7 +7,7 @@ use mooring_host::fake::FakeImages;
 use tonic::Code;
 
 use crate::rig::*;
-use crate::switch::Kill;
+use crate::switch::{Kill, Switch};
 
 const LARGE: u64 = 64 * MIB;
 const FIRST: &str = "0a0a0a0a-0000-4000-8000-000000000001";
@@ -124,6 +124,97 @@ fn killed_at_every_change_it_is_whole_or_not_there_and_the_next_agent_ends_it() 
     }
     // Make, four pieces, finish, name; and what a start changes of its own.
     assert!(kills >= 7, "{kills}");
+}
+
+/// Files as an agent would have left them that had copied half of the volume when it held other data.
+fn leave_half(node: &Node, folder: &tempfile::TempDir, v: &str) {
+    let vg: mooring_model::VgName = "vg0".parse().unwrap();
+    let lv = lv_uuid(node, &format!("{vg}/mooring-{v}"));
+    let file = |ends: &str| folder.path().join(format!(".mooring-{v}-{FIRST}.{ends}"));
+    std::fs::write(file("part"), [vec![0xee; 32 << 20], vec![0; 32 << 20]].concat()).unwrap();
+    let said = format!("mooring-part-1 raw {LARGE} {lv} {}", 32 * MIB);
+    let mut mark = format!("{said} {:08x}", crc32fast::hash(said.as_bytes())).into_bytes();
+    mark.resize(512, 0);
+    std::fs::write(file("mark"), mark).unwrap();
+}
+
+fn lv_uuid(node: &Node, lv: &str) -> String {
+    use mooring_host::Commands;
+    let args = ["lvs", "--reportformat", "json", "--units", "b", "--nosuffix", "-o", "lv_uuid", lv];
+    let args = args.map(str::to_owned).to_vec();
+    let command =
+        mooring_host::Command { program: "/sbin/lvm", args, timeout: std::time::Duration::from_secs(1) };
+    let out: serde_json::Value =
+        serde_json::from_slice(&node.fake.lvm().run(&command).unwrap().stdout).unwrap();
+    out["report"][0]["lv"][0]["lv_uuid"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_stands_beside_a_part_is_gone_on_with_if_its_copy_was_wished_all_the_time() {
+    let raw = v1::ImageFormat::Raw;
+    // Wished, and killed before anything was made: what is found then is of this wish.
+    let ((node, folder), v) = (node(), volume(1));
+    prepared(&node, &v);
+    let agent = node.start();
+    agent.switch.pause_before("make part");
+    assert!(!agent.put_volume(soon(to(&v, 2, "new", raw, FIRST))).unwrap().done);
+    eventually("it begins", || agent.switch.paused().is_some());
+    agent.crash();
+    leave_half(&node, &folder, &v);
+    let switch = Switch::new(&node.fake, None);
+    switch.pause_before("write part");
+    let agent = node.start_on(switch);
+    eventually("it goes on", || agent.switch.paused().is_some());
+    let (mut client, asked) = (agent.client(), v1::ListJobsRequest { volume_id: v.clone() });
+    let job = agent.wait(async move { client.list_jobs(asked).await }).unwrap().into_inner().jobs.remove(0);
+    assert_eq!((job.kind(), job.resumed_bytes, job.done_bytes), (v1::JobKind::Export, 32 * MIB, 32 * MIB));
+    let refused = agent.put_export(put_export(&v, 3, &[("host1", RW)]));
+    assert_refused(refused, Code::FailedPrecondition, "retry", &["is being copied to a file"]);
+    agent.switch.go_on();
+    eventually("it is whole", || report(&agent, &v).uploaded_id == FIRST);
+    let writes = agent.switch.log().iter().filter(|call| *call == "write part").count();
+    assert_eq!(writes, 2, "the second half");
+    let bytes = std::fs::read(folder.path().join("new")).unwrap();
+    assert!(bytes[..32 << 20].iter().all(|byte| *byte == 0xee) && bytes[32 << 20..] == content()[32 << 20..]);
+}
+
+#[test]
+fn what_stands_beside_a_part_that_was_not_wished_is_not_believed() {
+    let raw = v1::ImageFormat::Raw;
+    // The same files, and the wish of this very id is new: somebody may have written since.
+    for behind in [false, true] {
+        let ((node, folder), v) = (node(), volume(1));
+        prepared(&node, &v);
+        leave_half(&node, &folder, &v);
+        let agent = node.start();
+        if behind {
+            // As if the part had come to lie there behind the agent's look at its start.
+            eventually("it has looked", || names(&folder).is_empty());
+            leave_half(&node, &folder, &v);
+        }
+        agent.make(to(&v, 2, "new", raw, FIRST));
+        assert!(is_whole(&folder, "new", raw));
+        agent.make(put_volume_spec(&v, 3, volume_spec(LARGE)));
+        assert_eq!(names(&folder), ["new"]);
+    }
+}
+
+#[test]
+fn a_wish_that_is_taken_back_at_once_after_a_crash_leaves_nothing() {
+    let ((node, folder), v) = (node(), volume(1));
+    prepared(&node, &v);
+    let agent = node.start();
+    agent.switch.pause_before("write part");
+    assert!(!agent.put_volume(soon(to(&v, 2, "new", v1::ImageFormat::Raw, FIRST))).unwrap().done);
+    eventually("it copies", || agent.switch.paused().is_some());
+    agent.crash();
+    assert_eq!(names(&folder).len(), 1, "the control");
+    let switch = Switch::new(&node.fake, None);
+    switch.pause_before("remove part");
+    let agent = node.start_on(switch);
+    assert!(!agent.put_volume(soon(put_volume_spec(&v, 3, volume_spec(LARGE)))).unwrap().done);
+    agent.switch.go_on();
+    eventually("nothing is left", || names(&folder).is_empty());
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //! any failure and any piece; nothing usable before it is whole; nothing made for an image that is refused; no half of an image
 //! taken for something else.
 
+mod marks;
+
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -32,6 +34,9 @@ fn groups() -> Vec<mooring_agent::config::Group> {
     group.thin_pool = Some(ByteSize(256 * MIB));
     vec![group]
 }
+
+/// The copy is marked after each, so that there are marks.
+const MARKED: u64 = PIECE;
 
 /// What an image holds: a piece with data, one with a byte of it, one of zeros.
 fn content(seed: u8) -> Vec<u8> {
@@ -96,7 +101,7 @@ impl World {
     }
 
     fn watch(&self) -> Watch<'_> {
-        Watch { world: self, stop_at: None, steps: 0, piece: None, pieces: 0 }
+        Watch { world: self, stop_at: None, steps: 0, piece: None, pieces: 0, killed: None, done: Vec::new() }
     }
 
     fn settle(&self) {
@@ -132,9 +137,17 @@ struct Watch<'a> {
     steps: usize,
     piece: Option<usize>,
     pieces: usize,
+    /// Nothing comes behind this change of the machine.
+    killed: Option<u32>,
+    /// How far it was, each time.
+    done: Vec<u64>,
 }
 
 impl Watch<'_> {
+    fn is_killed(&self) -> bool {
+        self.killed.is_some_and(|at| self.world.machine.changes.load(Ordering::Relaxed) > at)
+    }
+
     fn check(&self) {
         let seen = view(&self.world.machine.fake.lvm(), &groups()).unwrap();
         for lv in seen.lvs_of(id(1)).iter().filter(|lv| lv.is_ready()) {
@@ -151,7 +164,7 @@ impl Watch<'_> {
 impl Observer for Watch<'_> {
     fn before(&mut self, _: usize, _: &Step<VolumeOp>) -> ControlFlow<()> {
         self.check();
-        if self.stop_at == Some(self.steps) {
+        if self.stop_at == Some(self.steps) || self.is_killed() {
             return ControlFlow::Break(());
         }
         self.steps += 1;
@@ -166,9 +179,18 @@ impl Observer for Watch<'_> {
         most.min(PIECE)
     }
 
-    fn done(&mut self, work: Work, _: &str, _: u64) -> ControlFlow<()> {
+    fn mark_every(&mut self, every: u64) -> u64 {
+        assert_eq!(every, volumes::MARK_BYTES);
+        MARKED
+    }
+
+    fn done(&mut self, work: Work, _: &str, bytes: u64) -> ControlFlow<()> {
         assert_eq!(work, Work::Import);
         self.check();
+        if self.is_killed() {
+            return ControlFlow::Break(());
+        }
+        self.done.push(bytes);
         self.pieces += 1;
         if self.piece.is_some_and(|piece| self.pieces > piece) {
             return ControlFlow::Break(());
@@ -373,7 +395,7 @@ proptest! {
     #[test]
     fn images_go_on_past_any_failure(
         (format, provisioning) in any_case(),
-        at in 0_u32..8,
+        at in 0_u32..12,
         lost in any::<bool>(),
         dies in prop::option::of(0_u64..3),
     ) {

@@ -31,6 +31,12 @@ struct World {
     upload: Upload,
 }
 
+/// The copy is marked after each but the last.
+const MARKED: u64 = PIECE;
+
+/// Make, four pieces with three marks, finish, name.
+const CHANGES: u64 = 10;
+
 /// What the volume holds: data, zeros, and data at its very end.
 fn content() -> Vec<u8> {
     let mut all = vec![0; 8 << 20];
@@ -44,21 +50,28 @@ impl World {
         let fake = FakeMachine::new();
         fake.add_vg("vg0", 1024 * MIB);
         let machine = Machine::new(&fake, vec![group("vg0", 0, Wipe::Zero)]);
+        let image = ImageSource { name: "new.img".parse().unwrap(), format };
+        let upload = Upload { image, id: UploadId::from_u128(5) };
+        let world = Self { folder: tempfile::tempdir().unwrap(), machine, upload };
+        world.make();
+        world
+    }
+
+    /// Makes the volume, and writes to it.
+    fn make(&self) {
+        let (machine, fake) = (&self.machine, &self.machine.fake);
         let wanted = Wanted::Volume(VolumeSpec::new(
             id(1),
             "vg0".parse().unwrap(),
             ByteSize(SIZE),
             Provisioning::Thick,
         ));
-        let made = plan(&wanted, &view(&machine, &machine.groups).unwrap(), id(1));
-        apply(&made, &machine, &machine, &mut ()).unwrap();
+        let made = plan(&wanted, &view(machine, &machine.groups).unwrap(), id(1));
+        apply(&made, machine, machine, &mut ()).unwrap();
         let path = volumes::device_path("vg0", &name(1));
         for (offset, piece) in (0..).step_by(2 << 20).zip(content().chunks(2 << 20)) {
             fake.blocks().write(&path, offset, piece).unwrap();
         }
-        let image = ImageSource { name: "new.img".parse().unwrap(), format };
-        let upload = Upload { image, id: UploadId::from_u128(5) };
-        Self { folder: tempfile::tempdir().unwrap(), machine, upload }
     }
 
     /// As an agent that has just been started has them.
@@ -85,7 +98,7 @@ impl World {
     }
 
     fn watch(&self) -> Watch<'_> {
-        Watch { world: self, stop_at: None, steps: 0, piece: None, pieces: 0 }
+        Watch { world: self, stop_at: None, steps: 0, piece: None, pieces: 0, done: Vec::new() }
     }
 
     fn names(&self) -> Vec<String> {
@@ -132,6 +145,8 @@ struct Watch<'a> {
     steps: usize,
     piece: Option<usize>,
     pieces: usize,
+    /// How far it was, each time.
+    done: Vec<u64>,
 }
 
 impl Observer for Watch<'_> {
@@ -152,9 +167,15 @@ impl Observer for Watch<'_> {
         most.min(PIECE)
     }
 
-    fn done(&mut self, work: Work, _: &str, _: u64) -> ControlFlow<()> {
+    fn mark_every(&mut self, every: u64) -> u64 {
+        assert_eq!(every, volumes::MARK_BYTES);
+        MARKED
+    }
+
+    fn done(&mut self, work: Work, _: &str, bytes: u64) -> ControlFlow<()> {
         assert_eq!(work, Work::Export);
         self.world.check();
+        self.done.push(bytes);
         self.pieces += 1;
         if self.piece.is_some_and(|piece| self.pieces > piece) {
             return ControlFlow::Break(());
@@ -188,18 +209,27 @@ fn killed_around_any_change_it_is_whole_or_not_there_and_the_next_agent_ends_it(
             for death in [PartDeath::Before(at), PartDeath::After(at)] {
                 let world = World::new(format);
                 world.programs().dies(Some(death));
-                died |= world.pass(&world.images(), &mut world.watch()).is_err();
+                let mut watch = world.watch();
+                died |= world.pass(&world.images(), &mut watch).is_err();
+                let came = watch.done.last().copied().unwrap_or(0);
                 world.check();
                 world.programs().dies(None);
                 let left = world.images();
                 let seen = left.look_for(id(1), &world.upload).unwrap();
-                let planned = world.pass(&left, &mut world.watch()).unwrap();
+                let mut watch = world.watch();
+                let planned = world.pass(&left, &mut watch).unwrap();
                 let expected = match seen.part {
                     SeenPart::Whole => "-",
                     SeenPart::Left => "remove make copy name",
+                    SeenPart::Marked => "go on copy name",
                     _ => "make copy name",
                 };
                 assert_eq!(planned, expected, "{death:?}");
+                if let Some(began) = watch.done.first() {
+                    assert!(came.saturating_sub(*began) <= MARKED, "{death:?}: {began} of {came}");
+                    assert_eq!(*began > 0, seen.part == SeenPart::Marked);
+                }
+                assert_eq!(world.programs().untrue_marks(), 0, "{death:?}");
                 world.check_end(&left);
             }
             if !died {
@@ -207,15 +237,14 @@ fn killed_around_any_change_it_is_whole_or_not_there_and_the_next_agent_ends_it(
             }
             deaths += 1;
         }
-        // Make, four pieces, finish, name.
-        assert_eq!(deaths, 7);
+        assert_eq!(deaths, CHANGES);
     }
 }
 
 #[test]
 fn killed_around_any_change_and_not_wished_any_more_nothing_is_left_but_what_is_whole() {
     for format in FORMATS {
-        for at in 1..=7 {
+        for at in 1..=CHANGES {
             for death in [PartDeath::Before(at), PartDeath::After(at)] {
                 let world = World::new(format);
                 world.programs().dies(Some(death));
@@ -227,7 +256,7 @@ fn killed_around_any_change_and_not_wished_any_more_nothing_is_left_but_what_is_
                         .unwrap();
                 }
                 world.check();
-                let whole: &[&str] = if death == PartDeath::After(7) { &["new.img"] } else { &[] };
+                let whole: &[&str] = if death == PartDeath::After(CHANGES) { &["new.img"] } else { &[] };
                 assert_eq!(world.names(), whole, "{death:?}");
             }
         }
@@ -257,6 +286,87 @@ fn what_is_stopped_for_something_newer_goes_on_where_it_was() {
     }
 }
 
+/// As an agent has left it that was killed behind three pieces.
+fn left(format: ImageFormat) -> World {
+    let world = World::new(format);
+    let stopped = world.pass(&world.images(), &mut Watch { piece: Some(3), ..world.watch() });
+    assert!(matches!(stopped, Err(Error::Stopped { .. })), "{stopped:?}");
+    world
+}
+
+/// What the next agent does, and where it begins to copy.
+fn goes_on(world: &World) -> (String, u64) {
+    let (images, mut watch) = (world.images(), world.watch());
+    let done = world.pass(&images, &mut watch).unwrap();
+    world.check_end(&images);
+    (done, watch.done[0])
+}
+
+#[test]
+fn what_is_on_the_disk_is_not_copied_again() {
+    for format in FORMATS {
+        let world = left(format);
+        assert_eq!(world.programs().puts(), 3);
+        assert_eq!(goes_on(&world), ("go on copy name".to_owned(), 3 * PIECE), "{format}");
+        assert_eq!((world.programs().puts(), world.programs().untrue_marks()), (4, 0), "the last piece");
+    }
+}
+
+#[test]
+fn what_is_not_as_its_mark_says_is_begun_anew() {
+    type Spoil = fn(&World, &std::path::Path, &std::path::Path);
+    let anew: [(&str, &str, Spoil); 9] = [
+        ("no mark", "remove make copy name", |_, _, mark| std::fs::remove_file(mark).unwrap()),
+        ("an empty mark", "remove make copy name", |_, _, mark| std::fs::write(mark, b"").unwrap()),
+        ("a mark of anything", "remove make copy name", |_, _, mark| {
+            std::fs::write(mark, [b'7'; 512]).unwrap();
+        }),
+        ("another number in the mark", "remove make copy name", |_, _, mark| {
+            let said = String::from_utf8(std::fs::read(mark).unwrap()).unwrap();
+            std::fs::write(mark, said.replace(" 6291456 ", " 8388608 ")).unwrap();
+        }),
+        ("a part that was cut off", "go on copy name", |_, part, _| {
+            let part = std::fs::OpenOptions::new().write(true).open(part).unwrap();
+            part.set_len(5 * MIB).unwrap();
+        }),
+        ("a part that is longer", "go on copy name", |_, part, _| {
+            let part = std::fs::OpenOptions::new().write(true).open(part).unwrap();
+            part.set_len(20 * MIB).unwrap();
+        }),
+        ("no part", "go on copy name", |_, part, _| std::fs::remove_file(part).unwrap()),
+        ("a part that has another name as well", "go on copy name", |world, part, _| {
+            std::fs::hard_link(part, world.folder.path().join("theirs")).unwrap();
+        }),
+        ("another LV under the name", "go on copy name", |world, _, _| {
+            crate::volumes_machine::run(
+                &world.machine.fake,
+                &format!("lvremove --yes --force vg0/{}", name(1)),
+            );
+            world.make();
+        }),
+    ];
+    for format in FORMATS {
+        for (what, planned, spoil) in anew {
+            let world = left(format);
+            let of = world.part().to_string();
+            let file = |ends| world.folder.path().join(format!(".mooring-{of}.{ends}"));
+            spoil(&world, &file("part"), &file("mark"));
+            let theirs = world.folder.path().join("theirs");
+            let before = std::fs::read(&theirs).ok();
+            let (images, mut watch) = (world.images(), world.watch());
+            assert_eq!(world.pass(&images, &mut watch).unwrap(), planned, "{what}");
+            assert_eq!(watch.done[0], 0, "{what}");
+            assert!(before == std::fs::read(&theirs).ok(), "it was written to under another name");
+            if before.is_some() {
+                std::fs::remove_file(theirs).unwrap();
+            }
+            world.check_end(&images);
+        }
+        // The control: as it was left.
+        assert_eq!(goes_on(&left(format)).1, 3 * PIECE);
+    }
+}
+
 #[test]
 fn a_name_that_is_taken_is_refused_before_anything_is_made() {
     for format in FORMATS {
@@ -273,7 +383,7 @@ fn a_name_that_is_taken_is_refused_before_anything_is_made() {
         let images = world.images();
         world.pass(&images, &mut Watch { piece: Some(2), ..world.watch() }).unwrap_err();
         let lvs = world.images();
-        assert_eq!(lvs.look_for(id(1), &world.upload).unwrap().part, SeenPart::Left);
+        assert_eq!(lvs.look_for(id(1), &world.upload).unwrap().part, SeenPart::Marked);
         let late = Late { world: &world };
         let hands = Hands { commands: &world.machine, blocks: &world.machine, images: Some(&images) };
         let seen = images.look_for(id(1), &world.upload).unwrap();

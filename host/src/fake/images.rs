@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
-use crate::image::{RawPart, create, publish, remove};
+use crate::image::{RawPart, create, publish, put_mark, remove, remove_mark, reopen};
 use crate::{ImageError, ImageFile, ImagePart, ImageServers, PartFormat, ServedImage};
 
 /// Bytes of the first cluster: the header's.
@@ -30,6 +30,12 @@ struct State {
     dies: Option<PartDeath>,
     /// Bytes that the file system still takes; `None`: all.
     room: Option<u64>,
+    /// Something was put into a part and not flushed since.
+    unflushed: bool,
+    /// Marks so far of what was not flushed.
+    untrue: u64,
+    /// Pieces that were put into parts.
+    puts: u64,
 }
 
 /// When whoever changes files is killed: around its n-th change, from 1. It changes nothing afterwards.
@@ -81,6 +87,16 @@ impl FakeImages {
     /// Changes of files since [`Self::dies`] was last called.
     pub fn changes(&self) -> u64 {
         self.state().changes
+    }
+
+    /// Marks so far that say more of a part than is on the disk.
+    pub fn untrue_marks(&self) -> u64 {
+        self.state().untrue
+    }
+
+    /// Pieces so far that were put into parts.
+    pub fn puts(&self) -> u64 {
+        self.state().puts
     }
 
     /// The file system takes so many bytes more; `None`: it has room.
@@ -175,6 +191,40 @@ impl ImageServers for FakeImages {
         Ok(Box::new(Part { programs: self.clone(), folder: folder.to_owned(), inner }))
     }
 
+    fn open_part(
+        &self,
+        (folder, of): (&Path, &str),
+        size: u64,
+        format: PartFormat,
+        _scratch: &Path,
+    ) -> Result<Option<Box<dyn ImagePart>>, ImageError> {
+        if let Some((program, package)) = self.missing().filter(|_| format == PartFormat::Qcow2) {
+            return Err(ImageError::NoProgram { program, package });
+        }
+        let inner = match format {
+            PartFormat::Raw => {
+                RawPart::open(folder, of, size)?.map(|part| Box::new(part) as Box<dyn ImagePart>)
+            }
+            PartFormat::Qcow2 => {
+                Qcow2Part::open(folder, of, size)?.map(|part| Box::new(part) as Box<dyn ImagePart>)
+            }
+        };
+        let part = |inner| Part { programs: self.clone(), folder: folder.to_owned(), inner };
+        Ok(inner.map(|inner| Box::new(part(inner)) as Box<dyn ImagePart>))
+    }
+
+    fn mark_part(&self, folder: &Path, of: &str, mark: &[u8]) -> Result<(), ImageError> {
+        {
+            let mut state = self.state();
+            state.untrue += u64::from(state.unflushed);
+        }
+        self.change(|| put_mark(folder, of, mark))
+    }
+
+    fn unmark_part(&self, folder: &Path, of: &str) -> Result<(), ImageError> {
+        self.change(|| remove_mark(folder, of))
+    }
+
     fn publish_part(&self, folder: &Path, of: &str, name: &str) -> Result<(), ImageError> {
         self.change(|| publish(folder, of, name))
     }
@@ -200,8 +250,17 @@ impl ImagePart for Part {
                 *room =
                     room.checked_sub(length).ok_or_else(|| ImageError::Full { folder: folder.clone() })?;
             }
-            inner.write(offset, bytes)
+            inner.write(offset, bytes)?;
+            let mut state = programs.state();
+            (state.unflushed, state.puts) = (true, state.puts + 1);
+            Ok(())
         })
+    }
+
+    fn flush(&mut self) -> Result<(), ImageError> {
+        self.inner.flush()?;
+        self.programs.state().unflushed = false;
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<(), ImageError> {
@@ -221,7 +280,17 @@ impl Qcow2Part {
         let file = create(folder, of)?;
         let failed = |source| ImageError::Write { folder: folder.to_owned(), source };
         file.write_all_at(&FakeImages::qcow2(size, b""), 0).map_err(failed)?;
+        file.set_len(CLUSTER + size).map_err(failed)?;
         Ok(Self { file, size })
+    }
+
+    /// One that is there, as far as its header and its length say so.
+    fn open(folder: &Path, of: &str, size: u64) -> Result<Option<Self>, ImageError> {
+        let Some(file) = reopen(folder, of)? else { return Ok(None) };
+        let mut header = vec![0; usize::try_from(CLUSTER).unwrap_or_default()];
+        let whole = file.read_exact_at(&mut header, 0).is_ok() && header == FakeImages::qcow2(size, b"");
+        let length = file.metadata().map_err(ImageError::Read)?.len();
+        Ok((whole && length == CLUSTER + size).then_some(Self { file, size }))
     }
 }
 
@@ -233,6 +302,10 @@ impl ImagePart for Qcow2Part {
             return Err(ImageError::NotPut { offset, length: bytes.len(), errno });
         }
         self.file.write_all_at(bytes, CLUSTER + offset).map_err(ImageError::Program)
+    }
+
+    fn flush(&mut self) -> Result<(), ImageError> {
+        self.file.sync_data().map_err(ImageError::Program)
     }
 
     fn finish(&mut self) -> Result<(), ImageError> {

@@ -1,23 +1,31 @@
 //! Files that volumes are copied to. Until it is whole, a file has a hidden name of its own: its part. Then it gets its name as
 //! well, by a link, which the file system refuses where the name is taken; with both names it is known whose file it is, also by
-//! an agent that was killed in between. The part goes when nobody asks any more.
+//! an agent that was killed in between. The part goes when nobody asks any more. How much of it is on the disk stands beside it, in
+//! its *mark*, a file of one block, so that whoever comes after a crash goes on there.
 //!
 //! What must never happen here: a file that is there written to or replaced; a file with its name that is not whole on the disk;
-//! another file than a part removed.
+//! another file than a part or a mark removed; a mark of a part that was there before.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::libc::O_NOFOLLOW;
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 
-use super::ImageError;
+use super::{ImageError, ImageFile};
 
 /// What the name of a part begins and ends with. No image has such a name: those begin with a letter or a digit.
 const BEGINS: &str = ".mooring-";
 const ENDS: &str = ".part";
+
+/// What the name of its mark ends with.
+const MARK_ENDS: &str = ".mark";
+
+/// The size of a mark: one block of any disk, so that it is written as one.
+const MARK_BYTES: usize = 512;
 
 /// Runs of zeros of so many bytes, at multiples of that, are not written: they are holes.
 const HOLE_BYTES: usize = 65536;
@@ -39,6 +47,9 @@ pub trait ImagePart: Send {
     /// Puts these bytes at `offset`, within the disk's size; 16 MiB at most. What is never put reads as zeros.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError>;
 
+    /// Brings what was put so far to the disk: whoever opens the part after a crash finds it there.
+    fn flush(&mut self) -> Result<(), ImageError>;
+
     /// All of it was put: closes it, and brings it to the disk. Nothing comes behind this.
     fn finish(&mut self) -> Result<(), ImageError>;
 }
@@ -48,15 +59,61 @@ pub fn part_name(of: &str) -> String {
     format!("{BEGINS}{of}{ENDS}")
 }
 
-/// Whose parts lie in this folder.
+fn mark_name(of: &str) -> String {
+    format!("{BEGINS}{of}{MARK_ENDS}")
+}
+
+/// Whose parts, or marks of parts, lie in this folder.
 pub fn parts(folder: &Path) -> Result<Vec<String>, ImageError> {
-    let mut all = Vec::new();
+    let mut all = BTreeSet::new();
     for entry in std::fs::read_dir(folder).map_err(ImageError::Read)? {
         let name = entry.map_err(ImageError::Read)?.file_name();
-        let of = name.to_str().and_then(|name| name.strip_prefix(BEGINS)?.strip_suffix(ENDS));
+        let of = name.to_str().and_then(|name| {
+            let name = name.strip_prefix(BEGINS)?;
+            name.strip_suffix(ENDS).or_else(|| name.strip_suffix(MARK_ENDS))
+        });
         all.extend(of.map(str::to_owned));
     }
-    Ok(all)
+    Ok(all.into_iter().collect())
+}
+
+/// What the mark of a part says. `None`: there is none, or something else has its name.
+pub fn mark_of(folder: &Path, of: &str) -> Option<Vec<u8>> {
+    let file = ImageFile::open(folder, &mark_name(of)).ok()?;
+    if file.size().ok()? != u64::try_from(MARK_BYTES).ok()? {
+        return None;
+    }
+    let mut mark = vec![0; MARK_BYTES];
+    file.read(0, &mut mark).ok()?;
+    let length = mark.iter().position(|byte| *byte == 0).unwrap_or(MARK_BYTES);
+    mark.truncate(length);
+    Some(mark)
+}
+
+/// Says beside a part how far it has come, in the place of what was said before, durably. `mark`: a line of less than a block.
+pub(crate) fn put_mark(folder: &Path, of: &str, mark: &[u8]) -> Result<(), ImageError> {
+    let mut block = [0; MARK_BYTES];
+    let too_long = || failed(folder)(io::ErrorKind::InvalidInput.into());
+    block.get_mut(..mark.len()).ok_or_else(too_long)?.copy_from_slice(mark);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).mode(0o600).custom_flags(O_NOFOLLOW | O_NONBLOCK);
+    let file = options.open(folder.join(mark_name(of))).map_err(failed(folder))?;
+    file.write_all_at(&block, 0).and_then(|()| file.sync_all()).map_err(failed(folder))?;
+    sync_folder(folder)
+}
+
+/// Takes a file away; whether it was there.
+fn unlink(folder: &Path, name: &str) -> Result<bool, ImageError> {
+    match std::fs::remove_file(folder.join(name)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(folder)(error)),
+        Ok(()) => Ok(true),
+    }
+}
+
+/// Takes the mark of a part away, durably. One that is not there is gone.
+pub(crate) fn remove_mark(folder: &Path, of: &str) -> Result<(), ImageError> {
+    if unlink(folder, &mark_name(of))? { sync_folder(folder) } else { Ok(()) }
 }
 
 fn look(path: &Path) -> Result<Option<std::fs::Metadata>, ImageError> {
@@ -86,10 +143,25 @@ pub(super) fn failed(folder: &Path) -> impl Fn(io::Error) -> ImageError + '_ {
 
 /// A new part, empty. One that is there is an error.
 pub(crate) fn create(folder: &Path, of: &str) -> Result<File, ImageError> {
+    // Of one that was there before, and of which a power cut has left this.
+    remove_mark(folder, of)?;
     let path = folder.join(part_name(of));
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(0o600).custom_flags(O_NOFOLLOW);
     options.open(path).map_err(failed(folder))
+}
+
+/// A part that is there, as an earlier process has left it. `None`: it is not there, is no regular file, or has another name as well,
+/// under which nobody expects it to be written to.
+pub(crate) fn reopen(folder: &Path, of: &str) -> Result<Option<File>, ImageError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(O_NOFOLLOW | O_NONBLOCK);
+    let path = folder.join(part_name(of));
+    let Some(named) = look(&path)?.filter(|meta| meta.file_type().is_file()) else { return Ok(None) };
+    let file = options.open(path).map_err(failed(folder))?;
+    let meta = file.metadata().map_err(ImageError::Read)?;
+    let same = (meta.dev(), meta.ino()) == (named.dev(), named.ino());
+    Ok((same && meta.nlink() == 1).then_some(file))
 }
 
 fn sync_folder(folder: &Path) -> Result<(), ImageError> {
@@ -103,16 +175,17 @@ pub(crate) fn publish(folder: &Path, of: &str, name: &str) -> Result<(), ImageEr
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(ImageError::Exists { path }),
         linked => linked.map_err(failed(folder)),
     }?;
+    if let Err(error) = unlink(folder, &mark_name(of)) {
+        tracing::debug!(%error, "the mark of a part that is whole stays until the part goes");
+    }
     sync_folder(folder)
 }
 
-/// Takes a part away. One that is not there is gone.
+/// Takes a part away, and its mark before it. One that is not there is gone.
 pub(crate) fn remove(folder: &Path, of: &str) -> Result<(), ImageError> {
-    match std::fs::remove_file(folder.join(part_name(of))) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed(folder)(error)),
-        Ok(()) => sync_folder(folder),
-    }
+    let marked = unlink(folder, &mark_name(of))?;
+    let there = unlink(folder, &part_name(of))?;
+    if marked || there { sync_folder(folder) } else { Ok(()) }
 }
 
 /// The bytes of a disk, with holes where they are zeros.
@@ -127,6 +200,13 @@ impl RawPart {
         let file = create(folder, of)?;
         file.set_len(size).map_err(failed(folder))?;
         Ok(Self { file, folder: folder.to_owned(), unflushed: 0 })
+    }
+
+    /// One that is there, if it has this size.
+    pub(crate) fn open(folder: &Path, of: &str, size: u64) -> Result<Option<Self>, ImageError> {
+        let Some(file) = reopen(folder, of)? else { return Ok(None) };
+        let has = file.metadata().map_err(ImageError::Read)?.len();
+        Ok((has == size).then(|| Self { file, folder: folder.to_owned(), unflushed: 0 }))
     }
 }
 
@@ -157,10 +237,12 @@ impl ImagePart for RawPart {
             self.file.write_all_at(run, at).map_err(failed(&self.folder))?;
             self.unflushed += u64::try_from(run.len()).unwrap_or(u64::MAX);
         }
-        if self.unflushed >= FLUSH_BYTES {
-            self.file.sync_data().map_err(failed(&self.folder))?;
-            self.unflushed = 0;
-        }
+        if self.unflushed >= FLUSH_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), ImageError> {
+        self.file.sync_data().map_err(failed(&self.folder))?;
+        self.unflushed = 0;
         Ok(())
     }
 
@@ -195,6 +277,48 @@ mod tests {
         assert!(bytes.ends_with(b"\0last"));
         let used = std::fs::metadata(folder.join("new")).unwrap().blocks() * 512;
         assert!(used < 1 << 20, "{used} bytes are used: zeros were written");
+    }
+
+    #[test]
+    fn a_part_that_is_left_is_gone_on_with_and_its_mark_goes_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path();
+        let size = 1 << 20;
+        let mut part = RawPart::make(folder, "a", size).unwrap();
+        assert_eq!(mark_of(folder, "a"), None);
+        part.write(0, &[7; 100]).unwrap();
+        part.flush().unwrap();
+        put_mark(folder, "a", b"one").unwrap();
+        put_mark(folder, "a", b"1").unwrap();
+        assert_eq!(mark_of(folder, "a").unwrap(), b"1", "nothing of the first one shows");
+        assert!(put_mark(folder, "a", &[1; MARK_BYTES + 1]).is_err());
+        drop(part);
+        assert!(RawPart::open(folder, "a", size + 1).unwrap().is_none(), "of another size");
+        let mut part = RawPart::open(folder, "a", size).unwrap().unwrap();
+        part.write(100, &[8; 100]).unwrap();
+        part.finish().unwrap();
+        publish(folder, "a", "new").unwrap();
+        assert_eq!(mark_of(folder, "a"), None, "what is whole needs none");
+        let bytes = std::fs::read(folder.join("new")).unwrap();
+        assert!(bytes[..100] == [7; 100] && bytes[100..200] == [8; 100] && bytes.len() as u64 == size);
+        // What has a name is not written to any more.
+        assert!(RawPart::open(folder, "a", size).unwrap().is_none());
+        remove(folder, "a").unwrap();
+        // A mark alone, as a power cut may leave it, is a part to be removed, and never of the next part.
+        put_mark(folder, "a", b"1").unwrap();
+        assert_eq!(parts(folder).unwrap(), ["a"]);
+        drop(RawPart::make(folder, "a", size).unwrap());
+        assert_eq!(mark_of(folder, "a"), None);
+        put_mark(folder, "a", b"1").unwrap();
+        assert_eq!(parts(folder).unwrap(), ["a"]);
+        remove(folder, "a").unwrap();
+        assert_eq!((parts(folder).unwrap(), mark_of(folder, "a")), (Vec::new(), None));
+        // What is no file of ours is not followed.
+        std::os::unix::fs::symlink("new", folder.join(part_name("a"))).unwrap();
+        std::os::unix::fs::symlink("new", folder.join(mark_name("a"))).unwrap();
+        assert!(RawPart::open(folder, "a", size).unwrap().is_none() && mark_of(folder, "a").is_none());
+        assert!(put_mark(folder, "a", b"1").is_err());
+        assert!(std::fs::read(folder.join("new")).unwrap() == bytes);
     }
 
     #[test]

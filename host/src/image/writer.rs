@@ -16,6 +16,11 @@ const BESIDE_BYTES: u64 = 64 << 20;
 /// errno of NBD (its doc/proto.md), which are Linux's.
 const ENOSPC: u32 = 28;
 
+/// How long the file of a disk of this size may become.
+const fn most(size: u64) -> u64 {
+    size.saturating_add(size / 1024).saturating_add(BESIDE_BYTES)
+}
+
 pub(super) struct Qcow2Part {
     file: File,
     folder: PathBuf,
@@ -26,7 +31,7 @@ pub(super) struct Qcow2Part {
 impl Qcow2Part {
     pub(super) fn make(folder: &Path, of: &str, size: u64, scratch: &Path) -> Result<Self, ImageError> {
         let file = part::create(folder, of)?;
-        let most = size.saturating_add(size / 1024).saturating_add(BESIDE_BYTES);
+        let most = most(size);
         let create = [QEMU_IMG, "create", "-q", "-f", "qcow2", "/image", &size.to_string()];
         let mut creates = Sandboxed::start(&file, Sees::ToWrite { most }, None, &create)?;
         creates.ended()?;
@@ -35,6 +40,26 @@ impl Qcow2Part {
             return Err(ImageError::Answer("a disk of another size, or one that cannot be written"));
         }
         Ok(Self { file, folder: folder.to_owned(), served: Some(served), unflushed: 0 })
+    }
+
+    /// One that an earlier process has left. What it had written behind its last flush may have left clusters that nobody refers to,
+    /// which go. `None`: it is not there, not whole in itself, or that process still writes to it.
+    pub(super) fn open(
+        folder: &Path,
+        of: &str,
+        size: u64,
+        scratch: &Path,
+    ) -> Result<Option<Self>, ImageError> {
+        let Some(file) = part::reopen(folder, of)? else { return Ok(None) };
+        let sees = Sees::ToWrite { most: most(size) };
+        let check = [QEMU_IMG, "check", "-q", "-f", "qcow2", "-r", "leaks", "/image"];
+        if let Err(error) = Sandboxed::start(&file, sees, None, &check)?.ended() {
+            tracing::info!(%error, "the part of a qcow2 file cannot be gone on with");
+            return Ok(None);
+        }
+        let served = Served::start(&file, sees, scratch)?;
+        let same = served.client.size() == size && !served.client.is_read_only();
+        Ok(same.then(|| Self { file, folder: folder.to_owned(), served: Some(served), unflushed: 0 }))
     }
 
     fn client(&mut self) -> Result<&mut nbd::Client<std::os::unix::net::UnixStream>, ImageError> {
@@ -57,17 +82,18 @@ impl ImagePart for Qcow2Part {
             put.map_err(|error| self.said(error))?;
             self.unflushed += u64::try_from(run.len()).unwrap_or(u64::MAX);
         }
-        if self.unflushed >= FLUSH_BYTES {
-            let flushed = self.client()?.flush();
-            flushed.map_err(|error| self.said(error))?;
-            self.unflushed = 0;
-        }
+        if self.unflushed >= FLUSH_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), ImageError> {
+        let flushed = self.client()?.flush();
+        flushed.map_err(|error| self.said(error))?;
+        self.unflushed = 0;
         Ok(())
     }
 
     fn finish(&mut self) -> Result<(), ImageError> {
-        let flushed = self.client()?.flush();
-        flushed.map_err(|error| self.said(error))?;
+        self.flush()?;
         let mut served = self.served.take().ok_or(ImageError::Answer("it was closed"))?;
         served.client.disconnect()?;
         // It closes the image when its one client has gone, and says by its exit whether it could.

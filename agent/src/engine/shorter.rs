@@ -1,0 +1,111 @@
+//! A growth that is taken back before it is the volume's: the one smaller size that is ever taken. What a volume is to grow by is an LV
+//! of its own until it is appended, so nothing of the volume is lost when that LV goes.
+//!
+//! Between the look that shows that nothing was appended and the moment from which the smaller size is wanted, nothing may be: the
+//! pass that zeroes is held before its last step, and behind that moment it gives way to the newer wish, as it does anyway.
+//!
+//! What must never happen here: a size below what the LV has; a growth appended behind the look; a pass that is held for ever.
+
+use std::sync::Arc;
+
+use mooring_model::{Cure, VolumeKind, VolumeSpec};
+
+use super::cell::{Cell, State};
+use super::{Engine, Refusal};
+use crate::volumes::{Beside, VolumeOp};
+
+/// Nothing is appended while this lives.
+pub(super) struct Held(Arc<Cell>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.state().held_small = false;
+    }
+}
+
+impl State {
+    /// Whether this step may begin: one that makes the volume larger does not while a smaller size is looked into, or wanted.
+    pub(super) fn may_begin(&mut self, op: &VolumeOp) -> bool {
+        if !matches!(op, VolumeOp::Append { .. } | VolumeOp::Extend { .. }) {
+            return true;
+        }
+        let may = !self.held_small && !self.wanted_anew;
+        if may {
+            self.growing = Some(self.passes);
+        }
+        may
+    }
+
+    /// Holds such steps, if none is at work.
+    fn hold_small(&mut self) -> bool {
+        let at_work = self.running && self.growing == Some(self.passes);
+        self.held_small = !at_work;
+        self.held_small
+    }
+}
+
+impl Engine {
+    /// Whether a smaller size than was wanted is what the LV has. `None`: the size is not smaller.
+    pub(super) fn hold_shorter(
+        &self,
+        cell: &Arc<Cell>,
+        old: Option<&VolumeSpec>,
+        spec: &VolumeSpec,
+    ) -> Result<Option<Held>, Refusal> {
+        let Some(old) = old.filter(|old| old.size > spec.size) else { return Ok(None) };
+        let never = |has| {
+            let why =
+                format!("volume {} has {has}, and {} are wanted: a volume never shrinks", cell.id, spec.size);
+            Err(Refusal::precondition(why, Cure::FixSpec))
+        };
+        if spec.kind != VolumeKind::Volume || spec.group != old.group || spec.revert.is_some() {
+            return never(old.size);
+        }
+        if !cell.state().hold_small() {
+            let why = format!("volume {} is being made larger at this moment: try again", cell.id);
+            return Err(Refusal::precondition(why, Cure::Retry));
+        }
+        let held = Held(Arc::clone(cell));
+        let view = self.view_of(cell, &Beside::of(spec)).map_err(Refusal::Volumes)?;
+        let size = view.group(&spec.group).and_then(|group| group.rounded(spec.size));
+        match view.lv(&spec.group, cell.id).filter(|lv| lv.is_tagged()) {
+            // Whole: what it is to grow by is beside it, or not there yet.
+            Some(lv) if !lv.is_unzeroed() && size.is_some_and(|size| size >= lv.size) => Ok(Some(held)),
+            Some(lv) => never(lv.size),
+            None => never(old.size),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_model::{ByteSize, LvName, VolumeId};
+
+    use super::*;
+    use crate::volumes::LvId;
+
+    #[test]
+    fn nothing_is_appended_while_a_smaller_size_is_looked_into_and_no_look_behind_an_append_that_is_at_work()
+    {
+        let of = |name| LvId { group: "vg0".parse().unwrap(), name };
+        let id = VolumeId::from_u128(1);
+        let (lv, growth) = (of(LvName::of(id)), of(LvName::growth_of(id)));
+        let append = VolumeOp::Append { lv: lv.clone(), growth, size: ByteSize(1 << 20) };
+        let remove = VolumeOp::Remove { lv };
+        let mut state = State { running: true, passes: 3, ..State::default() };
+        assert!(state.hold_small());
+        assert!(!state.may_begin(&append) && state.may_begin(&remove), "held");
+        // The smaller size is wanted from now on: the pass at work has the larger one in mind.
+        state.want_pass();
+        state.held_small = false;
+        assert!(!state.may_begin(&append));
+        // The pass behind it knows what is wanted.
+        (state.wanted_anew, state.passes) = (false, 4);
+        assert!(state.may_begin(&append));
+        assert!(!state.hold_small() && !state.held_small, "it is at work");
+        state.running = false;
+        assert!(state.hold_small(), "that pass has ended");
+        (state.held_small, state.running, state.passes) = (false, true, 5);
+        assert!(state.hold_small(), "and the next one appends nothing yet");
+    }
+}
