@@ -63,6 +63,7 @@ fn run(op: &Op, tree: &dyn Tree) -> Result<Option<String>, TreeError> {
         Op::Advise { path, value } => {
             unless(&[Errno::EINVAL, Errno::ENOSYS], tree.write(path, value.expose()))
         }
+        Op::WriteIfThere { path, value } => unless(&[Errno::ENOENT], tree.write(path, value.expose())),
     };
     done.map(|()| None)
 }

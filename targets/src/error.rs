@@ -139,6 +139,9 @@ fn explain(op: &Op, errno: Errno) -> (&'static str, Cure) {
         (Op::Write { .. }, Place::BackstoreAttribute("vpd_unit_serial"), EINVAL) => {
             ("somebody exported the backstore before it had its serial", Cure::Operator)
         }
+        (Op::Write { path, .. }, Place::Other, EINVAL) if path.name() == "enable" => {
+            ("another portal group of this machine has its relative port id (rtpi)", Cure::Retry)
+        }
         (Op::Rmdir { .. }, Place::Backstore, EBUSY) => {
             ("the backstore is a LUN of another target: remove it there", Cure::Operator)
         }

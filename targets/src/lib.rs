@@ -27,6 +27,7 @@ mod lv;
 mod narrow;
 mod op;
 mod plan;
+mod port;
 mod report;
 pub mod reservations;
 pub mod tuning;
@@ -40,6 +41,7 @@ pub use live::{Live, count_commands, count_sessions, read_live, read_sessions_of
 pub use narrow::{Known, Narrow};
 pub use op::{Op, Value, drains};
 pub use plan::{Device, Wanted, plan};
+pub use port::{may_have_port_ids, port_ids};
 pub use report::{ExportFacts, report, report_planned};
 pub use view::{
     AclAuth, AclView, BackstoreView, BarrierView, Credentials, ExportView, HbaFolder, Link, LunView,

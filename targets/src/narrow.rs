@@ -59,13 +59,15 @@ impl Known {
     /// The change to `wanted`, if only grants differ.
     pub fn narrow(self, wanted: &Wanted) -> Option<Narrow> {
         let (
-            Wanted::Present { names, device, portals, grants, tuning },
+            // Like what a backstore gets back: it says nothing of an export that stands.
+            Wanted::Present { names, device, portals, grants, tuning, port_id },
             Wanted::Present {
                 names: old_names,
                 device: old_device,
                 portals: old_portals,
                 grants: old_grants,
                 tuning: old_tuning,
+                port_id: _,
             },
         ) = (wanted, &self.wanted)
         else {
@@ -91,6 +93,7 @@ impl Known {
             portals: portals.clone(),
             grants: changed,
             tuning: tuning.clone(),
+            port_id: *port_id,
         };
         Some(Narrow { wanted, initiators, known: self })
     }

@@ -95,6 +95,13 @@ pub enum Op {
         /// The bytes.
         value: Value,
     },
+    /// Writes an attribute that older kernels do not have; where it is not there nothing is done.
+    WriteIfThere {
+        /// The attribute.
+        path: TreePath,
+        /// The bytes.
+        value: Value,
+    },
 }
 
 impl Op {
@@ -107,7 +114,8 @@ impl Op {
             | Self::Unlink { path }
             | Self::Write { path, .. }
             | Self::Expect { path, .. }
-            | Self::Advise { path, .. } => path,
+            | Self::Advise { path, .. }
+            | Self::WriteIfThere { path, .. } => path,
             Self::Link { link, .. } => link,
         }
     }
@@ -124,6 +132,7 @@ impl fmt::Display for Op {
             Self::Write { path, value } => write!(f, "write {path} = {value}"),
             Self::Expect { path, value } => write!(f, "expect {path} = {value}"),
             Self::Advise { path, value } => write!(f, "write {path} = {value} (may be refused)"),
+            Self::WriteIfThere { path, value } => write!(f, "write {path} = {value} (if it is there)"),
         }
     }
 }

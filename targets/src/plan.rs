@@ -9,7 +9,8 @@
 //!    A barrier, which drains an initiator that keeps its grant, stands behind all of that, for the same reason (`barrier`).
 //! 2. *Backstore*: `control`, serial, `enable`. The serial of an exported backstore cannot change (EINVAL); enabling without
 //!    the device is ENOENT; linking a backstore that is not enabled is ENODEV.
-//! 3. *Target, portal group, its attributes and how its sessions are negotiated, LUN.* A mapped link to a LUN without a backstore is EINVAL.
+//! 3. *Target, portal group, its attributes and how its sessions are negotiated, its relative port id, LUN.* The id of a group that is
+//!    enabled cannot change (EINVAL), and a registration that comes back takes the one that is there. A mapped link to a LUN without a backstore is EINVAL.
 //! 4. *ACLs*: the mapped LUN and its `write_protect` stand before the credential (or `authentication=0`) that lets the
 //!    initiator in. A mapped LUN is read-write between its link and its `write_protect`; a closed gate and
 //!    `prod_mode_write_protect` close that window, each alone.
@@ -39,6 +40,7 @@ use mooring_model::{BlockedKind, ExportNames, Grant, Mode, Plan, Portal, Tuning}
 use crate::exports::{Exports, plan_exports};
 use crate::layout::{self, TPG_ATTRIBS};
 use crate::op::{Op, Value};
+use crate::port::PORT_ID;
 use crate::reservations::Kept;
 use crate::tuning;
 use crate::view::{AclView, ExportView, TpgView};
@@ -83,6 +85,9 @@ pub enum Wanted {
         grants: Vec<Grant>,
         /// How its sessions are negotiated. What is left unsaid is not looked at.
         tuning: Tuning,
+        /// The relative port id with which its portal group is enabled, where the kernel has such an attribute. `None`: it is
+        /// not looked at, and the kernel chooses.
+        port_id: Option<u16>,
     },
     /// A tombstone: nothing of it is there.
     Absent {
@@ -103,6 +108,14 @@ impl Wanted {
     pub(crate) fn tuning(&self) -> Option<&Tuning> {
         match self {
             Self::Present { tuning, .. } => Some(tuning),
+            Self::Absent { .. } => None,
+        }
+    }
+
+    /// The relative port id that it gets when it is enabled.
+    pub fn port_id(&self) -> Option<u16> {
+        match self {
+            Self::Present { port_id, .. } => *port_id,
             Self::Absent { .. } => None,
         }
     }
@@ -133,10 +146,10 @@ pub(crate) struct Part {
 /// The part of iSCSI. `open`: nothing of the backstore is in the way.
 pub(crate) fn part(wanted: &Wanted, view: &ExportView, open: bool) -> Part {
     match wanted {
-        Wanted::Present { names, device: _, portals, grants, tuning } => {
+        Wanted::Present { names, device: _, portals, grants, tuning, port_id } => {
             let (lun, plan) = (layout::lun(names), Plan::default());
             let portals = portals.iter().map(Portal::to_string).collect();
-            Present { names, lun, portals, grants, tuning, view, plan }.part(open)
+            Present { names, lun, portals, grants, tuning, port_id: *port_id, view, plan }.part(open)
         }
         Wanted::Absent { names } => {
             let plan = absent::plan(names, view);
@@ -160,6 +173,7 @@ struct Present<'a> {
     portals: Vec<String>,
     grants: &'a [Grant],
     tuning: &'a Tuning,
+    port_id: Option<u16>,
     view: &'a ExportView,
     plan: Plan<Op>,
 }
@@ -280,6 +294,22 @@ impl Present<'_> {
             self.tighten(&TpgView::default());
             self.tune(&TpgView::default());
         }
+        self.take_port_id();
+    }
+
+    /// The port's id, of a group that this plan enables: before anything hangs on it, and whatever it shows, because an id that
+    /// nobody has written is drawn anew. One that is enabled keeps its own, and so does one that is enabled again for strangers'
+    /// sake.
+    fn take_port_id(&mut self) {
+        let tpg = self.view.tpg();
+        let has_none = tpg.is_some_and(|tpg| tpg.port_id.is_none());
+        let stays = tpg.is_some_and(|tpg| tpg.enabled) && !self.strangers();
+        let Some(wanted) = self.port_id.filter(|_| !has_none && !stays) else { return };
+        let own = tpg.filter(|tpg| tpg.enabled).and_then(|tpg| tpg.port_id).filter(|id| *id > 0);
+        let (path, value) = (layout::tpg(self.names).join(PORT_ID), own.unwrap_or(wanted).to_string());
+        // Whether the kernel has it is seen only once a group is there.
+        let op = Op::WriteIfThere { path, value: Value::Plain(value) };
+        self.plan.step(op, "its relative port id, which stays; else the order of a boot gives it one");
     }
 
     fn lun(&mut self) {

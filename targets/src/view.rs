@@ -2,7 +2,7 @@
 //!
 //! The cost, in operations (an attribute is open, read, close; a folder or a link is one): 15 for an export that is complete
 //! and has no grants (3 for the backstore, 1 for the target, 11 for the portal group and its LUN), and 8 for each ACL with
-//! CHAP (4 for one without; 2 more where a barrier is wanted), and 1 for each value that the wish says about sessions. It does not depend on other exports. Whether sessions are live is a separate question
+//! CHAP (4 for one without; 2 more where a barrier is wanted), and 1 for each value that the wish says about sessions; 1 for the relative port id, where the wish has one. It does not depend on other exports. Whether sessions are live is a separate question
 //! ([`read_live`](crate::read_live)), because no plan depends on it.
 //!
 //! What must never happen here: a judgement, a write, a walk into another export. `ls` of `acls` blocks while an `rmdir`
@@ -17,7 +17,7 @@ use crate::Error;
 use crate::info::parse_backstore;
 use crate::layout::{self, TPG_ATTRIBS};
 use crate::plan::Wanted;
-use crate::tuning;
+use crate::{port, tuning};
 
 /// One export as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -79,6 +79,8 @@ pub struct TpgView {
     pub attribs: BTreeMap<&'static str, String>,
     /// How sessions are negotiated, of what the wish says something about.
     pub tuning: BTreeMap<TuningKey, String>,
+    /// Its relative port id, 0 for none yet; looked at only where the wish has one. `None`: the kernel has no such attribute.
+    pub port_id: Option<u16>,
     /// Our LUN.
     pub lun: Option<LunView>,
     /// The names of LUNs that are not ours.
@@ -96,6 +98,7 @@ impl TpgView {
             enabled: self.enabled,
             attribs: self.attribs.clone(),
             tuning: self.tuning.clone(),
+            port_id: self.port_id,
             lun: self.lun.clone(),
             other_luns: self.other_luns.clone(),
             portals: self.portals.clone(),
@@ -210,12 +213,15 @@ fn dirs(entries: Vec<Entry>) -> impl Iterator<Item = String> {
 impl ExportView {
     /// Looks at the export of these names, and not at how its sessions are negotiated.
     pub fn read(tree: &dyn Tree, names: &ExportNames) -> Result<Self, Error> {
-        Looker { tree, names, said: None, grants: &[] }.export().map_err(|source| Error::View { source })
+        Looker { tree, names, said: None, port_id: false, grants: &[] }
+            .export()
+            .map_err(|source| Error::View { source })
     }
 
     /// Looks at all that this wish says something about.
     pub fn read_for(tree: &dyn Tree, wanted: &Wanted) -> Result<Self, Error> {
-        let looker = Looker { tree, names: wanted.names(), said: wanted.tuning(), grants: wanted.grants() };
+        let (names, said, grants) = (wanted.names(), wanted.tuning(), wanted.grants());
+        let looker = Looker { tree, names, said, port_id: wanted.port_id().is_some(), grants };
         looker.export().map_err(|source| Error::View { source })
     }
 
@@ -227,7 +233,8 @@ impl ExportView {
         wanted: &Wanted,
         initiators: &BTreeSet<String>,
     ) -> Result<Self, Error> {
-        let looker = Looker { tree, names: wanted.names(), said: None, grants: wanted.grants() };
+        let (names, grants) = (wanted.names(), wanted.grants());
+        let looker = Looker { tree, names, said: None, port_id: false, grants };
         let mut acls = BTreeMap::new();
         for initiator in initiators {
             let acl = maybe(looker.acl(initiator)).map_err(|source| Error::View { source })?;
@@ -301,6 +308,8 @@ struct Looker<'a> {
     tree: &'a dyn Tree,
     names: &'a ExportNames,
     said: Option<&'a Tuning>,
+    /// The wish has a relative port id.
+    port_id: bool,
     grants: &'a [Grant],
 }
 
@@ -334,6 +343,9 @@ impl Looker<'_> {
         }
         if let Some(said) = self.said {
             view.tuning = tuning::read(self.tree, self.names, said)?;
+        }
+        if self.port_id {
+            view.port_id = port::read(self.tree, self.names)?;
         }
         let ours = layout::lun_name(self.names.lun);
         for name in dirs(self.tree.list(&dir.join("lun"))?) {

@@ -52,6 +52,7 @@ fn wanted(offer: &Offer) -> Wanted {
         portals: offer.portals.clone(),
         grants: offer.grants.clone(),
         tuning: Tuning::default(),
+        port_id: None,
     }
 }
 
@@ -432,7 +433,9 @@ proptest! {
         // One of its grants is revoked by the ordinary plan, and the others notice nothing.
         if let Some((gone, stay)) = offer.grants.split_first() {
             let Wanted::Present { names, device, portals, .. } = wanted(&offer) else { panic!("present") };
-            let wanted = Wanted::Present { names, device, portals, grants: stay.to_vec(), tuning: Tuning::default() };
+            let grants = stay.to_vec();
+            let wanted =
+                Wanted::Present { names, device, portals, grants, tuning: Tuning::default(), port_id: None };
             apply(&plan(&wanted, &look_for(&tree, &wanted)), &tree, &mut ()).unwrap();
             prop_assert!(!machine.is_live(sessions[0].0), "{} is cut", gone.initiator);
             for (session, lun, _) in &sessions[1..] {

@@ -65,10 +65,10 @@ fn grant_line(line: &str) -> Grant {
     }
 }
 
-/// Lines `absent`, `device PATH`, `portal P`, `grant …`, `tuned KEY VALUE`.
+/// Lines `absent`, `device PATH`, `portal P`, `grant …`, `tuned KEY VALUE`, `port-id N`.
 fn read_wish(text: &str) -> Wanted {
     let (mut device, mut portals, mut grants) = (DEVICE.to_owned(), Vec::new(), Vec::new());
-    let mut said = Vec::new();
+    let (mut said, mut port_id) = (Vec::new(), None);
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         match line.split_once(' ').unwrap_or((line, "")) {
             ("absent", _) => return absent(),
@@ -76,15 +76,18 @@ fn read_wish(text: &str) -> Wanted {
             ("portal", portal) => portals.push(portal),
             ("grant", _) => grants.push(grant_line(line)),
             ("tuned", pair) => said.push(pair.split_once(' ').unwrap()),
+            ("port-id", id) => port_id = Some(id.parse().unwrap()),
             other => panic!("not a line of a wish: {other:?}"),
         }
     }
-    tuned(present_as(names(), &device, &portals, grants), &said)
+    let wanted = tuned(present_as(names(), &device, &portals, grants), &said);
+    port_id.map_or(wanted.clone(), |id| with_port(wanted, id))
 }
 
 /// What of the attributes a reader wants to see.
-const SHOWN: [&str; 16] = [
+const SHOWN: [&str; 17] = [
     "enable",
+    "rtpi",
     "udev_path",
     "vpd_unit_serial",
     "optimal_sectors",
@@ -154,6 +157,8 @@ fn run(case: &Path) -> Result<(), String> {
     let wanted = read_wish(&fs::read_to_string(case.join("wanted.txt")).unwrap());
     let machine = machine();
     machine.add_device(FOREIGN_DEVICE, 1 << 30);
+    // Only a later kernel has them.
+    machine.set_port_ids(wanted.port_id().is_some());
     let tree = machine.lio();
     let was: String = before
         .lines()

@@ -256,6 +256,7 @@ proptest! {
             portals: portals.clone(),
             grants: grants.clone(),
             tuning: tuning.clone(),
+            port_id: None,
         };
         let narrow = known.narrow(&b).unwrap();
         let steps = plan(&narrow.wanted, &narrow.look(&tree).unwrap());
@@ -411,7 +412,7 @@ proptest! {
 fn is_so_already(op: &Op, errno: Errno) -> bool {
     match op {
         Op::Mkdir { .. } => errno == Errno::EEXIST,
-        Op::Rmdir { .. } | Op::Unlink { .. } => errno == Errno::ENOENT,
+        Op::Rmdir { .. } | Op::Unlink { .. } | Op::WriteIfThere { .. } => errno == Errno::ENOENT,
         Op::Prune { .. } => matches!(errno, Errno::ENOENT | Errno::ENOTEMPTY),
         Op::Write { path, .. } => {
             path.name() == "enable" && path.as_str().starts_with("core/") && errno == Errno::EEXIST

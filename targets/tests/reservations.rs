@@ -184,6 +184,7 @@ fn wanted(back: Vec<Kept>) -> Wanted {
         portals: vec!["10.0.0.1:3260".parse().unwrap()],
         grants: vec![grant(1), grant(2)],
         tuning: Tuning::default(),
+        port_id: None,
     }
 }
 

@@ -24,6 +24,7 @@ pub(crate) mod jobs;
 mod made;
 mod narrow;
 mod pass;
+mod port_ids;
 mod pulse;
 mod refusal;
 mod reservations;
@@ -187,6 +188,8 @@ struct Shared {
     strays: Mutex<Vec<strays::Stray>>,
     /// A target of ours that the last look found, to see what targets offer.
     seen_target: Mutex<Option<String>>,
+    /// The relative port ids of exports.
+    port_ids: Mutex<port_ids::PortIds>,
     /// The health that was told last.
     health: Mutex<Option<v1::Health>>,
     pulse: Mutex<pulse::Pulse>,
@@ -255,6 +258,7 @@ impl Engine {
             changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
             strays: Mutex::default(),
             seen_target: Mutex::default(),
+            port_ids: Mutex::default(),
             health: Mutex::default(),
             pulse: Mutex::default(),
             bulk,
@@ -383,6 +387,7 @@ impl Engine {
             state.kept_places.insert(place);
         }
         self.load_reservations()?;
+        self.load_port_ids()?;
         self.load_whole()?;
         for (row, receipt) in self.shared.store.unproven_receipts()? {
             self.cell(receipt.volume).state().open_receipts.push(OpenReceipt { row, receipt });

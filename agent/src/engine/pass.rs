@@ -3,6 +3,7 @@
 //! What must never happen here: an LV removed while its export is in the kernel; an export of an LV that is not zeroed; a
 //! receipt proven before the kernel's draining call has returned; a pass of one volume beside another pass of it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -184,6 +185,9 @@ impl Engine {
         let held = cell.state().held.said();
         let doomed = is_doomed(wishes.volume.as_ref());
         self.note_reservations(cell, wishes.export.as_ref().filter(|_| !doomed || end.gone), &end, doomed);
+        if end.gone && doomed && !cell.state().apart {
+            self.forget_port_id(cell.id);
+        }
         let mut state = cell.state();
         if !end.problems.is_empty() {
             // Whatever went wrong, the LV is looked at again before the next try.
@@ -389,7 +393,8 @@ impl Engine {
                     ..self.backing_device(&group, volumes::device_path(group.as_str(), &names.lv))
                 };
                 let (grants, tuning) = (spec.grants.clone(), spec.tuning.clone());
-                Some(Wanted::Present { names, device, portals, grants, tuning })
+                let port_id = self.port_id(cell, &names, &BTreeSet::new());
+                Some(Wanted::Present { names, device, portals, grants, tuning, port_id })
             }
         }
     }
@@ -481,12 +486,15 @@ impl Engine {
         // A grant that came back before its revoke was carried out: the old nexus is cut all the same.
         let without = cell.without_revoked(wanted, cell.nexuses(wanted, &view), generation);
         if let Some(without) = without {
-            match self.apply_export(cell, &without, view, generation) {
+            let made = self.apply_export(cell, &without, view, generation);
+            match self.with_another_port_id(cell, &without, made, generation) {
                 Made { view: Some(seen), left: Ok(_) } => view = seen,
                 failed => return failed,
             }
         }
         let made = self.apply_export(cell, wanted, view, generation);
+        let made = self.with_another_port_id(cell, wanted, made, generation);
+        self.keep_port_id(cell, &made);
         if cell.state().look_later {
             return made;
         }
@@ -498,7 +506,13 @@ impl Engine {
         made
     }
 
-    fn apply_export(&self, cell: &Arc<Cell>, wanted: &Wanteds, view: Seen, generation: Generation) -> Made {
+    pub(super) fn apply_export(
+        &self,
+        cell: &Arc<Cell>,
+        wanted: &Wanteds,
+        view: Seen,
+        generation: Generation,
+    ) -> Made {
         let plan = wanted.plan(&view);
         if plan.steps.is_empty() {
             return Made { view: Some(view), left: Ok(plan) };
@@ -549,6 +563,7 @@ impl Engine {
         let seen = wanted.look(tree);
         cell.state().at_work = None;
         let seen = seen?;
+        self.learn_port_ids(wanted, &seen);
         let has_nexus = cell.nexuses(wanted, &seen);
         self.prove(cell, generation, |initiator| !has_nexus(initiator));
         drop(has_nexus);

@@ -121,6 +121,12 @@ impl State {
         let back = |kept: &&Kept| !kept.lost && granted(&kept.registration.initiator);
         self.held.kept.iter().filter(back).cloned().collect()
     }
+
+    /// The relative port id of this export that registrations were made with.
+    pub(super) fn registered_port(&self, names: &ExportNames) -> Option<u16> {
+        let here = |kept: &&Kept| kept.target == names.iqn.as_str() && kept.tpg == names.tpg && kept.rtpi > 0;
+        self.held.kept.iter().find(here).map(|kept| kept.rtpi)
+    }
 }
 
 impl Engine {

@@ -14,6 +14,7 @@ mod error;
 mod free;
 mod place;
 mod places;
+mod ports;
 mod receipt;
 mod reservations;
 mod room;
@@ -46,7 +47,7 @@ pub use whole::WholeRow;
 pub const FILE_NAME: &str = "mooring-agent.db";
 
 /// Every schema ever released, oldest first. Only ever appended to.
-const SCHEMAS: [&str; 8] = [
+const SCHEMAS: [&str; 9] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
@@ -55,6 +56,7 @@ const SCHEMAS: [&str; 8] = [
     include_str!("schema/6.sql"),
     include_str!("schema/7.sql"),
     include_str!("schema/8.sql"),
+    include_str!("schema/9.sql"),
 ];
 
 /// The write-ahead log is checkpointed by the idle tick. Should that not come for this many pages (16 MiB, some thousand
@@ -324,8 +326,8 @@ fn check(path: &Path, conn: &Connection) -> Result<(), StoreError> {
     let corrupt = |why| Err(StoreError::Corrupt { path: path.to_owned(), why });
     // Not `quick_check`: it does not see an index that has lost a receipt, and what is not proven is looked for by one.
     let verdict: String = conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(look)?;
-    // An older store has no sums. A later schema looks at them before it changes what they are made of.
-    let rows = if found == known { sum::damaged(conn) } else { Ok(None) };
+    // Those that the store's schema has: an older one has fewer, or none.
+    let rows = sum::damaged(conn, found);
     match (rows, verdict.as_str()) {
         // It says more than SQLite's verdict can, which may be of the same row.
         (Ok(Some(why)), _) => corrupt(why),

@@ -24,9 +24,11 @@ pub(super) struct Table {
     pub(super) key: &'static [&'static str],
     /// What is summed behind the key: every other column, in this order for ever. A schema that adds one sums all rows anew.
     pub(super) rest: &'static [&'static str],
+    /// The schema since which its rows have sums, of these columns.
+    pub(super) since: i64,
 }
 
-pub(super) const META: Table = Table { name: "meta", key: &["key"], rest: &["value"] };
+pub(super) const META: Table = Table { name: "meta", key: &["key"], rest: &["value"], since: 8 };
 
 pub(super) const SPECS: Table = Table {
     name: "specs",
@@ -44,26 +46,33 @@ pub(super) const SPECS: Table = Table {
         "released",
         "made",
     ],
+    since: 8,
 };
 
 pub(super) const RECEIPTS: Table = Table {
     name: "receipts",
     key: &["id", "volume_id"],
     rest: &["initiator", "epoch", "counter", "body", "proven", "began_us"],
+    since: 8,
 };
 
 pub(super) const FC_PLACES: Table =
-    Table { name: "fc_places", key: &["volume_id", "slot", "lun", "initiator"], rest: &[] };
+    Table { name: "fc_places", key: &["volume_id", "slot", "lun", "initiator"], rest: &[], since: 8 };
 
-pub(super) const RESERVATIONS: Table = Table { name: "reservations", key: &["volume_id"], rest: &["kept"] };
+pub(super) const RESERVATIONS: Table =
+    Table { name: "reservations", key: &["volume_id"], rest: &["kept"], since: 8 };
 
 pub(super) const WHOLE_LVS: Table = Table {
     name: "whole_lvs",
     key: &["volume_id"],
     rest: &["epoch", "counter", "mapping", "size", "reverted"],
+    since: 8,
 };
 
-pub(super) const ALL: [Table; 6] = [META, SPECS, RECEIPTS, FC_PLACES, RESERVATIONS, WHOLE_LVS];
+pub(super) const PORT_IDS: Table =
+    Table { name: "port_ids", key: &["volume_id"], rest: &["port_id"], since: 9 };
+
+pub(super) const ALL: [Table; 7] = [META, SPECS, RECEIPTS, FC_PLACES, RESERVATIONS, WHOLE_LVS, PORT_IDS];
 
 /// A statement that is put together once.
 pub(super) type Sql = LazyLock<String>;
@@ -170,11 +179,11 @@ fn row_sum(values: &Context<'_>) -> i64 {
     i64::from(hasher.finalize())
 }
 
-/// What to say of rows that are not as they were written, if there are such rows. Reads every row.
-pub(super) fn damaged(conn: &Connection) -> rusqlite::Result<Option<String>> {
+/// What to say of rows that are not as they were written, in a store of this schema, if there are such rows. Reads every row.
+pub(super) fn damaged(conn: &Connection, schema: i64) -> rusqlite::Result<Option<String>> {
     let mut first = None;
     let mut all = 0;
-    for table in ALL {
+    for table in ALL.into_iter().filter(|table| table.since <= schema) {
         if let Some((named, count)) = table.damaged(conn)? {
             first.get_or_insert(named);
             all += count;

@@ -387,7 +387,7 @@ fn a_store_of_a_newer_agent_is_left_alone() {
     Connection::open(&file).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let before = fs::read(&file).unwrap();
     let error = Store::open(dir.path()).unwrap_err();
-    assert!(error.to_string().contains("has schema 99, and this agent knows schemas up to 8"), "{error}");
+    assert!(error.to_string().contains("has schema 99, and this agent knows schemas up to 9"), "{error}");
     assert_eq!(fs::read(&file).unwrap(), before);
 }
 

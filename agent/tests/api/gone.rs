@@ -142,7 +142,8 @@ fn forget_made(node: &Node) {
     let file = node.config.state_dir.join(mooring_agent::store::FILE_NAME);
     let conn = rusqlite::Connection::open(file).unwrap();
     conn.execute_batch("UPDATE specs SET made = 0; DELETE FROM whole_lvs").unwrap();
-    // Nor had a row a sum.
+    // Nor had a row a sum, or an export an id.
+    conn.execute_batch("DROP TABLE port_ids").unwrap();
     for table in ["meta", "specs", "receipts", "fc_places", "reservations", "whole_lvs"] {
         conn.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN sum")).unwrap();
     }

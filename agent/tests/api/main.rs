@@ -27,6 +27,7 @@ mod jobs;
 mod machine_faults;
 mod manage;
 mod metrics;
+mod port_ids;
 mod portals;
 mod power;
 mod process;

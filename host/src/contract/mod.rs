@@ -10,6 +10,7 @@ mod compare;
 mod core;
 mod fabric;
 mod fc;
+mod ports;
 mod reservations;
 mod script;
 
@@ -68,7 +69,7 @@ pub type Answer = Result<String, Errno>;
 /// Prepares and acts. An `Err` is a preparation that failed.
 pub type Act = fn(&Script<'_>) -> Result<Answer, TreeError>;
 
-/// A device that a row needs and a machine may not have.
+/// What a row needs and a machine may not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// None.
@@ -77,19 +78,30 @@ pub enum Needs {
     ReadOnly,
     /// [`Env::no_discards_device`]
     NoDiscards,
+    /// A kernel whose portal groups have `rtpi`. On another one the row says nothing.
+    PortIds,
 }
 
 impl Needs {
     /// What is missing, if so.
-    fn missing(self, env: &Env) -> Option<&'static str> {
+    fn missing(self, tree: &dyn Tree, env: &Env) -> Option<&'static str> {
         match self {
             Self::ReadOnly if env.read_only_device.is_none() => Some("no read-only device was given"),
             Self::NoDiscards if env.no_discards_device.is_none() => {
                 Some("no device without discards was given")
             }
-            Self::Nothing | Self::ReadOnly | Self::NoDiscards => None,
+            Self::PortIds if !has_port_ids(tree, env) => Some("this kernel has no rtpi"),
+            Self::Nothing | Self::ReadOnly | Self::NoDiscards | Self::PortIds => None,
         }
     }
+}
+
+/// Whether a portal group has `rtpi`. Where none can be made the rows shall say so.
+fn has_port_ids(tree: &dyn Tree, env: &Env) -> bool {
+    let script = Script::new(tree, env);
+    let read = script.tpg().map(|tpg| script.read(&ports::port_id(&tpg)));
+    script.clean_up();
+    !matches!(read, Ok(Err(error)) if error.errno == Errno::ENOENT)
 }
 
 /// One row of the contract.
@@ -99,9 +111,9 @@ pub struct Row {
     pub name: &'static str,
     /// Does it.
     pub act: Act,
-    /// What Linux 6.1 and 6.12 answer.
+    /// What Linux 6.1 and 6.12 answer; with [`Needs::PortIds`] 6.12 alone.
     pub expected: Expected,
-    /// What it needs beside the two devices.
+    /// What it needs beside the two devices and a kernel.
     pub needs: Needs,
 }
 
@@ -126,6 +138,10 @@ impl Row {
         Self { needs: Needs::ReadOnly, ..self }
     }
 
+    const fn with_port_ids(self) -> Self {
+        Self { needs: Needs::PortIds, ..self }
+    }
+
     const fn on_device_without_discards(self) -> Self {
         Self { needs: Needs::NoDiscards, ..self }
     }
@@ -133,7 +149,7 @@ impl Row {
 
 /// All rows.
 pub fn rows() -> Vec<Row> {
-    [core::ROWS, fabric::ROWS, acl::ROWS, reservations::ROWS].concat()
+    [core::ROWS, fabric::ROWS, acl::ROWS, reservations::ROWS, ports::ROWS].concat()
 }
 
 /// Facts of lio.md, b, that a tree alone cannot show, and where they are shown instead.
@@ -161,7 +177,7 @@ pub struct Outcome {
     pub got: String,
     /// Whether both agree and nothing was left behind.
     pub ok: bool,
-    /// Why it did not run; `ok` is then `false`.
+    /// Why it did not run; `ok` is then `false`, unless the row is about what this kernel does not have.
     pub skipped: Option<String>,
 }
 
@@ -183,8 +199,8 @@ pub fn run_fc(tree: &dyn Tree, env: &Env) -> Vec<Outcome> {
 fn run_row(row: &Row, tree: &dyn Tree, env: &Env) -> Outcome {
     let outcome =
         |got, ok, skipped| Outcome { name: row.name, expected: row.expected.to_string(), got, ok, skipped };
-    if let Some(missing) = row.needs.missing(env) {
-        return outcome(String::new(), false, Some(missing.to_owned()));
+    if let Some(missing) = row.needs.missing(tree, env) {
+        return outcome(String::new(), row.needs == Needs::PortIds, Some(missing.to_owned()));
     }
     let script = Script::new(tree, env);
     let answer = (row.act)(&script);

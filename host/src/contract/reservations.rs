@@ -10,7 +10,7 @@ use crate::{TreeError, TreePath};
 const SERIAL: &str = "11112222-3333-4444-5555-666677778888";
 
 /// A registration of HOST that holds the reservation, with these words in the place of those of the same name.
-fn line(instead: &[(&str, &str)]) -> String {
+pub(super) fn line(instead: &[(&str, &str)]) -> String {
     let words = [
         ("initiator_fabric", "iSCSI"),
         ("initiator_node", HOST),
@@ -34,12 +34,12 @@ fn line(instead: &[(&str, &str)]) -> String {
     words.iter().map(word).collect::<Vec<_>>().join(",")
 }
 
-fn metadata(store: &TreePath) -> TreePath {
+pub(super) fn metadata(store: &TreePath) -> TreePath {
     store.join("pr").join("res_aptpl_metadata")
 }
 
 /// A backstore with a device and a serial, not enabled yet.
-fn disabled(s: &Script<'_>) -> Result<TreePath, TreeError> {
+pub(super) fn disabled(s: &Script<'_>) -> Result<TreePath, TreeError> {
     let store = s.bare_store()?;
     s.write(&store.join("control"), control(&s.env.device))?;
     s.write(&store.join("wwn").join("vpd_unit_serial"), SERIAL)?;

@@ -133,7 +133,7 @@ impl FakeMachine {
     /// again. Logical volumes are activated again unless [`FakeMachine::set_autoactivation`] said no.
     pub fn reboot(&self) {
         let mut machine = self.handle.lock();
-        machine.lio = lio::Lio::default();
+        machine.lio = lio::Lio { has_port_ids: machine.lio.has_port_ids, ..lio::Lio::default() };
         machine.sessions.clear();
         machine.in_flight.clear();
         for device in machine.devices.values_mut() {
@@ -180,10 +180,17 @@ impl FakeMachine {
         self.handle.lock().occupied.insert(socket);
     }
 
+    /// Makes its kernel a later one, whose portal groups have their relative port ids themselves, in `rtpi` (6.12); or one as 6.1,
+    /// which it is at first. For a machine with nothing exported yet.
+    pub fn set_port_ids(&self, on: bool) {
+        self.handle.lock().lio.has_port_ids = on;
+    }
+
     /// Takes configfs' target folder away: every path is ENOENT. What stood in it is gone.
     pub fn unload_configfs(&self) {
         let mut machine = self.handle.lock();
-        machine.lio = lio::Lio { present: false, ..lio::Lio::default() };
+        let has_port_ids = machine.lio.has_port_ids;
+        machine.lio = lio::Lio { present: false, has_port_ids, ..lio::Lio::default() };
         machine.sessions.clear();
         for device in machine.devices.values_mut() {
             device.claimed = false;

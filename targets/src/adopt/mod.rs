@@ -93,6 +93,8 @@ pub fn judge(seen: &SeenTarget) -> Result<Offer, Vec<String>> {
         grants: grants.clone(),
         // What its sessions have negotiated is theirs: nothing is asked for, so nothing of it is written.
         tuning: Tuning::default(),
+        // So is its relative port id.
+        port_id: None,
     };
     let steps = plan(&wanted, view);
     let notes = notes(store, &grants);

@@ -65,7 +65,14 @@ pub(crate) fn present(portals: &[&str], grants: Vec<Grant>) -> Wanted {
 
 pub(crate) fn present_as(names: ExportNames, device: &str, portals: &[&str], grants: Vec<Grant>) -> Wanted {
     let portals: Vec<Portal> = portals.iter().map(|portal| portal.parse().unwrap()).collect();
-    Wanted::Present { names, device: device.into(), portals, grants, tuning: Tuning::default() }
+    Wanted::Present {
+        names,
+        device: device.into(),
+        portals,
+        grants,
+        tuning: Tuning::default(),
+        port_id: None,
+    }
 }
 
 pub(crate) fn tuning(said: &[(&str, &str)]) -> Tuning {
@@ -79,8 +86,14 @@ pub(crate) fn tuning(said: &[(&str, &str)]) -> Tuning {
 
 /// The same wish, with this said about its sessions.
 pub(crate) fn tuned(wanted: Wanted, said: &[(&str, &str)]) -> Wanted {
-    let Wanted::Present { names, device, portals, grants, .. } = wanted else { return wanted };
-    Wanted::Present { names, device, portals, grants, tuning: tuning(said) }
+    let Wanted::Present { names, device, portals, grants, port_id, .. } = wanted else { return wanted };
+    Wanted::Present { names, device, portals, grants, tuning: tuning(said), port_id }
+}
+
+/// The same wish, for a kernel whose portal groups have their relative port ids themselves.
+pub(crate) fn with_port(wanted: Wanted, port_id: u16) -> Wanted {
+    let Wanted::Present { names, device, portals, grants, tuning, .. } = wanted else { return wanted };
+    Wanted::Present { names, device, portals, grants, tuning, port_id: Some(port_id) }
 }
 
 pub(crate) fn absent() -> Wanted {

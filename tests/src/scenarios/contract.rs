@@ -52,6 +52,9 @@ fn run(programs: &Programs, kernel: Kernel) -> Result<()> {
     check(rows.lines().filter(|line| line.starts_with("ok ")).count() > 50, || {
         format!("few rows were run: {rows}")
     })?;
+    // Those on what only one of the two kernels has.
+    let later = rows.lines().any(|line| line.starts_with("ok ") && line.contains("rtpi that was written"));
+    check(later == (kernel == Kernel::Backports), || format!("rows on rtpi on kernel {release}: {rows}"))?;
     contract(&["--compare"])?;
     println!("   on kernel {release}");
     rig.check_consoles()

@@ -16,6 +16,7 @@ pub mod fc_trials;
 mod images;
 mod installed;
 mod lvm;
+mod port_ids;
 mod portals;
 pub mod power_cuts;
 mod reservations;
@@ -173,6 +174,11 @@ pub const ALL: &[Scenario] = &[
         name: "portals",
         shows: "portals of IPv6 and IPv4 whose addresses come and go under I/O, sessions and counters as they are seen, a host without power is missing",
         run: portals::run,
+    },
+    Scenario {
+        name: "port-ids",
+        shows: "a kernel with rtpi: an export's relative port id, and what registrations say of it, outlive a power cut",
+        run: port_ids::run,
     },
     Scenario {
         name: "reservations",

@@ -1,5 +1,6 @@
 //! Targets, target portal groups, portals and LUNs. What must never happen: a LUN whose backstore is not enabled.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use nix::errno::Errno;
@@ -56,6 +57,39 @@ impl Lio {
         let lun = self.lun_mut(key).ok_or(Errno::ENOENT)?;
         lun.link = Some((name.to_owned(), store.clone()));
         lun.rtpi = rtpi;
+        Ok(())
+    }
+
+    /// A group that is enabled gets its relative port id, of all groups of all fabrics the only one: the one that was written,
+    /// else the lowest that no other enabled one has. A group of tcm_fc is never enabled, and gets none (by the source).
+    fn take_port_id(&mut self, key: &TpgKey) -> Result<(), Errno> {
+        let tpg = self.tpg(key).ok_or(Errno::ENOENT)?;
+        if !self.has_port_ids || tpg.enabled {
+            return Ok(());
+        }
+        let (written, is_written) = (tpg.port_id, tpg.port_id_is_written);
+        let taken: BTreeSet<u16> = self
+            .tpgs()
+            .filter(|(other, tpg)| tpg.enabled && tpg.kind.has_enable() && other != key)
+            .map(|(_, tpg)| tpg.port_id)
+            .collect();
+        let id = if is_written {
+            Some(written).filter(|id| !taken.contains(id)).ok_or(Errno::EINVAL)?
+        } else {
+            (1..=u16::MAX).find(|id| !taken.contains(id)).ok_or(Errno::EBUSY)?
+        };
+        self.tpg_mut(key).ok_or(Errno::ENOENT)?.port_id = id;
+        Ok(())
+    }
+
+    /// `rtpi`: of a group that is not enabled it is remembered until then.
+    pub(super) fn put_port_id(&mut self, key: &TpgKey, value: &[u8]) -> Result<(), Errno> {
+        let id = u16::try_from(super::number(value)?).map_err(|_| Errno::ERANGE)?;
+        let tpg = self.tpg_mut(key).ok_or(Errno::ENOENT)?;
+        if id == 0 || (tpg.enabled && tpg.kind.has_enable()) {
+            return Err(Errno::EINVAL);
+        }
+        (tpg.port_id, tpg.port_id_is_written) = (id, true);
         Ok(())
     }
 
@@ -165,6 +199,9 @@ impl Machine {
             flag @ 0..=1 => flag == 1,
             _ => return Err(Errno::EINVAL),
         };
+        if enable {
+            self.lio.take_port_id(key)?;
+        }
         let tpg = self.lio.tpg_mut(key).ok_or(Errno::ENOENT)?;
         tpg.enabled = enable;
         if enable {

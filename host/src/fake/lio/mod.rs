@@ -250,6 +250,7 @@ impl Lio {
             .shape
             .attrs
             .iter()
+            .chain(self.later(dir))
             .map(|attr| Entry { name: attr.name.to_owned(), kind: EntryKind::File })
             .collect();
         entries.extend(dir.shape.parts.iter().map(|part| folder(part.name.to_owned())));
@@ -437,6 +438,9 @@ impl Machine {
         match &dir.owner {
             Owner::Root => self.lio.put_root(&dir.part, name, value).map(|()| Drain::default()),
             Owner::Store(key) => self.put_store(key, &dir.part, name, value).map(|()| Drain::default()),
+            Owner::Tpg(key) if dir.is_object() && name == tables::PORT_ID.name => {
+                self.lio.put_port_id(key, value).map(|()| Drain::default())
+            }
             Owner::Tpg(key) if dir.is_object() => self.enable_tpg(key, value),
             Owner::Acl(key) if dir.is_object() => self.put_depth(key, value),
             Owner::Acl(_) if name == "nopin_timeout" => {

@@ -108,6 +108,8 @@ pub(crate) struct Lio {
     /// Folders whose inode lock is held by a call that waits, each with the child that it removes.
     pub(crate) locked: Vec<(String, Option<String>)>,
     pub(crate) next_index: u32,
+    /// The kernel has `rtpi`: a portal group has a relative port id, not a backstore's link.
+    pub(crate) has_port_ids: bool,
 }
 
 impl Default for Lio {
@@ -119,6 +121,7 @@ impl Default for Lio {
             fabrics: BTreeMap::new(),
             locked: Vec::new(),
             next_index: 1,
+            has_port_ids: false,
         }
     }
 }
@@ -195,6 +198,10 @@ pub(crate) struct Tpg {
     pub(crate) kind: FabricKind,
     pub(crate) values: Values,
     pub(crate) enabled: bool,
+    /// Relative port id, where the kernel has `rtpi`: the one that was written, or that it was enabled with last.
+    pub(crate) port_id: u16,
+    /// It was written.
+    pub(crate) port_id_is_written: bool,
     pub(crate) portals: BTreeMap<String, Portal>,
     pub(crate) luns: BTreeMap<u64, Lun>,
     pub(crate) acls: BTreeMap<String, Acl>,
@@ -212,7 +219,7 @@ pub(crate) struct Portal {
 pub(crate) struct Lun {
     pub(crate) values: Values,
     pub(crate) link: Option<(String, StoreKey)>,
-    /// Relative target port id, from its link on.
+    /// Relative target port id, from its link on, where the kernel has no `rtpi`.
     pub(crate) rtpi: u16,
     pub(crate) index: u32,
     pub(crate) counters: Counters,
@@ -319,6 +326,15 @@ impl Lio {
             }
         }
         found
+    }
+
+    /// The relative target port id that a LUN has at this moment.
+    pub(crate) fn port_id(&self, lun: &LunKey) -> u16 {
+        if self.has_port_ids {
+            self.tpg(&lun.tpg).map_or(0, |tpg| tpg.port_id)
+        } else {
+            self.lun(lun).map_or(0, |lun| lun.rtpi)
+        }
     }
 
     /// The backstore behind a LUN, if it is linked.

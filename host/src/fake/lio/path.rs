@@ -129,7 +129,7 @@ impl Lio {
 
     /// One component below a folder.
     pub(super) fn step(&self, dir: &Dir, name: &str) -> Option<Found> {
-        if let Some(attr) = dir.shape.attr(name) {
+        if let Some(attr) = dir.shape.attr(name).or_else(|| self.later(dir).find(|attr| attr.name == name)) {
             return Some(Found::Attr(dir.clone(), attr));
         }
         if let Some(shape) = dir.shape.part(name) {
@@ -140,6 +140,12 @@ impl Lio {
             return Some(Found::Link(dir.clone(), name.to_owned(), target));
         }
         self.child(dir, name).map(|owner| Found::Dir(Dir::of(owner)))
+    }
+
+    /// Attributes of a folder that this kernel has, and an older one has not.
+    pub(super) fn later(&self, dir: &Dir) -> impl Iterator<Item = &'static Attr> {
+        let is_group = matches!(dir.owner, Owner::Tpg(_)) && dir.is_object();
+        Some(&tables::PORT_ID).filter(|_| is_group && self.has_port_ids).into_iter()
     }
 
     /// The object of this name that a `mkdir` has made in a folder.

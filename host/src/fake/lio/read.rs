@@ -75,6 +75,10 @@ impl Machine {
     }
 
     fn show_root(&self, part: &str, name: &str) -> Derived {
+        if (part, name) == ("", "version") && self.lio.has_port_ids {
+            let later = "Target Engine Core ConfigFS Infrastructure v5.0 on Linux/x86_64 on 6.12.94-amd64";
+            return line(later);
+        }
         if (part, name) != ("core/alua/lu_gps/default_lu_gp", "members") {
             return None;
         }
@@ -222,6 +226,7 @@ impl Machine {
     fn show_tpg(&self, key: &TpgKey, part: &str, name: &str) -> Derived {
         match (part, name) {
             ("", "enable") => line(u8::from(self.lio.tpg(key)?.enabled)),
+            ("", "rtpi") => line(format_args!("{:#x}", self.lio.tpg(key)?.port_id)),
             ("", "dynamic_sessions") => {
                 let dynamic = self.sessions.values().filter(|session| session.tpg == *key && session.dynamic);
                 text(dynamic.fold(String::new(), |all, session| all + &session.initiator + "\n"))

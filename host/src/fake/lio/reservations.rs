@@ -357,11 +357,8 @@ impl Lio {
     /// An initiator is mapped: what waits for it comes alive.
     pub(super) fn revive(&mut self, key: &MappedKey, lun: &LunKey) {
         let fabric = key.acl.tpg.target.fabric.name();
-        let Some((store, rtpi)) =
-            self.lun(lun).and_then(|seen| Some((seen.link.as_ref()?.1.clone(), seen.rtpi)))
-        else {
-            return;
-        };
+        let rtpi = self.port_id(lun);
+        let Some(store) = self.lun(lun).and_then(|seen| Some(seen.link.as_ref()?.1.clone())) else { return };
         let Some(store) = self.store_mut(&store) else { return };
         let pr = &mut store.pr;
         let fits = |reg: &Reg| {
@@ -410,7 +407,7 @@ impl Machine {
             .lun(&unit.lun)
             .and_then(|lun| Some(lun.link.as_ref()?.1.clone()))
             .ok_or(IoRefusal::NoLun)?;
-        let rtpi = self.lio.lun(&unit.lun).map_or(0, |lun| lun.rtpi);
+        let rtpi = self.lio.port_id(&unit.lun);
         let made = || {
             Some(Reg {
                 fabric: session.tpg.target.fabric.name(),

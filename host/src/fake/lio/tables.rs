@@ -402,6 +402,9 @@ pub(super) static TPG: Shape = Shape {
     ],
 };
 
+/// Of a portal group of every fabric, where the kernel has it (6.12 does).
+pub(super) static PORT_ID: Attr = rw("rtpi", "0x0", Rule::Own);
+
 static TPG_ATTRIB: &[Attr] = &[
     rw("authentication", "1", Rule::Flag),
     rw("cache_dynamic_acls", "0", Rule::Flag),

@@ -1,0 +1,174 @@
+//! The relative port id of an export: the one that is wanted, whoever else is enabled first, and never another one under those who use
+//! it. On a kernel without `rtpi`, as if nothing was said.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+
+use common::*;
+use mooring_host::Tree;
+use mooring_host::fake::{Counted, FakeMachine};
+use mooring_model::{Grant, Mode};
+use mooring_targets::{Known, Op, Wanted, apply, layout, plan};
+
+const PORTALS: [&str; 1] = ["10.10.0.10:3260"];
+const OWN: u16 = 4660;
+
+fn grants() -> Vec<Grant> {
+    vec![grant(1, 1, Mode::ReadWrite, Some(chap("user", "secret-1234567")))]
+}
+
+fn wish(port_id: u16) -> Wanted {
+    with_port(present(&PORTALS, grants()), port_id)
+}
+
+/// A later kernel, with somebody else's target that nobody gave an id.
+fn later() -> FakeMachine {
+    let machine = machine();
+    machine.set_port_ids(true);
+    foreign(&machine, None);
+    machine
+}
+
+fn foreign(machine: &FakeMachine, port_id: Option<u16>) {
+    let group = format!("iscsi/{OTHER_TARGET}/tpgt_1");
+    let written = port_id.map_or(String::new(), |id| format!("write {group}/rtpi = {id}\n"));
+    let target = if machine.lio().is_dir(&path(&group)).unwrap() {
+        format!("write {group}/enable = 0\n")
+    } else {
+        format!("mkdir iscsi/{OTHER_TARGET}\nmkdir {group}\n")
+    };
+    run_script(&machine.lio(), &format!("{target}{written}write {group}/enable = 1"));
+}
+
+fn port_id(machine: &FakeMachine) -> String {
+    machine.lio().read_text(&layout::tpg(&names()).join("rtpi")).unwrap()
+}
+
+/// The control: nobody has asked for an id, and the export gets what the order of enabling leaves.
+#[test]
+fn without_a_wish_the_order_decides() {
+    let machine = later();
+    settle(&machine, &present(&PORTALS, grants()));
+    assert_eq!(port_id(&machine), "0x2");
+    machine.reboot();
+    settle(&machine, &present(&PORTALS, grants()));
+    assert_eq!(port_id(&machine), "0x1");
+}
+
+/// Stopped before any step and planned anew, also after a loss of power: the same id, before the LUN is linked.
+#[test]
+fn it_is_the_wanted_one_whatever_was_begun() {
+    let wanted = wish(OWN);
+    let steps = plan_now(&later().lio(), &wanted);
+    let at = |what: &dyn Fn(&Op) -> bool| steps.steps.iter().position(|step| what(&step.op)).unwrap();
+    let written = at(&|op| op.path().name() == "rtpi");
+    let linked = at(&|op| matches!(op, Op::Link { .. }));
+    assert!(written < linked && linked < steps.steps.len() - 1);
+    for stop in 0..=steps.steps.len() {
+        let machine = later();
+        let mut first = plan_now(&machine.lio(), &wanted);
+        first.steps.truncate(stop);
+        apply(&first, &machine.lio(), &mut ()).unwrap();
+        settle(&machine, &wanted);
+        assert_eq!(port_id(&machine), "0x1234", "after {stop} steps");
+        machine.reboot();
+        settle(&machine, &wanted);
+        assert_eq!(port_id(&machine), "0x1234", "after {stop} steps and a boot");
+    }
+}
+
+/// An upgrade: what was exported without an id of ours keeps the one that it has, with its sessions.
+#[test]
+fn a_group_that_is_enabled_is_left_alone() {
+    let machine = later();
+    settle(&machine, &present(&PORTALS, grants()));
+    let session = machine.login(PORTALS[0], names().iqn.as_str(), &host(1), Some(("user", "secret-1234567")));
+    let session = session.unwrap();
+    assert!(plan_now(&machine.lio(), &wish(OWN)).is_quiet());
+    assert_eq!((port_id(&machine).as_str(), machine.is_live(session)), ("0x2", true));
+    assert_eq!(look(&machine.lio(), &wish(OWN)).tpg().unwrap().port_id, Some(2));
+}
+
+/// Somebody has disabled the group: what the kernel had chosen would be chosen anew.
+#[test]
+fn it_comes_back_with_enable() {
+    for chosen in [true, false] {
+        let machine = later();
+        let wanted = if chosen { present(&PORTALS, grants()) } else { wish(OWN) };
+        settle(&machine, &wanted);
+        let was = look(&machine.lio(), &wish(OWN)).tpg().unwrap().port_id.unwrap();
+        let tpg = layout::tpg(&names());
+        run_script(&machine.lio(), &format!("write {tpg}/enable = 0"));
+        // The lowest id is free now, and the kernel would give it.
+        run_script(&machine.lio(), &format!("write iscsi/{OTHER_TARGET}/tpgt_1/enable = 0"));
+        settle(&machine, &wish(was));
+        assert_eq!(port_id(&machine), format!("{was:#x}"), "chosen by the kernel: {chosen}");
+    }
+}
+
+/// It admitted strangers, whose sessions end by a moment without `enable`: the others find the port that they know.
+#[test]
+fn a_group_that_is_cut_for_strangers_keeps_its_own() {
+    let machine = later();
+    settle(&machine, &present(&PORTALS, grants()));
+    let tpg = layout::tpg(&names());
+    run_script(&machine.lio(), &format!("write {tpg}/attrib/generate_node_acls = 1"));
+    run_script(&machine.lio(), &format!("write iscsi/{OTHER_TARGET}/tpgt_1/enable = 0"));
+    settle(&machine, &wish(OWN));
+    assert_eq!(port_id(&machine), "0x2");
+}
+
+/// Somebody else has it: the plan stops at `enable`, nobody reaches anything, and with another one it goes on.
+#[test]
+fn an_id_that_is_taken_is_named_and_another_one_is_right() {
+    let machine = later();
+    foreign(&machine, Some(OWN));
+    let tree = machine.lio();
+    let error = pass(&tree, &wish(OWN)).unwrap_err();
+    assert!(error.is_port_taken(&names()), "{error}");
+    assert!(error.to_string().contains("relative port id (rtpi)"), "{error}");
+    assert!(ways(&machine).is_empty());
+    let again = pass(&tree, &wish(OWN)).unwrap_err();
+    assert!(again.is_port_taken(&names()), "{again}");
+    settle(&machine, &wish(OWN + 1));
+    assert_eq!(port_id(&machine), "0x1235");
+    // Another answer, and another step, say nothing of ids.
+    let names = names();
+    let faulty = mooring_host::fake::Faulty::new(self::later().lio());
+    faulty.fail_when(mooring_host::Errno::EIO, |_, path| path.name() == "enable");
+    assert!(!pass(&faulty, &wish(OWN)).unwrap_err().is_port_taken(&names));
+}
+
+/// A kernel without `rtpi`: one look, or one write, that finds it missing.
+#[test]
+fn on_a_kernel_without_it_nothing_is_planned() {
+    let machine = machine();
+    let first = settle(&machine, &wish(OWN));
+    let said = first.steps.iter().filter(|step| step.op.path().name() == "rtpi").count();
+    assert_eq!(said, 1, "it is not known yet");
+    assert_eq!(look(&machine.lio(), &wish(OWN)).tpg().unwrap().port_id, None);
+    run_script(&machine.lio(), &format!("write {}/enable = 0", layout::tpg(&names())));
+    let again = settle(&machine, &wish(OWN));
+    assert!(again.steps.iter().all(|step| step.op.path().name() != "rtpi"), "{}", text(&again));
+}
+
+/// What it costs: one read where it is asked for, and nothing where not; a narrow change does not ask.
+#[test]
+fn it_costs_one_look() {
+    let machine = later();
+    let tree = Counted::new(machine.lio());
+    pass(&tree, &wish(OWN)).unwrap();
+    let looks = |wanted: &Wanted| {
+        tree.reset();
+        look(&tree, wanted);
+        tree.total()
+    };
+    assert_eq!(looks(&wish(OWN)), looks(&present(&PORTALS, grants())) + 1);
+    let known = Known::new(&wish(OWN), look(&tree, &wish(OWN))).unwrap();
+    // Also when it was learnt meanwhile that another id is its own.
+    let narrow = known.narrow(&wish(7)).unwrap();
+    tree.reset();
+    assert!(plan(&narrow.wanted, &narrow.look(&tree).unwrap()).is_quiet());
+    assert_eq!(tree.total(), 0);
+}
