@@ -8,9 +8,15 @@ use mooring_rig::{Output, RigOptions};
 
 use crate::evidence::{Evidence, check, wait_for};
 use crate::initiator::{Credentials, Host};
-use crate::site::{AGENT, BIN, GROUP, Programs, Site, TARGET, agent_config};
+use crate::site::{AGENT, BIN, GROUP, Programs, Site, TARGET, agent_config, goes_on, going};
 
 const PORTAL: &str = "10.10.0.10:3260";
+/// The file system of the state folder, which becomes read-only.
+const FROZEN: &str = "/srv/mooring";
+/// What is said of it, and of what to do.
+const FROZEN_WORDS: [&str; 3] = ["read-only", FROZEN, "remount,rw"];
+/// An initiator that never logs in.
+const OTHER: &str = "iqn.2026-01.lab:other";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let site = Site::up(RigOptions::standard(1).named("faults"), programs)?;
@@ -42,6 +48,7 @@ impl Faults<'_> {
         drop(agent.wait()?);
         self.drift()?;
         self.full_disk()?;
+        self.read_only_disk()?;
         self.nothing_left()
     }
 
@@ -425,6 +432,106 @@ impl Faults<'_> {
         agent.kill()?;
         drop(agent.wait()?);
         Ok(())
+    }
+
+    /// The store's file system becomes read-only under the running agent, as a kernel does it that has met an error: changes are
+    /// refused and touch nothing, sessions and exports go on, and all is as before once it can be written to.
+    fn read_only_disk(&mut self) -> Result<()> {
+        let site = self.site;
+        let agent = site.start_agent()?;
+        let host = Host::start(site.rig.vm("host1")?)?;
+        site.json(&["volume", "create", "kept", "--size", "8MiB"])?;
+        let words =
+            |name: &str| ["export", "grant", "kept", "--initiator", name, "--mode", "rw"].map(str::to_owned);
+        let grant = |name: &str| site.mooring(&words(name).each_ref().map(String::as_str));
+        grant(&host.iqn)?.ok()?;
+        let shown = site.json(&["export", "show", "kept"])?;
+        let target =
+            shown["export"]["target"].as_str().with_context(|| format!("target: {shown}"))?.to_owned();
+        host.login(&target, PORTAL, None, 10)?.ok()?;
+        let writer = host.disk(&target, PORTAL)?.write_stamps(&[])?;
+        going(&writer)?;
+
+        self.freeze()?;
+        let before = self.tree()?;
+        self.refused_while_frozen(&grant(OTHER)?, &host)?;
+        check(self.tree()? == before, || "a refused change has touched the kernel's exports".to_owned())?;
+        goes_on(&writer).context("the host's writes while the store is read-only")?;
+        self.evidence.shows("the export is as it was, the host writes on, and the agent says what is wrong");
+
+        agent.kill()?;
+        drop(agent.wait()?);
+        let once = self.agent_once(&agent_config(""))?;
+        self.refused("an agent that is started on it", &once, 1, &FROZEN_WORDS)?;
+        check(self.tree()? == before, || "the agent that did not start has touched exports".to_owned())?;
+        goes_on(&writer).context("the host's writes without an agent")?;
+
+        self.thaw()?;
+        let agent = site.start_agent()?;
+        self.freeze()?;
+        self.refused("read-only once more: a grant", &grant(OTHER)?, 4, &FROZEN_WORDS)?;
+        self.thaw()?;
+        // The same command; and the control of all that was not touched.
+        grant(OTHER)?.ok()?;
+        check(self.tree()? != before, || "a grant does not show in the tree".to_owned())?;
+        goes_on(&writer).context("the host's writes at the end")?;
+        self.evidence
+            .shows("writable again: the same command is taken by the same agent, under the same session");
+        writer.kill()?;
+        drop(writer.wait()?);
+        host.logout(&target)?;
+        site.mooring(&["export", "revoke", "kept", "--initiator", OTHER])?.ok()?;
+        self.remove("kept", &host.iqn)?;
+        agent.kill()?;
+        drop(agent.wait()?);
+        Ok(())
+    }
+
+    /// `grant` is the answer to one more.
+    fn refused_while_frozen(&mut self, grant: &Output, host: &Host<'_>) -> Result<()> {
+        let site = self.site;
+        self.refused("the store's file system is read-only: a grant", grant, 4, &FROZEN_WORDS)?;
+        let revoke = ["export", "revoke", "kept", "--initiator", &host.iqn, "--force"];
+        self.refused(
+            "a revoke by force, which would not be kept",
+            &site.mooring(&revoke)?,
+            4,
+            &FROZEN_WORDS,
+        )?;
+        let create = ["volume", "create", "more", "--size", "8MiB"];
+        self.refused("a new volume", &site.mooring(&create)?, 4, &FROZEN_WORDS)?;
+        let shown = site.json(&["export", "show", "kept"])?;
+        check(shown["export"]["in_force"] == true, || format!("the export: {shown}"))?;
+        wait_for("the agent to say it of itself", Duration::from_secs(30), || {
+            let text = site.json(&["agent", "show"])?.to_string();
+            Ok(FROZEN_WORDS.iter().all(|word| text.contains(word)).then_some(()))
+        })
+    }
+
+    /// The kernel makes every file system on a disk read-only, whoever has files open there. There is one: what a VM writes elsewhere
+    /// is in memory.
+    fn freeze(&self) -> Result<()> {
+        let storage = self.site.storage()?;
+        storage.sh("sync; echo u > /proc/sysrq-trigger")?.ok()?;
+        wait_for("the file system to be read-only", Duration::from_secs(30), || {
+            let out = storage.sh(&format!("awk '$2 == \"{FROZEN}\" {{ print $4 }}' /proc/mounts"))?.ok()?;
+            Ok(out.line().split(',').any(|flag| flag == "ro").then_some(()))
+        })
+    }
+
+    fn thaw(&self) -> Result<()> {
+        self.site
+            .storage()?
+            .sh(&format!("mount -o remount,rw {FROZEN}"))?
+            .ok()
+            .context("make it writable again")?;
+        Ok(())
+    }
+
+    /// All names of exports in the kernel, and where links lead.
+    fn tree(&self) -> Result<String> {
+        let find = format!("cd {TARGET}; find iscsi core -printf '%p %l\\n' | grep -v /statistics/ | sort");
+        Ok(self.site.storage()?.sh(&find)?.ok().context("the tree")?.stdout)
     }
 
     fn nothing_left(&mut self) -> Result<()> {
