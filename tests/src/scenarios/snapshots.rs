@@ -1,4 +1,5 @@
-//! Snapshots of a thin volume under I/O, volumes made from them, and what is left of both after a power cut.
+//! Snapshots of a thin volume under I/O, volumes made from them, and what is left of both after a power cut that takes from the disks
+//! what was not flushed.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ const DIRT: &str = "somebody's old data";
 const DIRT_MIB: u64 = 64;
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
-    let site = Site::up(RigOptions::standard(2).named("snapshots").forward(PORT), programs)?;
+    let site = Site::up(RigOptions::standard(2).named("snapshots").forward(PORT).volatile(), programs)?;
     let result = scenes(&site);
     site.end(result)
 }
@@ -63,6 +64,11 @@ impl<'a> Acts<'a> {
         let live = self.control.attach(volume, host, mode)?;
         let disk = Disk::new(self.site.rig.vm(host)?, text(&live, "device_path")?);
         Ok((text(&live, "id")?.to_owned(), disk))
+    }
+
+    fn lvs(&self) -> Result<Vec<String>> {
+        let names = self.storage(&format!("lvs --noheadings -o lv_name {GROUP}"))?;
+        Ok(names.split_whitespace().map(str::to_owned).collect())
     }
 
     fn storage(&self, script: &str) -> Result<String> {
@@ -163,11 +169,25 @@ impl<'a> Acts<'a> {
         let copy = device("copy")?;
         let before = self.site.stamps_on_storage(&copy)?;
         let storage = self.site.storage()?;
+        // Answered, and the power goes at once. The control is an LV that LVM alone has answered for.
+        let thin = ["volume", "create", "last", "--type", "thin", "--size", "1GiB", "--timeout", "120"];
+        self.control.json(&thin)?;
+        self.control.json(&["snapshot", "create", "copy", "last-one", "--timeout", "120"])?;
+        self.storage(&format!("lvcreate -q -y -Wn -Zn -n unflushed -L 4M {GROUP} >&2"))?;
+        let had = self.lvs()?;
         storage.power_cut()?;
         drop(agent);
         self.control.controller_is_gone();
         storage.boot()?;
         self.site.after_boot()?;
+        let has = self.lvs()?;
+        check(had.iter().all(|lv| has.contains(lv) != (lv == "unflushed")), || {
+            format!("before the power cut {had:?}, and after it {has:?}")
+        })?;
+        self.evidence.shows(format!(
+            "power cut right behind the answers: all {} LVs of the agent's are there; control: one that LVM alone has made is not",
+            had.len() - 1
+        ));
         self.control.configure()?;
         let agent = start_agent(self.site)?;
         self.control.start_controller()?;
@@ -232,8 +252,10 @@ impl<'a> Acts<'a> {
         if refused.status.success() || !refused.stderr.contains("have snapshots") {
             bail!("a volume with a snapshot was deleted: {:?} {}", refused.status, refused.stderr);
         }
-        self.control.json(&["snapshot", "delete", "one", "--timeout", "120"])?;
-        for name in ["data", "copy", "clone", "later", "solid"] {
+        for name in ["one", "last-one"] {
+            self.control.json(&["snapshot", "delete", name, "--timeout", "120"])?;
+        }
+        for name in ["data", "copy", "clone", "later", "solid", "last"] {
             self.control.json(&["volume", "delete", name, "--timeout", "300"])?;
         }
         agent.kill()?;
