@@ -452,6 +452,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_deletion_does_is_said_as_the_disks_have_it() {
+        use v1::Wipe::{Discard, None, Unspecified, Zero};
+        let rig = Rig::new();
+        let of = |word: &str| {
+            let [thick, thin] = rig.thin(word).pools.try_into().unwrap();
+            assert_eq!(thin.wipe(), None, "a thin pool zeroes what it gives out: {word}");
+            thick.wipe()
+        };
+        let words = ["", "wipe = \"zero\"", "wipe = \"none\"", "wipe = \"discard\""];
+        assert_eq!(words.map(of), [Zero, Zero, None, Zero], "the disk takes none: it is zeroed");
+        rig.fake.lvm().set_discards("vg0", true);
+        assert_eq!(words.map(of), [Zero, Zero, None, Discard]);
+        // The control: that of an agent that does not say it is none of these.
+        assert_eq!(v1::Pool::default().wipe(), Unspecified);
+    }
+
+    #[test]
     fn a_thin_pool_takes_discards_whatever_its_disk_does() {
         let rig = Rig::new();
         let of = || {

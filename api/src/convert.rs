@@ -360,6 +360,18 @@ impl v1::HealthLevel {
     }
 }
 
+impl v1::Wipe {
+    /// The word of the agent's configuration. `None`: the agent does not say.
+    pub const fn word(self) -> Option<&'static str> {
+        match self {
+            Self::None => Some("none"),
+            Self::Zero => Some("zero"),
+            Self::Discard => Some("discard"),
+            Self::Unspecified => None,
+        }
+    }
+}
+
 impl From<Phase> for v1::Phase {
     fn from(phase: Phase) -> Self {
         match phase {

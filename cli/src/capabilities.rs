@@ -71,6 +71,8 @@ pub(crate) struct Pool {
     pub discard: Option<bool>,
     /// What lies below takes discards.
     pub discard_below: Option<bool>,
+    /// What a deletion does to a volume's blocks: `zero`, `discard`, `none`.
+    pub wipe: Option<&'static str>,
     pub health: Option<Health>,
 }
 
@@ -89,6 +91,7 @@ impl Pool {
             online_extend: pool.online_extend,
             discard: pool.discard,
             discard_below: pool.discard_below,
+            wipe: pool.wipe().word(),
             health: pool.health.as_ref().map(Health::of_wire),
         }
     }
@@ -305,6 +308,7 @@ fn write_pools(f: &mut Formatter<'_>, pools: &[Pool]) -> fmt::Result {
             yes(pool.snapshots),
             yes(pool.online_extend),
             yes(pool.discard),
+            or_none(pool.wipe),
             health_text(pool.health.as_ref()),
         ]
     };
@@ -320,6 +324,7 @@ fn write_pools(f: &mut Formatter<'_>, pools: &[Pool]) -> fmt::Result {
         "SNAPSHOTS",
         "GROWS IN USE",
         "DISCARD",
+        "WIPE",
         "HEALTH",
     ];
     write!(f, "\n\n{}", table(heads, pools.iter().map(row)))
@@ -397,7 +402,7 @@ mod tests {
         for key in ["health", "persistent_reservations", "initiators_per_volume_max"] {
             assert!(json[key].is_null(), "{key}");
         }
-        assert!(json["pools"][0]["discard"].is_null());
+        assert!(json["pools"][0]["discard"].is_null() && json["pools"][0]["wipe"].is_null());
         let text = shown.to_string();
         assert!(text.contains("RESERVATIONS  -") && text.contains("INITIATORS    -\n"), "{text}");
         // The control: one that says so.

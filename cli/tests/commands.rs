@@ -490,6 +490,7 @@ fn plan_agent_and_watch() {
     let (pool, transport) = (&agent["pools"][0], &agent["transports"][0]);
     assert_eq!((&pool["reserved_bytes"], &pool["discard"]), (&(1_u64 << 30).into(), &false.into()));
     assert_eq!((&pool["discard_below"], &pool["health"]["level"]), (&serde_json::Value::Null, &"ok".into()));
+    assert_eq!(pool["wipe"], "zero");
     assert_eq!(transport["digests"]["header"], "CRC32C,None");
     let text = rig.run(&["agent", "show"]).out;
     for words in [

@@ -124,7 +124,7 @@ fn pools_are_listed() {
     let rig = Rig::new();
     let ran = rig.run(&["pool", "list"]);
     assert_eq!(ran.code, 0, "{ran:?}");
-    for words in ["FREE GIB", "storage@lvm#vg0", "6.0"] {
+    for words in ["FREE GIB", "storage@lvm#vg0", "6.0", "WIPE", "discard"] {
         assert!(ran.out.contains(words), "{words:?} is not in {}", ran.out);
     }
     assert_eq!(rig.json(&["pool", "list"])["pools"][0]["capabilities"]["total_volumes"], 2);

@@ -8,7 +8,8 @@ use mooring_api::v1;
 use mooring_controller::domain::{Attachment, FencePart, FenceState, HostFence, NewConnector, VolumeStatus};
 use mooring_controller::service::{Refusal, Wait};
 use mooring_model::{AttachmentId, Mode, Proof, VolumeId};
-use support::{LONG, Rig, SHORT, admin, client, member, native, reserve, until};
+use support::{LONG, Rig, SHORT, admin, client, cured, member, native, reserve, until};
+use tonic::Code;
 
 async fn fence(rig: &Rig, name: &str, wait: Wait) -> HostFence {
     rig.service.fence_host(&admin(), name, Some("its kernel hangs".to_owned()), wait).await.unwrap()
@@ -185,6 +186,47 @@ async fn a_part_says_that_its_host_held_the_reservation() {
     rig.storage.state().knobs.unproven = false;
     let other = fence(&rig, "host2", LONG).await;
     assert!(is_cut(&other) && other.parts[0].warnings.is_empty(), "{other:?}");
+}
+
+/// There is no receipt yet: it is what the storage node said last.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_that_waits_says_that_its_host_holds_the_reservation() {
+    let rig = Rig::new(2).await;
+    let volume = rig.volume(true).await;
+    rig.attach(volume, "host1", Mode::ReadWrite).await;
+    rig.attach(volume, "host2", Mode::ReadWrite).await;
+    let initiator = rig.hosts[0].state().initiator.clone();
+    {
+        let knobs = &mut rig.storage.state().knobs;
+        let holder = v1::ReservationHolder { initiator: initiator.clone(), r#type: 5, ..Default::default() };
+        knobs.reservations = Some(v1::Reservations { holder: Some(holder), ..Default::default() });
+        knobs.refuse_revoke = Some(cured(Code::Unavailable, "its disk does not answer", "retry"));
+    }
+    rig.storage.publish(&volume.to_string());
+    let says = |fence: &HostFence, held: &str| {
+        let [part] = fence.parts.as_slice() else { panic!("{fence:?}") };
+        let said = format!("{initiator} {held} the volume's reservation");
+        part.warnings.len() == 1
+            && part.warnings[0].contains(&said)
+            && part.warnings[0].contains("registrants")
+    };
+    let waits = until("the note", async || {
+        let cut = fence(&rig, "host1", SHORT).await;
+        if says(&cut, "holds") { Ok(cut) } else { Err(format!("{cut:?}")) }
+    })
+    .await;
+    assert!(waits.waits() && rig.storage.granted(volume).contains(&initiator), "{waits:?}");
+    // The control: one that waits, too, and holds nothing.
+    let other = fence(&rig, "host2", SHORT).await;
+    assert!(other.waits() && other.parts[0].warnings.is_empty(), "{other:?}");
+
+    rig.storage.state().knobs.refuse_revoke = None;
+    let cut = until("the proof", async || {
+        let cut = fence(&rig, "host1", SHORT).await;
+        if is_cut(&cut) { Ok(cut) } else { Err(format!("{cut:?}")) }
+    })
+    .await;
+    assert!(says(&cut, "held"), "{cut:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -105,6 +105,7 @@ fn said() -> (v1::Capabilities, v1::Pool) {
         snapshots: Some(true),
         online_extend: Some(false),
         discard: Some(true),
+        wipe: v1::Wipe::Discard.into(),
         thick: false,
         health: Some(v1::Health { level: v1::HealthLevel::Ok.into(), reasons: Vec::new() }),
         provisioned_bytes: 250 * GIB,
@@ -132,6 +133,7 @@ fn what_an_agent_has_seen_can_be_asked_for() {
             ("online_extend_support", json!(false)),
             ("mooring_snapshots", json!(true)),
             ("mooring_discard", json!(true)),
+            ("mooring_wipe", json!("discard")),
             ("mooring_reserved_gb", json!(8.0)),
             ("mooring_over_subscription_ratio", json!(2.5)),
             ("mooring_persistent_reservations", json!(true)),
@@ -146,6 +148,8 @@ fn what_an_agent_has_seen_can_be_asked_for() {
         }
         for (key, wish, met) in [
             ("mooring_discard", "<is> True", true),
+            ("mooring_wipe", "zero", false),
+            ("mooring_wipe", "<or> zero <or> discard", true),
             ("capabilities:mooring_snapshots", "<is> True", true),
             ("mooring_persistent_reservations_kept", "<is> True", false),
             ("online_extend_support", "<is> True", false),
@@ -170,6 +174,10 @@ fn an_agent_of_an_earlier_release_loses_nothing_and_is_credited_with_nothing() {
         // It could before.
         assert_eq!((asks("online_extend_support"), asks("multiattach")), (Ok(()), Ok(())));
         assert!(asks("mooring_discard").unwrap_err().why.contains("no capability mooring_discard"));
+        for word in ["zero", "discard", "none"] {
+            let refused = fits(&pool, &Request::new(GIB, specs(&[("mooring_wipe", word)]))).unwrap_err();
+            assert!(refused.why.contains("no capability mooring_wipe"), "{word}: {refused:?}");
+        }
     });
 }
 

@@ -1,12 +1,13 @@
 //! What the groups and their thin pools can do, from what LVM shows of them.
 //!
 //! What must never happen here: a pool offered that no volume can be made in; a discard promised that nobody has seen to
-//! be taken.
+//! be taken; blocks called zeroed that a deletion may leave as they are.
 
 use mooring_api::v1;
 use mooring_model::{ByteSize, LvName, PoolName};
 
 use super::health::{Code, Fault, On, Weight};
+use crate::config::Wipe;
 use crate::machine::Machine;
 use crate::volumes::{SeenGroup, VolumesView};
 
@@ -48,16 +49,31 @@ fn thin_name(group: &SeenGroup) -> String {
     PoolName { group: group.name.clone(), thin: true }.to_string()
 }
 
-/// Whether every disk of a group takes discards. `None`: nobody knows.
-fn disks_discard(machine: &Machine, group: &SeenGroup) -> Option<bool> {
-    let disks = group.disks.as_ref()?;
+/// Which of a group's disks take discards, `None` for one that cannot be asked. `None`: nobody knows of any.
+fn disks_discard(machine: &Machine, group: &SeenGroup) -> Option<Vec<Option<bool>>> {
     let takes = |disk: &std::path::PathBuf| {
-        machine.blocks.discards(disk).unwrap_or_else(|error| {
-            tracing::debug!(%error, "a disk that takes no discards");
-            false
-        })
+        let answer = machine.blocks.discards(disk);
+        answer.inspect_err(|error| tracing::debug!(%error, "a disk that takes no discards")).ok()
     };
-    Some(!disks.is_empty() && disks.iter().all(takes))
+    Some(group.disks.as_ref()?.iter().map(takes).collect())
+}
+
+/// Every disk answers so, and there is one.
+fn all_are(disks: &[Option<bool>], answer: bool) -> bool {
+    !disks.is_empty() && disks.iter().all(|takes| *takes == Some(answer))
+}
+
+/// What a deletion does to the blocks of a thick volume, which may lie on any disk of its group.
+fn wipe(asked: Wipe, disks: Option<&[Option<bool>]>) -> v1::Wipe {
+    let disks = disks.unwrap_or_default();
+    match asked {
+        Wipe::None => v1::Wipe::None,
+        Wipe::Zero => v1::Wipe::Zero,
+        Wipe::Discard if disks.contains(&Some(true)) => v1::Wipe::Discard,
+        // It is zeroed where the kernel says that nothing can be discarded.
+        Wipe::Discard if all_are(disks, false) => v1::Wipe::Zero,
+        Wipe::Discard => v1::Wipe::Unspecified,
+    }
 }
 
 /// Whether discards of hosts get there. Where the configuration does not ask for it, they do not, whatever lies below.
@@ -70,7 +86,8 @@ fn discard(group: &SeenGroup, below: Option<bool>) -> Option<bool> {
 pub(super) fn pools(view: &VolumesView, machine: &Machine) -> Vec<v1::Pool> {
     let count = |group: &SeenGroup, thin| u32::try_from(view.count_in(&group.name, thin)).unwrap_or(u32::MAX);
     let thick = |group: &SeenGroup| {
-        let (usable, below) = (group.trouble.is_none(), disks_discard(machine, group));
+        let (usable, disks) = (group.trouble.is_none(), disks_discard(machine, group));
+        let below = disks.as_deref().map(|disks| all_are(disks, true));
         v1::Pool {
             name: group.name.to_string(),
             total_bytes: group.size.0,
@@ -85,6 +102,7 @@ pub(super) fn pools(view: &VolumesView, machine: &Machine) -> Vec<v1::Pool> {
             online_extend: Some(usable),
             discard: discard(group, below),
             discard_below: below,
+            wipe: wipe(group.wipe, disks.as_deref()).into(),
             health: None,
         }
     };
@@ -111,8 +129,36 @@ pub(super) fn pools(view: &VolumesView, machine: &Machine) -> Vec<v1::Pool> {
             online_extend: Some(usable),
             discard: discard(group, below),
             discard_below: below,
+            // The pool zeroes blocks when it gives them to another, whatever the group's configuration says.
+            wipe: v1::Wipe::None.into(),
             health: None,
         })
     };
     view.groups().iter().flat_map(|group| std::iter::once(thick(group)).chain(thin(group))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_called_zeroed_only_where_no_disk_can_leave_them() {
+        let (takes, not, mute) = (Some(true), Some(false), None);
+        let cases: [(Option<&[Option<bool>]>, v1::Wipe); 9] = [
+            (None, v1::Wipe::Unspecified),
+            (Some(&[]), v1::Wipe::Unspecified),
+            (Some(&[mute]), v1::Wipe::Unspecified),
+            (Some(&[not, mute]), v1::Wipe::Unspecified),
+            (Some(&[not]), v1::Wipe::Zero),
+            (Some(&[not, not]), v1::Wipe::Zero),
+            (Some(&[takes]), v1::Wipe::Discard),
+            (Some(&[not, takes]), v1::Wipe::Discard),
+            (Some(&[mute, takes]), v1::Wipe::Discard),
+        ];
+        for (disks, want) in cases {
+            assert_eq!(wipe(Wipe::Discard, disks), want, "{disks:?}");
+            assert_eq!(wipe(Wipe::Zero, disks), v1::Wipe::Zero, "{disks:?}");
+            assert_eq!(wipe(Wipe::None, disks), v1::Wipe::None, "{disks:?}");
+        }
+    }
 }

@@ -149,6 +149,18 @@ fn a_change_is_told_without_a_question() {
 }
 
 #[test]
+fn a_disk_that_begins_to_take_discards_is_told_with_what_deletions_do_then() {
+    let node = Node::with_both("resync_seconds = 1", "wipe = \"discard\"\n");
+    let agent = node.start();
+    let mut reports = agent.watch();
+    let told = first(&agent, &mut reports);
+    let What::Capabilities(before) = &told[0] else { panic!("{told:?}") };
+    assert_eq!(before.pools[0].wipe(), v1::Wipe::Zero, "it takes none: {before:?}");
+    node.fake.lvm().set_discards("vg0", true);
+    assert_eq!(next_said(&agent, &mut reports).pools[0].wipe(), v1::Wipe::Discard);
+}
+
+#[test]
 fn what_targets_offer_is_read_from_one_of_them() {
     let (node, v) = (Node::with("resync_seconds = 1"), volume(1));
     let agent = node.start();

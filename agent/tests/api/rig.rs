@@ -69,7 +69,8 @@ impl Node {
         node
     }
 
-    fn with_both(lines: &str, of_group: &str) -> Self {
+    /// With lines of both kinds, on a disk that takes no discards.
+    pub(crate) fn with_both(lines: &str, of_group: &str) -> Self {
         capture_logs();
         let dir = scratch();
         for module in ["target_core_mod", "target_core_iblock", "iscsi_target_mod"] {

@@ -887,6 +887,9 @@ pub struct Pool {
     pub discard_below: ::core::option::Option<bool>,
     #[prost(message, optional, tag = "13")]
     pub health: ::core::option::Option<Health>,
+    /// What a deletion does to a volume's blocks.
+    #[prost(enumeration = "Wipe", tag = "14")]
+    pub wipe: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Transport {
@@ -1364,6 +1367,44 @@ impl ModuleState {
             "MODULE_STATE_LOADABLE" => Some(Self::Loadable),
             "MODULE_STATE_ABSENT" => Some(Self::Absent),
             "MODULE_STATE_UNLISTED" => Some(Self::Unlisted),
+            _ => None,
+        }
+    }
+}
+/// What is done to the blocks of a volume before its LV is removed. Whatever it is, nobody is given a block that holds another
+/// volume's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Wipe {
+    /// By an agent of an earlier release, and where nobody has seen whether the disks take discards.
+    Unspecified = 0,
+    /// Nothing. So it is in every thin pool, which zeroes blocks when it gives them out again.
+    None = 1,
+    /// They are zeroed: by configuration, or because it asks for discards and no disk of the group takes them.
+    Zero = 2,
+    /// They are discarded; what lies on a disk that takes no discards is zeroed.
+    Discard = 3,
+}
+impl Wipe {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "WIPE_UNSPECIFIED",
+            Self::None => "WIPE_NONE",
+            Self::Zero => "WIPE_ZERO",
+            Self::Discard => "WIPE_DISCARD",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "WIPE_UNSPECIFIED" => Some(Self::Unspecified),
+            "WIPE_NONE" => Some(Self::None),
+            "WIPE_ZERO" => Some(Self::Zero),
+            "WIPE_DISCARD" => Some(Self::Discard),
             _ => None,
         }
     }

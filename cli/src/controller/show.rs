@@ -170,10 +170,11 @@ impl Display for Pools {
                 text("free_capacity_gb"),
                 text("allocated_capacity_gb"),
                 text("total_volumes"),
+                text("mooring_wipe"),
                 text("mooring_report_age_seconds"),
             ]
         };
-        let heads = ["POOL", "STATE", "TOTAL GIB", "FREE GIB", "OURS GIB", "VOLUMES", "REPORT AGE S"];
+        let heads = ["POOL", "STATE", "TOTAL GIB", "FREE GIB", "OURS GIB", "VOLUMES", "WIPE", "REPORT AGE S"];
         f.write_str(&table(heads, self.pools.iter().map(row)))
     }
 }

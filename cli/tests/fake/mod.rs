@@ -355,6 +355,7 @@ impl Fake {
                 snapshots: Some(false),
                 online_extend: Some(true),
                 discard: Some(false),
+                wipe: v1::Wipe::Zero.into(),
                 health: Some(v1::Health { level: v1::HealthLevel::Ok.into(), reasons: Vec::new() }),
                 ..v1::Pool::default()
             }],

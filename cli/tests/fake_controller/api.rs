@@ -164,7 +164,7 @@ fn quick(
         | ("PUT", ["mooring", "v1", "hosts", name, "job-limit"]) => not_found("Host", name),
         ("GET", ["v3", "scheduler-stats", "get_pools"]) if query.get("detail").is_some() => {
             let capabilities = json!({ "backend_state": "up", "total_capacity_gb": 8.0, "free_capacity_gb": 6.0,
-                                       "allocated_capacity_gb": 2.0, "total_volumes": 2 });
+                                       "allocated_capacity_gb": 2.0, "total_volumes": 2, "mooring_wipe": "discard" });
             (200, json!({ "pools": [{ "name": "storage@lvm#vg0", "capabilities": capabilities }] }))
         }
         ("GET", ["mooring", "v1", "attachments"]) => {

@@ -295,6 +295,7 @@ pub(crate) fn host_pool(wire: &v1::Pool) -> HostPool {
         snapshots: wire.snapshots,
         online_extend: wire.online_extend,
         discard: wire.discard,
+        wipe: wire.wipe().word(),
         health: health(wire.health.as_ref()),
     }
 }
@@ -409,5 +410,14 @@ mod tests {
             (true, None, None)
         );
         assert_eq!((pool.snapshots, pool.discard, pool.reserved, pool.health), (None, None, None, None));
+        assert_eq!(pool.wipe, None, "nobody said that it is zeroed");
+    }
+
+    #[test]
+    fn a_wipe_has_the_word_of_the_configuration() {
+        let of = |wipe: i32| host_pool(&v1::Pool { wipe, ..v1::Pool::default() }).wipe;
+        let all = [v1::Wipe::None, v1::Wipe::Zero, v1::Wipe::Discard].map(|wipe| of(wipe.into()));
+        assert_eq!(all, [Some("none"), Some("zero"), Some("discard")]);
+        assert_eq!(of(99), None, "of a release to come");
     }
 }

@@ -106,6 +106,8 @@ pub struct HostPool {
     pub online_extend: Option<bool>,
     /// Discards of hosts reach what lies below.
     pub discard: Option<bool>,
+    /// What a deletion does to a volume's blocks: `zero`, `discard`, `none`.
+    pub wipe: Option<&'static str>,
     /// How well it is.
     pub health: Option<Health>,
 }

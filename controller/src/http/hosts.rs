@@ -69,6 +69,7 @@ fn pool_view(pool: &HostPool) -> Value {
         "snapshots": pool.snapshots,
         "online_extend": pool.online_extend,
         "discard": pool.discard,
+        "wipe": pool.wipe,
         "health": pool.health.as_ref().map(health_view),
     })
 }

@@ -205,6 +205,7 @@ fn own_keys(
     let keys = [
         ("mooring_snapshots", reported.snapshots.map(Value::from)),
         ("mooring_discard", reported.discard.map(Value::from)),
+        ("mooring_wipe", reported.wipe().word().map(Value::from)),
         ("mooring_reserved_gb", reported.reserved_bytes.map(|bytes| json!(gib(bytes)))),
         // How often the pool's space is promised now; what it may be is `max_over_subscription_ratio`.
         (

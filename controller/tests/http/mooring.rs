@@ -75,7 +75,8 @@ async fn hosts() {
             "report": report,
             "pools": [{
                 "name": "vg0", "total_bytes": 10, "free_bytes": 4, "thick": false, "provisioned_bytes": 0,
-                "reserved_bytes": null, "snapshots": null, "online_extend": null, "discard": null, "health": null,
+                "reserved_bytes": null, "snapshots": null, "online_extend": null, "discard": null, "wipe": null,
+                "health": null,
             }],
             "problems": [],
         }] })

@@ -13,6 +13,7 @@ pub(crate) mod pg;
 mod reservations;
 mod rig;
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -67,6 +68,8 @@ pub(crate) struct Knobs {
     pub(crate) lose_deletes: bool,
     /// Exports with more grants than before are refused with this.
     pub(crate) refuse_export: Option<Status>,
+    /// Exports with fewer are refused with this.
+    pub(crate) refuse_revoke: Option<Status>,
     /// The disk is held open by these.
     pub(crate) holders: Vec<String>,
     /// Connections end up here instead of ready.
@@ -606,11 +609,12 @@ impl Agent for Fake {
                 let grants = spec.clone().unwrap_or_default().grants;
                 let before =
                     state.exports.get(&id).and_then(|kept| kept.spec.clone()).unwrap_or_default().grants;
-                if let Some(status) = state.knobs.refuse_export.clone()
-                    && grants.len() > before.len()
-                {
-                    return Err(status);
-                }
+                let refusal = match grants.len().cmp(&before.len()) {
+                    Ordering::Greater => state.knobs.refuse_export.clone(),
+                    Ordering::Less => state.knobs.refuse_revoke.clone(),
+                    Ordering::Equal => None,
+                };
+                refusal.map_or(Ok(()), Err)?;
                 state.take_away(&put, &grants, &self.world)?;
                 let object = Object { stamp: put.stamp.clone(), spec, opaque: put.opaque, hard: false };
                 state.exports.insert(id.clone(), object);
