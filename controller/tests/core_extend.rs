@@ -223,9 +223,16 @@ async fn a_growth_that_is_taken_back_leaves_the_volume_as_it_was() {
     until_told(&rig, id, 400).await;
     let other = rig.volume(false).await;
     assert!(matches!(extend(&rig, other, 700).await, Err(Refusal::Exceeded(_))), "both are too much");
+    let put = format!("volume {id} ");
+    let puts = || rig.storage.state().calls.iter().filter(|call| call.starts_with(&put)).count();
+    let before = puts();
     cancel(&rig, id).await.unwrap();
     let back = rig.until_volume(id, VolumeStatus::InUse).await;
     assert_eq!((back.size_gib, back.fault, back.attachments.len()), (1, None, 1));
+    // What its agent keeps for a rebuild is the old size, too, from the first word on: there is no second one.
+    assert_eq!(puts(), before + 1);
+    let kept = rig.storage.state().volumes[&id.to_string()].opaque.clone();
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&kept).unwrap()["size_gib"], 1);
     assert_eq!((told(&rig, id), told_host(&rig, 0, id)), (1, 1));
     conflict(cancel(&rig, id).await, "does not grow, or not any more");
     assert!(!is_told(&rig, "extend volume: ").await, "nothing has failed");
