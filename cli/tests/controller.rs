@@ -209,9 +209,9 @@ fn volumes_grow_once_however_often_they_are_asked() {
 
 #[test]
 fn a_growth_is_taken_back_as_long_as_that_can_be() {
+    const CANCEL: [&str; 4] = ["volume", "extend", "data", "--cancel"];
     let rig = Rig::new();
     rig.json(&["volume", "create", "data", "--size", "1GiB"]);
-    const CANCEL: [&str; 4] = ["volume", "extend", "data", "--cancel"];
     rig.run(&["volume", "extend", "data"]).refused(2, &["--size"]);
     rig.run(&["volume", "extend", "data", "--cancel", "--size", "2GiB"]).refused(2, &["--size"]);
     rig.run(&CANCEL).refused(4, &["does not grow"]);
