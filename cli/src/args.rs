@@ -22,6 +22,7 @@ mod attach;
 mod cut;
 mod delete;
 mod export_file;
+mod extend;
 mod hosts;
 mod import;
 mod jobs;
@@ -37,6 +38,7 @@ pub(crate) use attach::AttachArgs;
 pub(crate) use cut::CutArgs;
 pub(crate) use delete::DeleteArgs;
 pub(crate) use export_file::VolumeExportArgs;
+pub(crate) use extend::ExtendArgs;
 pub(crate) use hosts::{HostCommand, PoolCommand};
 pub(crate) use import::ImportArgs;
 pub(crate) use jobs::{JobCommand, JobShowArgs, JobThrottleArgs};
@@ -328,15 +330,7 @@ Examples:
   mooring volume confirm-review b0c1d2e3-0001-4002-8003-00000000000a --json")]
     ConfirmReview(VolumeArg),
     /// Make a volume larger, also while it is attached
-    #[command(after_help = "\
-What it grows by is zeroed first; then every host that Mooring has attached sees the new size by
-itself. Other clients read the disk's size again themselves; what lies on the disk (a file system)
-is theirs to grow. A volume never shrinks. Asking for the size that it has succeeds; of one agent
-(--agent) that takes back a growth that is still being zeroed.
-
-Examples:
-  mooring volume extend data --size 20GiB
-  mooring volume extend data --size 2TiB --timeout 3600")]
+    #[command(after_help = extend::HELP)]
     Extend(ExtendArgs),
     /// Wipe a volume and delete it; its data is gone
     #[command(after_help = delete::HELP)]
@@ -582,16 +576,6 @@ pub struct CreateArgs {
     /// The volume's id; a random one without this
     #[arg(long, value_name = "UUID")]
     pub id: Option<VolumeId>,
-}
-
-/// `volume extend`.
-#[derive(Debug, Args)]
-pub struct ExtendArgs {
-    /// The volume: its id, or its name where that is unique
-    pub volume: VolumeRef,
-    /// The new size, for example 20GiB (units B, KiB, MiB, GiB, TiB)
-    #[arg(long, value_parser = volume_size, allow_hyphen_values = true)]
-    pub size: ByteSize,
 }
 
 /// One volume.

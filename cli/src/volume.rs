@@ -65,14 +65,23 @@ pub(crate) async fn extend(session: &Session, args: &ExtendArgs) -> Result<Reply
         // What it is to grow by is taken back by the size that it has, as long as that is not its own yet: the agent knows.
         let has = status.volume.map_or(0, |report| report.size_bytes);
         let has = if has == 0 { kept.size_bytes } else { has.min(kept.size_bytes) };
-        if has > args.size.0 {
+        let size = match args.size {
+            Some(size) => size,
+            None if has < kept.size_bytes => ByteSize(has),
+            None => {
+                let has = ByteSize(has);
+                return Err(Failure::Refused(format!(
+                    "volume {id} does not grow, or not any more: it has {has}"
+                )));
+            }
+        };
+        if has > size.0 {
             return Err(Failure::Refused(format!(
-                "volume {id} has {}, more than {}: a volume never shrinks",
-                ByteSize(has),
-                args.size
+                "volume {id} has {}, more than {size}: a volume never shrinks",
+                ByteSize(has)
             )));
         }
-        let spec = v1::VolumeSpec { size_bytes: args.size.0, ..kept };
+        let spec = v1::VolumeSpec { size_bytes: size.0, ..kept };
         let digest = mooring_api::digest(&spec, &status.volume_opaque);
         let put = v1::PutVolumeRequest {
             sender: Some(sender.clone()),

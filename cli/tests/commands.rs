@@ -619,6 +619,21 @@ fn jobs_of_one_agent_are_listed_shown_and_limited() {
 }
 
 #[test]
+fn one_agents_growth_is_taken_back_by_the_size_that_the_volume_has() {
+    let rig = Rig::new();
+    let id = rig.volume("data");
+    let has = rig.fake.state().volumes[&id].spec.as_ref().unwrap().size_bytes;
+    let cancel = ["volume", "extend", "data", "--cancel"];
+    rig.run(&cancel).refused(4, &["does not grow, or not any more: it has"]);
+    rig.fake.state().knobs.has_bytes = Some(has);
+    rig.run(&["volume", "extend", "data", "--size", "9GiB"]);
+    let wanted = || rig.fake.state().volumes[&id].spec.as_ref().unwrap().size_bytes;
+    assert_eq!(wanted(), 9 << 30, "the control");
+    assert_eq!(rig.run(&cancel).code, 0);
+    assert_eq!(wanted(), has);
+}
+
+#[test]
 fn a_volume_is_cut_off_and_given_back() {
     let rig = Rig::new();
     let id = rig.volume("data");

@@ -208,6 +208,39 @@ fn volumes_grow_once_however_often_they_are_asked() {
 }
 
 #[test]
+fn a_growth_is_taken_back_as_long_as_that_can_be() {
+    const CANCEL: [&str; 4] = ["volume", "extend", "data", "--cancel"];
+    let rig = Rig::new();
+    rig.json(&["volume", "create", "data", "--size", "1GiB"]);
+    rig.run(&["volume", "extend", "data"]).refused(2, &["--size"]);
+    rig.run(&["volume", "extend", "data", "--cancel", "--size", "2GiB"]).refused(2, &["--size"]);
+    rig.run(&CANCEL).refused(4, &["does not grow"]);
+    let begin = |rig: &Rig| {
+        rig.fake.state().knobs.looks = u32::MAX;
+        let ran = rig.run(&["volume", "extend", "data", "--size", "3GiB", "--timeout", "1"]);
+        assert_eq!(ran.code, 5, "{ran:?}");
+    };
+    begin(&rig);
+    let ran = rig.run(&["volume", "extend", "data", "--cancel", "--timeout", "1"]);
+    assert!(ran.code == 5 && ran.out.contains("not taken back yet"), "{ran:?}");
+    // The answer is lost, and the repetition finds it under way.
+    (rig.fake.state().knobs.looks, rig.fake.state().knobs.lost) = (0, 1);
+    let back = rig.json(&CANCEL);
+    assert_eq!(
+        (&back["done"], &back["size_gib"], &back["status"]),
+        (&json!(true), &json!(1), &json!("available"))
+    );
+    begin(&rig);
+    (rig.fake.state().knobs.looks, rig.fake.state().knobs.grown_already) = (0, true);
+    rig.run(&CANCEL).refused(4, &["has grown already: it has 3 GiB"]);
+    rig.json(&["volume", "create", "other", "--size", "1GiB"]);
+    rig.fake.state().knobs.volume_ends = Some("error".to_owned());
+    assert_eq!(rig.run(&["volume", "extend", "other", "--size", "2GiB"]).code, 1);
+    let kept = rig.run(&["volume", "extend", "other", "--cancel"]);
+    assert!(kept.code == 1 && kept.err.contains("is not taken back"), "{kept:?}");
+}
+
+#[test]
 fn volumes_are_retyped_and_marked() {
     let rig = Rig::new();
     rig.json(&["type", "create", "shared", "--multiattach"]);

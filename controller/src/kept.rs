@@ -123,7 +123,7 @@ impl KeptVolume {
             user: row.user.clone(),
             type_name,
             type_id: row.type_id,
-            size_gib: row.size_gib,
+            size_gib: row.wished_gib(),
             multiattach: row.multiattach,
             metadata: row.metadata.clone(),
             bootable: row.bootable,

@@ -55,6 +55,28 @@ fn release(rig: &Rig, id: VolumeId) {
     rig.storage.publish(&id.to_string());
 }
 
+async fn cancel(rig: &Rig, id: VolumeId) -> Result<(), Refusal> {
+    rig.service.cancel_extend(&admin(), id).await
+}
+
+fn conflict(refused: Result<(), Refusal>, words: &str) {
+    match refused {
+        Err(Refusal::Conflict(text)) if text.contains(words) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn is_told(rig: &Rig, words: &str) -> bool {
+    let messages = rig.service.messages(&admin(), ListQuery::default()).await.unwrap().items;
+    messages.iter().any(|kept| kept.text.contains(words))
+}
+
+/// Does the agent's answers of another release, or at another moment: smaller sizes are refused so.
+fn refuse_smaller(rig: &Rig, cure: Option<&str>) {
+    let status = cure.map(|cure| cured(Code::FailedPrecondition, "volumes never shrink here", cure));
+    rig.storage.state().knobs.refuse_smaller = status;
+}
+
 fn invalid(refused: Result<(), Refusal>, words: &str) {
     match refused {
         Err(Refusal::Invalid(text)) if text.contains(words) => {}
@@ -185,4 +207,105 @@ async fn what_certainly_does_not_fit_is_refused_at_once() {
     invalid(extend(&rig, id, 1).await, "must be greater than current size");
     assert_eq!(shown(&rig, id).await, (VolumeStatus::Available, 1));
     assert_eq!(told(&rig, id), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_growth_that_is_taken_back_leaves_the_volume_as_it_was() {
+    let rig = Rig::new(1).await;
+    let id = rig.volume(false).await;
+    conflict(
+        cancel(&rig, id).await,
+        "does not grow, or not any more: it has 1 GiB, and its status is: available",
+    );
+    rig.attach(id, "host1", Mode::ReadWrite).await;
+    hold(&rig, None);
+    extend(&rig, id, 400).await.unwrap();
+    until_told(&rig, id, 400).await;
+    let other = rig.volume(false).await;
+    assert!(matches!(extend(&rig, other, 700).await, Err(Refusal::Exceeded(_))), "both are too much");
+    let put = format!("volume {id} ");
+    let puts = || rig.storage.state().calls.iter().filter(|call| call.starts_with(&put)).count();
+    let before = puts();
+    cancel(&rig, id).await.unwrap();
+    let back = rig.until_volume(id, VolumeStatus::InUse).await;
+    assert_eq!((back.size_gib, back.fault, back.attachments.len()), (1, None, 1));
+    // What its agent keeps for a rebuild is the old size, too, from the first word on: there is no second one.
+    assert_eq!(puts(), before + 1);
+    let kept = rig.storage.state().volumes[&id.to_string()].opaque.clone();
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&kept).unwrap()["size_gib"], 1);
+    assert_eq!((told(&rig, id), told_host(&rig, 0, id)), (1, 1));
+    conflict(cancel(&rig, id).await, "does not grow, or not any more");
+    assert!(!is_told(&rig, "extend volume: ").await, "nothing has failed");
+    // What it was to have is the project's again, and it grows when it is asked to.
+    assert!(!matches!(extend(&rig, other, 700).await, Err(Refusal::Exceeded(_))));
+    release(&rig, id);
+    extend(&rig, id, 2).await.unwrap();
+    assert_eq!(rig.until_volume(id, VolumeStatus::InUse).await.size_gib, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_growth_that_has_stopped_is_taken_back_also_over_a_controller_that_dies() {
+    let mut rig = Rig::new(0).await;
+    let id = rig.volume(false).await;
+    hold(&rig, Some(("a disk is missing", v1::Cure::Operator)));
+    extend(&rig, id, 2).await.unwrap();
+    rig.until_volume(id, VolumeStatus::ErrorExtending).await;
+    // It appends just now, and will not have.
+    refuse_smaller(&rig, Some("retry"));
+    for _ in 0..2 {
+        // Asked for again, it is the same one.
+        cancel(&rig, id).await.unwrap();
+        assert_eq!(shown(&rig, id).await, (VolumeStatus::Extending, 1));
+    }
+    // A name that is given meanwhile asks for no other size.
+    let name = Some(Some("other".to_owned()));
+    rig.service.update_volume(&admin(), id, name, None, None).await.unwrap();
+    rig.restart().await;
+    assert_eq!((shown(&rig, id).await, told(&rig, id)), ((VolumeStatus::Extending, 1), 2));
+    refuse_smaller(&rig, None);
+    rig.storage.publish(&id.to_string());
+    let back = rig.until_volume(id, VolumeStatus::Available).await;
+    assert_eq!((back.size_gib, back.fault, told(&rig, id)), (1, None, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_grown_already_stays_and_that_is_told() {
+    let rig = Rig::new(1).await;
+    let id = rig.volume(false).await;
+    rig.attach(id, "host1", Mode::ReadWrite).await;
+    hold(&rig, None);
+    extend(&rig, id, 2).await.unwrap();
+    until_told(&rig, id, 2).await;
+    // It is appended, and nobody has heard of it yet.
+    rig.storage.state().knobs.hold_growth = false;
+    cancel(&rig, id).await.unwrap();
+    let grown = rig.until_volume(id, VolumeStatus::InUse).await;
+    assert_eq!((grown.size_gib, grown.fault, told(&rig, id)), (2, None, 2));
+    assert!(is_told(&rig, "extend volume: it had grown already").await);
+    until("the host's wish", async || match told_host(&rig, 0, id) {
+        2 => Ok(()),
+        told => Err(format!("{told} GiB")),
+    })
+    .await;
+    extend(&rig, id, 3).await.unwrap();
+    assert_eq!(rig.until_volume(id, VolumeStatus::InUse).await.size_gib, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_takes_no_smaller_size_goes_on_and_that_is_said() {
+    let rig = Rig::new(0).await;
+    let id = rig.volume(false).await;
+    hold(&rig, None);
+    extend(&rig, id, 2).await.unwrap();
+    until_told(&rig, id, 2).await;
+    refuse_smaller(&rig, Some("fix_spec"));
+    cancel(&rig, id).await.unwrap();
+    let kept = rig.until_volume(id, VolumeStatus::ErrorExtending).await;
+    assert!(kept.fault.as_deref().is_some_and(|why| why.contains("volumes never shrink here")), "{kept:?}");
+    assert_eq!((kept.size_gib, told(&rig, id)), (1, 2));
+    assert!(is_told(&rig, "its growth is not taken back").await);
+    // What the agent goes on with is what is wanted of it: a rebuild finds it so.
+    release(&rig, id);
+    let grown = rig.until_volume(id, VolumeStatus::Available).await;
+    assert_eq!((grown.size_gib, grown.fault, told(&rig, id)), (2, None, 2));
 }

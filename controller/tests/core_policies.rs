@@ -89,6 +89,7 @@ async fn readers_read_and_members_change_once_the_new_defaults_are_enforced() {
     let name = || Some(Some("n".to_owned()));
     forbidden(rig.service.update_volume(&reader, id, name(), None, None).await, "volume:update");
     forbidden(rig.service.delete_volume(&reader, id).await, "volume:delete");
+    forbidden(rig.service.cancel_extend(&reader, id).await, "mooring:extend_cancel");
     forbidden(rig.service.create_attachment(&reader, reserve(id), LONG).await, "volume:attachment_create");
     let made = rig.service.create_attachment(&owner, reserve(id), LONG).await.unwrap().id;
     assert_eq!(rig.service.attachment(&reader, made).await.unwrap().id, made);

@@ -252,8 +252,11 @@ pub(crate) struct VolumeCreated {
 /// `volume extend`.
 #[derive(Debug, Serialize)]
 pub(crate) struct VolumeExtended {
-    /// It has the new size.
+    /// It has the new size, or does not grow any more.
     pub done: bool,
+    /// That was to be taken back.
+    #[serde(skip)]
+    pub cancels: bool,
     #[serde(flatten)]
     pub volume: Volume,
 }

@@ -352,7 +352,13 @@ impl Display for VolumeCreated {
 impl Display for VolumeExtended {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.volume)?;
-        if !self.done {
+        if !self.done && self.cancels {
+            write!(
+                f,
+                "\naccepted, and not taken back yet; look with `mooring volume show {}`",
+                self.volume.id
+            )?;
+        } else if !self.done {
             write!(f, "\naccepted, and grows still; look with `mooring volume show {}`", self.volume.id)?;
         }
         Ok(())

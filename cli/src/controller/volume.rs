@@ -274,8 +274,9 @@ pub(crate) async fn confirm_review(
 
 /// `volume extend`. A volume of that size is what was asked for, whoever made it so.
 pub(crate) async fn extend(client: &Client, args: &ExtendArgs) -> Result<Reply<VolumeExtended>, Failure> {
-    let gib = whole_gib(args.size)?;
     let mut volume = find(client, &args.volume).await?;
+    let Some(size) = args.size else { return cancel_extend(client, volume).await };
+    let gib = whole_gib(size)?;
     let id = volume.id.clone();
     let mut asked = false;
     loop {
@@ -286,7 +287,10 @@ pub(crate) async fn extend(client: &Client, args: &ExtendArgs) -> Result<Reply<V
         let grows = now.status == "extending";
         if now.size == gib || grows {
             let done = !grows;
-            return Ok(Reply::when(done, VolumeExtended { done, volume: Volume::of_record(now) }));
+            return Ok(Reply::when(
+                done,
+                VolumeExtended { done, cancels: false, volume: Volume::of_record(now) },
+            ));
         }
         if now.size > gib {
             return Err(Failure::Refused(format!(
@@ -314,6 +318,39 @@ pub(crate) async fn extend(client: &Client, args: &ExtendArgs) -> Result<Reply<V
         }
         asked = true;
     }
+}
+
+/// `volume extend --cancel`. The storage node says whether it was in time.
+async fn cancel_extend(client: &Client, before: VolumeRecord) -> Result<Reply<VolumeExtended>, Failure> {
+    let grows = |of: &VolumeRecord| matches!(of.status.as_str(), "extending" | "error_extending");
+    let id = before.id.clone();
+    let sent = client
+        .done(Call::delete("the end of the growth", &["mooring", "v1", "volumes", &id, "extend"]))
+        .await;
+    let now = get(client, &id).await?;
+    if let Err(fault) = sent {
+        // The answer to the first attempt may be lost, and nothing grow any more at the second.
+        let over = fault.status() == Some(409) && grows(&before) && !grows(&now);
+        if !over {
+            return Err(fault.into());
+        }
+    }
+    let Some(now) = settled(client, now, "extending").await? else {
+        return Err(Failure::Refused("the volume was deleted meanwhile".to_owned()));
+    };
+    if now.size > before.size {
+        return Err(Failure::Refused(format!(
+            "volume {id} has grown already: it has {} GiB, and a volume never shrinks",
+            now.size
+        )));
+    }
+    if now.status == "error_extending" {
+        return Err(Failure::Broken(format!(
+            "the growth of volume {id} is not taken back. `mooring volume show {id}` says why"
+        )));
+    }
+    let done = now.status != "extending";
+    Ok(Reply::when(done, VolumeExtended { done, cancels: true, volume: Volume::of_record(now) }))
 }
 
 /// The controller does not know a volume, and a storage node has something of it: that is not gone. Only who may list hosts

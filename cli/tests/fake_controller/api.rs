@@ -200,6 +200,7 @@ fn quick(
         ("DELETE", ["v3", "volumes", id]) => delete_volume(state, id, query),
         ("GET", ["v3", "manageable_volumes", "detail"]) => manageable(query),
         ("POST", ["mooring", "v1", "volumes"]) => import(state, &body["volume"]),
+        ("DELETE", ["mooring", "v1", "volumes", id, "extend"]) => cancel_extend(state, id),
         (method, ["mooring", "v1", "volumes", id, "export"]) => export(state, method, id, &body["export"]),
         ("POST", ["v3", "manageable_volumes"]) => manage(state, &body["volume"]),
         (method, ["v3", "snapshots", rest @ ..]) => snapshots(state, method, rest, (body, query)),
@@ -337,6 +338,19 @@ fn act(state: &mut State, id: &str, body: &Value) -> Answer {
         _ => {}
     }
     (202, Value::Null)
+}
+
+fn cancel_extend(state: &mut State, id: &str) -> Answer {
+    let grown = state.knobs.grown_already;
+    let Some(volume) = state.volumes.get_mut(id) else { return not_found("Volume", id) };
+    if !matches!(volume["status"].as_str(), Some("extending" | "error_extending")) {
+        return fault(409, "conflictingRequest", format!("Volume {id} does not grow, or not any more"));
+    }
+    (volume["status"], volume["looks"]) = ("extending".into(), 0.into());
+    if !grown {
+        volume["wanted"] = volume["size"].clone();
+    }
+    (202, json!({ "volume": volume }))
 }
 
 /// Each is there as soon as somebody has looked once, and gone likewise.

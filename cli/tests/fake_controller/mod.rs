@@ -56,6 +56,8 @@ pub(crate) struct Knobs {
     pub(crate) looks: u32,
     /// Volumes end in this status.
     pub(crate) volume_ends: Option<String>,
+    /// What grows has grown when that is taken back.
+    pub(crate) grown_already: bool,
     /// What is wrong with volumes.
     pub(crate) fault: Option<String>,
     /// Volumes are in review.

@@ -89,7 +89,7 @@ fn upload(volume: &VolumeRow) -> Option<Upload> {
 
 fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>) -> Result<Wish, Abort> {
     let pool = volume.pool_name().ok_or_else(|| corrupt("the pool", volume.id))?;
-    let (provisioning, size) = (pool.provisioning(), ByteSize(u64::from(volume.size_gib) * GIB));
+    let (provisioning, size) = (pool.provisioning(), ByteSize(u64::from(volume.wished_gib()) * GIB));
     let spec = VolumeSpec {
         kind: volume.kind(),
         // One that was made, and is lost, is not made again from what its source holds by now.

@@ -90,6 +90,8 @@ backend! {
     fn retype_volume(&self, caller: &Caller, id: VolumeId, new_type: &str, migration: MigrationPolicy) -> ();
     /// What operators do to a volume, and flags.
     fn volume_action(&self, caller: &Caller, id: VolumeId, action: VolumeAction) -> ();
+    /// Takes back what a volume was to grow by.
+    fn cancel_extend(&self, caller: &Caller, id: VolumeId) -> ();
     /// The export of a volume to a file.
     fn volume_export(&self, caller: &Caller, id: VolumeId, ask: ExportAsk) -> VolumeExport;
     /// Deletes a volume whatever its status.

@@ -45,6 +45,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
             routing::get(show_reservations::<B>).post(change_reservations::<B>),
         )
         .route("/volumes/{id}/cut", routing::put(cut::<B>).delete(uncut::<B>))
+        .route("/volumes/{id}/extend", routing::delete(cancel_extend::<B>))
         .route("/volumes/{id}/confirm-review", routing::post(confirm_review::<B>))
         .route("/epoch", routing::post(raise_epoch::<B>))
 }
@@ -235,6 +236,18 @@ async fn uncut<B: Backend>(
     At(id): At<String>,
 ) -> Result<(StatusCode, Json<Value>), Fault> {
     wish_cut(&app, &ctx, &id, CutWish::Uncut).await
+}
+
+/// `os-extend` of the Block Storage API began it.
+async fn cancel_extend<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+) -> Result<(StatusCode, Json<Value>), Fault> {
+    let id = volume_id(&id)?;
+    app.backend().cancel_extend(&ctx.caller, id).await?;
+    let state = app.backend().volume_state(&ctx.caller, id).await?;
+    Ok((StatusCode::ACCEPTED, Json(json!({ "volume": volume(&state) }))))
 }
 
 async fn wish_cut<B: Backend>(

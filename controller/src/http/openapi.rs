@@ -357,7 +357,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
 ];
 
 /// Mooring's own API.
-static OWN: [Operation; 31] = [
+static OWN: [Operation; 32] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
     op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
@@ -444,6 +444,9 @@ static OWN: [Operation; 31] = [
         .admin()
         .status(202)
         .gives("ShownExport"),
+    op("DELETE", "/volumes/{id}/extend", "cancelExtend", "Take back what a volume was to grow by")
+        .status(202)
+        .gives("ShownState"),
     op("GET", "/volumes/{id}/reservations", "showReservations", "Who has reserved a volume (SCSI-3)")
         .admin()
         .gives("Reservations"),

@@ -225,4 +225,5 @@ pub(super) const POLICIES: &[Policy] = &[
     admin("mooring:jobs"),
     admin("mooring:import"),
     admin("mooring:export"),
+    member("mooring:extend_cancel"),
 ];

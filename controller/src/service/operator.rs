@@ -200,6 +200,28 @@ fn extend(
     Ok(())
 }
 
+/// From now on a growth is to be taken back. Its agent says whether it still can be. One that is being taken back is left to that.
+fn cancel_extend(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
+    let id = volume.id;
+    let extends = matches!(volume.operation, Some(Operation::Extending | Operation::ErrorExtending));
+    if !extends || volume.grows_from.is_none() {
+        return Err(Refusal::Conflict(format!(
+            "Invalid volume: Volume {id} does not grow, or not any more: it has {} GiB, and its status is: {}.",
+            volume.served_gib(),
+            volume.status
+        ))
+        .into());
+    }
+    if volume.growth_is_taken_back() {
+        return Ok(());
+    }
+    not_in_review(volume)?;
+    db.take_growth_back(volume, true)?;
+    db.set_operation(id, Some(Operation::Extending), None)?;
+    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    Ok(())
+}
+
 /// What certainly does not fit is refused at once. What may, its agent decides.
 fn check_space(inner: &Inner, db: &Db<'_>, volume: &VolumeRow, more_gib: u32) -> Result<(), Abort> {
     let pools = place::pools(inner, db, Figures::Promises)?;
@@ -252,6 +274,20 @@ impl Service {
             }
         };
         self.inner.store.write("change a volume", write).await?;
+        self.inner.go(id, &BTreeSet::new());
+        Ok(())
+    }
+
+    /// Takes back what a volume was to grow by: it is `extending` until its agent has said whether that still could be, then as it
+    /// was, or as it has grown. 409 where nothing grows.
+    pub async fn cancel_extend(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let write = move |db: &Db<'_>| {
+            let volume = volumes::find(&inner, db, &caller, id)?;
+            inner.policies().check("mooring:extend_cancel", &caller, &volumes::target(&volume))?;
+            cancel_extend(db, &volume)
+        };
+        self.inner.store.write("take a growth back", write).await?;
         self.inner.go(id, &BTreeSet::new());
         Ok(())
     }

@@ -85,6 +85,7 @@ contract![
     no_update_is_lost,
     texts_are_in_the_order_of_their_bytes,
     statuses_follow_in_one_transaction,
+    a_growth_that_is_taken_back_counts_until_it_is_over,
     what_is_there_is_counted_by_its_words,
 ];
 
@@ -536,6 +537,34 @@ async fn statuses_follow_in_one_transaction(place: Place) {
     });
     assert_eq!(all.await, (1, 0, 1));
     let _: Map<String, serde_json::Value> = seen.hints;
+}
+
+async fn a_growth_that_is_taken_back_counts_until_it_is_over(place: Place) {
+    let kept = place.volume().await;
+    let (id, has) = (kept.id, kept.size_gib);
+    let sizes = async || {
+        let row = place.read(move |db| Ok(db.volume(id)?.unwrap())).await;
+        (row.size_gib, row.served_gib(), row.wished_gib(), row.hints)
+    };
+    let was = kept.hints.clone();
+    let begin = move |db: &Db<'_>| {
+        db.end_growth(id)?;
+        Ok(db.begin_growth(id, has + 2)?)
+    };
+    place.write(begin).await;
+    assert_eq!(sizes().await, (has + 2, has, has + 2, was.clone()));
+    for back in [true, false, true] {
+        place.write(move |db| Ok(db.take_growth_back(&db.volume(id)?.unwrap(), back)?)).await;
+        let seen = sizes().await;
+        assert_eq!((seen.0, seen.1, seen.2), (has + 2, has, if back { has } else { has + 2 }));
+        assert!(was.iter().all(|(key, value)| seen.3.get(key) == Some(value)), "no other hint is lost");
+    }
+    let end = move |db: &Db<'_>| {
+        db.take_growth_back(&db.volume(id)?.unwrap(), false)?;
+        Ok(db.return_growth(id)?)
+    };
+    place.write(end).await;
+    assert_eq!(sizes().await, (has, has, has, was));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -21,6 +21,7 @@ mod error;
 mod faults;
 mod fences;
 mod fibre_channel;
+mod growths;
 pub(crate) mod leases;
 mod lists;
 mod messages;

@@ -325,6 +325,13 @@ impl Db<'_> {
         self.set_operation(id, Some(Operation::ErrorExtending), Some(why))
     }
 
+    /// A growth was taken back: the volume is as large as it was, and there is nothing wrong with it.
+    pub(crate) fn return_growth(&self, id: VolumeId) -> Result<(), SqlError> {
+        let sql = "UPDATE volumes SET size_gib = COALESCE(grows_from, size_gib), grows_from = NULL, updated_us = ?2 WHERE id = ?1";
+        self.run(sql, &values![id, self.now])?;
+        self.set_operation(id, None, None)
+    }
+
     /// Derives the status from what is there now. Called in every transaction that changes an attachment or an operation.
     pub(crate) fn derive_status(&self, id: VolumeId) -> Result<(), SqlError> {
         let Some(volume) = self.volume(id)? else { return Ok(()) };

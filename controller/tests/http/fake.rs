@@ -254,10 +254,7 @@ impl Backend for Fake {
         id: VolumeId,
         action: VolumeAction,
     ) -> Result<(), Refusal> {
-        let mut state = self.ask(caller)?;
-        state.volume_index(caller, id)?;
-        state.actions.push(action);
-        Ok(())
+        self.ask(caller)?.act(caller, id, action)
     }
 
     async fn force_delete_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
@@ -658,6 +655,10 @@ impl Backend for Fake {
         Ok(2)
     }
 
+    async fn cancel_extend(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        self.ask(caller)?.cancel_extend(caller, id)
+    }
+
     async fn volume_export(
         &self,
         caller: &Caller,
@@ -676,13 +677,7 @@ impl Backend for Fake {
     }
 
     async fn pools(&self, caller: &Caller, filter: PoolFilter) -> Result<Vec<PoolState>, Refusal> {
-        let mut state = self.ask(caller)?;
-        if filter.volume_type.as_deref() == Some("nosuch") {
-            return not_found("Volume type", "nosuch");
-        }
-        state.pool_filter = filter;
-        let capabilities = json!({ "free_capacity_gb": 4.0 }).as_object().cloned().unwrap();
-        Ok(vec![PoolState { name: "storage1@lvm#vg0".to_owned(), capabilities }])
+        self.ask(caller)?.pools(filter)
     }
 
     async fn capabilities(&self, caller: &Caller, host: &str) -> Result<Value, Refusal> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use mooring_controller::domain::DetachRecord;
+use mooring_controller::domain::{DetachRecord, VolumeStatus};
 use mooring_controller::service::Way;
 use mooring_model::{AttachmentId, Mode, VolumeId};
 use serde_json::json;
@@ -402,6 +402,22 @@ async fn a_volume_is_cut_and_uncut() {
     assert_eq!((uncut.status.as_u16(), &uncut.body["volume"]["cut"]), (202, &serde_json::Value::Null));
     let dead = format!("/mooring/v1/volumes/{DEAD}/cut");
     assert_eq!(api.call("PUT", &dead).json(&json!({})).send().await.status, 404);
+}
+
+#[tokio::test]
+async fn a_growth_is_taken_back() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let path = format!("/mooring/v1/volumes/{volume}/extend");
+    let nothing = api.call("DELETE", &path).send().await;
+    let said = nothing.body.to_string();
+    assert!(nothing.status == 409 && said.contains("does not grow"), "{} {said}", nothing.status);
+    api.fake.state().volumes[0].status = VolumeStatus::Extending;
+    let back = api.call("DELETE", &path).send().await;
+    assert_eq!((back.status.as_u16(), &back.body["volume"]["status"]), (202, &json!("extending")));
+    assert_eq!(api.call("DELETE", &format!("/mooring/v1/volumes/{DEAD}/extend")).send().await.status, 404);
+    // A growth is begun by the action of the Block Storage API.
+    assert_eq!(api.call("POST", &path).json(&json!({})).send().await.status, 405);
 }
 
 /// A detach with everything on its host is force, and says so.

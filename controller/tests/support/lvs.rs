@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use mooring_api::v1;
+use tonic::{Code, Status};
 
-use super::State;
+use super::{State, cured};
 
 /// How the agent reverts volumes.
 #[derive(Default)]
@@ -117,5 +118,21 @@ impl State {
         let mut report = v1::VolumeReport { volume_id: id.to_owned(), ..Default::default() };
         report.set_phase(v1::Phase::Orphan);
         v1::VolumeStatus { volume_id: id.to_owned(), volume: Some(report), ..Default::default() }
+    }
+}
+
+impl State {
+    /// Of all smaller sizes that which the volume has is taken, as long as nothing was appended.
+    pub(super) fn never_shrinks(&self, id: &str, bytes: u64) -> Result<(), Status> {
+        let kept = self.volumes.get(id).and_then(|kept| kept.spec.as_ref());
+        if kept.is_none_or(|kept| kept.size_bytes <= bytes) {
+            return Ok(());
+        }
+        let never = || cured(Code::FailedPrecondition, "a volume never shrinks", "fix_spec");
+        match &self.knobs.refuse_smaller {
+            Some(status) => Err(status.clone()),
+            None if self.volume_report(id).size_bytes > bytes => Err(never()),
+            None => Ok(()),
+        }
     }
 }

@@ -62,6 +62,8 @@ pub(crate) struct Knobs {
     /// Volumes do not grow, perhaps for a reason.
     pub(crate) hold_growth: bool,
     pub(crate) growth_problem: Option<v1::Problem>,
+    /// Smaller sizes of volumes are refused with this; without it, those that are less than the volume has.
+    pub(crate) refuse_smaller: Option<Status>,
     /// New volumes are refused with this.
     pub(crate) refuse_volume: Option<Status>,
     /// Tombstones of volumes are lost on their way.
@@ -563,6 +565,9 @@ impl Agent for Fake {
             let mut state = self.state();
             if let Some(status) = state.knobs.refuse_volume.clone().filter(|_| !tombstone) {
                 return Err(status);
+            }
+            if let Some(put_volume_request::Wish::Spec(spec)) = &put.wish {
+                state.never_shrinks(&id, spec.size_bytes)?;
             }
             if fence(state.volumes.get(&id), put.stamp.as_ref())? == Fence::Newer {
                 state.take_and_release(&put);

@@ -289,6 +289,30 @@ impl State {
         self.volumes.iter().position(own).map_or_else(|| not_found("Volume", id), Ok)
     }
 
+    pub(super) fn act(&mut self, caller: &Caller, id: VolumeId, action: VolumeAction) -> Result<(), Refusal> {
+        self.volume_index(caller, id)?;
+        self.actions.push(action);
+        Ok(())
+    }
+
+    /// What grows is what is `extending`.
+    pub(super) fn cancel_extend(&mut self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+        let index = self.volume_index(caller, id)?;
+        if self.volumes[index].status != VolumeStatus::Extending {
+            return Err(Refusal::Conflict(format!("Volume {id} does not grow")));
+        }
+        Ok(())
+    }
+
+    pub(super) fn pools(&mut self, filter: PoolFilter) -> Result<Vec<PoolState>, Refusal> {
+        if filter.volume_type.as_deref() == Some("nosuch") {
+            return not_found("Volume type", "nosuch");
+        }
+        self.pool_filter = filter;
+        let capabilities = json!({ "free_capacity_gb": 4.0 }).as_object().cloned().unwrap();
+        Ok(vec![PoolState { name: "storage1@lvm#vg0".to_owned(), capabilities }])
+    }
+
     pub(super) fn export(
         &mut self,
         caller: &Caller,

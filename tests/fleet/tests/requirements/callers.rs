@@ -72,6 +72,7 @@ fn requests(of: &Theirs) -> Vec<Request> {
         ("DELETE", format!("/messages/{message}"), Value::Null),
         ("GET", format!("/mooring/v1/volumes/{volume}"), Value::Null),
         ("GET", format!("/mooring/v1/volumes/{volume}/placement"), Value::Null),
+        ("DELETE", format!("/mooring/v1/volumes/{volume}/extend"), Value::Null),
         ("GET", format!("/mooring/v1/attachments/{attachment}"), Value::Null),
         ("DELETE", format!("/mooring/v1/attachments/{attachment}"), Value::Null),
         ("DELETE", format!("/mooring/v1/attachments/{attachment}?force=true"), Value::Null),

@@ -100,3 +100,44 @@ fn a_growth_that_fails_is_said_cuts_nobody_off_and_goes_on_when_it_can() {
     until_shown(&member, &volume, 2, "in-use");
     assert!(session.write().is_ok() && tail_is_zeroed(&fleet, &volume, 1, 2));
 }
+
+/// The bytes that an agent may zero in a second.
+fn limit_jobs(fleet: &Fleet, bytes: Option<u64>) {
+    let limit = json!({ "bytes_per_second": bytes });
+    fleet.admin().put("/mooring/v1/hosts/s1/job-limit", &limit).expect(200);
+}
+
+fn used_gib(fleet: &Fleet) -> serde_json::Value {
+    let path = format!("/os-quota-sets/{}?usage=true", fleet.member().project());
+    fleet.admin().get(&path).expect(200)["quota_set"]["gigabytes"]["in_use"].take()
+}
+
+#[test]
+fn a_growth_that_is_zeroed_still_is_taken_back_under_its_session() {
+    let fleet = Fleet::builder().storage("s1", &[("vg0", 50)]).start();
+    let (member, stock) = (fleet.member(), fleet.stock("node1"));
+    let volume = member.volume(None, 1);
+    let session = stock.login(&member.attach(&volume, &stock, None).info).unwrap();
+    let storage = fleet.storage("s1");
+    let (path, tree) = (format!("/mooring/v1/volumes/{volume}/extend"), storage.tree());
+    let grows = || storage.has_volume("vg0", &format!("grow-{volume}"));
+    member.delete(&path).refused(409, "does not grow");
+    limit_jobs(&fleet, Some(1 << 20));
+    extend(&member, &volume, 9).expect(202);
+    until("its growth is zeroed", || if grows() { Ok(()) } else { Err("none".to_owned()) });
+    assert_eq!((used_gib(&fleet), member.status(&volume)), (json!(9), "extending".to_owned()));
+    fleet.stranger().delete(&path).refused(404, "could not be found");
+    let told = member.delete(&path).expect(202);
+    assert_eq!(told["volume"]["id"], volume, "{told}");
+    until_shown(&member, &volume, 1, "in-use");
+    until("nothing is left of it", || if grows() { Err("there".to_owned()) } else { Ok(()) });
+    assert_eq!((used_gib(&fleet), storage.tree()), (json!(1), tree));
+    assert!(session.write().is_ok());
+    member.delete(&path).refused(409, "does not grow, or not any more: it has 1 GiB");
+    // It grows when it is to; and what has grown stays.
+    limit_jobs(&fleet, None);
+    extend(&member, &volume, 2).expect(202);
+    until_shown(&member, &volume, 2, "in-use");
+    member.delete(&path).refused(409, "it has 2 GiB");
+    assert!(session.write().is_ok() && tail_is_zeroed(&fleet, &volume, 1, 2));
+}

@@ -1,0 +1,41 @@
+//! The words of `mooring volume extend`.
+//!
+//! What must never happen here: a size that is less than what was asked for.
+
+use clap::Args;
+use mooring_model::ByteSize;
+
+use super::volume_size;
+use crate::select::VolumeRef;
+
+pub(super) const HELP: &str = "\
+What it grows by is zeroed first; then every host that Mooring has attached sees the new size by
+itself. Other clients read the disk's size again themselves; what lies on the disk (a file system)
+is theirs to grow. A volume never shrinks. Asking for the size that it has succeeds.
+
+--cancel takes a growth back that is still being zeroed, or has stopped: the volume is what it was.
+One that has grown already stays as large as it is, and the command says so (exit 4).
+
+Examples:
+  mooring volume extend data --size 20GiB
+  mooring volume extend data --size 2TiB --timeout 3600
+  mooring volume extend data --cancel";
+
+/// `volume extend`.
+#[derive(Debug, Args)]
+pub struct ExtendArgs {
+    /// The volume: its id, or its name where that is unique
+    pub volume: VolumeRef,
+    /// The new size, for example 20GiB (units B, KiB, MiB, GiB, TiB)
+    #[arg(
+        long,
+        value_parser = volume_size,
+        allow_hyphen_values = true,
+        required_unless_present = "cancel",
+        conflicts_with = "cancel"
+    )]
+    pub size: Option<ByteSize>,
+    /// Take back what it was to grow by, as long as that is not its own
+    #[arg(long)]
+    pub cancel: bool,
+}
