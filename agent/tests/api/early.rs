@@ -179,7 +179,8 @@ fn changes_of_a_deletion() -> Vec<u64> {
     let (node, v) = (Node::new(), volume(1));
     let agent = about_to_be_doomed(&node, &v);
     agent.make(delete_volume(&v, 2));
-    let looks = ["read ", "list ", "readlink ", "lvm vgs", "lvm lvs", "mapped ", "size ", "discards "];
+    let looks =
+        ["read ", "list ", "readlink ", "lvm vgs", "lvm lvs", "mapped ", "size ", "discards ", "flush "];
     let changes: Vec<_> = agent.switch.log();
     let changes = changes.iter().filter(|call| !looks.iter().any(|look| call.starts_with(look)));
     let numbered: Vec<_> = (1..).zip(changes).collect();
