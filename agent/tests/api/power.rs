@@ -5,7 +5,7 @@ use mooring_api::v1;
 
 use crate::gone::report;
 use crate::manage::release;
-use crate::revert::{node, snapshot, thin};
+use crate::revert::{done_or_dead, node, snapshot, thin};
 use crate::rig::*;
 use crate::switch::Kill;
 
@@ -47,17 +47,7 @@ fn an_agent_that_died_before_it_flushed_is_no_excuse() {
     loop {
         let (node, v) = (node(), volume(1));
         let agent = node.start_with(Some(Kill::After(points + 1)));
-        let answered = agent.is_up() && {
-            let (mut client, mut died) = (agent.client(), agent.switch.died());
-            let put = put_volume_spec(&v, 1, thin());
-            agent.wait(async move {
-                tokio::select! {
-                    biased;
-                    _ = died.wait_for(|died| *died) => false,
-                    answer = client.put_volume(put) => answer.unwrap().into_inner().done,
-                }
-            })
-        };
+        let answered = agent.is_up() && done_or_dead(&agent, put_volume_spec(&v, 1, thin()));
         agent.crash();
         if answered {
             break;

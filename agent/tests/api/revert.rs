@@ -129,6 +129,18 @@ fn withdrawn_before_it_is_done_nothing_has_happened() {
     assert!(!node.lvs().contains("mooring-back"), "{}", node.lvs());
 }
 
+/// Sends a wish to an agent that may be killed meanwhile: whether it is true, and not dead.
+pub(crate) fn done_or_dead(agent: &Agent, put: v1::PutVolumeRequest) -> bool {
+    let (mut client, mut died) = (agent.client(), agent.switch.died());
+    agent.wait(async move {
+        tokio::select! {
+            biased;
+            _ = died.wait_for(|died| *died) => false,
+            answer = client.put_volume(put) => answer.unwrap().into_inner().done,
+        }
+    })
+}
+
 /// Sends a revert to an agent that is killed at one of its calls. `false`: it was not killed.
 fn killed(kill: Kill, reboots: bool) -> bool {
     let (node, v, s) = (node(), volume(1), volume(2));
@@ -136,15 +148,7 @@ fn killed(kill: Kill, reboots: bool) -> bool {
     let agent = node.start_with(Some(kill));
     let mut alive = agent.is_up();
     if alive {
-        let (mut client, mut died) = (agent.client(), agent.switch.died());
-        let put = revert(&v, 2, &s, FIRST);
-        alive = agent.wait(async move {
-            tokio::select! {
-                biased;
-                _ = died.wait_for(|died| *died) => false,
-                answer = client.put_volume(put) => answer.unwrap().into_inner().done,
-            }
-        });
+        alive = done_or_dead(&agent, revert(&v, 2, &s, FIRST));
     }
     if !alive {
         agent.crash();

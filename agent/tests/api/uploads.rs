@@ -199,15 +199,20 @@ fn what_stands_beside_a_part_that_was_not_wished_is_not_believed() {
     }
 }
 
+/// An agent crashes before the first piece of a copy is written.
+fn crashed_at_it(node: &Node, v: &str) {
+    let agent = node.start();
+    agent.switch.pause_before("write part");
+    assert!(!agent.put_volume(soon(to(v, 2, "new", v1::ImageFormat::Raw, FIRST))).unwrap().done);
+    eventually("it copies", || agent.switch.paused().is_some());
+    agent.crash();
+}
+
 #[test]
 fn a_wish_that_is_taken_back_at_once_after_a_crash_leaves_nothing() {
     let ((node, folder), v) = (node(), volume(1));
     prepared(&node, &v);
-    let agent = node.start();
-    agent.switch.pause_before("write part");
-    assert!(!agent.put_volume(soon(to(&v, 2, "new", v1::ImageFormat::Raw, FIRST))).unwrap().done);
-    eventually("it copies", || agent.switch.paused().is_some());
-    agent.crash();
+    crashed_at_it(&node, &v);
     assert_eq!(names(&folder).len(), 1, "the control");
     let switch = Switch::new(&node.fake, None);
     switch.pause_before("remove part");
@@ -221,11 +226,7 @@ fn a_wish_that_is_taken_back_at_once_after_a_crash_leaves_nothing() {
 fn what_an_agent_left_that_nobody_wants_goes_at_the_next_start() {
     let ((node, folder), v) = (node(), volume(1));
     prepared(&node, &v);
-    let agent = node.start();
-    agent.switch.pause_before("write part");
-    assert!(!agent.put_volume(soon(to(&v, 2, "new", v1::ImageFormat::Raw, FIRST))).unwrap().done);
-    eventually("it copies", || agent.switch.paused().is_some());
-    agent.crash();
+    crashed_at_it(&node, &v);
     assert_eq!(names(&folder).len(), 1, "the control: something is left");
     // While the agent is away nobody can take the wish back; with its store it would have gone. As if it had been.
     std::fs::write(folder.path().join(".mooring-notes"), b"theirs").unwrap();
