@@ -276,8 +276,7 @@ async fn what_has_grown_already_stays_and_that_is_told() {
     hold(&rig, None);
     extend(&rig, id, 2).await.unwrap();
     until_told(&rig, id, 2).await;
-    // It is appended, and nobody has heard of it yet.
-    rig.storage.state().knobs.hold_growth = false;
+    rig.storage.state().knobs.grown_when_smaller = true;
     cancel(&rig, id).await.unwrap();
     let grown = rig.until_volume(id, VolumeStatus::InUse).await;
     assert_eq!((grown.size_gib, grown.fault, told(&rig, id)), (2, None, 2));

@@ -33,10 +33,11 @@ fn the_very_same_again_has_the_same_answer_and_writes_nothing() {
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RW)]));
     let first = agent.put_export(put_export(&v, 2, &[("host2", RW)])).unwrap();
-    // What differs: how long it took, and when the sessions were looked at.
+    // What differs: how long it took, and whether and when the sessions were looked at meanwhile.
     let as_first = |mut again: v1::PutExportResponse| {
         again.timing.clone_from(&first.timing);
-        again.report.as_mut().unwrap().looked_us = first.report.as_ref().unwrap().looked_us;
+        let (report, first) = (again.report.as_mut().unwrap(), first.report.as_ref().unwrap());
+        (report.looked_us, report.unlisted_sessions) = (first.looked_us, first.unlisted_sessions);
         again
     };
     let changes = agent.switch.changes();

@@ -2,7 +2,7 @@
 //!
 //! A request passes, in this order: the bound on requests at work; its request id; the version documents, which anybody
 //! may read; authentication; the project in the address; the microversion; the route; the body. What it asks for is done by
-//! the [`Backend`], and nothing is decided here.
+//! the [`Backend`], and nothing is decided here. What of a body nobody has read is thrown away before the answer.
 //!
 //! What must never happen here: an answer without a request id; an error that is not in the API's words; a decision about
 //! volumes; a secret in the log (bodies and answers are never logged).
@@ -36,6 +36,7 @@ mod serve;
 mod services;
 mod snapshots;
 mod types;
+mod unread;
 mod version;
 mod views;
 mod volumes;
@@ -65,6 +66,7 @@ use context::{Ctx, REQUEST_ID, global_request_id, host_header, new_request_id};
 use fault::{Detail, Fault, Unrouted, unknown_route};
 use query::Query;
 use routes::Routes;
+use unread::Rest;
 use version::Version;
 
 /// Requests at work, long polls among them; one more is told to come again.
@@ -194,6 +196,7 @@ async fn answer<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request
     let method = request.method().clone();
     let path: String = request.uri().path().chars().take(LOGGED_CHARS_MAX).collect();
     let global = global_request_id(&request).map(str::to_owned);
+    let (request, rest) = Rest::of(request);
     let (mut response, echo) = match Arc::clone(&front.app.0.requests).try_acquire_owned() {
         Err(_) => {
             let text = format!("{REQUESTS_MAX} requests are being worked on: try again in a second.");
@@ -213,6 +216,10 @@ async fn answer<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request
         }
     };
     let status = response.status();
+    // Who was too slow was waited for.
+    if status != StatusCode::REQUEST_TIMEOUT {
+        rest.take().await;
+    }
     let global = global.as_deref().unwrap_or("-");
     let code = status.as_u16();
     if let Some(Detail(why)) = response.extensions_mut().remove::<Detail>() {

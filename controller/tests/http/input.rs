@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::http::Request;
 use mooring_controller::auth::Auth;
 use mooring_controller::http::{
-    BODY_BYTES_MAX, BODY_TIMEOUT, Options, REQUESTS_MAX, Serving, bind, router, serve,
+    BODY_BYTES_MAX, BODY_TIMEOUT, HEAD_TIMEOUT, Options, REQUESTS_MAX, Serving, bind, router, serve,
 };
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -345,4 +345,47 @@ async fn a_request_id_of_the_client_is_not_ours() {
         assert_eq!(answer.status(), 200);
         assert_ne!(answer.headers()["x-openstack-request-id"], id);
     }
+}
+
+/// Sends a request whose body comes in pieces, all of it before anything is read, as simple clients do.
+async fn send_in_pieces(
+    address: std::net::SocketAddr,
+    head: String,
+    bytes: usize,
+) -> std::io::Result<String> {
+    let talk = tokio::task::spawn_blocking(move || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(head.as_bytes())?;
+        for piece in vec![b'x'; bytes].chunks(20_000) {
+            stream.write_all(piece)?;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    });
+    talk.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_sends_too_much_hears_why_and_not_of_a_broken_connection() {
+    let (address, _stop) = server(HEAD_TIMEOUT, BODY_TIMEOUT).await;
+    let head = |path: &str, more: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 200000\r\n\
+             Connection: close\r\n{more}\r\n"
+        )
+    };
+    let volumes = format!("/v3/{PROJECT}/volumes");
+    for (path, code) in [(volumes.as_str(), "413"), ("/nowhere", "404")] {
+        let answer = send_in_pieces(address, head(path, ""), 200_000).await.unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{path}: {answer}");
+    }
+    // Who asks first is told at once, and never to go on.
+    let answer = send_in_pieces(address, head(&volumes, "Expect: 100-continue\r\n"), 0).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    // Who says that there is more and sends nothing has the answer, too.
+    let answer = send_in_pieces(address, head(&volumes, ""), 0).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
 }

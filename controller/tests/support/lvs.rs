@@ -123,11 +123,12 @@ impl State {
 
 impl State {
     /// Of all smaller sizes that which the volume has is taken, as long as nothing was appended.
-    pub(super) fn never_shrinks(&self, id: &str, bytes: u64) -> Result<(), Status> {
+    pub(super) fn never_shrinks(&mut self, id: &str, bytes: u64) -> Result<(), Status> {
         let kept = self.volumes.get(id).and_then(|kept| kept.spec.as_ref());
         if kept.is_none_or(|kept| kept.size_bytes <= bytes) {
             return Ok(());
         }
+        self.knobs.hold_growth &= !self.knobs.grown_when_smaller;
         let never = || cured(Code::FailedPrecondition, "a volume never shrinks", "fix_spec");
         match &self.knobs.refuse_smaller {
             Some(status) => Err(status.clone()),

@@ -61,6 +61,8 @@ pub(crate) struct Knobs {
     pub(crate) fail_volumes: bool,
     /// Volumes do not grow, perhaps for a reason.
     pub(crate) hold_growth: bool,
+    /// What did not grow has grown at the moment in which a smaller size is wished for: nobody has heard of it yet.
+    pub(crate) grown_when_smaller: bool,
     pub(crate) growth_problem: Option<v1::Problem>,
     /// Smaller sizes of volumes are refused with this; without it, those that are less than the volume has.
     pub(crate) refuse_smaller: Option<Status>,
@@ -79,13 +81,6 @@ pub(crate) struct Knobs {
     pub(crate) jobs: jobs::Jobs,
     pub(crate) fc: fc::Ports,
     pub(crate) reverts: lvs::Reverts,
-}
-
-impl Knobs {
-    fn held_by(&self, initiator: &str) -> Option<u32> {
-        let holder = self.reservations.as_ref()?.holder.as_ref()?;
-        (holder.initiator == initiator).then_some(holder.r#type)
-    }
 }
 
 pub(crate) struct State {

@@ -26,3 +26,10 @@ pub(super) fn answer(
     knobs.reservations = Some(now).filter(|now| !now.registrations.is_empty());
     Ok(v1::ChangeReservationsResponse { before, now: knobs.reservations.clone() })
 }
+
+impl Knobs {
+    pub(super) fn held_by(&self, initiator: &str) -> Option<u32> {
+        let holder = self.reservations.as_ref()?.holder.as_ref()?;
+        (holder.initiator == initiator).then_some(holder.r#type)
+    }
+}
