@@ -7,9 +7,16 @@ use std::cell::Cell;
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
+use nix::dir::{Dir, Type};
 use nix::errno::Errno;
+use nix::fcntl::{self, AT_FDCWD, AtFlags, OFlag};
+use nix::sys::stat::{Mode, SFlag, fstatat, mkdirat};
+use nix::sys::statfs::{FsType, fstatfs};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 /// Longest attribute that is read: configfs and sysfs attributes are at most one page; PR lists and `info` included.
 const ATTRIBUTE_BYTES_MAX: u64 = 64 * 1024;
@@ -257,10 +264,36 @@ pub fn tree_operations() -> u64 {
     OPERATIONS.get()
 }
 
+/// `CONFIGFS_MAGIC` of the kernel's linux/magic.h.
+const CONFIGFS: FsType = FsType(0x6265_6570);
+
+/// The folder that configfs is mounted at, held open: the kernel walks half of a path for each call, with the questions of each of its
+/// security modules at each component. Not the tree's own root, which is another folder when its module was loaded anew; there is one
+/// configfs, whatever is mounted where.
+#[derive(Debug)]
+struct Mount {
+    folder: OwnedFd,
+    /// The tree's root below it.
+    root: PathBuf,
+}
+
+impl Mount {
+    /// `None`: the tree's root is not right below configfs.
+    fn of(root: &Path) -> Option<Self> {
+        let (parent, name) = (root.parent()?, root.file_name()?);
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let folder = fcntl::open(parent, flags, Mode::empty()).ok()?;
+        let kind = fstatfs(&folder).ok()?.filesystem_type();
+        (kind == CONFIGFS).then(|| Self { folder, root: name.into() })
+    }
+}
+
 /// The real thing: a folder of the running kernel.
 #[derive(Debug, Clone)]
 pub struct KernelTree {
     root: PathBuf,
+    /// Looked for at the first call.
+    mount: Arc<OnceLock<Option<Mount>>>,
 }
 
 impl KernelTree {
@@ -269,7 +302,7 @@ impl KernelTree {
 
     /// A tree rooted at this folder.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), mount: Arc::default() }
     }
 
     /// The root folder.
@@ -277,8 +310,16 @@ impl KernelTree {
         &self.root
     }
 
-    fn at(&self, path: &TreePath) -> PathBuf {
+    fn whole(&self, path: &TreePath) -> PathBuf {
         if path.as_str().is_empty() { self.root.clone() } else { self.root.join(path.as_str()) }
+    }
+
+    /// Where an object is: a folder that is open, and a path from there.
+    fn at(&self, path: &TreePath) -> (BorrowedFd<'_>, PathBuf) {
+        match self.mount.get_or_init(|| Mount::of(&self.root)) {
+            Some(mount) => (mount.folder.as_fd(), mount.root.join(path.as_str())),
+            None => (AT_FDCWD, self.whole(path)),
+        }
     }
 
     /// Counts one operation.
@@ -287,37 +328,46 @@ impl KernelTree {
         self
     }
 
-    fn fail(&self, op: TreeOp, path: &TreePath) -> impl FnOnce(io::Error) -> TreeError {
+    fn open(&self, path: &TreePath, flags: OFlag) -> nix::Result<fs::File> {
+        let (folder, path) = self.count().at(path);
+        fcntl::openat(folder, &path, flags | OFlag::O_CLOEXEC, Mode::empty()).map(fs::File::from)
+    }
+
+    fn fail<E: Into<io::Error>>(&self, op: TreeOp, path: &TreePath) -> impl FnOnce(E) -> TreeError {
         move |error| TreeError {
             op,
             root: self.root.display().to_string(),
             path: path.clone(),
-            errno: error.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
+            errno: error.into().raw_os_error().map_or(Errno::EIO, Errno::from_raw),
         }
     }
 }
 
 impl Tree for KernelTree {
     fn mkdir(&self, path: &TreePath) -> Result<(), TreeError> {
-        fs::create_dir(self.count().at(path)).map_err(self.fail(TreeOp::Mkdir, path))
+        let (folder, at) = self.count().at(path);
+        mkdirat(folder, &at, Mode::from_bits_truncate(0o777)).map_err(self.fail(TreeOp::Mkdir, path))
     }
 
     fn rmdir(&self, path: &TreePath) -> Result<(), TreeError> {
-        fs::remove_dir(self.count().at(path)).map_err(self.fail(TreeOp::Rmdir, path))
+        let (folder, at) = self.count().at(path);
+        unlinkat(folder, &at, UnlinkatFlags::RemoveDir).map_err(self.fail(TreeOp::Rmdir, path))
     }
 
     fn symlink(&self, target: &TreePath, link: &TreePath) -> Result<(), TreeError> {
-        std::os::unix::fs::symlink(self.count().at(target), self.at(link))
-            .map_err(self.fail(TreeOp::Symlink, link))
+        let (folder, at) = self.count().at(link);
+        // configfs looks for the target at once, from the process's working folder: its whole path leads there.
+        symlinkat(&self.whole(target), folder, &at).map_err(self.fail(TreeOp::Symlink, link))
     }
 
     fn unlink(&self, path: &TreePath) -> Result<(), TreeError> {
-        fs::remove_file(self.count().at(path)).map_err(self.fail(TreeOp::Unlink, path))
+        let (folder, at) = self.count().at(path);
+        unlinkat(folder, &at, UnlinkatFlags::NoRemoveDir).map_err(self.fail(TreeOp::Unlink, path))
     }
 
     fn write(&self, path: &TreePath, value: &[u8]) -> Result<(), TreeError> {
         let write = || -> io::Result<()> {
-            let mut file = fs::OpenOptions::new().write(true).open(self.count().at(path))?;
+            let mut file = self.open(path, OFlag::O_WRONLY)?;
             // One write(2): configfs stores what one call brings. A short write would store half a value.
             match file.write(value)? {
                 n if n == value.len() => Ok(()),
@@ -329,7 +379,7 @@ impl Tree for KernelTree {
 
     fn read(&self, path: &TreePath) -> Result<Vec<u8>, TreeError> {
         let read = || -> io::Result<Vec<u8>> {
-            let mut file = fs::File::open(self.count().at(path))?;
+            let mut file = self.open(path, OFlag::O_RDONLY)?;
             let mut first = [0; ATTRIBUTE_BYTES];
             let count = file.read(&mut first)?;
             let mut bytes = first[..count].to_vec();
@@ -343,19 +393,23 @@ impl Tree for KernelTree {
     }
 
     fn list(&self, path: &TreePath) -> Result<Vec<Entry>, TreeError> {
-        let list = || -> io::Result<Vec<Entry>> {
+        let list = || -> nix::Result<Vec<Entry>> {
+            let (folder, at) = self.count().at(path);
+            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
             let mut entries = Vec::new();
-            for entry in fs::read_dir(self.count().at(path))? {
+            for entry in Dir::openat(folder, &at, flags, Mode::empty())?.iter() {
                 let entry = entry?;
-                let kind = entry.file_type()?;
-                let kind = if kind.is_dir() {
-                    EntryKind::Dir
-                } else if kind.is_symlink() {
-                    EntryKind::Link
-                } else {
-                    EntryKind::File
+                let name = entry.file_name().to_string_lossy();
+                if name == "." || name == ".." {
+                    continue;
+                }
+                let kind = match entry.file_type() {
+                    Some(Type::Directory) => EntryKind::Dir,
+                    Some(Type::Symlink) => EntryKind::Link,
+                    // configfs and sysfs always say what an entry is.
+                    Some(_) | None => EntryKind::File,
                 };
-                entries.push(Entry { name: entry.file_name().to_string_lossy().into_owned(), kind });
+                entries.push(Entry { name: name.into_owned(), kind });
             }
             entries.sort();
             Ok(entries)
@@ -365,9 +419,10 @@ impl Tree for KernelTree {
 
     fn read_link(&self, path: &TreePath) -> Result<TreePath, TreeError> {
         // configfs answers with a relative path (`../../../../target/core/…`), whatever the link was made with.
-        let target = fs::read_link(self.count().at(path)).map_err(self.fail(TreeOp::ReadLink, path))?;
-        let mut whole = self.at(&path.parent());
-        for part in target.components() {
+        let (folder, at) = self.count().at(path);
+        let target = fcntl::readlinkat(folder, &at).map_err(self.fail(TreeOp::ReadLink, path))?;
+        let mut whole = self.whole(&path.parent());
+        for part in Path::new(&target).components() {
             match part {
                 Component::RootDir => whole = PathBuf::from("/"),
                 Component::ParentDir => {
@@ -382,9 +437,10 @@ impl Tree for KernelTree {
     }
 
     fn is_dir(&self, path: &TreePath) -> Result<bool, TreeError> {
-        match fs::metadata(self.count().at(path)) {
-            Ok(meta) => Ok(meta.is_dir()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        let (folder, at) = self.count().at(path);
+        match fstatat(folder, &at, AtFlags::empty()) {
+            Ok(stat) => Ok(SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR),
+            Err(Errno::ENOENT) => Ok(false),
             Err(error) => Err(self.fail(TreeOp::Read, path)(error)),
         }
     }

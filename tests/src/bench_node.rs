@@ -8,7 +8,7 @@
 //! What must never happen here: a ratio between figures of two runs; a bar called met that was not measured.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use mooring_rig::{RigOptions, VmSpec};
@@ -64,7 +64,7 @@ const QUICK: [Case; 2] =
     [Case { grants: true, ..case(1, 2) }, Case { grants: true, targetctl: true, idle: true, ..case(100, 2) }];
 
 /// How the run is.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// 1 and 100 volumes only.
     pub quick: bool,
@@ -72,6 +72,8 @@ pub struct Options {
     pub volumes: Vec<u32>,
     /// Rounds of grants in each case.
     pub rounds: u32,
+    /// Processors of the VM.
+    pub cpus: u8,
 }
 
 const LONG: Duration = Duration::from_mins(30);
@@ -82,6 +84,12 @@ const REMEMBERED: &str = "python3 -c \"import sqlite3; \
 
 /// The agent is at rest after so long: two resyncs, and what they take.
 const SETTLES: Duration = Duration::from_secs(100);
+
+/// What the start has left to do is done when the agent has used less than a tenth of a processor for so long.
+const CALM: Duration = Duration::from_secs(5);
+
+/// Looks behind a start that have not ended by then are a defect.
+const CALMS_WITHIN: Duration = Duration::from_mins(10);
 
 /// The agent is let alone for so long; two resyncs come in it.
 const IDLE: Duration = Duration::from_mins(1);
@@ -118,7 +126,7 @@ pub fn run(programs: &Programs, options: &Options) -> Result<()> {
     let chosen = |case: &&Case| options.volumes.is_empty() || options.volumes.contains(&case.volumes);
     let cases: Vec<_> = cases.iter().filter(chosen).copied().collect();
     check(!cases.is_empty(), || format!("no case has one of {:?} volumes", options.volumes))?;
-    let bench = Bench::up(programs, options.rounds)?;
+    let bench = Bench::up(programs, options)?;
     let bench = bench.measure(&cases)?;
     println!("{}", bench.text);
     println!("{}", bench.bars()?);
@@ -126,12 +134,13 @@ pub fn run(programs: &Programs, options: &Options) -> Result<()> {
 }
 
 impl Bench {
-    fn up(programs: &Programs, rounds: u32) -> Result<Self> {
+    fn up(programs: &Programs, &Options { rounds, cpus, .. }: &Options) -> Result<Self> {
         let mut options = RigOptions::standard(0).named("bench-node");
         if let Some(storage) = options.vms.first_mut() {
             let standard = VmSpec::storage();
             // 5,000 LVs of 4 MiB and their metadata; the agent's state; the devices of rtslib and of the floor.
-            *storage = VmSpec { memory_mib: 4096, disks: vec![24 << 30, 4 << 30, 2 << 30], ..standard };
+            let disks = vec![24 << 30, 4 << 30, 2 << 30];
+            *storage = VmSpec { memory_mib: 4096, cpus, disks, ..standard };
         }
         let site = Site::up(options, programs)?;
         let storage = site.storage()?;
@@ -148,7 +157,7 @@ impl Bench {
         let mut text = String::new();
         writeln!(
             text,
-            "kernel {}, {:?}, one processor, {rounds} rounds of grants; LVs by restored metadata, devices by dmsetup, store filled \
+            "kernel {}, {:?}, {cpus} processor(s), {rounds} rounds of grants; LVs by restored metadata, devices by dmsetup, store filled \
              beforehand, no udev",
             site.rig.kernel(),
             site.rig.accel()
@@ -165,6 +174,7 @@ impl Bench {
             let restored = self.restore(*case)?;
             let pid = self.start_agent(*case, restored)?;
             if case.grants {
+                self.calm_down(pid)?;
                 self.grants(*case)?;
             }
             if case.idle {
@@ -353,6 +363,22 @@ impl Bench {
     fn stop_agent(&self, pid: u64) -> Result<()> {
         self.sh(&format!("kill {pid}; while kill -0 {pid} 2>/dev/null; do sleep 0.1; done"))?;
         self.clear()
+    }
+
+    /// Waits until the agent has done what its start has left to do: the looks behind the steps, the first watches.
+    fn calm_down(&mut self, pid: u64) -> Result<()> {
+        let began = Instant::now();
+        let calm = u64::try_from(CALM.as_millis())? / 100;
+        wait_for("the agent to be at rest", CALMS_WITHIN, || {
+            let before = self.used(pid)?;
+            std::thread::sleep(CALM);
+            let after = self.used(pid)?;
+            let ticks = after.own_ticks + after.children_ticks - before.own_ticks - before.children_ticks;
+            Ok((ticks < calm).then_some(()))
+        })?;
+        let rested = began.elapsed().saturating_sub(CALM);
+        writeln!(self.text, "  at rest                          {:>8} ms behind that", rested.as_millis())?;
+        Ok(())
     }
 
     fn grants(&mut self, case: Case) -> Result<()> {

@@ -82,6 +82,9 @@ enum Bench {
         /// Rounds of grants in each case
         #[arg(long, default_value_t = 25)]
         rounds: u32,
+        /// Processors of the VM: as many as this machine can give it and the rig beside it
+        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+        cpus: u8,
     },
     /// Native attaches, beside a bare login and scan and beside stock open-iscsi
     Attach {
@@ -150,10 +153,10 @@ fn main() -> ExitCode {
         Chore::Bench(BenchArgs { what: Bench::Grant { volumes, rounds } }) => test::build_programs(&root())
             .and_then(|programs| mooring_tests::bench::grant(&programs, Size { volumes, rounds }))
             .map(|()| ExitCode::SUCCESS),
-        Chore::Bench(BenchArgs { what: Bench::Node { quick, volumes, rounds } }) => {
+        Chore::Bench(BenchArgs { what: Bench::Node { quick, volumes, rounds, cpus } }) => {
             test::build_some(&root(), &NODE_PROGRAMS)
                 .and_then(|programs| {
-                    mooring_tests::bench_node::run(&programs, &Options { quick, volumes, rounds })
+                    mooring_tests::bench_node::run(&programs, &Options { quick, volumes, rounds, cpus })
                 })
                 .map(|()| ExitCode::SUCCESS)
         }
