@@ -71,6 +71,10 @@ impl Export {
         }
     }
 
+    fn serial(&self) -> String {
+        self.backstore.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     fn tpg(&self, below: &str) -> PathBuf {
         self.target.join("tpgt_1").join(below)
     }
@@ -86,7 +90,7 @@ impl Export {
         let mut calls = vec![
             Mkdir(self.backstore.clone()),
             write(self.backstore.join("control"), &format!("udev_path={}", device.display())),
-            write(self.backstore.join("wwn/vpd_unit_serial"), &self.backstore.display().to_string()[40..]),
+            write(self.backstore.join("wwn/vpd_unit_serial"), &self.serial()),
             write(self.backstore.join("enable"), "1"),
             write(self.backstore.join("attrib/optimal_sectors"), "2048"),
             Mkdir(self.target.clone()),
