@@ -4,10 +4,12 @@
 //! gives each of them its own meaning. Nothing here is recursive, and nothing creates parents.
 
 use std::cell::Cell;
+use std::ffi::CString;
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -288,6 +290,19 @@ impl Mount {
     }
 }
 
+/// A path as the kernel wants it, made at once.
+fn below(root: &Path, path: &TreePath) -> CString {
+    let (root, path) = (root.as_os_str().as_bytes(), path.as_str().as_bytes());
+    let mut text = Vec::with_capacity(root.len() + path.len() + 2);
+    text.extend_from_slice(root);
+    if !path.is_empty() {
+        text.push(b'/');
+        text.extend_from_slice(path);
+    }
+    // Only the root can have a NUL, which names nothing: nor does an empty path.
+    CString::new(text).unwrap_or_default()
+}
+
 /// The real thing: a folder of the running kernel.
 #[derive(Debug, Clone)]
 pub struct KernelTree {
@@ -310,14 +325,15 @@ impl KernelTree {
         &self.root
     }
 
-    fn whole(&self, path: &TreePath) -> PathBuf {
-        if path.as_str().is_empty() { self.root.clone() } else { self.root.join(path.as_str()) }
+    /// The whole path of an object.
+    fn whole(&self, path: &TreePath) -> CString {
+        below(&self.root, path)
     }
 
     /// Where an object is: a folder that is open, and a path from there.
-    fn at(&self, path: &TreePath) -> (BorrowedFd<'_>, PathBuf) {
+    fn at(&self, path: &TreePath) -> (BorrowedFd<'_>, CString) {
         match self.mount.get_or_init(|| Mount::of(&self.root)) {
-            Some(mount) => (mount.folder.as_fd(), mount.root.join(path.as_str())),
+            Some(mount) => (mount.folder.as_fd(), below(&mount.root, path)),
             None => (AT_FDCWD, self.whole(path)),
         }
     }
@@ -330,7 +346,7 @@ impl KernelTree {
 
     fn open(&self, path: &TreePath, flags: OFlag) -> nix::Result<fs::File> {
         let (folder, path) = self.count().at(path);
-        fcntl::openat(folder, &path, flags | OFlag::O_CLOEXEC, Mode::empty()).map(fs::File::from)
+        fcntl::openat(folder, path.as_c_str(), flags | OFlag::O_CLOEXEC, Mode::empty()).map(fs::File::from)
     }
 
     fn fail<E: Into<io::Error>>(&self, op: TreeOp, path: &TreePath) -> impl FnOnce(E) -> TreeError {
@@ -346,23 +362,25 @@ impl KernelTree {
 impl Tree for KernelTree {
     fn mkdir(&self, path: &TreePath) -> Result<(), TreeError> {
         let (folder, at) = self.count().at(path);
-        mkdirat(folder, &at, Mode::from_bits_truncate(0o777)).map_err(self.fail(TreeOp::Mkdir, path))
+        mkdirat(folder, at.as_c_str(), Mode::from_bits_truncate(0o777))
+            .map_err(self.fail(TreeOp::Mkdir, path))
     }
 
     fn rmdir(&self, path: &TreePath) -> Result<(), TreeError> {
         let (folder, at) = self.count().at(path);
-        unlinkat(folder, &at, UnlinkatFlags::RemoveDir).map_err(self.fail(TreeOp::Rmdir, path))
+        unlinkat(folder, at.as_c_str(), UnlinkatFlags::RemoveDir).map_err(self.fail(TreeOp::Rmdir, path))
     }
 
     fn symlink(&self, target: &TreePath, link: &TreePath) -> Result<(), TreeError> {
         let (folder, at) = self.count().at(link);
         // configfs looks for the target at once, from the process's working folder: its whole path leads there.
-        symlinkat(&self.whole(target), folder, &at).map_err(self.fail(TreeOp::Symlink, link))
+        symlinkat(self.whole(target).as_c_str(), folder, at.as_c_str())
+            .map_err(self.fail(TreeOp::Symlink, link))
     }
 
     fn unlink(&self, path: &TreePath) -> Result<(), TreeError> {
         let (folder, at) = self.count().at(path);
-        unlinkat(folder, &at, UnlinkatFlags::NoRemoveDir).map_err(self.fail(TreeOp::Unlink, path))
+        unlinkat(folder, at.as_c_str(), UnlinkatFlags::NoRemoveDir).map_err(self.fail(TreeOp::Unlink, path))
     }
 
     fn write(&self, path: &TreePath, value: &[u8]) -> Result<(), TreeError> {
@@ -397,7 +415,7 @@ impl Tree for KernelTree {
             let (folder, at) = self.count().at(path);
             let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
             let mut entries = Vec::new();
-            for entry in Dir::openat(folder, &at, flags, Mode::empty())?.iter() {
+            for entry in Dir::openat(folder, at.as_c_str(), flags, Mode::empty())?.iter() {
                 let entry = entry?;
                 let name = entry.file_name().to_string_lossy();
                 if name == "." || name == ".." {
@@ -420,8 +438,8 @@ impl Tree for KernelTree {
     fn read_link(&self, path: &TreePath) -> Result<TreePath, TreeError> {
         // configfs answers with a relative path (`../../../../target/core/…`), whatever the link was made with.
         let (folder, at) = self.count().at(path);
-        let target = fcntl::readlinkat(folder, &at).map_err(self.fail(TreeOp::ReadLink, path))?;
-        let mut whole = self.whole(&path.parent());
+        let target = fcntl::readlinkat(folder, at.as_c_str()).map_err(self.fail(TreeOp::ReadLink, path))?;
+        let mut whole = self.root.join(path.parent().as_str());
         for part in Path::new(&target).components() {
             match part {
                 Component::RootDir => whole = PathBuf::from("/"),
@@ -438,7 +456,7 @@ impl Tree for KernelTree {
 
     fn is_dir(&self, path: &TreePath) -> Result<bool, TreeError> {
         let (folder, at) = self.count().at(path);
-        match fstatat(folder, &at, AtFlags::empty()) {
+        match fstatat(folder, at.as_c_str(), AtFlags::empty()) {
             Ok(stat) => Ok(SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR),
             Err(Errno::ENOENT) => Ok(false),
             Err(error) => Err(self.fail(TreeOp::Read, path)(error)),
