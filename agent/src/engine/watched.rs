@@ -1,7 +1,7 @@
 //! Exports whose folders in the kernel's tree are watched. What a whole look has seen stays true until somebody makes, removes or
 //! writes something in a folder that was read for it, and of that the kernel tells: so somebody else's change is seen at once, and
-//! a resync need not look at all exports again and again. It looks at those that are not watched, and at each
-//! [`LOOKED_AT_EVERY`]th at all.
+//! a resync need not look at all exports again and again. It looks at those that are not watched, and at the others in turns:
+//! each at one of [`LOOKED_AT_EVERY`] resyncs, so that no resync is a burst of looks.
 //!
 //! An export is watched when two whole looks, one resync apart, found nothing to do, the folders that the second has read were
 //! watched since the first, and nothing was told meanwhile. A step of ours ends that, as a change of somebody else does. What
@@ -26,8 +26,9 @@ use super::fabrics::Wanteds;
 use super::pulse::Lives;
 use super::{Engine, lock};
 
-/// Resyncs until all exports are looked at, watched or not.
-const LOOKED_AT_EVERY: u32 = 10;
+/// Resyncs until each export was looked at, watched or not: two hours, unless the configuration says otherwise. A prime, so that the
+/// turns of ids that follow a pattern are spread, too.
+const LOOKED_AT_EVERY: u32 = 251;
 
 /// How long what follows a change is waited for: by hand an ACL goes in several calls.
 const SETTLES_WITHIN: Duration = Duration::from_millis(100);
@@ -58,8 +59,23 @@ pub(crate) struct Watched {
 #[derive(Debug, Default)]
 pub(super) struct Watches {
     volumes: HashMap<FolderId, VolumeId>,
-    /// Resyncs since all exports were looked at.
-    resyncs: u32,
+    /// Whose turn was the last resync.
+    turn: Turn,
+}
+
+/// Which share of all volumes a resync looks at, watched or not.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Turn(u32);
+
+impl Turn {
+    fn of(volume: VolumeId) -> Self {
+        let every = u128::from(LOOKED_AT_EVERY);
+        Self(u32::try_from(u128::from_be_bytes(*volume.as_bytes()) % every).unwrap_or_default())
+    }
+
+    const fn next(self) -> Self {
+        Self((self.0 + 1) % LOOKED_AT_EVERY)
+    }
 }
 
 /// Whether a look was the whole truth while it lasted.
@@ -109,30 +125,29 @@ impl State {
 }
 
 impl Engine {
-    /// Whether this resync looks at watched exports, too.
-    pub(super) fn resync_looks_at_all(&self) -> bool {
+    /// Whose turn this resync is.
+    pub(super) fn next_turn(&self) -> Turn {
         let mut watches = lock(&self.shared.watches);
-        watches.resyncs += 1;
-        let all = watches.resyncs >= LOOKED_AT_EVERY;
-        if all {
-            watches.resyncs = 0;
-        }
-        all
+        watches.turn = watches.turn.next();
+        watches.turn
     }
 
-    /// Those that a resync has to look at: `all`, or all that are not watched and not gone, and where somebody has registered a
+    /// Those that a resync has to look at: whose `turn` it is, all that are not watched and not gone, and where somebody has registered a
     /// reservation. `targets`: what the kernel serves, if that is known.
     pub(super) fn restless(
         &self,
         mut cells: Vec<Arc<Cell>>,
-        all: bool,
+        turn: Turn,
         targets: Option<&BTreeSet<String>>,
     ) -> Vec<Arc<Cell>> {
         cells.retain(|cell| {
-            if !all && self.is_gone_for_good(cell, targets) {
+            if Turn::of(cell.id) == turn {
+                return true;
+            }
+            if self.is_gone_for_good(cell, targets) {
                 return false;
             }
-            let rests = !all && cell.state().rests();
+            let rests = cell.state().rests();
             if rests {
                 self.look_at_reservations(cell);
             }
