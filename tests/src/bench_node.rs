@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::bench::{figure, lv_metadata};
 use crate::evidence::{check, wait_for};
-use crate::site::{BIN, GROUP, Programs, Site, agent_config, number};
+use crate::site::{BIN, GROUP, Programs, Site, TARGET, agent_config, number};
 
 /// What is measured with so many volumes present.
 #[derive(Debug, Clone, Copy)]
@@ -77,9 +77,6 @@ pub struct Options {
 }
 
 const LONG: Duration = Duration::from_mins(30);
-
-/// LIO's folder.
-const TARGET: &str = "/sys/kernel/config/target";
 
 /// How many LVs the agent's store remembers.
 const REMEMBERED: &str = "python3 -c \"import sqlite3; \
@@ -380,6 +377,7 @@ impl Bench {
     /// Waits until the agent has done what its start has left to do: the looks behind the steps, the first watches.
     fn calm_down(&mut self, pid: u64) -> Result<()> {
         let began = Instant::now();
+        // A tenth, in ticks of 10 ms.
         let calm = u64::try_from(CALM.as_millis())? / 100;
         wait_for("the agent to be at rest", CALMS_WITHIN, || {
             let before = self.used(pid)?;

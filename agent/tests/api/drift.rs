@@ -118,7 +118,7 @@ fn a_volume_that_is_gone_costs_a_start_no_look_at_lvm_and_a_resync_nothing() {
     let resyncs = |log: &[String]| log.iter().filter(|call| *call == "list iscsi").count();
     let of_one = |call: &&String| GONE.map(volume).any(|v| call.contains(&v));
     let before = agent.switch.log().len();
-    // Each tenth looks at all.
+    // One of them has its turn at the tenth.
     eventually("resyncs", || resyncs(&agent.switch.log()[before..]) >= 4);
     let log = agent.switch.log();
     let lvm: Vec<_> = log.iter().filter(|call| call.starts_with("lvm ")).filter(of_one).collect();

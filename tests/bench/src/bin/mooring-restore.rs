@@ -202,7 +202,7 @@ fn floor(root: &Path, what: &What) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Waits until the agent says that it has made its bulk work: it is let alone meanwhile, because there is one processor, and every
+/// Waits until the agent says that it has made its bulk work: it is let alone meanwhile, because every
 /// look at the kernel's tree is time that the agent has not. `None`: it says nothing of few exports.
 fn await_word(log: &Path, volumes: u32) -> Result<Option<Instant>> {
     const SAID_OF: u32 = 16;
