@@ -176,7 +176,7 @@ async fn a_volume_that_is_being_made_goes_on_and_one_that_was_there_is_never_mad
     })
     .await;
     rig.rebuild("rebuilt").await.unwrap();
-    rig.restart_on("rebuilt", false).await;
+    back(&mut rig).await;
     rig.until_volume(made, VolumeStatus::Creating).await;
     rig.storage.state().knobs.pending = false;
     rig.storage.set_down(true);

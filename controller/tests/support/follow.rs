@@ -14,7 +14,11 @@ impl Fake {
     ) -> ReceiverStream<Result<T, Status>> {
         let (send, receive) = mpsc::channel(64);
         let mut down = self.down.subscribe();
+        let is_down = *down.borrow_and_update();
         tokio::spawn(async move {
+            if is_down {
+                return;
+            }
             for item in first {
                 if send.send(Ok(item)).await.is_err() {
                     return;
@@ -28,7 +32,8 @@ impl Fake {
                             return;
                         }
                     }
-                    () = async { drop(down.wait_for(|down| *down).await) } => return,
+                    // However short: who follows must not miss that it was away.
+                    _ = down.changed() => return,
                     () = send.closed() => return,
                 }
             }

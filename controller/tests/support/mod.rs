@@ -408,7 +408,7 @@ impl Fake {
 
     pub(crate) fn set_down(&self, down: bool) {
         self.state().knobs.down = down;
-        self.down.send_replace(down);
+        self.down.send_if_modified(|was| std::mem::replace(was, down) != down);
     }
 
     /// The initiators of an export, as the agent keeps it.
