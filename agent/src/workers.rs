@@ -21,6 +21,10 @@ const THREADS_MAX: usize = 512;
 /// A job at work for longer is given up on for scheduling: it may still end.
 pub(crate) const LOST_AFTER: Duration = Duration::from_secs(2);
 
+/// A thread with nothing to do for longer ends, and gives its stack and its share of the memory back: those of a boot with a
+/// thousand exports are not needed behind it. What comes each second keeps its thread.
+const IDLE_FOR: Duration = Duration::from_secs(20);
+
 /// Work for a thread that may block.
 pub type Job = Box<dyn FnOnce() + Send>;
 
@@ -38,6 +42,8 @@ struct State {
     /// Threads that wait. The one that came last is woken first: what it works with is still in the processor's caches, and in its
     /// own share of the memory.
     idle: Vec<usize>,
+    /// Numbers of threads that have ended.
+    ended: Vec<usize>,
     /// Jobs that came since the start.
     taken: u64,
 }
@@ -55,6 +61,18 @@ impl State {
             || (!self.awaited.is_empty() && self.at_work() < AT_WORK_MAX)
     }
 
+    /// The number of a thread to be started; `None`: there are as many as may be.
+    fn free_number(&mut self) -> Option<usize> {
+        self.ended.pop().or_else(|| {
+            let number = self.at_work.len();
+            (number < THREADS_MAX).then(|| {
+                self.at_work.push(None);
+                self.bells.push(Arc::default());
+                number
+            })
+        })
+    }
+
     fn next(&mut self) -> Option<Job> {
         self.awaited.pop_front().or_else(|| self.queue.pop_front())
     }
@@ -70,11 +88,19 @@ fn busy_max() -> usize {
 }
 
 /// The pool.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Workers {
     shared: Arc<Mutex<State>>,
+    /// How long a thread waits for something to do.
+    idle_for: Duration,
     /// Who runs the jobs in the place of this pool's threads.
     given: Option<Arc<dyn Fn(Job) + Send + Sync>>,
+}
+
+impl Default for Workers {
+    fn default() -> Self {
+        Self { shared: Arc::default(), idle_for: IDLE_FOR, given: None }
+    }
 }
 
 impl Workers {
@@ -147,29 +173,30 @@ impl Workers {
             bell.notify_one();
             return;
         }
-        if state.at_work.len() >= THREADS_MAX {
-            return;
-        }
-        let number = state.at_work.len();
-        let (workers, bell) = (self.clone(), Arc::new(Condvar::new()));
-        let own = Arc::clone(&bell);
+        let Some(number) = state.free_number() else { return };
+        let (workers, bell) = (self.clone(), Arc::clone(&state.bells[number]));
         let thread = std::thread::Builder::new().name(format!("kernel-{number}"));
-        match thread.spawn(move || workers.serve(number, &own)) {
-            Ok(_) => {
-                state.at_work.push(None);
-                state.bells.push(bell);
-            }
-            Err(error) => tracing::error!(%error, "cannot start a thread for kernel work; the queue waits"),
+        if let Err(error) = thread.spawn(move || workers.serve(number, &bell)) {
+            state.ended.push(number);
+            tracing::error!(%error, "cannot start a thread for kernel work; the queue waits");
         }
     }
 
+    /// Serves until there was nothing to do for a while.
     fn serve(&self, number: usize, bell: &Condvar) {
         let mut state = self.lock();
         loop {
             while !state.may_begin() {
                 state.idle.push(number);
-                let woken = bell.wait_while(state, |state| state.idle.contains(&number));
-                state = woken.unwrap_or_else(PoisonError::into_inner);
+                let woken =
+                    bell.wait_timeout_while(state, self.idle_for, |state| state.idle.contains(&number));
+                state = woken.unwrap_or_else(PoisonError::into_inner).0;
+                // Whoever is woken is not in the list any more: a job counts on it.
+                if let Some(at) = state.idle.iter().position(|idle| *idle == number) {
+                    state.idle.remove(at);
+                    state.ended.push(number);
+                    return;
+                }
             }
             let Some(job) = state.next() else { continue };
             state.at_work[number] = Some(Instant::now());
@@ -245,7 +272,7 @@ mod tests {
         // There may be more of them than were needed.
         let all_wait = || {
             let state = workers.lock();
-            state.idle.len() == state.at_work.len()
+            state.idle.len() + state.ended.len() == state.at_work.len()
         };
         let (done, ran) = mpsc::channel();
         let mut by = std::collections::BTreeSet::new();
@@ -258,6 +285,33 @@ mod tests {
             by.insert(ran.recv_timeout(Duration::from_secs(5)).unwrap());
         }
         assert_eq!(by.len(), 1, "{by:?}");
+    }
+
+    #[test]
+    fn threads_with_nothing_to_do_end_and_others_take_their_places() {
+        let workers = Workers { idle_for: Duration::from_millis(20), ..Workers::default() };
+        for round in 0..3 {
+            let together = Arc::new(std::sync::Barrier::new(AT_WORK_MAX));
+            for _ in 0..AT_WORK_MAX {
+                let together = Arc::clone(&together);
+                workers.submit(move || {
+                    let _who = together.wait();
+                });
+            }
+            let began = Instant::now();
+            loop {
+                let state = workers.lock();
+                assert!(state.idle.len() + state.ended.len() <= state.at_work.len(), "counted twice");
+                // The jobs need each other: each has had a thread of its own.
+                if state.queue.is_empty() && state.ended.len() == state.at_work.len() {
+                    assert!((AT_WORK_MAX..=AT_WORK_MAX * 2).contains(&state.at_work.len()), "round {round}");
+                    break;
+                }
+                drop(state);
+                assert!(began.elapsed() < Duration::from_secs(30), "a thread stays for ever");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
     }
 
     #[test]

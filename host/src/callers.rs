@@ -8,8 +8,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 
 use procfs::net::{TcpNetEntry, TcpState};
@@ -59,6 +61,9 @@ impl Standing {
 /// The kernel's counts of TCP.
 const COUNTS: &str = "/proc/net/snmp";
 
+/// As a rule all of it: half of that, as of 6.12.
+const COUNTS_BYTES: usize = 4096;
+
 /// Openings by others and by ourselves, and what stands: whatever comes or goes moves one of them.
 const NUMBERS: [&str; 3] = ["PassiveOpens", "ActiveOpens", "CurrEstab"];
 
@@ -73,13 +78,40 @@ struct Followed {
     standing: Standing,
     /// The numbers before the last list; `None`: it is to be read again.
     numbers: Option<Numbers>,
+    /// The kernel's counts. Stays open: to find it costs more than to read it, and it is read each second.
+    counts: Option<File>,
+}
+
+impl Followed {
+    /// The kernel's counts as they are now.
+    fn counts(&mut self) -> io::Result<String> {
+        let file = match self.counts.take() {
+            Some(open) => open,
+            None => File::open(COUNTS)?,
+        };
+        // It has no size that could be asked for.
+        let (mut text, mut read) = (vec![0; COUNTS_BYTES], 0);
+        loop {
+            match file.read_at(&mut text[read..], u64::try_from(read).map_err(io::Error::other)?)? {
+                0 => break,
+                more => read += more,
+            }
+            if read == text.len() {
+                text.resize(read * 2, 0);
+            }
+        }
+        text.truncate(read);
+        // Only one that could be read is kept.
+        self.counts = Some(file);
+        String::from_utf8(text).map_err(io::Error::other)
+    }
 }
 
 impl Callers for KernelCallers {
     fn changes(&self, ports: &dyn Fn() -> BTreeSet<u16>) -> io::Result<CallerChanges> {
         let mut followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = followed.numbers.take();
-        let numbers = numbers(&std::fs::read_to_string(COUNTS)?).ok_or_else(|| {
+        let numbers = numbers(&followed.counts()?).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{COUNTS} has no {NUMBERS:?}"))
         })?;
         if before == Some(numbers) {

@@ -285,6 +285,10 @@ impl Engine {
 
     /// Looks at one volume, and tells whoever watches if somebody has logged in or out.
     pub(super) fn feel(&self, cell: &Arc<Cell>) {
+        // As a rule: nothing is read.
+        if self.is_as_seen(cell, None) {
+            return;
+        }
         let began = Instant::now();
         {
             let mut state = cell.state();
@@ -304,9 +308,6 @@ impl Engine {
 
     /// One look of the pulse: a quick one where that is enough.
     fn glance(&self, cell: &Cell, began: Instant) -> Result<(), Error> {
-        if self.is_as_seen(cell, None) {
-            return Ok(());
-        }
         let names = over_ip_alone(&cell.state())
             .map(|spec| spec.identity.names(cell.id, &self.shared.config.iqn_prefix));
         // Read first: what comes during a full look moves it again.

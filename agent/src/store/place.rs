@@ -12,8 +12,8 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 /// Where the file system is mounted that has this path, or would have it, if it is read-only. One that cannot be looked at is none:
 /// whoever writes finds out.
 pub(crate) fn read_only(path: &Path) -> Option<PathBuf> {
-    let there = path.ancestors().find(|part| part.exists())?;
-    let found = statvfs(there).ok()?;
+    // Asked each second, as a rule of a path that is there.
+    let (there, found) = path.ancestors().find_map(|part| Some((part, statvfs(part).ok()?)))?;
     found.flags().contains(FsFlags::ST_RDONLY).then(|| mount_of(there))
 }
 
