@@ -252,7 +252,8 @@ impl IqnPrefix {
     pub fn volume(&self, target: &str) -> Option<VolumeId> {
         let id = target.strip_prefix(&self.0)?.strip_prefix(':')?;
         // Only as we write it: another spelling of an id is another target.
-        id.parse().ok().filter(|volume: &VolumeId| volume.to_string() == id)
+        let as_written = !id.bytes().any(|byte| byte.is_ascii_uppercase());
+        id.parse().ok().filter(|_| as_written)
     }
 }
 

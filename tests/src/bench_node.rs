@@ -91,8 +91,9 @@ const CALM: Duration = Duration::from_secs(5);
 /// Looks behind a start that have not ended by then are a defect.
 const CALMS_WITHIN: Duration = Duration::from_mins(10);
 
-/// The agent is let alone for so long; two resyncs come in it.
-const IDLE: Duration = Duration::from_mins(1);
+/// The agent is let alone for so long: ten resyncs come in it, and one of ten asks LVM. Of a minute it would be chance whether it has
+/// that one.
+const IDLE: Duration = Duration::from_mins(5);
 
 /// Seconds of processor time and KiB of memory of a process, as /proc says them: its own, and its children's that have ended.
 struct Use {
@@ -464,7 +465,7 @@ impl Bench {
         let before = self.used(pid)?;
         std::thread::sleep(IDLE);
         let after = self.used(pid)?;
-        // A tick is 10 ms, and IDLE a minute: ticks / 60 are percent.
+        // A tick is 10 ms.
         let percent = |ticks: u64| Duration::from_millis(ticks * 10).div_duration_f64(IDLE) * 100.0;
         let own = percent(after.own_ticks - before.own_ticks);
         let lvm = percent(after.children_ticks - before.children_ticks);

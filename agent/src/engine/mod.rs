@@ -44,7 +44,7 @@ mod watched;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use mooring_api::v1;
 use mooring_host::LocalAddress;
@@ -71,6 +71,9 @@ use cell::{Cell, OpenReceipt, Wish};
 
 /// Reports that a watcher may lag behind before it is cut off.
 const REPORTS_QUEUED_MAX: usize = 4096;
+
+/// How often tombstones are looked for that are old enough to be forgotten: they are kept for months.
+const PURGED_EVERY: Duration = Duration::from_hours(1);
 
 /// How long the start waits for the first look at the machine.
 const START_WITHIN: Duration = Duration::from_secs(2);
@@ -186,6 +189,8 @@ struct Shared {
     changes: broadcast::Sender<Change>,
     /// Targets of ours that no wish explains.
     strays: Mutex<Vec<strays::Stray>>,
+    /// When old tombstones were forgotten last.
+    purged: Mutex<Option<SystemTime>>,
     /// A target of ours that the last look found, to see what targets offer.
     seen_target: Mutex<Option<String>>,
     /// The relative port ids of exports.
@@ -257,6 +262,7 @@ impl Engine {
             ports,
             changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
             strays: Mutex::default(),
+            purged: Mutex::default(),
             seen_target: Mutex::default(),
             port_ids: Mutex::default(),
             health: Mutex::default(),
@@ -503,15 +509,22 @@ impl Engine {
     fn housekeep(&self) {
         mooring_host::trim_memory();
         self.forget_places();
-        let now = self.shared.machine.clock.now();
-        if let Err(error) = self
-            .shared
-            .store
-            .purge(now, |kind, id| self.is_gone(kind, id))
-            .and_then(|_| self.shared.store.checkpoint())
-        {
+        if let Err(error) = self.purge().and_then(|()| self.shared.store.checkpoint()) {
             tracing::warn!(error = %Chain(&error), "the store's housekeeping failed; tried again at the next tick");
         }
+    }
+
+    /// Forgets old tombstones, if that was not done lately: it reads all wishes that are kept.
+    fn purge(&self) -> Result<(), StoreError> {
+        let now = self.shared.machine.clock.now();
+        let mut last = lock(&self.shared.purged);
+        // A clock that was set back says nothing.
+        let lately = last.and_then(|last| now.duration_since(last).ok());
+        if lately.is_none_or(|since| since >= PURGED_EVERY) {
+            self.shared.store.purge(now, |kind, id| self.is_gone(kind, id))?;
+            *last = Some(now);
+        }
+        Ok(())
     }
 
     /// Whether nothing is left of an object whose tombstone is kept.
