@@ -462,6 +462,8 @@ impl Engine {
                     engine.shared.workers.submit(move || {
                         sweeper.housekeep();
                         sweeper.sweep();
+                        // Behind it: what LVM says of thousands is many times what is kept of it.
+                        mooring_host::trim_memory();
                     });
                 }
             }
@@ -505,9 +507,8 @@ impl Engine {
         }
     }
 
-    /// Forgets what is old, gives memory back, and moves the store's log into its file.
+    /// Forgets what is old, and moves the store's log into its file.
     fn housekeep(&self) {
-        mooring_host::trim_memory();
         self.forget_places();
         if let Err(error) = self.purge().and_then(|()| self.shared.store.checkpoint()) {
             tracing::warn!(error = %Chain(&error), "the store's housekeeping failed; tried again at the next tick");

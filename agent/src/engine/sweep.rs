@@ -86,9 +86,6 @@ impl Engine {
         self.note_orphans(&view);
         let cells = self.not_confirmed(self.restless(cells, turn, targets.as_ref()), &early, &view);
         self.wake_as_seen(cells, &view, targets.as_ref());
-        drop(view);
-        // What LVM says of thousands is many times what is kept of it.
-        mooring_host::trim_memory();
     }
 
     /// Somebody has changed a group: looks at all LVs, and wakes those volumes whose LV is not what it was.
