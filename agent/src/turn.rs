@@ -4,8 +4,8 @@
 //! What must never happen here: a change that is taken after its caller was told that it was not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -19,6 +19,29 @@ pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
 /// When an object that has failed so often is tried again.
 pub(crate) fn retry_delay(failures: u32, at_most: Duration) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(at_most)
+}
+
+/// What is done now and then, by whoever comes by often.
+#[derive(Debug, Default)]
+pub(crate) struct Seldom(Mutex<Option<SystemTime>>);
+
+impl Seldom {
+    /// Has `work` done unless it was done less than `every` before `now`. What fails is due the next time.
+    pub(crate) fn when_due<E>(
+        &self,
+        now: SystemTime,
+        every: Duration,
+        work: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A clock that was set back says nothing.
+        let lately = last.and_then(|last| now.duration_since(last).ok());
+        if lately.is_none_or(|since| since >= every) {
+            work()?;
+            *last = Some(now);
+        }
+        Ok(())
+    }
 }
 
 /// The turns of one object: held while a change of it is checked and made durable.
@@ -63,5 +86,31 @@ pub(crate) async fn answer<T>(
         Err(_) if claim.take() => None,
         // It is being written: what came of it is worth the moment that a write takes.
         Err(_) => result.await.ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_seldom_is_done_again_when_its_time_has_come_it_has_failed_or_the_clock_was_set_back() {
+        let (seldom, hour) = (Seldom::default(), Duration::from_hours(1));
+        let begin = SystemTime::UNIX_EPOCH + hour * 1000;
+        let is_done = |now, works: bool| {
+            let mut done = false;
+            let answer = seldom.when_due(now, hour, || {
+                done = true;
+                works.then_some(()).ok_or("it fails")
+            });
+            assert_eq!(answer.is_err(), done && !works);
+            done
+        };
+        assert!(is_done(begin, false));
+        assert!(is_done(begin, true));
+        assert!(!is_done(begin + hour / 2, true));
+        assert!(is_done(begin + hour, true));
+        assert!(!is_done(begin + hour, true));
+        assert!(is_done(begin, true));
     }
 }

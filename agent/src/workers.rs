@@ -22,8 +22,8 @@ const THREADS_MAX: usize = 512;
 pub(crate) const LOST_AFTER: Duration = Duration::from_secs(2);
 
 /// A thread with nothing to do for longer ends, and gives its stack and its share of the memory back: those of a boot with a
-/// thousand exports are not needed behind it. What comes each second keeps its thread.
-const IDLE_FOR: Duration = Duration::from_secs(20);
+/// thousand exports are not needed behind it. Longer than from one resync to the next, so that none begins with new threads.
+const IDLE_FOR: Duration = Duration::from_secs(75);
 
 /// Work for a thread that may block.
 pub type Job = Box<dyn FnOnce() + Send>;

@@ -53,7 +53,6 @@ pub use lock::{LockError, LockFile};
 pub use net::{DialError, LocalAddress, LocalAddresses, dial, drop_connection, local_addresses};
 pub use pr::{PrCommand, PrError, PrNexus, PrSession, PrSessions};
 pub use remains::{Remains, remains_of};
-pub use sys::trim_memory;
 pub use tree::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath, tree_operations};
 pub use uevent::{KernelUevents, Uevent, UeventItem, Uevents, parse_uevent};
 

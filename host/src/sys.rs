@@ -172,12 +172,6 @@ pub(crate) fn disk_sequence(file: &File) -> Result<u64, Errno> {
     Ok(sequence)
 }
 
-/// Gives memory that is free back to the system: what many volumes needed at once stays with the allocator else (glibc).
-pub fn trim_memory() {
-    // SAFETY: malloc_trim takes no pointer, and may be called at any time by any thread.
-    unsafe { libc::malloc_trim(0) };
-}
-
 /// linux/prctl.h: PR_SET_IO_FLUSHER.
 const SET_IO_FLUSHER: c_int = 57;
 

@@ -29,8 +29,8 @@ use tokio::time::Instant;
 pub use status::Status;
 
 use crate::engine::{Engine, Refusal, lock};
-use crate::store::{Kind, StoreError};
-use crate::turn::{self, Claim, RETRY_MAX};
+use crate::store::{Kind, PURGED_EVERY, StoreError};
+use crate::turn::{self, Claim, RETRY_MAX, Seldom};
 use crate::workers::Workers;
 use cell::Cell;
 
@@ -98,6 +98,8 @@ struct Shared {
     /// Sessions of ours, as told.
     sessions: Mutex<BTreeMap<VolumeId, SessionStatus>>,
     changes: broadcast::Sender<ConnectionReport>,
+    /// Old tombstones are forgotten.
+    purged: Seldom,
     runtime: tokio::runtime::Handle,
 }
 
@@ -118,6 +120,7 @@ impl Connections {
             attachments: Mutex::default(),
             sessions: Mutex::default(),
             changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
+            purged: Seldom::default(),
             runtime: tokio::runtime::Handle::current(),
         };
         let connections = Self { shared: Arc::new(shared) };
@@ -169,8 +172,10 @@ impl Connections {
     /// Forgets tombstones that are old and whose connection is gone.
     fn housekeep(&self) {
         let engine = &self.shared.engine;
+        let now = engine.machine().clock.now();
         let gone = |kind, id| kind == Kind::Connection && self.is_gone(id);
-        if let Err(error) = engine.store().purge(engine.machine().clock.now(), gone) {
+        let purge = || engine.store().purge(now, gone).map(drop);
+        if let Err(error) = self.shared.purged.when_due(now, PURGED_EVERY, purge) {
             tracing::warn!(error = %Chain(&error), "old connections are not forgotten; tried again at the next tick");
         }
     }

@@ -341,15 +341,20 @@ impl Engine {
     /// Forgets in the store what later specs have taken away.
     pub(super) fn forget_places(&self) {
         for cell in self.cells() {
-            // Changes of the volume wait: what is written here is what it has.
-            let Some(_turn) = cell.admission.take(Duration::ZERO) else { continue };
-            let (former, kept) = {
-                let state = cell.state();
-                (state.former.clone(), state.kept_places.clone())
-            };
-            if former == kept {
+            let is_kept = |state: &State| state.former == state.kept_places;
+            // As a rule, of every volume: no turn is waited for.
+            if is_kept(&cell.state()) {
                 continue;
             }
+            // Changes of the volume wait: what is written here is what it has.
+            let Some(_turn) = cell.admission.take(Duration::ZERO) else { continue };
+            let former = {
+                let state = cell.state();
+                if is_kept(&state) {
+                    continue;
+                }
+                state.former.clone()
+            };
             match self.shared.store.keep_fc_places(cell.id, &former) {
                 Ok(()) => cell.state().kept_places = former,
                 Err(error) => {

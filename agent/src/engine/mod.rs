@@ -44,7 +44,7 @@ mod watched;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use mooring_api::v1;
 use mooring_host::LocalAddress;
@@ -64,16 +64,17 @@ use crate::fibre_channel::Ports;
 use crate::images::Images;
 use crate::lvm_gate::Gated;
 use crate::machine::Machine;
-use crate::store::{Kind, Store, StoreError};
-use crate::turn::{self, Claim, RETRY_MAX};
+use crate::store::{Kind, PURGED_EVERY, Store, StoreError};
+use crate::turn::{self, Claim, RETRY_MAX, Seldom};
 use crate::workers::Workers;
 use cell::{Cell, OpenReceipt, Wish};
 
 /// Reports that a watcher may lag behind before it is cut off.
 const REPORTS_QUEUED_MAX: usize = 4096;
 
-/// How often tombstones are looked for that are old enough to be forgotten: they are kept for months.
-const PURGED_EVERY: Duration = Duration::from_hours(1);
+/// How often it is looked whether the store's file and kernel modules are where they were, in seconds: nobody waits for it, and
+/// whoever writes finds out by himself.
+const PLACES_WATCHED_EVERY: u64 = 5;
 
 /// How long the start waits for the first look at the machine.
 const START_WITHIN: Duration = Duration::from_secs(2);
@@ -189,8 +190,8 @@ struct Shared {
     changes: broadcast::Sender<Change>,
     /// Targets of ours that no wish explains.
     strays: Mutex<Vec<strays::Stray>>,
-    /// When old tombstones were forgotten last.
-    purged: Mutex<Option<SystemTime>>,
+    /// Old tombstones are forgotten.
+    purged: Seldom,
     /// A target of ours that the last look found, to see what targets offer.
     seen_target: Mutex<Option<String>>,
     /// The relative port ids of exports.
@@ -262,7 +263,7 @@ impl Engine {
             ports,
             changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
             strays: Mutex::default(),
-            purged: Mutex::default(),
+            purged: Seldom::default(),
             seen_target: Mutex::default(),
             port_ids: Mutex::default(),
             health: Mutex::default(),
@@ -433,6 +434,7 @@ impl Engine {
         tokio::spawn(async move {
             let mut tick = tokio::time::interval(Duration::from_secs(1));
             let mut until_sweep = engine.shared.config.resync_seconds;
+            let mut until_places = 0;
             let mut in_place = true;
             let mut started = false;
             let mut modules = Vec::new();
@@ -440,8 +442,12 @@ impl Engine {
                 tick.tick().await;
                 engine.shared.workers.tend();
                 engine.tend_bulk();
-                engine.watch_place(&mut in_place);
-                engine.watch_modules(&mut modules);
+                if until_places == 0 {
+                    until_places = PLACES_WATCHED_EVERY;
+                    engine.watch_place(&mut in_place);
+                    engine.watch_modules(&mut modules);
+                }
+                until_places -= 1;
                 engine.watch_addresses();
                 engine.beat();
                 engine.keep_whole_soon();
@@ -462,8 +468,6 @@ impl Engine {
                     engine.shared.workers.submit(move || {
                         sweeper.housekeep();
                         sweeper.sweep();
-                        // Behind it: what LVM says of thousands is many times what is kept of it.
-                        mooring_host::trim_memory();
                     });
                 }
             }
@@ -518,14 +522,8 @@ impl Engine {
     /// Forgets old tombstones, if that was not done lately: it reads all wishes that are kept.
     fn purge(&self) -> Result<(), StoreError> {
         let now = self.shared.machine.clock.now();
-        let mut last = lock(&self.shared.purged);
-        // A clock that was set back says nothing.
-        let lately = last.and_then(|last| now.duration_since(last).ok());
-        if lately.is_none_or(|since| since >= PURGED_EVERY) {
-            self.shared.store.purge(now, |kind, id| self.is_gone(kind, id))?;
-            *last = Some(now);
-        }
-        Ok(())
+        let purge = || self.shared.store.purge(now, |kind, id| self.is_gone(kind, id)).map(drop);
+        self.shared.purged.when_due(now, PURGED_EVERY, purge)
     }
 
     /// Whether nothing is left of an object whose tombstone is kept.

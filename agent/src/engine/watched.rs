@@ -4,7 +4,8 @@
 //! each at one of [`LOOKED_AT_EVERY`] resyncs, so that no resync is a burst of looks.
 //!
 //! An export is watched when two whole looks, one resync apart, found nothing to do, the folders that the second has read were
-//! watched since the first, and nothing was told meanwhile. A step of ours ends that, as a change of somebody else does. What
+//! watched since the first, and nothing was told meanwhile. A volume that is not exported has no folder: it is left alone, too, while
+//! its target is not there. A step of ours ends that, as a change of somebody else does. What
 //! the kernel changes by itself (logins, counters) is the pulse's; over Fibre Channel folders are shared by volumes, and looked at
 //! as before.
 //!
@@ -113,9 +114,21 @@ impl State {
 
     /// Whether nothing of it need be looked at: its export is watched, and everything is as the last pass left it.
     fn rests(&self) -> bool {
-        self.watched.stands
-            && !self.dirty
-            && !self.may_be_cut()
+        self.watched.stands && self.is_as_left()
+    }
+
+    /// The same of a volume that is not exported: nothing of an export was left. Where its target is there again, it does not hold.
+    fn rests_unexported(&self) -> bool {
+        self.export.as_ref().is_none_or(|wish| wish.spec().is_none())
+            && self.open_receipts.is_empty()
+            && self.linked.is_empty()
+            && self.former.is_empty()
+            && self.is_as_left()
+    }
+
+    /// Whether everything is as the last pass left it, as far as it is told, or was seen since.
+    fn is_as_left(&self) -> bool {
+        !(self.dirty || self.running || self.may_be_cut())
             && self.export_end.done
             && self.volume_end.done
             && self.is_export_current()
@@ -132,7 +145,7 @@ impl Engine {
         watches.turn
     }
 
-    /// Those that a resync has to look at: whose `turn` it is, all that are not watched and not gone, and where somebody has registered a
+    /// Those that a resync has to look at: whose `turn` it is, all that are exported and not watched, and where somebody has registered a
     /// reservation. `targets`: what the kernel serves, if that is known.
     pub(super) fn restless(
         &self,
@@ -144,7 +157,7 @@ impl Engine {
             if Turn::of(cell.id) == turn {
                 return true;
             }
-            if self.is_gone_for_good(cell, targets) {
+            if self.is_without_target(cell, targets) {
                 return false;
             }
             let rests = cell.state().rests();
@@ -156,11 +169,15 @@ impl Engine {
         cells
     }
 
-    /// Whether nothing is left of a volume whose tombstone is kept, and nobody has made its target again.
-    fn is_gone_for_good(&self, cell: &Cell, targets: Option<&BTreeSet<String>>) -> bool {
+    /// Whether a volume is not exported, or nothing is left of one whose tombstone is kept; and nobody has made its target again.
+    fn is_without_target(&self, cell: &Cell, targets: Option<&BTreeSet<String>>) -> bool {
         let prefix = &self.shared.config.iqn_prefix;
         let target = || ExportIdentity::Derived.names(cell.id, prefix).iqn;
-        cell.state().has_ended() && targets.is_some_and(|targets| !targets.contains(target().as_str()))
+        let is_not_wanted = || {
+            let state = cell.state();
+            state.has_ended() || state.rests_unexported()
+        };
+        is_not_wanted() && targets.is_some_and(|targets| !targets.contains(target().as_str()))
     }
 
     /// Somebody may have registered a reservation, which nothing tells: not where no command has come since the last look at it.

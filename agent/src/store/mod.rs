@@ -39,6 +39,7 @@ pub use free::free;
 pub(crate) use place::read_only;
 use receipt::Proofs;
 pub use receipt::{NewReceipt, RECEIPTS_PER_VOLUME_KEPT};
+pub(crate) use spec::PURGED_EVERY;
 pub use spec::{Kind, StoredSpec, StoredWish};
 use sum::Sql;
 pub use whole::WholeRow;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use mooring_model::limit::TOMBSTONE_KEEP;
 use mooring_model::{Digest, Fence, Generation, Stamp, VolumeId};
@@ -11,6 +11,9 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::receipt::{self, NewReceipt};
 use super::sum::{self, Sql};
 use super::{Store, StoreError, micros, time_of};
+
+/// How often it is worth a look which tombstones are old ([`Store::purge`]): each reads all specs, and they are kept for months.
+pub(crate) const PURGED_EVERY: Duration = Duration::from_hours(1);
 
 /// Of what a spec is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,11 +1,11 @@
 //! Which changes by somebody else are told, and what a resync leaves alone meanwhile.
 
-use mooring_host::Tree;
 use mooring_host::fake::PrOut;
+use mooring_host::{Command, Commands, Tree};
 use mooring_model::Mode;
 
 use super::*;
-use crate::engine::cell::WishKind;
+use crate::engine::cell::{Wish, WishKind};
 use crate::engine::testing::{HOST, Node, eventually};
 
 /// What somebody else does.
@@ -160,6 +160,45 @@ async fn when_more_has_changed_than_was_told_everything_is_looked_at() {
     eventually("it is looked at", || node.cell.state().passes > passes);
     node.settle();
     assert!(node.stands(), "one look that found nothing, with all folders watched");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_is_not_exported_is_left_alone_until_its_target_or_its_lv_is_another() {
+    for ended in [false, true] {
+        let node = Node::new();
+        {
+            // Never exported, or not any more.
+            let mut state = node.cell.state();
+            let tombstone = WishKind::Tombstone { destroy: false };
+            state.export = state.export.take().filter(|_| ended).map(|wish| Wish { kind: tombstone, ..wish });
+        }
+        for _ in 0..3 {
+            node.resync();
+        }
+        let looks: u64 = (0..LOOKED_AT_EVERY).map(|_| node.resync()).sum();
+        assert_eq!(looks, 1, "it has its turn once");
+        let target = node.engine.config().iqn_prefix.target(node.cell.id);
+        let target = TreePath::new(&format!("iscsi/{target}"));
+        node.fake.lio().mkdir(&target).unwrap();
+        assert!(node.resync() > 0, "somebody has made its target");
+        // What was wanted once is taken away; what never was is left as it is.
+        assert_eq!(node.fake.lio().list(&target).is_err(), ended);
+        if !ended {
+            node.fake.lio().rmdir(&target).unwrap();
+        }
+        for _ in 0..3 {
+            node.resync();
+        }
+        assert_eq!(node.resync(), 0);
+        let passes = node.cell.state().passes;
+        let lv = format!("vg0/mooring-{}", node.cell.id);
+        let args = ["lvchange", "--activate", "n", &lv].map(str::to_owned).to_vec();
+        let command = Command { program: "/sbin/lvm", args, timeout: Duration::from_secs(1) };
+        node.fake.lvm().run(&command).unwrap();
+        node.engine.look_for_drift();
+        node.settle();
+        assert!(node.cell.state().passes > passes, "somebody has changed its LV");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
