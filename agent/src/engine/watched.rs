@@ -129,9 +129,8 @@ impl State {
     /// Whether everything is as the last pass left it, as far as it is told, or was seen since.
     fn is_as_left(&self) -> bool {
         !(self.dirty || self.running || self.may_be_cut())
-            && self.export_end.done
+            && self.is_export_done()
             && self.volume_end.done
-            && self.is_export_current()
             && self.ready.is_some()
             && self.ready == self.volume_end.report
     }
