@@ -17,7 +17,7 @@ use mooring_model::{Chain, Cure, Cut, Phase, Stamp, VolumeId, VolumeReport};
 
 use super::cell::{Cell, Wish, WishKind};
 use super::early::Early;
-use super::{Engine, lock, pass};
+use super::{Change, Engine, lock, pass};
 use crate::capabilities;
 use crate::turn::{RETRY_MAX, retry_delay};
 use crate::volumes::{self, LvId, SeenLv, VolumesView};
@@ -305,10 +305,14 @@ impl Engine {
                 uploaded: None,
                 cut: Cut::No,
             });
-            if orphan.is_some() && state.orphan.is_none() {
-                tracing::warn!(volume = %id, group = lv.group, "an LV of ours has no spec: kept and reported as an orphan");
-            }
+            let found = orphan.clone().filter(|_| state.orphan.is_none());
             state.orphan = orphan;
+            drop(state);
+            if let Some(report) = found {
+                tracing::warn!(volume = %id, group = lv.group, "an LV of ours has no spec: kept and reported as an orphan");
+                // A controller that has listed the volumes before this look holds it for lost.
+                self.publish(Change::Volume(report));
+            }
         }
     }
 }

@@ -390,6 +390,9 @@ async fn take_report(inner: &Arc<Inner>, agent: &Arc<Agent>, report: v1::Report)
             if let Some(report) = wire::volume(&report) {
                 let id = report.id;
                 agent.saw_volume(&report);
+                if report.phase == Phase::Orphan {
+                    found_again(inner, agent, id).await;
+                }
                 inner.storage_news(id);
             }
         }
@@ -410,6 +413,22 @@ async fn take_report(inner: &Arc<Inner>, agent: &Arc<Agent>, report: v1::Report)
         }
         Some(What::Capabilities(capabilities)) => take_capabilities(inner, agent, capabilities, None).await,
         Some(What::Synced(_)) | None => {}
+    }
+}
+
+/// Ends the review of a volume that was held for lost and whose data the agent has found.
+async fn found_again(inner: &Arc<Inner>, agent: &Arc<Agent>, volume: VolumeId) {
+    let Some(id) = agent.state().id else { return };
+    let write = move |db: &Db<'_>| review::found_again(db, id, volume);
+    match inner.store.write("see whether a lost volume was found", write).await {
+        Ok(Some(hosts)) => {
+            tracing::warn!(%volume, agent = agent.entry.name, "data of a volume that was lost is there: its review has ended");
+            inner.wake(volume, &hosts);
+        }
+        Ok(None) => {}
+        Err(refusal) => {
+            tracing::error!(%volume, error = %refusal, "cannot end the review of a volume that was found");
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use mooring_model::{AgentId, Fence, Generation, Phase, Stamp, VolumeId};
 use super::{Inner, Next};
 use crate::agents::{Kept, SeenConnection};
 use crate::service::Refusal;
-use crate::store::{Abort, Db, Kind, ReviewKind};
+use crate::store::{Abort, Db, Kind, ReviewKind, VolumeRow};
 
 /// Why a volume is in review right after a restore.
 pub(crate) const RESTORED: &str =
@@ -187,6 +187,24 @@ pub(crate) fn compare_storage(
         compared.orphans.insert(format!("volume {id}"), text);
     }
     Ok(compared)
+}
+
+/// An agent found data of a volume that no wish of its names. It was held for lost, if LVM was slow or the disks are back only now:
+/// then that review ends. The hosts whose connections waited for it.
+pub(crate) fn found_again(
+    db: &Db<'_>,
+    agent: AgentId,
+    id: VolumeId,
+) -> Result<Option<BTreeSet<AgentId>>, Abort> {
+    let held = |volume: &VolumeRow| volume.review.as_ref().map(|review| review.kind);
+    match db.volume(id)? {
+        Some(volume) if volume.agent == agent && held(&volume) == Some(ReviewKind::Lost) => {
+            let mut compared = Compared::default();
+            compared.release(db, id)?;
+            Ok(compared.released.remove(&id))
+        }
+        Some(_) | None => Ok(None),
+    }
 }
 
 /// Compares a host's connections with the store.
