@@ -54,6 +54,7 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Res
     let began = Instant::now();
     let mut last = None;
     loop {
+        let asked = Instant::now();
         match attempt() {
             Ok(Some(value)) => return Ok(value),
             Ok(None) => {}
@@ -63,6 +64,7 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Res
             let why = last.map_or_else(String::new, |error| format!(" (last error: {error:#})"));
             bail!("waited {:.0} s in vain for {what}{why}", limit.as_secs_f64());
         }
-        std::thread::sleep(Duration::from_millis(100));
+        // Under emulation a question costs what it asks about: half of the time at most is for questions.
+        std::thread::sleep(asked.elapsed().clamp(Duration::from_millis(100), Duration::from_secs(2)));
     }
 }
