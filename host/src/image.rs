@@ -27,7 +27,7 @@ use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-pub use self::part::{ImagePart, PartFormat, has_name, mark_of, part_name, parts};
+pub use self::part::{ImagePart, PartFormat, has_name, is_zeros, mark_of, part_name, parts};
 pub(crate) use self::part::{RawPart, publish, put_mark, remove, remove_mark};
 #[cfg(feature = "fake")]
 pub(crate) use self::part::{create, reopen};

@@ -41,8 +41,8 @@ pub use folders::{FolderChanges, FolderId, Folders, KernelFolders, Noted};
 pub use front::{Front, FrontError, Incoming, Listener, next_caller};
 pub use harden::{HardenWarning, harden};
 pub use image::{
-    ImageError, ImageFile, ImagePart, ImageServers, PartFormat, QemuServers, ServedImage, has_name, mark_of,
-    part_name, parts,
+    ImageError, ImageFile, ImagePart, ImageServers, PartFormat, QemuServers, ServedImage, has_name, is_zeros,
+    mark_of, part_name, parts,
 };
 pub use iscsi::{
     HEADER_BYTES, IscsiError, IscsiEvent, IscsiEvents, IscsiKernel, IscsiModules, IscsiOp, IscsiOpenError,

@@ -16,7 +16,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use mooring_host::{BlockDevices, BlockError};
+use mooring_host::{BlockDevices, BlockError, is_zeros};
 use mooring_model::{
     BlockedKind, ByteSize, Chain, ImageSource, LV_COPIED_MARK, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG,
     Plan, VolumeSpec,
@@ -203,11 +203,6 @@ fn note_copied(lvm: &Lvm<'_>, lv: &LvId, now: Copied, copied: &mut Vec<Copied>) 
             tracing::warn!(%lv, error = %Chain(&error), "cannot mark how far it is copied");
         }
     }
-}
-
-/// By parts, so that the compiler makes words of bytes.
-fn is_zeros(bytes: &[u8]) -> bool {
-    bytes.chunks(4096).all(|part| part.iter().fold(0, |all, byte| all | byte) == 0)
 }
 
 /// Makes these the bytes at this place; whether anything had to be written.
