@@ -4,6 +4,7 @@
 
 mod bench_api;
 mod demo;
+mod lanes;
 mod proto;
 mod sim;
 mod stages;
@@ -42,6 +43,9 @@ enum Chore {
     Soak(SoakArgs),
     /// Simulate the control plane: real controller and agents on fake hosts, from seeds, in virtual time
     Sim(sim::SimArgs),
+    /// One VM scenario in this process, for `test`, which runs them side by side
+    #[command(hide = true)]
+    Scenario(lanes::ScenarioArgs),
     /// Check the arrows between crates and the house's other rules
     Arch,
     /// Make the code and the descriptor of the wire from api/proto
@@ -147,6 +151,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().chore {
         Chore::Proto(args) => proto::run(&args, &root()).map(|()| ExitCode::SUCCESS),
         Chore::Vm(args) => vm::run(args),
+        Chore::Scenario(args) => lanes::scenario(&args, &root()),
         Chore::Test(args) => Ok(code(test::run(&args, &root()))),
         Chore::Ci => Ok(code(test::run(&test::TestArgs::default(), &root()))),
         Chore::Demo(args) => demo::run(&args, &root()).map(|()| ExitCode::SUCCESS),
@@ -169,7 +174,9 @@ fn main() -> ExitCode {
         Chore::Soak(args) => test::build_programs(&root())
             .and_then(|programs| soak(&programs, &args))
             .map(|()| ExitCode::SUCCESS),
-        Chore::Sim(args) => sim::run(&args, &root()).map(|count| code(count.failed == 0)),
+        Chore::Sim(args) => stages::test_programs(&root(), &[sim::PROGRAM])
+            .and_then(|folder| sim::run(&args, &folder.join(sim::PROGRAM)))
+            .map(|count| code(count.failed == 0)),
         Chore::Arch => {
             let test =
                 stages::cargo(&root(), &["test", "--quiet", "--package", "mooring-tests", "--test", "arch"]);

@@ -29,11 +29,6 @@ impl Count {
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
     }
-
-    /// Whether nothing was run.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.passed + self.failed + self.skipped == 0
-    }
 }
 
 /// Stages so far.
@@ -87,12 +82,32 @@ impl Stages {
     }
 }
 
-/// Builds a program as the unit tests' stage builds it, so that in `test` it and all that is below it is there already: alone it
-/// would have other features of its dependencies, and build them again.
-pub(crate) fn test_program(root: &Path, name: &str) -> Result<PathBuf> {
-    one(cargo(root, &["build", "--workspace", "--all-features", "--bin", name]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(root.join(target).join("debug").join(name))
+/// Where cargo puts what it builds.
+pub(crate) fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder))
+}
+
+/// Builds programs that tests run, with all features; the folder in which they are.
+pub(crate) type Build = fn(&Path, &[&str]) -> Result<PathBuf>;
+
+/// Builds them by themselves.
+pub(crate) fn test_programs(root: &Path, names: &[&str]) -> Result<PathBuf> {
+    build(root, &["build", "--workspace", "--all-features"], names)
+}
+
+/// Builds them as the unit tests' stage does, with all tests beside them: behind that stage little is left to do. By themselves they
+/// would have other features of their dependencies, and build them again.
+pub(crate) fn tested_programs(root: &Path, names: &[&str]) -> Result<PathBuf> {
+    build(root, &["build", "--workspace", "--all-features", "--tests"], names)
+}
+
+fn build(root: &Path, how: &[&str], names: &[&str]) -> Result<PathBuf> {
+    let mut command = cargo(root, how);
+    for name in names {
+        command.args(["--bin", name]);
+    }
+    one(command)?;
+    Ok(target(root).join("debug"))
 }
 
 /// A cargo command in the workspace's root, without a terminal.

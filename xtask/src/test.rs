@@ -10,9 +10,9 @@ use mooring_tests::clients;
 use mooring_tests::scenarios::{self, Verdict};
 use mooring_tests::site::Programs;
 
-use crate::proto;
 use crate::sim::{self, SimArgs};
 use crate::stages::{self, Count, Stages, cargo, one, tee};
+use crate::{lanes, proto};
 
 /// What to run.
 #[derive(Debug, Default, Args)]
@@ -39,6 +39,21 @@ const PROGRAMS: [&str; 7] = [
     "mooring-tests",
 ];
 
+/// The same, one by one, without those that only benchmarks use.
+const BINARIES: [&str; 11] = [
+    "mooring",
+    "mooring-agent",
+    "mooring-agent-faults",
+    "mooring-attach-floor",
+    "mooring-contract",
+    "mooring-controller",
+    "mooring-fc-grants",
+    "mooring-sessiond",
+    "mooring-sessiond-faults",
+    "mooring-stamp",
+    "mooring-store-fill",
+];
+
 /// Builds the programs of these packages for the VMs and says where they are.
 pub(crate) fn build_some(root: &Path, packages: &[&str]) -> Result<Programs> {
     let mut args = vec!["build", "--release", "--bins"];
@@ -49,7 +64,7 @@ pub(crate) fn build_some(root: &Path, packages: &[&str]) -> Result<Programs> {
     Ok(programs(root))
 }
 
-/// Builds the programs for the VMs and says where they are.
+/// Builds the programs for the VMs as they are shipped, and says where they are.
 pub(crate) fn build_programs(root: &Path) -> Result<Programs> {
     build_some(root, &PROGRAMS)?;
     // Their features must not reach the others: what is tested otherwise is what is shipped.
@@ -62,7 +77,20 @@ pub(crate) fn build_programs(root: &Path) -> Result<Programs> {
 }
 
 fn programs(root: &Path) -> Programs {
-    Programs::new(root.join("target/release"))
+    Programs::new(stages::target(root).join("release"))
+}
+
+/// Builds the programs of the VM scenarios. They are those of the tests, not as they are shipped: they are there already, an
+/// overflow is a panic, and in a VM they are as fast (under emulation the kernel and the start of a process take its time). Each has the
+/// fault points of its crate, which do nothing unless one is named. Demo, benchmarks and soak run what is shipped.
+fn build_tested(root: &Path, build: stages::Build) -> Result<Programs> {
+    build(root, &BINARIES)?;
+    Ok(tested(root))
+}
+
+/// Where they are.
+pub(crate) fn tested(root: &Path) -> Programs {
+    Programs::new(stages::target(root).join("debug"))
 }
 
 fn has_nextest() -> bool {
@@ -122,19 +150,25 @@ fn docs(root: &Path) -> Result<Count> {
 }
 
 /// The clients that we did not write, against a control plane with fake hosts.
-fn clients(root: &Path) -> Result<Count> {
+fn clients(root: &Path, build: stages::Build) -> Result<Count> {
     let clients::Tally { passed, failures, skipped } =
-        clients::run_all(&stages::test_program(root, "mooring-fleet-serve")?)?;
+        clients::run_all(&build(root, &["mooring-fleet-serve"])?.join("mooring-fleet-serve"))?;
     Ok(Count { passed, failed: failures.len(), skipped, failures })
 }
 
 fn vm_scenarios(root: &Path, only: Option<&str>) -> Result<Count> {
-    let programs = programs(root);
-    let mut count = Count::default();
     let named = scenarios::ALL.iter().any(|scenario| only == Some(scenario.name));
     let chosen = |name: &str| only.is_none_or(|text| if named { name == text } else { name.contains(text) });
-    for scenario in scenarios::ALL.iter().filter(|scenario| chosen(scenario.name)) {
-        let (failed, why) = match scenarios::run(scenario, &programs) {
+    let chosen: Vec<_> = scenarios::ALL.iter().filter(|scenario| chosen(scenario.name)).collect();
+    let ended = match chosen.as_slice() {
+        [] => bail!("no scenario has {:?} in its name; there are: {}", only.unwrap_or_default(), names()),
+        // Somebody looks at it: what it says is shown as it is said.
+        [one] => vec![(one.name, scenarios::run(one, &tested(root)))],
+        many => lanes::run(many),
+    };
+    let mut count = Count::default();
+    for (name, verdict) in ended {
+        let (failed, why) = match verdict {
             Verdict::Passed => {
                 count.passed += 1;
                 continue;
@@ -145,13 +179,10 @@ fn vm_scenarios(root: &Path, only: Option<&str>) -> Result<Count> {
         };
         if failed {
             count.failed += 1;
-            count.failures.push(format!("{}: {why}", scenario.name));
+            count.failures.push(format!("{name}: {why}"));
         } else {
             count.skipped += 1;
         }
-    }
-    if count.is_empty() {
-        bail!("no scenario has {:?} in its name; there are: {}", only.unwrap_or_default(), names());
     }
     Ok(count)
 }
@@ -163,8 +194,14 @@ fn names() -> String {
 /// Runs all stages; whether nothing has failed.
 pub(crate) fn run(args: &TestArgs, root: &Path) -> bool {
     let mut stages = Stages::default();
+    // Behind the tests' stage nothing is left to build as they are built; without it, that would be all tests.
+    let build: stages::Build = if args.vm_only.is_some() || args.clients_only {
+        stages::test_programs
+    } else {
+        stages::tested_programs
+    };
     if args.clients_only {
-        stages.run("clients", || clients(root));
+        stages.run("clients", || clients(root, build));
         return stages.finish();
     }
     if args.vm_only.is_none() {
@@ -186,13 +223,15 @@ pub(crate) fn run(args: &TestArgs, root: &Path) -> bool {
             ))
         });
         stages.run("unit, laws, contract on fakes", || unit(root));
-        stages.run("simulation", || sim::run(&SimArgs::default(), root));
-        stages.run("clients", || clients(root));
+        stages.run("simulation", || {
+            sim::run(&SimArgs::default(), &build(root, &[sim::PROGRAM])?.join(sim::PROGRAM))
+        });
+        stages.run("clients", || clients(root, build));
         stages.run("doc tests", || doc_tests(root));
         stages.run("docs", || docs(root));
     }
     if !args.no_vm {
-        let built = stages.run("build for VMs", || build_programs(root).map(|_| Count::PASSED));
+        let built = stages.run("build for VMs", || build_tested(root, build).map(|_| Count::PASSED));
         stages.run("VM image", || {
             let ensure = |kernel| mooring_rig::image::ensure(root, kernel, false);
             ensure(Kernel::Stable)?;
