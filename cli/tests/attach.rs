@@ -1,12 +1,9 @@
 //! Attach and detach as they are shipped, against a controller in memory.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-mod fake;
-mod fake_controller;
-
 use std::process::Child;
 
-use fake_controller::{Rig, end};
+use crate::fake_controller::{Rig, end};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;

@@ -1,9 +1,7 @@
 //! Every command as it is shipped, against an agent in memory.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-mod fake;
-
-use fake::{Rig, cured, mooring};
+use crate::fake::{Rig, cured, mooring};
 use mooring_api::v1;
 use tonic::Code;
 

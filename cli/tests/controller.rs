@@ -2,10 +2,9 @@
 //! wrong.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-mod fake;
-mod fake_controller;
+use crate::fake;
 
-use fake_controller::{Rig, end, start};
+use crate::fake_controller::{Rig, end, start};
 use serde_json::json;
 
 const ID: &str = "b0c1d2e3-0001-4002-8003-00000000000a";

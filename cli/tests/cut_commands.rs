@@ -1,10 +1,7 @@
 //! `mooring volume cut` and `uncut`, against a controller in memory.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-mod fake;
-mod fake_controller;
-
-use fake_controller::Rig;
+use crate::fake_controller::Rig;
 use serde_json::{Value, json};
 
 #[test]

@@ -1,10 +1,7 @@
 //! `mooring volume export`, against a controller in memory.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-mod fake;
-mod fake_controller;
-
-use fake_controller::Rig;
+use crate::fake_controller::Rig;
 use serde_json::json;
 
 const WORDS: [&str; 7] = ["volume", "export", "data", "--image", "new.qcow2", "--format", "qcow2"];

@@ -1,11 +1,9 @@
 //! The help is part of the product: a change of it is seen in review.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-mod fake;
-
 use std::fmt::Write;
 
-use fake::mooring;
+use crate::fake::mooring;
 
 #[test]
 fn help() {

@@ -1,9 +1,7 @@
 //! Words that can never be right: exit code 2, a message that says what is wanted, and nobody was called.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-mod fake;
-
-use fake::{Rig, mooring};
+use crate::fake::{Rig, mooring};
 
 const HOST: &str = "iqn.2004-10.com.example:host1";
 

@@ -1,10 +1,7 @@
 //! `mooring snapshot`, and volumes that are made from something, against a controller in memory.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-mod fake;
-mod fake_controller;
-
-use fake_controller::Rig;
+use crate::fake_controller::Rig;
 
 #[test]
 fn a_snapshot_is_taken_once_however_often_it_is_asked_for() {

@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-mod fake;
-mod fake_controller;
+use crate::fake_controller;
 
 use std::path::Path;
 
-use fake::{Fake, mooring};
-use fake_controller::{FakeController, end, start};
+use crate::fake::{Fake, mooring};
+use crate::fake_controller::{FakeController, end, start};
 use mooring_api::v1::agent_server::AgentServer;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio_stream::wrappers::TcpListenerStream;

@@ -1,14 +1,12 @@
 //! A session in user space, against a target over TCP that logs it in with mutual CHAP and answers its commands.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod iscsi_common;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use iscsi_common::*;
+use crate::iscsi_common::*;
 use mooring_connectors::DirectSessions;
 use mooring_connectors::iscsi::scsi::crc32c;
 use mooring_host::{PrCommand, PrError, PrNexus, PrSession, PrSessions};

@@ -1,9 +1,7 @@
 //! Whatever a peer sends: no panic, no login that ends well without its proof, and a split text is the same text.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod iscsi_common;
-
-use iscsi_common::*;
+use crate::iscsi_common::*;
 use mooring_connectors::iscsi::{
     Assembly, Authentication, Credentials, LoginResponse, LoginStep, TEXT_BYTES_MAX, TargetAddress, Text,
     decode_binary, encode_binary, opcode, parse_async, parse_logout_response,

@@ -2,13 +2,11 @@
 //! same way.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod iscsi_common;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use iscsi_common::*;
+use crate::iscsi_common::*;
 use mooring_connectors::iscsi::{
     Authentication, Credentials, Isid, Login, LoginConfig, LoginError, LoginFailure, LoginStep, Negotiated,
 };

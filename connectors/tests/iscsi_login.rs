@@ -2,9 +2,9 @@
 //! ends well.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod iscsi_common;
+use crate::iscsi_common;
 
-use iscsi_common::*;
+use crate::iscsi_common::*;
 use mooring_connectors::iscsi::{
     Authentication, Credentials, Isid, Login, LoginConfig, LoginError, LoginFailure, LoginStep, Negotiated,
     PDUS_MAX, params_before_login,

@@ -1,11 +1,9 @@
 //! Every state of the login against every kind of answer, as one table: a change of any cell is seen in review.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod iscsi_common;
-
 use std::fmt::Write as _;
 
-use iscsi_common::*;
+use crate::iscsi_common::*;
 use mooring_connectors::iscsi::{Credentials, Login, LoginError, LoginFailure, LoginStep};
 
 const STATES: [&str; 7] = [

@@ -1,8 +1,6 @@
 //! The daemon dies, at every step and at any moment, and another takes over what it left.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod sessiond_common;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -13,7 +11,7 @@ use mooring_connectors::wire::{End, SessionState, SessionStatus};
 use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk};
 use mooring_host::{IscsiKernel, IscsiParam, Tree, TreePath};
 
-use self::sessiond_common::{BOOT, INITIATOR, PATIENCE, Rig, SECRET, USER, log};
+use crate::sessiond_common::{BOOT, INITIATOR, PATIENCE, Rig, SECRET, USER, log};
 
 /// Waits without a condition variable, for things that have none.
 fn wait(what: &str, mut holds: impl FnMut() -> bool) {

@@ -1,8 +1,6 @@
 //! One session's life: made, recovered, refused, ended.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod sessiond_common;
-
 use std::time::Duration;
 
 use mooring_connectors::client::{ClientError, SessionEvent};
@@ -11,7 +9,7 @@ use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk};
 use mooring_host::{Errno, IscsiOp, IscsiParam, Tree, TreePath};
 use mooring_model::{Cure, Generation, Naa};
 
-use self::sessiond_common::{INITIATOR, PATIENCE, Rig, SECRET, USER, log, next_event, refusing_portal};
+use crate::sessiond_common::{INITIATOR, PATIENCE, Rig, SECRET, USER, log, next_event, refusing_portal};
 
 fn next(generation: Generation) -> Generation {
     generation.next()

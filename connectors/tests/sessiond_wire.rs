@@ -1,8 +1,6 @@
 //! The daemon's socket: versions, watchers, and clients that are wrong, slow or many.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod sessiond_common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -13,7 +11,7 @@ use mooring_connectors::wire::{Answer, End, ErrorKind, LINE_BYTES_MAX, Request, 
 use mooring_model::{Cure, VolumeId};
 use proptest::prelude::*;
 
-use self::sessiond_common::{PATIENCE, Rig, SECRET, log, next_event};
+use crate::sessiond_common::{PATIENCE, Rig, SECRET, log, next_event};
 
 const HELLO: &str = r#"{"request":"hello","protocol_min":1,"protocol_max":1,"software":"test"}"#;
 

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
+use crate::support::{LONG, Rig, admin, client, connector, put_forward, reserve, until};
 use mooring_api::v1;
 use mooring_controller::domain::{AttachAction, AttachmentStatus, Caller, NewAttachment, VolumeStatus};
 use mooring_controller::service::Refusal;
 use mooring_model::{AttachmentId, Mode, VolumeId};
 use serde_json::Value;
-use support::{LONG, Rig, admin, client, connector, put_forward, reserve, until};
 use uuid::Uuid;
 
 type Done = Result<Option<serde_json::Map<String, Value>>, Refusal>;

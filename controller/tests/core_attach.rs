@@ -2,19 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
+use crate::support::{
+    LONG, Rig, SHORT, admin, client, connection_info, connector, cured, member, native, new_volume, reserve,
+    until,
+};
 use mooring_controller::domain::{AttachmentStatus, NewAttachment, NewConnector, NewVolume, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::{Refusal, Wait};
 use mooring_model::{AttachmentId, Mode, Proof, Revoked, VolumeId};
-use support::{
-    LONG, Rig, SHORT, admin, client, connection_info, connector, cured, member, native, new_volume, reserve,
-    until,
-};
 use tonic::Code;
 use uuid::Uuid;
 

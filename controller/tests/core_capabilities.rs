@@ -3,14 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
+use crate::support;
 
 use std::time::{Duration, Instant};
 
+use crate::support::{LONG, Rig, admin};
 use mooring_api::v1;
 use mooring_controller::domain::{HealthLevel, Host, PoolFilter};
 use mooring_model::Mode;
-use support::{LONG, Rig, admin};
 
 /// An agent is not waited for longer than this, with a busy machine's slack; it does not answer at all here.
 const SOON: Duration = Duration::from_secs(4);

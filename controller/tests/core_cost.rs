@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{LONG, Rig, admin, connector, reserve};
 use mooring_model::VolumeId;
-use support::{LONG, Rig, admin, connector, reserve};
 
 /// One attachment of a client, from its reservation to its receipt.
 async fn cycle(rig: &Rig, volume: VolumeId) {

@@ -1,12 +1,10 @@
 //! Volumes that are cut off from their disks: who may, whose hosts would notice, what is refused until they are given back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
+use crate::support::*;
 use mooring_controller::domain::{CutWish, VolumeAction, VolumeCut};
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
-use support::*;
 
 const CUT: CutWish = CutWish::Cut { force: false };
 const FORCED: CutWish = CutWish::Cut { force: true };

@@ -2,20 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{
+    LONG, POLICIES, Rig, SHORT, admin, client, connector, member, native, new_volume, put_forward, reserve,
+    until,
+};
 use mooring_api::v1;
 use mooring_controller::domain::{AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::policy::Policies;
 use mooring_controller::service::{Refusal, Way};
 use mooring_model::{AttachmentId, Mode, Proof, ReservationsChange, VolumeId};
-use support::{
-    LONG, POLICIES, Rig, SHORT, admin, client, connector, member, native, new_volume, put_forward, reserve,
-    until,
-};
 use uuid::Uuid;
 
 const USER: &str = "0123456789abcdef";
@@ -285,7 +283,7 @@ async fn a_strict_type_refuses_two_modes_on_one_host() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bootable_volume_is_shared_by_policy_only() {
     let text = "\"volume:multiattach_bootable_volume\": \"rule:admin_api\"\n";
-    POLICIES.set(Policies::parse(text, "test", false).unwrap()).unwrap();
+    POLICIES.with(|set| set.set(Policies::parse(text, "test", false).unwrap()).unwrap());
     let rig = Rig::new(0).await;
     let volume = rig.volume(true).await;
     let user = member("p");

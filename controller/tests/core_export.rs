@@ -2,14 +2,12 @@
 //! becomes of one that it does not do or that is cancelled.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
+use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{ExportAsk, ExportState, VolumeAction, VolumeExport, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::Refusal;
 use mooring_model::{ImageFormat, ImageSource, Mode, UploadId, VolumeId};
-use support::*;
 use tonic::Code;
 
 fn image(name: &str) -> ImageSource {

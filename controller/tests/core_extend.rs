@@ -1,14 +1,12 @@
 //! Volumes that grow: what is shown meanwhile, who is told and when, and what becomes of one that does not.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
+use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{AttachmentStatus, Volume, VolumeAction, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
-use support::*;
 use tonic::Code;
 
 const GIB: u64 = 1 << 30;

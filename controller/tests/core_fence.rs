@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
+use crate::support::{LONG, Rig, SHORT, admin, client, cured, member, native, reserve, until};
 use mooring_api::v1;
 use mooring_controller::domain::{Attachment, FencePart, FenceState, HostFence, NewConnector, VolumeStatus};
 use mooring_controller::service::{Refusal, Wait};
 use mooring_model::{AttachmentId, Mode, Proof, VolumeId};
-use support::{LONG, Rig, SHORT, admin, client, cured, member, native, reserve, until};
 use tonic::Code;
 
 async fn fence(rig: &Rig, name: &str, wait: Wait) -> HostFence {

@@ -2,13 +2,11 @@
 //! refuses.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
+use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{Hints, HostImage, NewVolume, VolumeStatus};
 use mooring_controller::service::Refusal;
 use mooring_model::{ImageFormat, ImageSource, VolumeId};
-use support::*;
 
 fn from(host: &str, format: ImageFormat) -> NewVolume {
     let image = ImageSource { name: "debian.raw".parse().unwrap(), format };

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
+use crate::support::{Rig, admin, member, new_volume};
 use mooring_api::v1;
 use mooring_controller::service::Refusal;
 use mooring_model::{ByteSize, JobKind, VolumeId};
-use support::{Rig, admin, member, new_volume};
 
 const MIB: u64 = 1 << 20;
 

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
+use crate::support;
 
-use mooring_model::{AgentId, Mode};
-use support::{Fake, LONG, Rig, admin, native, until};
+use crate::support::{Fake, LONG, Rig, admin, native, until};
+use mooring_model::{AgentId, Mode, VolumeId};
 
 /// The agent is away, something happens to it, and it comes back.
 async fn while_away(rig: &Rig, name: &str, agent: &Fake, happens: impl FnOnce()) {
@@ -109,4 +109,27 @@ async fn a_volume_whose_disks_are_gone_with_the_store_is_not_made_again_empty() 
     rig.until_host("storage", |host| host.up && !host.problems.iter().any(|text| text.contains("in review")))
         .await;
     rig.attach(back, "host1", Mode::ReadWrite).await;
+}
+
+/// An LVM that is slow, or disks that come late: the agent finds the data only when it has said already that it has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_its_agent_finds_later_is_lost_no_longer() {
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(false).await;
+    rig.attach(volume, "host1", Mode::ReadWrite).await;
+    let granted = rig.storage.granted(volume);
+    while_away(&rig, "storage", &rig.storage, || rig.storage.state().lose_store(&[])).await;
+    rig.until_host("storage", |host| host.up && host.problems.iter().any(|text| text.contains("in review")))
+        .await;
+    assert!(rig.storage.granted(volume).is_empty());
+    // Data of another volume is no reason.
+    rig.storage.publish_orphan(VolumeId::random());
+    rig.storage.publish_orphan(volume);
+    until("everything as it was", async || {
+        let now = rig.storage.granted(volume);
+        if now == granted { Ok(()) } else { Err(format!("{now:?}")) }
+    })
+    .await;
+    rig.until_host("storage", |host| host.up && !host.problems.iter().any(|text| text.contains("in review")))
+        .await;
 }

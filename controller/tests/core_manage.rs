@@ -2,15 +2,13 @@
 //! becomes of one that it does not take.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
+use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{LvReference, ManageVolume, PoolFilter, Volume, VolumeAction, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::quota::{Key, Limit};
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
-use support::*;
 use tonic::Code;
 
 const GIB: u64 = 1 << 30;

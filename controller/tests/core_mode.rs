@@ -1,13 +1,11 @@
 //! Modes that change while the attachment stays: what is told to whom, what is refused, what is waited for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
+use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{AttachmentStatus, NewAttachment, NewConnector};
 use mooring_controller::service::{NewMode, Refusal};
 use mooring_model::{Mode, VolumeId};
-use support::*;
 
 /// The modes that the storage agent was told, by initiator.
 fn told(rig: &Rig, id: VolumeId) -> Vec<(String, i32)> {

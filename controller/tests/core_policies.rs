@@ -2,17 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::support::{
+    LONG, Rig, admin, client, connection_info, connector, member, native, new_volume, reserve,
+};
 use mooring_controller::domain::{Caller, ExportAsk, NewSnapshot, NewVolume, VolumeAction};
 use mooring_controller::list::ListQuery;
 use mooring_controller::policy::Policies;
 use mooring_controller::service::{Refusal, SecretsOnGet};
 use mooring_model::Mode;
-use support::{LONG, Rig, admin, client, connection_info, connector, member, native, new_volume, reserve};
 
 fn with_roles(project: &str, roles: &[&str]) -> Caller {
     Caller { roles: roles.iter().map(|role| (*role).to_owned()).collect(), ..member(project) }

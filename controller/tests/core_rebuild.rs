@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::{LONG, Rig, SHORT, admin, client, connection_info, native, new_volume, reserve, until};
 use mooring_controller::domain::{AttachmentStatus, NewVolume, VolumeAction, VolumeStatus};
 use mooring_controller::rebuild::RebuildError;
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
-use support::{LONG, Rig, SHORT, admin, client, connection_info, native, new_volume, reserve, until};
 
 /// Everything that came to any agent and concerns a volume.
 fn calls(rig: &Rig) -> Vec<String> {

@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
+use crate::support;
 
+use crate::support::{LONG, Rig, SHORT, admin, client, native, new_volume, until};
 use mooring_controller::domain::{AttachmentStatus, VolumeStatus};
 use mooring_controller::quota::{Key, Limit};
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
-use support::{LONG, Rig, SHORT, admin, client, native, new_volume, until};
 
 /// Waits until so many puts came to all agents together, or until nothing more comes because all is done.
 async fn until_puts(rig: &Rig, count: usize) {

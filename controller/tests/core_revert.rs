@@ -2,14 +2,12 @@
 //! that it does not do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
+use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{NewSnapshot, PoolFilter, VolumeAction, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
-use support::*;
 use tonic::Code;
 
 /// A storage agent with a thin pool, a thin volume, and snapshots of it, the oldest first.

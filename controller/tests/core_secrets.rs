@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
+use crate::support::log::Log;
+use crate::support::{LONG, Rig, SHORT, admin, client, connection_info};
 use mooring_model::Mode;
-use support::log::Log;
-use support::{LONG, Rig, SHORT, admin, client, connection_info};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_secret_is_printed() {

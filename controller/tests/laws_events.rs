@@ -3,8 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
+use crate::support;
 
+use crate::support::{LONG, Rig, admin, client, native, reserve, until};
 use mooring_controller::domain::{
     AttachAction, AttachStatus, AttachmentStatus, Caller, VolumeState, VolumeStatus,
 };
@@ -12,7 +13,6 @@ use mooring_controller::rules;
 use mooring_controller::service::{Refusal, Wait, Way};
 use mooring_model::{AttachmentId, Mode, VolumeId};
 use proptest::prelude::*;
-use support::{LONG, Rig, admin, client, native, reserve, until};
 
 #[derive(Debug, Clone, Copy)]
 enum Event {

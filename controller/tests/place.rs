@@ -3,20 +3,18 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use crate::support::{Fake, Rig, admin, cured, member, new_volume, until};
 use mooring_api::v1;
 use mooring_controller::clock::Clock;
 use mooring_controller::domain::{Hints, HostChange, NewVolume, PoolFilter, Volume, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::{Refusal, ServiceOptions};
 use mooring_model::VolumeId;
-use support::{Fake, Rig, admin, cured, member, new_volume, until};
 use tonic::{Code, Status};
 
 const GIB: u64 = 1 << 30;

@@ -4,9 +4,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod common;
+use crate::common;
 
-use common::{
+use crate::common::{
     Each, dump, dump_all, grant, host, machine_beside_foreign, pass, path, plan_now, present, run_script,
     settle, way_of,
 };

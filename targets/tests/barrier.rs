@@ -4,12 +4,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::thread;
 
-use common::*;
+use crate::common::*;
 use mooring_host::fake::{Answer, FakeMachine, IoRefusal, SessionId};
 use mooring_host::{Tree, TreePath};
 use mooring_model::{BarrierId, Chap, Grant, Mode, Step};

@@ -3,11 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use mooring_host::fake::{Counted, FakeLio, FakeMachine};
 use mooring_model::{FcFabric, Mode, VolumeId};
 use mooring_targets::{Known, Wanted, apply, count_commands, plan, read_live};

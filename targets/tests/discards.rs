@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use mooring_host::Tree;
 use mooring_host::fake::FakeMachine;
 use mooring_model::Mode;

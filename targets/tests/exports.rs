@@ -3,12 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 
-use common::fc as port;
-use common::{DEVICE, Each, StopAfter, dump_all, look, text};
+use crate::common::fc as port;
+use crate::common::{DEVICE, Each, StopAfter, dump_all, look, text};
 use mooring_host::fake::{FakeMachine, SessionId};
 use mooring_host::{Errno, Tree};
 use mooring_model::{BarrierId, FcFabric, FcGrant, FcNames, FcPort, Grant, Mode, Plan, Step};

@@ -3,11 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use mooring_host::Tree;
 use mooring_host::fake::{FakeMachine, IO_BYTES};
 use mooring_model::{BlockedKind, Chain, Cure, Mode, Portal};

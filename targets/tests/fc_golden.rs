@@ -3,10 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod common;
+use crate::common;
 
-use common::fc::*;
-use common::{DEVICE, look, names_of, text, volume};
+use crate::common::fc::*;
+use crate::common::{DEVICE, look, names_of, text, volume};
 use mooring_host::Tree;
 use mooring_model::{FcFabric, Mode, Plan};
 use mooring_targets::fc::{self, Wanted};

@@ -4,13 +4,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use common::fc::*;
-use common::{DEVICE, Each, StopAfter, dump_all, text};
+use crate::common::fc::*;
+use crate::common::{DEVICE, Each, StopAfter, dump_all, text};
 use mooring_host::fake::{FakeMachine, Faulty, IoRefusal};
 use mooring_host::{Errno, Tree};
 use mooring_model::{FcFabric, FcGrant, Mode, Plan, Step};

@@ -3,12 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod common;
+use crate::common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::fc::*;
-use common::{DEVICE, Each, StopAfter, dump_all, run_script, text};
+use crate::common::fc::*;
+use crate::common::{DEVICE, Each, StopAfter, dump_all, run_script, text};
 use mooring_host::fake::{Faulty, IoRefusal};
 use mooring_host::{Errno, Tree};
 use mooring_model::{BlockedKind, FcFabric, Lun, Mode, PortLun, Step};

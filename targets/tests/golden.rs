@@ -3,13 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod common;
-
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::*;
+use crate::common::*;
 use mooring_host::{EntryKind, Tree, TreePath};
 use mooring_model::{Chap, ExportNames, Grant, Lun, Secret};
 use mooring_targets::{Wanted, apply, layout};

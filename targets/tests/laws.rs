@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 
-use common::*;
+use crate::common::*;
 use mooring_host::fake::{FakeLio, FakeMachine, Faulty};
 use mooring_host::{Entry, Errno, Tree, TreeError, TreePath};
 use mooring_model::{BarrierId, Chap, Grant, Mode};

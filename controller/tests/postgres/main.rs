@@ -1,7 +1,5 @@
 //! Everything that the service promises, on PostgreSQL; and several controllers on one database.
 
-#![allow(clippy::duplicate_mod, reason = "each file of tests brings its own `support`, as it does alone")]
-
 #[path = "../core_attach.rs"]
 mod core_attach;
 #[path = "../core_extend.rs"]
@@ -19,3 +17,5 @@ mod core_secrets;
 #[path = "../laws_events.rs"]
 mod laws_events;
 mod many;
+#[path = "../support/mod.rs"]
+mod support;

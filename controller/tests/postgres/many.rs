@@ -3,21 +3,18 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{LONG, Rig, SHORT, admin, client, native, pg, until};
 use mooring_controller::domain::{AttachmentStatus, NewAttachment, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::rules;
 use mooring_controller::service::{Refusal, Service};
 use mooring_model::{AttachmentId, Mode, VolumeId};
-use support::{LONG, Rig, SHORT, admin, client, native, pg, until};
 
 /// The program, on the rig's database.
 struct Program {

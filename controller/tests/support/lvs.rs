@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use mooring_api::v1;
+use mooring_model::VolumeId;
 use tonic::{Code, Status};
 
-use super::{State, cured};
+use super::{Fake, State, cured};
 
 /// How the agent reverts volumes.
 #[derive(Default)]
@@ -135,5 +136,15 @@ impl State {
             None if self.volume_report(id).size_bytes > bytes => Err(never()),
             None => Ok(()),
         }
+    }
+}
+
+impl Fake {
+    /// A look at LVM finds data that no spec names, and the watchers are told.
+    pub(crate) fn publish_orphan(&self, volume: VolumeId) {
+        let id = volume.to_string();
+        self.state().orphans.insert(id.clone());
+        let what = State::orphan(&id).volume.map(v1::report::What::Volume);
+        let _ = self.reports.send(v1::Report { what });
     }
 }

@@ -1,9 +1,10 @@
 //! A controller with agents in memory, and what tests ask it.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use mooring_api::v1;
@@ -339,24 +340,27 @@ fn options(dir: &tempfile::TempDir, names: &[String], state: &str, restored: boo
         cluster: Some(mooring_model::ClusterId::from_u128(0xc1)),
         restored,
         clock: clock(),
-        policies: Arc::new(POLICIES.get().cloned().unwrap_or_default()),
+        policies: Arc::new(POLICIES.with(|set| set.get().cloned().unwrap_or_default())),
         ..ServiceOptions::new(dir.path().join(state))
     }
 }
 
-/// Other policies than the defaults, where a test sets them before its first controller.
-pub(crate) static POLICIES: OnceLock<Policies> = OnceLock::new();
+thread_local! {
+    /// Other policies than the defaults, where a test sets them before its first controller.
+    pub(crate) static POLICIES: OnceCell<Policies> = const { OnceCell::new() };
 
-static AHEAD: AtomicU64 = AtomicU64::new(0);
+    static AHEAD: Arc<AtomicU64> = Arc::default();
+}
 
-/// The machine's clock, and what a test has put it forward by. (Each test is a process of its own.)
+/// The machine's clock, and what this test (a thread is its own, a process may be shared) has put it forward by.
 fn clock() -> Clock {
-    Clock::new(|| SystemTime::now() + Duration::from_secs(AHEAD.load(Ordering::Relaxed)))
+    let ahead = AHEAD.with(Arc::clone);
+    Clock::new(move || SystemTime::now() + Duration::from_secs(ahead.load(Ordering::Relaxed)))
 }
 
 /// From now on it is later.
 pub(crate) fn put_forward(seconds: u64) {
-    AHEAD.fetch_add(seconds, Ordering::Relaxed);
+    AHEAD.with(|ahead| ahead.fetch_add(seconds, Ordering::Relaxed));
 }
 
 pub(crate) fn new_volume() -> NewVolume {

@@ -1,0 +1,16 @@
+//! All integration tests of this crate as one program: each further one is linked anew, with all that is below it.
+
+mod attach;
+mod commands;
+mod controller;
+mod cut_commands;
+mod export_commands;
+mod fake;
+mod fake_controller;
+mod help;
+mod import_commands;
+mod manage_commands;
+mod parsing;
+mod revert_commands;
+mod snapshot_commands;
+mod tls;

@@ -1,0 +1,17 @@
+//! All integration tests of this crate as one program: each further one is linked anew, with all that is below it.
+
+mod direct;
+mod fabric;
+mod iscsi_chap;
+mod iscsi_common;
+mod iscsi_fuzz;
+mod iscsi_interop;
+mod iscsi_login;
+mod iscsi_negotiation;
+mod iscsi_pdu;
+mod iscsi_states;
+mod laws;
+mod sessiond_common;
+mod sessiond_crash;
+mod sessiond_life;
+mod sessiond_wire;

@@ -1,0 +1,30 @@
+//! All integration tests of this crate as one program: each further one is linked anew, with all that is below it.
+
+mod core_actions;
+mod core_attach;
+mod core_capabilities;
+mod core_cost;
+mod core_cut;
+mod core_detach;
+mod core_export;
+mod core_extend;
+mod core_fence;
+mod core_images;
+mod core_jobs;
+mod core_lost;
+mod core_manage;
+mod core_mode;
+mod core_policies;
+mod core_rebuild;
+mod core_restart;
+mod core_revert;
+mod core_secrets;
+mod laws_events;
+mod laws_pools;
+mod laws_quota;
+mod laws_retype;
+mod laws_rules;
+mod laws_schedule;
+mod laws_transport;
+mod place;
+mod support;

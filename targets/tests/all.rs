@@ -1,0 +1,17 @@
+//! All integration tests of this crate as one program: each further one is linked anew, with all that is below it.
+
+mod adopt;
+mod barrier;
+mod common;
+mod cost;
+mod discards;
+mod exports;
+mod faults;
+mod fc_golden;
+mod fc_laws;
+mod fc_nexus;
+mod golden;
+mod laws;
+mod ports;
+mod reservations;
+mod tuning;
