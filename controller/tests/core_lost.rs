@@ -133,3 +133,19 @@ async fn a_volume_that_its_agent_finds_later_is_lost_no_longer() {
     rig.until_host("storage", |host| host.up && !host.problems.iter().any(|text| text.contains("in review")))
         .await;
 }
+
+/// Each call makes the agent ask LVM anew: one that waits long enough has to come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_lvm_keeps_no_volume_from_being_made_or_told_again() {
+    let rig = Rig::new(1).await;
+    rig.storage.state().knobs.lvm_ms = 20_000;
+    let volume = rig.volume(false).await;
+    rig.attach(volume, "host1", Mode::ReadWrite).await;
+    let granted = rig.storage.granted(volume);
+    while_away(&rig, "storage", &rig.storage, || rig.storage.state().lose_store(&[volume])).await;
+    until("everything as it was", async || {
+        let now = rig.storage.granted(volume);
+        if now == granted { Ok(()) } else { Err(format!("{now:?}")) }
+    })
+    .await;
+}

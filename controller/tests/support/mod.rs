@@ -47,6 +47,8 @@ pub(crate) struct Knobs {
     pub(crate) pending: bool,
     /// Puts of volumes are taken, and answered once this is closed.
     pub(crate) gate: Option<Arc<tokio::sync::Semaphore>>,
+    /// What LVM takes to answer, in ms: a call that waits for less is told that it was not in time.
+    pub(crate) lvm_ms: u32,
     /// New receipts are unproven.
     pub(crate) unproven: bool,
     /// Barriers are not done: an older one, or a disk that does not answer.
@@ -560,6 +562,9 @@ impl Agent for Fake {
             let mut state = self.state();
             if let Some(status) = state.knobs.refuse_volume.clone().filter(|_| !tombstone) {
                 return Err(status);
+            }
+            if put.deadline_ms < state.knobs.lvm_ms {
+                return Err(cured(Code::Unavailable, "it was not looked at in time", "retry"));
             }
             if let Some(put_volume_request::Wish::Spec(spec)) = &put.wish {
                 state.never_shrinks(&id, spec.size_bytes)?;
