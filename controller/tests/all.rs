@@ -1,5 +1,7 @@
 //! All integration tests of this crate as one program: each further one is linked anew, with all that is below it.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
 mod core_actions;
 mod core_attach;
 mod core_capabilities;

@@ -49,9 +49,13 @@ pub fn check(condition: bool, otherwise: impl FnOnce() -> String) -> Result<()> 
     Ok(())
 }
 
-/// Tries until it is true or the time is over; the last error or "not so" is the error.
+/// What a limit is multiplied by: it is for what never comes, and says how long that takes on a machine of the usual speed. There are
+/// some of a third of it, and another scenario runs beside this one.
+const PATIENCE: u32 = 3;
+
+/// Tries until it is true or the time is over (three times `limit`); the last error or "not so" is the error.
 pub fn wait_for<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let began = Instant::now();
+    let (began, limit) = (Instant::now(), limit * PATIENCE);
     let mut last = None;
     loop {
         let asked = Instant::now();

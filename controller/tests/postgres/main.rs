@@ -1,5 +1,7 @@
 //! Everything that the service promises, on PostgreSQL; and several controllers on one database.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
 #[path = "../core_attach.rs"]
 mod core_attach;
 #[path = "../core_extend.rs"]
