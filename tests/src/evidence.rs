@@ -49,8 +49,8 @@ pub fn check(condition: bool, otherwise: impl FnOnce() -> String) -> Result<()> 
     Ok(())
 }
 
-/// What a limit is multiplied by: it is for what never comes, and says how long that takes on a machine of the usual speed. There are
-/// some of a third of it, and another scenario runs beside this one.
+/// What a limit is multiplied by: it is for what never comes, and is written for a machine of the usual speed. Some have a third of
+/// it, and another scenario runs beside this one.
 const PATIENCE: u32 = 3;
 
 /// Tries until it is true or the time is over (three times `limit`); the last error or "not so" is the error.

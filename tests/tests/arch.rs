@@ -169,16 +169,22 @@ fn every_module_says_what_it_is_for() {
     assert_eq!(silent, Vec::<String>::new());
 }
 
-/// A crate whose integration tests are one program lists them in it: a file that it does not name is never run.
+/// A crate whose integration tests are one program lists them in it, and further programs in its manifest: what neither names is
+/// never run.
 #[test]
 fn no_file_of_tests_is_left_out() {
     let sources = sources();
     let mut seen = 0;
     for (path, all) in sources.iter().filter(|(path, _)| path.ends_with("/tests/all.rs")) {
         let folder = path.trim_end_matches("all.rs");
+        let manifest = root().join(folder.trim_end_matches("tests/")).join("Cargo.toml");
+        let manifest = std::fs::read_to_string(manifest).expect("a manifest");
         let beside = |path: &str| path.strip_prefix(folder)?.strip_suffix(".rs").map(str::to_owned);
         for name in sources.iter().filter_map(|(path, _)| beside(path)) {
-            if name != "all" && !name.contains('/') {
+            if name.ends_with("/main") {
+                let named = manifest.contains(&format!("path = \"tests/{name}.rs\"\n"));
+                assert!(named, "{folder}: the manifest does not name {name}.rs");
+            } else if name != "all" && !name.contains('/') {
                 seen += 1;
                 assert!(all.contains(&format!("mod {name};\n")), "{path} does not name {name}");
             }

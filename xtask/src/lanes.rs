@@ -4,9 +4,10 @@
 //! What must never happen: a scenario that is not counted; VMs that stay when this process ends.
 
 use std::io::{self, Read, Write};
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
@@ -38,31 +39,26 @@ pub(crate) fn scenario(args: &ScenarioArgs, root: &Path) -> Result<ExitCode> {
     })
 }
 
-/// Runs scenarios, and says how each has ended, in the order in which they end.
+/// Runs scenarios, and says how each has ended.
 pub(crate) fn run(chosen: &[&'static Scenario]) -> Vec<(&'static str, Verdict)> {
-    let (queue, ended) = (Mutex::new(chosen.iter()), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..LANES {
-            scope.spawn(|| {
-                while let Some(scenario) = next(&queue) {
-                    println!("-- {} begins", scenario.name);
-                    let verdict = apart(scenario.name).unwrap_or_else(|error| {
-                        println!("-- {}: {error:#}", scenario.name);
-                        Verdict::Failed(format!("{error:#}"))
-                    });
-                    ended
-                        .lock()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner)
-                        .push((scenario.name, verdict));
-                }
+    let next = AtomicUsize::new(0);
+    let lane = || {
+        let mut ended = Vec::new();
+        while let Some(scenario) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            println!("-- {} begins", scenario.name);
+            let verdict = apart(scenario.name).unwrap_or_else(|error| {
+                println!("-- {}: {error:#}", scenario.name);
+                Verdict::Failed(format!("{error:#}"))
             });
+            ended.push((scenario.name, verdict));
         }
-    });
-    ended.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-fn next<'a>(queue: &Mutex<std::slice::Iter<'a, &'static Scenario>>) -> Option<&'a &'static Scenario> {
-    queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next()
+        ended
+    };
+    thread::scope(|scope| {
+        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
+        // A lane that panicked takes its verdicts with it: so does this.
+        lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
 }
 
 /// Runs a scenario in a process of its own.

@@ -174,9 +174,9 @@ fn main() -> ExitCode {
         Chore::Soak(args) => test::build_programs(&root())
             .and_then(|programs| soak(&programs, &args))
             .map(|()| ExitCode::SUCCESS),
-        Chore::Sim(args) => stages::test_programs(&root(), &[sim::PROGRAM])
-            .and_then(|folder| sim::run(&args, &folder.join(sim::PROGRAM)))
-            .map(|count| code(count.failed == 0)),
+        Chore::Sim(args) => {
+            sim::run(&args, &root(), stages::test_programs).map(|count| code(count.failed == 0))
+        }
         Chore::Arch => {
             let test =
                 stages::cargo(&root(), &["test", "--quiet", "--package", "mooring-tests", "--test", "arch"]);

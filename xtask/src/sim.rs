@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::stages::{Count, one};
+use crate::stages::{Build, Count, one};
 
 /// Seeds of `cargo xtask test`: under a minute on two idle cores; more: `--seeds`.
 const SEEDS_IN_CI: &str = "0..300";
@@ -38,12 +38,10 @@ impl Default for SimArgs {
     }
 }
 
-/// The simulation's program.
-pub(crate) const PROGRAM: &str = "mooring-sim";
-
-/// Runs the seeds, with the simulation's program; they count as one.
-pub(crate) fn run(args: &SimArgs, program: &Path) -> Result<Count> {
-    let mut command = Command::new(program);
+/// Builds the program in this way and runs the seeds; they count as one.
+pub(crate) fn run(args: &SimArgs, root: &Path, build: Build) -> Result<Count> {
+    const PROGRAM: &str = "mooring-sim";
+    let mut command = Command::new(build(root, &[PROGRAM])?.join(PROGRAM));
     command.args(["--seeds", &args.seeds, "--events", &args.events.to_string()]).stdin(Stdio::null());
     if let Some(seed) = args.seed {
         command.args(["--seed", &seed.to_string()]);

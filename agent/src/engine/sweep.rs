@@ -305,13 +305,12 @@ impl Engine {
                 uploaded: None,
                 cut: Cut::No,
             });
-            let found = orphan.clone().filter(|_| state.orphan.is_none());
+            let found = orphan.is_some() && state.orphan.is_none();
             state.orphan = orphan;
-            drop(state);
-            if let Some(report) = found {
+            if found {
                 tracing::warn!(volume = %id, group = lv.group, "an LV of ours has no spec: kept and reported as an orphan");
                 // A controller that has listed the volumes before this look holds it for lost.
-                self.publish(Change::Volume(report));
+                self.publish(Change::Volume(state.volume_report(id)));
             }
         }
     }

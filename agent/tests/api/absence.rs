@@ -1,11 +1,13 @@
 //! Absence removes nothing: neither an empty store nor a silent controller cuts anybody off.
 
 use mooring_api::v1;
+use mooring_api::v1::report::What;
 use mooring_host::fake::Access;
 use mooring_host::{Tree, TreePath};
 use tonic::Code;
 
 use crate::rig::*;
+use crate::watching;
 
 /// A node with two exported volumes and live sessions, whose agent has lost its database.
 fn node_with_lost_store() -> (Node, [String; 2], Vec<mooring_host::fake::SessionId>) {
@@ -186,4 +188,20 @@ fn an_orphan_is_adopted_with_its_data_and_dropped_from_the_list_when_it_is_gone(
     assert_eq!(agent.get(&v).unwrap().volume.unwrap().phase(), v1::Phase::Ready);
     node.fake.lvm().lose_volume("vg0", &format!("mooring-{w}"));
     eventually("the orphan is gone", || agent.list().len() == 1);
+}
+
+/// A controller that has listed the volumes before LVM has shown them hears of them.
+#[test]
+fn watchers_are_told_of_an_orphan_that_is_found_later() {
+    let (node, v) = (Node::with("resync_seconds = 1"), volume(1));
+    let agent = node.start();
+    let mut reports = agent.watch();
+    watching::first(&agent, &mut reports);
+    assert!(node.fake.lvm().add_volume("vg0", &format!("mooring-{v}"), SIZE, &["mooring"]));
+    loop {
+        if let What::Volume(report) = watching::next(&agent, &mut reports) {
+            assert_eq!((report.volume_id.as_str(), report.phase()), (v.as_str(), v1::Phase::Orphan));
+            return;
+        }
+    }
 }

@@ -8,7 +8,7 @@ use tonic::{Code, Streaming};
 
 use crate::rig::*;
 
-fn next(agent: &Agent, reports: &mut Streaming<v1::Report>) -> What {
+pub(crate) fn next(agent: &Agent, reports: &mut Streaming<v1::Report>) -> What {
     agent.wait(async { reports.next().await.unwrap().unwrap().what.unwrap() })
 }
 

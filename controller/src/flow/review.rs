@@ -13,7 +13,7 @@ use mooring_model::{AgentId, Fence, Generation, Phase, Stamp, VolumeId};
 use super::{Inner, Next};
 use crate::agents::{Kept, SeenConnection};
 use crate::service::Refusal;
-use crate::store::{Abort, Db, Kind, ReviewKind, VolumeRow};
+use crate::store::{Abort, Db, Kind, ReviewKind};
 
 /// Why a volume is in review right after a restore.
 pub(crate) const RESTORED: &str =
@@ -64,10 +64,15 @@ pub(crate) struct Compared {
 
 impl Compared {
     fn release(&mut self, db: &Db<'_>, id: VolumeId) -> Result<(), Abort> {
-        db.end_review(id)?;
-        self.released.insert(id, db.connections_of(id)?.into_iter().collect());
+        self.released.insert(id, release(db, id)?);
         Ok(())
     }
+}
+
+/// Ends a review. The hosts whose connections waited for that.
+fn release(db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<AgentId>, Abort> {
+    db.end_review(id)?;
+    Ok(db.connections_of(id)?.into_iter().collect())
 }
 
 fn stamp_of(db: &Db<'_>, volume: VolumeId, kind: Kind) -> Result<Option<Stamp>, Abort> {
@@ -196,15 +201,9 @@ pub(crate) fn found_again(
     agent: AgentId,
     id: VolumeId,
 ) -> Result<Option<BTreeSet<AgentId>>, Abort> {
-    let held = |volume: &VolumeRow| volume.review.as_ref().map(|review| review.kind);
-    match db.volume(id)? {
-        Some(volume) if volume.agent == agent && held(&volume) == Some(ReviewKind::Lost) => {
-            let mut compared = Compared::default();
-            compared.release(db, id)?;
-            Ok(compared.released.remove(&id))
-        }
-        Some(_) | None => Ok(None),
-    }
+    let Some(volume) = db.volume(id)?.filter(|volume| volume.agent == agent) else { return Ok(None) };
+    let is_lost = volume.review.is_some_and(|review| review.kind == ReviewKind::Lost);
+    is_lost.then(|| release(db, id)).transpose()
 }
 
 /// Compares a host's connections with the store.
