@@ -73,6 +73,11 @@ impl Claim {
     pub(crate) fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
+
+    /// Whether somebody had it: to a worker that has not, its caller has given up.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// The worker's answer. `None`: it was not begun to be written before the deadline, and now it never is.

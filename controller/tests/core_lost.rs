@@ -138,7 +138,7 @@ async fn a_volume_that_its_agent_finds_later_is_lost_no_longer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_lvm_keeps_no_volume_from_being_made_or_told_again() {
     let rig = Rig::new(1).await;
-    rig.storage.state().knobs.lvm_ms = 20_000;
+    rig.storage.state().knobs.slow_lvm.calls = 2;
     let volume = rig.volume(false).await;
     rig.attach(volume, "host1", Mode::ReadWrite).await;
     let granted = rig.storage.granted(volume);

@@ -232,7 +232,7 @@ impl Engine {
                 cell.check_not_cut(old, Some(&spec))?;
                 self.check_source_not_cut(&spec)?;
                 held = self.hold_shorter(cell, old, &spec)?;
-                looked = self.check_volume(cell, &spec, kept.as_ref(), export)?;
+                looked = self.check_volume(cell, (&spec, &put.stamp), kept.as_ref(), export, claim)?;
                 self.forget_upload(cell, old, &spec)?;
                 let body = v1::VolumeSpec::from(&spec).encode_to_vec();
                 let naa = Naa::of_serial(&cell.id.to_string());
@@ -310,9 +310,10 @@ impl Engine {
     fn check_volume(
         &self,
         cell: &Cell,
-        spec: &VolumeSpec,
+        (spec, stamp): (&VolumeSpec, &Stamp),
         kept: Option<&Wish<VolumeSpec>>,
         export: Option<&ExportSpec>,
+        claim: &Claim,
     ) -> Result<Option<VolumesView>, Refusal> {
         let groups = &self.shared.config.groups;
         if !groups.iter().any(|group| group.name == spec.group) {
@@ -348,7 +349,7 @@ impl Engine {
             Some(WishKind::Spec(_) | WishKind::Tombstone { .. } | WishKind::Released) | None => {}
         }
         // A new volume, or a larger one: what cannot be made is refused now, and nothing is kept of it.
-        let view = self.view_of(cell, &volumes::Beside::of(spec)).map_err(Refusal::Volumes)?;
+        let view = self.view_for_wish(cell, spec, stamp, claim)?;
         let dying = matches!(kept.map(|kept| &kept.kind), Some(WishKind::Tombstone { destroy: true }));
         if dying && view.lv(&spec.group, cell.id).is_some() {
             let why = format!("volume {} is still being deleted: try again when it is gone", cell.id);

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::cut::Table;
 use super::jobs::{Job, Stopped};
+use super::kept_look::KeptLook;
 use super::pulse::Lives;
 use super::reservations::Held;
 use super::reserve::Asked;
@@ -125,6 +126,8 @@ pub(crate) struct State {
     pub(super) identity: Option<String>,
     /// What admission, or a sweep, saw of the volume groups a moment ago: the pass behind it need not ask LVM again.
     pub(crate) looked: Option<VolumesView>,
+    /// What LVM showed for a wish whose sender did not wait for it.
+    pub(super) kept_look: Option<KeptLook>,
     /// The export as it was seen in force since the last tick or failure: a change of grants need not look at all of it.
     pub(crate) known: Option<Known>,
     /// The watch of the export's folders.

@@ -21,6 +21,7 @@ mod disks;
 mod early;
 pub(crate) mod fabrics;
 pub(crate) mod jobs;
+mod kept_look;
 mod made;
 mod narrow;
 mod pass;

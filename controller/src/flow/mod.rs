@@ -43,10 +43,6 @@ pub(crate) use status::{Promised, derived};
 /// How long an agent is asked to wait for the kernel.
 pub(crate) const AGENT_WAIT_MS: u32 = 5_000;
 
-/// How long for a volume that it does not know yet, where the short wait was in vain. It asks LVM before it takes it, anew at each
-/// call: where that takes longer than a call waits, the volume would never come to be.
-pub(crate) const LVM_WAIT_MS: u32 = 60_000;
-
 /// After a call that was lost, and while something is not true yet: look again.
 pub(crate) const AGAIN: Duration = Duration::from_secs(2);
 

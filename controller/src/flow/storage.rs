@@ -14,7 +14,7 @@ use mooring_model::{
 
 use super::seen::{fc_ports, is_same_place, is_seen, seen_mode, wanted_mode};
 use super::wishes::{self, Rewished};
-use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, LVM_WAIT_MS, Next, growth, manage};
+use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, Next, growth, manage};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, wire};
 use crate::domain::AttachmentStatus;
@@ -128,12 +128,7 @@ impl Inner {
             // Nor until one is cut off whose disk does not answer.
             let wait_ms =
                 if extending || work.volume.cut().is_some() { growth::WAIT_MS } else { AGENT_WAIT_MS };
-            let mut put = self.put_volume(agent, id, spec, wait_ms).await;
-            // One that the agent does not know is reached by nobody: it may take its time.
-            if matches!(put, Err(CallError::Lost(_))) && agent.volume_stamp(id).is_none() {
-                put = self.put_volume(agent, id, spec, LVM_WAIT_MS).await;
-            }
-            match put {
+            match self.put_volume(agent, id, spec, wait_ms).await {
                 Ok(_) => {}
                 Err(CallError::Lost(text)) => lost = Some(text),
                 Err(CallError::Stale(text)) => return self.review(id, &text).await.map(Some),

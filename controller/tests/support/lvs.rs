@@ -148,3 +148,19 @@ impl Fake {
         let _ = self.reports.send(v1::Report { what });
     }
 }
+
+/// An LVM that takes longer than a call waits. What it showed for one call is kept for the next one for the same wish.
+#[derive(Default)]
+pub(crate) struct SlowLvm {
+    /// So many calls for a wish come before it has answered the first one.
+    pub(crate) calls: u32,
+    asked: BTreeMap<String, u32>,
+}
+
+impl SlowLvm {
+    pub(super) fn has_answered(&mut self, put: &v1::PutVolumeRequest) -> bool {
+        let asked = self.asked.entry(format!("{} {:?}", put.volume_id, put.stamp)).or_default();
+        *asked += 1;
+        *asked > self.calls
+    }
+}

@@ -47,8 +47,8 @@ pub(crate) struct Knobs {
     pub(crate) pending: bool,
     /// Puts of volumes are taken, and answered once this is closed.
     pub(crate) gate: Option<Arc<tokio::sync::Semaphore>>,
-    /// What LVM takes to answer, in ms: a call that waits for less is told that it was not in time.
-    pub(crate) lvm_ms: u32,
+    /// LVM takes longer than calls wait.
+    pub(crate) slow_lvm: lvs::SlowLvm,
     /// New receipts are unproven.
     pub(crate) unproven: bool,
     /// Barriers are not done: an older one, or a disk that does not answer.
@@ -563,7 +563,7 @@ impl Agent for Fake {
             if let Some(status) = state.knobs.refuse_volume.clone().filter(|_| !tombstone) {
                 return Err(status);
             }
-            if put.deadline_ms < state.knobs.lvm_ms {
+            if !state.knobs.slow_lvm.has_answered(&put) {
                 return Err(cured(Code::Unavailable, "it was not looked at in time", "retry"));
             }
             if let Some(put_volume_request::Wish::Spec(spec)) = &put.wish {

@@ -8,6 +8,7 @@ mod run;
 mod thin;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use self::dmsetup::Ended;
 use super::state::{Device, Handle, Machine, Node};
@@ -31,6 +32,7 @@ pub(super) struct LvmState {
     pub(super) autoactivation: bool,
     missing: bool,
     hanging: bool,
+    takes: Duration,
     broken: Option<String>,
     failures: Vec<(String, i32, String)>,
     log: Vec<String>,
@@ -45,6 +47,7 @@ impl Default for LvmState {
             autoactivation: true,
             missing: false,
             hanging: false,
+            takes: Duration::ZERO,
             broken: None,
             failures: Vec::new(),
             log: Vec::new(),
@@ -400,6 +403,11 @@ impl FakeLvm {
         self.handle.lock().lvm.hanging = hanging;
     }
 
+    /// Every command takes so long, and really does.
+    pub fn set_slow(&self, takes: Duration) {
+        self.handle.lock().lvm.takes = takes;
+    }
+
     /// Every command fails with exit status 5 and this text, until `None`: unreadable metadata, lost disks.
     pub fn set_broken(&self, stderr: Option<&str>) {
         self.handle.lock().lvm.broken = stderr.map(str::to_owned);
@@ -423,6 +431,10 @@ impl FakeLvm {
 
 impl Commands for FakeLvm {
     fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
+        let takes = self.handle.lock().lvm.takes;
+        if !takes.is_zero() {
+            std::thread::sleep(takes);
+        }
         let mut machine = self.handle.lock();
         if command.program == DMSETUP && !machine.lvm.missing {
             machine.lvm.log.push(format!("dmsetup {}", command.args.join(" ")));

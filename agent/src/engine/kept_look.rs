@@ -1,0 +1,144 @@
+//! What LVM showed for a caller who had gone by then. LVM may take longer than anybody waits with a call, and who calls again would
+//! have it asked from the beginning each time, and never be answered: for the same wish the look is kept for a moment.
+//!
+//! What must never happen here: a look for one wish used for another; a look from before a step of ours used behind it.
+
+use std::time::Duration;
+
+use mooring_model::{Stamp, VolumeSpec};
+use tokio::time::Instant;
+
+use super::cell::{Cell, State};
+use super::{Engine, Refusal};
+use crate::turn::Claim;
+use crate::volumes::{Beside, VolumesView};
+
+/// How long such a look is worth something. What others take of the groups meanwhile, LVM does not give away again.
+const KEPT_FOR: Duration = Duration::from_secs(10);
+
+/// A look that nobody waited for.
+#[derive(Debug)]
+pub(super) struct KeptLook {
+    /// The wish that was to be taken.
+    stamp: Stamp,
+    passes: u64,
+    ended: Instant,
+    view: VolumesView,
+}
+
+impl State {
+    /// Whether no step of ours was done, or begun, since so many passes had begun.
+    fn rests_since(&self, passes: u64) -> bool {
+        self.passes == passes && !self.running
+    }
+
+    fn take_kept_look(&mut self, stamp: &Stamp) -> Option<VolumesView> {
+        let kept = self.kept_look.take()?;
+        let holds = kept.stamp == *stamp && self.rests_since(kept.passes) && kept.ended.elapsed() < KEPT_FOR;
+        holds.then_some(kept.view)
+    }
+}
+
+impl Engine {
+    /// What LVM shows of what this wish needs: now, or a moment ago for a caller who did not wait for it.
+    pub(super) fn view_for_wish(
+        &self,
+        cell: &Cell,
+        spec: &VolumeSpec,
+        stamp: &Stamp,
+        claim: &Claim,
+    ) -> Result<VolumesView, Refusal> {
+        let passes = {
+            let mut state = cell.state();
+            if let Some(view) = state.take_kept_look(stamp) {
+                return Ok(view);
+            }
+            state.passes
+        };
+        let view = self.view_of(cell, &Beside::of(spec)).map_err(Refusal::Volumes)?;
+        if !claim.is_taken() {
+            return Ok(view);
+        }
+        let mut state = cell.state();
+        if state.rests_since(passes) {
+            state.kept_look = Some(KeptLook { stamp: stamp.clone(), passes, ended: Instant::now(), view });
+        }
+        let stuck = state.stuck();
+        drop(state);
+        Err(Refusal::busy(cell.id, stuck))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mooring_model::{ByteSize, Digest, Generation, Provisioning, VolumeId};
+
+    use super::*;
+    use crate::engine::testing::{Node, eventually};
+    use crate::engine::{PutVolume, VolumeAnswer, VolumeWish};
+
+    const SHORT: Duration = Duration::from_millis(50);
+
+    fn put(digest: u8) -> PutVolume {
+        let volume = VolumeId::from_u128(2);
+        let (group, size) = ("vg0".parse().unwrap(), ByteSize(8 << 20));
+        PutVolume {
+            cluster: mooring_model::ClusterId::from_u128(1),
+            volume,
+            stamp: Stamp { generation: Generation::ZERO.next(), digest: Digest::of_sha256([digest; 32]) },
+            wish: VolumeWish::Spec(VolumeSpec::new(volume, group, size, Provisioning::Thick)),
+            opaque: Vec::new(),
+        }
+    }
+
+    /// What comes of a change that LVM takes longer for than its sender waits.
+    async fn put_in_vain(node: &Node, put: PutVolume) -> Result<VolumeAnswer, Refusal> {
+        node.engine.put_volume(put, SHORT).await
+    }
+
+    fn is_kept(cell: &Cell) -> bool {
+        cell.state().kept_look.is_some()
+    }
+
+    /// A node where a look has been kept for a sender who has gone.
+    async fn node_with_a_kept_look() -> (Node, Arc<Cell>) {
+        let node = Node::new();
+        node.fake.lvm().set_slow(SHORT * 2);
+        assert!(matches!(put_in_vain(&node, put(1)).await, Err(Refusal::Busy { .. })));
+        let cell = node.engine.cell(VolumeId::from_u128(2));
+        eventually("the look is kept", || is_kept(&cell));
+        (node, cell)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn however_long_lvm_takes_a_wish_that_is_sent_again_is_taken() {
+        let (node, cell) = node_with_a_kept_look().await;
+        let answer = put_in_vain(&node, put(1)).await.expect("LVM is not asked again before it is taken");
+        assert!(!answer.done && !is_kept(&cell));
+        let answer = node.engine.put_volume(put(1), Duration::from_secs(30)).await.unwrap();
+        assert!(answer.done);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_look_is_for_its_own_wish_and_for_a_moment_and_not_from_before_a_pass() {
+        let (node, cell) = node_with_a_kept_look().await;
+        assert!(matches!(put_in_vain(&node, put(2)).await, Err(Refusal::Busy { .. })), "another wish");
+        let spoils: [fn(&mut State); 3] = [
+            |state| state.passes += 1,
+            |state| state.running = true,
+            |state| state.kept_look.as_mut().unwrap().ended -= KEPT_FOR,
+        ];
+        for spoil in spoils {
+            eventually("the look is kept", || is_kept(&cell));
+            let mut state = cell.state();
+            let stamp = state.kept_look.as_ref().unwrap().stamp.clone();
+            spoil(&mut state);
+            assert!(state.take_kept_look(&stamp).is_none());
+            state.running = false;
+            drop(state);
+            assert!(matches!(put_in_vain(&node, put(2)).await, Err(Refusal::Busy { .. })));
+        }
+    }
+}
