@@ -231,7 +231,7 @@ impl Engine {
                 let export = export.as_ref().and_then(Wish::spec);
                 cell.check_not_cut(old, Some(&spec))?;
                 self.check_source_not_cut(&spec)?;
-                held = self.hold_shorter(cell, old, &spec)?;
+                held = self.hold_shorter(cell, old, (&spec, &put.stamp), claim)?;
                 looked = self.check_volume(cell, (&spec, &put.stamp), kept.as_ref(), export, claim)?;
                 self.forget_upload(cell, old, &spec)?;
                 let body = v1::VolumeSpec::from(&spec).encode_to_vec();

@@ -132,12 +132,13 @@ mod tests {
         ];
         for spoil in spoils {
             eventually("the look is kept", || is_kept(&cell));
-            let mut state = cell.state();
-            let stamp = state.kept_look.as_ref().unwrap().stamp.clone();
-            spoil(&mut state);
-            assert!(state.take_kept_look(&stamp).is_none());
-            state.running = false;
-            drop(state);
+            {
+                let mut state = cell.state();
+                let stamp = state.kept_look.as_ref().unwrap().stamp.clone();
+                spoil(&mut state);
+                assert!(state.take_kept_look(&stamp).is_none());
+                state.running = false;
+            }
             assert!(matches!(put_in_vain(&node, put(2)).await, Err(Refusal::Busy { .. })));
         }
     }

@@ -8,11 +8,12 @@
 
 use std::sync::Arc;
 
-use mooring_model::{Cure, VolumeKind, VolumeSpec};
+use mooring_model::{Cure, Stamp, VolumeKind, VolumeSpec};
 
 use super::cell::{Cell, State};
 use super::{Engine, Refusal};
-use crate::volumes::{Beside, VolumeOp};
+use crate::turn::Claim;
+use crate::volumes::VolumeOp;
 
 /// Nothing is appended while this lives.
 pub(super) struct Held(Arc<Cell>);
@@ -50,7 +51,8 @@ impl Engine {
         &self,
         cell: &Arc<Cell>,
         old: Option<&VolumeSpec>,
-        spec: &VolumeSpec,
+        (spec, stamp): (&VolumeSpec, &Stamp),
+        claim: &Claim,
     ) -> Result<Option<Held>, Refusal> {
         let Some(old) = old.filter(|old| old.size > spec.size) else { return Ok(None) };
         let never = |has| {
@@ -66,7 +68,8 @@ impl Engine {
             return Err(Refusal::precondition(why, Cure::Retry));
         }
         let held = Held(Arc::clone(cell));
-        let view = self.view_of(cell, &Beside::of(spec)).map_err(Refusal::Volumes)?;
+        // A look that was kept shows what is so now: no pass began since.
+        let view = self.view_for_wish(cell, spec, stamp, claim)?;
         let size = view.group(&spec.group).and_then(|group| group.rounded(spec.size));
         match view.lv(&spec.group, cell.id).filter(|lv| lv.is_tagged()) {
             // Whole: what it is to grow by is beside it, or not there yet.

@@ -132,7 +132,8 @@ impl Acts<'_> {
         drop(agent.wait()?);
         let tags = self.storage(&format!("lvs --noheadings -o lv_tags {GROUP}"))?;
         check(tags.contains("mooring-zeroed-1024"), || format!("no mark: {tags}"))?;
-        let agent = start_agent(self.site, "job_limit = \"256MiB\"\n")?;
+        // It is not to end before it is seen to go on, however long who asks takes.
+        let agent = start_agent(self.site, "job_limit = \"4MiB\"\n")?;
         let resumed = wait_for("the zeroing to go on", Duration::from_mins(2), || {
             Ok(self.job()?.and_then(|job| job["resumed_bytes"].as_u64()))
         })?;
