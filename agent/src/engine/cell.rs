@@ -219,6 +219,11 @@ impl State {
         began.is_some_and(|began| began.elapsed() >= BLOCKED_AFTER)
     }
 
+    /// Whether no pass is at work, and none has begun since so many had.
+    pub(super) fn rests_since(&self, passes: u64) -> bool {
+        self.passes == passes && !self.running
+    }
+
     /// Whether no pass is at work on the export: none runs, or the one that runs has done its export.
     pub(crate) fn is_export_still(&self) -> bool {
         !self.running || self.export_end.pass == self.passes

@@ -27,11 +27,6 @@ pub(super) struct KeptLook {
 }
 
 impl State {
-    /// Whether no step of ours was done, or begun, since so many passes had begun.
-    fn rests_since(&self, passes: u64) -> bool {
-        self.passes == passes && !self.running
-    }
-
     fn take_kept_look(&mut self, stamp: &Stamp) -> Option<VolumesView> {
         let kept = self.kept_look.take()?;
         let holds = kept.stamp == *stamp && self.rests_since(kept.passes) && kept.ended.elapsed() < KEPT_FOR;
@@ -48,19 +43,19 @@ impl Engine {
         stamp: &Stamp,
         claim: &Claim,
     ) -> Result<VolumesView, Refusal> {
-        let passes = {
+        let rested = {
             let mut state = cell.state();
             if let Some(view) = state.take_kept_look(stamp) {
                 return Ok(view);
             }
-            state.passes
+            (!state.running).then_some(state.passes)
         };
         let view = self.view_of(cell, &Beside::of(spec)).map_err(Refusal::Volumes)?;
         if !claim.is_taken() {
             return Ok(view);
         }
         let mut state = cell.state();
-        if state.rests_since(passes) {
+        if let Some(passes) = rested.filter(|passes| state.rests_since(*passes)) {
             state.kept_look = Some(KeptLook { stamp: stamp.clone(), passes, ended: Instant::now(), view });
         }
         let stuck = state.stuck();
@@ -119,6 +114,19 @@ mod tests {
         assert!(!answer.done && !is_kept(&cell));
         let answer = node.engine.put_volume(put(1), Duration::from_secs(30)).await.unwrap();
         assert!(answer.done);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_look_that_began_beside_a_pass_is_not_kept() {
+        let node = Node::new();
+        node.fake.lvm().set_slow(SHORT * 2);
+        let cell = node.engine.cell(VolumeId::from_u128(2));
+        cell.state().running = true;
+        assert!(matches!(put_in_vain(&node, put(1)).await, Err(Refusal::Busy { .. })));
+        // The pass ends before the look does.
+        cell.state().running = false;
+        drop(cell.admission.take(Duration::from_secs(30)).expect("the look ends"));
+        assert!(matches!(put_in_vain(&node, put(1)).await, Err(Refusal::Busy { .. })), "LVM is asked anew");
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -171,7 +171,7 @@ impl Engine {
         let taken_back = view.growths_of(cell.id).iter().any(SeenLv::is_tagged)
             && wish.spec().is_some_and(|spec| report.size >= spec.size);
         state.ready = (report.phase == Phase::Ready && made && !taken_back).then_some(report);
-        let still = state.passes == before.passes && !state.running;
+        let still = state.rests_since(before.passes);
         let ended = wish.spec().is_none();
         let left = ended && {
             let wanted = pass::wanted_volume(&wish, state.export.as_ref(), made, true);
