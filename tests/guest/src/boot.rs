@@ -55,6 +55,7 @@ pub(crate) fn boot() -> Result<()> {
     load_modules()?;
     enter_root()?;
     mount_the_rest()?;
+    mount_programs(settings.get("programs"))?;
     configure(&settings)?;
     thread::scope(|scope| {
         let net = scope.spawn(|| network(&settings));
@@ -172,6 +173,18 @@ fn mount_the_rest() -> Result<()> {
         fs::create_dir_all(dir).with_context(|| format!("make {dir}"))?;
     }
     Ok(())
+}
+
+/// Mounts the programs under test, if the rig gave a disk with them.
+fn mount_programs(device: &str) -> Result<()> {
+    if device.is_empty() {
+        return Ok(());
+    }
+    wait_for(device)?;
+    let target = mooring_guest::wire::PROGRAMS_DIR;
+    fs::create_dir_all(target).with_context(|| format!("make {target}"))?;
+    mount(Some(device), target, Some("ext4"), MsFlags::MS_RDONLY | MsFlags::MS_NOATIME, NONE)
+        .with_context(|| format!("mount {device} on {target}"))
 }
 
 fn configure(settings: &Settings) -> Result<()> {

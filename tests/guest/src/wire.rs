@@ -20,6 +20,8 @@ pub const CHUNK: usize = 64 * 1024;
 /// The name of the virtio port, as seen in `/sys/class/virtio-ports/*/name`.
 pub const PORT_NAME: &str = "mooring.rig";
 
+/// Where a VM shows the programs under test.
+pub const PROGRAMS_DIR: &str = "/opt/mooring/bin";
 /// Printed on the console when the guest is about to say hello: the boot probe waits for it.
 pub const READY_MARK: &str = "mooring-guest: ready";
 

@@ -1,8 +1,10 @@
-//! What a VM boots from, made once and kept under `target/rig/`.
+//! Images that a VM boots from.
 //!
-//! Three parts, each in a folder named by a hash of what it is made from: the root file system (`root`), the
-//! kernel with its modules (`kernel`), and the guest program. A changed input makes a new folder; an unchanged
-//! one costs milliseconds.
+//! Three parts, each in a folder named by a hash of its inputs: the root file system (`root`), the kernel with its
+//! modules (`kernel`), and the guest program. A changed input makes a new folder; an unchanged one costs milliseconds.
+//! They lie in the user's cache ([`cache_dir`]), so that every clone shares them.
+//!
+//! A fourth image holds the programs under test ([`programs`]). It belongs to the clone whose build it is made from.
 //!
 //! What must never happen: a half-made part being used. Parts are made beside their place, under a lock that other
 //! processes wait for, and renamed into it.
@@ -11,6 +13,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
@@ -53,15 +56,45 @@ impl Images {
     }
 }
 
-/// The folder of everything that the rig makes.
+/// A part that nobody has used for so long is removed when a new one of its kind is made.
+const UNUSED: Duration = Duration::from_hours(14 * 24);
+
+/// The folder of what belongs to one clone: run folders, and the image of its programs.
 pub fn rig_dir(root_dir: &Path) -> PathBuf {
     root_dir.join("target").join("rig")
+}
+
+/// The folder of what all clones share: `$XDG_CACHE_HOME/mooring`, else `$HOME/.cache/mooring`; the clone's own
+/// `target/rig` where neither variable is set.
+pub fn cache_dir(root_dir: &Path) -> PathBuf {
+    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));
+    cache.map_or_else(|| rig_dir(root_dir), |cache| cache.join("mooring"))
+}
+
+/// Whether the parts for this kernel are all there, so that [`ensure`] has nothing to make but PID 1.
+pub fn is_warm(root_dir: &Path, kernel: Kernel) -> bool {
+    let dir = cache_dir(root_dir);
+    [root_name(), kernel_name(kernel)].iter().all(|name| dir.join(name).exists())
+}
+
+/// A text that changes with what the root and this kernel are made from.
+pub fn inputs(kernel: Kernel) -> String {
+    format!("{} {}", root_name(), kernel_name(kernel))
+}
+
+fn root_name() -> String {
+    format!("root-{}", root::key())
+}
+
+fn kernel_name(kernel: Kernel) -> String {
+    format!("kernel-{}-{}", kernel.name(), kernel::key(kernel))
 }
 
 /// Makes what is missing. With `refresh`, the root and the kernel are made again from what Debian has today.
 pub fn ensure(root_dir: &Path, kernel: Kernel, refresh: bool) -> Result<Images> {
     packages::ensure()?;
-    let dir = rig_dir(root_dir);
+    let dir = cache_dir(root_dir);
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
     let lock = File::create(dir.join("build.lock")).context("open the lock of the image build")?;
     if lock.try_lock().is_err() {
@@ -69,9 +102,8 @@ pub fn ensure(root_dir: &Path, kernel: Kernel, refresh: bool) -> Result<Images> 
         lock.lock().context("wait for the lock of the image build")?;
     }
     let guest = guest(root_dir, &dir)?;
-    let root = part(&dir, &format!("root-{}", root::key()), refresh, root::build)?;
-    let name = format!("kernel-{}-{}", kernel.name(), kernel::key(kernel));
-    let kernel = part(&dir, &name, refresh, |work| kernel::build(work, kernel))?;
+    let root = part(&dir, &root_name(), refresh, root::build)?;
+    let kernel = part(&dir, &kernel_name(kernel), refresh, |work| kernel::build(work, kernel))?;
     let release = fs::read_to_string(kernel.join("release")).context("read the kernel's release")?;
     Ok(Images {
         root: root.join("root.ext4"),
@@ -87,8 +119,11 @@ pub fn ensure(root_dir: &Path, kernel: Kernel, refresh: bool) -> Result<Images> 
 fn part(dir: &Path, name: &str, refresh: bool, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let place = dir.join(name);
     if place.exists() && !refresh {
+        // A folder of another user may be read and not touched: it is then kept by its owner's uses only.
+        let _ = File::open(&place).and_then(|folder| folder.set_modified(SystemTime::now()));
         return Ok(place);
     }
+    remove_unused(dir, name);
     let start = std::time::Instant::now();
     eprintln!("rig: building {name} (once; kept in {})", dir.display());
     let work = dir.join(format!("{name}.new"));
@@ -103,6 +138,54 @@ fn part(dir: &Path, name: &str, refresh: bool, build: impl FnOnce(&Path) -> Resu
     fs::rename(&work, &place).with_context(|| format!("put {name} in its place"))?;
     eprintln!("rig: built {name} in {:.1} s", start.elapsed().as_secs_f64());
     Ok(place)
+}
+
+/// Removes parts of the kind of `name` that nobody has used for long. What cannot be removed stays: it only takes room.
+fn remove_unused(dir: &Path, name: &str) {
+    let Some((kind, _)) = name.rsplit_once('-') else { return };
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let other = entry.file_name().to_string_lossy().into_owned();
+        let same_kind = other.rsplit_once('-').is_some_and(|(of, _)| of == kind) && other != name;
+        let used = entry.metadata().and_then(|meta| meta.modified());
+        let unused = used.is_ok_and(|used| used.elapsed().is_ok_and(|age| age > UNUSED));
+        if same_kind && unused {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Packs programs into one read-only file system, which every VM of a rig mounts ([`crate::PROGRAMS_DIR`]). An image of the
+/// same files (by name, size and time of change) is used again.
+pub fn programs(root_dir: &Path, programs: &[PathBuf]) -> Result<PathBuf> {
+    packages::ensure()?;
+    let dir = rig_dir(root_dir);
+    fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
+    let mut texts = Vec::new();
+    let mut bytes = 0;
+    for program in programs {
+        let meta = fs::metadata(program).with_context(|| format!("look at {}", program.display()))?;
+        let changed = meta.modified().context("when a program was built")?;
+        bytes += meta.len();
+        texts.push(format!("{} {} {changed:?}", program.display(), meta.len()));
+    }
+    let lock = File::create(dir.join("programs.lock")).context("open the lock of the programs' image")?;
+    lock.lock().context("wait for the lock of the programs' image")?;
+    let key = key_of(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+    let place = part(&dir, &format!("programs-{key}"), false, |work| {
+        let tree = work.join("tree");
+        fs::create_dir(&tree).context("make the programs' folder")?;
+        for program in programs {
+            let name = program.file_name().with_context(|| format!("{} has no name", program.display()))?;
+            let (from, to) = (program.as_path(), tree.join(name));
+            fs::hard_link(from, &to)
+                .or_else(|_| fs::copy(from, &to).map(drop))
+                .with_context(|| format!("link {}", to.display()))?;
+        }
+        // Room for the file system's own tables.
+        pack(&tree, &work.join("programs.ext4"), (bytes >> 20) * 21 / 20 + 16)?;
+        remove(&tree)
+    })?;
+    Ok(place.join("programs.ext4"))
 }
 
 /// PID 1: a static binary from `tests/guest`, in a target folder of its own so that no other build is disturbed.
@@ -174,7 +257,7 @@ pub(crate) fn pack(from: &Path, image: &Path, mib: u64) -> Result<()> {
 }
 
 /// The first characters of the hash of these texts, for a folder's name.
-pub(crate) fn key_of(texts: &[&str]) -> String {
+pub fn key_of(texts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for text in texts {
         hash.update(text.len().to_be_bytes());
@@ -183,7 +266,8 @@ pub(crate) fn key_of(texts: &[&str]) -> String {
     hex(&hash.finalize())
 }
 
-fn hex(digest: &[u8]) -> String {
+/// The first 12 hexadecimal digits of a digest.
+pub fn hex(digest: &[u8]) -> String {
     let mut text = String::new();
     for byte in digest.iter().take(6) {
         let _ = write!(text, "{byte:02x}"); // a String takes everything
@@ -229,6 +313,21 @@ mod tests {
         part(dir.path(), "p", false, |_| bail!("made again")).unwrap();
         part(dir.path(), "p", true, |work| Ok(fs::write(work.join("new"), "")?)).unwrap();
         assert!(place.join("new").exists() && !place.join("whole").exists());
+    }
+
+    #[test]
+    fn only_a_part_of_the_kind_that_nobody_used_for_long_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let long_ago = SystemTime::now() - UNUSED - Duration::from_hours(1);
+        for (name, changed) in
+            [("root-old", long_ago), ("root-new", SystemTime::now()), ("kernel-old", long_ago)]
+        {
+            let place = part(dir.path(), name, false, |_| Ok(())).unwrap();
+            File::open(place).unwrap().set_modified(changed).unwrap();
+        }
+        part(dir.path(), "root-now", false, |_| Ok(())).unwrap();
+        let there = |name: &str| dir.path().join(name).exists();
+        assert!(!there("root-old") && there("root-new") && there("root-now") && there("kernel-old"));
     }
 
     #[test]

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! It needs no root, no bridge and no network of the machine: the networks are sockets ([`switch`]), the commands travel
-//! over a virtio port ([`link`]), and everything it makes lies under `target/rig/`.
+//! over a virtio port ([`link`]), and everything it makes lies under `target/rig/` and in
+//! the user's cache ([`image`]).
 //!
 //! What must never happen: something of the rig outliving the process that started it (every QEMU dies with it, even
 //! after SIGKILL), two rigs disturbing each other (each has a folder of its own), and a failure of a kernel passing
@@ -28,6 +29,7 @@ mod kernel;
 pub mod link;
 pub mod options;
 pub mod packages;
+pub mod phases;
 mod process;
 mod qemu;
 mod qmp;
@@ -38,6 +40,7 @@ pub mod selfcheck;
 pub mod switch;
 mod vm;
 mod volatile;
+mod waited;
 
 pub use accel::Accel;
 pub use kernel::KernelNotAvailable;
@@ -46,6 +49,10 @@ pub use process::alive;
 pub use rig::{Rig, run_root};
 pub use running::{Output, Progress, Running, Seen, Status};
 pub use vm::{COMMAND_LIMIT, Command, Cut, Networks, Vm};
+pub use waited::WaitRanOut;
+
+/// Where a VM shows the programs of [`RigOptions::programs`].
+pub const PROGRAMS_DIR: &str = mooring_guest::wire::PROGRAMS_DIR;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

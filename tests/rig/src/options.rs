@@ -90,15 +90,23 @@ pub struct RigOptions {
     pub vms: Vec<VmSpec>,
     /// Their kernel.
     pub kernel: Kernel,
-    /// The root of the workspace: images and run folders live in its `target/rig`.
+    /// The root of the workspace: run folders live in its `target/rig`.
     pub root_dir: PathBuf,
+    /// An image of programs ([`crate::image::programs`]), which each VM mounts at [`crate::PROGRAMS_DIR`].
+    pub programs: Option<PathBuf>,
 }
 
 impl RigOptions {
     /// One storage node and this many hosts, on the stable kernel.
     pub fn standard(hosts: usize) -> Self {
         let vms = std::iter::once(VmSpec::storage()).chain((1..=hosts).map(VmSpec::host)).collect();
-        Self { name: "rig".to_owned(), vms, kernel: Kernel::Stable, root_dir: workspace_root() }
+        Self {
+            name: "rig".to_owned(),
+            vms,
+            kernel: Kernel::Stable,
+            root_dir: workspace_root(),
+            programs: None,
+        }
     }
 
     /// The same with another name.

@@ -23,6 +23,8 @@ pub(crate) struct Boot<'a> {
     pub(crate) spec: &'a VmSpec,
     pub(crate) index: usize,
     pub(crate) images: &'a Images,
+    /// The image of programs, behind the data disks.
+    pub(crate) programs: Option<&'a Path>,
     pub(crate) accel: Accel,
     pub(crate) initramfs: &'a Path,
     /// The run folder; sockets, disks and logs are named relative to it, so its length does not matter.
@@ -92,13 +94,8 @@ pub(crate) fn command(boot: &Boot) -> Result<Command> {
         "virtio-serial-pci",
     ]);
     command.args(["-device", &format!("virtserialport,chardev=rig,name={}", mooring_guest::wire::PORT_NAME)]);
-    for (id, image) in [("root", &boot.images.root), ("modules", &boot.images.modules)] {
-        command.args([
-            "-drive",
-            &format!("file={},if=none,id={id},format=raw,readonly=on,cache=unsafe", escape(image)),
-        ]);
-        command.args(["-device", &format!("virtio-blk-pci,drive={id},serial={id}")]);
-    }
+    read_only(&mut command, "root", &boot.images.root);
+    read_only(&mut command, "modules", &boot.images.modules);
     for index in 0..boot.spec.disks.len() {
         let id = format!("data{index}");
         let (file, options) = if boot.spec.volatile {
@@ -109,6 +106,9 @@ pub(crate) fn command(boot: &Boot) -> Result<Command> {
         };
         command.args(["-drive", &format!("{file},if=none,id={id},format=raw,cache=writeback")]);
         command.args(["-device", &format!("virtio-blk-pci,drive={id},serial={id}{options}")]);
+    }
+    if let Some(image) = boot.programs {
+        read_only(&mut command, "programs", image);
     }
     for net in 0..NETWORKS {
         command.args([
@@ -127,6 +127,12 @@ pub(crate) fn command(boot: &Boot) -> Result<Command> {
     // A group of its own: ctrl-C in a terminal reaches the rig only, which then ends its VMs in order.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     Ok(command)
+}
+
+/// A disk that all VMs share.
+fn read_only(command: &mut Command, id: &str, image: &Path) {
+    let drive = format!("file={},if=none,id={id},format=raw,readonly=on,cache=unsafe", escape(image));
+    command.args(["-drive", &drive, "-device", &format!("virtio-blk-pci,drive={id},serial={id}")]);
 }
 
 /// The interface behind forwarded ports, where there are any.
@@ -156,10 +162,13 @@ fn kernel_line(boot: &Boot) -> String {
     // Under emulation a busy machine stops a virtual processor for seconds: be patient with it.
     let watchdog = if boot.accel == Accel::Tcg { 30 } else { 10 };
     let init = if boot.spec.systemd { " mooring.init=systemd" } else { "" };
+    // The disks are root, modules, the data disks, programs: vda, vdb, and so on.
+    let letter = char::from(b'c' + u8::try_from(boot.spec.disks.len()).unwrap_or(u8::MAX - b'c'));
+    let programs = boot.programs.map_or_else(String::new, |_| format!(" mooring.programs=/dev/vd{letter}"));
     let machine_id = format!("{:032x}", 0x6d6f_6f72_696e_6700_u128 + boot.index as u128);
     format!(
         "{kernel} mooring.name={} mooring.net={} mooring.hosts={} mooring.hung=60 mooring.watchdog={watchdog} \
-         mooring.machine-id={machine_id}{init}",
+         mooring.machine-id={machine_id}{init}{programs}",
         boot.spec.name,
         net.join(","),
         boot.hosts,

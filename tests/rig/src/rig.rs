@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::accel::{self, Accel};
 use crate::image::{self, Images};
 use crate::options::{NETWORKS, RigOptions, address};
+use crate::phases::{self, Phase};
 use crate::switch::Switch;
 use crate::vm::{Shared, Vm};
 use crate::{evidence, process};
@@ -37,7 +38,7 @@ impl Rig {
         check(&options)?;
         let images = image::ensure(&options.root_dir, options.kernel, false)?;
         let initramfs = images.initramfs()?;
-        let (accel, why) = accel::choose(&image::rig_dir(&options.root_dir), &images, &initramfs)?;
+        let (accel, why) = accel::choose(&image::cache_dir(&options.root_dir), &images, &initramfs)?;
         let start = Instant::now();
         let dir = run_folder(&options)?;
         let mut rig = Self::assemble(options, images, accel, &dir, &initramfs).inspect_err(|_| {
@@ -51,6 +52,7 @@ impl Rig {
             })
         })?;
         rig.ready_in = start.elapsed();
+        phases::add(Phase::Boot, start);
         eprintln!(
             "rig {}: {} VMs ready in {:.1} s (kernel {}, {}: {why})",
             rig.name,
@@ -79,6 +81,7 @@ impl Rig {
             .collect();
         let shared = Arc::new(Shared {
             images,
+            programs: options.programs,
             accel,
             dir: dir.to_path_buf(),
             initramfs: path,
@@ -143,6 +146,16 @@ impl Rig {
         }
     }
 
+    /// How a scenario on this rig has ended: what passed has clean consoles as well. A wait that ran out beside a kernel's
+    /// complaint is no [`WaitRanOut`](crate::WaitRanOut): kernels do not complain of slowness.
+    pub fn verdict(&self, result: Result<()>) -> Result<()> {
+        match (result, self.check_consoles()) {
+            (Ok(()), consoles) => consoles,
+            (Err(error), Ok(())) => Err(error),
+            (Err(error), Err(findings)) => Err(anyhow!("{error:#}; {findings:#}")),
+        }
+    }
+
     /// A new scenario begins: what the consoles hold now counts no more, and allowances end.
     pub fn forget_consoles(&self) {
         self.vms.iter().for_each(Vm::forget_console);
@@ -161,11 +174,13 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
+        let began = Instant::now();
         self.vms.iter().for_each(Vm::off);
         if let Err(e) = fs::remove_dir_all(&self.shared.dir) {
             eprintln!("rig {}: cannot remove {}: {e}", self.name, self.shared.dir.display());
         }
         process::forget(&self.shared.dir);
+        phases::add(Phase::End, began);
     }
 }
 

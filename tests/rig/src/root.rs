@@ -4,11 +4,13 @@
 //! asked to boot as Debian does), LVM activates nothing by itself, and names that must be unique per VM are written at boot.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::image::{key_of, run, tool};
+use crate::image::{key_of, remove, run, tool};
 
 /// What is installed. open-iscsi and targetcli-fb are peers to compare with, not parts of the product.
 const PACKAGES: &[&str] = &[
@@ -118,13 +120,27 @@ pub(crate) fn key() -> String {
 
 /// Makes `root.ext4` in `work`.
 pub(crate) fn build(work: &Path) -> Result<()> {
+    if nix::unistd::geteuid().is_root() {
+        return bootstrap(work);
+    }
+    // Without root, mmdebstrap's hooks run under a subordinate id, which may not enter a home folder.
+    let open = std::env::temp_dir().join(format!("mooring-root-{}", std::process::id()));
+    fs::create_dir(&open).with_context(|| format!("make {}", open.display()))?;
+    let built = fs::set_permissions(&open, fs::Permissions::from_mode(0o777))
+        .context("open the work folder")
+        .and_then(|()| bootstrap(&open))
+        .and_then(|()| {
+            let mut copy = Command::new("cp");
+            copy.arg("--sparse=always").arg(open.join("root.ext4")).arg(work.join("root.ext4"));
+            run(&mut copy).map(drop)
+        });
+    remove(&open)?;
+    built
+}
+
+fn bootstrap(work: &Path) -> Result<()> {
     fs::write(work.join("lvm.conf"), LVM_CONF).context("write lvm.conf")?;
     fs::write(work.join("customize"), CUSTOMIZE).context("write the customize hook")?;
-    if !nix::unistd::geteuid().is_root() {
-        // Without root, mmdebstrap's hooks run under a subordinate id that must be able to write here.
-        use std::os::unix::fs::PermissionsExt;
-        fs::set_permissions(work, fs::Permissions::from_mode(0o777)).context("open the work folder")?;
-    }
     let mut mmdebstrap = tool("mmdebstrap");
     mmdebstrap.args(["--quiet", "--variant=minbase", "--architectures=amd64"]);
     mmdebstrap.args(["--aptopt=APT::Install-Recommends \"false\"", "--aptopt=Acquire::Languages \"none\""]);
@@ -136,5 +152,5 @@ pub(crate) fn build(work: &Path) -> Result<()> {
     mmdebstrap.args([RELEASE, "/dev/null"]).args(sources());
     run(&mut mmdebstrap)
         .map(drop)
-        .context("make the guest's root from Debian packages (is the mirror reachable? without root, the workspace must lie in folders that others may enter)")
+        .context("make the guest's root from Debian packages (is the mirror reachable?)")
 }

@@ -9,9 +9,12 @@ use anyhow::{Result, bail};
 use mooring_guest::wire::Kind;
 
 use crate::link::{Channel, End};
+use crate::waited::WaitRanOut;
 
 /// How long a killed command may take to be gone; one that waits inside the kernel may never be.
 const KILL_WAIT: Duration = Duration::from_secs(5);
+/// How long a command may take to be started.
+const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,10 +86,14 @@ pub struct Output {
 impl Output {
     /// An error if it did not exit with 0.
     pub fn ok(self) -> Result<Self> {
-        if self.status.success() {
-            return Ok(self);
+        match self.status {
+            Status::Exited(0) => Ok(self),
+            Status::TimedOut => {
+                Err(WaitRanOut::new(format!("the end of: {}", self.failure()), self.elapsed).into())
+            }
+            // A process that the kernel does not let go of is no slow one.
+            Status::Exited(_) | Status::Signaled(_) | Status::Stuck => bail!("{}", self.failure()),
         }
-        bail!("{}", self.failure())
     }
 
     /// Its first line of stdout, without white space around it.
@@ -159,12 +166,14 @@ impl Running {
 
     /// Its process id in the VM; waits until it is known.
     pub fn pid(&self) -> Result<u32> {
-        let state =
-            self.channel.wait(Some(Instant::now() + Duration::from_secs(30)), |state| state.pid.is_some());
+        let state = self.channel.wait(Some(Instant::now() + START_LIMIT), |state| state.pid.is_some());
         match (state.pid, &state.end) {
             (Some(pid), _) => Ok(pid),
             (None, Some(End::Failed(why))) => bail!("on {}: {}: {why}", self.vm, self.command),
-            _ => bail!("on {}: {} was not started within 30 s", self.vm, self.command),
+            _ => {
+                Err(WaitRanOut::new(format!("the start of {} on {}", self.command, self.vm), START_LIMIT)
+                    .into())
+            }
         }
     }
 
@@ -295,7 +304,13 @@ mod tests {
         let err = output(Status::Exited(2)).ok().unwrap_err().to_string();
         assert_eq!(err, "on host1: mkfs /dev/sda: exit status 2 after 1.5 s: no such device");
         assert!(output(Status::Signaled(9)).ok().unwrap_err().to_string().contains("signal 9"));
-        assert!(output(Status::TimedOut).ok().is_err());
+    }
+
+    #[test]
+    fn only_a_command_that_ran_out_of_time_is_a_wait() {
+        let is_wait = |status| output(status).ok().unwrap_err().is::<WaitRanOut>();
+        assert!(is_wait(Status::TimedOut));
+        assert!(![Status::Exited(124), Status::Signaled(9), Status::Stuck].into_iter().any(is_wait));
     }
 
     #[test]

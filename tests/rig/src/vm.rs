@@ -27,6 +27,7 @@ use crate::qmp::Qmp;
 use crate::running::{Output, Running, shorten};
 use crate::switch::Switch;
 use crate::volatile;
+use crate::waited::WaitRanOut;
 
 /// How long [`Vm::run`] lets a command run, if nothing else is said.
 pub const COMMAND_LIMIT: Duration = Duration::from_mins(2);
@@ -80,6 +81,7 @@ struct Live {
 /// What all VMs of a rig share.
 pub(crate) struct Shared {
     pub(crate) images: Images,
+    pub(crate) programs: Option<PathBuf>,
     pub(crate) accel: Accel,
     pub(crate) dir: PathBuf,
     pub(crate) initramfs: PathBuf,
@@ -185,14 +187,16 @@ impl Vm {
         }
         *lock(&self.live) = None;
         let link = self.start().with_context(|| format!("start {}", self.name()))?;
-        let hello = link.wait_hello(BOOT_LIMIT);
-        if hello.is_none() {
-            let why = if link.is_gone() { "its kernel or PID 1 gave up" } else { "it took too long" };
-            bail!(
-                "{} did not boot: {why}; the end of its console:\n{}",
+        if link.wait_hello(BOOT_LIMIT).is_none() {
+            let what = format!(
+                "{} to boot; the end of its console:\n{}",
                 self.name(),
                 shorten(&self.console(), 1500)
             );
+            if link.is_gone() {
+                bail!("its kernel or PID 1 gave up on the way of {what}");
+            }
+            return Err(WaitRanOut::new(what, BOOT_LIMIT).into());
         }
         Ok(())
     }
@@ -207,6 +211,7 @@ impl Vm {
             spec: &self.spec,
             index: self.index,
             images: &shared.images,
+            programs: shared.programs.as_deref(),
             accel: shared.accel,
             initramfs: &shared.initramfs,
             dir: &shared.dir,
@@ -249,11 +254,8 @@ impl Vm {
                 bail!("QEMU ended at once ({status}): {}", shorten(log().trim(), 1500));
             }
             if Instant::now() > deadline {
-                bail!(
-                    "QEMU did not connect its sockets within {} s: {}",
-                    CONNECT_LIMIT.as_secs(),
-                    log().trim()
-                );
+                let what = format!("QEMU to connect its sockets: {}", log().trim());
+                return Err(WaitRanOut::new(what, CONNECT_LIMIT).into());
             }
             thread::sleep(Duration::from_millis(2));
         }
@@ -404,7 +406,7 @@ impl Vm {
             Some(End::Ended(_)) => Ok(std::mem::take(&mut state.stdout)),
             Some(End::Failed(why)) => bail!("{why}"),
             Some(End::Gone) => bail!("{} went away meanwhile", self.name()),
-            None => bail!("it did not end within {} s", TRANSFER_LIMIT.as_secs()),
+            None => Err(WaitRanOut::new("its end", TRANSFER_LIMIT).into()),
         }
     }
 
