@@ -63,8 +63,10 @@ async fn another_agent_under_a_known_name_is_not_taken_for_it() {
     // Nothing is kept there, but it is another machine.
     let host = &rig.hosts[0];
     while_away(&rig, "host1", host, || {
-        host.state().lose_store(&[]);
-        host.state().machine = "another".to_owned();
+        // At one moment: an answer that is on its way must not mix the two machines.
+        let mut state = host.state();
+        state.lose_store(&[]);
+        state.machine = "another".to_owned();
     })
     .await;
     rig.until_host("host1", |host| host.why_down.as_deref().unwrap_or_default().contains("machine another"))

@@ -41,7 +41,7 @@ pub fn grant(programs: &Programs, size: Size) -> Result<()> {
         *storage = VmSpec { memory_mib: 2048, disks, ..standard };
     }
     let site = Site::up(options, programs)?;
-    site.install(site.storage()?, &["mooring-floor", "mooring-load"])?;
+    site.uses(&["mooring-floor", "mooring-load"])?;
     println!(
         "making {volumes} LVs and {rounds} devices for the floor, then telling the agent of them: some minutes"
     );

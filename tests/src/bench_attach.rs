@@ -58,7 +58,7 @@ pub fn run(programs: &Programs, rounds: u32) -> Result<()> {
     let site = Site::up(options, programs)?;
     let agent = site.start_agent()?;
     let mut control = Control::prepare(&site)?;
-    site.install(site.rig.vm("host1")?, &["mooring-attach-floor"])?;
+    site.uses(&["mooring-attach-floor"])?;
     control.start()?;
     let ours = ours(&control, rounds)?;
     let at_once = at_once(&control)?;

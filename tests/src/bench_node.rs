@@ -147,7 +147,7 @@ impl Bench {
         }
         let site = Site::up(options, programs)?;
         let storage = site.storage()?;
-        site.install(storage, &["mooring-floor", "mooring-load", "mooring-restore"])?;
+        site.uses(&["mooring-floor", "mooring-load", "mooring-restore"])?;
         storage.write("/run/rtslib.py", include_bytes!("bench_node.py"), 0o600)?;
         storage.write("/etc/mooring/agent.toml", agent_config("").as_bytes(), 0o600)?;
         let disk = storage.data_disks().first().cloned().context("the first data disk")?;

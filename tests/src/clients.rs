@@ -1,7 +1,7 @@
 //! Clients that we did not write: python-cinderclient, openstacksdk and python-openstackclient, from PyPI, in an environment of
-//! their own below `target/`.
+//! their own in the user's cache.
 //!
-//! What must never happen here: a version that depends on the day (all are pinned); a client installed outside of `target/`; a
+//! What must never happen here: a version that depends on the day (all are pinned); a client installed into the system; a
 //! script that ends without a word about its tests and counts as passed.
 
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use mooring_rig::options::workspace_root;
-use mooring_rig::packages;
+use mooring_rig::{image, packages};
 use serde_json::Value;
 
 const REQUIREMENTS: &str = include_str!("../clients/requirements.txt");
@@ -19,21 +19,47 @@ const SCRIPT: &str = "tests/clients/cinder_attach.py";
 /// Each has tests, and says how each ended.
 const SCRIPTS: [&str; 4] = ["cinder.py", "nova.py", "sdk.py", "osc.py"];
 
+/// The environment's folder: another list of clients has another.
+fn folder() -> PathBuf {
+    image::cache_dir(&workspace_root()).join(format!("clients-{}", image::key_of(&[REQUIREMENTS])))
+}
+
+/// The environment's Python, once it is whole.
+fn made() -> Option<PathBuf> {
+    let (python, done) = (folder().join("bin/python"), folder().join("requirements.txt"));
+    let whole = std::fs::read_to_string(done).is_ok_and(|text| text == REQUIREMENTS) && python.exists();
+    whole.then_some(python)
+}
+
+/// Whether the environment is there.
+pub fn is_warm() -> bool {
+    made().is_some()
+}
+
 /// The environment's Python, made first if it is not there.
 fn python() -> Result<PathBuf> {
-    let folder = workspace_root().join("target/clients");
-    let (python, done) = (folder.join("bin/python"), folder.join("requirements.txt"));
-    if std::fs::read_to_string(&done).is_ok_and(|text| text == REQUIREMENTS) && python.exists() {
+    if let Some(python) = made() {
         return Ok(python);
     }
     ensure_venv()?;
+    let folder = folder();
+    std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let lock =
+        std::fs::File::create(folder.with_extension("lock")).context("open the lock of the clients")?;
+    lock.lock().context("wait for the lock of the clients")?;
+    // Another process has made it meanwhile.
+    if let Some(python) = made() {
+        return Ok(python);
+    }
     // What a broken run has left is not trusted.
-    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
     run(Command::new("python3").args(["-m", "venv"]).arg(&folder)).context("make a Python environment")?;
     let list = workspace_root().join("tests/clients/requirements.txt");
+    let python = folder.join("bin/python");
     let mut pip = Command::new(&python);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r"]).arg(list);
     run(&mut pip).context("install the clients of the Block Storage API from PyPI")?;
+    let done = folder.join("requirements.txt");
     std::fs::write(&done, REQUIREMENTS).with_context(|| format!("write {}", done.display()))?;
     Ok(python)
 }

@@ -40,17 +40,14 @@ pub struct Control<'a> {
 }
 
 impl<'a> Control<'a> {
-    /// Installs everything on every VM; starts nothing yet but what [`Site::up`] did.
+    /// Configures everything on every VM; starts nothing yet but what [`Site::up`] did.
     pub fn prepare(site: &'a Site) -> Result<Self> {
         let authority = Authority::new()?;
-        let storage = site.storage()?;
-        site.install(storage, &["mooring-controller"])?;
+        site.uses(&["mooring-controller", "mooring-agent", "mooring-sessiond"])?;
         let ours = authority.sign("controller")?;
         let mut hosts = Vec::new();
         for vm in site.rig.vms().iter().filter(|vm| vm.name() != "storage") {
-            let host = NativeHost::prepare(vm, &authority)?;
-            site.install(vm, &["mooring-agent", "mooring-sessiond"])?;
-            hosts.push(host);
+            hosts.push(NativeHost::prepare(vm, &authority)?);
         }
         let control = Self { site, hosts, controller: None, authority, ours };
         control.configure()?;
@@ -122,7 +119,6 @@ impl<'a> Control<'a> {
         let host = self.hosts.iter_mut().find(|host| host.vm.name() == name);
         let host = host.with_context(|| format!("no host is named {name}"))?;
         *host = NativeHost::prepare(host.vm, &self.authority)?;
-        self.site.install(host.vm, &["mooring-agent", "mooring-sessiond", "mooring-stamp"])?;
         host.start()
     }
 

@@ -50,6 +50,9 @@ struct Demo<'a> {
     disk2: Disk<'a>,
 }
 
+/// Numbered lines of the demo: none is left out.
+const CLAIMS: usize = 25;
+
 /// What happens at the end while everything still runs.
 pub type Wait = dyn Fn(&Site) -> Result<()>;
 
@@ -148,7 +151,7 @@ impl<'a> Demo<'a> {
         self.remove_everything()?;
         agent.kill()?;
         self.proved.print(&self.evidence, began);
-        Ok(())
+        check(self.evidence.shown() == CLAIMS, || format!("not all of the {CLAIMS} claims were shown"))
     }
 
     /// What the processes have said, when something went wrong.

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use mooring_rig::WaitRanOut;
 
 /// Prints evidence as it comes and counts it.
 #[derive(Debug)]
@@ -53,7 +54,8 @@ pub fn check(condition: bool, otherwise: impl FnOnce() -> String) -> Result<()> 
 /// it, and another scenario runs beside this one.
 const PATIENCE: u32 = 3;
 
-/// Tries until it is true or the time is over (three times `limit`); the last error or "not so" is the error.
+/// Tries until it is true or the time is over (three times `limit`). The error is then a [`WaitRanOut`] that says what the last
+/// attempt said.
 pub fn wait_for<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let (began, limit) = (Instant::now(), limit * PATIENCE);
     let mut last = None;
@@ -66,7 +68,7 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Res
         }
         if began.elapsed() > limit {
             let why = last.map_or_else(String::new, |error| format!(" (last error: {error:#})"));
-            bail!("waited {:.0} s in vain for {what}{why}", limit.as_secs_f64());
+            return Err(WaitRanOut::new(format!("{what}{why}"), limit).into());
         }
         // Under emulation a question costs what it asks about: half of the time at most is for questions.
         std::thread::sleep(asked.elapsed().clamp(Duration::from_millis(100), Duration::from_secs(2)));

@@ -2,22 +2,41 @@
 //! folder on the second, because the root of a VM is gone after a power cut and the agent's store must not be.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use mooring_rig::{Output, Rig, RigOptions, Running, Vm};
+use mooring_rig::phases::{self, Phase};
+use mooring_rig::{Output, Rig, RigOptions, Running, Vm, image};
 use serde_json::Value;
 
 use crate::evidence::{check, wait_for};
 
 /// Where the product's programs stand in a VM.
-pub const BIN: &str = "/srv/mooring/bin";
+pub const BIN: &str = mooring_rig::PROGRAMS_DIR;
 /// The agent's socket.
 pub const AGENT: &str = "unix:/run/mooring/agent.sock";
 /// The volume group of the scenarios.
 pub const GROUP: &str = "vg0";
 /// LIO's folder.
 pub const TARGET: &str = "/sys/kernel/config/target";
+
+/// Every program that a scenario or a benchmark runs in a VM.
+const PROGRAMS: [&str; 14] = [
+    "mooring",
+    "mooring-agent",
+    "mooring-agent-faults",
+    "mooring-attach-floor",
+    "mooring-contract",
+    "mooring-controller",
+    "mooring-fc-grants",
+    "mooring-floor",
+    "mooring-load",
+    "mooring-restore",
+    "mooring-sessiond",
+    "mooring-sessiond-faults",
+    "mooring-stamp",
+    "mooring-store-fill",
+];
 
 /// Programs that a scenario uses in a VM, as cargo has built them.
 #[derive(Debug, Clone)]
@@ -38,6 +57,15 @@ impl Programs {
             bail!("{} is not built: run this through `cargo xtask`, which builds it first", path.display());
         }
         Ok(path)
+    }
+
+    /// Adds an image of all of them that are built to what the VMs boot with.
+    pub fn show_in(&self, mut options: RigOptions) -> Result<RigOptions> {
+        let built: Vec<_> =
+            PROGRAMS.map(|name| self.folder.join(name)).into_iter().filter(|path| path.exists()).collect();
+        options.programs =
+            Some(image::programs(&options.root_dir, &built).context("pack the programs for the VMs")?);
+        Ok(options)
     }
 }
 
@@ -74,16 +102,15 @@ fn agent_config_at(portals: &[&str], extra: &str) -> String {
 impl Site {
     /// Boots the VMs and installs the product; the agent is not started yet.
     pub fn up(options: RigOptions, programs: &Programs) -> Result<Self> {
-        let rig = Rig::up(options)?;
+        let rig = Rig::up(programs.show_in(options)?)?;
+        let began = Instant::now();
         let site = Self { rig, programs: programs.clone() };
         for vm in site.rig.vms() {
-            vm.sh(&format!("mkdir -p {BIN} /etc/mooring /run/mooring"))?.ok()?;
+            vm.sh("mkdir -p /etc/mooring /run/mooring")?.ok()?;
         }
         site.make_disks()?;
-        site.install(site.storage()?, &["mooring-agent", "mooring", "mooring-stamp"])?;
-        for vm in site.rig.vms().iter().filter(|vm| vm.name() != "storage") {
-            site.install(vm, &["mooring-stamp"])?;
-        }
+        site.uses(&["mooring-agent", "mooring", "mooring-stamp"])?;
+        phases::add(Phase::Install, began);
         Ok(site)
     }
 
@@ -97,14 +124,9 @@ impl Site {
         self.rig.vm("storage")
     }
 
-    /// Puts programs into a VM.
-    pub fn install(&self, vm: &Vm, names: &[&str]) -> Result<()> {
-        for name in names {
-            vm.push(&self.programs.path(name)?, &format!("{BIN}/{name}"), 0o755)?;
-        }
-        // On the storage node they are on a disk: a power cut soon after this would leave empty files.
-        vm.run(&["sync", "-f", BIN])?.ok()?;
-        Ok(())
+    /// Demands that these programs are built: every VM shows those that are, in [`BIN`].
+    pub fn uses(&self, names: &[&str]) -> Result<()> {
+        names.iter().try_for_each(|name| self.programs.path(name).map(drop))
     }
 
     /// LVM does not flush what it writes: a volatile disk would lose the group at a power cut.
@@ -117,7 +139,7 @@ impl Site {
         storage
             .sh(&format!(
                 "pvcreate -q {first}; vgcreate -q {GROUP} {first}; sync {first}; mkfs.ext4 -q {second}; mount {second} /srv/mooring; \
-                 mkdir -p {BIN} /srv/mooring/state"
+                 mkdir -p /srv/mooring/state"
             ))?
             .ok()
             .context("make the volume group and the state folder")?;
@@ -275,8 +297,7 @@ impl Site {
         if result.is_err() {
             self.save_evidence(&self.rig.dir().with_file_name(format!("failed-{}", self.rig.name())));
         }
-        result?;
-        self.rig.check_consoles()
+        self.rig.verdict(result)
     }
 
     /// Saves consoles and kernel state for a failure's report.

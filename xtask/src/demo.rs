@@ -31,7 +31,7 @@ fn prompt(site: &Site) -> Result<()> {
         "everything is still running; type `VM COMMAND`, with VM one of {}, or `exit`",
         names.join(", ")
     );
-    println!("for example: storage /srv/mooring/bin/mooring volume list");
+    println!("for example: storage /opt/mooring/bin/mooring volume list");
     for line in stdin().lock().lines() {
         let line = line?;
         let (name, command) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));

@@ -1,14 +1,17 @@
 //! VM scenarios side by side: under emulation one alone leaves a third of two processors idle. Each is a process of its own, and
 //! what it says is printed when it has ended.
 //!
-//! What must never happen: a scenario that is not counted; VMs that stay when this process ends.
+//! What must never happen: a scenario that is not counted; VMs that stay when this process ends; a second try of anything
+//! but a wait that ran out.
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::panic::resume_unwind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -21,6 +24,8 @@ const LANES: usize = 2;
 
 /// Exit status of a scenario that could not run.
 const SKIPPED: u8 = 77;
+/// Exit status of a scenario that a wait which ran out has ended.
+const RAN_OUT: u8 = 78;
 
 /// Which scenario.
 #[derive(Debug, Args)]
@@ -36,23 +41,35 @@ pub(crate) fn scenario(args: &ScenarioArgs, root: &Path) -> Result<ExitCode> {
         Verdict::Passed => ExitCode::SUCCESS,
         Verdict::Failed(_) => ExitCode::FAILURE,
         Verdict::Skipped(_) => ExitCode::from(SKIPPED),
+        Verdict::RanOut(_) => ExitCode::from(RAN_OUT),
     })
 }
 
-/// Runs scenarios, and says how each has ended.
-pub(crate) fn run(chosen: &[&'static Scenario]) -> Vec<(&'static str, Verdict)> {
+/// How a scenario has ended, after a second try where the first ended by a wait that ran out.
+pub(crate) struct Ended {
+    pub(crate) name: &'static str,
+    pub(crate) verdict: Verdict,
+    /// It passed the second time only.
+    pub(crate) slow: bool,
+    /// What it said of its time: "boot 5.0, install 1.2, ...".
+    pub(crate) phases: String,
+    pub(crate) took: Duration,
+}
+
+/// Runs scenarios side by side, and tells `ended` of each.
+pub(crate) fn run(chosen: &[&'static Scenario], root: &Path, ended: impl Fn(&Ended) + Sync) -> Vec<Ended> {
     let next = AtomicUsize::new(0);
     let lane = || {
-        let mut ended = Vec::new();
+        let mut all = Vec::new();
         while let Some(scenario) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-            println!("-- {} begins", scenario.name);
-            let verdict = apart(scenario.name).unwrap_or_else(|error| {
-                println!("-- {}: {error:#}", scenario.name);
-                Verdict::Failed(format!("{error:#}"))
+            let one = twice_if_slow(scenario.name, &kept(root), &mut |name| {
+                println!("-- {name} begins");
+                apart(name)
             });
-            ended.push((scenario.name, verdict));
+            ended(&one);
+            all.push(one);
         }
-        ended
+        all
     };
     thread::scope(|scope| {
         let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
@@ -61,8 +78,61 @@ pub(crate) fn run(chosen: &[&'static Scenario]) -> Vec<(&'static str, Verdict)> 
     })
 }
 
+/// Where the outputs of scenarios are kept that were run twice.
+fn kept(root: &Path) -> PathBuf {
+    mooring_rig::image::rig_dir(root).join("slow")
+}
+
+/// One run of a scenario.
+struct Run {
+    verdict: Verdict,
+    text: String,
+    took: Duration,
+}
+
+/// Runs a scenario, and once more if a wait ran out; nothing else is tried again. Both outputs are then kept in `folder`.
+fn twice_if_slow(
+    name: &'static str,
+    folder: &Path,
+    run: &mut dyn FnMut(&'static str) -> Result<Run>,
+) -> Ended {
+    let mut once = || {
+        run(name).unwrap_or_else(|error| {
+            println!("-- {name}: {error:#}");
+            Run { verdict: Verdict::Failed(format!("{error:#}")), text: String::new(), took: Duration::ZERO }
+        })
+    };
+    let first = once();
+    let Verdict::RanOut(why) = &first.verdict else { return first.ended(name, false) };
+    println!("-- {name}: a wait ran out ({why}): once more");
+    let second = once();
+    for (number, run) in [(1, &first), (2, &second)] {
+        let path = folder.join(format!("{name}.{number}"));
+        let written = fs::create_dir_all(folder).and_then(|()| fs::write(&path, &run.text));
+        match written {
+            Ok(()) => println!("-- {name}: what it said is kept in {}", path.display()),
+            Err(error) => println!("-- {name}: cannot keep what it said in {}: {error}", path.display()),
+        }
+    }
+    let slow = second.verdict == Verdict::Passed;
+    second.ended(name, slow)
+}
+
+impl Run {
+    fn ended(self, name: &'static str, slow: bool) -> Ended {
+        let verdict = match self.verdict {
+            Verdict::RanOut(why) => Verdict::Failed(format!("twice: {why}")),
+            other => other,
+        };
+        let line = self.text.lines().rev().find(|line| line.starts_with(&format!("-- {name} took ")));
+        let phases = line.and_then(|line| line.split_once(" s: ")).map(|(_, phases)| phases.to_owned());
+        Ended { name, verdict, slow, phases: phases.unwrap_or_default(), took: self.took }
+    }
+}
+
 /// Runs a scenario in a process of its own.
-fn apart(name: &str) -> Result<Verdict> {
+fn apart(name: &str) -> Result<Run> {
+    let began = Instant::now();
     let (mut said, tell) = io::pipe().context("make a pipe")?;
     // setpriv tells it to end when this process ends, whatever ends it; it ends its VMs then.
     let mut command = Command::new("setpriv");
@@ -76,13 +146,15 @@ fn apart(name: &str) -> Result<Verdict> {
     said.read_to_end(&mut text).with_context(|| format!("read what {name} says"))?;
     let status = child.wait().with_context(|| format!("wait for {name}"))?;
     io::stdout().lock().write_all(&text).context("pass on what a scenario says")?;
-    let text = String::from_utf8_lossy(&text);
-    match status.code() {
-        Some(0) => Ok(Verdict::Passed),
-        Some(1) => Ok(Verdict::Failed(why(name, &text))),
-        Some(code) if code == i32::from(SKIPPED) => Ok(Verdict::Skipped(why(name, &text))),
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let verdict = match status.code() {
+        Some(0) => Verdict::Passed,
+        Some(1) => Verdict::Failed(why(name, &text)),
+        Some(code) if code == i32::from(SKIPPED) => Verdict::Skipped(why(name, &text)),
+        Some(code) if code == i32::from(RAN_OUT) => Verdict::RanOut(why(name, &text)),
         Some(_) | None => bail!("it did not come to its end: {status}"),
-    }
+    };
+    Ok(Run { verdict, text, took: began.elapsed() })
 }
 
 /// What a scenario says of itself at its end, without its name and time: they are said already.
@@ -101,5 +173,39 @@ mod tests {
         let text = "-- boot: many exports\n-- boot Failed after 3.1 s: waited 60 s: in vain\n";
         assert_eq!(why("boot", text), "waited 60 s: in vain");
         assert_eq!(why("images", text), "it has not said why");
+    }
+
+    fn tries(verdicts: &[Verdict]) -> (Ended, usize, usize) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut runs = 0;
+        let ended = twice_if_slow("boot", folder.path(), &mut |_| {
+            let verdict = verdicts[runs].clone();
+            runs += 1;
+            let text = "-- boot took 9.0 s: boot 5.0, install 1.0, work 2.0, end 1.0\n".to_owned();
+            Ok(Run { verdict, text, took: Duration::from_secs(9) })
+        });
+        let kept = fs::read_dir(folder.path()).unwrap().count();
+        (ended, runs, kept)
+    }
+
+    #[test]
+    fn only_a_wait_that_ran_out_is_tried_again_and_once() {
+        let ran_out = || Verdict::RanOut("waited 90 s in vain for the disk".to_owned());
+        for once in
+            [Verdict::Passed, Verdict::Failed("3 stamps landed".to_owned()), Verdict::Skipped(String::new())]
+        {
+            let (ended, runs, kept) = tries(&[once.clone(), Verdict::Passed]);
+            assert_eq!((ended.verdict, ended.slow, runs, kept), (once, false, 1, 0));
+        }
+        let (ended, runs, kept) = tries(&[ran_out(), Verdict::Passed]);
+        assert_eq!((ended.verdict, ended.slow, runs, kept), (Verdict::Passed, true, 2, 2));
+        assert_eq!(ended.phases, "boot 5.0, install 1.0, work 2.0, end 1.0");
+        let (ended, runs, _) = tries(&[ran_out(), ran_out(), Verdict::Passed]);
+        assert_eq!(
+            (ended.verdict, ended.slow, runs),
+            (Verdict::Failed("twice: waited 90 s in vain for the disk".to_owned()), false, 2)
+        );
+        let (ended, ..) = tries(&[ran_out(), Verdict::Failed("3 stamps landed".to_owned())]);
+        assert_eq!(ended.verdict, Verdict::Failed("3 stamps landed".to_owned()));
     }
 }

@@ -3,12 +3,17 @@
 //! Nothing here is part of the product. Every chore that CI runs is a chore that a developer runs by the same words.
 
 mod bench_api;
+mod beside;
 mod demo;
+mod full;
 mod lanes;
+mod machine;
 mod proto;
 mod sim;
+mod slow;
 mod stages;
 mod test;
+mod timings;
 mod vm;
 
 use std::path::PathBuf;

@@ -19,7 +19,7 @@ pub(crate) struct Count {
 impl Count {
     pub(crate) const PASSED: Self = Self { passed: 1, failed: 0, skipped: 0, failures: Vec::new() };
 
-    fn failed(why: String) -> Self {
+    pub(crate) fn failed(why: String) -> Self {
         Self { failed: 1, failures: vec![why], ..Self::default() }
     }
 
@@ -35,6 +35,7 @@ impl Count {
 #[derive(Debug, Default)]
 pub(crate) struct Stages {
     done: Vec<(String, Duration, Count)>,
+    notes: Vec<String>,
 }
 
 impl Stages {
@@ -58,6 +59,26 @@ impl Stages {
         good
     }
 
+    /// Adds a stage that ran beside the others.
+    pub(crate) fn add(&mut self, name: &str, took: Duration, count: Count) {
+        self.done.push((name.to_owned(), took, count));
+    }
+
+    /// Says a line at the end, before the failures.
+    pub(crate) fn note(&mut self, line: String) {
+        self.notes.push(line);
+    }
+
+    /// Counts one more failure, which no stage has seen by itself.
+    pub(crate) fn fail(&mut self, name: &str, why: String) {
+        self.done.push((name.to_owned(), Duration::ZERO, Count::failed(why)));
+    }
+
+    /// Seconds of each stage so far.
+    pub(crate) fn times(&self) -> impl Iterator<Item = (&str, Duration)> {
+        self.done.iter().map(|(name, took, _)| (name.as_str(), *took))
+    }
+
     /// Prints what each stage took, what has failed, and as the last line the sum. Says whether nothing has failed.
     pub(crate) fn finish(self) -> bool {
         let mut sum = Count::default();
@@ -72,6 +93,7 @@ impl Stages {
             );
             sum.add(count.clone());
         }
+        self.notes.iter().for_each(|note| println!("{note}"));
         for (name, _, count) in &self.done {
             for why in &count.failures {
                 println!("FAILED {name}: {why}");
@@ -95,10 +117,13 @@ pub(crate) fn test_programs(root: &Path, names: &[&str]) -> Result<PathBuf> {
     build(root, &["build", "--workspace", "--all-features"], names)
 }
 
-/// Builds them as the unit tests' stage does, with all tests beside them: behind that stage little is left to do. By themselves they
-/// would have other features of their dependencies, and build them again.
-pub(crate) fn tested_programs(root: &Path, names: &[&str]) -> Result<PathBuf> {
-    build(root, &["build", "--workspace", "--all-features", "--tests"], names)
+/// Takes those that the check's build has made, which has made all.
+pub(crate) fn built(root: &Path, names: &[&str]) -> Result<PathBuf> {
+    let folder = target(root).join("debug");
+    match names.iter().find(|name| !folder.join(name).exists()) {
+        Some(name) => bail!("{} was not built", folder.join(name).display()),
+        None => Ok(folder),
+    }
 }
 
 fn build(root: &Path, how: &[&str], names: &[&str]) -> Result<PathBuf> {
@@ -132,6 +157,14 @@ pub(crate) fn one(mut command: Command) -> Result<Count> {
         bail!("{command:?}: {status}");
     }
     Ok(Count::PASSED)
+}
+
+/// Runs a command to its end and gives what it printed, for a stage that runs beside others.
+pub(crate) fn quietly(mut command: Command) -> Result<(bool, String)> {
+    let out = command.output().with_context(|| format!("run {command:?}"))?;
+    let mut text = String::from_utf8_lossy(&out.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&out.stderr));
+    Ok((out.status.success(), text))
 }
 
 /// Runs a command to its end, passing on what it prints; its output for counting.

@@ -1,18 +1,21 @@
 //! `cargo xtask test`: everything that has to hold, from cheap to true. `.ci/run` runs the same words.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use mooring_rig::{Kernel, packages};
 use mooring_tests::clients;
-use mooring_tests::scenarios::{self, Verdict};
+use mooring_tests::scenarios::{self, Scenario, Verdict};
 use mooring_tests::site::Programs;
 
+use crate::beside::{self, Beside};
+use crate::full::{self, Full, Part};
 use crate::sim::{self, SimArgs};
 use crate::stages::{self, Count, Stages, cargo, one, tee};
-use crate::{lanes, proto};
+use crate::timings::Timings;
+use crate::{lanes, machine, proto, slow};
 
 /// What to run.
 #[derive(Debug, Default, Args)]
@@ -26,6 +29,15 @@ pub(crate) struct TestArgs {
     /// Only the VM scenario of this name, or those whose names contain it
     #[arg(long, value_name = "TEXT")]
     vm_only: Option<String>,
+    /// Everything, every scenario included; what has passed on this tree already is not run again
+    #[arg(long, conflicts_with_all = ["no_vm", "clients_only", "vm_only"])]
+    full: bool,
+    /// One part of a full check: `--part 2/3`
+    #[arg(long, value_name = "K/N", requires = "full")]
+    part: Option<Part>,
+    /// Measure each stage, test, scenario and dependency, and put the table into docs/contributing/testing.md
+    #[arg(long, conflicts_with_all = ["clients_only", "vm_only", "full"])]
+    timings: bool,
 }
 
 /// Programs that scenarios run inside VMs.
@@ -97,58 +109,70 @@ fn has_nextest() -> bool {
     probe.is_ok_and(|output| output.status.success())
 }
 
-/// Most tests wait for a clock or for a disk's syncs: with one a processor, two thirds of the processors' time went by unused.
-const TESTS_PER_PROCESSOR: usize = 2;
+/// Most tests wait for a clock or for a disk's syncs: with two a processor, a third of the processors' time went by unused.
+const TESTS_PER_PROCESSOR: usize = 4;
 
-fn unit(root: &Path) -> Result<Count> {
+/// The words that cargo and nextest build all tests by.
+const ALL_TESTS: [&str; 2] = ["--workspace", "--all-features"];
+
+/// Builds all tests, and the programs that the stages behind them run.
+fn build_tests(root: &Path, timings: bool) -> Result<Count> {
+    let mut command = cargo(root, &["build", "--tests", "--bins"]);
+    command.args(ALL_TESTS).args(timings.then_some("--timings"));
+    one(command)?;
+    if has_nextest() {
+        // nextest runs what these name, without cargo: lints are built meanwhile, under cargo's lock.
+        let list = ["nextest", "list", "--list-type", "binaries-only", "--message-format", "json"];
+        let mut list = cargo(root, &list);
+        save(list.args(ALL_TESTS), &binaries(root))?;
+        save(&mut cargo(root, &["metadata", "--format-version", "1", "--all-features"]), &metadata(root))?;
+    }
+    Ok(Count::PASSED)
+}
+
+/// nextest's list of the tests' programs.
+fn binaries(root: &Path) -> PathBuf {
+    stages::target(root).join("nextest-binaries.json")
+}
+
+/// cargo's description of the workspace, for nextest.
+fn metadata(root: &Path) -> PathBuf {
+    stages::target(root).join("nextest-metadata.json")
+}
+
+fn save(command: &mut Command, path: &Path) -> Result<()> {
+    let out = command.stderr(Stdio::inherit()).output().with_context(|| format!("run {command:?}"))?;
+    if !out.status.success() {
+        bail!("{command:?}: {}", out.status);
+    }
+    std::fs::write(path, out.stdout).with_context(|| format!("write {}", path.display()))
+}
+
+fn unit(root: &Path, timings: &mut Timings) -> Result<Count> {
     packages::ensure_postgresql()?;
     // nextest where it is installed, else cargo's own runner: the same tests.
-    let (command, nextest) = if has_nextest() {
-        let mut command = cargo(
-            root,
-            &["nextest", "run", "--workspace", "--all-features", "--profile", "ci", "--color", "never"],
-        );
+    let nextest = has_nextest();
+    let mut command = if nextest {
+        let mut command = cargo(root, &["nextest", "run", "--profile", "ci", "--color", "never"]);
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         command.args(["--test-threads", &(processors * TESTS_PER_PROCESSOR).to_string()]);
-        (command, true)
+        command.arg("--binaries-metadata").arg(binaries(root)).arg("--cargo-metadata").arg(metadata(root));
+        command
     } else {
-        (
-            cargo(
-                root,
-                &[
-                    "test",
-                    "--workspace",
-                    "--all-features",
-                    "--all-targets",
-                    "--no-fail-fast",
-                    "--color",
-                    "never",
-                ],
-            ),
-            false,
-        )
+        let mut command = cargo(root, &["test", "--tests", "--bins", "--no-fail-fast", "--color", "never"]);
+        command.args(ALL_TESTS);
+        command
     };
+    if timings.wanted {
+        command.env("NEXTEST_STATUS_LEVEL", "pass");
+    }
     let (ok, text) = tee(command)?;
+    timings.tests(&text);
     let count = if nextest { stages::count_nextest(&text) } else { stages::count_libtest(&text) };
     match count {
         Some(count) if ok || count.failed > 0 => Ok(count),
         _ => bail!("the test runner failed without saying which test"),
     }
-}
-
-fn doc_tests(root: &Path) -> Result<Count> {
-    let (ok, text) =
-        tee(cargo(root, &["test", "--workspace", "--doc", "--all-features", "--color", "never"]))?;
-    match stages::count_libtest(&text) {
-        Some(count) if ok || count.failed > 0 => Ok(count),
-        _ => bail!("cargo test --doc failed"),
-    }
-}
-
-fn docs(root: &Path) -> Result<Count> {
-    let mut command = cargo(root, &["doc", "--workspace", "--no-deps", "--all-features", "--quiet"]);
-    command.env("RUSTDOCFLAGS", "-D warnings");
-    one(command)
 }
 
 /// The clients that we did not write, against a control plane with fake hosts.
@@ -159,16 +183,135 @@ fn clients(root: &Path, build: stages::Build) -> Result<Count> {
     Ok(Count { passed, failed: failures.len(), skipped, failures })
 }
 
-fn vm_scenarios(root: &Path, only: Option<&str>) -> Result<Count> {
-    let named = scenarios::ALL.iter().any(|scenario| only == Some(scenario.name));
-    let chosen = |name: &str| only.is_none_or(|text| if named { name == text } else { name.contains(text) });
-    let chosen: Vec<_> = scenarios::ALL.iter().filter(|scenario| chosen(scenario.name)).collect();
-    let ended = match chosen.as_slice() {
-        [] => bail!("no scenario has {:?} in its name; there are: {}", only.unwrap_or_default(), names()),
-        // Somebody looks at it: what it says is shown as it is said.
-        [one] => vec![(one.name, scenarios::run(one, &tested(root)))],
-        many => lanes::run(many),
-    };
+/// Which units of the check run.
+enum Wanted {
+    /// All, of the scenarios those of [`scenarios::choose`].
+    Usual,
+    /// Those of a part of the full check that have not passed on this tree.
+    Full(Full),
+}
+
+impl Wanted {
+    fn wants(&self, unit: &str) -> bool {
+        match self {
+            Self::Usual => true,
+            Self::Full(full) => full.wants(unit),
+        }
+    }
+
+    fn passed(&self, unit: &str) {
+        if let Self::Full(full) = self {
+            full.keep(unit);
+        }
+    }
+
+    /// The scenarios to run.
+    fn scenarios(&self, root: &Path) -> Vec<&'static Scenario> {
+        match self {
+            Self::Usual => {
+                let choice = scenarios::choose(scenarios::ALL, root);
+                println!("{choice}");
+                choice.taken
+            }
+            Self::Full(full) => {
+                let wanted = scenarios::ALL.iter().filter(|one| full.wants(&full::unit(one.name)));
+                scenarios::by_length(wanted.collect())
+            }
+        }
+    }
+}
+
+/// Runs the stages of the whole check.
+struct Check<'a> {
+    root: &'a Path,
+    stages: Stages,
+    wanted: Wanted,
+    timings: Timings,
+}
+
+impl Check<'_> {
+    fn stage(&mut self, unit: &str, name: &str, stage: impl FnOnce(&mut Timings) -> Result<Count>) {
+        if self.wanted.wants(unit) && self.stages.run(name, || stage(&mut self.timings)) {
+            self.wanted.passed(unit);
+        }
+    }
+
+    /// Everything without VMs, but lints and pages.
+    fn without_vms(&mut self) -> Beside {
+        let root = self.root;
+        self.stage("fmt", "fmt", |_| one(cargo(root, &["fmt", "--all", "--check"])));
+        self.stage("proto", "proto", |_| {
+            proto::run(&proto::ProtoArgs { check: true }, root).map(|()| Count::PASSED)
+        });
+        let timed = self.timings.wanted;
+        let built = self.stages.run("build", || build_tests(root, timed));
+        self.timings.dependencies(&stages::target(root));
+        let beside = beside::start(root, |name| self.wanted.wants(name));
+        // Old programs would show what is not there any more.
+        if built {
+            self.stage("unit", "unit, laws, contract on fakes", |timings| unit(root, timings));
+            self.stage("simulation", "simulation", |_| sim::run(&SimArgs::default(), root, stages::built));
+            self.stage("clients", "clients", |_| clients(root, stages::built));
+        }
+        beside
+    }
+
+    /// Waits for lints and pages, and counts them.
+    fn lints(&mut self, beside: Beside) {
+        for one in beside.wait() {
+            if one.count.failed == 0 {
+                self.wanted.passed(one.name);
+            }
+            self.stages.add(&format!("{} (beside others)", one.name), one.took, one.count);
+        }
+    }
+
+    fn images(&mut self) {
+        let root = self.root;
+        self.stages.run("VM image", || {
+            let ensure = |kernel| mooring_rig::image::ensure(root, kernel, false);
+            ensure(Kernel::Stable)?;
+            // Not everywhere can it be fetched: the scenarios that want it say so themselves.
+            ensure(Kernel::Backports)
+                .map(drop)
+                .or_else(|error| error.is::<mooring_rig::KernelNotAvailable>().then_some(()).ok_or(error))?;
+            Ok(Count::PASSED)
+        });
+    }
+
+    fn vms(&mut self) {
+        let (root, chosen) = (self.root, self.wanted.scenarios(self.root));
+        if chosen.is_empty() {
+            return;
+        }
+        let built = self.stages.run("build for VMs", || build_tested(root, stages::built));
+        self.images();
+        let (wanted, mut slow) = (&self.wanted, Vec::new());
+        let timings = &mut self.timings;
+        self.stages.run("VM scenarios", || {
+            if !built {
+                bail!("not run: the programs for them were not built");
+            }
+            let ended = lanes::run(&chosen, root, |ended| {
+                if ended.verdict == Verdict::Passed {
+                    wanted.passed(&full::unit(ended.name));
+                }
+            });
+            timings.scenarios(&ended);
+            slow = ended.iter().filter(|one| one.slow).map(|one| one.name).collect();
+            Ok(verdicts(ended.into_iter().map(|one| (one.name, one.verdict))))
+        });
+        for name in &slow {
+            self.stages.note(format!("slow: {name}"));
+        }
+        if let Some(why) = slow::too_many(&slow, &slow::listed(root)) {
+            self.stages.fail("VM scenarios", why);
+        }
+    }
+}
+
+/// Counts scenarios.
+fn verdicts(ended: impl IntoIterator<Item = (&'static str, Verdict)>) -> Count {
     let mut count = Count::default();
     for (name, verdict) in ended {
         let (failed, why) = match verdict {
@@ -176,7 +319,7 @@ fn vm_scenarios(root: &Path, only: Option<&str>) -> Result<Count> {
                 count.passed += 1;
                 continue;
             }
-            Verdict::Failed(why) => (true, why),
+            Verdict::Failed(why) | Verdict::RanOut(why) => (true, why),
             // In CI everything that a scenario needs can be installed: a scenario that cannot run is a failure there.
             Verdict::Skipped(why) => (std::env::var_os("CI").is_some(), why),
         };
@@ -187,68 +330,89 @@ fn vm_scenarios(root: &Path, only: Option<&str>) -> Result<Count> {
             count.skipped += 1;
         }
     }
-    Ok(count)
+    count
 }
 
-fn names() -> String {
-    scenarios::ALL.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", ")
+/// Runs the scenarios whose names contain `text`, or the one of that name.
+fn only(text: &str, root: &Path) -> Result<Count> {
+    let named = scenarios::ALL.iter().any(|scenario| scenario.name == text);
+    let chosen = |name: &str| if named { name == text } else { name.contains(text) };
+    let chosen: Vec<_> = scenarios::ALL.iter().filter(|scenario| chosen(scenario.name)).collect();
+    match chosen.as_slice() {
+        [] => {
+            let names: Vec<_> = scenarios::ALL.iter().map(|scenario| scenario.name).collect();
+            bail!("no scenario has {text:?} in its name; there are: {}", names.join(", "))
+        }
+        // Somebody looks at it: what it says is shown as it is said.
+        [one] => Ok(verdicts([(one.name, scenarios::run(one, &tested(root)))])),
+        many => {
+            let many = scenarios::by_length(many.to_vec());
+            Ok(verdicts(lanes::run(&many, root, |_| ()).into_iter().map(|one| (one.name, one.verdict))))
+        }
+    }
+}
+
+/// Runs one kind of test by itself; whether nothing has failed.
+fn alone(args: &TestArgs, root: &Path) -> bool {
+    let mut stages = Stages::default();
+    if let Some(text) = &args.vm_only {
+        if stages.run("build for VMs", || build_tested(root, stages::test_programs)) {
+            stages.run("VM scenarios", || only(text, root));
+        }
+    } else {
+        stages.run("clients", || clients(root, stages::test_programs));
+    }
+    stages.finish()
 }
 
 /// Runs all stages; whether nothing has failed.
 pub(crate) fn run(args: &TestArgs, root: &Path) -> bool {
-    let mut stages = Stages::default();
-    // Behind the tests' stage nothing is left to build as they are built; without it, that would be all tests.
-    let build: stages::Build = if args.vm_only.is_some() || args.clients_only {
-        stages::test_programs
-    } else {
-        stages::tested_programs
-    };
-    if args.clients_only {
-        stages.run("clients", || clients(root, build));
-        return stages.finish();
+    if args.clients_only || args.vm_only.is_some() {
+        return alone(args, root);
     }
-    if args.vm_only.is_none() {
-        stages.run("fmt", || one(cargo(root, &["fmt", "--all", "--check"])));
-        stages.run("proto", || proto::run(&proto::ProtoArgs { check: true }, root).map(|()| Count::PASSED));
-        stages.run("clippy", || {
-            one(cargo(
-                root,
-                &[
-                    "clippy",
-                    "--workspace",
-                    "--all-targets",
-                    "--all-features",
-                    "--quiet",
-                    "--",
-                    "-D",
-                    "warnings",
-                ],
-            ))
-        });
-        stages.run("unit, laws, contract on fakes", || unit(root));
-        stages.run("simulation", || sim::run(&SimArgs::default(), root, build));
-        stages.run("clients", || clients(root, build));
-        stages.run("doc tests", || doc_tests(root));
-        stages.run("docs", || docs(root));
-    }
-    if !args.no_vm {
-        let built = stages.run("build for VMs", || build_tested(root, build));
-        stages.run("VM image", || {
-            let ensure = |kernel| mooring_rig::image::ensure(root, kernel, false);
-            ensure(Kernel::Stable)?;
-            // Not everywhere can it be fetched: the scenarios that want it say so themselves.
-            ensure(Kernel::Backports)
-                .map(drop)
-                .or_else(|error| error.is::<mooring_rig::KernelNotAvailable>().then_some(()).ok_or(error))?;
-            Ok(Count::PASSED)
-        });
-        stages.run("VM scenarios", || {
-            // Programs of an earlier build would show what is not there any more.
-            if !built {
-                bail!("not run: the programs for them were not built");
+    let wanted = if args.full {
+        match Full::new(root, args.part) {
+            Ok(full) => Wanted::Full(full),
+            Err(error) => {
+                println!("FAILED: {error:#}");
+                println!("0 passed, 1 failed, 0 skipped");
+                return false;
             }
-            vm_scenarios(root, args.vm_only.as_deref())
-        });
+        }
+    } else {
+        Wanted::Usual
+    };
+    let cache = machine::cache(root);
+    let mut check = Check { root, stages: Stages::default(), wanted, timings: Timings::new(args.timings) };
+    let beside = check.without_vms();
+    if !args.no_vm {
+        check.vms();
     }
-    stages.finish()
+    check.lints(beside);
+    if let Err(error) = check.timings.write(root, check.stages.times()) {
+        check.stages.fail("timings", format!("{error:#}"));
+    }
+    if let Wanted::Full(full) = &check.wanted {
+        full.standing().into_iter().for_each(|line| check.stages.note(line));
+    }
+    check.stages.note(cache);
+    check.stages.note(machine::speed());
+    check.stages.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_count_each_scenario_once() {
+        let ended = [
+            ("a", Verdict::Passed),
+            ("b", Verdict::Failed("3 stamps landed".to_owned())),
+            ("c", Verdict::RanOut("waited".to_owned())),
+        ];
+        let count = verdicts(ended);
+        assert_eq!((count.passed, count.failed, count.skipped), (1, 2, 0));
+        assert_eq!(count.failures, ["b: 3 stamps landed", "c: waited"]);
+    }
 }

@@ -45,7 +45,7 @@ struct Killed<'a> {
 
 impl<'a> Killed<'a> {
     fn make(site: &'a Site) -> Result<Self> {
-        site.install(site.storage()?, &[PROGRAM])?;
+        site.uses(&[PROGRAM])?;
         let (one, two) = (Host::start(site.rig.vm("host1")?)?, Host::start(site.rig.vm("host2")?)?);
         let evidence = Evidence::default();
         // What is made once for all volumes is there from now on.

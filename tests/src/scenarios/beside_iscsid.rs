@@ -39,7 +39,7 @@ fn scenes(site: &Site) -> Result<()> {
     let mut evidence = Evidence::default();
     let agent = site.start_agent()?;
     let mut control = Control::prepare(site)?;
-    site.install(site.rig.vm("host1")?, &["mooring-attach-floor"])?;
+    site.uses(&["mooring-attach-floor"])?;
     control.start()?;
     let ours = attach(site, &control)?;
     let before = sessions(&control.hosts[0])?;

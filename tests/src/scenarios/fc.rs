@@ -44,24 +44,23 @@ exec sg_raw -t 20 -s 512 -i /tmp/block $3 2a 00 00 00 00 $(printf %02x $1) 00 00
 ";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
-    let rig = Rig::up(RigOptions::standard(1).named("fc"))?;
-    let result = scenes(&rig, programs);
+    let rig = Rig::up(programs.show_in(RigOptions::standard(1).named("fc"))?)?;
+    let result = scenes(&rig);
     if result.is_err() {
         let folder = rig.dir().with_file_name("failed-fc");
         if let Err(error) = rig.save_evidence(&folder) {
             eprintln!("cannot save the evidence to {}: {error:#}", folder.display());
         }
     }
-    result?;
-    rig.check_consoles()
+    rig.verdict(result)
 }
 
-fn scenes(rig: &Rig, programs: &Programs) -> Result<()> {
+fn scenes(rig: &Rig) -> Result<()> {
     let (storage, host) = (rig.vm("storage")?, rig.vm("host1")?);
     let mut evidence = Evidence::default();
     fibre::prepare(storage, "tcm_fc target_core_iblock dm-mod")?;
     fibre::prepare(host, "sd_mod sg")?;
-    contract(storage, programs, &mut evidence)?;
+    contract(storage, &mut evidence)?;
     let target = Target::make(storage, host)?;
     fibre::open_port(storage)?;
     fibre::open_port(host)?;
@@ -75,12 +74,11 @@ fn scenes(rig: &Rig, programs: &Programs) -> Result<()> {
 }
 
 /// Every row on Fibre Channel, on this kernel.
-fn contract(storage: &Vm, programs: &Programs, evidence: &mut Evidence) -> Result<()> {
+fn contract(storage: &Vm, evidence: &mut Evidence) -> Result<()> {
     let disks = storage.data_disks();
     let device = disks.first().context("a data disk")?;
     let program = format!("{BIN}/mooring-contract");
-    storage.sh(&format!("mkdir -p {BIN} /var/target/pr; truncate -s 1M /var/file"))?.ok()?;
-    storage.push(&programs.path("mooring-contract")?, &program, 0o755)?;
+    storage.sh("mkdir -p /var/target/pr; truncate -s 1M /var/file")?.ok()?;
     storage
         .sh(&format!(
             "for n in 0 1 2; do echo 0 8192 linear {device} $((n * 8192)) | dmsetup create part$n; done; udevadm settle"

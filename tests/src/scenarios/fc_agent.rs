@@ -37,7 +37,7 @@ impl<'a> Scene<'a> {
     fn make(site: &'a Site) -> Result<Self> {
         let (storage, one, two) = (site.storage()?, site.rig.vm("host1")?, site.rig.vm("host2")?);
         let mut evidence = Evidence::default();
-        site.install(storage, &["mooring-fc-grants"])?;
+        site.uses(&["mooring-fc-grants"])?;
         fibre::prepare(storage, "tcm_fc")?;
         fibre::open_port(storage)?;
         let agent = site.start_agent_with("[fibre_channel]")?;

@@ -236,7 +236,7 @@ impl<'a> Trials<'a> {
 
     /// Host1 is as it was before it was attached.
     fn recover(&self, kind: Kind, writers: Vec<Running>) -> Result<()> {
-        let (one, site) = (self.scene.one, self.scene.site);
+        let one = self.scene.one;
         if kind.victim == Victim::Cut {
             one.heal()?;
             // It would give up its commands one after the other, for half a minute.
@@ -245,8 +245,6 @@ impl<'a> Trials<'a> {
         if kind.victim != Victim::Alive {
             drop(writers);
             one.boot()?;
-            one.sh(&format!("mkdir -p {}", crate::site::BIN))?.ok()?;
-            site.install(one, &["mooring-stamp"])?;
             return fibre::prepare(one, "sd_mod sg");
         }
         for writer in &writers {

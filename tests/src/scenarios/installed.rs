@@ -14,7 +14,7 @@ use crate::control::attachment_of;
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
-use crate::site::{GROUP, Programs, Site, TARGET, goes_on, going, number, progress};
+use crate::site::{BIN, GROUP, Programs, Site, TARGET, goes_on, going, number, progress};
 
 /// What goes into `/usr/bin`.
 const PROGRAMS: [&str; 4] = ["mooring-agent", "mooring-sessiond", "mooring-controller", "mooring"];
@@ -141,9 +141,8 @@ impl<'a> Machine<'a> {
     }
 
     fn install(&self) -> Result<()> {
-        for name in PROGRAMS {
-            self.vm.push(&self.site.program(name)?, &format!("/usr/bin/{name}"), 0o755)?;
-        }
+        self.site.uses(&PROGRAMS)?;
+        self.sh(&format!("cd {BIN}; install -m 0755 {} /usr/bin/", PROGRAMS.join(" ")))?;
         self.sh(
             "mkdir -p /etc/modules-load.d /etc/sysctl.d /etc/sysusers.d /etc/tmpfiles.d /etc/udev/rules.d",
         )?;

@@ -25,20 +25,42 @@ mod snapshots;
 mod stuck;
 mod volumes;
 
+mod choose;
+mod table;
+
 use std::time::Instant;
 
 use anyhow::Result;
-use mooring_rig::KernelNotAvailable;
+use mooring_rig::{KernelNotAvailable, WaitRanOut, phases};
 
-use crate::demo;
+pub use choose::{Choice, by_length, choose};
+pub use table::ALL;
+
 use crate::site::Programs;
+
+/// When a check runs a scenario.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tier {
+    /// In every run.
+    Core,
+    /// In every third run, and while its subject has changed lately ([`choose`]).
+    Rotation {
+        /// Folders and files whose change makes it run, from the workspace's root. Those that every scenario uses are
+        /// [`choose::SHARED`].
+        subject: &'static [&'static str],
+    },
+}
 
 /// One scenario.
 pub struct Scenario {
-    /// Its name, for `--vm-only`.
+    /// Name, for `--vm-only`.
     pub name: &'static str,
-    /// What it shows.
+    /// Claim that it proves.
     pub shows: &'static str,
+    /// When it runs.
+    pub tier: Tier,
+    /// Seconds that it takes on the reference machine beside another: the longest begin first.
+    pub usual: u16,
     run: fn(&Programs) -> Result<()>,
 }
 
@@ -49,167 +71,70 @@ pub enum Verdict {
     Passed,
     /// Something was not: why.
     Failed(String),
+    /// A wait ran out: why. The machine may have been too slow.
+    RanOut(String),
     /// It could not run: why.
     Skipped(String),
 }
-
-/// All scenarios, in the order in which they run.
-pub const ALL: &[Scenario] = &[
-    Scenario {
-        name: "contract-stable",
-        shows: "every errno row, and the fake's tree, on the release's kernel",
-        run: contract::stable,
-    },
-    Scenario {
-        name: "contract-backports",
-        shows: "the same on the newest kernel that Debian offers for the release",
-        run: contract::backports,
-    },
-    Scenario {
-        name: "installed",
-        shows: "the README's installation under systemd: the units' sandboxes, an image in them, restarts while a host writes",
-        run: installed::run,
-    },
-    Scenario {
-        name: "fc",
-        shows: "Fibre Channel on tcm_fc: the contract's rows, a shut LUN, writes whose data come late, the drain of one nexus",
-        run: fc::run,
-    },
-    Scenario {
-        name: "agent-fc",
-        shows: "the agent over Fibre Channel and iSCSI at once: one volume, ro enforced, a force detach with its stamps and control",
-        run: fc_agent::run,
-    },
-    Scenario {
-        name: "fc-main-job",
-        shows: "the controller over Fibre Channel: two hosts by cinderclient rw and ro, iSCSI beside them, force detach with its control",
-        run: fc_main_job::run,
-    },
-    Scenario {
-        name: "trials-fc",
-        shows: "the trials of a force detach and of a fence over Fibre Channel: port logged in, network cut, power cut; nothing lands after the receipt",
-        run: fc_trials::in_ci,
-    },
-    Scenario {
-        name: "lvm-words",
-        shows: "the messages by which the agent tells LVM's errors apart, from the real lvm",
-        run: lvm::run,
-    },
-    Scenario {
-        name: "main-job",
-        shows: "one volume, two hosts, native attach rw and ro, force detach with its control, crashes, power cut, cinderclient",
-        run: |programs| demo::run(programs, None),
-    },
-    Scenario {
-        name: "trials",
-        shows: "a writing host taken off by force, alive, without network, without power, on a slow and a fast backend: nothing lands after the receipt",
-        run: |programs| demo::trials::run(programs, demo::trials::Size::IN_CI),
-    },
-    Scenario {
-        name: "attach-faults",
-        shows: "native attach when something is wrong: bounded, clear, nothing lost; relogin, revoked secrets, wrong disks",
-        run: attach_faults::run,
-    },
-    Scenario {
-        name: "sessiond-killed",
-        shows: "sessiond killed before and after each of its steps, in attach, takeover, recovery under I/O and detach: converges",
-        run: sessiond_killed::run,
-    },
-    Scenario {
-        name: "agent-killed",
-        shows: "the storage agent killed before and after its calls, in grants, a force detach under I/O and a deletion: converges",
-        run: |programs| agent_killed::run(programs, agent_killed::DEATHS_IN_CI),
-    },
-    Scenario {
-        name: "beside-iscsid",
-        shows: "a distribution's iscsid and iscsiadm beside our sessions under I/O, with the control that is stolen",
-        run: beside_iscsid::run,
-    },
-    Scenario {
-        name: "bad-input",
-        shows: "wrong requests, foreign objects, full disks and missing modules on a real kernel: clear errors, nothing lost",
-        run: faults::run,
-    },
-    Scenario {
-        name: "extend",
-        shows: "a volume grows while two hosts have it: the new size on both, zeros behind the old end, with the control that sees old data",
-        run: extend::run,
-    },
-    Scenario {
-        name: "discard",
-        shows: "discards of a host reach the disk where the operator vouched for it, and a deletion discards; with the control that does neither",
-        run: discard::run,
-    },
-    Scenario {
-        name: "volumes",
-        shows: "a zeroing seen, slowed and gone on after kill -9; an LV taken over with its data and let go; sessions as their type says",
-        run: volumes::run,
-    },
-    Scenario {
-        name: "snapshots",
-        shows: "thin volumes: nothing old in them, snapshots under I/O, volumes from them, all there after a power cut",
-        run: snapshots::run,
-    },
-    Scenario {
-        name: "images",
-        shows: "volumes from raw and qcow2 images, byte for byte, also past a kill -9; images that name other files are refused, with the control that leaks",
-        run: images::run,
-    },
-    Scenario {
-        name: "adopt",
-        shows: "an export that rtslib made is taken over under I/O: the same session, the same disk, also after a power cut; others untouched",
-        run: adopt::run,
-    },
-    Scenario {
-        name: "boot",
-        shows: "many exports after a power cut, from the agent's own store; killed in the middle; a group that is late holds up nobody",
-        run: boot::run,
-    },
-    Scenario {
-        name: "power-cuts",
-        shows: "the storage node's power cut at random moments while volumes are made, granted, revoked and deleted and a host writes: what was answered holds",
-        run: |programs| power_cuts::run(programs, power_cuts::CUTS_IN_CI),
-    },
-    Scenario {
-        name: "portals",
-        shows: "portals of IPv6 and IPv4 whose addresses come and go under I/O, sessions and counters as they are seen, a host without power is missing",
-        run: portals::run,
-    },
-    Scenario {
-        name: "port-ids",
-        shows: "a kernel with rtpi: an export's relative port id, and what registrations say of it, outlive a power cut",
-        run: port_ids::run,
-    },
-    Scenario {
-        name: "reservations",
-        shows: "SCSI-3 persistent reservations: a fenced host stays fenced over kill -9 and a power cut, with the control that writes; libiscsi's tests as at a bare target",
-        run: reservations::run,
-    },
-    Scenario {
-        name: "stuck-backend",
-        shows: "a backing device that does not answer: an unproven receipt in time, other volumes go on, proven afterwards",
-        run: stuck::run,
-    },
-];
 
 /// Runs one scenario and prints how it went.
 pub fn run(scenario: &Scenario, programs: &Programs) -> Verdict {
     println!("-- {}: {}", scenario.name, scenario.shows);
     let began = Instant::now();
     let result = (scenario.run)(programs);
-    let took = began.elapsed().as_secs_f64();
-    let (verdict, said) = match result {
-        Ok(()) => (Verdict::Passed, "Passed"),
-        Err(error) if error.downcast_ref::<KernelNotAvailable>().is_some() => {
-            (Verdict::Skipped(format!("{error:#}")), "Skipped")
-        }
-        Err(error) => (Verdict::Failed(format!("{error:#}")), "Failed"),
+    let took = began.elapsed();
+    let verdict = result.map_or_else(|error| verdict(&error), |()| Verdict::Passed);
+    let (said, why) = match &verdict {
+        Verdict::Passed => ("Passed", ""),
+        Verdict::Failed(why) => ("Failed", why.as_str()),
+        Verdict::RanOut(why) => ("RanOut", why.as_str()),
+        Verdict::Skipped(why) => ("Skipped", why.as_str()),
     };
-    match &verdict {
-        Verdict::Passed => println!("-- {} {said} after {took:.1} s", scenario.name),
-        Verdict::Failed(why) | Verdict::Skipped(why) => {
-            println!("-- {} {said} after {took:.1} s: {why}", scenario.name);
+    println!("-- {} took {:.1} s: {}", scenario.name, took.as_secs_f64(), phases::take().of(took));
+    let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+    println!("-- {} {said} after {:.1} s{why}", scenario.name, took.as_secs_f64());
+    verdict
+}
+
+fn verdict(error: &anyhow::Error) -> Verdict {
+    let why = format!("{error:#}");
+    if error.is::<KernelNotAvailable>() {
+        Verdict::Skipped(why)
+    } else if error.is::<WaitRanOut>() {
+        Verdict::RanOut(why)
+    } else {
+        Verdict::Failed(why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use anyhow::{Context, anyhow};
+
+    use super::*;
+
+    /// A claim may be added, and reworded in both places; a scenario that is merged takes its claims along.
+    #[test]
+    fn no_claim_of_a_scenario_is_gone() {
+        for line in include_str!("claims.txt").lines() {
+            let shown = ALL.iter().any(|one| {
+                line.strip_prefix(one.name).is_some_and(|rest| rest == format!(": {}", one.shows))
+            });
+            assert!(shown, "no scenario shows any more: {line}");
+        }
+        assert_eq!(include_str!("claims.txt").lines().count(), ALL.len(), "claims.txt lists each scenario");
+    }
+
+    #[test]
+    fn only_a_wait_that_ran_out_may_be_slowness() {
+        let wait = || Err::<(), _>(WaitRanOut::new("the disk", Duration::from_secs(90)));
+        assert!(matches!(verdict(&wait().context("attach").unwrap_err()), Verdict::RanOut(_)));
+        for wrong in
+            [anyhow!("3 stamps landed"), anyhow!("exit status 4 after 90 s"), anyhow!("waited 90 s in vain")]
+        {
+            assert!(matches!(verdict(&wrong), Verdict::Failed(_)), "{wrong}");
         }
     }
-    verdict
 }

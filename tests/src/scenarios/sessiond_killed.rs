@@ -65,7 +65,7 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
 fn scenes(site: &Site) -> Result<()> {
     let agent = site.start_agent()?;
     let mut control = Control::prepare(site)?;
-    site.install(site.rig.vm("host1")?, &[PROGRAM])?;
+    site.uses(&[PROGRAM])?;
     control.start()?;
     let volume = control.volume("data", None)?;
     let target = format!("iqn.2026-11.dev.mooring:{volume}");

@@ -1,0 +1,237 @@
+//! Which scenarios a run of the check takes.
+//!
+//! What must never happen: a scenario that is left out without its name printed, or counted as passed or skipped; a
+//! repository whose history cannot be read that leaves anything out.
+
+use std::fmt::{self, Display, Formatter};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use super::{Scenario, Tier};
+
+/// How many runs take all of the rotation.
+const TURNS: usize = 3;
+/// A subject counts as changed for so long, in seconds before the time of HEAD.
+const RECENT: i64 = 6 * 60 * 60;
+
+/// Folders and files that every scenario uses.
+pub(super) const SHARED: &[&str] = &[
+    ".cargo",
+    "Cargo.lock",
+    "Cargo.toml",
+    "api",
+    "host",
+    "model",
+    "rust-toolchain.toml",
+    "tests/guest",
+    "tests/rig",
+    "tests/src/control.rs",
+    "tests/src/evidence.rs",
+    "tests/src/site.rs",
+];
+
+/// What a run takes of the scenarios, and why.
+pub struct Choice {
+    /// Those that run.
+    pub taken: Vec<&'static Scenario>,
+    left_out: Vec<&'static str>,
+    /// The rotation's turn, from 1; `None` where the history is unknown and all run.
+    turn: Option<usize>,
+    changed: Vec<&'static str>,
+}
+
+impl Display for Choice {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Some(turn) = self.turn else {
+            return write!(f, "rotation unknown (no history of commits): every scenario runs");
+        };
+        let list =
+            |names: &[&'static str]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        write!(f, "rotation {turn} of {TURNS}; ")?;
+        write!(f, "beside it, changed lately: {}; left out: {}", list(&self.changed), list(&self.left_out))
+    }
+}
+
+/// What git knows of this tree.
+#[derive(Debug, PartialEq, Eq)]
+struct History {
+    /// Commits on HEAD.
+    commits: usize,
+    /// Files that differ from the newest commit that is [`RECENT`] older than HEAD.
+    changed: Vec<String>,
+}
+
+/// Chooses for this tree: the core, one third of the rotation by the number of commits, and what changed lately.
+pub fn choose(all: &'static [Scenario], root: &Path) -> Choice {
+    match History::read(root) {
+        Ok(history) => of(all, &history),
+        Err(error) => {
+            println!("cannot read the history of commits: {error:#}");
+            let taken = by_length(all.iter().collect());
+            Choice { taken, left_out: Vec::new(), turn: None, changed: Vec::new() }
+        }
+    }
+}
+
+fn of(all: &'static [Scenario], history: &History) -> Choice {
+    let turn = history.commits % TURNS;
+    let (mut taken, mut left_out, mut changed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut place = 0;
+    for scenario in all {
+        let Tier::Rotation { subject } = scenario.tier else {
+            taken.push(scenario);
+            continue;
+        };
+        let its_turn = place % TURNS == turn;
+        place += 1;
+        let own = format!("tests/src/scenarios/{}", scenario.name.replace('-', "_"));
+        let touched = |file: &String| {
+            file.starts_with(&own) || SHARED.iter().chain(subject).any(|part| is_below(file, part))
+        };
+        if its_turn {
+            taken.push(scenario);
+        } else if history.changed.iter().any(touched) {
+            changed.push(scenario.name);
+            taken.push(scenario);
+        } else {
+            left_out.push(scenario.name);
+        }
+    }
+    Choice { taken: by_length(taken), left_out, turn: Some(turn + 1), changed }
+}
+
+/// The longest first: the last lane that works then has little left.
+pub fn by_length(mut scenarios: Vec<&'static Scenario>) -> Vec<&'static Scenario> {
+    scenarios.sort_by_key(|scenario| std::cmp::Reverse(scenario.usual));
+    scenarios
+}
+
+fn is_below(file: &str, part: &str) -> bool {
+    file.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+impl History {
+    fn read(root: &Path) -> Result<Self> {
+        if git(root, &["rev-parse", "--is-shallow-repository"])?.trim() == "true" {
+            bail!("the clone is shallow");
+        }
+        let commits = git(root, &["rev-list", "--count", "HEAD"])?;
+        let commits = commits.trim().parse().with_context(|| format!("a number of commits: {commits}"))?;
+        let time = git(root, &["log", "-1", "--format=%ct", "HEAD"])?;
+        let time: i64 = time.trim().parse().with_context(|| format!("a time of a commit: {time}"))?;
+        let before = format!("--before={}", time - RECENT);
+        let base = git(root, &["rev-list", "-1", &before, "HEAD"])?;
+        let base = base.trim();
+        if base.is_empty() {
+            bail!("no commit is six hours older than HEAD");
+        }
+        // With what is not committed yet: it is what runs.
+        let mut changed = git(root, &["diff", "--name-only", base, "--"])?;
+        changed.push_str(&git(root, &["ls-files", "--others", "--exclude-standard"])?);
+        Ok(Self { commits, changed: changed.lines().map(str::to_owned).collect() })
+    }
+}
+
+fn git(root: &Path, args: &[&str]) -> Result<String> {
+    let out = Command::new("git")
+        // A clone of another user, as in CI, is read all the same: nothing of it is run.
+        .args(["-c", "safe.directory=*", "-c", "core.quotePath=false"])
+        .args(args)
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .output()
+        .context("start git")?;
+    if !out.status.success() {
+        bail!("git {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenarios::ALL;
+
+    fn history(commits: usize, changed: &[&str]) -> History {
+        History { commits, changed: changed.iter().map(|&file| file.to_owned()).collect() }
+    }
+
+    fn names(choice: &Choice) -> Vec<&'static str> {
+        choice.taken.iter().map(|scenario| scenario.name).collect()
+    }
+
+    #[test]
+    fn three_runs_in_a_row_take_every_scenario_and_each_the_core() {
+        let core: Vec<_> = ALL.iter().filter(|one| one.tier == Tier::Core).map(|one| one.name).collect();
+        assert!(core.contains(&"main-job"));
+        let mut seen = Vec::new();
+        for commits in 7..10 {
+            let choice = of(ALL, &history(commits, &["docs/rig.md"]));
+            assert!(core.iter().all(|name| names(&choice).contains(name)));
+            assert_eq!(choice.taken.len() + choice.left_out.len(), ALL.len());
+            assert!(choice.taken.len() < ALL.len());
+            seen.extend(names(&choice));
+        }
+        assert!(ALL.iter().all(|scenario| seen.contains(&scenario.name)));
+    }
+
+    #[test]
+    fn a_scenario_runs_when_its_subject_changed_and_all_when_a_shared_part_did() {
+        for commits in 0..TURNS {
+            let choice = of(ALL, &history(commits, &["agent/src/images/qcow2.rs"]));
+            assert!(names(&choice).contains(&"images"));
+            let own = of(ALL, &history(commits, &["tests/src/scenarios/reservations.rs"]));
+            assert!(names(&own).contains(&"reservations"));
+            assert!(of(ALL, &history(commits, &["Cargo.lock"])).left_out.is_empty());
+            // A folder whose name only begins alike is another.
+            assert!(!of(ALL, &history(commits, &["hosting/x", "agent/src/images.md"])).left_out.is_empty());
+        }
+    }
+
+    #[test]
+    fn the_choice_names_what_is_left_out() {
+        let choice = of(ALL, &history(4, &[]));
+        let text = choice.to_string();
+        assert!(text.starts_with("rotation 2 of 3; beside it, changed lately: none; left out: "), "{text}");
+        assert!(choice.left_out.iter().all(|name| text.contains(name)));
+    }
+
+    #[test]
+    fn every_subject_exists() {
+        let root = mooring_rig::options::workspace_root();
+        let subjects = ALL.iter().flat_map(|scenario| match scenario.tier {
+            Tier::Core => &[],
+            Tier::Rotation { subject } => subject,
+        });
+        for part in SHARED.iter().chain(subjects) {
+            assert!(root.join(part).exists(), "{part}");
+        }
+    }
+
+    #[test]
+    fn a_folder_without_history_takes_everything() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(choose(ALL, dir.path()).taken.len(), ALL.len());
+    }
+
+    #[test]
+    fn history_is_what_changed_since_six_hours_before_head() {
+        let dir = tempfile::tempdir().unwrap();
+        let commit = |file: &str, at: &str| {
+            std::fs::write(dir.path().join(file), at).unwrap();
+            let script = "git add -A && git -c user.name=t -c user.email=t@t commit -qm x";
+            let mut sh = Command::new("sh");
+            sh.args(["-ec", script]).current_dir(dir.path());
+            assert!(sh.env("GIT_COMMITTER_DATE", at).env("GIT_AUTHOR_DATE", at).status().unwrap().success());
+        };
+        git(dir.path(), &["init", "-q"]).unwrap();
+        commit("old", "2026-01-01T00:00:00Z");
+        assert!(History::read(dir.path()).is_err(), "nothing is six hours older");
+        commit("yesterday", "2026-01-01T12:00:00Z");
+        commit("now", "2026-01-01T19:00:00Z");
+        std::fs::write(dir.path().join("not-yet"), "").unwrap();
+        assert_eq!(History::read(dir.path()).unwrap(), history(3, &["now", "not-yet"]));
+    }
+}

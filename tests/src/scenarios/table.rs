@@ -1,0 +1,286 @@
+//! Every scenario.
+
+use super::{
+    Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, contract, discard, extend,
+    faults, fc, fc_agent, fc_main_job, fc_trials, images, installed, lvm, port_ids, portals, power_cuts,
+    reservations, sessiond_killed, snapshots, stuck, volumes,
+};
+use crate::demo;
+
+/// All scenarios.
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "contract-stable",
+        shows: "every errno row, and the fake's tree, on the release's kernel",
+        tier: Tier::Rotation { subject: &["targets/src", "tests/contract"] },
+        usual: 60,
+        run: contract::stable,
+    },
+    Scenario {
+        name: "contract-backports",
+        shows: "the same on the newest kernel that Debian offers for the release",
+        tier: Tier::Rotation { subject: &["targets/src", "tests/contract"] },
+        usual: 60,
+        run: contract::backports,
+    },
+    Scenario {
+        name: "installed",
+        shows: "the README's installation under systemd: the units' sandboxes, an image in them, restarts while a host writes",
+        tier: Tier::Rotation {
+            subject: &[
+                "systemd",
+                "agent/src/main.rs",
+                "agent/src/run.rs",
+                "agent/src/config.rs",
+                "agent/src/listen.rs",
+                "agent/src/images",
+                "controller/src/main.rs",
+                "controller/src/config.rs",
+                "connectors/src/sessiond/program.rs",
+            ],
+        },
+        usual: 110,
+        run: installed::run,
+    },
+    Scenario {
+        name: "fc",
+        shows: "Fibre Channel on tcm_fc: the contract's rows, a shut LUN, writes whose data come late, the drain of one nexus",
+        tier: Tier::Rotation { subject: &["targets/src/fc", "tests/contract"] },
+        usual: 60,
+        run: fc::run,
+    },
+    Scenario {
+        name: "agent-fc",
+        shows: "the agent over Fibre Channel and iSCSI at once: one volume, ro enforced, a force detach with its stamps and control",
+        tier: Tier::Core,
+        usual: 60,
+        run: fc_agent::run,
+    },
+    Scenario {
+        name: "fc-main-job",
+        shows: "the controller over Fibre Channel: two hosts by cinderclient rw and ro, iSCSI beside them, force detach with its control",
+        tier: Tier::Rotation {
+            subject: &[
+                "targets/src/fc",
+                "agent/src/fibre_channel.rs",
+                "agent/src/engine/fabrics.rs",
+                "connectors/src/fabric",
+                "controller/src/rules/transport.rs",
+                "controller/src/store/fibre_channel.rs",
+            ],
+        },
+        usual: 60,
+        run: fc_main_job::run,
+    },
+    Scenario {
+        name: "trials-fc",
+        shows: "the trials of a force detach and of a fence over Fibre Channel: port logged in, network cut, power cut; nothing lands after the receipt",
+        tier: Tier::Rotation {
+            subject: &[
+                "targets/src/fc",
+                "targets/src/live.rs",
+                "agent/src/engine/shut_out.rs",
+                "agent/src/engine/narrow.rs",
+                "agent/src/engine/fabrics.rs",
+                "controller/src/service/fence.rs",
+            ],
+        },
+        usual: 130,
+        run: fc_trials::in_ci,
+    },
+    Scenario {
+        name: "lvm-words",
+        shows: "the messages by which the agent tells LVM's errors apart, from the real lvm",
+        tier: Tier::Rotation { subject: &["agent/src/volumes/lvm.rs", "agent/src/volumes/error.rs"] },
+        usual: 60,
+        run: lvm::run,
+    },
+    Scenario {
+        name: "main-job",
+        shows: "one volume, two hosts, native attach rw and ro, force detach with its control, crashes, power cut, cinderclient",
+        tier: Tier::Core,
+        usual: 170,
+        run: |programs| demo::run(programs, None),
+    },
+    Scenario {
+        name: "trials",
+        shows: "a writing host taken off by force, alive, without network, without power, on a slow and a fast backend: nothing lands after the receipt",
+        tier: Tier::Core,
+        usual: 120,
+        run: |programs| demo::trials::run(programs, demo::trials::Size::IN_CI),
+    },
+    Scenario {
+        name: "attach-faults",
+        shows: "native attach when something is wrong: bounded, clear, nothing lost; relogin, revoked secrets, wrong disks",
+        tier: Tier::Rotation { subject: &["connectors/src", "agent/src/connections"] },
+        usual: 60,
+        run: attach_faults::run,
+    },
+    Scenario {
+        name: "sessiond-killed",
+        shows: "sessiond killed before and after each of its steps, in attach, takeover, recovery under I/O and detach: converges",
+        tier: Tier::Rotation {
+            subject: &["connectors/src/sessiond", "connectors/src/wire.rs", "connectors/src/client.rs"],
+        },
+        usual: 110,
+        run: sessiond_killed::run,
+    },
+    Scenario {
+        name: "agent-killed",
+        shows: "the storage agent killed before and after its calls, in grants, a force detach under I/O and a deletion: converges",
+        tier: Tier::Rotation { subject: &["agent/src/engine", "agent/src/store", "targets/src"] },
+        usual: 110,
+        run: |programs| agent_killed::run(programs, agent_killed::DEATHS_IN_CI),
+    },
+    Scenario {
+        name: "beside-iscsid",
+        shows: "a distribution's iscsid and iscsiadm beside our sessions under I/O, with the control that is stolen",
+        tier: Tier::Rotation {
+            subject: &["connectors/src/iscsi", "connectors/src/sessiond", "connectors/src/sessions.rs"],
+        },
+        usual: 60,
+        run: beside_iscsid::run,
+    },
+    Scenario {
+        name: "bad-input",
+        shows: "wrong requests, foreign objects, full disks and missing modules on a real kernel: clear errors, nothing lost",
+        tier: Tier::Rotation {
+            subject: &[
+                "agent/src/engine",
+                "agent/src/store",
+                "agent/src/capabilities",
+                "agent/src/volumes",
+                "cli/src",
+            ],
+        },
+        usual: 60,
+        run: faults::run,
+    },
+    Scenario {
+        name: "extend",
+        shows: "a volume grows while two hosts have it: the new size on both, zeros behind the old end, with the control that sees old data",
+        tier: Tier::Rotation {
+            subject: &[
+                "agent/src/volumes",
+                "agent/src/engine/shorter.rs",
+                "agent/src/engine/kept_look.rs",
+                "agent/src/engine/admit.rs",
+                "controller/src/flow/growth.rs",
+                "connectors/src/device.rs",
+            ],
+        },
+        usual: 60,
+        run: extend::run,
+    },
+    Scenario {
+        name: "discard",
+        shows: "discards of a host reach the disk where the operator vouched for it, and a deletion discards; with the control that does neither",
+        tier: Tier::Rotation {
+            subject: &["agent/src/volumes", "agent/src/engine/disks.rs", "targets/src/plan/backstore.rs"],
+        },
+        usual: 60,
+        run: discard::run,
+    },
+    Scenario {
+        name: "volumes",
+        shows: "a zeroing seen, slowed and gone on after kill -9; an LV taken over with its data and let go; sessions as their type says",
+        tier: Tier::Rotation {
+            subject: &["agent/src/volumes", "agent/src/engine/jobs.rs", "targets/src/tuning.rs"],
+        },
+        usual: 60,
+        run: volumes::run,
+    },
+    Scenario {
+        name: "snapshots",
+        shows: "thin volumes: nothing old in them, snapshots under I/O, volumes from them, all there after a power cut",
+        tier: Tier::Rotation { subject: &["agent/src/volumes", "controller/src/service/snapshots.rs"] },
+        usual: 60,
+        run: snapshots::run,
+    },
+    Scenario {
+        name: "images",
+        shows: "volumes from raw and qcow2 images, byte for byte, also past a kill -9; images that name other files are refused, with the control that leaks",
+        tier: Tier::Rotation {
+            subject: &[
+                "agent/src/images",
+                "agent/src/volumes/import.rs",
+                "agent/src/volumes/upload.rs",
+                "agent/src/engine/upload.rs",
+            ],
+        },
+        usual: 60,
+        run: images::run,
+    },
+    Scenario {
+        name: "adopt",
+        shows: "an export that rtslib made is taken over under I/O: the same session, the same disk, also after a power cut; others untouched",
+        tier: Tier::Rotation { subject: &["agent/src/adopt", "targets/src/adopt"] },
+        usual: 60,
+        run: adopt::run,
+    },
+    Scenario {
+        name: "boot",
+        shows: "many exports after a power cut, from the agent's own store; killed in the middle; a group that is late holds up nobody",
+        tier: Tier::Core,
+        usual: 120,
+        run: boot::run,
+    },
+    Scenario {
+        name: "power-cuts",
+        shows: "the storage node's power cut at random moments while volumes are made, granted, revoked and deleted and a host writes: what was answered holds",
+        tier: Tier::Rotation { subject: &["agent/src/store", "agent/src/volumes", "agent/src/engine"] },
+        usual: 120,
+        run: |programs| power_cuts::run(programs, power_cuts::CUTS_IN_CI),
+    },
+    Scenario {
+        name: "portals",
+        shows: "portals of IPv6 and IPv4 whose addresses come and go under I/O, sessions and counters as they are seen, a host without power is missing",
+        tier: Tier::Rotation {
+            subject: &[
+                "agent/src/engine/addresses.rs",
+                "agent/src/engine/pulse.rs",
+                "agent/src/engine/counts.rs",
+                "targets/src/live.rs",
+            ],
+        },
+        usual: 60,
+        run: portals::run,
+    },
+    Scenario {
+        name: "port-ids",
+        shows: "a kernel with rtpi: an export's relative port id, and what registrations say of it, outlive a power cut",
+        tier: Tier::Rotation {
+            subject: &["agent/src/engine/port_ids.rs", "targets/src/port.rs", "targets/src/reservations.rs"],
+        },
+        usual: 60,
+        run: port_ids::run,
+    },
+    Scenario {
+        name: "reservations",
+        shows: "SCSI-3 persistent reservations: a fenced host stays fenced over kill -9 and a power cut, with the control that writes; libiscsi's tests as at a bare target",
+        tier: Tier::Rotation {
+            subject: &[
+                "agent/src/engine/reservations.rs",
+                "agent/src/engine/reserve.rs",
+                "targets/src/reservations.rs",
+            ],
+        },
+        usual: 110,
+        run: reservations::run,
+    },
+    Scenario {
+        name: "stuck-backend",
+        shows: "a backing device that does not answer: an unproven receipt in time, other volumes go on, proven afterwards",
+        tier: Tier::Rotation {
+            subject: &[
+                "agent/src/workers.rs",
+                "agent/src/turn.rs",
+                "agent/src/engine/pass.rs",
+                "agent/src/engine/shut_out.rs",
+                "agent/src/engine/cut.rs",
+            ],
+        },
+        usual: 60,
+        run: stuck::run,
+    },
+];

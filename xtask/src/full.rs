@@ -1,0 +1,220 @@
+//! `cargo xtask test --full`: everything, in parts, each pass kept for the tree that it was seen on.
+//!
+//! What must never happen: a pass that counts for another tree. The key is a hash of every file that is built, run or read
+//! by a test, of the compiler, and of the images' inputs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use mooring_rig::{Kernel, image};
+use mooring_tests::scenarios::ALL;
+use sha2::{Digest, Sha256};
+
+/// Seconds that the stages without a VM take, about, for parts of equal length.
+const STAGES: [(&str, u16); 8] = [
+    ("fmt", 5),
+    ("proto", 1),
+    ("clippy", 180),
+    ("unit", 500),
+    ("simulation", 60),
+    ("clients", 60),
+    ("doc tests", 30),
+    ("docs", 40),
+];
+
+/// Pages that no test reads.
+const UNREAD: [&str; 4] = ["CHANGELOG.md", "README.md", "ARCHITECTURE.md", "docs/"];
+/// Pages below them that tests read.
+const READ: [&str; 3] = ["docs/contributing/testing.md", "docs/operations.md", "docs/requirements.md"];
+
+/// One part of N: `2/3`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part {
+    number: usize,
+    of: usize,
+}
+
+impl Part {
+    const WHOLE: Self = Self { number: 1, of: 1 };
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+        match numbers {
+            Some((number, of)) if (1..=of).contains(&number) && of <= 20 => Ok(Self { number, of }),
+            _ => Err("a part is K/N, with K from 1 to N and N at most 20: 2/3".to_owned()),
+        }
+    }
+}
+
+/// The unit of a scenario.
+pub(crate) fn unit(scenario: &str) -> String {
+    format!("scenario {scenario}")
+}
+
+/// Everything, the longest first.
+fn units() -> Vec<String> {
+    let stages = STAGES.iter().map(|&(name, usual)| (usual, name.to_owned()));
+    let mut all: Vec<_> = stages.chain(ALL.iter().map(|one| (one.usual, unit(one.name)))).collect();
+    all.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    all.into_iter().map(|(_, name)| name).collect()
+}
+
+/// The units of a part: every N-th of all.
+fn units_of(part: Part) -> impl Iterator<Item = String> {
+    units().into_iter().skip(part.number - 1).step_by(part.of)
+}
+
+/// A full check of one tree.
+pub(crate) struct Full {
+    tree: String,
+    folder: PathBuf,
+    part: Part,
+    wanted: BTreeSet<String>,
+}
+
+impl Full {
+    /// Looks at what this tree is, and which units of the part have passed on it already.
+    pub(crate) fn new(root: &Path, part: Option<Part>) -> Result<Self> {
+        let tree = tree(root)?;
+        let folder = image::cache_dir(root).join("passed").join(&tree);
+        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        Ok(Self::in_folder(tree, folder, part.unwrap_or(Part::WHOLE)))
+    }
+
+    fn in_folder(tree: String, folder: PathBuf, part: Part) -> Self {
+        let mut full = Self { tree, folder, part, wanted: BTreeSet::new() };
+        full.wanted = units_of(part).filter(|unit| !full.stands(unit)).collect();
+        full
+    }
+
+    /// Whether a unit is to be run.
+    pub(crate) fn wants(&self, unit: &str) -> bool {
+        self.wanted.contains(unit)
+    }
+
+    /// Keeps that a unit has passed.
+    pub(crate) fn keep(&self, unit: &str) {
+        if let Err(error) = fs::write(self.path(unit), "") {
+            println!("cannot keep that {unit} has passed: {error}");
+        }
+    }
+
+    fn stands(&self, unit: &str) -> bool {
+        self.path(unit).exists()
+    }
+
+    fn path(&self, unit: &str) -> PathBuf {
+        self.folder.join(unit.replace(' ', "-"))
+    }
+
+    /// Says which parts stand for this tree, and what the others lack.
+    pub(crate) fn standing(&self) -> Vec<String> {
+        let mut lines = vec![format!("full check of tree {}:", self.tree)];
+        for number in 1..=self.part.of {
+            let part = Part { number, of: self.part.of };
+            let missing: Vec<_> = units_of(part).filter(|unit| !self.stands(unit)).collect();
+            let state = if missing.is_empty() {
+                format!("stands ({} units)", units_of(part).count())
+            } else {
+                format!("lacks {}", missing.join(", "))
+            };
+            lines.push(format!("  part {number}/{} {state}", self.part.of));
+        }
+        lines
+    }
+}
+
+/// Whether a file is built, run, or read by a test.
+fn counts(file: &str) -> bool {
+    READ.contains(&file) || !UNREAD.iter().any(|page| file.starts_with(page))
+}
+
+/// A hash of all that is built or run.
+fn tree(root: &Path) -> Result<String> {
+    let list = ["-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+    let out = Command::new("git").args(list).current_dir(root).output().context("start git")?;
+    if !out.status.success() {
+        bail!("a full check needs git, to list the tree: {}", String::from_utf8_lossy(&out.stderr).trim());
+    }
+    let mut files: Vec<_> =
+        out.stdout.split(|byte| *byte == 0).map(|name| String::from_utf8_lossy(name)).collect();
+    files.retain(|file| !file.is_empty() && counts(file));
+    files.sort_unstable();
+    files.dedup();
+    let mut hash = Sha256::new();
+    for file in &files {
+        // A file that was removed and not committed is listed, too.
+        let bytes = fs::read(root.join(file.as_ref())).unwrap_or_default();
+        hash.update(Sha256::digest(file.as_bytes()));
+        hash.update(Sha256::digest(&bytes));
+    }
+    let rustc = Command::new("rustc").arg("-vV").current_dir(root).output().context("start rustc")?;
+    hash.update(&rustc.stdout);
+    for kernel in [Kernel::Stable, Kernel::Backports] {
+        hash.update(image::inputs(kernel));
+    }
+    Ok(image::hex(&hash.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_told_as_k_of_n() {
+        assert_eq!("2/3".parse(), Ok(Part { number: 2, of: 3 }));
+        for bad in ["", "2", "0/3", "4/3", "a/b", "1/21", "1/0", "-1/2"] {
+            assert!(bad.parse::<Part>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn parts_together_are_everything_and_share_nothing() {
+        for of in 1..6 {
+            let mut all: Vec<_> = (1..=of).flat_map(|number| units_of(Part { number, of })).collect();
+            all.sort_unstable();
+            let mut expected = units();
+            expected.sort_unstable();
+            assert_eq!(all, expected);
+        }
+    }
+
+    #[test]
+    fn a_part_stands_when_each_of_its_units_has_passed() {
+        let folder = tempfile::tempdir().unwrap();
+        let full =
+            |number| Full::in_folder("1f".to_owned(), folder.path().to_owned(), Part { number, of: 2 });
+        let first = full(1);
+        assert!(first.wanted.iter().all(|unit| !full(2).wants(unit)));
+        first.wanted.iter().for_each(|unit| first.keep(unit));
+        assert!(full(1).wanted.is_empty());
+        let said = full(2).standing().join("\n");
+        assert!(said.contains("part 1/2 stands (") && said.contains("part 2/2 lacks "), "{said}");
+    }
+
+    #[test]
+    fn a_tree_is_its_files_without_pages_that_nobody_reads() {
+        assert!(counts("agent/src/lib.rs") && counts("docs/requirements.md") && counts("docs/operations.md"));
+        assert!(!counts("CHANGELOG.md") && !counts("docs/rig.md") && !counts("README.md"));
+        let dir = tempfile::tempdir().unwrap();
+        let init = Command::new("git").args(["init", "-q"]).current_dir(dir.path()).status().unwrap();
+        assert!(init.success());
+        let with = |file: &str, text: &str| {
+            fs::write(dir.path().join(file), text).unwrap();
+            tree(dir.path()).unwrap()
+        };
+        let first = with("a.rs", "1");
+        assert_eq!(first, with("CHANGELOG.md", "new"));
+        assert_ne!(first, with("a.rs", "2"));
+        assert_eq!(first, with("a.rs", "1"));
+        assert_ne!(first, with("b.rs", ""));
+    }
+}
