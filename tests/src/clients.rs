@@ -64,8 +64,8 @@ fn python() -> Result<PathBuf> {
     Ok(python)
 }
 
-/// As root, Debian's package is installed where Python has no `venv`.
-fn ensure_venv() -> Result<()> {
+/// Makes sure that Python has `venv`; root gets Debian's package installed.
+pub fn ensure_venv() -> Result<()> {
     packages::install("Python's venv", || {
         let probe = Command::new("python3").args(["-c", "import venv, ensurepip"]).output();
         let works = probe.is_ok_and(|output| output.status.success());

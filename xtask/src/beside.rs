@@ -1,4 +1,5 @@
-//! Lints and pages, built at the lowest priority beside the tests: most tests wait for clocks and leave processors idle.
+//! Lints, pages and VM images, made at the lowest priority beside the tests: most tests wait for clocks and leave processors
+//! idle.
 //!
 //! What must never happen: a result that is not counted.
 
@@ -31,6 +32,16 @@ fn doc_tests(root: &Path) -> Command {
     cargo(root, &["test", "--workspace", "--doc", "--all-features", "--color", "never"])
 }
 
+/// Makes the VMs' images. The stage that needs them waits for the lock of this, makes what is missing, and says what failed.
+fn warm_images() {
+    let Ok(program) = std::env::current_exe() else { return };
+    for kernel in ["stable", "backports"] {
+        let mut build = Command::new(&program);
+        build.args(["vm", "build", "--kernel", kernel]);
+        let _ = quietly(politely(&build));
+    }
+}
+
 /// How a stage has ended.
 pub(crate) struct Ended {
     pub(crate) name: &'static str,
@@ -43,8 +54,11 @@ pub(crate) struct Beside {
     thread: thread::JoinHandle<Vec<Ended>>,
 }
 
-/// Starts the stages whose names are wanted.
-pub(crate) fn start(root: &Path, wanted: impl Fn(&str) -> bool) -> Beside {
+/// Starts the stages whose names are wanted; and, before anybody asks for them, what VMs boot from.
+pub(crate) fn start(root: &Path, wanted: impl Fn(&str) -> bool, with_images: bool) -> Beside {
+    if with_images {
+        thread::spawn(warm_images);
+    }
     let root: PathBuf = root.to_owned();
     let stages: Vec<_> = ALL.into_iter().filter(|(name, _)| wanted(name)).collect();
     let thread =

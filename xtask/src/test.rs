@@ -115,6 +115,16 @@ const TESTS_PER_PROCESSOR: usize = 4;
 /// The words that cargo and nextest build all tests by.
 const ALL_TESTS: [&str; 2] = ["--workspace", "--all-features"];
 
+/// Installs what the stages need, before any of them runs beside another: two apt-get at once fail.
+fn ensure_packages(with_images: bool) -> Result<Count> {
+    if with_images {
+        packages::ensure()?;
+    }
+    packages::ensure_postgresql()?;
+    clients::ensure_venv()?;
+    Ok(Count::PASSED)
+}
+
 /// Builds all tests, and the programs that the stages behind them run.
 fn build_tests(root: &Path, timings: bool) -> Result<Count> {
     let mut command = cargo(root, &["build", "--tests", "--bins"]);
@@ -149,7 +159,6 @@ fn save(command: &mut Command, path: &Path) -> Result<()> {
 }
 
 fn unit(root: &Path, timings: &mut Timings) -> Result<Count> {
-    packages::ensure_postgresql()?;
     // nextest where it is installed, else cargo's own runner: the same tests.
     let nextest = has_nextest();
     let mut command = if nextest {
@@ -227,6 +236,8 @@ struct Check<'a> {
     stages: Stages,
     wanted: Wanted,
     timings: Timings,
+    /// Whether the programs are those of this tree: old ones would show what is not there any more.
+    built: bool,
 }
 
 impl Check<'_> {
@@ -237,18 +248,18 @@ impl Check<'_> {
     }
 
     /// Everything without VMs, but lints and pages.
-    fn without_vms(&mut self) -> Beside {
+    fn without_vms(&mut self, with_images: bool) -> Beside {
         let root = self.root;
+        self.stages.run("packages", || ensure_packages(with_images));
         self.stage("fmt", "fmt", |_| one(cargo(root, &["fmt", "--all", "--check"])));
         self.stage("proto", "proto", |_| {
             proto::run(&proto::ProtoArgs { check: true }, root).map(|()| Count::PASSED)
         });
         let timed = self.timings.wanted;
-        let built = self.stages.run("build", || build_tests(root, timed));
+        self.built = self.stages.run("build", || build_tests(root, timed));
         self.timings.dependencies(&stages::target(root));
-        let beside = beside::start(root, |name| self.wanted.wants(name));
-        // Old programs would show what is not there any more.
-        if built {
+        let beside = beside::start(root, |name| self.wanted.wants(name), with_images);
+        if self.built {
             self.stage("unit", "unit, laws, contract on fakes", |timings| unit(root, timings));
             self.stage("simulation", "simulation", |_| sim::run(&SimArgs::default(), root, stages::built));
             self.stage("clients", "clients", |_| clients(root, stages::built));
@@ -284,7 +295,7 @@ impl Check<'_> {
         if chosen.is_empty() {
             return;
         }
-        let built = self.stages.run("build for VMs", || build_tested(root, stages::built));
+        let built = self.built;
         self.images();
         let (wanted, mut slow) = (&self.wanted, Vec::new());
         let timings = &mut self.timings;
@@ -383,8 +394,9 @@ pub(crate) fn run(args: &TestArgs, root: &Path) -> bool {
         Wanted::Usual
     };
     let cache = machine::cache(root);
-    let mut check = Check { root, stages: Stages::default(), wanted, timings: Timings::new(args.timings) };
-    let beside = check.without_vms();
+    let mut check =
+        Check { root, stages: Stages::default(), wanted, timings: Timings::new(args.timings), built: false };
+    let beside = check.without_vms(!args.no_vm);
     if !args.no_vm {
         check.vms();
     }
