@@ -138,7 +138,7 @@ impl Site {
         };
         storage
             .sh(&format!(
-                "pvcreate -q {first}; vgcreate -q {GROUP} {first}; sync {first}; mkfs.ext4 -q {second}; mount {second} /srv/mooring; \
+                "pvcreate -q {first}; vgcreate -q {GROUP} {first}; sync {first}; mkfs.ext4 -q {second}; mkdir -p /srv/mooring; mount {second} /srv/mooring; \
                  mkdir -p /srv/mooring/state"
             ))?
             .ok()
