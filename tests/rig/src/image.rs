@@ -22,6 +22,9 @@ use crate::kernel;
 use crate::options::Kernel;
 use crate::{cpio, packages, root};
 
+/// Beginning of the name of an image of programs.
+const PROGRAMS: &str = "programs-";
+
 /// Everything that a VM boots from.
 #[derive(Debug, Clone)]
 pub struct Images {
@@ -58,6 +61,8 @@ impl Images {
 
 /// A part that nobody has used for so long is removed when a new one of its kind is made.
 const UNUSED: Duration = Duration::from_hours(14 * 24);
+/// The same for an image of programs: each build makes another, and a rig that is up may boot its own again.
+const UNUSED_PROGRAMS: Duration = Duration::from_hours(3);
 
 /// The folder of what belongs to one clone: run folders, and the image of its programs.
 pub fn rig_dir(root_dir: &Path) -> PathBuf {
@@ -123,7 +128,8 @@ fn part(dir: &Path, name: &str, refresh: bool, build: impl FnOnce(&Path) -> Resu
         let _ = File::open(&place).and_then(|folder| folder.set_modified(SystemTime::now()));
         return Ok(place);
     }
-    remove_unused(dir, name);
+    let unused = if name.starts_with(PROGRAMS) { UNUSED_PROGRAMS } else { UNUSED };
+    remove_unused(dir, name, unused);
     let start = std::time::Instant::now();
     eprintln!("rig: building {name} (once; kept in {})", dir.display());
     let work = dir.join(format!("{name}.new"));
@@ -141,13 +147,13 @@ fn part(dir: &Path, name: &str, refresh: bool, build: impl FnOnce(&Path) -> Resu
 }
 
 /// Removes parts of the kind of `name` that nobody has used for long. What cannot be removed stays: it only takes room.
-fn remove_unused(dir: &Path, name: &str) {
+fn remove_unused(dir: &Path, name: &str, limit: Duration) {
     let Some((kind, _)) = name.rsplit_once('-') else { return };
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let other = entry.file_name().to_string_lossy().into_owned();
         let same_kind = other.rsplit_once('-').is_some_and(|(of, _)| of == kind) && other != name;
         let used = entry.metadata().and_then(|meta| meta.modified());
-        let unused = used.is_ok_and(|used| used.elapsed().is_ok_and(|age| age > UNUSED));
+        let unused = used.is_ok_and(|used| used.elapsed().is_ok_and(|age| age > limit));
         if same_kind && unused {
             let _ = fs::remove_dir_all(entry.path());
         }
@@ -171,7 +177,7 @@ pub fn programs(root_dir: &Path, programs: &[PathBuf]) -> Result<PathBuf> {
     let lock = File::create(dir.join("programs.lock")).context("open the lock of the programs' image")?;
     lock.lock().context("wait for the lock of the programs' image")?;
     let key = key_of(&texts.iter().map(String::as_str).collect::<Vec<_>>());
-    let place = part(&dir, &format!("programs-{key}"), false, |work| {
+    let place = part(&dir, &format!("{PROGRAMS}{key}"), false, |work| {
         let tree = work.join("tree");
         fs::create_dir(&tree).context("make the programs' folder")?;
         for program in programs {
