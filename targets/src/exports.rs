@@ -2,12 +2,13 @@
 //!
 //! Each fabric plans its own part; the parts touch different objects, so any order of theirs is safe that keeps their own
 //! and has the backstore before all that shows it, and after all that showed it. The order here:
-//! 1. of every fabric, what takes away and cannot block: no fabric waits for another's hanging disk before it is cut off;
-//! 2. of every fabric, the rest of what takes away: iSCSI first, whose `enable=0` cuts off a whole target;
-//! 3. the backstore;
-//! 4. of every fabric, what gives: first the ports that stand, where little can fail for good; then iSCSI, where somebody may
+//! 1. of a backstore that stands, its seals: they shut ways past `write_protect` and wait for nothing;
+//! 2. of every fabric, what takes away and cannot block: no fabric waits for another's hanging disk before it is cut off;
+//! 3. of every fabric, the rest of what takes away: iSCSI first, whose `enable=0` cuts off a whole target;
+//! 4. the backstore;
+//! 5. of every fabric, what gives: first the ports that stand, where little can fail for good; then iSCSI, where somebody may
 //!    hold a portal; then ports that are to be made, which may have no adapter. A plan stops where it fails;
-//! 5. if no fabric wants the volume any more, the removal of the backstore.
+//! 6. if no fabric wants the volume any more, the removal of the backstore.
 //!
 //! What must never happen here: a removal of the backstore while one fabric's export is wanted; a step that gives before the
 //! last that takes away.
@@ -67,7 +68,6 @@ impl<'a> Exports<'a> {
             names,
             device: &device.path,
             discards: device.discards,
-            copies: self.fc.iter().any(|(wanted, view)| fc::wants_no_copies(wanted, view)),
             reservations: &device.reservations,
             seen: self.seen().0,
             linked: over_iscsi.is_some() || over_fc > 0,
@@ -95,6 +95,9 @@ pub fn plan_exports(exports: &Exports<'_>) -> Plan<Op> {
         backing.obstacles(&mut plan);
     }
     let open = plan.blocked.is_empty();
+    if let Some(backing) = backing.as_ref().filter(|_| open) {
+        backing.seal(&mut plan);
+    }
     let iscsi = exports.iscsi.map(|(wanted, view)| (Gift::Target, part(wanted, view, open)));
     let fc = exports.fc.iter().map(|(wanted, view)| {
         let gift = if view.group.is_some() { Gift::Port } else { Gift::NewPort };
@@ -113,7 +116,7 @@ pub fn plan_exports(exports: &Exports<'_>) -> Plan<Op> {
     plan.steps.extend(waits.into_iter().flatten());
     // Whatever else the backstore lacks, the LUN that shows it is not linked then: a fabric has something to give.
     let gives_any = gives.iter().any(|(_, steps)| !steps.is_empty());
-    if let Some(backing) = backing.filter(|backing| open && (gives_any || backing.copies)) {
+    if let Some(backing) = backing.filter(|_| open && gives_any) {
         backing.make(&mut plan);
     }
     plan.steps.extend(gives.into_iter().flat_map(|(_, steps)| steps));

@@ -24,6 +24,12 @@ pub const TPG_ATTRIBS: [(&str, &str, &str); 6] = [
     ("cache_dynamic_acls", "0", "no ACL is kept that no spec names"),
 ];
 
+/// How every session of a portal group is negotiated, in its `param`, whatever a wish says: name, wanted value, and why. With
+/// immediate data the kernel does a command that claims to read twice, the second time with the initiator's data in its buffer,
+/// and mostly crashes on it (lio.md, t).
+pub const TPG_PARAMS: [(&str, &str, &str); 1] =
+    [("ImmediateData", "No", "data behind a command that claims to read would have it done twice")];
+
 /// An ACL's text for people; here it names the barrier that was asked for before the ACL was made.
 pub(crate) const TAG: &str = "tag";
 
@@ -33,8 +39,18 @@ pub(crate) const BARRIER: &str = "mooring-barrier:";
 /// An ACL's queue depth.
 pub(crate) const DEPTH: &str = "cmdsn_depth";
 
-/// Whether a backstore carries out EXTENDED COPY, in its `attrib`.
-pub(crate) const COPIES: &str = "emulate_3pc";
+/// The attributes of a backstore that shut the ways past `write_protect`: name, wanted value, and why. The kernel asks
+/// `write_protect` where the initiator claims to send data, and looks at no opcode (lio.md, t). All of them can be written
+/// under live sessions, and hold for the next command.
+pub const SEALS: [(&str, &str, &str); 3] = [
+    ("max_write_same_len", "0", "WRITE SAME that claims to read would zero blocks past write_protect"),
+    ("emulate_caw", "0", "COMPARE AND WRITE that claims to read would write past write_protect"),
+    (
+        "emulate_3pc",
+        "0",
+        "EXTENDED COPY would write past write_protect, to another LUN of the initiator's, too",
+    ),
+];
 
 /// `iscsi`: the folder of all iSCSI targets.
 pub fn fabric() -> TreePath {

@@ -38,7 +38,7 @@ use mooring_host::TreePath;
 use mooring_model::{BlockedKind, ExportNames, Grant, Mode, Plan, Portal, Tuning};
 
 use crate::exports::{Exports, plan_exports};
-use crate::layout::{self, TPG_ATTRIBS};
+use crate::layout::{self, TPG_ATTRIBS, TPG_PARAMS};
 use crate::op::{Op, Value};
 use crate::port::PORT_ID;
 use crate::reservations::Kept;
@@ -255,16 +255,18 @@ impl Present<'_> {
     }
 
     fn tighten(&mut self, tpg: &TpgView) {
-        for (name, value, why) in TPG_ATTRIBS {
+        let attribs = TPG_ATTRIBS.iter().map(|row| ("attrib", row));
+        let params = TPG_PARAMS.iter().map(|row| ("param", row));
+        for (folder, &(name, value, why)) in attribs.chain(params) {
             if tpg.attrib(name) != Some(value) {
-                self.write(layout::tpg(self.names).join("attrib").join(name), value, why);
+                self.write(layout::tpg(self.names).join(folder).join(name), value, why);
             }
         }
     }
 
     /// Before any ACL is made, which takes its queue depth from here, and before anybody logs in.
     fn tune(&mut self, tpg: &TpgView) {
-        for (key, value) in self.tuning.iter() {
+        for (key, value) in self.tuning.iter().filter(|(key, _)| !tuning::is_settled(*key)) {
             let text = tuning::text(key, value);
             if tpg.tuning.get(&key) != Some(&text) {
                 self.write(tuning::path(self.names, key), &text, tuning::why(key));

@@ -30,6 +30,11 @@ pub fn path(names: &ExportNames, key: TuningKey) -> TreePath {
     layout::tpg(names).join(folder).join(name)
 }
 
+/// Whether a wish decides nothing about it: [`TPG_PARAMS`](layout::TPG_PARAMS) does.
+pub(crate) fn is_settled(key: TuningKey) -> bool {
+    key == TuningKey::ImmediateData
+}
+
 /// A value as the kernel writes it.
 pub fn text(key: TuningKey, value: TuningValue) -> String {
     match key {
@@ -39,9 +44,8 @@ pub fn text(key: TuningKey, value: TuningValue) -> String {
             _ => "CRC32C,None",
         }
         .to_owned(),
-        TuningKey::ImmediateData | TuningKey::InitialR2t => {
-            if value.number() == 0 { "No" } else { "Yes" }.to_owned()
-        }
+        TuningKey::ImmediateData => "No".to_owned(),
+        TuningKey::InitialR2t => if value.number() == 0 { "No" } else { "Yes" }.to_owned(),
         _ => value.number().to_string(),
     }
 }
@@ -59,5 +63,6 @@ pub(crate) fn read(
     names: &ExportNames,
     said: &Tuning,
 ) -> Result<BTreeMap<TuningKey, String>, TreeError> {
-    said.iter().map(|(key, _)| Ok((key, tree.read_text(&path(names, key))?))).collect()
+    let said = said.iter().filter(|(key, _)| !is_settled(*key));
+    said.map(|(key, _)| Ok((key, tree.read_text(&path(names, key))?))).collect()
 }

@@ -1,7 +1,7 @@
 //! Looks at one export in the kernel: only at this export's part of the tree, and only at what the planner decides on.
 //!
-//! The cost, in operations (an attribute is open, read, close; a folder or a link is one): 15 for an export that is complete
-//! and has no grants (3 for the backstore, 1 for the target, 11 for the portal group and its LUN), and 8 for each ACL with
+//! The cost, in operations (an attribute is open, read, close; a folder or a link is one): 19 for an export that is complete
+//! and has no grants (6 for the backstore, 1 for the target, 12 for the portal group and its LUN), and 8 for each ACL with
 //! CHAP (4 for one without; 2 more where a barrier is wanted), and 1 for each value that the wish says about sessions; 1 for the relative port id, where the wish has one. It does not depend on other exports. Whether sessions are live is a separate question
 //! ([`read_live`](crate::read_live)), because no plan depends on it.
 //!
@@ -15,7 +15,7 @@ use mooring_model::{BarrierId, ExportNames, Grant, Secret, Tuning, TuningKey};
 
 use crate::Error;
 use crate::info::parse_backstore;
-use crate::layout::{self, TPG_ATTRIBS};
+use crate::layout::{self, SEALS, TPG_ATTRIBS, TPG_PARAMS};
 use crate::plan::Wanted;
 use crate::{port, tuning};
 
@@ -59,6 +59,8 @@ pub struct BackstoreView {
     pub readonly: bool,
     /// Unit serial; empty until it is set.
     pub serial: String,
+    /// The attributes of [`SEALS`].
+    pub seals: BTreeMap<&'static str, String>,
 }
 
 /// A target.
@@ -75,7 +77,7 @@ pub struct TargetView {
 pub struct TpgView {
     /// It answers logins.
     pub enabled: bool,
-    /// The attributes of [`TPG_ATTRIBS`].
+    /// The attributes of [`TPG_ATTRIBS`] and [`TPG_PARAMS`].
     pub attribs: BTreeMap<&'static str, String>,
     /// How sessions are negotiated, of what the wish says something about.
     pub tuning: BTreeMap<TuningKey, String>,
@@ -106,7 +108,7 @@ impl TpgView {
         }
     }
 
-    /// The seen value of one of [`TPG_ATTRIBS`].
+    /// The seen value of one of [`TPG_ATTRIBS`] or [`TPG_PARAMS`].
     pub fn attrib(&self, name: &str) -> Option<&str> {
         self.attribs.get(name).map(String::as_str)
     }
@@ -271,6 +273,10 @@ pub(crate) fn read_backstore(
     let serial = tree.read_text(&dir.join("wwn").join("vpd_unit_serial"))?;
     // "T10 VPD Unit Serial Number: XXX"; without the label, the whole text.
     let serial = serial.split_once(':').map_or(serial.as_str(), |(_, serial)| serial).trim();
+    let mut seals = BTreeMap::new();
+    for (name, _, _) in SEALS {
+        seals.insert(name, tree.read_text(&dir.join("attrib").join(name))?);
+    }
     Ok(Some(BackstoreView {
         enabled: tree.read_text(&dir.join("enable"))? == "1",
         exported: info.exported,
@@ -278,6 +284,7 @@ pub(crate) fn read_backstore(
         number: info.number,
         readonly: info.readonly,
         serial: serial.to_owned(),
+        seals,
     }))
 }
 
@@ -340,6 +347,9 @@ impl Looker<'_> {
             TpgView { enabled: self.tree.read_text(&dir.join("enable"))? == "1", ..TpgView::default() };
         for (name, _, _) in TPG_ATTRIBS {
             view.attribs.insert(name, self.tree.read_text(&dir.join("attrib").join(name))?);
+        }
+        for (name, _, _) in TPG_PARAMS {
+            view.attribs.insert(name, self.tree.read_text(&dir.join("param").join(name))?);
         }
         if let Some(said) = self.said {
             view.tuning = tuning::read(self.tree, self.names, said)?;

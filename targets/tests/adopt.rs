@@ -10,7 +10,7 @@ use crate::common::{
     Each, dump, dump_all, grant, host, machine_beside_foreign, pass, path, plan_now, present, run_script,
     settle, way_of,
 };
-use mooring_host::fake::{FakeMachine, Reach, SessionId};
+use mooring_host::fake::{Access, FakeMachine, Reach, SessionId};
 use mooring_host::{Tree, TreePath};
 use mooring_model::{IqnPrefix, Mode, Tuning};
 use mooring_targets::adopt::{Offer, SeenTarget, judge, look, look_again};
@@ -63,7 +63,10 @@ fn dump_rest(tree: &dyn Tree, offer: &Offer) -> String {
         .iter()
         .map(|(name, ..)| group.join(name))
         // It says what `authentication` says.
-        .chain([layout::tpg(&offer.names).join("param").join("AuthMethod")])
+        .chain(["AuthMethod", "ImmediateData"].map(|name| layout::tpg(&offer.names).join("param").join(name)))
+        .chain(
+            layout::SEALS.iter().map(|(name, ..)| layout::backstore(&offer.names).join("attrib").join(name)),
+        )
         .chain(offer.grants.iter().map(|grant| {
             layout::acl(&offer.names, grant.initiator.as_str()).join("attrib").join("authentication")
         }))
@@ -88,11 +91,23 @@ fn reach_of(machine: &FakeMachine, iqn: &str) -> Vec<Reach> {
     machine.reachable().into_iter().filter(|reach| reach.target == iqn).collect()
 }
 
+/// The same as it was meant: whoever made it did not know that a host which may only read can write.
+fn meant(reach: Vec<Reach>, offer: &Offer) -> Vec<Reach> {
+    let given = |mut reach: Reach| {
+        let grant = offer.grants.iter().find(|grant| grant.initiator.as_str() == reach.initiator);
+        if grant.is_some_and(|grant| grant.mode == Mode::ReadOnly) {
+            reach.mode = Access::ReadOnly;
+        }
+        reach
+    };
+    reach.into_iter().map(given).collect()
+}
+
 /// Does what the agent would do at its start, and holds every step to the law.
 fn keeps_all(machine: &FakeMachine, offer: &Offer, sessions: &[(SessionId, u64, Mode)]) {
     let tree = machine.lio();
     let iqn = offer.names.iqn.as_str();
-    let (rest, reach) = (dump_rest(&tree, offer), reach_of(machine, iqn));
+    let (rest, reach) = (dump_rest(&tree, offer), meant(reach_of(machine, iqn), offer));
     let wanted = wanted(offer);
     let steps = plan_now(&tree, &wanted);
     assert_eq!(steps, offer.steps, "what was shown is what is done");
@@ -100,7 +115,7 @@ fn keeps_all(machine: &FakeMachine, offer: &Offer, sessions: &[(SessionId, u64, 
         assert_same(&dump_rest(&tree, offer), &rest, &format!("after {}", step.op));
         for (session, lun, mode) in sessions {
             assert!(machine.is_live(*session), "after {}", step.op);
-            assert_eq!(reach_of(machine, iqn), reach, "logins to come, after {}", step.op);
+            assert_eq!(meant(reach_of(machine, iqn), offer), reach, "logins to come, after {}", step.op);
             machine.read(*session, *lun).unwrap();
             assert_eq!(machine.write(*session, *lun).is_ok(), *mode == Mode::ReadWrite, "after {}", step.op);
         }

@@ -16,4 +16,5 @@ mod golden;
 mod laws;
 mod ports;
 mod reservations;
+mod seals;
 mod tuning;

@@ -83,7 +83,10 @@ fn read_wish(text: &str) -> Wanted {
 }
 
 /// What of the attributes a reader wants to see.
-const SHOWN: [&str; 17] = [
+const SHOWN: [&str; 20] = [
+    "max_write_same_len",
+    "emulate_caw",
+    "emulate_3pc",
     "enable",
     "rtpi",
     "udev_path",

@@ -63,7 +63,11 @@ fn some_wish() -> impl Strategy<Value = Wanted> {
 }
 
 /// What people, and crashes of other programs, do to an export that stands: never something that makes it foreign.
-const DAMAGE: [&str; 24] = [
+const DAMAGE: [&str; 28] = [
+    "write $P/param/ImmediateData = Yes",
+    "write $B/attrib/max_write_same_len = 65535",
+    "write $B/attrib/emulate_caw = 1",
+    "write $B/attrib/emulate_3pc = 1",
     "write $P/enable = 0",
     "write $P/attrib/authentication = 0",
     "write $P/attrib/generate_node_acls = 1",
@@ -96,6 +100,7 @@ fn damage(machine: &FakeMachine, which: &[(usize, usize)]) {
     let tpg = layout::tpg(&names());
     for (line, number) in which {
         let line = DAMAGE[*line].replace("$P", tpg.as_str()).replace("$H", &host(*number));
+        let line = line.replace("$B", layout::backstore(&names()).as_str());
         let (verb, rest) = line.split_once(' ').unwrap();
         drop(match verb {
             "mkdir" => tree.mkdir(&path(rest)),

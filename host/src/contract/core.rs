@@ -27,6 +27,12 @@ fn without_discards(s: &Script<'_>) -> Result<TreePath, TreeError> {
     Ok(store)
 }
 
+/// Writes 0 to an attribute of a backstore under its LUN.
+fn seals(s: &Script<'_>, attribute: &str) -> Result<Answer, TreeError> {
+    let [store, ..] = s.export()?;
+    s.write_read(&store.join("attrib").join(attribute), 0)
+}
+
 pub(super) const ROWS: &[Row] = &[
     Row::fails("mkdir core/nosuch_0", Errno::EINVAL, |s| s.try_mkdir(&core("nosuch_0"))),
     Row::fails("mkdir core/iblock", Errno::EINVAL, |s| s.try_mkdir(&core("iblock"))),
@@ -229,6 +235,17 @@ pub(super) const ROWS: &[Row] = &[
         s.write_read(&without_discards(s)?.join("attrib").join("emulate_tpu"), 0)
     })
     .on_device_without_discards(),
+    Row::reads("enable sets max_write_same_len anew", "not 0", |s| {
+        let store = s.bare_store()?;
+        let limit = store.join("attrib").join("max_write_same_len");
+        s.write(&limit, 0)?;
+        s.write(&store.join("control"), control(&s.env.device))?;
+        s.write(&store.join("enable"), 1)?;
+        Ok(Ok(if s.read(&limit)?.trim() == "0" { "0" } else { "not 0" }.to_owned()))
+    }),
+    Row::reads("max_write_same_len=0 while exported", "0\n", |s| seals(s, "max_write_same_len")),
+    Row::reads("emulate_caw=0 while exported", "0\n", |s| seals(s, "emulate_caw")),
+    Row::reads("emulate_3pc=0 while exported", "0\n", |s| seals(s, "emulate_3pc")),
     Row::fails("enable on a read-only device", Errno::EACCES, |s| {
         let store = s.bare_store()?;
         s.write(&store.join("control"), control(s.env.read_only_device.as_deref().unwrap_or(&s.env.device)))?;

@@ -412,13 +412,18 @@ impl Machine {
         // EXTENDED COPY to one that may be written copies to any LUN of the same ACL, whatever its `write_protect` says.
         let copies = |unit: &Unit| unit.access == Access::ReadWrite && self.lio.takes_copies(&unit.lun);
         let copied = units.values().any(copies);
+        // A command that claims to read and has data behind it is done a second time, with those.
+        let immediate = key.target.fabric == FabricKind::Iscsi
+            && self.lio.tpg(key).is_some_and(|tpg| tpg.param("ImmediateData") == "Yes");
         for (lun, unit) in units.into_iter().filter(|(_, unit)| open(unit)) {
+            // `write_protect` is asked by the direction that the initiator claims, not by the opcode.
+            let passed = copied || immediate || self.lio.takes_false_reads(&unit.lun);
             all.insert(Reach {
                 target: key.target.name.clone(),
                 tpg: key.tpg,
                 initiator: name.to_owned(),
                 lun,
-                mode: if copied { Access::ReadWrite } else { unit.access },
+                mode: if passed { Access::ReadWrite } else { unit.access },
                 authenticated,
                 device: unit.device.unwrap_or_default(),
             });

@@ -321,6 +321,13 @@ fn what_is_reachable_follows_every_switch() {
     assert_eq!(seen(), [rw(HOST1, true), rw(HOST2, true)]);
     lio.write(&acl(HOST1).join("attrib").join("authentication"), b"0").unwrap();
     lio.write(&acl(HOST2).join("lun_1").join("write_protect"), b"1").unwrap();
+    // A command that changes the disk and claims to read passes, until none is left.
+    for seal in ["max_write_same_len", "emulate_caw", "emulate_3pc"] {
+        assert_eq!(seen(), [rw(HOST1, false), rw(HOST2, true)], "{seal}");
+        lio.write(&path("core/iblock_1000/vol").join("attrib").join(seal), b"0").unwrap();
+    }
+    assert_eq!(seen(), [rw(HOST1, false), rw(HOST2, true)]);
+    lio.write(&tpg().join("param").join("ImmediateData"), b"No").unwrap();
     assert_eq!(seen(), [rw(HOST1, false), (HOST2.to_owned(), 1, Access::ReadOnly, true)]);
     lio.write(&acl(HOST2).join("auth").join("userid"), b"NULL").unwrap();
     assert_eq!(seen(), [rw(HOST1, false)]);

@@ -19,7 +19,7 @@ use mooring_model::{
 
 pub use look::{SeenLun, SeenStore, SeenTarget, look, look_again};
 
-use crate::layout::{self, TPG_ATTRIBS};
+use crate::layout::{self, SEALS, TPG_ATTRIBS, TPG_PARAMS};
 use crate::lv;
 use crate::op::{Op, Value};
 use crate::plan::{Wanted, plan};
@@ -317,11 +317,14 @@ fn chap(known: Option<&Credentials>) -> Result<Chap, String> {
 }
 
 /// Whether a step leaves every session, every mapping and every credential as it is: an attribute that decides on logins to
-/// come, and the word of an ACL that its name alone admits it as before.
+/// come, one that takes commands away without which hosts do, and the word of an ACL that its name alone admits it as before.
 fn is_harmless(names: &ExportNames, op: &Op) -> bool {
     let Op::Write { path, value } = op else { return false };
-    let of_group = layout::tpg(names).join("attrib");
-    if TPG_ATTRIBS.iter().any(|(name, ..)| *path == of_group.join(name)) {
+    let (group, store) = (layout::tpg(names), layout::backstore(names).join("attrib"));
+    let attribs = TPG_ATTRIBS.iter().map(|(name, ..)| group.join("attrib").join(name));
+    let params = TPG_PARAMS.iter().map(|(name, ..)| group.join("param").join(name));
+    let seals = SEALS.iter().map(|(name, ..)| store.join(name));
+    if attribs.chain(params).chain(seals).any(|harmless| *path == harmless) {
         return true;
     }
     let of_acl = path.parent().parent().parent() == layout::acls(names) && path.parent().name() == "attrib";

@@ -24,7 +24,7 @@ mod view;
 
 pub use layout::{SHUT, acl, lun, mapped, tpg};
 pub use plan::{Drained, Wanted, drains, plan};
-pub(crate) use plan::{needs_backstore, part, wants_no_copies};
+pub(crate) use plan::{needs_backstore, part};
 pub use port::{PortIndex, prepare, read_port};
 pub use report::{FcFacts, FcLive, read_live, report};
 pub use view::{AclSeen, GroupView, LunSeen, MappedSeen, NexusView, Place, View};

@@ -113,13 +113,6 @@ pub(crate) fn needs_backstore<'a>(wanted: &'a Wanted, view: &View) -> Option<(&'
     grants.iter().any(free).then_some((&names.export, device))
 }
 
-/// Whether initiators could have the backstore copy to their other LUNs. Over Fibre Channel one ACL holds all volumes of an
-/// initiator, and among them the kernel copies without a look at `write_protect` (lio.md, s). Over iSCSI each has an ACL of its
-/// own with one LUN.
-pub(crate) fn wants_no_copies(wanted: &Wanted, view: &View) -> bool {
-    view.copies != Some(false) && needs_backstore(wanted, view).is_some()
-}
-
 /// The part of one port. `open`: nothing of the backstore is in the way.
 pub(crate) fn part(wanted: &Wanted, view: &View, open: bool) -> Part {
     let names = wanted.names();

@@ -1,6 +1,6 @@
 //! Looks at one volume's export over one port: at the places that it is told, and at nothing else of the port.
 //!
-//! The cost, in operations: 4 for the backstore, 1 for the portal group of tcm_fc (6 for one that has attributes), and 4 for
+//! The cost, in operations: 6 for the backstore, 1 for the portal group of tcm_fc (6 for one that has attributes), and 4 for
 //! each place whose nexus is complete. It does not depend on what else the port serves.
 //!
 //! What must never happen here: a judgement, a write, a listing of the port's LUNs or ACLs. A look into a TPG LUN waits for
@@ -47,8 +47,6 @@ pub struct View {
     pub hba: HbaFolder,
     /// The backstore under our name.
     pub backstore: Option<BackstoreView>,
-    /// Whether it takes EXTENDED COPY; `None` if it is missing.
-    pub copies: Option<bool>,
     /// The port's portal group.
     pub group: Option<GroupView>,
     /// What stands at the places that were looked at.
@@ -169,9 +167,6 @@ impl Looker<'_> {
         let mut view = View { backstore: read_backstore(self.tree, ours)?, ..View::default() };
         if view.backstore.is_none() {
             view.hba = read_hba(self.tree, ours)?;
-        } else {
-            let copies = backstore(ours).join("attrib").join(crate::layout::COPIES);
-            view.copies = maybe(self.tree.read_text(&copies))?.map(|copies| copies != "0");
         }
         view.group = read_group(self.tree, self.port)?;
         for place in places {

@@ -1,6 +1,6 @@
 //! The backstore of a volume: one, whatever the number of fabrics that show it.
 //!
-//! What must never happen: a rebuild of a backstore that is enabled; a removal while an export of the volume is wanted; a
+//! What must never happen: a rebuild of a backstore that is enabled; a LUN linked to one that is not sealed; a removal while an export of the volume is wanted; a
 //! registration that is put back twice.
 
 use std::path::Path;
@@ -9,6 +9,7 @@ use mooring_host::TreePath;
 use mooring_model::{BlockedKind, ExportNames, Plan};
 
 use super::{foreign, write_plain};
+use crate::layout::SEALS;
 use crate::op::Op;
 use crate::reservations::{self, Kept};
 use crate::view::{BackstoreView, HbaFolder};
@@ -26,8 +27,6 @@ pub(crate) struct Backing<'a> {
     pub(crate) device: &'a Path,
     /// Initiators may discard blocks of it.
     pub(crate) discards: bool,
-    /// Initiators may have it copy to and from their other LUNs (EXTENDED COPY), or nobody has looked, and they must not.
-    pub(crate) copies: bool,
     /// Registrations that it gets back when it is made.
     pub(crate) reservations: &'a [Kept],
     pub(crate) seen: Option<&'a BackstoreView>,
@@ -102,7 +101,6 @@ impl Backing<'_> {
                 if !seen.exported {
                     self.advise(plan);
                 }
-                self.bar_copies(plan);
                 return;
             }
             Some(half) if self.is_other(half) || half.readonly || !self.reservations.is_empty() => {
@@ -133,18 +131,24 @@ impl Backing<'_> {
         }
         plan.step(write_plain(dir.join("enable"), "1"), "opens the device");
         self.advise(plan);
-        self.bar_copies(plan);
+        // After `enable`, which sets `max_write_same_len` to what the device can do.
+        for (name, value, why) in SEALS {
+            plan.step(self.sealed(name, value), why);
+        }
     }
 
-    /// Among the LUNs of one ACL the kernel copies without a look at `write_protect` (lio.md, s).
-    fn bar_copies(&self, plan: &mut Plan<Op>) {
-        if self.copies {
-            let path = layout::backstore(self.names).join("attrib").join(layout::COPIES);
-            plan.step(
-                write_plain(path, "0"),
-                "a copy from LUN to LUN would be written to a read-only one, too",
-            );
+    /// Puts right what a backstore that is enabled still takes: one of an earlier agent's, or one that somebody has changed.
+    pub(crate) fn seal(&self, plan: &mut Plan<Op>) {
+        let Some(seen) = self.seen.filter(|seen| seen.enabled) else { return };
+        for (name, value, why) in SEALS {
+            if seen.seals.get(name).is_none_or(|found| found != value) {
+                plan.step(self.sealed(name, value), why);
+            }
         }
+    }
+
+    fn sealed(&self, name: &str, value: &str) -> Op {
+        write_plain(layout::backstore(self.names).join("attrib").join(name), value)
     }
 
     fn serial(&self) -> Op {

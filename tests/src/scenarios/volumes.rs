@@ -221,12 +221,13 @@ impl Acts<'_> {
         out.line().trim().parse().with_context(|| format!("{what}: {:?}", out.stdout))
     }
 
-    fn all_negotiated(&self) -> Result<[u64; 5]> {
+    fn all_negotiated(&self) -> Result<[u64; 6]> {
         Ok([
             self.negotiated("connection", "header_digest")?,
             self.negotiated("connection", "data_digest")?,
             self.negotiated("session", "max_burst_len")?,
             self.negotiated("session", "first_burst_len")?,
+            self.negotiated("session", "initial_r2t")?,
             self.negotiated("session", "immediate_data")?,
         ])
     }
@@ -241,7 +242,9 @@ impl Acts<'_> {
             "mooring:data_digest=crc32c",
             "mooring:max_burst=65536",
             "mooring:first_burst=32768",
-            "mooring:immediate_data=<is> False",
+            "mooring:initial_r2t=<is> False",
+            // Without effect: it never is.
+            "mooring:immediate_data=<is> True",
         ];
         let mut words = vec!["type", "create", "tuned"];
         for spec in specs {
@@ -265,10 +268,10 @@ impl Acts<'_> {
             self.control.json(&["volume", "delete", name, "--timeout", "300"])?;
         }
         let [plain, checked] = seen.as_slice() else { anyhow::bail!("{seen:?}") };
-        check(plain[..2] == [0, 0] && plain[2] > 65536 && plain[4] == 1, || {
+        check(plain[..2] == [0, 0] && plain[2] > 65536 && plain[4..] == [1, 0], || {
             format!("control: a type that says nothing: {plain:?}")
         })?;
-        check(*checked == [1, 1, 65536, 32768, 0], || format!("the type's words, and {checked:?}"))?;
+        check(*checked == [1, 1, 65536, 32768, 0, 0], || format!("the type's words, and {checked:?}"))?;
         self.evidence.shows(format!(
             "sessions are negotiated as the type says, writes go: CRC32C over headers and data, MaxBurst {}, FirstBurst {}; control without words: {plain:?}; {}",
             checked[2],

@@ -170,7 +170,10 @@ impl Machine {
                 Opened { device: None, read_only: false }
             }
         };
-        self.lio.store_mut(key).ok_or(Errno::ENOENT)?.open = Some(open);
+        let store = self.lio.store_mut(key).ok_or(Errno::ENOENT)?;
+        store.open = Some(open);
+        // It becomes what the device can do.
+        store.values.unset("attrib", "max_write_same_len");
         Ok(())
     }
 

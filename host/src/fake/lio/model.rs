@@ -21,6 +21,10 @@ impl Values {
         self.0.insert(Self::key(part, name), value.into());
     }
 
+    pub(super) fn unset(&mut self, part: &str, name: &str) {
+        self.0.remove(&Self::key(part, name));
+    }
+
     pub(super) fn get(&self, part: &str, name: &str) -> Option<&[u8]> {
         self.0.get(&Self::key(part, name)).map(Vec::as_slice)
     }
@@ -346,6 +350,17 @@ impl Lio {
     pub(crate) fn takes_copies(&self, lun: &LunKey) -> bool {
         let is_on = |store: &Store| store.values.is_on(&super::tables::STORE, "attrib", "emulate_3pc");
         self.store_of(lun).is_some_and(is_on)
+    }
+
+    /// Whether an initiator can change the disk of a LUN by a command that claims to read (lio.md, t).
+    pub(crate) fn takes_false_reads(&self, lun: &LunKey) -> bool {
+        let shape = &super::tables::STORE;
+        let takes = |store: &Store| {
+            store.values.text(shape, "attrib", "max_write_same_len") != "0"
+                || store.values.is_on(shape, "attrib", "emulate_caw")
+                || store.values.is_on(shape, "attrib", "emulate_3pc")
+        };
+        self.store_of(lun).is_some_and(takes)
     }
 
     /// Whether a LUN is shut (`alua_tg_pt_offline`): commands to it fail when they are about to be executed.
