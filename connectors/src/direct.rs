@@ -6,14 +6,21 @@
 //! waiting without an end.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use mooring_host::{HEADER_BYTES, PrCommand, PrError, PrNexus, PrSession, PrSessions, dial, drop_connection};
+use mooring_host::{
+    HEADER_BYTES, PrCommand, PrError, PrNexus, PrSession, PrSessions, dial, dial_here, drop_connection,
+};
 use mooring_model::{Iqn, Secret};
 
 use crate::iscsi::scsi::{self, Ended, NO_TAG, Numbers, Said};
-use crate::iscsi::{Credentials, Isid, Login, LoginConfig, LoginStep, Negotiated, logout_request};
+use crate::iscsi::{
+    Credentials, Isid, Login, LoginConfig, LoginStep, Negotiated, discovery_request, logout_request,
+};
+
+/// Under which name a portal is knocked at: no ACL has it.
+const KNOCKS: &str = "iqn.2026-11.dev.mooring:knock";
 
 /// PERSISTENT RESERVE OUT.
 const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
@@ -48,6 +55,25 @@ impl PrSessions for DirectSessions {
         };
         let failed = |source| PrError::Login { target: nexus.target.clone(), portal: nexus.portal, source };
         Ok(Box::new(open().map_err(failed)?))
+    }
+
+    fn knock(&self, portal: SocketAddr, until: Instant) -> io::Result<()> {
+        let own: Iqn = KNOCKS.parse().map_err(io::Error::other)?;
+        let isid = Isid::of(&own, &own, portal.to_string().parse().map_err(io::Error::other)?);
+        let stream = dial_here(portal, left(until))?;
+        let mut link = Link { stream, until, header_digest: false, data_digest: false };
+        let (header, data) = discovery_request(&own, isid);
+        let mut answer = [0; HEADER_BYTES];
+        let answered = link.send(&header, &data).and_then(|()| link.fill(&mut answer));
+        drop_connection(link.stream);
+        match answered {
+            // A read that has had its time says either, by the system.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Err(io::ErrorKind::TimedOut.into())
+            }
+            // To hang up is an answer, too.
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 }
 

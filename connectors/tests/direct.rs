@@ -278,3 +278,35 @@ fn a_target_that_does_not_prove_itself_gets_no_command() {
     assert!(matches!(error, PrError::Login { .. }) && !format!("{nexus:?} {error:?}").contains(SECRET));
     assert_eq!(served.join().unwrap().len(), 0);
 }
+
+/// A portal where somebody answers a login, hangs up, takes the connection and is silent, or is not there.
+#[test]
+fn a_knock_tells_a_silent_portal_from_one_that_answers() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let portal = listener.local_addr().unwrap();
+    let served = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut wire = Wire { stream, digests: false };
+        let asked = wire.receive().unwrap();
+        let mut answer = [0; 48];
+        answer[0] = 0x23;
+        wire.stream.write_all(&answer).unwrap();
+        drop(listener.accept().unwrap());
+        let silent = listener.accept().unwrap();
+        (asked, listener, silent)
+    });
+    DirectSessions.knock(portal, Instant::now() + WAIT).unwrap();
+    DirectSessions.knock(portal, Instant::now() + WAIT).expect("hanging up is an answer");
+    let begun = Instant::now();
+    let error = DirectSessions.knock(portal, begun + Duration::from_millis(300)).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    assert!(begun.elapsed() < WAIT);
+    let (asked, listener, silent) = served.join().unwrap();
+    // Operational stage, on to the full feature phase; a discovery session, and no target.
+    assert_eq!(asked.header[..2], [0x43, 0x87]);
+    let text = String::from_utf8(asked.data).unwrap();
+    assert!(text.contains("SessionType=Discovery") && !text.contains("TargetName"), "{text}");
+    drop((listener, silent));
+    let error = DirectSessions.knock(portal, Instant::now() + WAIT).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+}

@@ -233,6 +233,32 @@ fn a_recovery_that_comes_late_brings_the_disk_back() {
     assert!(rig.host.read_disk(&device, 0, 512).is_ok());
 }
 
+/// What a storage node answers while the device of the volume hangs (lio.md, u), or while it restores its exports: however often it
+/// is said, the session waits for it, and its disk with it.
+#[test]
+fn a_lost_session_whose_target_is_not_there_for_now_is_tried_on() {
+    for (status, said) in [((3, 1), "status 0301"), ((2, 3), "status 0203")] {
+        let rig = Rig::new();
+        let _daemon = rig.start();
+        let before = rig.attach();
+        let device = rig.scan(&before);
+        rig.target.behave(|target| target.refuse = Some(status));
+        rig.target.cut_all();
+        rig.until("a refused relogin", |status| {
+            status.problem.as_ref().is_some_and(|problem| problem.contains(said))
+                && status.retry_in_ms.is_some()
+        });
+        // More than the refusals of an initiator by which it is given up.
+        let logins = rig.target.seen().len();
+        assert!(rig.target.wait_for(|target| target.seen().len() >= logins + 4));
+        rig.target.behave(|target| target.refuse = None);
+        let after =
+            rig.until("a relogin", |status| status.relogins == 1 && status.state == SessionState::LoggedIn);
+        assert_eq!((after.sid, &after.isid), (before.sid, &before.isid));
+        assert!(rig.host.read_disk(&device, 0, 512).is_ok());
+    }
+}
+
 #[test]
 fn a_revoked_host_is_forbidden_after_two_refusals_and_its_disk_goes() {
     let rig = Rig::new();

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::libc::{O_DIRECT, O_EXCL};
 use nix::sys::stat::{major, minor};
 
-use crate::sys;
+use crate::{Followed, flow, sys};
 
 /// What sysfs counts sizes in.
 const SECTOR: u64 = 512;
@@ -54,6 +54,8 @@ pub trait BlockDevices: Send + Sync {
     /// What device-mapper says of the device behind this node, from sysfs alone: nothing is opened, and no disk is asked. `None`
     /// when there is no such node, or device-mapper has not made its device.
     fn mapped(&self, path: &Path) -> Result<Option<Mapped>, BlockError>;
+    /// Follows what the device behind this node has in flight. ENOENT when there is no such node.
+    fn follow(&self, path: &Path) -> Result<Box<dyn Followed>, BlockError>;
     /// Makes `length` bytes from `offset` read as zeros, durably (`BLKZEROOUT`, which may offload to the disk, then a
     /// flush). Both are multiples of the logical block size (512 at least), else EINVAL; EBUSY when something holds the
     /// device exclusively: a LUN, a mount, device-mapper. Nothing is done for a length of 0.
@@ -121,6 +123,10 @@ impl BlockDevices for KernelBlocks {
         }
     }
 
+    fn follow(&self, path: &Path) -> Result<Box<dyn Followed>, BlockError> {
+        flow::follow(path)
+    }
+
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         let zero = || -> io::Result<()> {
             let file = open(path, OpenOptions::new().write(true).custom_flags(O_EXCL))?;
@@ -168,7 +174,7 @@ impl BlockDevices for KernelBlocks {
 }
 
 /// The folder in sysfs of the block device behind this node.
-fn sysfs(path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn sysfs(path: &Path) -> io::Result<PathBuf> {
     let meta = std::fs::metadata(path)?;
     if !meta.file_type().is_block_device() {
         return Err(Errno::ENOTBLK.into());
@@ -194,7 +200,7 @@ fn read_direct(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-fn failed(op: &'static str, path: &Path, error: &io::Error) -> BlockError {
+pub(crate) fn failed(op: &'static str, path: &Path, error: &io::Error) -> BlockError {
     let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
     BlockError { op, path: path.to_owned(), errno }
 }

@@ -141,6 +141,11 @@ fn numbers(counts: &str) -> Option<Numbers> {
     Some([passive, active, standing])
 }
 
+/// Whether this machine has come from loopback to another address of its own ([`dial_here`](crate::dial_here)): that is no host.
+fn is_knock(own: SocketAddr, other: SocketAddr) -> bool {
+    other.ip().to_canonical().is_loopback() && !own.ip().to_canonical().is_loopback()
+}
+
 fn established(ports: &BTreeSet<u16>) -> ProcResult<BTreeSet<Connection>> {
     // A kernel without IPv6 has no list of it.
     let v6 = match procfs::net::tcp6() {
@@ -148,7 +153,9 @@ fn established(ports: &BTreeSet<u16>) -> ProcResult<BTreeSet<Connection>> {
         other => other?,
     };
     let ours = |entry: &TcpNetEntry| {
-        entry.state == TcpState::Established && ports.contains(&entry.local_address.port())
+        entry.state == TcpState::Established
+            && ports.contains(&entry.local_address.port())
+            && !is_knock(entry.local_address, entry.remote_address)
     };
     let all = procfs::net::tcp()?.into_iter().chain(v6);
     Ok(all.filter(ours).map(|entry| (entry.local_address, entry.remote_address)).collect())
@@ -177,6 +184,16 @@ mod tests {
         assert_eq!((next.come, next.gone), ([one.into(), two.into()].into(), [one.into()].into()));
         let same = standing.becomes([connection(2, one), connection(3, one), mapped].into());
         assert_eq!(same, CallerChanges { standing: 3, ..CallerChanges::default() });
+    }
+
+    #[test]
+    fn who_knocks_from_loopback_is_no_caller() {
+        let at = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 3260);
+        assert!(is_knock(at("10.0.0.1"), at("127.0.0.1")) && is_knock(at("fd00::1"), at("::1")));
+        assert!(is_knock(at("::ffff:10.0.0.1"), at("::ffff:127.0.0.1")));
+        assert!(!is_knock(at("10.0.0.1"), at("10.0.0.1")), "a host that attaches what it serves");
+        assert!(!is_knock(at("127.0.0.1"), at("127.0.0.1")), "a portal on loopback");
+        assert!(!is_knock(at("10.0.0.1"), at("10.0.0.2")));
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod clock;
 mod command;
 mod disk;
 mod dump;
+mod flow;
 mod folders;
 mod front;
 mod harden;
@@ -37,6 +38,7 @@ pub use clock::{Clock, SystemClock};
 pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands, OUTPUT_BYTES_MAX};
 pub use disk::{DiskError, DiskOp, Disks, Holder, KernelDisks};
 pub use dump::{dump, dump_below};
+pub use flow::{Flow, Followed};
 pub use folders::{FolderChanges, FolderId, Folders, KernelFolders, Noted};
 pub use front::{Front, FrontError, Incoming, Listener, next_caller};
 pub use harden::{HardenWarning, harden};
@@ -50,7 +52,7 @@ pub use iscsi::{
     iscsi_modules, parse_event,
 };
 pub use lock::{LockError, LockFile};
-pub use net::{DialError, LocalAddress, LocalAddresses, dial, drop_connection, local_addresses};
+pub use net::{DialError, LocalAddress, LocalAddresses, dial, dial_here, drop_connection, local_addresses};
 pub use pr::{PrCommand, PrError, PrNexus, PrSession, PrSessions};
 pub use remains::{Remains, remains_of};
 pub use tree::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath, tree_operations};

@@ -5,13 +5,18 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::net::if_::InterfaceFlags;
-use nix::sys::socket::{SockProtocol, setsockopt, sockopt};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect, setsockopt, socket,
+    sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike as _};
 
 use crate::netlink::{MESSAGE_BYTES_MAX, Netlink};
 
@@ -135,6 +140,23 @@ pub fn dial(portal: SocketAddr, deadline: Duration) -> Result<TcpStream, DialErr
     dial().map_err(|source| DialError { portal, took: begun.elapsed(), source })
 }
 
+/// Connects to a portal of this very machine within `deadline`, from loopback: nobody else's portal answers, should the address be
+/// another machine's.
+pub fn dial_here(portal: SocketAddr, deadline: Duration) -> io::Result<TcpStream> {
+    let family = if portal.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let own: IpAddr = if portal.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(own, 0)))?;
+    // connect(2) keeps to it (socket(7)).
+    let within = TimeVal::microseconds(i64::try_from(deadline.as_micros()).unwrap_or(i64::MAX));
+    setsockopt(&socket, sockopt::SendTimeout, &within)?;
+    match connect(socket.as_raw_fd(), &SockaddrStorage::from(portal)) {
+        Ok(()) => Ok(TcpStream::from(socket)),
+        Err(Errno::EINPROGRESS) => Err(io::ErrorKind::TimedOut.into()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Ends a connection at once, with a reset: what is not sent yet is thrown away instead of reaching the target later. A
 /// socket that the kernel's initiator still holds stays open for it: stop the connection first.
 pub fn drop_connection(stream: TcpStream) {
@@ -148,7 +170,7 @@ pub fn drop_connection(stream: TcpStream) {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+    use std::net::TcpListener;
 
     use super::*;
 
@@ -203,6 +225,22 @@ mod tests {
         drop(listener);
         let error = dial(portal, WAIT).unwrap_err().to_string();
         assert!(error.starts_with(&format!("cannot connect to portal [::1]:{} (", portal.port())), "{error}");
+    }
+
+    #[test]
+    fn a_portal_of_this_machine_is_dialled_from_loopback() {
+        for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let Ok((listener, portal)) = listen_at(ip) else { continue };
+            let ours = dial_here(portal, WAIT).unwrap();
+            assert_eq!((ours.local_addr().unwrap().ip(), listener.accept().is_ok()), (ip, true));
+            drop(listener);
+            let error = dial_here(portal, WAIT).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        }
+        // An address of nobody here is not reached, whoever has it.
+        let begun = Instant::now();
+        assert!(dial_here("192.0.2.1:3260".parse().unwrap(), Duration::from_secs(1)).is_err());
+        assert!(begun.elapsed() < WAIT);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! What must never happen here: a secret in a `Debug`; a command that is repeated although it may have been done.
 
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -100,4 +101,8 @@ pub trait PrSession: Send {
 pub trait PrSessions: Send + Sync {
     /// Logs in. Everything that this session does ends at `until`.
     fn open(&self, nexus: &PrNexus, until: Instant) -> Result<Box<dyn PrSession>, PrError>;
+
+    /// Begins a discovery login at a portal of this machine, over loopback, and waits for whatever answer: no session comes of
+    /// it. `TimedOut` at `until`: the portal takes connections, and its login thread answers nobody.
+    fn knock(&self, portal: SocketAddr, until: Instant) -> io::Result<()>;
 }

@@ -4,15 +4,17 @@
 //!
 //! What must never happen here: a step in a shipped package; a value that is written (it may be a secret) in what is said.
 
+use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use mooring_host::{
-    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, ImageError, ImageFile,
-    ImagePart, ImageServers, Mapped, PartFormat, PrCommand, PrError, PrNexus, PrSession, PrSessions,
-    ServedImage, Tree, TreeError, TreePath,
+    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Followed, ImageError,
+    ImageFile, ImagePart, ImageServers, Mapped, PartFormat, PrCommand, PrError, PrNexus, PrSession,
+    PrSessions, ServedImage, Tree, TreeError, TreePath,
 };
 
 use super::Machine;
@@ -128,6 +130,10 @@ impl BlockDevices for Faulty<dyn BlockDevices> {
         self.inner.mapped(path)
     }
 
+    fn follow(&self, path: &Path) -> Result<Box<dyn Followed>, BlockError> {
+        self.inner.follow(path)
+    }
+
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         self.points.around(|| format!("zero {}", path.display()), || self.inner.zero(path, offset, length))
     }
@@ -226,6 +232,10 @@ impl ImagePart for FaultyPart {
 }
 
 impl PrSessions for Faulty<dyn PrSessions> {
+    fn knock(&self, portal: SocketAddr, until: Instant) -> io::Result<()> {
+        self.inner.knock(portal, until)
+    }
+
     fn open(&self, nexus: &PrNexus, until: Instant) -> Result<Box<dyn PrSession>, PrError> {
         let session =
             self.points.around(|| format!("log in as {nexus:?}"), || self.inner.open(nexus, until))?;

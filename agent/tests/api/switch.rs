@@ -1,15 +1,17 @@
 //! The machine as one agent process sees it: every call is written down, and the process can be killed at any of them.
 //! A killed process does nothing any more, not even look: its threads stop where they are, for good.
 
+use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use mooring_host::fake::{FakeBlocks, FakeImages, FakeLio, FakeLvm, FakeMachine};
 use mooring_host::{
-    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, ImageError, ImageFile,
-    ImagePart, ImageServers, Mapped, PartFormat, PrCommand, PrError, PrNexus, PrSession, PrSessions,
-    ServedImage, Tree, TreeError, TreeOp, TreePath,
+    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Followed, ImageError,
+    ImageFile, ImagePart, ImageServers, Mapped, PartFormat, PrCommand, PrError, PrNexus, PrSession,
+    PrSessions, ServedImage, Tree, TreeError, TreeOp, TreePath,
 };
 use tokio::sync::watch;
 
@@ -305,6 +307,11 @@ impl BlockDevices for Switch {
         self.call(false, format!("mapped {}", path.display()), || self.blocks.mapped(path))
     }
 
+    // Looked at each second: no call of a test's.
+    fn follow(&self, path: &Path) -> Result<Box<dyn Followed>, BlockError> {
+        self.blocks.follow(path)
+    }
+
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {
         self.call(true, format!("zero {}", path.display()), || self.blocks.zero(path, offset, length))
     }
@@ -401,6 +408,10 @@ impl ImagePart for Part {
 }
 
 impl PrSessions for Switch {
+    fn knock(&self, portal: SocketAddr, until: Instant) -> io::Result<()> {
+        self.machine.knock(portal, until)
+    }
+
     fn open(&self, nexus: &PrNexus, until: Instant) -> Result<Box<dyn PrSession>, PrError> {
         let open = || self.machine.open(nexus, until);
         let inner = self.session_call(&format!("log in to {}", nexus.target), open)?;

@@ -9,7 +9,9 @@ use std::time::Duration;
 use mooring_agent::config::{Group, Wipe};
 use mooring_agent::volumes::{DISCARD_CHUNK, ZERO_CHUNK};
 use mooring_host::fake::FakeMachine;
-use mooring_host::{BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Errno, Mapped};
+use mooring_host::{
+    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Errno, Followed, Mapped,
+};
 use mooring_model::LV_UNZEROED_TAG;
 
 use super::lvs;
@@ -113,6 +115,10 @@ impl BlockDevices for Machine {
 
     fn mapped(&self, path: &Path) -> Result<Option<Mapped>, BlockError> {
         self.fake.blocks().mapped(path)
+    }
+
+    fn follow(&self, path: &Path) -> Result<Box<dyn Followed>, BlockError> {
+        self.fake.blocks().follow(path)
     }
 
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {

@@ -5,6 +5,7 @@
 //! is guessed at instead of refused; a secret in an error or a `Debug`; a panic, whatever a peer sends.
 
 mod chap;
+mod discovery;
 mod isid;
 mod login;
 mod negotiate;
@@ -15,6 +16,7 @@ mod target_address;
 mod text;
 
 pub use chap::{Algorithm, Authentication, ChapError, Credentials, decode_binary, encode_binary};
+pub use discovery::discovery_request;
 pub use isid::{Isid, ParseIsidError};
 pub use login::{Login, LoginConfig, LoginError, LoginFailure, LoginStep, PDUS_MAX};
 pub use negotiate::{Key, Negotiation, NegotiationError, TransferParameters};

@@ -108,6 +108,22 @@ pub(super) const ROWS: &[Row] = &[
         s.mkdir(&portal)?;
         s.try_rmdir(&portal)
     }),
+    Row::ok("rmdir of an enabled group's portal that another target has, too", |s| {
+        let (tpg, other) = (s.tpg()?, s.other_tpg()?);
+        s.mkdir(&tpg.join("np").join(PORTAL))?;
+        s.mkdir(&other.join("np").join(PORTAL))?;
+        s.write(&tpg.join("enable"), 1)?;
+        s.try_rmdir(&tpg.join("np").join(PORTAL))
+    }),
+    Row::ok("an enabled group's portal that comes back", |s| {
+        let (tpg, other) = (s.tpg()?, s.other_tpg()?);
+        let portal = tpg.join("np").join(PORTAL);
+        s.mkdir(&portal)?;
+        s.mkdir(&other.join("np").join(PORTAL))?;
+        s.write(&tpg.join("enable"), 1)?;
+        s.rmdir(&portal)?;
+        s.try_mkdir(&portal)
+    }),
     Row::ok("enable=1 twice, without LUN or portal", |s| {
         let enable = s.tpg()?.join("enable");
         s.write(&enable, 1)?;

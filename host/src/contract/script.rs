@@ -56,6 +56,10 @@ impl<'a> Script<'a> {
         Ok(())
     }
 
+    pub(super) fn rmdir(&self, path: &TreePath) -> Result<(), TreeError> {
+        self.tree.rmdir(path)
+    }
+
     pub(super) fn unlink(&self, path: &TreePath) -> Result<(), TreeError> {
         self.tree.unlink(path)
     }

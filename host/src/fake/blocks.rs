@@ -1,12 +1,12 @@
 //! The fake machine's block devices. What must never happen: a range counted as zeroed that was not, or that was discarded
 //! since.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
 use super::state::{Device, Handle, Machine, Node};
-use crate::{BlockDevices, BlockError, Mapped};
+use crate::{BlockDevices, BlockError, Flow, Followed, Mapped};
 
 /// Smallest unit of an I/O, in bytes.
 const SECTOR: u64 = 512;
@@ -79,6 +79,31 @@ impl FakeBlocks {
     }
 }
 
+/// A device that is followed.
+struct FakeFollowed {
+    handle: Handle,
+    path: PathBuf,
+    /// Its number: another device may come to stand at the path.
+    minor: u32,
+}
+
+impl Followed for FakeFollowed {
+    fn flow(&self) -> Result<Flow, BlockError> {
+        let machine = self.handle.lock();
+        let device = machine.devices.get(&self.path).filter(|device| device.minor == self.minor);
+        let Some(device) = device else {
+            let op = "look at the flow of";
+            return Err(BlockError { op, path: self.path.clone(), errno: Errno::ENODEV });
+        };
+        let in_flight = machine.in_flight.iter().any(|command| command.device == self.path);
+        Ok(match (device.suspended, in_flight) {
+            (true, _) => Flow::Suspended,
+            (false, false) => Flow::Idle,
+            (false, true) => Flow::Busy { ended: device.ended },
+        })
+    }
+}
+
 impl BlockDevices for FakeBlocks {
     fn size(&self, path: &Path) -> Result<Option<u64>, BlockError> {
         match self.handle.lock().devices.get(path) {
@@ -109,6 +134,17 @@ impl BlockDevices for FakeBlocks {
         }
         let uuid = machine.lvm.mapping(path);
         Ok(uuid.map(|uuid| Mapped { uuid, size: device.size, suspended: device.suspended }))
+    }
+
+    fn follow(&self, path: &Path) -> Result<Box<dyn Followed>, BlockError> {
+        let fail = |errno| BlockError { op: "follow", path: path.to_owned(), errno };
+        let machine = self.handle.lock();
+        let device = machine.devices.get(path).ok_or_else(|| fail(Errno::ENOENT))?;
+        if device.node == Node::File {
+            return Err(fail(Errno::ENOTBLK));
+        }
+        let (handle, path) = (self.handle.clone(), path.to_owned());
+        Ok(Box::new(FakeFollowed { handle, path, minor: device.minor }))
     }
 
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {

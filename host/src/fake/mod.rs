@@ -136,6 +136,7 @@ impl FakeMachine {
         machine.lio = lio::Lio { has_port_ids: machine.lio.has_port_ids, ..lio::Lio::default() };
         machine.sessions.clear();
         machine.in_flight.clear();
+        machine.login_threads.clear();
         for device in machine.devices.values_mut() {
             device.held = false;
             device.suspended = false;

@@ -2,9 +2,11 @@
 //!
 //! What must never happen: a session that the kernel would refuse, or that a target without the right proof gets.
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::lio::{AclKey, PrOut, mutual_credentials};
+use super::lio::{AclKey, PrOut, Tpg, mutual_credentials};
 use super::{FakeMachine, IoRefusal, LoginRefusal, SessionId};
 use crate::{PrCommand, PrError, PrNexus, PrSession, PrSessions};
 
@@ -42,6 +44,16 @@ impl PrSessions for FakeMachine {
         drop(machine);
         let session = Session { machine: self.clone(), id, lun: nexus.lun.into() };
         if proven { Ok(Box::new(session)) } else { Err(refused(NoProof.into())) }
+    }
+
+    fn knock(&self, portal: SocketAddr, _until: Instant) -> io::Result<()> {
+        let machine = self.handle.lock();
+        let listens = |tpg: &Tpg| tpg.portals.values().any(|known| known.address == portal);
+        if !machine.lio.tpgs().any(|(_, tpg)| listens(tpg)) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        // Nobody waits for a fake that will not answer.
+        if machine.login_waits_for(portal).is_empty() { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
     }
 }
 

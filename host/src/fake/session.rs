@@ -33,6 +33,10 @@ pub enum LoginRefusal {
     /// Credentials were demanded and did not match.
     #[error("authentication failed")]
     Authentication,
+    /// Nothing comes back: the portal's login thread waits for commands of a session that this login, or one before it, was to
+    /// replace (lio.md, u).
+    #[error("the portal does not answer")]
+    NoAnswer,
     /// The target wants a digest that a stock initiator does not offer.
     #[error("no digest in common")]
     NoDigest,
@@ -209,13 +213,37 @@ impl Machine {
     pub(super) fn complete(&mut self, path: &Path) {
         let ends = |command: &InFlight| command.device == path && command.late.is_none();
         let landed = self.in_flight.iter().filter(|command| ends(command) && command.writes).count();
+        let ended = self.in_flight.iter().filter(|command| ends(command)).count();
         self.in_flight.retain(|command| !ends(command));
         if let Some(device) = self.devices.get_mut(path) {
+            device.ended += ended as u64;
             device.landed += landed as u64;
             if landed > 0 {
                 device.mark_written(0, IO_BYTES);
             }
         }
+    }
+
+    /// The sessions that the login thread of this portal waits for: it answers nobody meanwhile, whatever the target.
+    pub(super) fn login_waits_for(&self, at: SocketAddr) -> Vec<u64> {
+        let waits = |id: &&u64| self.in_flight.iter().any(|command| command.session == **id);
+        self.login_threads.get(&at).into_iter().flatten().filter(waits).copied().collect()
+    }
+
+    /// The same of all portals of a group.
+    pub(super) fn logins_wait_for(&self, key: &TpgKey) -> Vec<u64> {
+        let portals = self.lio.tpg(key).into_iter().flat_map(|tpg| tpg.portals.values());
+        portals.flat_map(|portal| self.login_waits_for(portal.address)).collect()
+    }
+
+    /// Begins to answer a login by ending the session that it replaces; `Err`: the thread waits for that one's commands. Not for
+    /// those of one that was ending before (`iscsi_check_for_session_reinstatement`).
+    fn reinstate(&mut self, at: SocketAddr, key: &TpgKey, initiator: &str) -> Result<(), LoginRefusal> {
+        let is_same = |old: &Session| old.tpg == *key && old.initiator == initiator && old.is_at(at);
+        let replaced = self.sessions.iter().filter(|(_, old)| is_same(old)).map(|(id, _)| *id).collect();
+        self.cut_sessions(is_same);
+        self.login_threads.insert(at, replaced);
+        if self.login_waits_for(at).is_empty() { Ok(()) } else { Err(LoginRefusal::NoAnswer) }
     }
 
     fn listens(&self, tpg: &Tpg, at: Option<SocketAddr>) -> bool {
@@ -243,6 +271,9 @@ impl Machine {
         if !socket {
             return Err(LoginRefusal::Unreachable);
         }
+        if !self.login_waits_for(at).is_empty() {
+            return Err(LoginRefusal::NoAnswer);
+        }
         let served = self
             .lio
             .tpgs()
@@ -254,6 +285,10 @@ impl Machine {
             .tpg(&key)
             .ok_or(LoginRefusal::NoTarget)
             .and_then(|tpg| Ok((admit(tpg, initiator, shown)?, agree(tpg)?)));
+        if verdict.is_ok() {
+            // The same initiator port at the same portal replaces its older session.
+            self.reinstate(at, &key, initiator)?;
+        }
         if let Some(found) = self.lio.target_mut(target) {
             match &verdict {
                 Ok(_) => found.accepts += 1,
@@ -268,8 +303,6 @@ impl Machine {
             }
         }
         let ((dynamic, authenticated), agreed) = verdict?;
-        // The same initiator port at the same portal replaces its older session.
-        self.cut_sessions(|old| old.tpg == key && old.initiator == initiator && old.is_at(at));
         self.next_session += 1;
         let id = self.next_session;
         let [.., high, low] = id.to_be_bytes();

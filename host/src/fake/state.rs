@@ -78,6 +78,8 @@ pub(super) struct Machine {
     pub(super) images: super::images::FakeImages,
     /// Folders of LIO's tree that somebody watches.
     pub(super) folders: super::folders::Watches,
+    /// The login threads of portals that wait for commands, and the sessions whose commands those are.
+    pub(super) login_threads: BTreeMap<SocketAddr, BTreeSet<u64>>,
     /// Sockets that another program listens on.
     pub(super) occupied: BTreeSet<SocketAddr>,
 }
@@ -134,6 +136,8 @@ pub(super) struct Device {
     pub(super) discarded: BTreeMap<u64, u64>,
     /// Writes of initiators that have reached it.
     pub(super) landed: u64,
+    /// Commands of initiators that have ended.
+    pub(super) ended: u64,
     /// What was written by this machine, in the pieces in which it was, by their offsets.
     pub(super) pieces: BTreeMap<u64, Vec<u8>>,
 }

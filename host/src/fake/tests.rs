@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::*;
-use crate::{BlockDevices as _, Command, Commands as _, Tree, TreeOp, TreePath};
+use crate::{BlockDevices as _, Command, Commands as _, Flow, PrSessions as _, Tree, TreeOp, TreePath};
 
 const TARGET: &str = "iqn.2026-01.lab.storage:t0";
 const HOST1: &str = "iqn.2026-01.lab:host1";
@@ -346,6 +346,87 @@ fn what_is_reachable_follows_every_switch() {
     assert!(machine.is_live(session));
     lio.write(&tpg().join("enable"), b"0").unwrap();
     assert_eq!(seen(), []);
+}
+
+/// Another target without a disk on the same portal, for the second host.
+fn other_target(lio: &FakeLio) -> &'static str {
+    const OTHER: &str = "iqn.2026-01.lab.storage:t1";
+    let tpg = path("iscsi").join(OTHER).join("tpgt_1");
+    lio.mkdir(&tpg.parent()).unwrap();
+    lio.mkdir(&tpg).unwrap();
+    lio.write(&tpg.join("attrib").join("authentication"), b"0").unwrap();
+    lio.mkdir(&tpg.join("acls").join(HOST2)).unwrap();
+    lio.mkdir(&tpg.join("np").join(PORTAL)).unwrap();
+    lio.write(&tpg.join("enable"), b"1").unwrap();
+    OTHER
+}
+
+/// lio.md, u: one backing device that does not answer.
+#[test]
+fn a_relogin_beside_a_hung_device_blocks_the_portal_s_login_thread() {
+    let (machine, lio) = exported();
+    let other = other_target(&lio);
+    let login = |target, host| machine.login(PORTAL, target, host, CREDENTIALS);
+    let one = login(TARGET, HOST1).unwrap();
+    machine.hold(DEVICE);
+    machine.start_write(one, 1).unwrap();
+    login(other, HOST2).expect("a live session with commands in flight blocks nobody");
+    assert_eq!(login(TARGET, HOST1), Err(LoginRefusal::NoAnswer));
+    assert_eq!(login(other, HOST2), Err(LoginRefusal::NoAnswer), "nobody logs in to anything");
+    let knock = || machine.knock(PORTAL.parse().unwrap(), std::time::Instant::now());
+    assert_eq!(knock().unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    // The cure comes too late now: the other target's portal waits as well.
+    let late = lio.clone();
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || {
+        late.rmdir(&path("iscsi").join(other).join("tpgt_1").join("np").join(PORTAL)).unwrap();
+        done.send(()).unwrap();
+    });
+    assert!(ended.recv_timeout(Duration::from_millis(50)).is_err());
+    machine.release(DEVICE);
+    ended.recv_timeout(Duration::from_secs(10)).expect("the thread answers again");
+    knock().unwrap();
+    login(TARGET, HOST1).unwrap();
+}
+
+/// The cure in time.
+#[test]
+fn a_hung_target_without_its_portal_blocks_nobody() {
+    let (machine, lio) = exported();
+    let other = other_target(&lio);
+    let login = |target, host| machine.login(PORTAL, target, host, CREDENTIALS);
+    let one = login(TARGET, HOST1).unwrap();
+    machine.hold(DEVICE);
+    machine.start_write(one, 1).unwrap();
+    lio.rmdir(&tpg().join("np").join(PORTAL)).unwrap();
+    assert!(machine.is_live(one));
+    assert_eq!(login(TARGET, HOST1), Err(LoginRefusal::NoTarget));
+    login(other, HOST2).unwrap();
+    machine.release(DEVICE);
+    lio.mkdir(&tpg().join("np").join(PORTAL)).unwrap();
+    assert!(machine.is_live(one), "the same session goes on");
+    login(TARGET, HOST1).unwrap();
+}
+
+#[test]
+fn a_followed_device_says_what_is_in_flight_and_what_has_ended() {
+    let (machine, _lio) = exported();
+    let followed = machine.blocks().follow(Path::new(DEVICE)).unwrap();
+    let session = machine.login(PORTAL, TARGET, HOST1, CREDENTIALS).unwrap();
+    machine.write(session, 1).unwrap();
+    assert_eq!(followed.flow(), Ok(Flow::Idle));
+    machine.hold(DEVICE);
+    machine.start_write(session, 1).unwrap();
+    let Ok(Flow::Busy { ended }) = followed.flow() else { panic!("it is busy") };
+    assert_eq!(followed.flow(), Ok(Flow::Busy { ended }), "nothing has ended");
+    machine.release(DEVICE);
+    machine.hold(DEVICE);
+    machine.start_write(session, 1).unwrap();
+    assert_eq!(followed.flow(), Ok(Flow::Busy { ended: ended + 1 }));
+    machine.set_suspended(DEVICE, true);
+    assert_eq!(followed.flow(), Ok(Flow::Suspended));
+    machine.remove_device(DEVICE);
+    assert_eq!(followed.flow().unwrap_err().errno, Errno::ENODEV);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mooring_host::fake::{FakeBlocks, FakeLio, FakeLvm, FakeMachine};
 use mooring_host::{
-    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Mapped, Tree, TreeError,
-    TreePath,
+    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Followed, Mapped, Tree,
+    TreeError, TreePath,
 };
 
 type Told = dyn Fn() + Send + Sync;
@@ -121,6 +121,10 @@ impl BlockDevices for Door {
 
     fn mapped(&self, path: &Path) -> Result<Option<Mapped>, BlockError> {
         self.call(|| self.blocks.mapped(path))
+    }
+
+    fn follow(&self, path: &Path) -> Result<Box<dyn Followed>, BlockError> {
+        self.blocks.follow(path)
     }
 
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {

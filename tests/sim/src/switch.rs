@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use mooring_host::fake::{FakeBlocks, FakeLio, FakeLvm, FakeMachine};
 use mooring_host::{
-    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Mapped, Tree, TreeError,
-    TreeOp, TreePath,
+    BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Entry, Followed, Mapped, Tree,
+    TreeError, TreeOp, TreePath,
 };
 
 use crate::net::Wire;
@@ -203,6 +203,10 @@ impl BlockDevices for Switch {
 
     fn mapped(&self, path: &Path) -> Result<Option<Mapped>, BlockError> {
         self.call(false, || self.blocks.mapped(path))
+    }
+
+    fn follow(&self, path: &Path) -> Result<Box<dyn Followed>, BlockError> {
+        self.blocks.follow(path)
     }
 
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError> {

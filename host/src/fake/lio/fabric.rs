@@ -210,7 +210,9 @@ impl Machine {
             }
             return Ok(Drain::default());
         }
-        Ok(Drain { sessions: self.cut_sessions(|session| session.tpg == *key), lun: None })
+        let mut sessions = self.logins_wait_for(key);
+        sessions.extend(self.cut_sessions(|session| session.tpg == *key));
+        Ok(Drain { sessions, lun: None })
     }
 
     /// What the kernel does behind a plain attribute.

@@ -350,7 +350,14 @@ impl Machine {
                 if let Some(tpg) = self.lio.tpg_mut(key) {
                     tpg.enabled = false;
                 }
-                self.cut_sessions(|session| session.tpg == *key)
+                let mut waits = self.logins_wait_for(key);
+                waits.extend(self.cut_sessions(|session| session.tpg == *key));
+                waits
+            }
+            // The kernel has the portal's login thread begin anew, and waits until it has (`iscsit_reset_np_thread`).
+            Owner::Portal(key, name) => {
+                let portal = self.lio.tpg(key).and_then(|tpg| tpg.portals.get(name));
+                portal.map(|portal| self.login_waits_for(portal.address)).unwrap_or_default()
             }
             _ => Vec::new(),
         }
