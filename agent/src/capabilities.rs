@@ -18,7 +18,7 @@ use mooring_model::limit::{ATTACHMENTS_PER_CONNECTION_MAX, GRANTS_PER_EXPORT_MAX
 
 use self::health::{Code, Fault, On, Weight};
 pub use self::lvm::Known;
-pub(crate) use self::lvm::{Lvm, begin};
+pub(crate) use self::lvm::{Lvm, begin, timestamp};
 pub(crate) use self::modules::loaded as loaded_modules;
 use crate::config::Config;
 use crate::engine::Engine;
@@ -61,6 +61,7 @@ async fn with(engine: &Engine, host_name: &str, known: Known) -> v1::Capabilitie
             on: On::Host,
             problem,
         }));
+        faults.extend(transports::silent(&looking));
         if let Some(images) = looking.images() {
             found.images = Some(images::look(images, &mut faults));
         }

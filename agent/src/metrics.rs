@@ -94,6 +94,18 @@ fn say_agent(to: &mut Families<'_>, counts: &Counts) -> fmt::Result {
         Some(counts.watched),
     )?;
     to.gauge(
+        "silent_volumes",
+        "Volumes whose device does not answer: their portals are taken off until it does",
+        None,
+        Some(counts.silent),
+    )?;
+    to.gauge(
+        "blocked_portals",
+        "Portals that answer no login, to any volume, because their login thread waits for a device",
+        None,
+        Some(counts.blocked_portals),
+    )?;
+    to.gauge(
         "portal_connections",
         "TCP connections of initiators to the portals; without a value: they cannot be listed, and logins are seen later",
         None,

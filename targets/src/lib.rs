@@ -40,10 +40,10 @@ pub use info::{BackstoreInfo, SessionInfo, parse_backstore, parse_sessions};
 pub use live::{Live, count_commands, count_sessions, read_live, read_sessions_of, read_window};
 pub use narrow::{Known, Narrow};
 pub use op::{Op, Value, drains};
-pub use plan::{Device, Wanted, plan};
+pub use plan::{Device, Wanted, plan, plan_portals};
 pub use port::{may_have_port_ids, port_ids};
 pub use report::{ExportFacts, report, report_planned};
 pub use view::{
     AclAuth, AclView, BackstoreView, BarrierView, Credentials, ExportView, HbaFolder, Link, LunView,
-    MappedLun, TargetView, TpgView, read_initiators,
+    MappedLun, TargetView, TpgView, read_initiators, read_portals,
 };

@@ -60,11 +60,12 @@ impl Known {
     pub fn narrow(self, wanted: &Wanted) -> Option<Narrow> {
         let (
             // Like what a backstore gets back: it says nothing of an export that stands.
-            Wanted::Present { names, device, portals, grants, tuning, port_id },
+            Wanted::Present { names, device, portals, withheld, grants, tuning, port_id },
             Wanted::Present {
                 names: old_names,
                 device: old_device,
                 portals: old_portals,
+                withheld: old_withheld,
                 grants: old_grants,
                 tuning: old_tuning,
                 port_id: _,
@@ -73,7 +74,9 @@ impl Known {
         else {
             return None;
         };
-        if (names, portals, tuning) != (old_names, old_portals, old_tuning) || !device.is_same(old_device) {
+        let (new, old) =
+            ((names, portals, withheld, tuning), (old_names, old_portals, old_withheld, old_tuning));
+        if new != old || !device.is_same(old_device) {
             return None;
         }
         let (new_by, old_by) = (by_initiator(grants), by_initiator(old_grants));
@@ -91,6 +94,7 @@ impl Known {
             names: names.clone(),
             device: device.clone(),
             portals: portals.clone(),
+            withheld: *withheld,
             grants: changed,
             tuning: tuning.clone(),
             port_id: *port_id,

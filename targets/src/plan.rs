@@ -18,6 +18,9 @@
 //!    no grant from coming into force on the other portals.
 //! 6. The portal group's `enable`, last.
 //!
+//! Portals that are withheld because the device does not answer are taken away with those that nobody wants: a revoke that waits
+//! for that device comes behind them.
+//!
 //! What must never happen here: a step on a foreign object; a step that opens something while a foreign object stands under
 //! our names; a rebuild of a backstore that is enabled. Half-made objects of ours are finished where they stand. A backstore
 //! that is not enabled cannot be in use (nothing links to it), so one with another device in its `control` is removed
@@ -81,6 +84,9 @@ pub enum Wanted {
         device: Device,
         /// Where it listens.
         portals: Vec<Portal>,
+        /// Its device does not answer: for so long it listens nowhere. A portal's one login thread serves all targets, and a
+        /// login that replaces a session waits in it for what that session has in flight (lio.md, u). Sessions that stand go on.
+        withheld: bool,
         /// Who reaches it. An initiator that is not here is revoked.
         grants: Vec<Grant>,
         /// How its sessions are negotiated. What is left unsaid is not looked at.
@@ -112,11 +118,34 @@ impl Wanted {
         }
     }
 
+    /// Where it shall listen now.
+    pub fn doors(&self) -> &[Portal] {
+        match self {
+            Self::Present { portals, withheld: false, .. } => portals,
+            Self::Present { .. } | Self::Absent { .. } => &[],
+        }
+    }
+
+    /// The portals that it does not listen at because its device does not answer.
+    pub fn withheld(&self) -> &[Portal] {
+        match self {
+            Self::Present { portals, withheld: true, .. } => portals,
+            Self::Present { .. } | Self::Absent { .. } => &[],
+        }
+    }
+
     /// The relative port id that it gets when it is enabled.
     pub fn port_id(&self) -> Option<u16> {
         match self {
             Self::Present { port_id, .. } => *port_id,
             Self::Absent { .. } => None,
+        }
+    }
+
+    /// Has it listen nowhere.
+    pub fn withhold(&mut self) {
+        if let Self::Present { withheld, .. } = self {
+            *withheld = true;
         }
     }
 
@@ -135,6 +164,15 @@ pub fn plan(wanted: &Wanted, view: &ExportView) -> Plan<Op> {
     plan_exports(&Exports { iscsi: Some((wanted, view)), fc: Vec::new() })
 }
 
+/// The portals to be taken off, and nothing else: for whoever cannot look at the rest, because a removal that waits for the device
+/// holds it. `there`: the portals that the target has.
+pub fn plan_portals(wanted: &Wanted, there: &[String]) -> Plan<Op> {
+    let (view, tpg) = (ExportView::default(), TpgView { portals: there.to_vec(), ..TpgView::default() });
+    let Some(mut present) = Present::of(wanted, &view) else { return Plan::default() };
+    present.remove_portals(&tpg);
+    present.plan
+}
+
 /// The part of a plan that is one fabric's; the backstore is planned for all of them together.
 #[derive(Default)]
 pub(crate) struct Part {
@@ -145,17 +183,13 @@ pub(crate) struct Part {
 
 /// The part of iSCSI. `open`: nothing of the backstore is in the way.
 pub(crate) fn part(wanted: &Wanted, view: &ExportView, open: bool) -> Part {
-    match wanted {
-        Wanted::Present { names, device: _, portals, grants, tuning, port_id } => {
-            let (lun, plan) = (layout::lun(names), Plan::default());
-            let portals = portals.iter().map(Portal::to_string).collect();
-            Present { names, lun, portals, grants, tuning, port_id: *port_id, view, plan }.part(open)
-        }
-        Wanted::Absent { names } => {
-            let plan = absent::plan(names, view);
+    Present::of(wanted, view).map_or_else(
+        || {
+            let plan = absent::plan(wanted.names(), view);
             Part { gives_at: plan.steps.len(), plan }
-        }
-    }
+        },
+        |present| present.part(open),
+    )
 }
 
 /// How many initiators are mapped to our LUN, if it shows the backstore under our name.
@@ -171,11 +205,30 @@ struct Present<'a> {
     lun: TreePath,
     /// As their folders are named.
     portals: Vec<String>,
+    withheld: Vec<String>,
     grants: &'a [Grant],
     tuning: &'a Tuning,
     port_id: Option<u16>,
     view: &'a ExportView,
     plan: Plan<Op>,
+}
+
+impl<'a> Present<'a> {
+    fn of(wanted: &'a Wanted, view: &'a ExportView) -> Option<Self> {
+        let Wanted::Present { names, grants, tuning, port_id, .. } = wanted else { return None };
+        let text = |portals: &[Portal]| portals.iter().map(Portal::to_string).collect();
+        Some(Self {
+            names,
+            lun: layout::lun(names),
+            portals: text(wanted.doors()),
+            withheld: text(wanted.withheld()),
+            grants,
+            tuning,
+            port_id: *port_id,
+            view,
+            plan: Plan::default(),
+        })
+    }
 }
 
 impl Present<'_> {
@@ -277,7 +330,12 @@ impl Present<'_> {
     fn remove_portals(&mut self, tpg: &TpgView) {
         for portal in tpg.portals.iter().filter(|portal| !self.portals.contains(portal)) {
             let path = layout::portals(self.names).join(portal);
-            self.plan.step(Op::Rmdir { path }, "not a portal of this export; its sessions go on");
+            let why = if self.withheld.contains(portal) {
+                "its device does not answer: a login to it would hold up those to all others; its sessions go on"
+            } else {
+                "not a portal of this export; its sessions go on"
+            };
+            self.plan.step(Op::Rmdir { path }, why);
         }
     }
 

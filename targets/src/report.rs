@@ -19,7 +19,7 @@ pub struct ExportFacts {
     pub target: Iqn,
     /// The identity that initiators see.
     pub naa: Naa,
-    /// Where the target listens at this moment.
+    /// Where the target listens at this moment, or would if its device answered.
     pub portals: Vec<Portal>,
     /// Everything wanted is seen in the kernel, and nothing else.
     pub in_force: bool,
@@ -55,12 +55,7 @@ pub fn report_planned(
     ExportFacts {
         target: names.iqn.clone(),
         naa: names.naa(),
-        portals: view
-            .tpg()
-            .into_iter()
-            .flat_map(|tpg| &tpg.portals)
-            .filter_map(|name| name.parse().ok())
-            .collect(),
+        portals: portals(wanted, view),
         in_force: plan.is_quiet(),
         grants: wanted
             .grants()
@@ -83,6 +78,16 @@ pub fn report_planned(
             .collect(),
         problems,
     }
+}
+
+/// Where the target listens. Portals that are withheld count: whoever keeps this as the volume's place needs them when the device
+/// answers again.
+fn portals(wanted: &Wanted, view: &ExportView) -> Vec<Portal> {
+    let there = view.tpg().into_iter().flat_map(|tpg| &tpg.portals);
+    let mut portals: Vec<Portal> = there.filter_map(|name| name.parse().ok()).collect();
+    let withheld = wanted.withheld().iter().filter(|portal| !portals.contains(portal));
+    portals.extend(withheld.copied().collect::<Vec<_>>());
+    portals
 }
 
 /// Whether the portal group answers logins and shows our backstore.

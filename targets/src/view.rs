@@ -437,3 +437,9 @@ pub fn read_initiators(tree: &dyn Tree, names: &ExportNames) -> Result<Vec<Strin
     let entries = maybe(tree.list(&layout::acls(names))).map_err(|source| Error::View { source })?;
     Ok(dirs(entries.unwrap_or_default()).collect())
 }
+
+/// The portals that its target has, as their folders are named, in one operation.
+pub fn read_portals(tree: &dyn Tree, names: &ExportNames) -> Result<Vec<String>, Error> {
+    let entries = maybe(tree.list(&layout::portals(names))).map_err(|source| Error::View { source })?;
+    Ok(dirs(entries.unwrap_or_default()).collect())
+}

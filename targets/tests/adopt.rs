@@ -50,6 +50,7 @@ fn wanted(offer: &Offer) -> Wanted {
         names: offer.names.clone(),
         device: Device::from(format!("/dev/{}/{}", offer.group, offer.names.lv)),
         portals: offer.portals.clone(),
+        withheld: false,
         grants: offer.grants.clone(),
         tuning: Tuning::default(),
         port_id: None,
@@ -447,10 +448,10 @@ proptest! {
         prop_assert_eq!((&again.names, &again.grants, &again.portals), (&offer.names, &offer.grants, &offer.portals));
         // One of its grants is revoked by the ordinary plan, and the others notice nothing.
         if let Some((gone, stay)) = offer.grants.split_first() {
-            let Wanted::Present { names, device, portals, .. } = wanted(&offer) else { panic!("present") };
-            let grants = stay.to_vec();
-            let wanted =
-                Wanted::Present { names, device, portals, grants, tuning: Tuning::default(), port_id: None };
+            let mut wanted = wanted(&offer);
+            if let Wanted::Present { grants, .. } = &mut wanted {
+                *grants = stay.to_vec();
+            }
             apply(&plan(&wanted, &look_for(&tree, &wanted)), &tree, &mut ()).unwrap();
             prop_assert!(!machine.is_live(sessions[0].0), "{} is cut", gone.initiator);
             for (session, lun, _) in &sessions[1..] {

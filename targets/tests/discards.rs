@@ -11,9 +11,9 @@ use mooring_targets::{Device, ExportView, Wanted, apply, layout, plan};
 fn wish(discards: bool) -> Wanted {
     let chap = Some(chap("user", "secret-1234567"));
     match present(&["10.10.0.10:3260"], vec![grant(1, 1, Mode::ReadWrite, chap)]) {
-        Wanted::Present { names, device, portals, grants, tuning, port_id } => {
+        Wanted::Present { names, device, portals, withheld, grants, tuning, port_id } => {
             let device = Device { discards, ..device };
-            Wanted::Present { names, device, portals, grants, tuning, port_id }
+            Wanted::Present { names, device, portals, withheld, grants, tuning, port_id }
         }
         absent @ Wanted::Absent { .. } => absent,
     }
@@ -60,12 +60,10 @@ fn nothing_changes_under_a_lun_and_the_next_export_has_it() {
         let look = ExportView::read(&machine.lio(), &names()).unwrap();
         assert!(plan(&wish(!first), &look).is_quiet());
         // Nor by a change of something else.
-        let more = match wish(!first) {
-            Wanted::Present { names, device, portals, tuning, port_id, .. } => {
-                Wanted::Present { names, device, portals, grants: Vec::new(), tuning, port_id }
-            }
-            absent @ Wanted::Absent { .. } => absent,
-        };
+        let mut more = wish(!first);
+        if let Wanted::Present { grants, .. } = &mut more {
+            grants.clear();
+        }
         make(&machine, &more);
         assert_eq!(attributes(&machine), attribs);
         make(&machine, &absent());

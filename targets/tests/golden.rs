@@ -63,10 +63,10 @@ fn grant_line(line: &str) -> Grant {
     }
 }
 
-/// Lines `absent`, `device PATH`, `portal P`, `grant …`, `tuned KEY VALUE`, `port-id N`.
+/// Lines `absent`, `device PATH`, `portal P`, `grant …`, `tuned KEY VALUE`, `port-id N`, `withheld`.
 fn read_wish(text: &str) -> Wanted {
     let (mut device, mut portals, mut grants) = (DEVICE.to_owned(), Vec::new(), Vec::new());
-    let (mut said, mut port_id) = (Vec::new(), None);
+    let (mut said, mut port_id, mut silent) = (Vec::new(), None, false);
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         match line.split_once(' ').unwrap_or((line, "")) {
             ("absent", _) => return absent(),
@@ -74,11 +74,13 @@ fn read_wish(text: &str) -> Wanted {
             ("portal", portal) => portals.push(portal),
             ("grant", _) => grants.push(grant_line(line)),
             ("tuned", pair) => said.push(pair.split_once(' ').unwrap()),
+            ("withheld", "") => silent = true,
             ("port-id", id) => port_id = Some(id.parse().unwrap()),
             other => panic!("not a line of a wish: {other:?}"),
         }
     }
     let wanted = tuned(present_as(names(), &device, &portals, grants), &said);
+    let wanted = if silent { withheld(wanted) } else { wanted };
     port_id.map_or(wanted.clone(), |id| with_port(wanted, id))
 }
 

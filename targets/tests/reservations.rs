@@ -182,6 +182,7 @@ fn wanted(back: Vec<Kept>) -> Wanted {
         names: names(),
         device: Device { reservations: back, ..Device::from("/dev/vg0/v") },
         portals: vec!["10.0.0.1:3260".parse().unwrap()],
+        withheld: false,
         grants: vec![grant(1), grant(2)],
         tuning: Tuning::default(),
         port_id: None,

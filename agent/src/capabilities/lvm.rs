@@ -172,7 +172,7 @@ fn silence(since: SystemTime, seen: Option<SystemTime>) -> Fault {
     Fault::new(Code::LvmSilent, Weight::Degrades, On::Pools, "LVM", text)
 }
 
-fn timestamp(time: SystemTime) -> String {
+pub(crate) fn timestamp(time: SystemTime) -> String {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     i64::try_from(seconds)
         .ok()

@@ -5,13 +5,14 @@
 use mooring_api::v1;
 use mooring_host::{LocalAddress, Tree, TreePath};
 use mooring_model::limit::FC_LUN_MAX;
-use mooring_model::{Portal, Wwpn};
+use mooring_model::{Portal, Problem, Wwpn};
 use mooring_targets::layout;
 
 use super::health::{Code, Fault, On, Weight};
 use super::modules::{self, IBLOCK, ISCSI_TARGET, TARGET};
 use super::{is_dir, missing_text};
 use crate::config::FibreChannel;
+use crate::engine::Engine;
 use crate::engine::addresses::trouble;
 use crate::engine::fabrics::PortSeen;
 use crate::machine::Machine;
@@ -90,6 +91,32 @@ pub(super) fn iscsi(
         .filter(|(portals, _)| !portals.is_empty())
         .map(|(portals, ready)| transport(portals, ready))
         .collect()
+}
+
+/// What keeps hosts from logging in although addresses and targets are there: devices that do not answer.
+pub(super) fn silent(engine: &Engine) -> Vec<Fault> {
+    let blocked = engine.blocked_portals();
+    // Hosts log in over the others.
+    let is_blocked = |portal: &Portal| blocked.iter().any(|(one, _)| one == portal);
+    let weight =
+        if engine.config().portals.iter().all(is_blocked) { Weight::Fails } else { Weight::Degrades };
+    let fault = |(portal, problem): &(Portal, Problem)| Fault {
+        code: Code::PortalBlocked,
+        weight,
+        on: On::Portal(portal.to_string()),
+        problem: problem.clone(),
+    };
+    let mut faults: Vec<_> = blocked.iter().map(fault).collect();
+    let silent = engine.silent_volumes();
+    if let Some(first) = silent.first() {
+        let text = format!(
+            "do not answer, of {} volumes, the first of them {first}: their portals are taken off until they do; each says since when \
+             (mooring export show)",
+            silent.len()
+        );
+        faults.push(Fault::new(Code::DeviceSilent, Weight::Degrades, On::Host, "devices", text));
+    }
+    faults
 }
 
 /// What a target offers for header and data digests. `None`: it is not there any more.

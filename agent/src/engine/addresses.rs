@@ -14,7 +14,7 @@ use mooring_host::LocalAddress;
 use mooring_model::{Cure, ExportSpec, Portal, Problem};
 use mooring_targets::Wanted;
 
-use super::cell::Wish;
+use super::cell::{Cell, Wish};
 use super::{Engine, lock};
 
 /// The addresses of a list that other hosts may reach, for an error's words.
@@ -88,10 +88,11 @@ impl Engine {
     }
 
     /// What keeps hosts from the portals of an export.
-    pub(super) fn portal_problems(&self, wanted: &Wanted) -> Vec<Problem> {
+    pub(super) fn portal_problems(&self, cell: &Cell, wanted: &Wanted) -> Vec<Problem> {
         let Wanted::Present { portals, .. } = wanted else { return Vec::new() };
         let here = lock(&self.shared.addresses);
-        portals.iter().filter_map(|portal| trouble(portal, &here)).collect()
+        let troubles = portals.iter().filter_map(|portal| trouble(portal, &here));
+        troubles.chain(Self::silence_problem(cell)).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use mooring_model::{
     ExportReport, ExportSpec, FcPort, Generation, Problem, Proof, Receipt, RevertId, Stamp, StuckStep,
@@ -156,6 +156,10 @@ pub(crate) struct State {
     pub(crate) looks: Vec<Instant>,
     /// When the pulse's look began, if it has not ended.
     pub(crate) felt: Option<Instant>,
+    /// Since when its device does not answer: its portals are withheld.
+    pub(super) silent: Option<SystemTime>,
+    /// It is as an agent before this one has left it: whether its device answers is not known.
+    pub(super) unheard: bool,
     /// What was live at the last look.
     pub(super) lives: Option<Lives>,
     /// The long work of the pass.

@@ -50,6 +50,10 @@ pub(crate) struct Counts {
     pub(crate) stuck: u64,
     /// Exports whose folders are watched.
     pub(crate) watched: u64,
+    /// Volumes whose device does not answer: their portals are taken off.
+    pub(crate) silent: u64,
+    /// Portals whose login thread does not answer.
+    pub(crate) blocked_portals: u64,
     /// TCP connections to the portals; `None`: nobody knows.
     pub(crate) callers: Option<u64>,
     /// Volumes whose every command ends with an error, because somebody asked for it, or is about to.
@@ -171,6 +175,7 @@ impl Engine {
         counts.quarantined += u64::from(self.quarantine(&state).is_some());
         counts.stuck += u64::from(state.stuck().is_some());
         counts.watched += u64::from(state.is_watched());
+        counts.silent += u64::from(state.silent.is_some());
         counts.cut += u64::from(state.may_be_cut());
         if state.volume.is_none() && state.export.is_none() && state.orphan.is_none() {
             return;
@@ -188,6 +193,7 @@ impl Engine {
             passes: done.passes.load(Ordering::Relaxed),
             proven: done.proven.load(Ordering::Relaxed),
             callers: lock(&self.shared.pulse).recent.standing().map(count),
+            blocked_portals: count(self.blocked_portals().len()),
             ..Counts::default()
         };
         for cell in self.cells() {

@@ -22,6 +22,7 @@ mod early;
 pub(crate) mod fabrics;
 pub(crate) mod jobs;
 mod kept_look;
+mod knock;
 mod made;
 mod narrow;
 mod pass;
@@ -33,6 +34,7 @@ mod reserve;
 mod revert;
 mod shorter;
 mod shut_out;
+mod silence;
 mod status;
 mod steps;
 mod strays;
@@ -200,6 +202,8 @@ struct Shared {
     /// The health that was told last.
     health: Mutex<Option<v1::Health>>,
     pulse: Mutex<pulse::Pulse>,
+    ears: Mutex<silence::Ears>,
+    knocks: Mutex<knock::Knocks>,
     bulk: bulk::Bulk,
     /// The images that volumes may be made from.
     images: Option<Images>,
@@ -269,6 +273,8 @@ impl Engine {
             port_ids: Mutex::default(),
             health: Mutex::default(),
             pulse: Mutex::default(),
+            ears: Mutex::default(),
+            knocks: Mutex::default(),
             bulk,
             images,
             late: Mutex::default(),
@@ -379,7 +385,8 @@ impl Engine {
                         let names = spec.identity.names(stored.volume, &self.shared.config.iqn_prefix);
                         lock(&self.shared.naas).insert(names.naa(), stored.volume);
                     }
-                    cell.state().export = Some(wish);
+                    let mut state = cell.state();
+                    (state.export, state.unheard) = (Some(wish), true);
                 }
                 Kind::Connection => {}
             }
@@ -451,6 +458,7 @@ impl Engine {
                 until_places -= 1;
                 engine.watch_addresses();
                 engine.beat();
+                engine.knock_soon();
                 engine.keep_whole_soon();
                 if engine.shared.store.has_unwritten() {
                     let flusher = engine.clone();

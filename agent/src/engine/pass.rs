@@ -394,7 +394,8 @@ impl Engine {
                 };
                 let (grants, tuning) = (spec.grants.clone(), spec.tuning.clone());
                 let port_id = self.port_id(cell, &names, &BTreeSet::new());
-                Some(Wanted::Present { names, device, portals, grants, tuning, port_id })
+                let withheld = cell.state().silent.is_some();
+                Some(Wanted::Present { names, device, portals, withheld, grants, tuning, port_id })
             }
         }
     }
@@ -416,7 +417,7 @@ impl Engine {
     pub(super) fn export_half(&self, cell: &Arc<Cell>, wishes: &Wishes, usable: bool) -> ExportEnd {
         let export = wishes.export.as_ref();
         let generation = export.map_or(Generation::ZERO, |wish| wish.stamp.generation);
-        let Some(wanted) = self.wanted_export(cell, wishes.volume.as_ref(), export) else {
+        let Some(mut wanted) = self.wanted_export(cell, wishes.volume.as_ref(), export) else {
             let waits = super::is_spec(export);
             let problems = Vec::from_iter(waits.then(|| waits_for_volume(cell)));
             return ExportEnd {
@@ -429,6 +430,7 @@ impl Engine {
                 operations: 0,
             };
         };
+        self.hear_first(cell, &mut wanted);
         let before = mooring_host::tree_operations();
         let Made { view, left } = self.make_export(cell, &wanted, generation, usable);
         let operations = mooring_host::tree_operations() - before;
@@ -454,7 +456,7 @@ impl Engine {
         // It was planned for this very view.
         let plan = left.filter(|_| !waits).unwrap_or_else(|| wanted.plan(&view));
         let (mut facts, ports) = wanted.facts(&view, &plan);
-        facts.problems.extend(self.portal_problems(&wanted.iscsi));
+        facts.problems.extend(self.portal_problems(cell, &wanted.iscsi));
         let gone = view.iscsi.target.is_none() && view.iscsi.backstore.is_none();
         let done = problems.is_empty() && facts.in_force;
         let shown = super::is_spec(export) || !gone;

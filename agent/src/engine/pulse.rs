@@ -220,6 +220,8 @@ impl Engine {
         };
         let engine = self.clone();
         self.submit(move || {
+            // First: what hangs is to be known before whoever hangs there comes again.
+            engine.listen();
             engine.follow_callers();
             for cell in engine.turn() {
                 engine.feel(&cell);
@@ -370,6 +372,10 @@ impl Engine {
             // A pass beside it may have taken away what was seen.
             if !quiet || state.passes != passes {
                 return Ok(lives);
+            }
+            // At first it is listened to whoever is there: somebody whose connection has ended is not seen, and may be waited for.
+            if before.is_none() || lives.all_sessions().next().is_some() {
+                self.listen_to(cell.id);
             }
             state.lives = Some(lives.clone());
             let news = lives.differs(&before.unwrap_or_default());

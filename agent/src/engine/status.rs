@@ -167,7 +167,7 @@ impl Engine {
         let generation = export.as_ref().map_or(Generation::ZERO, |wish| wish.stamp.generation);
         let problems = last.map(|last| last.problems).unwrap_or_default();
         let (mut facts, ports) = wanted.facts(&seen, &wanted.plan(&seen));
-        facts.problems.extend(self.portal_problems(&wanted.iscsi));
+        facts.problems.extend(self.portal_problems(cell, &wanted.iscsi));
         let mut report = pass::export_report(cell.id, generation, facts, ports, &problems);
         lives.fill(&mut report);
         let (seen, _, kept) = cell.state().held.said();

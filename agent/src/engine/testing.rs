@@ -1,6 +1,6 @@
 //! An engine for the tests inside of this crate: on a fake machine, with a store of its own, not started.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,6 +68,12 @@ impl Node {
     pub(crate) fn log_in(&self) -> SessionId {
         let target = self.engine.config().iqn_prefix.target(self.cell.id);
         self.fake.login("10.0.0.1:3260", target.as_str(), HOST, Some((HOST, SECRET))).unwrap()
+    }
+
+    /// The volume's device.
+    pub(crate) fn device(&self) -> PathBuf {
+        let spec = self.cell.state().volume.as_ref().and_then(Wish::spec).cloned().unwrap();
+        crate::volumes::device_path("vg0", spec.lv().as_str())
     }
 
     /// A resync, and everything that follows from it.

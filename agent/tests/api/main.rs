@@ -39,6 +39,7 @@ mod rig;
 mod robbed;
 mod secrets;
 mod sessions;
+mod silence;
 mod stuck;
 mod switch;
 mod tls;

@@ -90,6 +90,7 @@ pub fn judge(seen: &SeenTarget) -> Result<Offer, Vec<String>> {
         names: names.clone(),
         device: device.into(),
         portals: portals.clone(),
+        withheld: false,
         grants: grants.clone(),
         // What its sessions have negotiated is theirs: nothing is asked for, so nothing of it is written.
         tuning: Tuning::default(),

@@ -69,6 +69,7 @@ pub(crate) fn present_as(names: ExportNames, device: &str, portals: &[&str], gra
         names,
         device: device.into(),
         portals,
+        withheld: false,
         grants,
         tuning: Tuning::default(),
         port_id: None,
@@ -86,14 +87,26 @@ pub(crate) fn tuning(said: &[(&str, &str)]) -> Tuning {
 
 /// The same wish, with this said about its sessions.
 pub(crate) fn tuned(wanted: Wanted, said: &[(&str, &str)]) -> Wanted {
-    let Wanted::Present { names, device, portals, grants, port_id, .. } = wanted else { return wanted };
-    Wanted::Present { names, device, portals, grants, tuning: tuning(said), port_id }
+    let Wanted::Present { names, device, portals, withheld, grants, port_id, .. } = wanted else {
+        return wanted;
+    };
+    Wanted::Present { names, device, portals, withheld, grants, tuning: tuning(said), port_id }
 }
 
 /// The same wish, for a kernel whose portal groups have their relative port ids themselves.
 pub(crate) fn with_port(wanted: Wanted, port_id: u16) -> Wanted {
-    let Wanted::Present { names, device, portals, grants, tuning, .. } = wanted else { return wanted };
-    Wanted::Present { names, device, portals, grants, tuning, port_id: Some(port_id) }
+    let Wanted::Present { names, device, portals, withheld, grants, tuning, .. } = wanted else {
+        return wanted;
+    };
+    Wanted::Present { names, device, portals, withheld, grants, tuning, port_id: Some(port_id) }
+}
+
+/// The same wish, whose device does not answer.
+pub(crate) fn withheld(mut wanted: Wanted) -> Wanted {
+    if let Wanted::Present { withheld, .. } = &mut wanted {
+        *withheld = true;
+    }
+    wanted
 }
 
 pub(crate) fn absent() -> Wanted {
@@ -255,7 +268,7 @@ pub(crate) fn mode_of(access: Access) -> Mode {
 
 /// The ways that a wish gives.
 pub(crate) fn wanted_ways(wanted: &Wanted) -> Vec<Way> {
-    if matches!(wanted, Wanted::Present { portals, .. } if portals.is_empty()) {
+    if wanted.doors().is_empty() {
         return Vec::new();
     }
     let mut ways: Vec<Way> = wanted.grants().iter().map(way_of).collect();
