@@ -13,6 +13,7 @@ mod fc;
 mod fc_agent;
 mod fc_main_job;
 pub mod fc_trials;
+mod hung_device;
 mod images;
 mod installed;
 mod lvm;

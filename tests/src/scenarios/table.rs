@@ -2,7 +2,7 @@
 
 use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, contract, discard, extend,
-    faults, fc, fc_agent, fc_main_job, fc_trials, images, installed, lvm, port_ids, portals, power_cuts,
+    faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, port_ids, portals, power_cuts,
     reservations, sessiond_killed, snapshots, stuck, volumes,
 };
 use crate::demo;
@@ -282,5 +282,12 @@ pub const ALL: &[Scenario] = &[
         },
         usual: 60,
         run: stuck::run,
+    },
+    Scenario {
+        name: "hung-device",
+        shows: "a device hangs, its host's connection dies and it reboots: another host logs in to another volume all the while; with the control",
+        tier: Tier::Rotation { subject: &["agent/src/engine", "connectors/src/sessiond", "host/src/flow.rs", "targets/src"] },
+        usual: 300,
+        run: hung_device::run,
     },
 ];
