@@ -101,6 +101,8 @@ fn a_fence_succeeds_only_when_all_of_it_is_proven() {
         ("uncounted", "UNPROVEN: any number of commands may still land"),
         ("away", "NOT CUT yet: agent storage is down"),
         ("strange", "not understood"),
+        ("silent", "what storage2 grants the host is not known: agent storage2 is down"),
+        ("besides", "NOT CUT yet: agent storage is at it"),
     ] {
         let ran = rig.run(&["host", "fence", host]);
         assert!(

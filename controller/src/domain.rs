@@ -527,6 +527,33 @@ pub struct HostFence {
     pub lifted_at: Option<SystemTime>,
     /// What it took away, or is taking away.
     pub parts: Vec<FencePart>,
+    /// What storage nodes grant to the host, or did, and the wishes of this database do not take away: of volumes that it does
+    /// not know, or that are in review.
+    pub exports: Vec<FencedExport>,
+    /// Storage nodes of which nobody knows whether they grant the host anything.
+    pub unknown: Vec<UnknownNode>,
+}
+
+/// Access of a fenced host that is taken away as its storage node has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FencedExport {
+    /// The storage node.
+    pub node: String,
+    /// The volume, which need not be one of this database.
+    pub volume: VolumeId,
+    /// Under which name the host has it.
+    pub initiator: Initiator,
+    /// How far it is.
+    pub state: FenceState,
+}
+
+/// A storage node whose exports were not compared with a fence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownNode {
+    /// Its name.
+    pub node: String,
+    /// Why not.
+    pub why: String,
 }
 
 /// One attachment of a fenced host.
@@ -554,14 +581,20 @@ pub enum FenceState {
 }
 
 impl HostFence {
-    /// Nothing of this host lands any more, anywhere.
+    /// How far each part and each export is.
+    pub fn states(&self) -> impl Iterator<Item = &FenceState> {
+        let exports = self.exports.iter().map(|export| &export.state);
+        self.parts.iter().map(|part| &part.state).chain(exports)
+    }
+
+    /// Nothing of this host lands any more, anywhere. Not while a storage node has not said what it grants.
     pub fn is_proven(&self) -> bool {
-        self.parts.iter().all(|part| matches!(part.state, FenceState::Cut(_)))
+        self.unknown.is_empty() && self.states().all(|state| matches!(state, FenceState::Cut(_)))
     }
 
     /// Something may still have its grant.
     pub fn waits(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part.state, FenceState::Waits(_)))
+        !self.unknown.is_empty() || self.states().any(|state| matches!(state, FenceState::Waits(_)))
     }
 }
 

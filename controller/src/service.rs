@@ -42,6 +42,7 @@ pub use crate::agents::dial::{Dial, Dialled};
 use crate::agents::{heard, lease, task};
 use crate::clock::Clock;
 use crate::domain::Caller;
+use crate::flow::taking::UNSENT;
 use crate::flow::{Inner, review, wishes};
 use crate::initiators::Initiators;
 use crate::policy::{Policies, Target};
@@ -272,6 +273,7 @@ impl Service {
                 }
                 let epoch = db.raise_epoch(0)?;
                 db.forget_compared()?;
+                db.forget_fence_nodes()?;
                 let volumes = db.review_all(ReviewKind::Restored, review::RESTORED)?;
                 tracing::warn!(
                     epoch,
@@ -343,7 +345,8 @@ impl Service {
     }
 
     /// An operator says that what this database wishes of a volume in review is right: it is sent, newer than what the
-    /// agents have. Its agents must be up, so that it is known what that is.
+    /// agents have. Its storage agent must be up, so that it is known what that is. A host that is not counts by what it was told
+    /// last, and what it may bring back is older than what is wished now.
     pub async fn confirm_review(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         self.inner.policies().check("mooring:confirm_review", caller, &Target::default())?;
         let inner = Arc::clone(&self.inner);
@@ -362,13 +365,27 @@ impl Service {
         let Ok(Some(volume)) = self.inner.store.read_one("read a volume", read).await else {
             return "its volume is not there".to_owned();
         };
-        if let Some(review) = volume.review {
-            return format!("volume {id} is in review: {}", review.why);
+        match &volume.review {
+            Some(review) => format!("volume {id} is in review: {}", review.why),
+            None => self.obstacle_of(&volume),
         }
+    }
+
+    /// What a request that takes something away from this volume waits for: no review holds that up.
+    async fn at_storage(&self, id: VolumeId) -> String {
+        let read = move |db: &Db<'_>| Ok(db.volume(id)?);
+        let Ok(Some(volume)) = self.inner.store.read_one("read a volume", read).await else {
+            return "its volume is not there".to_owned();
+        };
+        self.obstacle_of(&volume)
+    }
+
+    /// What a volume's storage agent is at.
+    fn obstacle_of(&self, volume: &VolumeRow) -> String {
         match self.inner.agents.up(volume.agent) {
             Err(why) => why,
             Ok(agent) => {
-                let (name, report) = (&agent.entry.name, agent.export(id));
+                let (name, report) = (&agent.entry.name, agent.export(volume.id));
                 let why = report.and_then(|report| obstacle(name, &report.problems));
                 why.unwrap_or_else(|| format!("agent {name} is at it"))
             }
@@ -395,9 +412,21 @@ fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_
         (Kind::Volume, storage.volume_stamp(id).map(|stamp| stamp.generation)),
         (Kind::Export, storage.export_stamp(id).map(|stamp| stamp.generation)),
     ];
+    let ours = stamp_of(db, id, Kind::Export)?;
     for host in &hosts {
-        let seen = inner.agents.up(*host).map_err(Refusal::Unavailable)?.connection(id);
-        kept.push((Kind::Connection(*host), seen.stamp.map(|stamp| stamp.generation)));
+        let kind = Kind::Connection(*host);
+        match inner.agents.up(*host) {
+            Ok(agent) => kept.push((kind, agent.connection(id).stamp.map(|stamp| stamp.generation))),
+            // It has let go, and that is known.
+            Err(_) if db.spec(id, kind)?.is_some_and(|spec| spec.settled) => {}
+            Err(_) => {
+                if !db.is_compared(*host)? {
+                    // Nobody knows what it keeps of other histories.
+                    db.raise_epoch(0)?;
+                }
+                kept.push((kind, None));
+            }
+        }
     }
     let newest =
         kept.iter().filter_map(|(_, generation)| *generation).map(|generation| generation.epoch).max();
@@ -408,13 +437,19 @@ fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_
         db.renew(id, kind, generation.unwrap_or(Generation::ZERO))?;
     }
     db.end_review(id)?;
-    // Whatever has the old generations in its row waits for the new ones.
-    rows.retain(|row| row.held);
+    // Whatever has the old generations in its row waits for the new ones; but for what was taken away during the review, and has
+    // its receipt.
+    let is_taken = |row: &AttachmentRow| row.is_revoking() && row.wished_at != UNSENT && row.wished_at > ours;
+    rows.retain(|row| row.held && !is_taken(row));
     for row in &mut rows {
         row.wished_at = Generation::ZERO;
     }
     wishes::apply(db, id, &mut rows, &BTreeSet::new())?;
     Ok(hosts)
+}
+
+fn stamp_of(db: &Db<'_>, id: VolumeId, kind: Kind) -> Result<Generation, Abort> {
+    Ok(db.spec(id, kind)?.map_or(Generation::ZERO, |spec| spec.stamp.generation))
 }
 
 /// A host that this database does not know and that is logged in would keep its grant (an agent cuts nobody whom it was not

@@ -29,6 +29,24 @@ pub(crate) struct Part {
     warnings: Vec<String>,
 }
 
+/// Access that a storage node gave the host, and that no wish of the controller takes away.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+pub(crate) struct Export {
+    node: String,
+    volume_id: String,
+    initiator: String,
+    state: String,
+    receipt: Option<Kept<ReceiptRecord>>,
+    waits_for: Option<String>,
+}
+
+/// A storage node that has not said what it grants.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+pub(crate) struct Unknown {
+    node: String,
+    why: String,
+}
+
 /// A fence.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Fence {
@@ -46,6 +64,10 @@ pub(crate) struct Fence {
     proof: String,
     #[serde(default)]
     parts: Vec<Part>,
+    #[serde(default)]
+    exports: Vec<Export>,
+    #[serde(default)]
+    unknown: Vec<Unknown>,
 }
 
 /// `{"fence":…}`
@@ -60,31 +82,43 @@ pub(crate) struct Fences {
     fences: Vec<Kept<Fence>>,
 }
 
-impl Part {
-    /// Its grant is gone, and the kernel has said that nothing of it lands any more. What is not understood is no proof.
-    fn is_proven(&self) -> bool {
-        let proven =
-            |raw: &Kept<ReceiptRecord>| Receipt::of_record(raw).is_some_and(|receipt| receipt.proven);
-        self.state == "cut" && self.receipt.as_ref().is_none_or(proven)
-    }
+/// Its grant is gone, and the kernel has said that nothing of it lands any more. What is not understood is no proof.
+fn is_proven(state: &str, receipt: Option<&Kept<ReceiptRecord>>) -> bool {
+    let proven = |raw: &Kept<ReceiptRecord>| Receipt::of_record(raw).is_some_and(|receipt| receipt.proven);
+    state == "cut" && receipt.is_none_or(proven)
+}
 
-    fn in_words(&self) -> String {
-        let receipt = self.receipt.as_ref();
-        match (self.state.as_str(), receipt) {
-            ("cut", None) => "cut: nothing was granted".to_owned(),
-            ("cut", Some(_)) if self.is_proven() => "cut: proven".to_owned(),
-            ("unproven", Some(receipt)) => {
-                format!("UNPROVEN: {} may still land", commands(receipt.may_still_land))
-            }
-            ("waiting", _) => format!("NOT CUT yet: {}", or_none(self.waits_for.as_deref())),
-            (state, _) => format!("not understood: {state}"),
+fn in_words(state: &str, receipt: Option<&Kept<ReceiptRecord>>, waits_for: Option<&str>) -> String {
+    match (state, receipt) {
+        ("cut", None) => "cut: nothing was granted".to_owned(),
+        ("cut", Some(_)) if is_proven(state, receipt) => "cut: proven".to_owned(),
+        ("unproven", Some(receipt)) => {
+            format!("UNPROVEN: {} may still land", commands(receipt.may_still_land))
         }
+        ("waiting", _) => format!("NOT CUT yet: {}", or_none(waits_for)),
+        (state, _) => format!("not understood: {state}"),
+    }
+}
+
+impl Part {
+    fn in_words(&self) -> String {
+        in_words(&self.state, self.receipt.as_ref(), self.waits_for.as_deref())
+    }
+}
+
+impl Export {
+    fn in_words(&self) -> String {
+        in_words(&self.state, self.receipt.as_ref(), self.waits_for.as_deref())
     }
 }
 
 impl Fence {
     fn is_proven(&self) -> bool {
-        self.proof == "proven" && self.parts.iter().all(Part::is_proven)
+        let parts = self.parts.iter().map(|part| (&part.state, part.receipt.as_ref()));
+        let exports = self.exports.iter().map(|export| (&export.state, export.receipt.as_ref()));
+        self.proof == "proven"
+            && self.unknown.is_empty()
+            && parts.chain(exports).all(|(state, receipt)| is_proven(state, receipt))
     }
 }
 
@@ -141,10 +175,20 @@ impl Display for OneFence {
             ])
         )?;
         if fence.parts.is_empty() {
-            return f.write_str("\nit had no attachments");
+            f.write_str("\nit had no attachments")?;
+        } else {
+            let row = |part: &Part| [part.attachment_id.clone(), part.volume_id.clone(), part.in_words()];
+            write!(f, "\n{}", table(["ATTACHMENT", "VOLUME", "RECEIPT"], fence.parts.iter().map(row)))?;
         }
-        let row = |part: &Part| [part.attachment_id.clone(), part.volume_id.clone(), part.in_words()];
-        write!(f, "\n{}", table(["ATTACHMENT", "VOLUME", "RECEIPT"], fence.parts.iter().map(row)))?;
+        if !fence.exports.is_empty() {
+            f.write_str("\n\nwhat storage nodes granted besides, by no attachment of this database:\n")?;
+            let row =
+                |of: &Export| [of.node.clone(), of.volume_id.clone(), of.initiator.clone(), of.in_words()];
+            let heads = ["NODE", "VOLUME", "INITIATOR", "RECEIPT"];
+            write!(f, "{}", table(heads, fence.exports.iter().map(row)))?;
+        }
+        let unknown = |of: &Unknown| format!("what {} grants the host is not known: {}", of.node, of.why);
+        write_lines(f, "UNKNOWN", &fence.unknown.iter().map(unknown).collect::<Vec<_>>())?;
         for part in &fence.parts {
             let of = |words: &String| format!("volume {}: {words}", part.volume_id);
             write_lines(f, "note", &part.warnings.iter().map(of).collect::<Vec<_>>())?;

@@ -740,7 +740,8 @@ fn fenced(name: &str, word: &str, body: &Value) -> Answer {
                 "sessions_cut": [], "attachment_ids": [id], "volume_id": id })
     };
     let (state, receipt, waits_for) = match name {
-        "proven" => ("cut", receipt("proven", Some(0)), Value::Null),
+        // Of some, all parts are cut, and that is not all.
+        "proven" | "silent" | "besides" => ("cut", receipt("proven", Some(0)), Value::Null),
         "unproven" => ("unproven", receipt("unproven", Some(3)), Value::Null),
         "uncounted" => ("unproven", receipt("unproven", None), Value::Null),
         "away" => ("waiting", Value::Null, json!("agent storage is down")),
@@ -759,6 +760,17 @@ fn fenced(name: &str, word: &str, body: &Value) -> Answer {
     if name != "proven" {
         part["warnings"] = json!(["iqn.2026-01.lab:h held the volume's reservation (write exclusive)"]);
     }
+    let unknown = match name {
+        "silent" => json!([{ "node": "storage2", "why": "agent storage2 is down" }]),
+        _ => json!([]),
+    };
+    let exports = match name {
+        "besides" => {
+            json!([{ "node": "storage", "volume_id": id, "initiator": "iqn.2026-01.lab:h", "state": "waiting",
+                              "receipt": null, "waits_for": "agent storage is at it" }])
+        }
+        _ => json!([]),
+    };
     let lifted = if word == "unfence" { json!("2026-11-21T10:00:00.000000Z") } else { Value::Null };
     let proof = if name == "proven" || name == "strange" { "proven" } else { "unproven" };
     (
@@ -766,6 +778,7 @@ fn fenced(name: &str, word: &str, body: &Value) -> Answer {
         json!({ "fence": {
         "id": id, "host": name, "initiators": ["iqn.2026-01.lab:h"], "reason": body["reason"], "user_id": "op",
         "fenced_at": "2026-11-21T09:00:00.000000Z", "lifted_at": lifted, "proof": proof, "parts": [part],
+        "exports": exports, "unknown": unknown,
     } }),
     )
 }

@@ -137,6 +137,24 @@ impl Agent {
         Ok(channel)
     }
 
+    /// Sees that it answers.
+    pub(crate) async fn greet(&self, limit: Duration) -> Result<(), CallError> {
+        let lost = |why: String| CallError::Lost(format!("{}: {why}", self.entry.name));
+        let hello = super::task::say_hello(&self.entry.name, self.any_channel().await?);
+        match tokio::time::timeout(limit, hello).await {
+            Ok(hello) => hello.map(drop).map_err(lost),
+            Err(_) => Err(lost(format!("no answer within {} s", limit.as_secs()))),
+        }
+    }
+
+    /// Asks for all of its volumes as they are now.
+    pub(crate) async fn list_volumes(&self, limit: Duration) -> Result<Vec<v1::VolumeStatus>, CallError> {
+        let asked = v1::ListVolumesRequest { with_secrets: false, with_tombstones: true };
+        let mut client = AgentClient::new(self.any_channel().await?)
+            .max_decoding_message_size(super::task::LIST_BYTES_MAX);
+        Ok(within(&self.entry.name, limit, client.list_volumes(asked)).await?.volumes)
+    }
+
     /// Sends a volume's wish.
     pub(crate) async fn put_volume(
         &self,

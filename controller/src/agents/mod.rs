@@ -25,6 +25,7 @@ use mooring_model::{
 };
 use tokio::time::Instant;
 
+use crate::flow::fenced::{self, Exports};
 use crate::rules::transport::{Served, Transport};
 use crate::service::AgentEntry;
 use crate::store::AgentRow;
@@ -69,6 +70,8 @@ pub(crate) struct AgentState {
     pub(crate) why_down: Option<String>,
     /// When its last report came.
     pub(crate) last_report: Option<SystemTime>,
+    /// It has listed its volumes since this controller was started, to us or to the one that drives it.
+    listed: bool,
     /// Its volumes.
     volumes: HashMap<VolumeId, Arc<Kept>>,
     /// Its connections.
@@ -139,6 +142,34 @@ impl Agent {
         Some(Served { has: of(false), ready: of(true) })
     }
 
+    /// Whether it has volumes, as far as it is known.
+    pub(crate) fn is_storage(&self) -> bool {
+        let state = self.state();
+        state.capabilities.as_ref().is_none_or(|seen| seen.pools_unknown || !seen.pools.is_empty())
+    }
+
+    /// It has listed its volumes since this controller was started.
+    pub(crate) fn has_listed(&self) -> bool {
+        self.state().listed
+    }
+
+    /// Who reaches each of its volumes, as it said last. `None`: it does not say it to us, or it has not said all of it.
+    pub(crate) fn exports(&self) -> Option<Exports> {
+        if matches!(self.hold(), Hold::Theirs(_)) {
+            return None;
+        }
+        let state = self.state();
+        let mut all = Exports::new();
+        for (id, kept) in &state.volumes {
+            match kept.export(*id) {
+                Some(report) => drop(all.insert(*id, fenced::reported(&report))),
+                None if kept.export_stamp.is_some() => return None,
+                None => {}
+            }
+        }
+        state.listed.then_some(all)
+    }
+
     /// Whether discards of hosts reach what lies below a pool of it. Not where it has not said so.
     pub(crate) fn discards(&self, pool: &str) -> bool {
         let state = self.state();
@@ -173,6 +204,7 @@ impl Agent {
             let mut state = self.state();
             state.why_down.clone_from(&said.why);
             state.orphans.clone_from(&said.orphans);
+            state.listed |= said.up;
         }
         self.set_hold(Hold::Theirs(said));
         news
@@ -206,6 +238,11 @@ impl Agent {
 
     fn of_volume<T>(&self, id: VolumeId, get: impl FnOnce(&Kept) -> Option<T>) -> Option<T> {
         self.state().volumes.get(&id).and_then(|kept| get(kept))
+    }
+
+    /// It has said anything of this volume.
+    pub(crate) fn knows(&self, id: VolumeId) -> bool {
+        self.state().volumes.contains_key(&id)
     }
 
     /// What it keeps of a volume's wish.
@@ -258,6 +295,7 @@ impl Agent {
         let mut state = self.state();
         state.volumes = seen.into_iter().collect();
         state.orphans = orphans;
+        state.listed = true;
     }
 
     /// What it said of a connection.

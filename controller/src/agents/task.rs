@@ -17,7 +17,7 @@ use tonic::{Code, Streaming};
 
 use super::calls::{agent_client, error_of, host_client, within};
 use super::{Agent, Kept, SeenConnection, SeenVolume, wire};
-use crate::flow::{Inner, Job, review};
+use crate::flow::{Inner, Job, fenced, review};
 use crate::store::{AgentRow, Db};
 
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -290,6 +290,7 @@ async fn list_storage(
     let asked = v1::ListVolumesRequest { with_secrets: false, with_tombstones: true };
     let list = within(&name, LIST_LIMIT, client.list_volumes(asked)).await;
     let list = list.map_err(|error| error.to_string())?;
+    let exports = fenced::listed(&list.volumes);
     let mut seen = BTreeMap::new();
     let mut receipts = Vec::new();
     for status in &list.volumes {
@@ -306,6 +307,7 @@ async fn list_storage(
             db.keep_receipt(receipt)?;
         }
         let compared = review::compare_storage(db, &name, id, &given)?;
+        fenced::compare(db, &name, id, &exports)?;
         // What is sent from now on is of this history.
         db.note_compared(&name)?;
         Ok(compared)
@@ -363,6 +365,7 @@ async fn up(inner: &Arc<Inner>, agent: &Arc<Agent>, who: &Who, channel: Channel)
         let mut volumes: Vec<_> = db.volumes_on(id)?.into_iter().map(|volume| volume.id).collect();
         // What waits for an agent that stays down may come here.
         volumes.extend(db.unsent()?);
+        volumes.extend(db.takings_at(id)?);
         Ok((volumes, db.connections_on(id)?))
     };
     match inner.store.read("list an agent's part", read).await {

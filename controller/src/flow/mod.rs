@@ -7,6 +7,7 @@
 //! What must never happen here: a plan that is kept; a call for an object that the store does not know; a job that waits for
 //! another volume's agent.
 
+pub(crate) mod fenced;
 mod growth;
 mod host;
 mod manage;
@@ -19,6 +20,7 @@ pub(crate) mod review;
 pub(crate) mod seen;
 mod status;
 mod storage;
+pub(crate) mod taking;
 mod upload;
 pub(crate) mod wishes;
 
@@ -67,6 +69,18 @@ pub(crate) enum Next {
     Again,
     /// Look again after this, or when somebody says so.
     After(Duration),
+}
+
+impl Next {
+    /// What both of two passes leave.
+    fn sooner(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Again, _) | (_, Self::Again) => Self::Again,
+            (Self::After(one), Self::After(two)) => Self::After(one.min(two)),
+            (Self::After(one), Self::Idle) | (Self::Idle, Self::After(one)) => Self::After(one),
+            (Self::Idle, Self::Idle) => Self::Idle,
+        }
+    }
 }
 
 #[derive(Debug, Default)]

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use mooring_model::{AgentId, Fence, Generation, Phase, Stamp, VolumeId};
 
-use super::{Inner, Next};
+use super::taking::UNSENT;
+use super::{Inner, Next, wishes};
 use crate::agents::{Kept, SeenConnection};
 use crate::service::Refusal;
 use crate::store::{Abort, Db, Kind, ReviewKind};
@@ -21,7 +22,7 @@ pub(crate) const RESTORED: &str =
 
 /// What an agent keeps is newer than what we wish, or another history of the same generation. What we never wished and
 /// it keeps is of another history, too: of a backup from before the first wish.
-fn is_ahead(ours: Option<&Stamp>, theirs: Option<&Stamp>) -> Option<Generation> {
+pub(super) fn is_ahead(ours: Option<&Stamp>, theirs: Option<&Stamp>) -> Option<Generation> {
     let theirs = theirs?;
     match ours.map(|ours| ours.fence(Some(theirs))) {
         None | Some(Fence::Stale | Fence::Conflict) => Some(theirs.generation),
@@ -72,6 +73,15 @@ impl Compared {
 /// Ends a review. The hosts whose connections waited for that.
 fn release(db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<AgentId>, Abort> {
     db.end_review(id)?;
+    // What was forced away meanwhile is wished away only now.
+    let mut going = db.attachments_of(id)?;
+    going.retain(|row| row.is_revoking() && row.wished_at == UNSENT);
+    if !going.is_empty() {
+        for row in &mut going {
+            row.wished_at = Generation::ZERO;
+        }
+        wishes::apply(db, id, &mut going, &BTreeSet::new())?;
+    }
     Ok(db.connections_of(id)?.into_iter().collect())
 }
 

@@ -21,17 +21,19 @@ use crate::domain::AttachmentStatus;
 use crate::initiators::Initiators;
 use crate::rules::Operation;
 use crate::service::Refusal;
-use crate::store::{self, Abort, AttachmentRow, Db, Kind, SpecRow, VolumeRow};
+use crate::store::{self, Abort, AttachmentRow, Db, Kind, SpecRow, Taking, VolumeRow};
 
 /// How long a look at one volume may take.
-const LOOK_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a pass works on.
 pub(super) struct Work {
     pub(super) volume: VolumeRow,
-    rows: Vec<AttachmentRow>,
+    pub(super) rows: Vec<AttachmentRow>,
     pub(super) volume_spec: Option<SpecRow>,
-    export_spec: Option<SpecRow>,
+    pub(super) export_spec: Option<SpecRow>,
+    /// A nexus goes that none of the rows may have.
+    takes: bool,
     /// While it is being made: its wish may have reached its agent; its agent was seen to have it.
     sent: bool,
     taken: bool,
@@ -49,17 +51,21 @@ struct Settled {
     attached: Vec<AttachmentId>,
 }
 
-fn read_work(db: &Db<'_>, id: VolumeId) -> Result<Option<Work>, Abort> {
-    let Some(volume) = db.volume(id)? else { return Ok(None) };
+/// The work at a volume, if it is one of this database, and what goes of it besides.
+fn read_work(db: &Db<'_>, id: VolumeId) -> Result<(Option<Work>, Vec<Taking>), Abort> {
+    let takings = db.takings_of(id)?;
+    let Some(volume) = db.volume(id)? else { return Ok((None, takings)) };
     let creating = volume.operation == Some(Operation::Creating);
-    Ok(Some(Work {
+    let work = Work {
+        takes: takings.iter().any(|taking| taking.agent == volume.agent),
         sent: !creating || db.may_be_sent(id)?,
         taken: !creating || db.is_taken(id)?,
         rows: db.attachments_of(id)?,
         volume_spec: db.spec(id, Kind::Volume)?,
         export_spec: db.spec(id, Kind::Export)?,
         volume,
-    }))
+    };
+    Ok((Some(work), takings))
 }
 
 fn stamp(spec: &SpecRow) -> v1::Stamp {
@@ -78,12 +84,23 @@ impl Inner {
     }
 
     pub(super) async fn storage_pass(self: &Arc<Self>, id: VolumeId) -> Result<Next, Refusal> {
-        let Some(work) = self.store.read_one("read a volume", move |db| read_work(db, id)).await? else {
-            return Ok(Next::Idle);
+        let read = self.store.read_one("read a volume", move |db| read_work(db, id)).await?;
+        let (work, takings) = read;
+        let in_review = work.as_ref().is_some_and(|work| work.volume.review.is_some());
+        let taken = if in_review || !takings.is_empty() {
+            self.taking_pass(id, work.as_ref(), &takings).await?
+        } else {
+            Next::Idle
         };
-        if work.volume.review.is_some() {
-            return Ok(Next::Idle);
+        // Of a volume in review, nothing else is changed at its agent.
+        match work.filter(|_| !in_review && taken != Next::Again) {
+            None => Ok(taken),
+            Some(work) => Ok(taken.sooner(self.wish_pass(work).await?)),
         }
+    }
+
+    /// Makes true what is wished of a volume.
+    async fn wish_pass(self: &Arc<Self>, work: Work) -> Result<Next, Refusal> {
         // When it is up again, all of its volumes look again.
         let at = work.volume.agent;
         let Ok(agent) = self.agents.held(at) else {
@@ -345,7 +362,7 @@ impl Inner {
         let mut receipts = Vec::new();
         if kept.as_ref() != Some(&spec.stamp) || (moving && due) {
             let taken = kept.as_ref().map_or(Generation::ZERO, |stamp| stamp.generation);
-            let live = live_sessions(&work.rows, taken);
+            let live = if work.takes { v1::LiveSessions::Cut } else { live_sessions(&work.rows, taken) };
             match self.put_export(agent, &work, spec, live).await {
                 Ok((_, taken)) => receipts = taken,
                 Err(CallError::Lost(text)) => {

@@ -4,7 +4,7 @@
 
 use axum::extract::State;
 use axum::{Json, routing};
-use mooring_model::Proof;
+use mooring_model::{Proof, Receipt};
 use serde_json::{Value, json};
 
 use super::App;
@@ -12,11 +12,11 @@ use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
 use super::fault::Fault;
-use super::mooring::{receipt, wait};
+use super::mooring::{nexus_receipt, receipt, wait};
 use super::routes::Routes;
 use super::schema;
 use super::views::rfc3339;
-use crate::domain::{AttachmentReceipt, FencePart, FenceState, HostFence};
+use crate::domain::{AttachmentReceipt, FencePart, FenceState, FencedExport, HostFence, UnknownNode};
 
 type Answer = Result<Json<Value>, Fault>;
 
@@ -65,7 +65,7 @@ async fn unfence<B: Backend>(
 }
 
 fn view(fence: &HostFence) -> Value {
-    let may_still_land: Option<u64> = fence.parts.iter().map(landing).sum();
+    let may_still_land: Option<u64> = fence.states().map(landing).sum();
     let ended = if fence.is_proven() { ended(fence) } else { None };
     json!({
         "id": fence.id.to_string(),
@@ -80,12 +80,18 @@ fn view(fence: &HostFence) -> Value {
         "may_still_land": may_still_land.filter(|_| !fence.waits()),
         "ended": ended,
         "parts": fence.parts.iter().map(part).collect::<Vec<_>>(),
+        "exports": fence.exports.iter().map(export).collect::<Vec<_>>(),
+        "unknown": fence
+            .unknown
+            .iter()
+            .map(|UnknownNode { node, why }| json!({ "node": node, "why": why }))
+            .collect::<Vec<_>>(),
     })
 }
 
 /// Commands that may still land, of a part whose grant is gone. `None`: any number.
-fn landing(part: &FencePart) -> Option<u64> {
-    match &part.state {
+fn landing(state: &FenceState) -> Option<u64> {
+    match state {
         FenceState::Unproven(receipt) => match receipt.proof {
             Proof::Unproven { in_flight } => in_flight.map(u64::from),
             Proof::Proven => Some(0),
@@ -96,19 +102,36 @@ fn landing(part: &FencePart) -> Option<u64> {
 
 /// When the last of them was proven.
 fn ended(fence: &HostFence) -> Option<String> {
-    let ends = fence.parts.iter().filter_map(|part| match &part.state {
+    let ends = fence.states().filter_map(|state| match state {
         FenceState::Cut(Some(receipt)) => receipt.ended,
         _ => None,
     });
     rfc3339(ends.max().unwrap_or(fence.fenced_at))
 }
 
-fn part(part: &FencePart) -> Value {
-    let (state, kept, waits_for) = match &part.state {
+/// In a word, with its receipt and what it waits for.
+fn how_far(state: &FenceState) -> (&'static str, Option<Receipt>, Option<&str>) {
+    match state {
         FenceState::Cut(receipt) => ("cut", receipt.clone(), None),
         FenceState::Unproven(receipt) => ("unproven", Some(receipt.clone()), None),
         FenceState::Waits(why) => ("waiting", None, Some(why.as_str())),
-    };
+    }
+}
+
+fn export(export: &FencedExport) -> Value {
+    let (state, kept, waits_for) = how_far(&export.state);
+    json!({
+        "node": export.node,
+        "volume_id": export.volume.to_string(),
+        "initiator": export.initiator.to_string(),
+        "state": state,
+        "receipt": kept.as_ref().map(nexus_receipt),
+        "waits_for": waits_for,
+    })
+}
+
+fn part(part: &FencePart) -> Value {
+    let (state, kept, waits_for) = how_far(&part.state);
     let of = AttachmentReceipt { attachment: part.attachment, receipt: kept };
     json!({
         "attachment_id": part.attachment.to_string(),

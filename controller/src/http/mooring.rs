@@ -350,6 +350,13 @@ fn session(session: &SessionReport) -> Value {
 
 pub(super) fn receipt(detached: &AttachmentReceipt) -> Value {
     let Some(receipt) = &detached.receipt else { return Value::Null };
+    let mut view = nexus_receipt(receipt);
+    view["attachment_id"] = detached.attachment.to_string().into();
+    view
+}
+
+/// The same of a nexus, whosever it was.
+pub(super) fn nexus_receipt(receipt: &Receipt) -> Value {
     let Receipt {
         volume,
         initiator,
@@ -378,7 +385,6 @@ pub(super) fn receipt(detached: &AttachmentReceipt) -> Value {
         Proof::Unproven { in_flight } => ("unproven", *in_flight),
     };
     json!({
-        "attachment_id": detached.attachment.to_string(),
         "volume_id": volume.to_string(),
         "initiator": initiator.to_string(),
         "attachment_ids": attachments.iter().map(ToString::to_string).collect::<Vec<_>>(),

@@ -15,11 +15,12 @@ use super::{Refusal, Service, Wait, not_in_review};
 use crate::domain::{Attachment, AttachmentReceipt, AttachmentStatus, Caller};
 use crate::flow::Inner;
 use crate::flow::seen::wanted_mode;
+use crate::flow::taking::UNSENT;
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
 use crate::policy::Target;
 use crate::rules::{self, Deletion};
-use crate::store::{Abort, Asked, AttachmentRow, Db};
+use crate::store::{Abort, Asked, AttachmentRow, Db, Kind, Taker, VolumeRow};
 
 /// How an attachment is taken away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +120,19 @@ pub(super) fn force_away(db: &Db<'_>, caller: &Caller, row: &mut AttachmentRow) 
     row.fault = None;
 }
 
+/// The same of a volume in review, of which nothing is wished: what its agent keeps decides what goes.
+pub(super) fn force_in_review(db: &Db<'_>, caller: &Caller, row: &mut AttachmentRow) -> Result<(), Abort> {
+    let ours = super::stamp_of(db, row.volume, Kind::Export)?;
+    let is_begun = row.forced && row.is_revoking() && row.wished_at > ours;
+    force_away(db, caller, row);
+    // Who had none when the database was copied may have got one since.
+    row.held = true;
+    if !is_begun {
+        row.wished_at = UNSENT;
+    }
+    Ok(db.put_attachment(row)?)
+}
+
 /// Its grant is not wanted any more.
 pub(super) fn take_back(row: &mut AttachmentRow) {
     if row.grant_wanted {
@@ -163,8 +177,12 @@ fn begin(
     let volume = db.volume(row.volume)?;
     let mut volume =
         volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
-    not_in_review(&volume)?;
     let revision = inner.revision(volume.id);
+    if volume.review.is_some() && way.is_forced() {
+        let rewished = begin_in_review(db, caller, &volume, row, way)?;
+        return Ok(Begun::Going(volume.id, rewished, revision));
+    }
+    not_in_review(&volume)?;
     if way == Way::Asked
         && let Some(initiator) = decided(inner, caller, &row, looked)?
     {
@@ -199,6 +217,32 @@ fn begin(
     let rewished = wishes::apply(db, volume.id, &mut going, &BTreeSet::new())?;
     let answer = detached(inner, db, caller, id, volume.id, None)?;
     Ok(Begun::Gone(volume.id, rewished, Box::new(answer)))
+}
+
+/// Forces an attachment of a volume in review away. Nothing is wished for that: of what its storage agent keeps, this goes.
+fn begin_in_review(
+    db: &Db<'_>,
+    caller: &Caller,
+    volume: &VolumeRow,
+    row: AttachmentRow,
+    way: Way,
+) -> Result<Rewished, Abort> {
+    let mut going = companions(&row, db.attachments_of(volume.id)?, way)?;
+    if way == Way::Widened {
+        for initiator in row.initiator.iter().flat_map(Initiators::each) {
+            db.take_nexus(Taker::Widened(row.id), volume.agent, volume.id, &initiator)?;
+        }
+    }
+    if matches!(row.status, AttachmentStatus::Attached) && volume.holds > 0 {
+        db.use_hold(volume.id)?;
+    }
+    going.push(row);
+    for one in &mut going {
+        force_in_review(db, caller, one)?;
+    }
+    db.attachment_event(volume.id)?;
+    db.derive_status(volume.id)?;
+    Ok(Rewished { storage: true, ..Rewished::default() })
 }
 
 /// The first step out of one whose grant may be at the agent.
@@ -427,6 +471,8 @@ impl Service {
                 format!("its grant is revoked, and {commands} may still land")
             }
             (_, Some(fault)) => fault.clone(),
+            // Also while its volume is in review.
+            _ if row.forced => self.at_storage(row.volume).await,
             _ => match row.native.filter(|_| row.grant_wanted).map(|host| self.inner.agents.up(host)) {
                 Some(Err(why)) => why,
                 _ => self.why_waits(row.volume).await,

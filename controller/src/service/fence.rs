@@ -4,24 +4,30 @@
 //! and what it has is on its way out, by force. What the storage agents say of each attachment is its own receipt; the fence's
 //! receipt is all of them together.
 //!
-//! What must never happen here: a grant to a fenced host; a fence said to be proven while one part is not; a part that is
-//! forgotten because its storage node does not answer.
+//! The rows of this database are not all that there is: it may be an older state than its agents. So each storage node is
+//! compared with the fence, and what it grants to the host besides is taken away, too ([`crate::flow::fenced`]).
+//!
+//! What must never happen here: a grant to a fenced host; a fence said to be proven while one part is not, or while one storage
+//! node has not said what it grants; a part that is forgotten because its storage node does not answer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE;
 use mooring_model::{AttachmentId, Initiator, Proof, Receipt, VolumeId};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::detach::{force_away, receipt_of, told};
+use super::detach::{force_away, force_in_review, receipt_of, told};
 use super::{Refusal, Service, TEXT_CHARS_MAX, Wait, reservations};
-use crate::domain::{AttachmentStatus, Caller, FencePart, FenceState, HostFence};
+use crate::agents::Agent;
+use crate::domain::{AttachmentStatus, Caller, FencePart, FenceState, FencedExport, HostFence, UnknownNode};
 use crate::flow::Inner;
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
 use crate::policy::Target;
-use crate::store::{Abort, Asked, AttachmentRow, Db, FenceRow};
+use crate::store::{Abort, Asked, AttachmentRow, Db, FenceRow, Taker};
 
 /// Longest reason, in characters.
 pub const REASON_MAX: usize = 255;
@@ -81,12 +87,13 @@ fn cut(
     for mut attachment in db.attachments_of(volume)?.into_iter().filter(is_fenced) {
         db.fence_part(fence, attachment.id, volume)?;
         cutting.parts.push(attachment.id);
-        if row.review.is_some() {
-            // Nothing is wished of it until an operator has said what holds; the part says so.
-            continue;
-        }
         if attachment.status == AttachmentStatus::Attached {
             db.use_hold(volume)?;
+        }
+        if row.review.is_some() {
+            force_in_review(db, caller, &mut attachment)?;
+            cutting.rewished.storage = true;
+            continue;
         }
         force_away(db, caller, &mut attachment);
         if attachment.held {
@@ -100,7 +107,10 @@ fn cut(
     if gone {
         db.attachment_event(volume)?;
     }
-    if gone || !going.is_empty() {
+    if row.review.is_some() {
+        db.attachment_event(volume)?;
+        db.derive_status(volume)?;
+    } else if gone || !going.is_empty() {
         cutting.rewished = wishes::apply(db, volume, &mut going, &BTreeSet::new())?;
     }
     Ok(cutting)
@@ -164,17 +174,55 @@ fn state(
 
 fn why_waits(inner: &Inner, db: &Db<'_>, row: &AttachmentRow, volume: VolumeId) -> Result<String, Abort> {
     let Some(of) = db.volume(volume)? else { return Ok("its volume is not there".to_owned()) };
-    if of.review.is_some() && !row.is_revoking() {
-        return Ok(format!(
-            "volume {volume} is in review and nothing is changed there: `mooring volume confirm-review {volume}`, then \
-             fence the host again"
-        ));
-    }
     Ok(match (inner.agents.up(of.agent), &row.fault) {
         (Err(why), _) => why,
         (Ok(_), Some(fault)) => fault.clone(),
         (Ok(agent), None) => format!("agent {} is at it", agent.entry.name),
     })
+}
+
+/// What goes at storage nodes beside the parts.
+fn exports(inner: &Inner, db: &Db<'_>, fence: Uuid) -> Result<Vec<FencedExport>, Abort> {
+    let mut all = Vec::new();
+    for taking in db.takings_for(Taker::Fence(fence))? {
+        let receipt = taking.receipt.map(|id| db.receipt(id)).transpose()?.flatten();
+        let state = match (taking.done, receipt, inner.agents.up(taking.agent)) {
+            (true, receipt, _) => FenceState::Cut(receipt),
+            (false, Some(receipt), _) => FenceState::Unproven(receipt),
+            (false, None, Err(why)) => FenceState::Waits(why),
+            (false, None, Ok(agent)) => {
+                let at_it = || format!("agent {} is at it", agent.entry.name);
+                FenceState::Waits(taking.fault.unwrap_or_else(at_it))
+            }
+        };
+        let (node, initiator) = (inner.agents.name_of(taking.agent), taking.initiator);
+        all.push(FencedExport { node, volume: taking.volume, initiator, state });
+    }
+    Ok(all)
+}
+
+/// Storage nodes that have not said since the fence began what they grant.
+fn unknown(inner: &Inner, db: &Db<'_>, fence: Uuid) -> Result<Vec<UnknownNode>, Abort> {
+    let (compared, serving) = (db.fence_nodes(fence)?, db.serving_agents()?);
+    let serves = |agent: &Agent| agent.is_storage() || agent.id().is_some_and(|id| serving.contains(&id));
+    let silent =
+        |agent: &&Arc<Agent>| serves(agent) && !(compared.contains(&agent.entry.name) && agent.has_listed());
+    let why = |agent: &Agent| {
+        if agent.is_up() {
+            format!("agent {} has not said yet what it grants", agent.entry.name)
+        } else {
+            agent.why_down()
+        }
+    };
+    let all = inner.agents.all().iter().filter(silent);
+    let mut unknown: Vec<_> =
+        all.map(|agent| UnknownNode { node: agent.entry.name.clone(), why: why(agent) }).collect();
+    for id in serving.into_iter().filter(|id| inner.agents.by_id(*id).is_none()) {
+        let why =
+            format!("volumes of this database are at agent {id}, which no agent of this configuration is");
+        unknown.push(UnknownNode { node: id.to_string(), why });
+    }
+    Ok(unknown)
 }
 
 /// What the storage agent said last of a reservation that this attachment's host holds.
@@ -198,12 +246,45 @@ fn view(inner: &Inner, db: &Db<'_>, row: FenceRow) -> Result<HostFence, Abort> {
     }
     let Asked { user, request, at } = asked;
     let initiators = db.fenced_initiators(id)?;
-    Ok(HostFence { id, name, initiators, reason, user, request, fenced_at: at, lifted_at, parts })
+    let exports = exports(inner, db, id)?;
+    // Of one that does not hold any more, nobody is asked.
+    let unknown = if lifted_at.is_none() { unknown(inner, db, id)? } else { Vec::new() };
+    Ok(HostFence {
+        id,
+        name,
+        initiators,
+        reason,
+        user,
+        request,
+        fenced_at: at,
+        lifted_at,
+        parts,
+        exports,
+        unknown,
+    })
 }
 
 fn find(db: &Db<'_>, name: &str) -> Result<FenceRow, Abort> {
     let missing = || Refusal::NotFound { kind: "Fence", what: name.chars().take(TEXT_CHARS_MAX).collect() };
     Ok(db.fence_named(name)?.ok_or_else(missing)?)
+}
+
+/// Why a fence is not lifted.
+fn not_lifted(fence: &HostFence) -> String {
+    let open = fence.states().filter(|state| !matches!(state, FenceState::Cut(_))).count();
+    let mut why = Vec::new();
+    if open > 0 {
+        why.push(format!("{open} of {} attachments are not proven to be cut off", fence.states().count()));
+    }
+    if !fence.unknown.is_empty() {
+        let nodes: Vec<_> = fence.unknown.iter().map(|of| of.node.as_str()).collect();
+        why.push(format!("nobody knows what {} grants it", nodes.join(", ")));
+    }
+    format!(
+        "host {}: {}; ask again when that is known, or say that it is to be lifted anyway",
+        fence.name,
+        why.join(", and ")
+    )
 }
 
 fn checked(reason: Option<String>) -> Result<Option<String>, Refusal> {
@@ -237,16 +318,42 @@ impl Service {
         for cutting in &begun {
             self.inner.go(cutting.volume, &cutting.rewished.hosts);
         }
+        self.compare_nodes(deadline).await;
         let unproven_at = (asked + KERNEL_ANSWER_DEADLINE).min(deadline);
-        for cutting in begun {
-            self.until_cut(cutting.volume, cutting.parts, unproven_at, deadline).await?;
+        let read = move |db: &Db<'_>| Ok(db.takings_for(Taker::Fence(id))?);
+        let takings = self.inner.store.read("read what is taken away", read).await?;
+        let mut volumes: BTreeMap<VolumeId, Vec<AttachmentId>> =
+            takings.into_iter().map(|taking| (taking.volume, Vec::new())).collect();
+        volumes.extend(begun.into_iter().map(|cutting| (cutting.volume, cutting.parts)));
+        for (volume, parts) in volumes {
+            self.until_cut(id, volume, parts, unproven_at, deadline).await?;
         }
         self.fence(caller, name).await
+    }
+
+    /// Asks every agent that may be a storage node what it grants, all at once. One that says nothing until the deadline is told
+    /// of in the answer, and is compared when it speaks.
+    async fn compare_nodes(&self, deadline: Instant) {
+        let mut asked = JoinSet::new();
+        for agent in self.inner.agents.all() {
+            let (inner, agent) = (Arc::clone(&self.inner), Arc::clone(agent));
+            asked.spawn(async move {
+                if let Err(why) = inner.compare_fences(&agent).await {
+                    tracing::warn!(agent = agent.entry.name, why, "a fence is not compared with an agent");
+                }
+            });
+        }
+        let all = async { while asked.join_next().await.is_some() {} };
+        if tokio::time::timeout_at(deadline, all).await.is_err() {
+            // They go on, each within its own limit.
+            asked.detach_all();
+        }
     }
 
     /// Waits until what a fence takes from one volume is proven, or the time for that is over.
     async fn until_cut(
         &self,
+        fence: Uuid,
         volume: VolumeId,
         parts: Vec<AttachmentId>,
         unproven_at: Instant,
@@ -257,7 +364,10 @@ impl Service {
             let (inner, parts) = (self.inner.clone(), parts.clone());
             let read = move |db: &Db<'_>| {
                 let states = parts.iter().map(|part| state(&inner, db, *part, volume));
-                states.collect::<Result<Vec<_>, _>>()
+                let mut states = states.collect::<Result<Vec<_>, _>>()?;
+                let own = exports(&inner, db, fence)?.into_iter().filter(|export| export.volume == volume);
+                states.extend(own.map(|export| export.state));
+                Ok(states)
             };
             let states = self.inner.store.read_one("read a fence", read).await?;
             let waits = states.iter().any(|state| matches!(state, FenceState::Waits(_)));
@@ -302,14 +412,7 @@ impl Service {
             let row = find(db, &host)?;
             let fence = view(&inner, db, row.clone())?;
             if !fence.is_proven() && !anyway {
-                let open =
-                    fence.parts.iter().filter(|part| !matches!(part.state, FenceState::Cut(_))).count();
-                let text = format!(
-                    "host {host}: {open} of {} attachments are not proven to be cut off; ask again when they are, or say \
-                     that it is to be lifted anyway",
-                    fence.parts.len()
-                );
-                return Err(Refusal::Conflict(text).into());
+                return Err(Refusal::Conflict(not_lifted(&fence)).into());
             }
             db.lift_fence(row.id)?;
             Ok(HostFence { lifted_at: Some(db.now), ..fence })

@@ -22,12 +22,6 @@ const JOBS: &str = "mooring:jobs";
 /// How long an agent is waited for. It answers from memory.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
-/// Whether it has volumes, as far as it is known.
-fn is_storage(agent: &Agent) -> bool {
-    let state = agent.state();
-    state.capabilities.as_ref().is_none_or(|seen| seen.pools_unknown || !seen.pools.is_empty())
-}
-
 fn of_host(host: String, limit_bytes: u64) -> HostJobs {
     HostJobs { host, limit: Some(ByteSize(limit_bytes)).filter(|limit| limit.0 > 0), problem: None }
 }
@@ -63,7 +57,7 @@ impl Service {
     pub async fn jobs(&self, caller: &Caller) -> Result<Jobs, Refusal> {
         self.inner.policies().check(JOBS, caller, &Target::default())?;
         let mut asked = JoinSet::new();
-        let storage = self.inner.agents.all().iter().filter(|agent| is_storage(agent));
+        let storage = self.inner.agents.all().iter().filter(|agent| agent.is_storage());
         for (place, agent) in storage.enumerate() {
             asked.spawn(ask(place, Arc::clone(agent)));
         }

@@ -127,6 +127,12 @@ impl Db<'_> {
         self.run(sql, &values![name]).map(drop)
     }
 
+    /// Whether an agent was compared since this database is what it is: what it keeps of this epoch is ours.
+    pub(crate) fn is_compared(&self, id: AgentId) -> Result<bool, SqlError> {
+        let sql = "SELECT compared FROM agents WHERE agent_id = ?1";
+        Ok(self.one(sql, &values![id], |row| row.get(0))?.unwrap_or(false))
+    }
+
     /// This database is another history from now on: every agent may keep more than it knows.
     pub(crate) fn forget_compared(&self) -> Result<(), SqlError> {
         self.run("UPDATE agents SET compared = 0", &[]).map(drop)

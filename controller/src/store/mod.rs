@@ -34,6 +34,7 @@ mod reviews;
 mod specs;
 mod sql;
 mod sqlite;
+mod takings;
 #[cfg(test)]
 pub(crate) mod testing;
 mod types;
@@ -68,6 +69,7 @@ pub(crate) use reverts::KeptRevert;
 pub(crate) use reviews::ReviewKind;
 pub(crate) use specs::{Kind, SpecRow, Wish};
 pub use sql::SqlError;
+pub(crate) use takings::{Taker, Taking};
 pub(crate) use types::DEFAULT_TYPE;
 pub(crate) use uploads::KeptUpload;
 pub(crate) use volumes::{Tried, VolumeRow};

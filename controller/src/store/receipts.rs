@@ -50,6 +50,17 @@ impl Db<'_> {
         self.one(sql, &values![volume, initiator, since.epoch, since.counter], receipt)
     }
 
+    /// The newest receipt of one initiator.
+    pub(crate) fn newest_receipt(
+        &self,
+        volume: VolumeId,
+        initiator: &Initiator,
+    ) -> Result<Option<(i64, Receipt)>, SqlError> {
+        let sql = "SELECT id, body FROM receipts WHERE volume_id = ?1 AND initiator = ?2 \
+                   ORDER BY epoch DESC, counter DESC LIMIT 1";
+        self.one(sql, &values![volume, initiator], receipt)
+    }
+
     /// One receipt.
     pub(crate) fn receipt(&self, id: i64) -> Result<Option<Receipt>, SqlError> {
         let sql = "SELECT id, body FROM receipts WHERE id = ?1";

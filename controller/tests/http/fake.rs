@@ -734,7 +734,8 @@ impl Backend for Fake {
         if name == "nosuch" {
             return not_found("Host", name);
         }
-        let fence = fence_of(caller, name, reason, state.fence_parts.clone());
+        let (parts, exports) = (state.fence_parts.clone(), state.fence_exports.clone());
+        let fence = fence_of(caller, name, reason, parts, exports, state.fence_unknown.clone());
         state.fence = Some(fence.clone());
         Ok(fence)
     }

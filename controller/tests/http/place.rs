@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use mooring_controller::domain::{FencePart, FenceState, HostChange, PoolFilter};
+use mooring_controller::domain::{FencePart, FenceState, FencedExport, HostChange, PoolFilter, UnknownNode};
 use mooring_model::{AttachmentId, Generation, Proof, Receipt, Revoked, VolumeId};
 use serde_json::{Value, json};
 
@@ -204,6 +204,22 @@ async fn operators_say_what_becomes_of_a_host() {
     }
 }
 
+/// A receipt of everything that a fence took.
+fn proven() -> Receipt {
+    Receipt {
+        volume: VolumeId::from_u128(2),
+        initiator: "iqn.2026-11.dev.mooring:host.7".parse().unwrap(),
+        attachments: vec![AttachmentId::from_u128(1)],
+        generation: Generation { epoch: 1, counter: 2 },
+        revoked: Revoked::Nexus,
+        sessions: Vec::new(),
+        proof: Proof::Proven,
+        began: SystemTime::UNIX_EPOCH,
+        ended: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(3)),
+        reservation: None,
+    }
+}
+
 #[tokio::test]
 async fn a_host_is_fenced_and_the_fence_is_as_good_as_its_worst_part() {
     let api = Api::new();
@@ -220,18 +236,7 @@ async fn a_host_is_fenced_and_the_fence_is_as_good_as_its_worst_part() {
     );
     assert_eq!((&of["parts"], &of["ended"]), (&json!([]), &of["fenced_at"]));
     assert_eq!(api.fake.state().wait, Some(Duration::from_millis(700)));
-    let proven = Receipt {
-        volume: VolumeId::from_u128(2),
-        initiator: "iqn.2026-11.dev.mooring:host.7".parse().unwrap(),
-        attachments: vec![AttachmentId::from_u128(1)],
-        generation: Generation { epoch: 1, counter: 2 },
-        revoked: Revoked::Nexus,
-        sessions: Vec::new(),
-        proof: Proof::Proven,
-        began: SystemTime::UNIX_EPOCH,
-        ended: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(3)),
-        reservation: None,
-    };
+    let proven = proven();
     let unproven =
         |in_flight| Receipt { proof: Proof::Unproven { in_flight }, ended: None, ..proven.clone() };
     let part = |state: FenceState| FencePart {
@@ -275,4 +280,40 @@ async fn a_host_is_fenced_and_the_fence_is_as_good_as_its_worst_part() {
     assert!(lifted.status == 200 && lifted.body["fence"]["lifted_at"].is_string());
     assert_eq!(post("host1/unfence", json!({})).await.status, 404);
     assert_eq!(post("nosuch/fence", json!({})).await.status, 404);
+}
+
+/// What no attachment explains counts as much as any; and knowing nothing is no proof.
+#[tokio::test]
+async fn a_fence_is_no_better_than_what_nobody_knows() {
+    let api = Api::new();
+    let fence = |body: Value| {
+        let call = api.call("POST", "/mooring/v1/hosts/host1/fence").json(&body);
+        async move { call.send().await }
+    };
+    let proven = proven();
+    let unproven = Receipt { proof: Proof::Unproven { in_flight: Some(2) }, ended: None, ..proven.clone() };
+    let export = |state: FenceState| FencedExport {
+        node: "storage".to_owned(),
+        volume: VolumeId::from_u128(3),
+        initiator: proven.initiator.clone(),
+        state,
+    };
+    let unknown = UnknownNode { node: "other".to_owned(), why: "agent other is down".to_owned() };
+    for (state, unknown, word) in [
+        (FenceState::Cut(Some(proven.clone())), vec![], "proven"),
+        (FenceState::Unproven(unproven), vec![], "unproven"),
+        (FenceState::Waits("it is at it".to_owned()), vec![], "unproven"),
+        (FenceState::Cut(Some(proven.clone())), vec![unknown], "unproven"),
+    ] {
+        let nodes = unknown.len();
+        {
+            let mut fake = api.fake.state();
+            (fake.fence_exports, fake.fence_unknown) = (vec![export(state)], unknown);
+        }
+        let of = fence(json!({})).await.body["fence"].clone();
+        assert_eq!((&of["proof"], of["ended"].is_null()), (&json!(word), word != "proven"), "{of}");
+        let shown = &of["exports"][0];
+        assert_eq!((&shown["node"], &shown["initiator"]), (&json!("storage"), &of["initiators"][0]));
+        assert_eq!(of["unknown"].as_array().unwrap().len(), nodes);
+    }
 }

@@ -439,7 +439,8 @@ impl Fake {
             kernel_release: "6.12.1".to_owned(),
             multiattach: state.multiattach,
             pools: state.pools.clone(),
-            pools_unknown: state.pools.is_empty(),
+            // A host that only attaches has none, and says so.
+            pools_unknown: state.pools.is_empty() && state.initiator.is_empty(),
             problems: state.problems.clone(),
             transports: state.knobs.fc.transports(),
             images: (!state.pools.is_empty()).then(|| v1::Images {

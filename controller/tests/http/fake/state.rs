@@ -6,7 +6,7 @@ use mooring_model::{
     ReservationsChange, UploadId,
 };
 
-use mooring_controller::domain::{ExportState, HostPool, VolumeCut};
+use mooring_controller::domain::{ExportState, FencedExport, HostPool, UnknownNode, VolumeCut};
 
 use super::*;
 
@@ -51,6 +51,8 @@ pub(crate) struct State {
     pub(crate) said: Option<(String, HostChange)>,
     /// What a fence finds, and the last one.
     pub(crate) fence_parts: Vec<FencePart>,
+    pub(crate) fence_exports: Vec<FencedExport>,
+    pub(crate) fence_unknown: Vec<UnknownNode>,
     pub(crate) fence: Option<HostFence>,
     /// What the next call answers instead.
     pub(crate) refuse: Option<Refusal>,
@@ -446,6 +448,8 @@ pub(super) fn fence_of(
     name: &str,
     reason: Option<String>,
     parts: Vec<FencePart>,
+    exports: Vec<FencedExport>,
+    unknown: Vec<UnknownNode>,
 ) -> HostFence {
     HostFence {
         id: Uuid::from_u128(1),
@@ -457,6 +461,8 @@ pub(super) fn fence_of(
         fenced_at: SystemTime::UNIX_EPOCH,
         lifted_at: None,
         parts,
+        exports,
+        unknown,
     }
 }
 

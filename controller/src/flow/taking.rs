@@ -1,0 +1,541 @@
+//! Access that goes at a storage agent although this database does not say what its export is to be: of a volume in review, or
+//! of one that it does not know. What the agent keeps is sent back to it without those who go, and nothing else is changed.
+//!
+//! What must never happen here: access taken from somebody whom nobody named; "gone" of what the agent still grants; a wish of
+//! this database sent for a volume in review.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use mooring_api::v1;
+use mooring_model::{AgentId, AttachmentId, Generation, Initiator, Proof, Receipt, Stamp, VolumeId};
+use serde_json::Value;
+
+use super::review::is_ahead;
+use super::storage::{LOOK_LIMIT, Work};
+use super::{AGAIN, Inner, Next};
+use crate::agents::calls::CallError;
+use crate::agents::{Agent, wire};
+use crate::initiators::Initiators;
+use crate::service::Refusal;
+use crate::store::{Abort, AttachmentRow, Db, Kind, Taking, Wish};
+
+/// Since when an attachment is revoked while no agent was told of it: no receipt is as new.
+pub(crate) const UNSENT: Generation = Generation { epoch: i64::MAX.unsigned_abs(), counter: 0 };
+
+/// How long an agent is waited for. Its receipts are looked for afterwards.
+const WAIT_MS: u32 = 2_000;
+
+/// What goes of a volume at one agent.
+#[derive(Default)]
+struct Going {
+    /// Whole nexuses.
+    nexuses: Vec<Taking>,
+    /// Attachments of a volume in review that are forced away: each with its own nexus, unless another attachment shares it.
+    rows: Vec<AttachmentRow>,
+}
+
+impl Going {
+    fn takes(&self, initiator: &Initiator) -> bool {
+        self.nexuses.iter().any(|taking| taking.initiator == *initiator)
+    }
+}
+
+/// What an agent says of a volume.
+#[derive(Default)]
+struct Seen {
+    stamp: Option<Stamp>,
+    spec: v1::ExportSpec,
+    opaque: Vec<u8>,
+    /// Who is granted it, by its wish.
+    granted: BTreeSet<Initiator>,
+    /// Who is shown by the kernel.
+    shown: BTreeSet<Initiator>,
+    /// All that is wished is so.
+    settled: bool,
+    receipts: Vec<Receipt>,
+}
+
+/// Whom a wish of an export grants the volume.
+pub(crate) fn granted_by(spec: &v1::ExportSpec) -> impl Iterator<Item = Initiator> {
+    let iscsi = spec.grants.iter().map(|grant| &grant.initiator);
+    let fc = spec.fc.iter().flat_map(|fc| &fc.grants).map(|grant| &grant.initiator);
+    iscsi.chain(fc).filter_map(|name| name.parse().ok())
+}
+
+/// Whom a report of an export names.
+pub(crate) fn shown_by(report: &v1::ExportReport) -> impl Iterator<Item = Initiator> {
+    let iscsi = report.grants.iter().map(|grant| &grant.initiator);
+    let fc = report.fc.iter().flat_map(|port| &port.grants).map(|grant| &grant.initiator);
+    iscsi.chain(fc).filter_map(|name| name.parse().ok())
+}
+
+impl Seen {
+    fn of(status: v1::VolumeStatus) -> Self {
+        let spec = status.export_spec.unwrap_or_default();
+        Self {
+            stamp: wire::stamp(status.export_stamp.as_ref()),
+            granted: granted_by(&spec).collect(),
+            shown: status.export.iter().flat_map(shown_by).collect(),
+            settled: status.export.is_none_or(|report| report.in_force),
+            receipts: status.receipts.iter().filter_map(wire::receipt).collect(),
+            opaque: status.export_opaque,
+            spec,
+        }
+    }
+}
+
+/// An export without those who go.
+#[derive(Default)]
+struct Narrowed {
+    spec: v1::ExportSpec,
+    opaque: Vec<u8>,
+    /// Somebody goes.
+    changed: bool,
+    /// Ports that go because an attachment goes with another port, each with that port.
+    along: Vec<(Initiator, Initiator)>,
+    /// Attachments whose nexus another attachment keeps that this database does not take away.
+    shared: BTreeMap<AttachmentId, String>,
+}
+
+/// One grant of an export.
+struct Grant<'a> {
+    initiator: Option<Initiator>,
+    attachments: &'a [String],
+}
+
+fn grants(spec: &v1::ExportSpec) -> Vec<Grant<'_>> {
+    let grant = |initiator: &str, attachments| Grant { initiator: initiator.parse().ok(), attachments };
+    let iscsi = spec.grants.iter().map(|of| grant(&of.initiator, of.attachment_ids.as_slice()));
+    let fc = spec.fc.iter().flat_map(|fc| &fc.grants);
+    iscsi.chain(fc.map(|of| grant(&of.initiator, of.attachment_ids.as_slice()))).collect()
+}
+
+/// Takes those who go out of what an agent keeps. Where one port of an attachment goes, all of its ports do.
+fn narrow(seen: &Seen, going: &Going) -> Narrowed {
+    let all = grants(&seen.spec);
+    let ids: BTreeSet<_> = going.rows.iter().map(|row| row.id.to_string()).collect();
+    let mut narrowed = Narrowed::default();
+    let mut gone: BTreeSet<Initiator> = BTreeSet::new();
+    for grant in &all {
+        let Some(one) = &grant.initiator else { continue };
+        let is_of = |row: &&AttachmentRow| {
+            row.initiator.as_ref().is_some_and(|own| own.has(one))
+                || grant.attachments.contains(&row.id.to_string())
+        };
+        if going.takes(one) {
+            gone.insert(one.clone());
+        } else if going.rows.iter().any(|row| is_of(&row)) {
+            match grant.attachments.iter().find(|id| !ids.contains(*id)) {
+                None => drop(gone.insert(one.clone())),
+                Some(other) => {
+                    let of = going.rows.iter().filter(is_of);
+                    narrowed.shared.extend(of.map(|row| (row.id, other.clone())));
+                }
+            }
+        }
+    }
+    for grant in all.iter().filter(|grant| grant.initiator.as_ref().is_some_and(|one| going.takes(one))) {
+        let same = |other: &&Grant<'_>| grant.attachments.iter().any(|id| other.attachments.contains(id));
+        let others = all.iter().filter(same).filter_map(|other| other.initiator.clone());
+        let along = others.filter(|other| !going.takes(other));
+        narrowed.along.extend(along.filter_map(|other| Some((grant.initiator.clone()?, other))));
+    }
+    let stays = |name: &str| name.parse::<Initiator>().is_ok_and(|one| !gone.contains(&one));
+    let mut spec = seen.spec.clone();
+    spec.grants.retain(|grant| stays(&grant.initiator));
+    if let Some(fc) = &mut spec.fc {
+        fc.grants.retain(|grant| stays(&grant.initiator));
+    }
+    let left: BTreeSet<_> = grants(&spec).iter().flat_map(|grant| grant.attachments).cloned().collect();
+    narrowed.opaque = without(&seen.opaque, &left);
+    (narrowed.spec, narrowed.changed) = (spec, !gone.is_empty());
+    narrowed
+}
+
+/// What is kept beside an export, for these attachments only. What cannot be read is left as it is.
+fn without(opaque: &[u8], left: &BTreeSet<String>) -> Vec<u8> {
+    let Ok(mut kept) = serde_json::from_slice::<Value>(opaque) else { return opaque.to_vec() };
+    if let Some(attachments) = kept.get_mut("attachments").and_then(Value::as_array_mut) {
+        attachments.retain(|one| one["id"].as_str().is_some_and(|id| left.contains(id)));
+    }
+    kept.to_string().into_bytes()
+}
+
+/// How far a nexus is that goes.
+enum Gone {
+    Waits,
+    Unproven(i64, Receipt),
+    Done(Option<(i64, Receipt)>),
+}
+
+/// The agent does not grant it any more: then the newest receipt says whether anything may still land.
+fn gone(db: &Db<'_>, volume: VolumeId, seen: &Seen, initiator: &Initiator) -> Result<Gone, Abort> {
+    if seen.granted.contains(initiator) {
+        return Ok(Gone::Waits);
+    }
+    let there = seen.shown.contains(initiator) || !seen.settled;
+    Ok(match db.newest_receipt(volume, initiator)? {
+        Some((id, receipt)) if receipt.proof != Proof::Proven => Gone::Unproven(id, receipt),
+        _ if there => Gone::Waits,
+        found => Gone::Done(found),
+    })
+}
+
+/// Moves what has arrived. Whether anything has changed, and whether something still goes.
+fn settle(
+    db: &Db<'_>,
+    volume: VolumeId,
+    going: &Going,
+    seen: &Seen,
+    shared: &BTreeMap<AttachmentId, String>,
+    fault: Option<&str>,
+) -> Result<(bool, bool), Abort> {
+    let (mut changed, mut waits) = (false, false);
+    for receipt in &seen.receipts {
+        changed |= db.keep_receipt(receipt)?;
+    }
+    for was in &going.nexuses {
+        let (receipt, done) = match gone(db, volume, seen, &was.initiator)? {
+            Gone::Waits => (None, false),
+            Gone::Unproven(id, _) => (Some(id), false),
+            Gone::Done(found) => (found.map(|(id, _)| id), true),
+        };
+        let fault = fault.filter(|_| !done).map(str::to_owned);
+        let now = Taking { done, receipt, fault, ..was.clone() };
+        waits |= !done;
+        if now != *was {
+            db.keep_taking(&now)?;
+            changed = true;
+        }
+    }
+    for id in going.rows.iter().map(|row| row.id) {
+        // It may be gone by now, or another matter.
+        let row = db.attachment(id)?.filter(|row| row.is_revoking() && row.forced);
+        let Some(row) = row else { continue };
+        let why = match shared.get(&id) {
+            Some(other) => Some(format!(
+                "attachment {other}, which this database does not know, shares the access of its host: cut every attachment \
+                 of the host to this volume, with widen=host (mooring detach {id} --force --widen), or fence the host"
+            )),
+            None => fault.map(str::to_owned),
+        };
+        let moved = settle_row(db, &row, seen, why)?;
+        changed |= moved.0;
+        waits |= moved.1;
+    }
+    if changed && !going.rows.is_empty() {
+        db.attachment_event(volume)?;
+        db.derive_status(volume)?;
+    }
+    Ok((changed, waits))
+}
+
+/// The same of one attachment.
+fn settle_row(
+    db: &Db<'_>,
+    row: &AttachmentRow,
+    seen: &Seen,
+    why: Option<String>,
+) -> Result<(bool, bool), Abort> {
+    let own = row.initiator.iter().flat_map(Initiators::each);
+    // In another history it may have had another host.
+    let said = seen.receipts.iter().filter(|receipt| receipt.attachments.contains(&row.id));
+    let names: BTreeSet<_> = own.chain(said.map(|receipt| receipt.initiator.clone())).collect();
+    let named = row.id.to_string();
+    let mut waits = grants(&seen.spec).iter().any(|grant| grant.attachments.contains(&named));
+    let (mut last, mut since): (Option<(i64, Receipt)>, Option<Generation>) = (None, None);
+    for one in &names {
+        match gone(db, row.volume, seen, one)? {
+            Gone::Waits => waits = true,
+            Gone::Unproven(_, receipt) => {
+                waits = true;
+                since = Some(since.map_or(receipt.generation, |at| at.min(receipt.generation)));
+            }
+            Gone::Done(found) => {
+                last = last.max_by_end(found);
+            }
+        }
+    }
+    if waits {
+        let wished_at = since.unwrap_or(row.wished_at);
+        let now = AttachmentRow { wished_at, fault: why, ..row.clone() };
+        let changed = now != *row;
+        if changed {
+            db.put_attachment(&now)?;
+        }
+        return Ok((changed, true));
+    }
+    db.detach(row, last.map(|(id, _)| id))?;
+    if let Some(host) = row.native.filter(|_| row.connect_ever) {
+        let others = db.attachments_of(row.volume)?;
+        let kind = Kind::Connection(host);
+        let kept = db.spec(row.volume, kind)?;
+        if kept.is_some() && !others.iter().any(|other| other.native == Some(host) && other.connect_wanted) {
+            // It is told when the review has ended: it lost its access at the target.
+            db.wish(row.volume, kind, &Wish::tombstone(kind, true))?;
+        }
+    }
+    Ok((true, false))
+}
+
+/// The later of two receipts.
+trait Later {
+    fn max_by_end(self, other: Self) -> Self;
+}
+
+impl Later for Option<(i64, Receipt)> {
+    fn max_by_end(self, other: Self) -> Self {
+        match (self, other) {
+            (Some(one), Some(two)) if one.1.ended >= two.1.ended => Some(one),
+            (one, None) => one,
+            (_, two) => two,
+        }
+    }
+}
+
+impl Inner {
+    /// Takes away what goes of a volume without a wish of this database.
+    pub(super) async fn taking_pass(
+        self: &Arc<Self>,
+        id: VolumeId,
+        work: Option<&Work>,
+        takings: &[Taking],
+    ) -> Result<Next, Refusal> {
+        let mut at: BTreeMap<AgentId, Going> = BTreeMap::new();
+        for taking in takings {
+            at.entry(taking.agent).or_default().nexuses.push(taking.clone());
+        }
+        let in_review = work.filter(|work| work.volume.review.is_some());
+        if let Some(work) = in_review {
+            let going = work.rows.iter().filter(|row| row.forced && row.is_revoking());
+            for row in going {
+                at.entry(work.volume.agent).or_default().rows.push(row.clone());
+            }
+        }
+        let mut next = Next::Idle;
+        for (agent, going) in at {
+            // When it is up again, all of its volumes look again.
+            let Ok(agent) = self.agents.held(agent) else { continue };
+            let own = work.filter(|work| agent.id() == Some(work.volume.agent));
+            next = next.sooner(self.take_at(&agent, id, own, &going).await?);
+        }
+        Ok(next)
+    }
+
+    async fn take_at(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        id: VolumeId,
+        own: Option<&Work>,
+        going: &Going,
+    ) -> Result<Next, Refusal> {
+        let mut seen = Seen::default();
+        if agent.knows(id) {
+            match agent.get_volume(id.to_string(), LOOK_LIMIT).await {
+                Ok(status) => seen = Seen::of(status),
+                Err(error) => {
+                    tracing::warn!(volume = %id, %error, "cannot look at who is to be cut off");
+                    return Ok(Next::After(AGAIN));
+                }
+            }
+        }
+        seen.receipts.extend(agent.take_receipts(id));
+        let mut fault = None;
+        let mut shared = BTreeMap::new();
+        if let Some(work) = own.filter(|work| work.volume.review.is_none()) {
+            // The wish of this database says who goes.
+            let ours = work.export_spec.as_ref().map(|spec| &spec.stamp);
+            if let Some(theirs) = is_ahead(ours, seen.stamp.as_ref()) {
+                let name = &agent.entry.name;
+                let why = format!("agent {name} keeps generation {theirs} of the export");
+                self.review(id, &why).await?;
+                return Ok(Next::Again);
+            }
+        } else {
+            let narrowed = narrow(&seen, going);
+            if !narrowed.along.is_empty() {
+                return self.take_along(agent, id, narrowed.along).await;
+            }
+            if let Some(kept) = seen.stamp.as_ref().filter(|_| narrowed.changed) {
+                let copy = own.map(|work| work.volume.reservations_copy().to_owned());
+                match self.send_narrowed(agent, id, &narrowed, kept.generation, copy).await? {
+                    None => return Ok(Next::Again),
+                    Some(why) => fault = Some(why),
+                }
+            }
+            shared = narrowed.shared;
+        }
+        if seen.stamp.is_none() && !seen.shown.is_empty() {
+            let name = &agent.entry.name;
+            fault = Some(format!(
+                "agent {name} keeps no wish of the export, and its kernel serves it: revoke it there (mooring --agent … \
+                 export revoke {id})"
+            ));
+        }
+        let going = Going { nexuses: going.nexuses.clone(), rows: going.rows.clone() };
+        let write = move |db: &Db<'_>| settle(db, id, &going, &seen, &shared, fault.as_deref());
+        let (changed, waits) = self.store.write("settle what is taken away", write).await?;
+        if changed {
+            self.touch(id);
+        }
+        Ok(if waits { Next::After(AGAIN) } else { Next::Idle })
+    }
+
+    /// The other ports of attachments that go with one of their ports.
+    async fn take_along(
+        &self,
+        agent: &Arc<Agent>,
+        volume: VolumeId,
+        along: Vec<(Initiator, Initiator)>,
+    ) -> Result<Next, Refusal> {
+        let Some(agent) = agent.id() else { return Ok(Next::After(AGAIN)) };
+        let write = move |db: &Db<'_>| {
+            let mut all = along.iter();
+            Ok(all.try_for_each(|(of, with)| db.take_nexus_along(agent, volume, of, with))?)
+        };
+        self.store.write("take all ports of a host", write).await?;
+        Ok(Next::Again)
+    }
+
+    /// Sends an agent its own wish without those who go, as a newer one. The text: why it did not take it.
+    async fn send_narrowed(
+        &self,
+        agent: &Arc<Agent>,
+        id: VolumeId,
+        narrowed: &Narrowed,
+        kept: Generation,
+        reservations_copy: Option<String>,
+    ) -> Result<Option<String>, Refusal> {
+        let read = move |db: &Db<'_>| Ok((db.epoch()?, db.spec(id, Kind::Export)?));
+        let (epoch, ours) = self.store.read_one("read the epoch", read).await?;
+        let ours = ours.map_or(0, |spec| spec.stamp.generation.counter);
+        let counter = kept.counter.max(ours);
+        let generation = Generation { epoch: epoch.max(kept.epoch), counter }.next();
+        let digest = mooring_api::digest(&narrowed.spec, &narrowed.opaque);
+        let stamp = Stamp { generation, digest };
+        let put = v1::PutExportRequest {
+            sender: Some(self.sender()),
+            volume_id: id.to_string(),
+            stamp: Some(mooring_api::stamp_to_wire(&stamp)),
+            wish: Some(v1::put_export_request::Wish::Spec(narrowed.spec.clone())),
+            opaque: narrowed.opaque.clone(),
+            deadline_ms: WAIT_MS,
+            live_sessions: v1::LiveSessions::Cut.into(),
+            reservations_copy: reservations_copy.unwrap_or_default(),
+        };
+        match agent.put_export(put).await {
+            Ok(answer) => {
+                agent.took_export(id, stamp, false);
+                if let Some(report) = answer.report.as_ref().and_then(wire::export) {
+                    agent.saw_export(&report);
+                }
+                tracing::warn!(volume = %id, agent = agent.entry.name, %generation, "access is taken away as its agent has it");
+                Ok(None)
+            }
+            Err(CallError::Lost(text) | CallError::Stale(text) | CallError::Refused { text, .. }) => {
+                tracing::warn!(volume = %id, error = text, "access is not taken away yet");
+                Ok(Some(text))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use serde_json::json;
+
+    use super::*;
+
+    const A: &str = "20:00:52:54:00:14:00:0a";
+    const B: &str = "20:00:52:54:00:14:00:0b";
+    const C: &str = "20:00:52:54:00:14:00:0c";
+    const ONE: AttachmentId = AttachmentId::from_u128(1);
+    const TWO: AttachmentId = AttachmentId::from_u128(2);
+
+    /// An agent that grants these over Fibre Channel, each for these attachments.
+    fn seen(grants: &[(&str, &[AttachmentId])]) -> Seen {
+        let fc = |(initiator, ids): &(&str, &[AttachmentId])| v1::FcGrant {
+            initiator: (*initiator).to_owned(),
+            attachment_ids: ids.iter().map(ToString::to_string).collect(),
+            ..v1::FcGrant::default()
+        };
+        let fc = v1::FcExport { grants: grants.iter().map(fc).collect(), ..v1::FcExport::default() };
+        let kept = [ONE, TWO].map(|id| json!({ "id": id.to_string(), "new": 1 }));
+        Seen {
+            spec: v1::ExportSpec { fc: Some(fc), ..v1::ExportSpec::default() },
+            opaque: json!({ "attachments": kept, "later": true }).to_string().into_bytes(),
+            ..Seen::default()
+        }
+    }
+
+    fn taking(initiator: &str) -> Taking {
+        Taking {
+            agent: AgentId::from_u128(9),
+            volume: VolumeId::from_u128(1),
+            initiator: initiator.parse().unwrap(),
+            done: false,
+            receipt: None,
+            fault: None,
+        }
+    }
+
+    fn row(id: AttachmentId, ports: Option<&str>) -> AttachmentRow {
+        let initiator = ports.map(|ports| ports.parse().unwrap());
+        let reserved = AttachmentRow::reserved(id, VolumeId::from_u128(1), "p", SystemTime::UNIX_EPOCH);
+        AttachmentRow { initiator, held: true, forced: true, ..reserved }
+    }
+
+    fn left(narrowed: &Narrowed) -> Vec<&str> {
+        let fc = narrowed.spec.fc.as_ref().unwrap();
+        fc.grants.iter().map(|grant| grant.initiator.as_str()).collect()
+    }
+
+    fn kept(narrowed: &Narrowed) -> Value {
+        serde_json::from_slice(&narrowed.opaque).unwrap()
+    }
+
+    #[test]
+    fn a_port_goes_with_all_ports_of_its_attachments() {
+        let seen = seen(&[(A, &[ONE]), (B, &[ONE]), (C, &[TWO])]);
+        let first = narrow(&seen, &Going { nexuses: vec![taking(A)], rows: Vec::new() });
+        let (a, b) = (A.parse().unwrap(), B.parse().unwrap());
+        assert_eq!(first.along, [(a, b)]);
+        let both = narrow(&seen, &Going { nexuses: vec![taking(A), taking(B)], rows: Vec::new() });
+        assert!(both.changed && both.along.is_empty());
+        assert_eq!(left(&both), [C]);
+        // What a later release keeps beside it stays.
+        let left = json!({ "attachments": [{ "id": TWO.to_string(), "new": 1 }], "later": true });
+        assert_eq!(kept(&both), left);
+    }
+
+    #[test]
+    fn an_attachment_goes_with_its_nexus_unless_another_shares_it() {
+        let ports = format!("{A},{B}");
+        let alone = narrow(
+            &seen(&[(A, &[ONE]), (B, &[ONE]), (C, &[TWO])]),
+            &Going { nexuses: Vec::new(), rows: vec![row(ONE, Some(&ports))] },
+        );
+        assert!(alone.changed && alone.shared.is_empty());
+        assert_eq!(left(&alone), [C]);
+        let shared = seen(&[(A, &[ONE, TWO]), (B, &[ONE, TWO])]);
+        let one = narrow(&shared, &Going { nexuses: Vec::new(), rows: vec![row(ONE, Some(&ports))] });
+        assert!(!one.changed);
+        assert_eq!(one.shared, [(ONE, TWO.to_string())].into());
+        let rows = vec![row(ONE, Some(&ports)), row(TWO, Some(&ports))];
+        let both = narrow(&shared, &Going { nexuses: Vec::new(), rows });
+        assert!(both.changed && both.shared.is_empty() && left(&both).is_empty());
+        // One that had no host when the database was copied is found by its id.
+        let later = narrow(
+            &seen(&[(A, &[ONE]), (C, &[TWO])]),
+            &Going { nexuses: Vec::new(), rows: vec![row(ONE, None)] },
+        );
+        assert_eq!(left(&later), [C]);
+        // Nothing is there of one that went in another history.
+        let none =
+            narrow(&seen(&[(C, &[TWO])]), &Going { nexuses: Vec::new(), rows: vec![row(ONE, Some(A))] });
+        assert!(!none.changed && none.shared.is_empty());
+    }
+}
