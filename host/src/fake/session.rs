@@ -619,6 +619,15 @@ impl FakeMachine {
         all.into_iter().collect()
     }
 
+    /// Whether a target has an ACL for this initiator, and no portal where it could log in.
+    pub fn is_withheld(&self, target: &str, initiator: &str) -> bool {
+        let machine = self.handle.lock();
+        machine.lio.tpgs().any(|(key, tpg)| {
+            let known = tpg.acls.get(initiator).is_some_and(|acl| !acl.dying);
+            key.target.name == target && tpg.enabled && tpg.portals.is_empty() && known
+        })
+    }
+
     /// Makes a device stop answering: commands on it stay in flight.
     pub fn hold(&self, device: impl AsRef<Path>) {
         if let Some(device) = self.handle.lock().devices.get_mut(device.as_ref()) {

@@ -110,7 +110,7 @@ fn grants(world: &World, before: &Snapshot, kernel: &Kernel, after: &Snapshot, f
     }
 }
 
-/// What a client was told to log in to is there, unless the machine has lost its kernel's state since.
+/// What a client was told to log in to is there, though without a portal while its device hangs, unless the machine has lost its kernel's state since.
 fn granted(world: &World, before: &Snapshot, kernel: &Kernel, after: &Snapshot, found: &mut Vec<String>) {
     for (id, row) in after.rows.iter().filter(|(_, row)| row.connected) {
         let Some(initiator) = &row.initiator else { continue };
@@ -119,7 +119,8 @@ fn granted(world: &World, before: &Snapshot, kernel: &Kernel, after: &Snapshot, 
         if !both || rebooted || is_held(world, row.volume, [before, after]) {
             continue;
         }
-        if !kernel.contains_key(&(row.volume, initiator.clone())) {
+        let is_there = kernel.contains_key(&(row.volume, initiator.clone()));
+        if !is_there && !world.is_withheld(row.volume, initiator) {
             found.push(format!("attachment {id} is connected, and its grant is not in the kernel"));
         }
     }

@@ -11,7 +11,7 @@ use mooring_controller::domain::{AttachmentStatus, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::Service;
 use mooring_host::fake::Access;
-use mooring_model::{AttachmentId, Mode, VolumeId};
+use mooring_model::{AttachmentId, IqnPrefix, Mode, VolumeId};
 
 use crate::calls::Calls;
 use crate::control::{Control, admin};
@@ -109,6 +109,13 @@ impl World {
             }
         }
         all
+    }
+
+    /// Whether a node has this grant of a volume in its kernel, and no portal for it: its device does not answer, or has not been
+    /// heard since it did. That portals come back is seen at rest.
+    pub(crate) fn is_withheld(&self, volume: VolumeId, initiator: &str) -> bool {
+        let target = IqnPrefix::default().target(volume).to_string();
+        self.nodes.iter().any(|node| lock(node).machine.is_withheld(&target, initiator))
     }
 
     /// What the controller says, as an admin sees it. `None`: it says nothing now.
