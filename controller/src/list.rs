@@ -12,6 +12,10 @@ use mooring_model::VolumeId;
 /// Most entries of one page: Cinder's `osapi_max_limit`.
 pub const PAGE_MAX: u64 = 1_000;
 
+/// Most conditions of one list; each pair of a dictionary and each moment is one. A volume has at most 128 pairs, and the
+/// databases refuse an expression that is some thousand conditions long.
+pub const CONDITIONS_MAX: usize = 256;
+
 /// What a key's values are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -248,6 +252,16 @@ pub struct Filter {
     pub key: &'static Key,
     /// The condition.
     pub test: Test,
+}
+
+impl Filter {
+    /// Counts the conditions that the databases see.
+    pub fn conditions(&self) -> usize {
+        match &self.test {
+            Test::Pairs(pairs) => pairs.len(),
+            _ => 1,
+        }
+    }
 }
 
 /// What a list is asked for.

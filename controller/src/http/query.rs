@@ -18,7 +18,7 @@ use super::context::Ctx;
 use super::fault::Fault;
 use super::schema;
 use super::version::Version;
-use crate::list::{Collection, Filter, Key, Kind, ListQuery, Order, PAGE_MAX, Test};
+use crate::list::{CONDITIONS_MAX, Collection, Filter, Key, Kind, ListQuery, Order, PAGE_MAX, Test};
 
 /// Keys that every list knows.
 const COMMON: [&str; 9] =
@@ -110,6 +110,7 @@ impl Query {
             let list = unknown.join(", ");
             return Err(Fault::bad_request(format!("Invalid filters {list} are found in query options.")));
         }
+        bounded(&query.filters)?;
         for (name, down) in self.orders()? {
             let Some(key) = of.key(name).filter(|key| key.sorts) else {
                 let shown: String = name.chars().take(64).collect();
@@ -179,6 +180,18 @@ fn encoded(text: &str) -> String {
         }
     }
     out
+}
+
+/// Refuses more conditions than a database takes in one statement.
+fn bounded(filters: &[Filter]) -> Result<(), Fault> {
+    let asked: usize = filters.iter().map(Filter::conditions).sum();
+    if asked <= CONDITIONS_MAX {
+        return Ok(());
+    }
+    let text = format!(
+        "The filters have {asked} conditions (pairs and times count one each): at most {CONDITIONS_MAX}."
+    );
+    Err(Fault::bad_request(text))
 }
 
 /// The conditions that one pair of the query string means.

@@ -138,6 +138,58 @@ async fn wrong_questions_are_refused() {
     }
 }
 
+/// Pairs of a dictionary, as a filter.
+fn pairs(name: &str, count: usize) -> String {
+    let pairs: Vec<_> = (0..count).map(|n| format!("'k{n}':'v'")).collect();
+    format!("?{name}=%7B{}%7D", pairs.join(","))
+}
+
+/// Conditions on a time, as a filter.
+fn times(name: &str, count: usize) -> String {
+    format!("?{name}={}", vec!["gt:2026-01-01"; count].join(","))
+}
+
+/// A query of so many conditions.
+type Of = fn(usize) -> String;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn filters_are_bounded_and_the_refusal_names_the_bound() {
+    let rig = Rig::new(0).await;
+    volumes(&rig.service, &[(Some("a"), 1, &[("k0", "v")])]).await;
+    let api = Api::on(&rig.service);
+    // Each list, and a filter of so many conditions.
+    let lists: [(&str, Of); 10] = [
+        ("/volumes", |count| pairs("metadata", count)),
+        ("/volumes/detail", |count| pairs("metadata", count)),
+        ("/volumes/summary", |count| pairs("metadata", count)),
+        ("/volumes/detail", |count| times("created_at", count)),
+        ("/volumes/detail", |count| times("updated_at", count)),
+        ("/volumes/detail", |count| {
+            format!("{}&{}", pairs("metadata", count - 9), &times("created_at", 9)[1..])
+        }),
+        ("/snapshots/detail", |count| pairs("metadata", count)),
+        ("/types", |count| pairs("extra_specs", count)),
+        ("/attachments/detail", |count| times("created_at", count)),
+        ("/messages", |count| times("guaranteed_until", count)),
+    ];
+    for (list, filter) in lists {
+        for count in [257, 1_001, 1_200] {
+            let answer = api.get(&format!("{list}{}", filter(count))).await;
+            let text = answer.body["badRequest"]["message"].as_str().unwrap_or_default();
+            assert!(
+                text.contains("at most 256") && text.contains(&count.to_string()),
+                "{list}: {}",
+                answer.body
+            );
+        }
+        let answer = api.get(&format!("{list}{}", filter(256))).await;
+        assert_eq!(answer.status, 200, "{list}: {}", answer.body);
+    }
+    // The control: few conditions still find.
+    let found = listed(&api, "3.60", &format!("/volumes{}", pairs("metadata", 1)), "volumes", "name").await;
+    assert_eq!(json!(found), json!(["a"]));
+}
+
 /// Whatever the order: page after page is the whole list, none missing and none twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_follow_each_other_and_end() {
