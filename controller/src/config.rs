@@ -17,6 +17,7 @@ use mooring_systemd::metrics::{self, RawMetrics};
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::policy::ENFORCE_NEW_DEFAULTS;
 use crate::quota::{Key, LIMIT_MAX, Limit};
 use crate::service::{AgentEntry, PostgresOptions, Scheduler, SecretsOnGet};
 
@@ -50,7 +51,7 @@ pub struct Config {
     pub callers: Callers,
     /// The operator's policies, over the defaults.
     pub policies: Option<PathBuf>,
-    /// The defaults of policies without the old ones, for which no role was needed.
+    /// Drops the old policy defaults, which need no role. False lets every user of a project change what is the project's.
     pub enforce_new_defaults: bool,
     /// Who reads CHAP secrets again, after the answer that gave them.
     pub secrets_on_get: SecretsOnGet,
@@ -128,7 +129,7 @@ impl Config {
                 tls: tls?,
                 callers: callers?,
                 policies: policies?,
-                enforce_new_defaults: raw.enforce_new_defaults,
+                enforce_new_defaults: raw.enforce_new_defaults.unwrap_or(ENFORCE_NEW_DEFAULTS),
                 secrets_on_get: secrets_on_get?,
                 scheduler: scheduler?,
                 quotas: quotas?,
@@ -178,8 +179,7 @@ struct RawConfig {
     tokens: Option<Spanned<String>>,
     keystone: Option<Spanned<RawKeystone>>,
     policies: Option<Spanned<String>>,
-    #[serde(default)]
-    enforce_new_defaults: bool,
+    enforce_new_defaults: Option<bool>,
     show_secrets_on_get: Option<Spanned<String>>,
     #[serde(default)]
     attach: RawAttach,
@@ -486,7 +486,10 @@ mod tests {
         assert_eq!(config.state_dir, Path::new("/var/lib/mooring-controller"));
         assert!(Config::parse("", "x", Asked::Everybody).unwrap_err().to_string().contains("tokens"));
         assert_eq!(config.callers, Callers::Tokens("/etc/mooring/tokens.toml".into()));
-        assert_eq!((config.policies, config.enforce_new_defaults), (None, false));
+        assert_eq!((config.policies, config.enforce_new_defaults), (None, true));
+        let old = format!("enforce_new_defaults = false\n{GOOD}");
+        assert!(!Config::parse(&old, "x", Asked::Everybody).unwrap().enforce_new_defaults);
+        assert!(Config::parse(EXAMPLE, "example", Asked::Everybody).unwrap().enforce_new_defaults);
         assert_eq!(config.secrets_on_get, SecretsOnGet::Service);
         assert!(config.protect_instances);
         let open = format!("{GOOD}[attach]\nprotect_instances = false\n");

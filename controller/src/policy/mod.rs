@@ -32,6 +32,9 @@ pub const EXAMPLE: &str = include_str!("../../policy.example.yaml");
 /// Permissions of the policy file that are refused: writing by anybody but its owner.
 const MODE_REFUSED: u32 = 0o022;
 
+/// The default of `enforce_new_defaults`: without a role in a project nobody changes or sees what is the project's.
+pub const ENFORCE_NEW_DEFAULTS: bool = true;
+
 /// How far a known name may be from one that is not known to be offered instead, in changed characters.
 const NEAR: usize = 12;
 
@@ -221,7 +224,7 @@ fn unsound(rules: &HashMap<String, Expr>, name: &str, above: &mut Vec<String>) -
 impl Default for Policies {
     /// The defaults, the old ones OR-ed in.
     fn default() -> Self {
-        Self::with(BTreeMap::new(), false)
+        Self::with(BTreeMap::new(), ENFORCE_NEW_DEFAULTS)
     }
 }
 

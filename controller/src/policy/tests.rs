@@ -47,7 +47,7 @@ fn decisions_of_the_new_defaults() {
 
 #[test]
 fn decisions_while_the_old_defaults_hold_too() {
-    insta::assert_snapshot!(decisions(&Policies::default()));
+    insta::assert_snapshot!(decisions(&Policies::load(None, false).unwrap()));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn one_line_keeps_sharing_for_admins() {
 
 #[test]
 fn the_example_is_a_policy_file_as_it_is_and_with_its_lines_in_force() {
-    assert_eq!(decisions(&Policies::parse(EXAMPLE, "x", false).unwrap()), decisions(&Policies::default()));
+    assert_eq!(decisions(&Policies::parse(EXAMPLE, "x", true).unwrap()), decisions(&Policies::default()));
     let lines: Vec<_> = EXAMPLE
         .lines()
         .filter_map(|line| line.strip_prefix("# ").filter(|rest| rest.starts_with('"')))

@@ -57,7 +57,7 @@ impl Api {
 
     /// With an operator's policies.
     pub(crate) fn ruled(auth: Auth, policies: &str) -> Self {
-        let policies = Arc::new(Policies::parse(policies, "policy.yaml", false).unwrap());
+        let policies = Arc::new(Policies::parse(policies, "policy.yaml", true).unwrap());
         Self::from(Options { auth, policies, public_url: None, tls: false, body_timeout: BODY_TIMEOUT })
     }
 

@@ -32,7 +32,7 @@ impl Api {
 
     /// With an operator's policies in the front.
     pub(crate) fn ruled(rig: &Rig, file: &str) -> Self {
-        let policies = Arc::new(Policies::parse(file, "policy.yaml", false).unwrap());
+        let policies = Arc::new(Policies::parse(file, "policy.yaml", true).unwrap());
         let options = Options {
             auth: Auth::NoAuth,
             policies,

@@ -144,7 +144,7 @@ async fn every_refusal_has_its_code_and_changes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn policies_decide_who() {
     let file = "\"volume:retype\": \"role:changer\"\n\"volume:multiattach\": \"role:sharer\"\n";
-    let policies = Arc::new(Policies::parse(file, "policy.yaml", false).unwrap());
+    let policies = Arc::new(Policies::parse(file, "policy.yaml", true).unwrap());
     let rig = Rig::quiet_with(0, move |options| options.policies = Arc::clone(&policies));
     rig.up().await;
     kind(&rig, "b", &[]).await;
@@ -163,13 +163,13 @@ async fn policies_decide_who() {
         }
         other => panic!("{other:?}"),
     };
-    forbidden(retype(&["member"], "b").await, "volume:retype");
-    forbidden(retype(&["member"], "nosuch").await, "volume:retype");
-    forbidden(retype(&["changer"], "shared").await, "volume:multiattach");
-    retype(&["changer"], "b").await.unwrap();
-    retype(&["changer", "sharer"], "shared").await.unwrap();
+    forbidden(retype(&["member", "reader"], "b").await, "volume:retype");
+    forbidden(retype(&["member", "reader"], "nosuch").await, "volume:retype");
+    forbidden(retype(&["reader", "changer"], "shared").await, "volume:multiattach");
+    retype(&["reader", "changer"], "b").await.unwrap();
+    retype(&["reader", "changer", "sharer"], "shared").await.unwrap();
     // Back needs no policy about sharing.
-    retype(&["changer"], "b").await.unwrap();
+    retype(&["reader", "changer"], "b").await.unwrap();
     // Of another project's volume nothing is said.
     let stranger = of_project("q");
     let unseen = rig.service.retype_volume(&stranger, id, "shared", MigrationPolicy::Never).await;
@@ -177,7 +177,7 @@ async fn policies_decide_who() {
     // A private type is not there.
     let hidden =
         rig.service.create_type(&admin(), "hidden", None, false, crate::api::specs(&[])).await.unwrap();
-    let unseen = retype(&["changer"], &hidden.id.to_string()).await;
+    let unseen = retype(&["reader", "changer"], &hidden.id.to_string()).await;
     assert!(matches!(unseen, Err(Refusal::NotFound { .. })), "{unseen:?}");
 }
 

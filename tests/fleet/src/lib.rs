@@ -157,7 +157,7 @@ impl Builder {
     /// An operator's policies, over the defaults.
     #[must_use]
     pub fn policies(self, text: &str) -> Self {
-        let policies = Arc::new(Policies::parse(text, "policy.yaml", false).unwrap());
+        let policies = Arc::new(Policies::parse(text, "policy.yaml", true).unwrap());
         self.tuned(move |options| options.policies = Arc::clone(&policies))
     }
 

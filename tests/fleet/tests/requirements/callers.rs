@@ -163,6 +163,32 @@ fn another_projects_things_are_not_there() {
     assert_eq!(granted(&of.fleet, &of.volume), ["node1 LUN 1 rw"]);
 }
 
+/// The fleet has no policy file: these are the defaults.
+#[test]
+fn a_reader_sees_its_project_and_changes_nothing_by_default() {
+    let of = theirs();
+    let (reader, member) = (of.fleet.reader(), of.fleet.member());
+    // What they name is there.
+    let pair = json!({ "metadata": { "a": "b" } });
+    member.post(&format!("/volumes/{}/metadata", of.volume), &pair).expect(200);
+    let before = seen(&of);
+    for (method, path, body) in requests(&of) {
+        if method == "GET" {
+            continue;
+        }
+        let body = Some(&body).filter(|body| !body.is_null());
+        let answer = reader.at("3.69").send(method, &path, body);
+        answer.refused(403, "Policy doesn't allow ");
+    }
+    assert_eq!(seen(&of), before);
+    reader.get(&format!("/volumes/{}", of.volume)).expect(200);
+    reader.get(&format!("/attachments/{}", of.attachment)).expect(200);
+    // The control: a member's change of the same kind is done.
+    let rename = json!({ "volume": { "name": "mine" } });
+    member.put(&format!("/volumes/{}", of.volume), &rename).expect(200);
+    assert_ne!(seen(&of), before);
+}
+
 /// Who is no service does not become one by a header.
 #[test]
 fn a_service_is_known_by_its_token_only() {
