@@ -200,6 +200,9 @@ target. Two attachments on one host share its session: the host writes if any of
 Over iSCSI, unless the volume's type wants Fibre Channel or --transport says so: then through the
 one port of the host that is online, to the one port of the storage node that it sees.
 
+Admins and services may attach to every host; members of a project only to the hosts that the
+controller's configuration gives to it ([attach.hosts]).
+
 Ctrl-C takes the attachment back and waits for that; a second ctrl-C leaves it to the controller
 and says its id. At the deadline (exit code 5) the controller goes on without this program. To be
 able to repeat an attach after a lost answer, choose the id yourself: the same id with the same

@@ -61,6 +61,8 @@ pub struct Config {
     pub quotas: BTreeMap<Key, Limit>,
     /// A server's own user does not take its disk away while a session is live.
     pub protect_instances: bool,
+    /// Hosts that the members of a project attach to natively, by project.
+    pub native_hosts: BTreeMap<String, BTreeSet<String>>,
     /// What stands before `:<volume uuid>` in target names.
     pub iqn_prefix: IqnPrefix,
     /// The cluster's id, if it is not the database's own.
@@ -117,6 +119,9 @@ impl Config {
         let scheduler = (agents.len() == raw.agents.len())
             .then(|| wrong.note(scheduler::scheduler(&file, raw.scheduler.as_ref(), &agents)))
             .flatten();
+        let native_hosts = (agents.len() == raw.agents.len())
+            .then(|| wrong.note(callers::native_hosts(&file, &raw.attach.hosts, &agents)))
+            .flatten();
         let database = wrong.note(raw.database.as_ref().map(|raw| database(&file, raw)).transpose());
         let public_url = wrong.note(raw.public_url.map(|text| public_url(&file, &text)).transpose());
         let metrics = raw.metrics.map_or_else(|| Ok(Vec::new()), |raw| metrics::listen(&file, &raw));
@@ -134,6 +139,7 @@ impl Config {
                 scheduler: scheduler?,
                 quotas: quotas?,
                 protect_instances: raw.attach.protect_instances,
+                native_hosts: native_hosts?,
                 iqn_prefix: iqn_prefix?,
                 cluster: cluster?,
                 agents,
@@ -200,11 +206,12 @@ struct RawConfig {
 #[serde(default, deny_unknown_fields)]
 struct RawAttach {
     protect_instances: bool,
+    hosts: BTreeMap<String, Spanned<Vec<Spanned<String>>>>,
 }
 
 impl Default for RawAttach {
     fn default() -> Self {
-        Self { protect_instances: true }
+        Self { protect_instances: true, hosts: BTreeMap::new() }
     }
 }
 
@@ -435,6 +442,7 @@ mod tests {
             "[keystone]",
             "[attach]",
             "protect_instances",
+            "[attach.hosts]",
             "iqn_prefix",
             "cluster",
             "public_url",
@@ -494,6 +502,10 @@ mod tests {
         assert!(config.protect_instances);
         let open = format!("{GOOD}[attach]\nprotect_instances = false\n");
         assert!(!Config::parse(&open, "x", Asked::Everybody).unwrap().protect_instances);
+        assert!(config.native_hosts.is_empty());
+        let mapped = "[attach.hosts]\np = [\"a\"]\n[[agents]]\nname = \"a\"\naddress = \"unix:/a\"";
+        let mapped = Config::parse(&format!("{GOOD}{mapped}"), "x", Asked::Everybody).unwrap();
+        assert_eq!(mapped.native_hosts, BTreeMap::from([("p".to_owned(), BTreeSet::from(["a".to_owned()]))]));
         for text in ["", GOOD] {
             assert_eq!(Config::parse(text, "x", Asked::NobodyOnLoopback).unwrap().callers, Callers::Anybody);
             let anywhere = Config::parse(text, "x", Asked::Nobody).unwrap().callers;
@@ -518,6 +530,8 @@ mod tests {
             ("policies = \"p.yaml\"", "absolute"),
             ("show_secrets_on_get = \"some\"", "service"),
             ("[keystone]\nauth_url = \"https://k\"", "either"),
+            ("[attach.hosts]\np = [\"h\"]", "no host of [[agents]]"),
+            ("[attach.hosts]\n\"a b\" = []", "no project"),
             ("[tls]\ncert = \"/c\"", "tls.key"),
             ("[scheduler]\nreserved_percentage = 101", "reserved_percentage"),
             ("[scheduler]\nreserved_percentage = -1", "reserved_percentage"),

@@ -242,6 +242,7 @@ fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> (Servi
         quotas: config.quotas,
         dial: Dial::Network,
         protect_instances: config.protect_instances,
+        native_hosts: config.native_hosts,
     };
     (options, database)
 }

@@ -139,6 +139,8 @@ pub struct ServiceOptions {
     pub quotas: BTreeMap<quota::Key, quota::Limit>,
     /// A server's own user does not take its disk away while a session is live: only the compute service does.
     pub protect_instances: bool,
+    /// Hosts that the members of a project attach to natively, by project. Others need the policy `mooring:attach_native`.
+    pub native_hosts: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// Who reads CHAP secrets again. In the answers that make or connect an attachment they are always: for whoever may do that.
@@ -167,6 +169,7 @@ impl ServiceOptions {
             secrets_on_get: SecretsOnGet::default(),
             quotas: BTreeMap::new(),
             protect_instances: true,
+            native_hosts: BTreeMap::new(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The part of the configuration that says who may call.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{ConfigError, File};
-use crate::auth::keystone;
-use crate::service::SecretsOnGet;
+use crate::auth::{keystone, project_ok};
+use crate::service::{AgentEntry, SecretsOnGet};
 
 /// How long Keystone's answers are remembered unless the file says otherwise, in seconds; and the longest.
 const REMEMBER_DEFAULT: u64 = 300;
@@ -59,6 +60,32 @@ pub(super) struct RawKeystone {
     service_token_roles: Option<Spanned<Vec<String>>>,
     #[serde(default)]
     insecure: bool,
+}
+
+/// Reads which hosts the members of a project attach to natively.
+pub(super) fn native_hosts(
+    file: &File<'_>,
+    raw: &BTreeMap<String, Spanned<Vec<Spanned<String>>>>,
+    agents: &[AgentEntry],
+) -> Result<BTreeMap<String, BTreeSet<String>>, ConfigError> {
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (project, hosts) in raw {
+        if !project_ok(project) {
+            let why =
+                format!("attach.hosts: {project:?} is no project: want 1 to 64 letters, digits, - and _");
+            return Err(file.wrong(&hosts.span(), why));
+        }
+        let named = all.entry(project.clone()).or_default();
+        for host in hosts.get_ref() {
+            let name = host.get_ref();
+            if agents.iter().all(|agent| &agent.name != name) {
+                let why = format!("attach.hosts: {name:?} is no host of [[agents]]: want a name from there");
+                return Err(file.wrong(&host.span(), why));
+            }
+            named.insert(name.clone());
+        }
+    }
+    Ok(all)
 }
 
 pub(super) fn callers(

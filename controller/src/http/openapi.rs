@@ -4,6 +4,8 @@
 //!
 //! What must never happen here: a route that is described otherwise than it answers.
 
+mod gates;
+
 use std::sync::LazyLock;
 
 use axum::http::header;
@@ -552,6 +554,7 @@ fn operation(it: &Operation, prefix: &str, login: bool) -> Value {
     if !login {
         view["security"] = json!([]);
     }
+    gates::describe(it, &mut view);
     view
 }
 

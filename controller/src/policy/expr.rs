@@ -1,8 +1,8 @@
 //! The language of policies: a subset of oslo.policy's, parsed once and asked often.
 //!
 //! `role:x` · `rule:x` · `project_id:%(project_id)s` or `project_id:<id>` · `user_id:%(user_id)s` or `user_id:<id>` ·
-//! `is_admin:True|False` · `is_admin_project:True|False` · `@` or nothing (everybody) · `!` (nobody) · `and`, `or`, `not`,
-//! parentheses. `not` binds tighter than `and`, `and` tighter than `or`.
+//! `is_admin:True|False` · `is_admin_project:True|False` · `is_service:True|False` · `@` or nothing (everybody) · `!`
+//! (nobody) · `and`, `or`, `not`, parentheses. `not` binds tighter than `and`, `and` tighter than `or`.
 //!
 //! What must never happen here: a panic, or a deep stack, whatever the text; a word that is not understood and lets
 //! somebody through.
@@ -27,6 +27,8 @@ pub(super) enum Expr {
     User(Whose),
     IsAdmin(bool),
     AdminProject(bool),
+    /// A valid service token came along.
+    IsService(bool),
     Not(Box<Expr>),
     All(Vec<Expr>),
     Any(Vec<Expr>),
@@ -49,6 +51,7 @@ pub(super) struct Subject<'a> {
     pub(super) roles: &'a [String],
     pub(super) admin: bool,
     pub(super) admin_project: bool,
+    pub(super) service: bool,
 }
 
 /// Why a text is no policy.
@@ -193,7 +196,8 @@ impl<'a> Parser<'a> {
     }
 }
 
-const KNOWN: &str = "known are role:, rule:, project_id:, user_id:, is_admin:, is_admin_project:, @ and !";
+const KNOWN: &str =
+    "known are role:, rule:, project_id:, user_id:, is_admin:, is_admin_project:, is_service:, @ and !";
 
 fn check(word: &str) -> Result<Expr, String> {
     match word {
@@ -230,6 +234,7 @@ fn check(word: &str) -> Result<Expr, String> {
         "user_id" => Ok(Expr::User(whose("user_id")?)),
         "is_admin" => Ok(Expr::IsAdmin(flag()?)),
         "is_admin_project" => Ok(Expr::AdminProject(flag()?)),
+        "is_service" => Ok(Expr::IsService(flag()?)),
         _ => Err(format!("{shown:?} is no check: {KNOWN}")),
     }
 }
@@ -266,7 +271,8 @@ impl Expr {
             | Self::Project(_)
             | Self::User(_)
             | Self::IsAdmin(_)
-            | Self::AdminProject(_) => Vec::new(),
+            | Self::AdminProject(_)
+            | Self::IsService(_) => Vec::new(),
         }
     }
 
@@ -290,6 +296,7 @@ impl Expr {
             Self::User(whose) => is(whose, subject.user, target.user),
             Self::IsAdmin(wanted) => subject.admin == *wanted,
             Self::AdminProject(wanted) => subject.admin_project == *wanted,
+            Self::IsService(wanted) => subject.service == *wanted,
             Self::Not(inside) => !inside.holds(rules, subject, target),
             Self::All(parts) => parts.iter().all(|part| part.holds(rules, subject, target)),
             Self::Any(parts) => parts.iter().any(|part| part.holds(rules, subject, target)),
@@ -306,7 +313,8 @@ mod tests {
 
     fn holds(text: &str, roles: &[&str], admin: bool) -> bool {
         let roles: Vec<_> = roles.iter().map(|role| (*role).to_owned()).collect();
-        let subject = Subject { project: "p", user: "u", roles: &roles, admin, admin_project: false };
+        let subject =
+            Subject { project: "p", user: "u", roles: &roles, admin, admin_project: false, service: false };
         let target = Target { project: Some("p"), user: Some("v") };
         Expr::parse(text).unwrap().holds(&HashMap::new(), &subject, &target)
     }
@@ -329,6 +337,8 @@ mod tests {
             ("is_admin:True", &[], true, true),
             ("is_admin:False", &[], true, false),
             ("is_admin_project:True", &[], true, false),
+            ("is_service:True", &["service"], true, false),
+            ("is_service:False", &[], false, true),
             // `and` binds tighter than `or`, `not` tighter than both; keywords in any case.
             ("@ or ! and !", &[], false, true),
             ("(@ or !) and !", &[], false, false),
@@ -346,7 +356,14 @@ mod tests {
     #[test]
     fn an_object_without_a_project_is_nobodys() {
         let none = Target { project: None, user: None };
-        let subject = |project| Subject { project, user: "", roles: &[], admin: false, admin_project: false };
+        let subject = |project| Subject {
+            project,
+            user: "",
+            roles: &[],
+            admin: false,
+            admin_project: false,
+            service: false,
+        };
         let own = Expr::parse("project_id:%(project_id)s or user_id:%(user_id)s").unwrap();
         assert!(!own.holds(&HashMap::new(), &subject("p"), &none));
         // Nor does a caller without a project own what has an empty one.
@@ -405,6 +422,7 @@ mod tests {
             Expr::User(of) => whose("user_id", of),
             Expr::IsAdmin(flag) => format!("is_admin:{}", if *flag { "True" } else { "False" }),
             Expr::AdminProject(flag) => format!("is_admin_project:{}", if *flag { "True" } else { "False" }),
+            Expr::IsService(flag) => format!("is_service:{}", if *flag { "True" } else { "False" }),
             Expr::Not(inside) => format!("not ({})", written(inside)),
             Expr::All(parts) => joined(parts, " and "),
             Expr::Any(parts) => joined(parts, " or "),

@@ -197,6 +197,12 @@ impl File<'_> {
     }
 }
 
+/// The names of all policies.
+#[cfg(test)]
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    POLICIES.iter().map(|policy| policy.name)
+}
+
 fn known() -> impl Iterator<Item = &'static str> {
     RULES.iter().map(|(name, _)| *name).chain(POLICIES.iter().map(|policy| policy.name))
 }
@@ -222,7 +228,7 @@ fn unsound(rules: &HashMap<String, Expr>, name: &str, above: &mut Vec<String>) -
 }
 
 impl Default for Policies {
-    /// The defaults, the old ones OR-ed in.
+    /// The defaults of an installation without a policy file: roles are needed.
     fn default() -> Self {
         Self::with(BTreeMap::new(), ENFORCE_NEW_DEFAULTS)
     }
@@ -281,6 +287,7 @@ impl Policies {
             admin: caller.admin,
             // Asked when the caller was identified; what is left of it is whether that made an admin.
             admin_project: caller.admin,
+            service: caller.service,
         };
         self.rules.get(name).is_some_and(|rule| rule.holds(&self.rules, &subject, target))
     }
@@ -296,7 +303,14 @@ impl Policies {
 
     /// Whether `context_is_admin` holds for somebody with these roles, of whose project nothing is known.
     pub fn is_admin(&self, roles: &[String]) -> bool {
-        self.admin_rule(&Subject { project: "", user: "", roles, admin: false, admin_project: true })
+        self.admin_rule(&Subject {
+            project: "",
+            user: "",
+            roles,
+            admin: false,
+            admin_project: true,
+            service: false,
+        })
     }
 
     /// Whether `context_is_admin` holds for whom a request is from.
@@ -307,6 +321,7 @@ impl Policies {
             roles: &identity.roles,
             admin: false,
             admin_project: identity.admin_project,
+            service: identity.service,
         })
     }
 

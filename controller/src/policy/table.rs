@@ -27,11 +27,16 @@ pub(super) const RULES: &[(&str, &str)] = &[
 const MEMBER: &str = "rule:xena_system_admin_or_project_member";
 const READER: &str = "rule:xena_system_admin_or_project_reader";
 const ADMIN: &str = "rule:admin_api";
+const ADMIN_OR_SERVICE: &str = "rule:admin_api or role:service or is_service:True";
 const OWNER: &str = "rule:admin_or_owner";
 const ANYBODY: &str = "";
 
 const fn admin(name: &'static str) -> Policy {
     Policy { name, default: ADMIN, old: None }
+}
+
+const fn admin_or_service(name: &'static str) -> Policy {
+    Policy { name, default: ADMIN_OR_SERVICE, old: None }
 }
 
 const fn member(name: &'static str) -> Policy {
@@ -75,7 +80,7 @@ pub(super) const POLICIES: &[Policy] = &[
     reader("volume_extension:volume_image_metadata:show"),
     member("volume_extension:volume_image_metadata:set"),
     member("volume_extension:volume_image_metadata:remove"),
-    // Attachments. Lists and shows have no policy: whoever is of the project sees them.
+    // Attachments. Cinder has no policy for lists and shows: ours are below.
     member_once_anybody("volume:attachment_create"),
     member("volume:attachment_update"),
     member("volume:attachment_delete"),
@@ -213,6 +218,9 @@ pub(super) const POLICIES: &[Policy] = &[
     reader("message:get"),
     member("message:delete"),
     // Mooring's own.
+    admin_or_service("mooring:attach_native"),
+    reader("mooring:attachment_get"),
+    reader("mooring:attachment_get_all"),
     admin("mooring:hosts"),
     admin("mooring:live_all"),
     admin("mooring:confirm_review"),

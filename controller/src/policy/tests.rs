@@ -43,6 +43,7 @@ fn decisions(policies: &Policies) -> String {
 #[test]
 fn decisions_of_the_new_defaults() {
     insta::assert_snapshot!(decisions(&Policies::load(None, true).unwrap()));
+    assert_eq!(decisions(&Policies::default()), decisions(&Policies::load(None, true).unwrap()));
 }
 
 #[test]
@@ -79,10 +80,21 @@ fn nobody_without_the_right_role() {
             policies.allows(policy.name, &caller(&policies, roles, "own"), &Target::of(project))
         };
         assert!(may(&["admin"], "other"), "{}", policy.name);
-        for roles in [&[][..], &["service"], &["member", "reader"]] {
+        for roles in [&[][..], &["member", "reader"]] {
             assert!(!may(roles, "other"), "{} of another project", policy.name);
         }
-        assert!(!may(&[], "own") && !may(&["service"], "own"), "{}", policy.name);
+        assert!(!may(&[], "own"), "{}", policy.name);
+        // Which host logs in is no matter of a project; the volume's own policies are asked as well.
+        let services = policy.name == "mooring:attach_native";
+        assert_eq!(
+            (may(&["service"], "own"), may(&["service"], "other")),
+            (services, services),
+            "{}",
+            policy.name
+        );
+        let service = Caller { service: true, ..caller(&policies, &["member", "reader"], "own") };
+        let with_token = policies.allows(policy.name, &service, &Target::of("other"));
+        assert_eq!(with_token, services, "{} with a service token", policy.name);
         if policy.default == "rule:xena_system_admin_or_project_member" {
             assert!(may(&["member"], "own") && !may(&["reader"], "own"), "{}", policy.name);
         }

@@ -59,6 +59,21 @@ pub(super) fn find(db: &Db<'_>, caller: &Caller, id: AttachmentId) -> Result<Att
 }
 
 pub(super) fn not_found(id: AttachmentId) -> Refusal {
+/// The attachment, for a caller who looks at it.
+pub(super) fn look(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    id: AttachmentId,
+) -> Result<AttachmentRow, Abort> {
+    let row = find(db, caller, id)?;
+    let target = Target::of(&row.project);
+    if inner.policies().allows("mooring:attachment_get", caller, &target) {
+        return Ok(row);
+    }
+    Err(not_found(id).into())
+}
+
     Refusal::NotFound { kind: "Attachment", what: id.to_string() }
 }
 
@@ -78,13 +93,11 @@ pub(super) fn client_place(inner: &Inner, connector: Map<String, Value>) -> Resu
         return Err(Refusal::Invalid(text));
     }
     let offer = Offer::of_connector(&connector).map_err(Refusal::Invalid)?;
-    if let Some((initiator, agent)) =
-        offer.iscsi.as_ref().and_then(|own| Some((own, inner.agents.by_initiator(own)?)))
-    {
-        return Err(Refusal::Invalid(format!(
-            "Invalid input received: {initiator} is the name of the enrolled host {}: attach it natively",
-            agent.entry.name
-        )));
+    // Which host it is, is nothing that a client without rights to hosts should learn.
+    if let Some(own) = offer.iscsi.as_ref().filter(|own| inner.agents.by_initiator(own).is_some()) {
+        let text =
+            format!("Invalid input received: {own} is the name of an enrolled host: attach it natively");
+        return Err(Refusal::Invalid(text));
     }
     let host = rules::text_of(&connector, "host");
     let mountpoint = rules::text_of(&connector, "mountpoint");
@@ -541,7 +554,28 @@ pub(super) fn complete(
 impl Service {
     /// One attachment. 404 for another project's.
     pub async fn attachment(&self, caller: &Caller, id: AttachmentId) -> Result<Attachment, Refusal> {
-        self.attachment_with(caller, id, self.secrets_for(caller)).await
+        let (inner, owner, secrets) = (self.inner.clone(), caller.clone(), self.secrets_for(caller));
+        let read = move |db: &Db<'_>| view_one(&inner, db, look(&inner, db, &owner, id)?, secrets);
+        self.inner.store.read_one("read an attachment", read).await
+    }
+
+    /// Refuses a native attachment to a host that this caller may not make log in. The text is the same for every name, so
+    /// that it does not tell which hosts there are. A volume that the caller does not see is 404 first.
+    async fn may_attach_natively(
+        &self,
+        caller: &Caller,
+        volume: VolumeId,
+        host: &str,
+    ) -> Result<(), Refusal> {
+        let mapped = self.inner.options.native_hosts.get(&caller.project);
+        if mapped.is_some_and(|hosts| hosts.contains(host)) {
+            return Ok(());
+        }
+        let may = self.inner.policies().check("mooring:attach_native", caller, &Target::own(caller));
+        if may.is_err() {
+            self.volume(caller, volume).await?;
+        }
+        may
     }
 
     async fn attachment_with(
@@ -576,7 +610,10 @@ impl Service {
         let place = match connector {
             NewConnector::None => None,
             NewConnector::Client(connector) => Some(client_place(&self.inner, connector)?),
-            NewConnector::Native { host, transport } => Some(native_place(&self.inner, &host, transport)?),
+            NewConnector::Native { host, transport } => {
+                self.may_attach_natively(caller, new.volume, &host).await?;
+                Some(native_place(&self.inner, &host, transport)?)
+            }
         };
         let client = place.as_ref().is_some_and(|place| place.native.is_none());
         let chosen = new.id.is_some();

@@ -190,6 +190,7 @@ impl Service {
 
     /// Attachments. An admin who names a volume means all of its attachments.
     pub async fn attachments(&self, caller: &Caller, query: ListQuery) -> Result<Page<Attachment>, Refusal> {
+        self.may("mooring:attachment_get_all", caller)?;
         let mut query = query;
         let of_one = |test: &Test| matches!(test, Test::Text(_));
         query.all_projects |=

@@ -180,7 +180,7 @@ impl Inner {
 impl Service {
     async fn live_now(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentLive, Refusal> {
         let (inner, of) = (self.inner.clone(), caller.clone());
-        let read = move |db: &Db<'_>| live_of(&inner, db, attach::find(db, &of, id)?);
+        let read = move |db: &Db<'_>| live_of(&inner, db, attach::look(&inner, db, &of, id)?);
         let live = self.inner.store.read("read what is live", read).await?;
         Ok(self.shown(caller, live))
     }
@@ -226,6 +226,9 @@ impl Service {
         let volumes = self.inner.store.read("list attached volumes", read).await?;
         self.look_at_old(volumes).await;
         let inner = Arc::clone(&self.inner);
+        if !all {
+            self.may("mooring:attachment_get_all", caller)?;
+        }
         let read = move |db: &Db<'_>| {
             let rows = db.attachments(project.as_deref())?;
             rows.into_iter().map(|row| live_of(&inner, db, row)).collect::<Result<Vec<_>, _>>()

@@ -112,7 +112,7 @@ fn nobody_notices_that_the_database_was_lost() {
     let first = member.attach(&shared, &writer, None);
     let second = member.attach(&shared, &reader, Some("ro"));
     let sessions = [writer.login(&first.info).unwrap(), reader.login(&second.info).unwrap()];
-    let natives = [member.attach_natively(&shared, "h1", "rw"), member.attach_natively(&shared, "h2", "ro")];
+    let natives = [admin.attach_natively(&shared, "h1", "rw"), admin.attach_natively(&shared, "h2", "ro")];
     let said_much = volume_that_says_much(&admin, &member);
     let of_server = member.reserve(&said_much, Some(SERVER));
     member.connect(&of_server, &fleet.stock("node3").connector());
@@ -287,7 +287,7 @@ fn three() -> Fleet {
 fn every_agent_is_needed_and_must_be_of_one_cluster() {
     let fleet = three();
     let volume = fleet.member().volume(None, 1);
-    fleet.member().attach_natively(&volume, "h1", "rw");
+    fleet.admin().attach_natively(&volume, "h1", "rw");
     let s2 = fleet.storage("s2");
     assert!(fleet.storage("s1").has_volume("vg0", &volume));
     fleet.control().stop();
@@ -329,7 +329,7 @@ fn what_nobody_can_know_is_named_and_left_as_it_is() {
     let (good, twice, corrupt) = (member.volume(None, 1), member.volume(None, 1), member.volume(None, 1));
     let attached = member.attach(&corrupt, &fleet.stock("node1"), None);
     let session = fleet.stock("node1").login(&attached.info).unwrap();
-    let native = member.attach_natively(&good, "h1", "rw");
+    let native = fleet.admin().attach_natively(&good, "h1", "rw");
     let (s1, s2) = (fleet.storage("s1"), fleet.storage("s2"));
     assert!([&good, &twice, &corrupt].iter().all(|volume| s1.has_volume("vg0", volume)));
     fleet.control().stop();

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use super::{Call, Done, Handler};
+use super::{Call, Done};
 use crate::domain::AttachAction;
 use crate::http::attachments::{attachment_id, mode};
 use crate::http::backend::Backend;
@@ -15,7 +15,7 @@ use crate::http::fault::Fault;
 use crate::http::schema::{Fields, python};
 use crate::service::Wait;
 
-const NAMES: [&str; 9] = [
+pub(super) const NAMES: [&str; 9] = [
     "os-attach",
     "os-begin_detaching",
     "os-detach",
@@ -27,11 +27,7 @@ const NAMES: [&str; 9] = [
     "os-unreserve",
 ];
 
-pub(super) fn handler<B: Backend>(name: &str) -> Option<Handler<B>> {
-    NAMES.contains(&name).then_some(run::<B> as Handler<B>)
-}
-
-fn run<B: Backend>(call: Call<'_, B>) -> Done<'_> {
+pub(super) fn run<B: Backend>(call: Call<'_, B>) -> Done<'_> {
     let Call { app, ctx, id, name, value } = call;
     Box::pin(async move {
         let action = parse(name, value)?;

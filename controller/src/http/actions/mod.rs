@@ -46,17 +46,23 @@ type Done<'a> = Pin<Box<dyn Future<Output = Result<Response, Fault>> + Send + 'a
 
 type Handler<B> = for<'a> fn(Call<'a, B>) -> Done<'a>;
 
-/// Finds the handler of a name.
-type Find<B> = fn(&str) -> Option<Handler<B>>;
+/// The names of each module's actions, in the order of the handlers below.
+const NAMES: [&[&str]; 4] = [&attach::NAMES, &retype::NAMES, &operator::NAMES, &manage::NAMES];
 
-/// Whose actions they are: asked in this order.
+/// Finds the handler of a name.
 fn handler<B: Backend>(name: &str) -> Option<Handler<B>> {
-    let modules: [Find<B>; 4] = [attach::handler, retype::handler, operator::handler, manage::handler];
-    modules.iter().find_map(|module| module(name))
+    let handlers: [Handler<B>; 4] = [attach::run, retype::run, operator::run, manage::run];
+    NAMES.iter().zip(handlers).find(|(names, _)| names.contains(&name)).map(|(_, run)| run)
+}
+
+/// The names of all actions that a module has.
+#[cfg(test)]
+pub(super) fn served() -> impl Iterator<Item = &'static str> {
+    NAMES.into_iter().flatten().copied()
 }
 
 /// Actions of the Block Storage API that no module has, with their policies: who may not do it hears that, and nothing else.
-const LATER: [(&str, &str); 9] = [
+pub(super) const LATER: [(&str, &str); 9] = [
     ("os-migrate_volume", "volume_extension:volume_admin_actions:migrate_volume"),
     ("os-migrate_volume_completion", "volume_extension:volume_admin_actions:migrate_volume_completion"),
     ("os-reimage", "volume:reimage"),

@@ -7,14 +7,14 @@ use axum::response::IntoResponse;
 use mooring_model::VolumeId;
 use serde_json::Value;
 
-use super::{Call, Done, Handler};
+use super::{Call, Done};
 use crate::domain::{VolumeAction, VolumeStatus};
 use crate::http::backend::Backend;
 use crate::http::fault::Fault;
 use crate::http::schema::{Fields, invalid, python};
 use crate::http::version::Version;
 
-const NAMES: [&str; 6] =
+pub(super) const NAMES: [&str; 6] =
     ["os-extend", "os-force_delete", "os-reset_status", "os-set_bootable", "os-update_readonly_flag", REVERT];
 
 const REVERT: &str = "revert";
@@ -25,11 +25,7 @@ const ATTACH_STATUSES: [&str; 2] = ["attached", "detached"];
 /// Migration statuses that mean that there is no migration: there never is one.
 const NOT_MIGRATING: [&str; 3] = ["none", "error", "success"];
 
-pub(super) fn handler<B: Backend>(name: &str) -> Option<Handler<B>> {
-    NAMES.contains(&name).then_some(run::<B> as Handler<B>)
-}
-
-fn run<B: Backend>(call: Call<'_, B>) -> Done<'_> {
+pub(super) fn run<B: Backend>(call: Call<'_, B>) -> Done<'_> {
     Box::pin(async move {
         if call.name == REVERT {
             call.ctx.since(Version::REVERT)?;

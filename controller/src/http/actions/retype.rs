@@ -6,17 +6,15 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use serde_json::Value;
 
-use super::{Call, Done, Handler};
+use super::{Call, Done};
 use crate::http::backend::Backend;
 use crate::http::fault::Fault;
 use crate::http::schema::{Fields, invalid, python};
 use crate::rules::retype::MigrationPolicy;
 
-pub(super) fn handler<B: Backend>(name: &str) -> Option<Handler<B>> {
-    (name == "os-retype").then_some(run::<B> as Handler<B>)
-}
+pub(super) const NAMES: [&str; 1] = ["os-retype"];
 
-fn run<B: Backend>(call: Call<'_, B>) -> Done<'_> {
+pub(super) fn run<B: Backend>(call: Call<'_, B>) -> Done<'_> {
     Box::pin(async move {
         let (new_type, migration) = parse(call.value)?;
         call.app.backend().retype_volume(&call.ctx.caller, call.id, new_type, migration).await?;

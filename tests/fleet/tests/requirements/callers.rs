@@ -1,6 +1,8 @@
 //! Who may do what, end to end: whose ids these are, who says that he is a service, and what comes that is no request. Whatever
 //! is refused changes nothing, in the kernel least of all.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use mooring_fleet::{Client, Fleet, PROJECT_A};
 use serde_json::{Value, json};
 
@@ -187,6 +189,58 @@ fn a_reader_sees_its_project_and_changes_nothing_by_default() {
     let rename = json!({ "volume": { "name": "mine" } });
     member.put(&format!("/volumes/{}", of.volume), &rename).expect(200);
     assert_ne!(seen(&of), before);
+}
+
+fn natively(client: &Client, volume: &str, host: &str) -> mooring_fleet::Answer {
+    let attachment = json!({ "volume": volume, "host": host, "mode": "rw" });
+    client.post("/mooring/v1/attachments", &json!({ "attachment": attachment }))
+}
+
+#[test]
+fn a_member_makes_no_enrolled_host_log_in_by_default() {
+    let fleet = Fleet::builder().storage("s1", &[("vg0", 100)]).host("h1").host("h2").start();
+    let (admin, member) = (fleet.admin(), fleet.member());
+    let volume = member.volume(Some(&fleet.shared_type()), 1);
+    let hosts = admin.get("/mooring/v1/hosts").expect(200);
+    let h1 = hosts["hosts"].as_array().unwrap().iter().find(|host| host["name"] == "h1").unwrap();
+    fleet.host("h2").kill();
+    // A host, one that is down, a storage node and nothing at all, by name and by id: one answer.
+    let before = fleet.storage("s1").tree();
+    for host in ["h1", "h2", "s1", "nosuch", h1["agent_id"].as_str().unwrap()] {
+        for client in [&member, &fleet.reader()] {
+            let told = natively(client, &volume, host).expect(403);
+            let text = "Policy doesn't allow mooring:attach_native to be performed.";
+            assert_eq!(told, json!({ "forbidden": { "code": 403, "message": text } }), "{host}");
+        }
+        let stranger = natively(&fleet.stranger(), &volume, host).expect(404).to_string();
+        assert!(stranger.contains(&volume) && !stranger.contains(host), "{stranger}");
+    }
+    // Nor does a client that says a host's name hear which one it is.
+    let mut connector = fleet.stock("node1").connector();
+    connector["initiator"] = h1["initiator"].clone();
+    let body = json!({ "attachment": { "volume_uuid": volume, "connector": connector } });
+    let told = member.post("/attachments", &body).expect(400).to_string();
+    assert!(told.contains("an enrolled host") && !told.contains("h1:"), "{told}");
+    assert_eq!(fleet.storage("s1").tree(), before);
+    // The control: an admin does, and so does another service for a member.
+    natively(&admin, &volume, "h1").expect(202);
+    fleet.host("h2").start();
+    fleet.until_up();
+    natively(&member.with("X-Service-Token", fleet.service().token()), &volume, "h2").expect(202);
+}
+
+#[test]
+fn members_attach_natively_to_the_hosts_of_their_project() {
+    let plan = Fleet::builder().storage("s1", &[("vg0", 100)]).host("h1").host("h2");
+    let of_project = BTreeMap::from([(PROJECT_A.to_owned(), BTreeSet::from(["h1".to_owned()]))]);
+    let fleet = plan.tuned(move |options| options.native_hosts.clone_from(&of_project)).start();
+    let (member, stranger) = (fleet.member(), fleet.stranger());
+    let volume = member.volume(Some(&fleet.shared_type()), 1);
+    let native = "Policy doesn't allow mooring:attach_native to be performed.";
+    natively(&member, &volume, "h2").refused(403, native);
+    natively(&fleet.reader(), &volume, "h1").refused(403, "volume:attachment_create");
+    natively(&stranger, &stranger.volume(None, 1), "h1").refused(403, native);
+    member.attach_natively(&volume, "h1", "rw");
 }
 
 /// Who is no service does not become one by a header.

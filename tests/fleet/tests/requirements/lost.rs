@@ -14,7 +14,7 @@ fn s18_an_agent_that_loses_its_database_loses_nothing() {
     let volume = member.volume(Some(&fleet.shared_type()), 1);
     let attached = member.attach(&volume, &node, Some("ro"));
     let session = node.login(&attached.info).unwrap();
-    let native = member.attach_natively(&volume, "h1", "rw");
+    let native = fleet.admin().attach_natively(&volume, "h1", "rw");
     let (storage, host) = (fleet.storage("s1"), fleet.host("h1"));
     let hosts = || fleet.admin().get("/mooring/v1/hosts").expect(200)["hosts"].take();
     let ids = |hosts: &serde_json::Value| -> Vec<_> {

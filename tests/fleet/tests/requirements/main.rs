@@ -21,6 +21,7 @@ mod policies;
 mod restart;
 mod retype;
 mod revert;
+mod routes;
 mod snapshots;
 mod specs;
 mod status;
