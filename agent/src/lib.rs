@@ -12,6 +12,7 @@ pub mod listen;
 mod lvm_gate;
 pub mod machine;
 pub mod metrics;
+pub mod places;
 pub mod run;
 pub mod serve;
 pub mod serve_host;

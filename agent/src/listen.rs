@@ -13,6 +13,7 @@ use mooring_api::v1::host_server::HostServer;
 use mooring_api::{Address, MESSAGE_BYTES_MAX};
 use mooring_host::{Front, Incoming, Listener, next_caller};
 use mooring_systemd::certificates::{self, CertificateError};
+use mooring_systemd::places::Places;
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{mpsc, watch};
@@ -25,11 +26,15 @@ use crate::config::{Config, Tls};
 use crate::connections::Connections;
 use crate::engine::Engine;
 use crate::metrics;
+use crate::places::{self, Seated};
 use crate::serve::Service;
 use crate::serve_host::HostService;
 
 /// Requests at work per connection.
 const REQUESTS_PER_CONNECTION_MAX: usize = 256;
+
+/// A TLS handshake must be complete within this time: until then nobody knows who has connected.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections that nobody has taken yet, of one address.
 const ARRIVED_MAX: usize = 64;
@@ -96,7 +101,8 @@ pub fn check_tls(config: &Config) -> Result<Vec<String>, CertificateError> {
 fn tls_config(tls: &Tls) -> Result<ServerTlsConfig> {
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("read {}", path.display()));
     let identity = Identity::from_pem(read(&tls.cert)?, read(&tls.key)?);
-    Ok(ServerTlsConfig::new().identity(identity).client_ca_root(Certificate::from_pem(read(&tls.client_ca)?)))
+    let authority = Certificate::from_pem(read(&tls.client_ca)?);
+    Ok(ServerTlsConfig::new().identity(identity).client_ca_root(authority).timeout(HANDSHAKE_TIMEOUT))
 }
 
 fn router(
@@ -136,6 +142,8 @@ pub async fn serve_with(
     let Bound { front, api, metrics } = bound;
     let mut tasks = tokio::task::JoinSet::new();
     let mut ways = Vec::new();
+    // Whoever is on this machine finds a place while the network has none.
+    let (local, network) = (places::places(), places::places());
     for address in api {
         let tls = match (&address, &engine.config().tls) {
             (Address::Tls(_), Some(tls)) => Some(tls_config(tls)?),
@@ -147,7 +155,7 @@ pub async fn serve_with(
         tracing::info!(%address, "listening");
         if let Address::Unix(_) = address {
             let (sender, arrived) = mpsc::channel(ARRIVED_MAX);
-            ways.push(Way::Unix(sender));
+            ways.push(Way::Unix(sender, local.clone()));
             let arrived = ReceiverStream::new(arrived).map(Ok::<_, std::io::Error>);
             tasks.spawn(async move {
                 let served = router.serve_with_incoming_shutdown(arrived, stopped).await;
@@ -155,7 +163,7 @@ pub async fn serve_with(
             });
         } else {
             let (sender, arrived) = mpsc::channel(ARRIVED_MAX);
-            ways.push(Way::Tcp(sender));
+            ways.push(Way::Tcp(sender, network.clone()));
             let arrived = ReceiverStream::new(arrived).map(Ok::<_, std::io::Error>);
             tasks.spawn(async move {
                 let served = router.serve_with_incoming_shutdown(arrived, stopped).await;
@@ -165,7 +173,7 @@ pub async fn serve_with(
     }
     if !metrics.is_empty() {
         let (sender, arrived) = mpsc::channel(ARRIVED_MAX);
-        ways.extend(metrics.iter().map(|_| Way::Tcp(sender.clone())));
+        ways.extend(metrics.iter().map(|_| Way::Metrics(sender.clone())));
         for address in metrics {
             tracing::info!(metrics = %address, "metrics can be asked for");
         }
@@ -194,27 +202,43 @@ pub async fn serve_with(
 
 /// To whom a connection of an address goes.
 enum Way {
-    Unix(mpsc::Sender<UnixStream>),
-    Tcp(mpsc::Sender<TcpStream>),
+    Unix(mpsc::Sender<Seated<UnixStream>>, Places),
+    Tcp(mpsc::Sender<Seated<TcpStream>>, Places),
+    /// They have places of their own.
+    Metrics(mpsc::Sender<TcpStream>),
+}
+
+fn tcp(file: OwnedFd) -> std::io::Result<TcpStream> {
+    let stream = std::net::TcpStream::from(file);
+    stream.set_nonblocking(true)?;
+    // An answer is several small writes: without this, the later ones wait for the peer's delayed acknowledgement, 40 ms
+    // and more.
+    stream.set_nodelay(true)?;
+    TcpStream::from_std(stream)
+}
+
+fn no_place() -> std::io::Error {
+    std::io::Error::other("too many connections are open, in all or from its address")
 }
 
 impl Way {
     async fn give(&self, file: OwnedFd) -> std::io::Result<()> {
         // Nobody takes it when all ends: it is closed.
         match self {
-            Self::Unix(to) => {
+            Self::Unix(to, places) => {
                 let stream = std::os::unix::net::UnixStream::from(file);
                 stream.set_nonblocking(true)?;
-                drop(to.send(UnixStream::from_std(stream)?).await);
+                let seated =
+                    places::seat(places, UnixStream::from_std(stream)?, None).ok_or_else(no_place)?;
+                drop(to.send(seated).await);
             }
-            Self::Tcp(to) => {
-                let stream = std::net::TcpStream::from(file);
-                stream.set_nonblocking(true)?;
-                // An answer is several small writes: without this, the later ones wait for the peer's delayed acknowledgement, 40 ms
-                // and more.
-                stream.set_nodelay(true)?;
-                drop(to.send(TcpStream::from_std(stream)?).await);
+            Self::Tcp(to, places) => {
+                let stream = tcp(file)?;
+                let peer = stream.peer_addr()?.ip();
+                let seated = places::seat(places, stream, Some(peer)).ok_or_else(no_place)?;
+                drop(to.send(seated).await);
             }
+            Self::Metrics(to) => drop(to.send(tcp(file)?).await),
         }
         Ok(())
     }

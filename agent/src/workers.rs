@@ -4,19 +4,29 @@
 //! no effect on it: lio.md, m). Such a call must never hold anything but its own volume, so kernel work runs here: a job
 //! that runs longer than `LOST_AFTER` no longer counts against the number of jobs at work, and its thread is replaced.
 //!
-//! What must never happen here: a job that waits for another job of this pool; a lock held while a job runs.
+//! A group of volumes whose disk does not answer loses a thread for each of its volumes. So the jobs of one group have a bound on
+//! what they lose: beyond it they wait in the queue, and those of healthy groups pass them.
+//!
+//! What must never happen here: a job that waits for another job of this pool; a lock held while a job runs; threads of which a
+//! hung group has all.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
+
+use mooring_model::VgName;
 
 /// Jobs at work at the same time, lost ones apart. The kernel serialises much of what they do (RCU grace periods); 16
 /// independent volumes gained 4 × in `lio.md`, k, and more gained nothing.
 const AT_WORK_MAX: usize = 16;
 
 /// Threads in all, lost ones included: beyond this something is wrong with the machine, and jobs wait.
-const THREADS_MAX: usize = 512;
+const THREADS_MAX: usize = 1_024;
+
+/// Lost jobs of one volume group; its next ones wait until one of them returns. Long work (zeroing) counts as well, so it is
+/// more than a node does at a time.
+const LOST_PER_GROUP_MAX: usize = 256;
 
 /// A job at work for longer is given up on for scheduling: it may still end.
 pub(crate) const LOST_AFTER: Duration = Duration::from_secs(2);
@@ -28,15 +38,35 @@ const IDLE_FOR: Duration = Duration::from_secs(75);
 /// Work for a thread that may block.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-#[derive(Default)]
+/// A job that has not begun.
+struct Waiting {
+    job: Job,
+    /// The volume group whose disks it may hang on.
+    group: Option<VgName>,
+}
+
+impl Waiting {
+    fn may_begin(&self, hung: &[VgName]) -> bool {
+        self.group.as_ref().is_none_or(|group| !hung.contains(group))
+    }
+}
+
+/// A job that runs.
+struct Running {
+    began: Instant,
+    group: Option<VgName>,
+}
+
 struct State {
+    /// After this time a job at work is lost.
+    lost_after: Duration,
     /// Somebody waits for these: they begin before the others.
-    awaited: VecDeque<Job>,
-    queue: VecDeque<Job>,
+    awaited: VecDeque<Waiting>,
+    queue: VecDeque<Waiting>,
     /// As many jobs at work as processors can do, because none of them waits for the kernel.
     busy: bool,
-    /// When each job at work began; the index is the thread's number.
-    at_work: Vec<Option<Instant>>,
+    /// The jobs at work; the index is the thread's number.
+    at_work: Vec<Option<Running>>,
     /// By the thread's number: what wakes it.
     bells: Vec<Arc<Condvar>>,
     /// Threads that wait. The one that came last is woken first: what it works with is still in the processor's caches, and in its
@@ -48,17 +78,55 @@ struct State {
     taken: u64,
 }
 
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            lost_after: LOST_AFTER,
+            awaited: VecDeque::new(),
+            queue: VecDeque::new(),
+            busy: false,
+            at_work: Vec::new(),
+            bells: Vec::new(),
+            idle: Vec::new(),
+            ended: Vec::new(),
+            taken: 0,
+        }
+    }
+}
+
 impl State {
-    fn at_work(&self) -> usize {
-        self.at_work.iter().flatten().filter(|began| began.elapsed() < LOST_AFTER).count()
+    fn is_lost(&self, running: &Running) -> bool {
+        running.began.elapsed() >= self.lost_after
     }
 
-    /// Whether the next job of the queue may begin now.
+    fn at_work(&self) -> usize {
+        self.at_work.iter().flatten().filter(|running| !self.is_lost(running)).count()
+    }
+
+    /// The groups that have lost as many jobs as they may.
+    fn hung(&self) -> Vec<VgName> {
+        let lost = || self.at_work.iter().flatten().filter(|running| self.is_lost(running));
+        if lost().count() < LOST_PER_GROUP_MAX {
+            return Vec::new();
+        }
+        let mut groups: BTreeMap<&VgName, usize> = BTreeMap::new();
+        for group in lost().filter_map(|running| running.group.as_ref()) {
+            *groups.entry(group).or_default() += 1;
+        }
+        let hung = groups.into_iter().filter(|(_, lost)| *lost >= LOST_PER_GROUP_MAX);
+        hung.map(|(group, _)| group.clone()).collect()
+    }
+
+    /// Whether a job may begin now.
     fn may_begin(&self) -> bool {
+        if self.queue.is_empty() && self.awaited.is_empty() {
+            return false;
+        }
+        let (at_work, hung) = (self.at_work(), self.hung());
         let most = if self.busy { busy_max() } else { AT_WORK_MAX };
+        let has_one = |waiting: &VecDeque<Waiting>| waiting.iter().any(|one| one.may_begin(&hung));
         // Who is waited for finds a place also while the machine is busy.
-        (!self.queue.is_empty() && self.at_work() < most)
-            || (!self.awaited.is_empty() && self.at_work() < AT_WORK_MAX)
+        (at_work < most && has_one(&self.queue)) || (at_work < AT_WORK_MAX && has_one(&self.awaited))
     }
 
     /// The number of a thread to be started; `None`: there are as many as may be.
@@ -73,8 +141,13 @@ impl State {
         })
     }
 
-    fn next(&mut self) -> Option<Job> {
-        self.awaited.pop_front().or_else(|| self.queue.pop_front())
+    fn next(&mut self) -> Option<Waiting> {
+        let hung = self.hung();
+        let first = |waiting: &mut VecDeque<Waiting>| {
+            let at = waiting.iter().position(|one| one.may_begin(&hung))?;
+            waiting.remove(at)
+        };
+        first(&mut self.awaited).or_else(|| first(&mut self.queue))
     }
 }
 
@@ -122,23 +195,33 @@ impl Workers {
 
     /// Puts a job in the queue; it begins as soon as a place is free.
     pub(crate) fn submit(&self, job: impl FnOnce() + Send + 'static) {
+        self.submit_of(None, job);
+    }
+
+    /// The same for a job that may hang on the disks of a volume group.
+    pub(crate) fn submit_of(&self, group: Option<VgName>, job: impl FnOnce() + Send + 'static) {
         if let Some(run) = &self.given {
             return run(Box::new(job));
         }
         let mut state = self.lock();
         state.taken += 1;
-        state.queue.push_back(Box::new(job));
+        state.queue.push_back(Waiting { job: Box::new(job), group });
         self.staff(state);
     }
 
     /// The same for a job that somebody waits for: it does not wait behind looks at thousands of volumes.
     pub(crate) fn submit_awaited(&self, job: impl FnOnce() + Send + 'static) {
+        self.submit_awaited_of(None, job);
+    }
+
+    /// The same for a job that may hang on the disks of a volume group.
+    pub(crate) fn submit_awaited_of(&self, group: Option<VgName>, job: impl FnOnce() + Send + 'static) {
         if let Some(run) = &self.given {
             return run(Box::new(job));
         }
         let mut state = self.lock();
         state.taken += 1;
-        state.awaited.push_back(Box::new(job));
+        state.awaited.push_back(Waiting { job: Box::new(job), group });
         self.staff(state);
     }
 
@@ -198,8 +281,8 @@ impl Workers {
                     return;
                 }
             }
-            let Some(job) = state.next() else { continue };
-            state.at_work[number] = Some(Instant::now());
+            let Some(Waiting { job, group }) = state.next() else { continue };
+            state.at_work[number] = Some(Running { began: Instant::now(), group });
             self.staff(state);
             // A job that panics is a defect of ours: report it and go on serving the other volumes.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
@@ -233,6 +316,48 @@ mod tests {
         workers.tend();
         finished.recv_timeout(Duration::from_secs(5)).expect("the lost jobs' places were given to others");
         drop(release);
+    }
+
+    #[test]
+    fn a_hung_group_leaves_threads_for_the_others() {
+        let workers = Workers::default();
+        workers.lock().lost_after = Duration::from_millis(1);
+        let group = |name: &str| Some(name.parse::<VgName>().unwrap());
+        let (release, gate) = mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        // More volumes than there are threads, on a disk that does not answer.
+        for number in 0..THREADS_MAX + 50 {
+            let gate = Arc::clone(&gate);
+            let hangs = move || drop(gate.lock().map(|gate| gate.recv()));
+            if number % 2 == 0 {
+                workers.submit_of(group("vg0"), hangs);
+            } else {
+                workers.submit_awaited_of(group("vg0"), hangs);
+            }
+        }
+        let began = Instant::now();
+        let lost = || workers.lock().at_work.iter().flatten().count();
+        while lost() < LOST_PER_GROUP_MAX {
+            assert!(began.elapsed() < Duration::from_secs(30), "{} at work", lost());
+            std::thread::sleep(Duration::from_millis(2));
+            workers.tend();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        workers.tend();
+        let (done, finished) = mpsc::channel();
+        for of in [group("vg1"), None] {
+            let done = done.clone();
+            workers.submit_of(of.clone(), move || done.send(()).unwrap());
+            finished.recv_timeout(Duration::from_secs(5)).unwrap_or_else(|_| panic!("{of:?} has no thread"));
+        }
+        assert!(lost() < LOST_PER_GROUP_MAX + AT_WORK_MAX + 1, "{} threads are lost", lost());
+        // The disk answers: all of them run.
+        drop(release);
+        while !workers.lock().awaited.is_empty() || !workers.lock().queue.is_empty() {
+            assert!(began.elapsed() < Duration::from_mins(1), "its jobs wait for ever");
+            std::thread::sleep(Duration::from_millis(2));
+            workers.tend();
+        }
     }
 
     #[test]

@@ -11,3 +11,4 @@ pub mod folder;
 pub mod metrics;
 pub mod notify;
 pub mod paths;
+pub mod places;

@@ -603,7 +603,8 @@ impl Engine {
             }
         }
         let (engine, cell) = (self.clone(), Arc::clone(cell));
-        self.shared.workers.submit(move || engine.run(&cell));
+        let group = cell.state().group();
+        self.shared.workers.submit_of(group, move || engine.run(&cell));
     }
 
     /// Has a pass run later, after a failure. A newer retry takes the place of this one: there is one at a time.
@@ -753,7 +754,8 @@ impl Engine {
         let claim = Arc::new(Claim::default());
         let (done, result) = oneshot::channel();
         let (engine, at, ours) = (self.clone(), Arc::clone(cell), Arc::clone(&claim));
-        self.shared.workers.submit_awaited(move || {
+        let group = cell.state().group();
+        self.shared.workers.submit_awaited_of(group, move || {
             // `None`: the caller's deadline has passed, and nobody waits for this answer.
             let Some(turn) = at.admission.take(deadline) else { return };
             let admitted = admit(&engine, &at, &ours);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mooring_model::{
     Chain, Cure, Cut, ExportReport, ExportSpec, Generation, Phase, Plan, Problem, Receipt, Stamp, Step,
-    VolumeId, VolumeReport, VolumeSpec,
+    VgName, VolumeId, VolumeReport, VolumeSpec,
 };
 use tokio::time::Instant;
 
@@ -103,6 +103,11 @@ impl State {
         report.zeroed = self.job.as_ref().map(|job| mooring_model::ByteSize(job.done));
         self.fill_cut(id, &mut report);
         report
+    }
+
+    /// The volume group whose disks a call for this volume may hang on.
+    pub(super) fn group(&self) -> Option<VgName> {
+        self.volume.as_ref().and_then(Wish::spec).map(|spec| spec.group.clone())
     }
 
     /// What the last look at them said of sessions and counters, and of reservations.

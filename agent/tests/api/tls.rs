@@ -1,7 +1,11 @@
 //! An agent on the network: certificates of both sides, or nothing.
 
+use std::io::{ErrorKind, Read};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use mooring_agent::places::CONNECTIONS_PER_PEER_MAX;
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_api::{Address, TlsFiles, v1};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -88,4 +92,44 @@ fn only_a_client_with_a_certificate_of_the_configured_authority_is_served() {
     assert!(bare.is_err(), "{bare:?}");
     let plain = Address::Plain(address.to_string().trim_start_matches("https://").to_owned());
     assert!(ask(&plain, TlsFiles::default()).is_err());
+}
+
+/// Connects without a word, and tells whether the agent keeps the connection.
+fn silent(port: u16) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let read = stream.read(&mut [0; 1]);
+    matches!(&read, Err(error) if error.kind() == ErrorKind::WouldBlock).then_some(stream)
+}
+
+#[test]
+fn connections_without_a_handshake_are_few_and_end() {
+    let ours = Authority::new();
+    let files = tempfile::tempdir().unwrap();
+    let (cert, key) = ours.sign(files.path(), "server", "127.0.0.1");
+    let ca = write(files.path(), "ca.crt", &ours.pem);
+    let mut node = Node::new();
+    let port = free_port();
+    node.config.listen.push(Address::Tls(format!("127.0.0.1:{port}")));
+    node.config.tls = Some(mooring_agent::config::Tls { cert, key, client_ca: ca.clone() });
+    let agent = node.start();
+    let began = Instant::now();
+    let kept: Vec<_> = (0..CONNECTIONS_PER_PEER_MAX + 16).filter_map(|_| silent(port)).collect();
+    if began.elapsed() < Duration::from_secs(4) {
+        assert_eq!(kept.len(), CONNECTIONS_PER_PEER_MAX, "one address has no more places");
+    }
+    // Each of them is closed by the agent, and its place is another one's.
+    for mut stream in kept {
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0, "it said nothing, and is not let in");
+    }
+    let (cert, key) = ours.sign(files.path(), "operator", "operator");
+    let shown = TlsFiles { ca: Some(ca), cert: Some(cert), key: Some(key) };
+    let address = Address::Tls(format!("127.0.0.1:{port}"));
+    let hello = agent.wait(async {
+        let channel = mooring_api::connect(&address, &shown).await.unwrap();
+        let request = v1::HelloRequest { protocol_min: 1, protocol_max: 1, software: String::new() };
+        AgentClient::new(channel).hello(request).await
+    });
+    assert!(hello.is_ok(), "{hello:?}");
 }
