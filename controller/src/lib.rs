@@ -18,6 +18,7 @@ pub mod initiators;
 mod kept;
 pub mod list;
 pub mod metrics;
+pub mod permits;
 pub mod policy;
 pub mod quota;
 pub mod rebuild;

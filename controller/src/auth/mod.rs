@@ -10,6 +10,8 @@ mod noauth;
 mod roles;
 mod tokens;
 
+use std::net::IpAddr;
+
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 
 pub use keystone::{Keystone, KeystoneError};
@@ -122,13 +124,20 @@ pub fn project_ok(text: &str) -> bool {
 }
 
 impl Auth {
-    /// Who a request is from. `host` is what it calls us.
-    pub async fn identify(&self, headers: &HeaderMap, host: Option<&str>) -> Result<Identity, AuthRefusal> {
+    /// Who a request is from. `host` is what it calls us; `peer` is where it comes from, unless that says nothing.
+    pub async fn identify(
+        &self,
+        headers: &HeaderMap,
+        host: Option<&str>,
+        peer: Option<IpAddr>,
+    ) -> Result<Identity, AuthRefusal> {
         let token = presented(headers).filter(|token| !token.is_empty());
         let service = headers.get("x-service-token").map(HeaderValue::as_bytes);
         let service = service.filter(|token| !token.is_empty());
         match self {
-            Self::Keystone(keystone) => keystone.identify(token.ok_or(AuthRefusal::NoToken)?, service).await,
+            Self::Keystone(keystone) => {
+                keystone.identify(token.ok_or(AuthRefusal::NoToken)?, service, peer).await
+            }
             Self::Tokens(tokens) => of_file(tokens, token.ok_or(AuthRefusal::NoToken)?, service).await,
             Self::NoAuth => {
                 noauth::only_local(host)?;

@@ -7,7 +7,7 @@ fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
 }
 
 async fn identify(auth: &Auth, pairs: &[(&'static str, &str)]) -> Result<Identity, AuthRefusal> {
-    auth.identify(&headers(pairs), None).await
+    auth.identify(&headers(pairs), None, None).await
 }
 
 fn of(blocks: &[&NewToken]) -> Auth {
@@ -75,8 +75,8 @@ async fn without_authentication_only_localhost_is_served() {
         ("10.0.0.1:8776", false),
     ] {
         let none = HeaderMap::new();
-        assert_eq!(Auth::NoAuth.identify(&none, Some(host)).await.is_ok(), local, "{host}");
-        assert!(Auth::NoAuthAnywhere.identify(&none, Some(host)).await.is_ok(), "{host}");
+        assert_eq!(Auth::NoAuth.identify(&none, Some(host), None).await.is_ok(), local, "{host}");
+        assert!(Auth::NoAuthAnywhere.identify(&none, Some(host), None).await.is_ok(), "{host}");
     }
     let said = identify(&Auth::NoAuth, &[("x-auth-token", "eve:p1")]).await.unwrap();
     assert_eq!((said.user.as_str(), said.project.as_deref(), said.service), ("eve", Some("p1"), false));

@@ -61,6 +61,9 @@ const TURNS: usize = 2;
 /// Requests that may wait for a turn, or have one.
 const PLACES: usize = 64;
 
+/// Of those, requests with one token: whoever has a right one and sends wrong ones like it keeps nobody out.
+const PLACES_PER_TOKEN: usize = 32;
+
 /// The tokens of the file.
 pub struct Tokens {
     list: Vec<Token>,
@@ -84,6 +87,7 @@ pub(super) struct Token {
     pub(super) user: String,
     pub(super) roles: Vec<String>,
     hash: Arc<PasswordHash>,
+    places: Arc<Semaphore>,
 }
 
 // What is compared is not shown: it helps nobody who may not know it.
@@ -203,7 +207,17 @@ fn token(file: &File<'_>, raw: Spanned<RawToken>) -> Result<(String, Token), Con
     let user = raw.user.unwrap_or_else(|| name.clone());
     let roles = roles::with_implied(named);
     let id = id.into_inner().to_ascii_lowercase();
-    Ok((id, Token { name, project: raw.project.into_inner(), user, roles, hash: Arc::new(hash) }))
+    Ok((
+        id,
+        Token {
+            name,
+            project: raw.project.into_inner(),
+            user,
+            roles,
+            hash: Arc::new(hash),
+            places: Arc::new(Semaphore::new(PLACES_PER_TOKEN)),
+        },
+    ))
 }
 
 impl Tokens {
@@ -278,9 +292,9 @@ impl Tokens {
     }
 
     async fn verify(&self, found: &Token, token: &[u8], print: Print) -> Result<bool, AuthRefusal> {
-        let busy = |_| AuthRefusal::Busy;
+        let own = Arc::clone(&found.places).try_acquire_owned().map_err(|_| AuthRefusal::Busy)?;
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| AuthRefusal::Busy)?;
-        let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(busy)?;
+        let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| AuthRefusal::Busy)?;
         // Another request with the same token may have had the turn before.
         if let Some(right) = self.remembered(&print) {
             return Ok(right);
@@ -288,7 +302,7 @@ impl Tokens {
         let (hash, token) = (Arc::clone(&found.hash), token.to_vec());
         let work = tokio::task::spawn_blocking(move || {
             // Held until the work is done, also when the client is gone before.
-            let _held = (place, turn);
+            let _held = (own, place, turn);
             Argon2::default().verify_password(&token, &*hash)
         });
         let right = match work.await {

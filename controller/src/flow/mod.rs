@@ -10,6 +10,7 @@
 pub(crate) mod fenced;
 mod growth;
 mod host;
+mod looks;
 mod manage;
 pub(crate) mod numbers;
 pub(crate) mod place;
@@ -135,6 +136,8 @@ pub(crate) struct Inner {
     /// In order, so that all are told in the same order each time.
     pulses: Mutex<BTreeMap<VolumeId, Pulse>>,
     clocks: Mutex<HashMap<AttachmentId, Instant>>,
+    /// For those who only ask.
+    pub(crate) looks: looks::Looks,
     tasks: Mutex<Option<JoinSet<()>>>,
     /// For other controllers on the same database.
     pub(crate) notes: lease::Notes,
@@ -163,6 +166,7 @@ impl Inner {
             flights: Mutex::default(),
             pulses: Mutex::default(),
             clocks: Mutex::default(),
+            looks: looks::Looks::default(),
             tasks: Mutex::new(Some(JoinSet::new())),
             // Revisions of an earlier run must not look like ours.
             born: u64::try_from(micros(now)).unwrap_or(0),

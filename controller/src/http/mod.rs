@@ -1,7 +1,7 @@
 //! The HTTP front: the Block Storage API v3 below `/v3`, Mooring's own API below `/mooring/v1`.
 //!
-//! A request passes, in this order: the bound on requests at work; its request id; the version documents, which anybody
-//! may read; authentication; the project in the address; the microversion; the route; the body. What it asks for is done by
+//! A request passes, in this order: its request id; the version documents, which anybody may read; authentication; the
+//! project in the address; the bound on requests at work; the microversion; the route; the body. What it asks for is done by
 //! the [`Backend`], and nothing is decided here. What of a body nobody has read is thrown away before the answer.
 //!
 //! What must never happen here: an answer without a request id; an error that is not in the API's words; a decision about
@@ -42,14 +42,15 @@ mod views;
 mod volumes;
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header, request};
 use axum::response::{IntoResponse, Response};
-use tokio::sync::Semaphore;
+use tokio::sync::watch;
 use tower::ServiceExt;
 
 pub use backend::{Backend, Detached};
@@ -60,7 +61,8 @@ pub use serve::{Bound, HEAD_TIMEOUT, Serving, bind, serve, tls};
 
 use crate::auth::{Auth, AuthRefusal, Identity, project_ok};
 use crate::domain::Caller;
-use crate::policy::Policies;
+use crate::permits::{self, Holder, Permits, Turn};
+use crate::policy::{Policies, Target};
 use body::BodyTimeout;
 use context::{Ctx, REQUEST_ID, global_request_id, host_header, new_request_id};
 use fault::{Detail, Fault, Unrouted, unknown_route};
@@ -68,9 +70,6 @@ use query::Query;
 use routes::Routes;
 use unread::Rest;
 use version::Version;
-
-/// Requests at work, long polls among them; one more is told to come again.
-pub const REQUESTS_MAX: usize = 1_024;
 
 /// How long a request waits for agents unless it says otherwise. Nova gives up after 60 s.
 const AGENTS_WAIT: Duration = Duration::from_secs(30);
@@ -96,7 +95,7 @@ pub(crate) struct App<B>(Arc<Inner<B>>);
 struct Inner<B> {
     backend: B,
     options: Options,
-    requests: Arc<Semaphore>,
+    permits: Permits,
 }
 
 impl<B> Clone for App<B> {
@@ -118,7 +117,7 @@ impl<B: Backend> App<B> {
 
 /// The whole API.
 pub fn router<B: Backend>(backend: B, options: Options) -> Router {
-    let app = App(Arc::new(Inner { backend, options, requests: Arc::new(Semaphore::new(REQUESTS_MAX)) }));
+    let app = App(Arc::new(Inner { backend, options, permits: Permits::default() }));
     let unknown = || async { unknown_route() };
     let routes = block_storage_routes();
     let collections = routes.collections();
@@ -188,6 +187,10 @@ const REFUSALS: [StatusCode; 4] = [
 /// How much of a path a log gets: its length is the client's choice.
 const LOGGED_CHARS_MAX: usize = 200;
 
+/// Carried with a request that goes on without its client.
+#[derive(Clone)]
+struct Client(permits::Client);
+
 /// An answer and the version that it echoes.
 type Echoed = (Response, Option<HeaderValue>);
 
@@ -196,24 +199,17 @@ async fn answer<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request
     let method = request.method().clone();
     let path: String = request.uri().path().chars().take(LOGGED_CHARS_MAX).collect();
     let global = global_request_id(&request).map(str::to_owned);
-    let (request, rest) = Rest::of(request);
-    let (mut response, echo) = match Arc::clone(&front.app.0.requests).try_acquire_owned() {
-        Err(_) => {
-            let text = format!("{REQUESTS_MAX} requests are being worked on: try again in a second.");
-            (Fault::new(StatusCode::SERVICE_UNAVAILABLE, text).into_response(), None)
-        }
-        Ok(permit) => {
-            let reading = matches!(method, Method::GET | Method::HEAD);
-            let id = id.clone();
-            let work = async move {
-                let done = dispatch(front, request, id).await;
-                drop(permit);
-                done
-            };
-            // What changes something is finished even when the client is gone; reading ends with its connection.
-            let done = if reading { Ok(work.await) } else { tokio::spawn(work).await };
-            done.unwrap_or_else(|error| (Fault::internal(error.to_string()).into_response(), None))
-        }
+    let (mut request, rest) = Rest::of(request);
+    let (mut response, echo) = if matches!(method, Method::GET | Method::HEAD) {
+        // It ends with its connection.
+        dispatch(front, request, id.clone()).await
+    } else {
+        // What changes something is finished even when the client is gone, but nothing is waited for then.
+        let (client, gone) = watch::channel(());
+        request.extensions_mut().insert(Client(gone));
+        let done = tokio::spawn(dispatch(front, request, id.clone())).await;
+        drop(client);
+        done.unwrap_or_else(|error| (Fault::internal(error.to_string()).into_response(), None))
     };
     let status = response.status();
     // Who was too slow was waited for.
@@ -312,7 +308,7 @@ async fn volumes_api<B: Backend>(front: &Front<B>, request: Request, id: String,
     if project.as_ref().is_some_and(|project| !project_ok(project)) {
         return (unknown_route(), None);
     }
-    let identity = match identity(front, request.headers(), called(&request)).await {
+    let identity = match identity(front, request.headers(), called(&request), peer(&request)).await {
         Ok(identity) => identity,
         Err(refusal) => return (refused(front, refusal), None),
     };
@@ -331,15 +327,19 @@ async fn volumes_api<B: Backend>(front: &Front<B>, request: Request, id: String,
         Ok(caller) => caller,
         Err(refusal) => return (refused(front, refusal), version.echo()),
     };
+    let turn = match admit(front, &request, &caller) {
+        Ok(turn) => turn,
+        Err(fault) => return (fault.into_response(), version.echo()),
+    };
     let response = match routed(front, request, caller, version, path) {
-        Ok(request) => front.volumes_api.clone().oneshot(request).await.into_response(),
+        Ok(request) => turn.run(front.volumes_api.clone().oneshot(request)).await.into_response(),
         Err(fault) => fault.into_response(),
     };
     (response, version.echo())
 }
 
 async fn own_api<B: Backend>(front: &Front<B>, request: Request, id: String, path: String) -> Response {
-    let identity = match identity(front, request.headers(), called(&request)).await {
+    let identity = match identity(front, request.headers(), called(&request), peer(&request)).await {
         Ok(identity) => identity,
         Err(refusal) => return refused(front, refusal),
     };
@@ -347,11 +347,29 @@ async fn own_api<B: Backend>(front: &Front<B>, request: Request, id: String, pat
         Ok(caller) => caller,
         Err(refusal) => return refused(front, refusal),
     };
+    let turn = match admit(front, &request, &caller) {
+        Ok(turn) => turn,
+        Err(fault) => return fault.into_response(),
+    };
     match routed(front, request, caller, Version::ATTACHMENTS, path) {
-        Ok(request) => front.own_api.clone().oneshot(request).await.into_response(),
+        Ok(request) => turn.run(front.own_api.clone().oneshot(request)).await.into_response(),
         Err(fault) => fault.into_response(),
     }
 }
+
+/// Gives a request its permit, now that its caller is known.
+fn admit<B: Backend>(front: &Front<B>, request: &Request, caller: &Caller) -> Result<Turn, Fault> {
+    let policies = &front.app.0.options.policies;
+    let cuts = policies.allows("mooring:fence", caller, &Target::default())
+        || policies.allows(FORCE_DETACH, caller, &Target::own(caller));
+    let holder = Holder { project: caller.project.clone(), cuts };
+    let gone = request.extensions().get::<Client>().map(|client| client.0.clone());
+    let busy = |full| Fault::new(StatusCode::SERVICE_UNAVAILABLE, format!("{full}: try again in a second."));
+    front.app.0.permits.admit(holder, gone).map_err(busy)
+}
+
+/// The policy of those who detach by force.
+const FORCE_DETACH: &str = "volume_extension:volume_admin_actions:force_detach";
 
 /// How the request calls us. One that is there and cannot be read is foreign; only one that is missing is nobody's.
 fn called(request: &Request) -> Option<String> {
@@ -359,12 +377,19 @@ fn called(request: &Request) -> Option<String> {
     present.then(|| host_header(request).unwrap_or_else(|| "?".to_owned()))
 }
 
+/// Where a request comes from. What a proxy on this machine hands on comes from anywhere.
+fn peer(request: &Request) -> Option<IpAddr> {
+    let from = request.extensions().get::<ConnectInfo<SocketAddr>>()?.0.ip();
+    Some(from).filter(|from| !from.to_canonical().is_loopback())
+}
+
 async fn identity<B: Backend>(
     front: &Front<B>,
     headers: &HeaderMap,
     host: Option<String>,
+    peer: Option<IpAddr>,
 ) -> Result<Identity, AuthRefusal> {
-    front.app.0.options.auth.identify(headers, host.as_deref()).await
+    front.app.0.options.auth.identify(headers, host.as_deref(), peer).await
 }
 
 fn refused<B: Backend>(front: &Front<B>, refusal: AuthRefusal) -> Response {

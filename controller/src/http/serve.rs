@@ -14,8 +14,9 @@ use axum_server::Handle;
 use axum_server::accept::Accept;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use hyper_util::rt::TokioTimer;
+use mooring_systemd::places::{Place, Places};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tower::Service;
 
 /// A request's head must be complete within this time after its first byte, and an idle connection is closed after it.
@@ -26,6 +27,9 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Open connections of all listeners; one more is closed at once.
 const CONNECTIONS_MAX: usize = 4_096;
+
+/// Of those, connections from one address; a proxy on this machine may have them all.
+const CONNECTIONS_PER_ADDRESS_MAX: usize = 1_024;
 
 /// How long answers that are under way may take after a stop. What they wait for is durable: nothing is lost with them.
 const STOP_GRACE: Duration = Duration::from_secs(2);
@@ -85,7 +89,7 @@ pub async fn serve(
     serving: Serving,
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let limit = Limit(Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+    let limit = Limit(Places::new(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX));
     let handle = Handle::new();
     let mut tasks = tokio::task::JoinSet::new();
     for Bound { address, listener } in bound {
@@ -97,7 +101,7 @@ pub async fn serve(
             .timer(TokioTimer::new())
             .header_read_timeout(serving.head_timeout)
             .max_buf_size(HEAD_BYTES_MAX);
-        let service = router.clone().into_make_service();
+        let service = router.clone().into_make_service_with_connect_info::<SocketAddr>();
         let limit = limit.clone();
         match serving.tls.clone() {
             Some(tls) => {
@@ -129,9 +133,9 @@ pub async fn serve(
     result
 }
 
-/// Counts connections: each holds a permit until it ends.
+/// Counts connections: each holds a place until it ends.
 #[derive(Clone)]
-struct Limit(Arc<Semaphore>);
+struct Limit(Places);
 
 impl<S> Accept<TcpStream, S> for Limit {
     type Stream = TcpStream;
@@ -139,20 +143,23 @@ impl<S> Accept<TcpStream, S> for Limit {
     type Future = std::future::Ready<io::Result<(TcpStream, Counted<S>)>>;
 
     fn accept(&self, stream: TcpStream, inner: S) -> Self::Future {
-        let permit = Arc::clone(&self.0).try_acquire_owned().map_err(io::Error::other);
-        std::future::ready(permit.and_then(|permit| {
+        let place = stream.peer_addr().and_then(|peer| {
+            let address = Some(peer.ip()).filter(|from| !from.to_canonical().is_loopback());
+            self.0.take(address).ok_or_else(|| io::Error::other("too many connections"))
+        });
+        std::future::ready(place.and_then(|place| {
             // Answers are small, and each is waited for.
             stream.set_nodelay(true)?;
-            Ok((stream, Counted { inner, _permit: Arc::new(permit) }))
+            Ok((stream, Counted { inner, _place: Arc::new(place) }))
         }))
     }
 }
 
-/// A connection's service, with its permit.
+/// A connection's service, with its place.
 #[derive(Clone)]
 struct Counted<S> {
     inner: S,
-    _permit: Arc<OwnedSemaphorePermit>,
+    _place: Arc<Place>,
 }
 
 impl<S: Service<R>, R> Service<R> for Counted<S> {

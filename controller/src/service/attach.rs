@@ -14,6 +14,7 @@ use crate::domain::{Attachment, AttachmentStatus, Caller, NewAttachment, NewConn
 use crate::flow::wishes::{self, Rewished};
 use crate::flow::{Inner, numbers};
 use crate::initiators::{HostPorts, Initiators};
+use crate::permits;
 use crate::policy::Target;
 use crate::rules::transport::{self, Offer, Transport};
 use crate::rules::types::Specs;
@@ -58,7 +59,6 @@ pub(super) fn find(db: &Db<'_>, caller: &Caller, id: AttachmentId) -> Result<Att
     Ok(found.ok_or_else(|| not_found(id))?)
 }
 
-pub(super) fn not_found(id: AttachmentId) -> Refusal {
 /// The attachment, for a caller who looks at it.
 pub(super) fn look(
     inner: &Inner,
@@ -74,6 +74,7 @@ pub(super) fn look(
     Err(not_found(id).into())
 }
 
+pub(super) fn not_found(id: AttachmentId) -> Refusal {
     Refusal::NotFound { kind: "Attachment", what: id.to_string() }
 }
 
@@ -673,7 +674,7 @@ impl Service {
                 (Step::Done(begun), _) => return Ok(begun),
                 (Step::Busy(volume, _), None) => changes = Some(self.inner.follow(volume)),
                 (Step::Busy(_, why), Some(changes)) => {
-                    if tokio::time::timeout_at(deadline, changes.changed()).await.is_err() {
+                    if permits::until(deadline, changes.changed()).await.is_err() {
                         return Err(Refusal::Pending(format!("{why}: ask again when that is done")));
                     }
                 }
@@ -706,7 +707,7 @@ impl Service {
         let known = self.started(&begun, arrived);
         let (mut changes, mut news) = self.inner.follow_from(volume, known);
         loop {
-            let late = !news && tokio::time::timeout_at(deadline, changes.changed()).await.is_err();
+            let late = !news && permits::until(deadline, changes.changed()).await.is_err();
             news = false;
             // Whoever may connect it gets what is needed for that.
             let seen = self.attachment_with(caller, id, Secrets::Shown).await?;

@@ -18,6 +18,7 @@ use crate::flow::seen::wanted_mode;
 use crate::flow::taking::UNSENT;
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
+use crate::permits::{self, Ended};
 use crate::policy::Target;
 use crate::rules::{self, Deletion};
 use crate::store::{Abort, Asked, AttachmentRow, Db, Kind, Taker, VolumeRow};
@@ -406,10 +407,11 @@ impl Service {
         let (mut changes, mut news) = self.inner.follow_from(volume, known);
         self.inner.wake(volume, &rewished.hosts);
         let mut limit = if way.is_forced() { unproven_at } else { deadline };
+        let mut over = false;
         loop {
             if !news {
                 // At the limit it is looked at once more, and answered.
-                let _ = tokio::time::timeout_at(limit, changes.changed()).await;
+                over = permits::until(limit, changes.changed()).await.is_err_and(Ended::is_final);
             }
             news = false;
             let (inner, owner) = (self.inner.clone(), caller.clone());
@@ -421,7 +423,7 @@ impl Service {
                     return Err(Refusal::Conflict(format!("attachment {id} stays attached: {why}")));
                 }
                 Standing::Row(_, Some(receipt)) if way.is_forced() && receipt.proof != Proof::Proven => {
-                    if Instant::now() >= unproven_at {
+                    if over || Instant::now() >= unproven_at {
                         let (inner, owner) = (self.inner.clone(), caller.clone());
                         let read = move |db: &Db<'_>| {
                             detached(&inner, db, &owner, id, volume, Some(receipt.clone()))
@@ -430,7 +432,7 @@ impl Service {
                     }
                     unproven_at
                 }
-                Standing::Row(row, receipt) if Instant::now() >= deadline => {
+                Standing::Row(row, receipt) if over || Instant::now() >= deadline => {
                     return Err(self.not_detached_yet(&row, receipt.as_ref()).await);
                 }
                 Standing::Row(..) => deadline,

@@ -26,6 +26,7 @@ use crate::domain::{AttachmentStatus, Caller, FencePart, FenceState, FencedExpor
 use crate::flow::Inner;
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
+use crate::permits::{self, Ended};
 use crate::policy::Target;
 use crate::store::{Abort, Asked, AttachmentRow, Db, FenceRow, Taker};
 
@@ -360,6 +361,7 @@ impl Service {
         deadline: Instant,
     ) -> Result<(), Refusal> {
         let mut changes = self.inner.follow(volume);
+        let mut over = false;
         loop {
             let (inner, parts) = (self.inner.clone(), parts.clone());
             let read = move |db: &Db<'_>| {
@@ -373,10 +375,10 @@ impl Service {
             let waits = states.iter().any(|state| matches!(state, FenceState::Waits(_)));
             let proven = states.iter().all(|state| matches!(state, FenceState::Cut(_)));
             let limit = if waits { deadline } else { unproven_at };
-            if proven || Instant::now() >= limit {
+            if proven || over || Instant::now() >= limit {
                 return Ok(());
             }
-            let _ = tokio::time::timeout_at(limit, changes.changed()).await;
+            over = permits::until(limit, changes.changed()).await.is_err_and(Ended::is_final);
         }
     }
 

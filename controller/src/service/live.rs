@@ -20,6 +20,7 @@ use crate::flow::Inner;
 use crate::flow::place::zone_of;
 use crate::flow::seen::seen_mode;
 use crate::initiators::Initiators;
+use crate::permits::{self, Ended};
 use crate::policy::Target;
 use crate::store::{Abort, AgentRow, AttachmentRow, Db};
 
@@ -204,7 +205,12 @@ impl Service {
         };
         let mut changes = self.inner.follow(volume);
         let changed = changes.wait_for(|revision| *revision != known);
-        let _ = tokio::time::timeout_at(deadline, changed).await;
+        if permits::until(deadline, changed).await == Err(Ended::Full) {
+            let most = permits::WAITS.of_project;
+            let text =
+                format!("{most} requests of this project, or too many in all, wait already: try again later");
+            return Err(Refusal::Unavailable(text));
+        }
         self.inner.ask(volume).await;
         let live = self.live_now(caller, id).await?;
         // A storage agent reports what changes by its own work; a login is the kernel's. It is asked once the host is
@@ -220,15 +226,15 @@ impl Service {
     /// for those that are old, and only for so many.
     pub async fn live_all(&self, caller: &Caller) -> Result<Vec<AttachmentLive>, Refusal> {
         let all = self.inner.policies().allows("mooring:live_all", caller, &Target::default());
+        if !all {
+            self.may("mooring:attachment_get_all", caller)?;
+        }
         let project = (!all).then(|| caller.project.clone());
         let of = project.clone();
         let read = move |db: &Db<'_>| Ok(db.volumes_attached(of.as_deref())?);
         let volumes = self.inner.store.read("list attached volumes", read).await?;
         self.look_at_old(volumes).await;
         let inner = Arc::clone(&self.inner);
-        if !all {
-            self.may("mooring:attachment_get_all", caller)?;
-        }
         let read = move |db: &Db<'_>| {
             let rows = db.attachments(project.as_deref())?;
             rows.into_iter().map(|row| live_of(&inner, db, row)).collect::<Result<Vec<_>, _>>()
@@ -304,11 +310,13 @@ impl Service {
     pub(super) async fn refresh(&self, id: VolumeId) {
         let read = move |db: &Db<'_>| Ok(db.volume(id)?.map(|volume| volume.agent));
         let Ok(Some(agent)) = self.inner.store.read("read a volume", read).await else { return };
-        if let Ok(agent) = self.inner.agents.up(agent)
-            && let Err(error) = self.inner.look(&agent, id).await
-        {
-            tracing::debug!(volume = %id, %error, "cannot look at a volume");
-        }
+        let Ok(agent) = self.inner.agents.up(agent) else { return };
+        let look = async {
+            if let Err(error) = self.inner.look(&agent, id).await {
+                tracing::debug!(volume = %id, %error, "cannot look at a volume");
+            }
+        };
+        self.inner.looks.share(id, look).await;
     }
 
     /// The enrolled agents.

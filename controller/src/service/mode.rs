@@ -23,6 +23,7 @@ use crate::flow::Inner;
 use crate::flow::seen::{seen_mode, wanted_mode};
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
+use crate::permits;
 use crate::policy::Target;
 use crate::rules;
 use crate::store::{Abort, AttachmentRow, Db, Kind, VolumeRow};
@@ -233,7 +234,7 @@ impl Service {
         let mut changes = self.inner.follow(volume);
         self.inner.go(volume, &rewished.hosts);
         while let Some(why) = wanted.as_ref().and_then(|wanted| seen(&self.inner, wanted).err()) {
-            if tokio::time::timeout_at(deadline, changes.changed()).await.is_err() {
+            if permits::until(deadline, changes.changed()).await.is_err() {
                 return Err(Refusal::Pending(format!(
                     "attachment {id} is not {} yet: {why}; it goes on, ask again",
                     new.mode

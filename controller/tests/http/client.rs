@@ -135,6 +135,13 @@ impl Call<'_> {
         self
     }
 
+    /// From this address, as a listener says it.
+    pub(crate) fn peer(mut self, address: &str) -> Self {
+        let from = std::net::SocketAddr::new(address.parse().unwrap(), 40_000);
+        self.request = self.request.extension(axum::extract::ConnectInfo(from));
+        self
+    }
+
     pub(crate) fn version(self, version: &str) -> Self {
         self.header("OpenStack-API-Version", format!("volume {version}"))
     }

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::Request;
-use mooring_controller::auth::Auth;
+use mooring_controller::auth::{Auth, NewToken, Tokens};
 use mooring_controller::http::{
-    BODY_BYTES_MAX, BODY_TIMEOUT, HEAD_TIMEOUT, Options, REQUESTS_MAX, Serving, bind, router, serve,
+    BODY_BYTES_MAX, BODY_TIMEOUT, HEAD_TIMEOUT, Options, Serving, bind, router, serve,
 };
+use mooring_controller::permits::WORK;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
@@ -238,25 +239,67 @@ async fn what_was_begun_is_finished() {
     until(|| api.fake.state().attachments.len() == 1).await;
 }
 
+/// Somebody with a token of a project.
+struct Someone {
+    project: &'static str,
+    token: String,
+}
+
+impl Someone {
+    async fn ask(&self, api: &Api, method: &str, path: &str, body: Option<&Value>) -> crate::client::Answer {
+        let path = format!("/v3/{}{path}", self.project);
+        let call = api.call(method, &path).version("3.60").header("x-auth-token", &self.token);
+        match body {
+            Some(body) => call.json(body).send().await,
+            None => call.send().await,
+        }
+    }
+}
+
 #[tokio::test]
 async fn too_many_at_once_are_told_to_come_again() {
-    let api = Arc::new(Api::new());
-    let volume = api.volume("v").await;
+    let made = [("a", "member"), ("b", "member"), ("c", "member"), ("a", "admin")].map(|(project, role)| {
+        let new = NewToken::make(&format!("{project}-{role}"), project, None, &[role]).unwrap();
+        (Someone { project, token: new.token }, new.block)
+    });
+    let file: Vec<_> = made.iter().map(|(_, block)| block.as_str()).collect();
+    let auth = Auth::Tokens(Tokens::parse(&file.join("\n"), "tokens").unwrap());
+    let api = Arc::new(Api::with(auth, None));
+    let [a, b, c, admin] = made.map(|(someone, _)| Arc::new(someone));
+    for someone in [&a, &b, &c, &admin] {
+        assert_eq!(someone.ask(&api, "GET", "/volumes", None).await.status, 200, "{}", someone.project);
+    }
     let gate = Arc::new(Semaphore::new(0));
     api.fake.state().gate = Some(Arc::clone(&gate));
     let mut all = tokio::task::JoinSet::new();
-    for _ in 0..REQUESTS_MAX {
-        let (api, body) = (Arc::clone(&api), json!({ "attachment": { "volume_uuid": volume } }));
-        all.spawn(async move { api.post("/attachments", body).await.status.as_u16() });
+    for someone in [&a, &b] {
+        for _ in 0..WORK.of_project {
+            let (api, someone) = (Arc::clone(&api), Arc::clone(someone));
+            let body = json!({ "attachment": { "volume_uuid": DEAD } });
+            all.spawn(async move { someone.ask(&api, "POST", "/attachments", Some(&body)).await.status });
+        }
+        let of_one = if Arc::ptr_eq(someone, &a) { WORK.of_project } else { WORK.all };
+        until(|| api.fake.state().waiting == of_one).await;
+        // A project that takes all that it may leaves the others what is theirs.
+        let own = a.ask(&api, "GET", "/volumes", None).await;
+        let text = format!(
+            "{} requests of this project are being worked on: try again in a second.",
+            WORK.of_project
+        );
+        own.is_fault(503, "serviceUnavailable", &text);
+        let other = c.ask(&api, "GET", "/volumes", None).await;
+        assert_eq!(other.status.as_u16(), if of_one == WORK.all { 503 } else { 200 });
     }
-    until(|| api.fake.state().waiting == REQUESTS_MAX).await;
-    let one_more = api.get("/volumes").await;
+    let one_more = c.ask(&api, "GET", "/volumes", None).await;
     assert_eq!((one_more.status.as_u16(), one_more.header("retry-after")), (503, Some("1")));
+    // Nobody who is not known gets into the reserve, and nobody who cuts hosts off is kept out of it.
+    let unknown = Someone { project: "a", token: "x".to_owned() };
+    assert_eq!(unknown.ask(&api, "GET", "/volumes", None).await.status, 401);
+    assert_eq!(admin.ask(&api, "GET", "/volumes", None).await.status, 200);
     gate.close();
     let answers = all.join_all().await;
-    assert_eq!(answers.iter().filter(|status| **status == 200).count(), 1);
-    assert_eq!(answers.iter().filter(|status| **status == 400).count(), REQUESTS_MAX - 1);
-    assert_eq!(api.get("/volumes").await.status, 200);
+    assert!(answers.len() == WORK.all && answers.iter().all(|status| *status == 404), "they were worked on");
+    assert_eq!(c.ask(&api, "GET", "/volumes", None).await.status, 200);
 }
 
 /// A server on a real socket, for what only a socket can do.

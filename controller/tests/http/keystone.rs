@@ -118,6 +118,37 @@ async fn questions_are_bounded() {
 }
 
 #[tokio::test]
+async fn one_address_leaves_questions_to_the_others() {
+    let (keystone, api) = site(LONG).await;
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    keystone.inside().gate = Some(Arc::clone(&gate));
+    let api = Arc::new(api);
+    let from = |address: &'static str, token: String| {
+        let api = Arc::clone(&api);
+        async move {
+            let call = api.call("GET", "/v3/volumes").header("x-auth-token", token).peer(address);
+            call.send().await.status.as_u16()
+        }
+    };
+    let mut random = tokio::task::JoinSet::new();
+    for number in 0..300 {
+        random.spawn(from("192.0.2.1", format!("random-{number}")));
+    }
+    // Of these 64 are asked about, and the others are told to come again.
+    for _ in 64..300 {
+        assert_eq!(random.join_next().await.unwrap().unwrap(), 503);
+    }
+    let other = tokio::spawn(from("192.0.2.2", "member".to_owned()));
+    let here = tokio::spawn(from("127.0.0.1", "admin".to_owned()));
+    while keystone.asked().1 < 32 {
+        tokio::task::yield_now().await;
+    }
+    gate.close();
+    assert_eq!((other.await.unwrap(), here.await.unwrap()), (200, 200));
+    assert!(random.join_all().await.iter().all(|status| *status == 401));
+}
+
+#[tokio::test]
 async fn what_is_remembered_ends() {
     let (keystone, api) = site(Duration::from_millis(300)).await;
     let since = Instant::now();

@@ -27,3 +27,4 @@ mod support;
 mod types;
 mod versions;
 mod volumes;
+mod waits;

@@ -15,12 +15,14 @@ mod wire;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::http::HeaderValue;
 use mooring_model::Cure;
+use mooring_systemd::places::{Place, Places};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
@@ -43,6 +45,9 @@ const ASKED_MAX: usize = 32;
 
 /// Questions on their way, or waiting to be.
 const WAITING_MAX: usize = 256;
+
+/// Of those, questions about tokens that one address has sent: random ones do not keep others out.
+const WAITING_PER_ADDRESS_MAX: usize = 64;
 
 /// How to ask Keystone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,6 +128,7 @@ struct Inner {
     printer: Printer,
     state: Mutex<State>,
     asking: Semaphore,
+    waiting: Places,
 }
 
 struct State {
@@ -163,6 +169,7 @@ impl Keystone {
                 flights: HashMap::new(),
             }),
             asking: Semaphore::new(ASKED_MAX),
+            waiting: Places::new(WAITING_MAX, WAITING_PER_ADDRESS_MAX),
         })))
     }
 
@@ -174,15 +181,16 @@ impl Keystone {
         &self,
         token: &[u8],
         service: Option<&[u8]>,
+        peer: Option<IpAddr>,
     ) -> Result<Identity, AuthRefusal> {
         let service = match service {
             None => false,
             Some(token) => {
-                let found = self.known(token, false).await?.ok_or(AuthRefusal::UnknownServiceToken)?;
+                let found = self.known(token, false, peer).await?.ok_or(AuthRefusal::UnknownServiceToken)?;
                 found.roles.iter().any(|role| self.0.service_roles.contains(role))
             }
         };
-        let found = self.known(token, service).await?.ok_or(AuthRefusal::UnknownToken)?;
+        let found = self.known(token, service, peer).await?.ok_or(AuthRefusal::UnknownToken)?;
         if found.project.is_none() && !found.system {
             return Err(AuthRefusal::Unscoped);
         }
@@ -197,7 +205,7 @@ impl Keystone {
     }
 
     /// What is known of a token, asking if nothing is. `expired`: also if it has ended a while ago.
-    async fn known(&self, token: &[u8], expired: bool) -> Outcome {
+    async fn known(&self, token: &[u8], expired: bool, peer: Option<IpAddr>) -> Outcome {
         if token.len() > TOKEN_BYTES_MAX || !token.iter().all(u8::is_ascii_graphic) {
             return Ok(None);
         }
@@ -216,12 +224,12 @@ impl Keystone {
             match state.flights.get(&print) {
                 // One whose task has died without a word is begun anew.
                 Some(flight) if flight.borrow().is_some() || flight.has_changed().is_ok() => flight.clone(),
-                _ if state.flights.len() >= WAITING_MAX => return Err(AuthRefusal::Busy),
                 _ => {
+                    let place = self.0.waiting.take(peer).ok_or(AuthRefusal::Busy)?;
                     let (outcome, flight) = watch::channel(None);
                     state.flights.insert(print, flight.clone());
                     // A task of its own: it ends well also when the request that began it is gone.
-                    tokio::spawn(Arc::clone(&self.0).ask(print, header, expired, outcome));
+                    tokio::spawn(Arc::clone(&self.0).ask(place, print, header, expired, outcome));
                     flight
                 }
             }
@@ -240,6 +248,7 @@ impl Inner {
 
     async fn ask(
         self: Arc<Self>,
+        place: Place,
         print: Print,
         token: HeaderValue,
         expired: bool,
@@ -251,6 +260,7 @@ impl Inner {
         };
         let mut state = self.state();
         state.flights.remove(&print);
+        drop(place);
         let answer = match found {
             Ok(Some(found)) => {
                 let found = Arc::new(found);

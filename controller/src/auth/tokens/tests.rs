@@ -123,19 +123,24 @@ async fn strangers_order_no_work() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn few_may_wait_and_fewer_work() {
-    let new = NewToken::make("a", "b", None, &["member"]).unwrap();
-    let tokens = Arc::new(Tokens::parse(&new.block, "tokens").unwrap());
+    let made = ["a", "c", "d"].map(|name| NewToken::make(name, "b", None, &["member"]).unwrap());
+    let file: Vec<_> = made.iter().map(|new| new.block.as_str()).collect();
+    let tokens = Arc::new(Tokens::parse(&file.join("\n"), "tokens").unwrap());
     // Nobody gets a turn: those who come first wait, one more is told to come again.
     let held = tokens.turns.clone().acquire_many_owned(u32::try_from(TURNS).unwrap()).await.unwrap();
     let mut waiting = tokio::task::JoinSet::new();
-    for _ in 0..PLACES {
-        let (tokens, token) = (Arc::clone(&tokens), new.token.clone());
-        waiting.spawn(async move { tokens.find(token.as_bytes()).await.map(|_| ()) });
+    for (new, left) in made.iter().zip([PLACES - PLACES_PER_TOKEN, 0]) {
+        for _ in 0..PLACES_PER_TOKEN {
+            let (tokens, token) = (Arc::clone(&tokens), new.token.clone());
+            waiting.spawn(async move { tokens.find(token.as_bytes()).await.map(|_| ()) });
+        }
+        while tokens.places.available_permits() > left {
+            tokio::task::yield_now().await;
+        }
+        // One token has its share and no more; the others have theirs.
+        assert_eq!(tokens.find(new.token.as_bytes()).await.err(), Some(AuthRefusal::Busy));
     }
-    while tokens.places.available_permits() > 0 {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(tokens.find(new.token.as_bytes()).await.err(), Some(AuthRefusal::Busy));
+    assert_eq!(tokens.find(made[2].token.as_bytes()).await.err(), Some(AuthRefusal::Busy), "all are taken");
     drop(held);
     for done in waiting.join_all().await {
         assert_eq!(done, Ok(()));

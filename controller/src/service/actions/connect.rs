@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::domain::{AttachmentStatus, Caller};
 use crate::flow::wishes::{self, Rewished};
 use crate::flow::{Follower, Inner};
+use crate::permits;
 use crate::rules;
 use crate::service::attach::{
     self, Begun, Place, Step, as_invalid, client_place, connect, existing_of, may_reserve, new_row,
@@ -261,7 +262,7 @@ impl Service {
             let Some(volume) = self.inner.store.read("read an attachment's mode", read).await? else {
                 return Ok(());
             };
-            if tokio::time::timeout_at(deadline, changes.changed()).await.is_err() {
+            if permits::until(deadline, changes.changed()).await.is_err() {
                 let why = self.why_waits(volume).await;
                 return Err(Refusal::Pending(format!(
                     "the target has not taken the mode of attachment {own} yet: {why}; it goes on, ask again"

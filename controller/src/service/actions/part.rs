@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::domain::{AttachmentStatus, Caller};
 use crate::flow::wishes::{self, Rewished};
 use crate::flow::{Follower, Inner};
+use crate::permits;
 use crate::rules::transport::Offer;
 use crate::service::detach::{Looked, Needed, Way, decided, may_delete, take_back};
 use crate::service::{Refusal, Service, Wait, not_in_review, volumes};
@@ -185,7 +186,7 @@ impl Service {
         deadline: Instant,
     ) -> Result<(), Refusal> {
         loop {
-            let late = tokio::time::timeout_at(deadline, changes.changed()).await.is_err();
+            let late = permits::until(deadline, changes.changed()).await.is_err();
             let read = move |db: &Db<'_>| Ok(db.attachment(own)?.is_some_and(|row| row.held));
             if !self.inner.store.read("read a connection's end", read).await? {
                 return Ok(());
