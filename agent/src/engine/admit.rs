@@ -11,11 +11,12 @@ use std::time::Duration;
 use mooring_api::v1;
 use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{
-    AttachmentId, BlockedKind, ClusterId, Cure, ExportIdentity, ExportNames, ExportSpec, FcExportSpec, Fence,
-    Grant, Initiator, Iqn, Mode, Naa, Portal, Proof, Receipt, Revoked, SessionReport, Stamp, VolumeKind,
-    VolumeSpec,
+    AttachmentId, BlockedKind, ClusterId, Cure, ExportIdentity, ExportNames, ExportSpec, FcExportSpec,
+    FcGrant, FcPort, Fence, Grant, Initiator, Iqn, Mode, Naa, Portal, Proof, Receipt, Revoked, SessionReport,
+    Stamp, VolumeKind, VolumeSpec,
 };
 use mooring_targets::ExportView;
+use mooring_targets::fc::Place;
 use prost::Message;
 
 use super::addresses::listed;
@@ -503,18 +504,25 @@ impl Engine {
                 return Err(Refusal::precondition(why, Cure::FixSpec));
             }
         }
-        self.check_ports(&spec.fc)?;
+        self.check_ports(&spec.fc, kept.map(|kept| &kept.fc))?;
         self.check_quarantine(cell, spec, kept)
     }
 
-    /// A grant over Fibre Channel needs a port, and a port that is named must be one that serves.
-    fn check_ports(&self, fc: &FcExportSpec) -> Result<(), Refusal> {
-        if fc.grants.is_empty() {
+    /// A new grant over Fibre Channel needs a port, and a port that is newly named must be one that serves. What is kept is not
+    /// judged again: a port that went must not stand in the way of a change that takes something away.
+    fn check_ports(&self, fc: &FcExportSpec, kept: Option<&FcExportSpec>) -> Result<(), Refusal> {
+        let has = |grant: &FcGrant| {
+            kept.is_some_and(|kept| kept.grants.iter().any(|kept| Place::of(kept) == Place::of(grant)))
+        };
+        let named = |port: &FcPort| kept.is_some_and(|kept| kept.ports.contains(port));
+        let asks = fc.grants.iter().any(|grant| !has(grant));
+        let mut ports_new = fc.ports.iter().filter(|port| !named(port)).peekable();
+        if fc.grants.is_empty() || (!asks && ports_new.peek().is_none()) {
             return Ok(());
         }
         let ports = lock(&self.shared.ports);
         let served: Vec<_> = ports.served().map(|(port, _)| port).collect();
-        if let Some(port) = fc.ports.iter().find(|port| !served.contains(port)) {
+        if let Some(port) = ports_new.find(|port| !served.contains(port)) {
             let list: Vec<_> = served.iter().map(ToString::to_string).collect();
             let why = format!(
                 "port {port} does not serve here (those that do: {}): see [fibre_channel] in the configuration",
@@ -522,8 +530,8 @@ impl Engine {
             );
             return Err(Refusal::precondition(why, Cure::FixSpec));
         }
-        if served.is_empty() {
-            let why = "this agent serves no Fibre Channel port: see [fibre_channel] in its configuration";
+        if asks && !served.iter().any(|port| ports.serves(fc, *port)) {
+            let why = "this agent serves no Fibre Channel port for the new grant: see [fibre_channel] in its configuration";
             return Err(Refusal::precondition(why.to_owned(), Cure::Operator));
         }
         Ok(())

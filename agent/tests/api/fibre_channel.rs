@@ -139,7 +139,7 @@ fn a_port_that_shall_not_serve_shows_nothing_any_more() {
     node.config.fibre_channel.as_mut().unwrap().exclude = vec![FC_PORT.parse().unwrap()];
     let agent = node.start();
     eventually("only iSCSI is left", || node.reach(&v) == ["host1 rw"]);
-    let refused = agent.put_export(put_fc(&v, 2, &[(1, 1, RW)], &[]));
+    let refused = agent.put_export(put_fc(&v, 2, &[(3, 9, RW)], &[]));
     assert_refused(
         refused,
         Code::FailedPrecondition,
@@ -219,4 +219,65 @@ fn places_are_forgotten_when_nothing_is_there_any_more() {
     assert!(
         !agent.switch.log().iter().any(|call| call.contains("tpgt_1/lun/lun_5") && call.contains(" fc/"))
     );
+}
+
+/// Takes things away from a volume whose port is gone, and asks for new ones in vain.
+fn take_away_without_a_port(node: &Node, v: &str) {
+    let agent = node.start();
+    eventually("only iSCSI is left", || node.reach(v) == ["host1 rw"]);
+    // Another number on the port is a new place, too.
+    for new in [[(1, 1, RW), (3, 9, RW)], [(1, 3, RW), (2, 7, RO)]] {
+        let refused = agent.put_export(put_fc(v, 2, &new, &[("host1", RW)]));
+        assert_refused(refused, Code::FailedPrecondition, "operator", &["no Fibre Channel port"]);
+    }
+    let session = node.login(v, "host1").unwrap();
+    agent.put_export(brief(put_fc(v, 2, &[(1, 1, RW), (2, 7, RO)], &[("host1", RO)]))).unwrap();
+    eventually("the mode", || node.reach(v) == ["host1 ro"]);
+    agent.put_export(brief(put_fc(v, 3, &[(1, 1, RO), (2, 7, RO)], &[("host1", RO)]))).unwrap();
+    let mut force = put_fc(v, 4, &[(1, 1, RO), (2, 7, RO)], &[]);
+    force.live_sessions = v1::LiveSessions::Cut.into();
+    let answer = agent.put_export(force).unwrap();
+    assert!(answer.receipts.len() == 1 && answer.receipts[0].proven, "{answer:?}");
+    assert!(!node.fake.is_live(session), "it is cut");
+    let answer = agent.put_export(put_fc(v, 5, &[(1, 1, RO)], &[])).unwrap();
+    assert!(answer.receipts.len() == 1 && answer.receipts[0].proven, "{answer:?}");
+}
+
+#[test]
+fn a_volume_with_an_fc_grant_changes_when_no_port_is_configured() {
+    let (mut node, agent, v) = node();
+    agent.crash();
+    node.config.fibre_channel = None;
+    take_away_without_a_port(&node, &v);
+}
+
+#[test]
+fn a_volume_with_an_fc_grant_changes_when_its_port_serves_no_more() {
+    let (mut node, agent, v) = node();
+    agent.crash();
+    node.config.fibre_channel.as_mut().unwrap().exclude = vec![FC_PORT.parse().unwrap()];
+    take_away_without_a_port(&node, &v);
+}
+
+#[test]
+fn a_port_that_a_kept_spec_names_is_not_judged_again() {
+    const SECOND: &str = "20:00:52:54:00:14:01:0b";
+    let (mut node, v) = (Node::with_fc(), volume(1));
+    node.add_fc_port(1, SECOND);
+    let named = |counter, fc: &[FcGrant]| {
+        let mut spec = over_fc(export_spec(&[]), fc);
+        spec.fc.as_mut().unwrap().ports = vec![format!("fc/{SECOND}")];
+        put_export_spec(&v, counter, spec)
+    };
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(named(1, &[(1, 1, RW), (2, 7, RW)]));
+    agent.crash();
+    node.config.fibre_channel.as_mut().unwrap().exclude = vec![SECOND.parse().unwrap()];
+    let agent = node.start();
+    eventually("nothing is left", || node.reach(&v).is_empty());
+    let refused = agent.put_export(named(2, &[(1, 1, RW), (2, 7, RW), (3, 9, RW)]));
+    assert_refused(refused, Code::FailedPrecondition, "operator", &["for the new grant"]);
+    let answer = agent.put_export(named(2, &[(1, 1, RW)])).unwrap();
+    assert!(answer.receipts.len() == 1 && answer.receipts[0].proven, "{answer:?}");
 }
