@@ -445,9 +445,10 @@ impl Engine {
         state.receipts = Some((wish.stamp.generation, receipts.iter().rev().cloned().collect()));
         state.set_export(wish);
         let any = !receipts.is_empty();
+        let began = Some(self.shared.machine.clock.instant());
         for (row, receipt) in rows.into_iter().zip(receipts) {
             self.publish(Change::Receipt(receipt.clone()));
-            state.open_receipts.push(OpenReceipt { row, receipt });
+            state.open_receipts.push(OpenReceipt { row, receipt, began });
         }
         if let Some(losers) = losers {
             self.shut_out_if_stuck(cell, losers);

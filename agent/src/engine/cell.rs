@@ -61,6 +61,8 @@ pub(crate) struct OpenReceipt {
     /// Its row in the store.
     pub(crate) row: i64,
     pub(crate) receipt: Receipt,
+    /// When it began, by the monotonic clock. `None`: before the agent's start.
+    pub(crate) began: Option<std::time::Instant>,
 }
 
 impl OpenReceipt {

@@ -160,12 +160,15 @@ impl Engine {
         if state.open_receipts.is_empty() {
             return None;
         }
-        let now = self.shared.machine.clock.now();
+        let now = self.shared.machine.clock.instant();
         let limit = Duration::from_millis(u64::from(self.shared.config.answer_deadline_ms));
-        state.open_receipts.iter().find(|open| {
-            matches!(open.receipt.proof, Proof::Unproven { .. })
-                && now.duration_since(open.receipt.began).is_ok_and(|since| since >= limit)
-        })
+        // Not by the wall clock, which may be set back: then nothing would be in quarantine. One of before the start has had its
+        // time.
+        let overdue = |open: &&OpenReceipt| {
+            open.began.is_none_or(|began| now.saturating_duration_since(began) >= limit)
+        };
+        let unproven = |open: &&OpenReceipt| matches!(open.receipt.proof, Proof::Unproven { .. });
+        state.open_receipts.iter().filter(unproven).find(overdue)
     }
 
     fn count_cell(&self, cell: &Cell, counts: &mut Counts) {

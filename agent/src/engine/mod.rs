@@ -405,7 +405,7 @@ impl Engine {
         self.load_port_ids()?;
         self.load_whole()?;
         for (row, receipt) in self.shared.store.unproven_receipts()? {
-            self.cell(receipt.volume).state().open_receipts.push(OpenReceipt { row, receipt });
+            self.cell(receipt.volume).state().open_receipts.push(OpenReceipt { row, receipt, began: None });
         }
         Ok(())
     }

@@ -55,6 +55,25 @@ fn with_a_dead_disk_the_answer_comes_at_the_deadline_and_proves_nothing() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_ends_no_quarantine() {
+    let (node, agent, v, _) = revoked_on_a_dead_disk(1);
+    node.clock.set_back(7_200);
+    let writer = || agent.put_export(put_export(&v, 3, &[("host2", RO), ("host3", RW)]));
+    // As soon as the deadline of an answer has passed.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_refused(writer(), Code::FailedPrecondition, "retry", &[v.as_str(), "quarantined"]);
+    // Of one of before the agent's start, too.
+    agent.crash();
+    let agent = node.start();
+    let writer = agent.put_export(put_export(&v, 3, &[("host2", RO), ("host3", RW)]));
+    assert_refused(writer, Code::FailedPrecondition, "retry", &[v.as_str(), "quarantined"]);
+    node.fake.release(device(&v));
+    eventually("the end of the quarantine", || {
+        agent.put_export(put_export(&v, 3, &[("host2", RO), ("host3", RW)])).is_ok()
+    });
+}
+
+#[test]
 fn a_quarantined_volume_takes_no_new_writer_and_other_volumes_do() {
     let (node, agent, v, _) = revoked_on_a_dead_disk(1);
     eventually("the quarantine", || {

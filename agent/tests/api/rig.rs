@@ -2,8 +2,9 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use mooring_agent::config::Config;
 use mooring_agent::engine::Engine;
@@ -14,7 +15,7 @@ use mooring_api::v1;
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_api::{Channel, TlsFiles};
 use mooring_host::fake::{Counted, FakeMachine, LoginRefusal, Reach, SessionId};
-use mooring_host::{Front, KernelTree, SystemClock, dump};
+use mooring_host::{Clock, Front, KernelTree, SystemClock, dump};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tonic::{Code, Status};
@@ -45,6 +46,27 @@ pub(crate) struct Node {
     pub(crate) config: Config,
     /// Its `/sys`, whose operations are counted over all agents.
     pub(crate) sys: Counted<KernelTree>,
+    pub(crate) clock: WrongClock,
+}
+
+/// The machine's clocks, of which the wall clock can be set back.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WrongClock(Arc<AtomicU64>);
+
+impl WrongClock {
+    pub(crate) fn set_back(&self, seconds: u64) {
+        self.0.fetch_add(seconds, Ordering::Relaxed);
+    }
+}
+
+impl Clock for WrongClock {
+    fn now(&self) -> SystemTime {
+        SystemClock.now() - Duration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+
+    fn instant(&self) -> Instant {
+        SystemClock.instant()
+    }
 }
 
 impl Node {
@@ -86,7 +108,13 @@ impl Node {
         fake.add_vg("vg0", 1024 * MIB);
         fake.set_addresses(["127.0.0.1", "10.0.0.1"].map(|ip| ip.parse().unwrap()));
         let sys = Counted::new(KernelTree::new(dir.path().join("sys")));
-        Self { fake, config: Config::parse(&text, "agent.toml").unwrap(), dir, sys }
+        Self {
+            fake,
+            config: Config::parse(&text, "agent.toml").unwrap(),
+            dir,
+            sys,
+            clock: WrongClock::default(),
+        }
     }
 
     /// With a Fibre Channel port, found in sysfs.
@@ -136,7 +164,7 @@ impl Node {
             blocks: Arc::new(switch.clone()),
             images: Arc::new(switch.clone()),
             pr: Arc::new(switch.clone()),
-            clock: Arc::new(SystemClock),
+            clock: Arc::new(self.clock.clone()),
             addresses: Arc::new(move || fake.local_addresses()),
             root: self.dir.path().join("root"),
         };
