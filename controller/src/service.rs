@@ -3,6 +3,7 @@
 //! What must never happen here: see the crate's own words.
 
 mod actions;
+mod again;
 mod attach;
 pub(crate) mod counts;
 mod cut;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 mod core_actions;
+mod core_again;
 mod core_attach;
 mod core_capabilities;
 mod core_cost;

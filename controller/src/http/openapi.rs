@@ -129,7 +129,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
     op("POST", "/volumes/{id}/action", "actOnVolume", "Act on a volume")
         .status(202)
         .also(200)
-        .takes("Action"),
+        .takes("VolumeAction"),
     op("GET", "/volumes/{id}/encryption", "showEncryption", "How it is encrypted").gives("Encryption"),
     op("GET", "/volumes/{id}/metadata", "listMetadata", "The metadata of a volume").gives("Metadata"),
     op("POST", "/volumes/{id}/metadata", "mergeMetadata", "Set keys").takes("NewMetadata").gives("Metadata"),
@@ -163,7 +163,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
     op("POST", "/attachments/{id}/action", "actOnAttachment", "Complete an attachment")
         .since("3.27")
         .status(204)
-        .takes("Action"),
+        .takes("AttachmentAction"),
     op("GET", "/types", "listTypes", "Volume types").lists(&TYPES).gives("Types"),
     op("POST", "/types", "createType", "Make a type").admin().takes("NewType").gives("ShownType"),
     op("GET", "/types/default", "showDefaultType", "The type of those who name none").gives("ShownType"),
@@ -184,7 +184,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
     op("POST", "/types/{id}/action", "actOnType", "Let a project use a private type, or not")
         .admin()
         .status(202)
-        .takes("Action"),
+        .takes("TypeAction"),
     op("GET", "/types/{id}/os-volume-type-access", "listTypeAccess", "Who may use a private type")
         .admin()
         .gives("TypeAccess"),

@@ -47,7 +47,8 @@ pub fn mode(
     Ok(sibling.map_or(widest, |sibling| sibling.mode.min(widest)))
 }
 
-fn of_connector(connector: Option<&Map<String, Value>>) -> Result<Option<Mode>, String> {
+/// The mode that a connector names.
+pub fn of_connector(connector: Option<&Map<String, Value>>) -> Result<Option<Mode>, String> {
     // Clients send a missing mode as JSON null or as its text.
     match connector.and_then(|connector| connector.get("mode")) {
         Some(Value::String(word)) if word != "null" => {

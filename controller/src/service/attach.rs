@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use mooring_model::limit::{ATTACHMENTS_PER_CONNECTION_MAX, GRANTS_PER_EXPORT_MAX};
-use mooring_model::{AgentId, AttachmentId, Generation, VolumeId, Wwpn};
+use mooring_model::{AgentId, AttachmentId, Generation, Mode, VolumeId, Wwpn};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::view::{self, Secrets};
-use super::{Refusal, SecretsOnGet, Service, Wait, fence, not_in_review, text_limit, volumes};
+use super::{Refusal, SecretsOnGet, Service, Wait, again, fence, not_in_review, text_limit, volumes};
 use crate::domain::{Attachment, AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeStatus};
 use crate::flow::wishes::{self, Rewished};
 use crate::flow::{Inner, numbers};
@@ -51,6 +51,20 @@ pub(super) struct Begun {
     pub(super) rewished: Rewished,
     /// The volume's revision before.
     pub(super) revision: u64,
+    /// It had its grant before, and is answered when the target enforces this mode.
+    pub(super) enforces: Option<Mode>,
+}
+
+impl Place {
+    /// Where the server sees the volume.
+    pub(super) fn mountpoint(&self) -> Option<&str> {
+        self.mountpoint.as_deref()
+    }
+
+    /// Whether this host is meant; a connector that names no host means any.
+    pub(super) fn is_on(&self, host: Option<&str>) -> bool {
+        self.host.is_none() || self.host.as_deref() == host
+    }
 }
 
 /// The attachment, if this caller may see it.
@@ -355,6 +369,26 @@ pub(super) fn new_row(
     AttachmentRow { instance, ..AttachmentRow::reserved(id, volume.id, &volume.project, db.now) }
 }
 
+/// Refuses a repeated request with an id that asks for something else than it has: it is made once.
+fn says_the_same(kept: &AttachmentRow, new: &NewAttachment, place: Option<&Place>) -> Result<(), Refusal> {
+    let id = kept.id;
+    if let Some(mode) = new.mode.filter(|mode| *mode != kept.mode) {
+        return Err(Refusal::Conflict(format!(
+            "attachment {id} is there with mode {}, and this call asks for {mode}: change it with PUT \
+             /mooring/v1/attachments/{id}/mode, or choose another id",
+            kept.mode
+        )));
+    }
+    let asked = place.and_then(|place| place.offer.asked).zip(kept.initiator.as_ref());
+    match asked.filter(|(asked, used)| *asked != Transport::of(used)) {
+        None => Ok(()),
+        Some((asked, used)) => Err(Refusal::Conflict(format!(
+            "attachment {id} is there, as {used}, and this call asks for {}: detach it first, or choose another id",
+            asked.spellings()[0]
+        ))),
+    }
+}
+
 /// A request that came before: by its id, or because its answer was late and the client has nothing else to ask with.
 fn repeated(
     db: &Db<'_>,
@@ -388,6 +422,7 @@ fn repeated(
                 (Some(_), None) | (None, Some(_)) => false,
             };
         if same {
+            says_the_same(&kept, new, place)?;
             return Ok(Some(kept));
         }
         return Err(Refusal::Conflict(format!("the id {id} is taken by another attachment")).into());
@@ -419,7 +454,7 @@ fn create(
     inner.policies().check("volume:attachment_create", caller, &volumes::target(&volume))?;
     if let Some(kept) = repeated(db, caller, new, place.as_ref())? {
         let attachment = view::attachment_now(inner, db, &volume, kept, Secrets::Shown)?;
-        return Ok(Step::Done(Begun { attachment, rewished: Rewished::default(), revision }));
+        return Ok(Step::Done(Begun { attachment, rewished: Rewished::default(), revision, enforces: None }));
     }
     let before = db.attachments_of(volume.id)?;
     let existing = existing_of(&before, volume.reserved);
@@ -440,7 +475,7 @@ fn create(
     let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
     let attachment = view::attachment(inner, db, &volume, row, Secrets::Shown)?;
-    Ok(Step::Done(Begun { attachment, rewished, revision }))
+    Ok(Step::Done(Begun { attachment, rewished, revision, enforces: None }))
 }
 
 /// Gives a reserved attachment its place.
@@ -458,8 +493,7 @@ fn update(
     if let Some(initiator) = row.initiator.as_ref().filter(|_| row.held) {
         if row.native.is_none() && place.offer.covers(initiator) && row.host == place.host && !row.is_going()
         {
-            let attachment = view::attachment_now(inner, db, &volume, row, Secrets::Shown)?;
-            return Ok(Step::Done(Begun { attachment, rewished: Rewished::default(), revision }));
+            return again::connector(inner, db, &volume, row, &place, revision);
         }
         let text = format!("attachment {id} is connected already, to {initiator}: detach it first");
         return Err(Refusal::Conflict(text).into());
@@ -494,7 +528,7 @@ fn update(
     let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
     let attachment = view::attachment(inner, db, &volume, row, Secrets::Shown)?;
-    Ok(Step::Done(Begun { attachment, rewished, revision }))
+    Ok(Step::Done(Begun { attachment, rewished, revision, enforces: None }))
 }
 
 /// Where a wait for a grant stands.
@@ -579,7 +613,7 @@ impl Service {
         may
     }
 
-    async fn attachment_with(
+    pub(super) async fn attachment_with(
         &self,
         caller: &Caller,
         id: AttachmentId,
@@ -639,7 +673,7 @@ impl Service {
     }
 
     /// Gives a reserved attachment its connector, as a client's `create_attachment`. The same connector again: the same
-    /// answer.
+    /// answer; another one of the same host is applied.
     pub async fn update_attachment(
         &self,
         caller: &Caller,
@@ -653,7 +687,7 @@ impl Service {
         let write = move |db: &Db<'_>| update(&inner, db, &owner, id, place.clone());
         let begun = self.begin_connect("connect an attachment", write, arrived, wait).await?;
         if begun.attachment.connection_info.is_some() {
-            return Ok(begun.attachment);
+            return self.connected_again(caller, begun, arrived + wait.0).await;
         }
         self.granted(caller, begun, arrived, wait).await
     }

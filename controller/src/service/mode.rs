@@ -128,6 +128,26 @@ fn gave_up(inner: &Inner, row: &AttachmentRow) -> Option<AgentId> {
     (report.phase == ConnectionPhase::Forbidden).then_some(host)
 }
 
+/// Gives an attachment another mode: its volume's flag and its type's rule for one host are asked. The row is not written here.
+pub(super) fn change(
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    row: &mut AttachmentRow,
+    mode: Mode,
+    before: &[AttachmentRow],
+) -> Result<(), Abort> {
+    let mode = rules::mode(Some(mode), None, None, &[], volume.readonly == Some(true));
+    row.mode = mode.map_err(Refusal::Invalid)?;
+    if let Some(initiator) = &row.initiator
+        && let Some(volume_type) = db.type_by_id(volume.type_id)?
+    {
+        let existing: Vec<_> = before.iter().map(AttachmentRow::existing).collect();
+        rules::may_mix(&volume_type.extra_specs, Some(row.id), initiator, row.mode, &existing)
+            .map_err(Refusal::Conflict)?;
+    }
+    Ok(())
+}
+
 fn begin(
     inner: &Inner,
     db: &Db<'_>,
@@ -148,17 +168,9 @@ fn begin(
             "Invalid input received: a barrier goes with mode ro: what writes has always something in flight";
         return Err(Refusal::Invalid(text.to_owned()).into());
     }
-    let mode = rules::mode(Some(new.mode), None, None, &[], volume.readonly == Some(true));
-    row.mode = mode.map_err(Refusal::Invalid)?;
-    row.mode_asked = true;
     let before = db.attachments_of(volume.id)?;
-    if let Some(initiator) = &row.initiator
-        && let Some(volume_type) = db.type_by_id(volume.type_id)?
-    {
-        let existing: Vec<_> = before.iter().map(AttachmentRow::existing).collect();
-        rules::may_mix(&volume_type.extra_specs, Some(id), initiator, row.mode, &existing)
-            .map_err(Refusal::Conflict)?;
-    }
+    change(db, &volume, &mut row, new.mode, &before)?;
+    row.mode_asked = true;
     let mut changed = [row];
     let mut rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
     let [row] = changed;

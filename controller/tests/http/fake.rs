@@ -238,13 +238,13 @@ impl Backend for Fake {
         caller: &Caller,
         id: VolumeId,
         new_type: &str,
-        _: MigrationPolicy,
+        migration: MigrationPolicy,
     ) -> Result<(), Refusal> {
         let mut state = self.ask(caller)?;
+        state.heard.push(format!("{migration:?}"));
         let index = state.volume_index(caller, id)?;
         let kind = state.types.iter().find(|kind| kind.name == new_type).cloned();
-        let Some(kind) = kind else { return not_found("Volume type", new_type) };
-        state.volumes[index].volume_type = kind;
+        state.volumes[index].volume_type = kind.map_or_else(|| not_found("Volume type", new_type), Ok)?;
         Ok(())
     }
 
@@ -461,7 +461,8 @@ impl Backend for Fake {
         match new.connector {
             NewConnector::None => {}
             NewConnector::Client(connector) => connect(&mut attachment, connector),
-            NewConnector::Native { host, .. } if host == "host1" => {
+            NewConnector::Native { host, transport } if host == "host1" => {
+                state.heard.push(format!("{transport:?}"));
                 attachment.attached_host = Some(host);
                 attachment.native = Some(AgentId::from_u128(7));
                 attachment.status = AttachmentStatus::Attaching;
@@ -636,6 +637,7 @@ impl Backend for Fake {
         state.wait = Some(wait.0);
         let index = state.attachment_index(caller, id)?;
         state.attachments[index].mode = new.mode;
+        state.heard.push(format!("{new:?}"));
         Ok(state.live_of(&state.attachments[index]))
     }
 

@@ -10,6 +10,7 @@ mod auth;
 mod client;
 mod fake;
 mod fake_keystone;
+mod fields;
 mod images;
 mod input;
 mod keystone;

@@ -14,6 +14,7 @@ use crate::flow::wishes::{self, Rewished};
 use crate::flow::{Follower, Inner};
 use crate::permits;
 use crate::rules;
+use crate::service::again::{self, Words};
 use crate::service::attach::{
     self, Begun, Place, Step, as_invalid, client_place, connect, existing_of, may_reserve, new_row,
 };
@@ -42,6 +43,35 @@ fn keep_promise(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
     Ok(())
 }
 
+/// The attachment that a connector means which has its access already.
+fn opened<'a>(
+    id: VolumeId,
+    wanted: &[&'a AttachmentRow],
+    place: &Place,
+) -> Result<&'a AttachmentRow, Refusal> {
+    let row = match wanted {
+        [row] => *row,
+        several => match several.iter().find(|row| row.connector == place.connector) {
+            Some(row) => row,
+            None => {
+                return Err(Refusal::Invalid(format!(
+                    "Invalid volume: {} attachments of volume {id} share this initiator, and the connector is that of none: use \
+                     the attachments API.",
+                    several.len()
+                )));
+            }
+        },
+    };
+    if row.native.is_some() || !place.is_on(row.host.as_deref()) {
+        return Err(Refusal::Invalid(format!(
+            "Invalid volume: Volume {id} is connected already under this initiator, by attachment {} of host {}.",
+            row.id,
+            row.host.as_deref().unwrap_or("unknown")
+        )));
+    }
+    Ok(row)
+}
+
 /// Finds or makes the attachment of a connector's nexus, and grants it access.
 fn open(
     inner: &Inner,
@@ -59,11 +89,12 @@ fn open(
     let own = |row: &&AttachmentRow| {
         row.initiator.as_ref().is_some_and(|own| place.offer.covers(own)) && !row.is_going()
     };
-    let mut row = match rows.iter().find(own).cloned() {
-        Some(row) if row.grant_wanted => {
-            let attachment = view::attachment_now(inner, db, &volume, row, Secrets::Shown)?;
-            return Ok(Step::Done(Begun { attachment, rewished: Rewished::default(), revision }));
-        }
+    let wanted: Vec<_> = rows.iter().filter(|row| own(row) && row.grant_wanted).collect();
+    if !wanted.is_empty() {
+        let row = opened(id, &wanted, &place)?.clone();
+        return again::connector(inner, db, &volume, row, &place, revision).map_err(as_invalid);
+    }
+    let mut row = if let Some(row) = rows.iter().find(own).cloned() {
         // Its connection was terminated, and is made again.
         Some(row) => row,
         None => {
@@ -91,7 +122,7 @@ fn open(
     let rewished = wishes::apply(db, id, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
     let attachment = view::attachment(inner, db, &volume, row, Secrets::Shown)?;
-    Ok(Step::Done(Begun { attachment, rewished, revision }))
+    Ok(Step::Done(Begun { attachment, rewished, revision, enforces: None }))
 }
 
 /// The connection that waits for its server, or a new attachment without one.
@@ -135,18 +166,12 @@ struct Attached {
     id: AttachmentId,
     volume: VolumeRow,
     rewished: Rewished,
-    /// The access is there and is to be another one: only then the mode holds.
-    changed: bool,
+    /// The access is there: it is answered when the target enforces the mode.
+    enforces: bool,
 }
 
 /// Says whose a volume is: of the connection that waits for it, or of none.
-fn attach(
-    inner: &Inner,
-    db: &Db<'_>,
-    caller: &Caller,
-    id: VolumeId,
-    said: &Said,
-) -> Result<Option<Attached>, Abort> {
+fn attach(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said) -> Result<Attached, Abort> {
     let volume = volumes::find(inner, db, caller, id)?;
     let policy = "volume_extension:volume_actions:attach";
     inner.policies().check(policy, caller, &volumes::target(&volume))?;
@@ -156,9 +181,11 @@ fn attach(
         Some(_) => row.instance == said.instance,
         None => row.instance.is_none() && row.host == said.host,
     };
-    let known = rows.iter().find(|row| row.status == AttachmentStatus::Attached && same(row));
-    if known.is_some() {
-        return Ok(None);
+    let known: Vec<_> =
+        rows.iter().filter(|row| row.status == AttachmentStatus::Attached && same(row)).collect();
+    if !known.is_empty() {
+        let row = known_one(id, &known, said)?.clone();
+        return said_again(db, volume, rows, row, said);
     }
     let mut row = meant(inner, db, caller, &volume, said, &rows)?;
     // Before its mode changes: the session is there.
@@ -192,7 +219,49 @@ fn attach(
     row.mountpoint = Some(said.mountpoint.clone());
     let id = row.id;
     let rewished = attach::complete(inner, db, &volume, row)?;
-    Ok(Some(Attached { id, volume, rewished, changed }))
+    Ok(Attached { id, volume, rewished, enforces: changed })
+}
+
+/// The attachment that `os-attach` means which said so before.
+fn known_one<'a>(
+    id: VolumeId,
+    known: &[&'a AttachmentRow],
+    said: &Said,
+) -> Result<&'a AttachmentRow, Refusal> {
+    let on_host = |row: &&&AttachmentRow| said.host.is_none() || row.host == said.host;
+    let found: Vec<_> = known.iter().filter(on_host).collect();
+    let refuse = |what: String| Err(Refusal::Invalid(format!("Invalid volume: Volume {id} {what}")));
+    match (&found[..], known) {
+        ([row], _) => Ok(**row),
+        ([], [other, ..]) => refuse(format!(
+            "is attached to this server already, on host {}, by attachment {}: detach that one first.",
+            other.host.as_deref().unwrap_or("unknown"),
+            other.id
+        )),
+        _ => refuse(format!(
+            "has {} attachments of this server, and os-attach does not say which one is meant: use the attachments API.",
+            found.len()
+        )),
+    }
+}
+
+/// Applies what `os-attach` says to the attachment that it made before.
+fn said_again(
+    db: &Db<'_>,
+    volume: VolumeRow,
+    rows: Vec<AttachmentRow>,
+    mut row: AttachmentRow,
+    said: &Said,
+) -> Result<Attached, Abort> {
+    let id = row.id;
+    row.mode_asked |= said.mode.is_some();
+    if row.native.is_some() {
+        let text = format!("Invalid volume: attachment {id} is native: its host says where the disk is.");
+        return Err(Refusal::Invalid(text).into());
+    }
+    let words = Words { mode: said.mode, mountpoint: Some(&said.mountpoint), connector: None };
+    let (row, rewished) = again::apply(db, &volume, rows, row, &words).map_err(as_invalid)?;
+    Ok(Attached { id, volume, rewished, enforces: said.mode.is_some() && row.grant_wanted })
 }
 
 impl Service {
@@ -210,8 +279,9 @@ impl Service {
         let write = move |db: &Db<'_>| open(&inner, db, &owner, id, place.clone());
         let begun = self.begin_connect("initialize a connection", write, arrived, wait).await?;
         let own = begun.attachment.id;
-        if let Some(info) = begun.attachment.connection_info {
-            return Ok(info);
+        if begun.attachment.connection_info.is_some() {
+            let seen = self.connected_again(caller, begun, arrived + wait.0).await?;
+            return Ok(seen.connection_info.unwrap_or_default());
         }
         match self.granted(caller, begun, arrived, wait).await {
             Ok(seen) => seen
@@ -237,14 +307,14 @@ impl Service {
         let deadline = Instant::now() + wait.0;
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| attach(&inner, db, &caller, id, &said);
-        let Some(done) = self.inner.store.write("attach a volume", write).await? else { return Ok(()) };
+        let done = self.inner.store.write("attach a volume", write).await?;
         let changes = self.inner.follow(id);
         self.completed(done.id, id, done.volume.agent, &done.rewished);
-        if done.changed { self.mode_holds(done.id, changes, deadline).await } else { Ok(()) }
+        if done.enforces { self.mode_holds(done.id, changes, deadline).await } else { Ok(()) }
     }
 
     /// Waits until the target enforces the mode of an attachment.
-    async fn mode_holds(
+    pub(in crate::service) async fn mode_holds(
         &self,
         own: AttachmentId,
         mut changes: Follower,

@@ -58,6 +58,8 @@ pub(crate) struct State {
     pub(crate) refuse: Option<Refusal>,
     /// New attachments wait here until it is closed.
     pub(crate) gate: Option<Arc<tokio::sync::Semaphore>>,
+    /// Words of calls that change nothing here.
+    pub(crate) heard: Vec<String>,
     /// How many came to the gate.
     pub(crate) waiting: usize,
     pub(super) clock: u64,
@@ -224,6 +226,7 @@ impl State {
             return Err(Refusal::Invalid(format!("Availability zone '{zone}' is invalid.")));
         }
         self.hints.clone_from(&new.hints);
+        self.heard.push(format!("{:?} {:?}", new.id, new.size_gib));
         let wanted = new.volume_type.unwrap_or_else(|| "__DEFAULT__".to_owned());
         let found = |kind: &&VolumeType| kind.name == wanted || kind.id.to_string() == wanted;
         let Some(volume_type) = self.types.iter().find(found).cloned() else {
@@ -262,6 +265,7 @@ impl State {
 
     pub(super) fn make_snapshot(&mut self, caller: &Caller, new: NewSnapshot) -> Result<Snapshot, Refusal> {
         let index = self.volume_index(caller, new.volume)?;
+        self.heard.push(format!("{}", new.in_use));
         let snapshot = Snapshot {
             id: VolumeId::random(),
             volume: new.volume,

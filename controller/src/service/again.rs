@@ -1,0 +1,142 @@
+//! Calls for an attachment that is connected already.
+//!
+//! Clients repeat a call whose answer they lost, and some repeat it with another connector, mode or place. The same words get the
+//! same answer. Other words are applied, or refused: a caller that was told `ro` must not have a disk that writes.
+//!
+//! What must never happen here: a success that leaves out what the call said; an attachment chosen by a guess; a change of one
+//! that an enrolled host uses.
+
+use std::collections::BTreeSet;
+
+use mooring_model::{Generation, Mode};
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::attach::{Begun, Place, Step};
+use super::view::{self, Secrets};
+use super::{Refusal, Service, mode, not_in_review};
+use crate::domain::{Attachment, Caller};
+use crate::flow::Inner;
+use crate::flow::wishes::{self, Rewished};
+use crate::initiators::Initiators;
+use crate::rules;
+use crate::rules::transport::Transport;
+use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
+
+/// The words of a repeated call. `None`: the call does not say it.
+#[derive(Debug, Default)]
+pub(super) struct Words<'a> {
+    /// What the attachment may do.
+    pub(super) mode: Option<Mode>,
+    /// Where its server sees the volume.
+    pub(super) mountpoint: Option<&'a str>,
+    /// The whole connector.
+    pub(super) connector: Option<&'a Map<String, Value>>,
+}
+
+/// Applies the words of a repeated call to an attachment. Without a difference nothing is written. `before`: all of the volume.
+pub(super) fn apply(
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    before: Vec<AttachmentRow>,
+    mut row: AttachmentRow,
+    words: &Words<'_>,
+) -> Result<(AttachmentRow, Rewished), Abort> {
+    let kept = row.clone();
+    if let Some(mode) = words.mode.filter(|mode| *mode != row.mode) {
+        mode::change(db, volume, &mut row, mode, &before)?;
+        if row.grant_wanted {
+            row.wished_at = Generation::ZERO;
+        }
+    }
+    if let Some(mountpoint) = words.mountpoint {
+        row.mountpoint = Some(mountpoint.to_owned());
+    }
+    if let Some(connector) = words.connector {
+        row.connector = Some(connector.clone());
+    }
+    if row == kept {
+        return Ok((row, Rewished::default()));
+    }
+    not_in_review(volume)?;
+    let mut changed = [row];
+    let rewished = wishes::apply_to(db, volume, before, &mut changed, &BTreeSet::new())?;
+    let [row] = changed;
+    Ok((row, rewished))
+}
+
+/// The mode that a connector asks of an attachment that has one. Where the attachment's maker or an operator named the mode, a
+/// connector cannot change it.
+fn mode_of(row: &AttachmentRow, connector: &Map<String, Value>) -> Result<Option<Mode>, Refusal> {
+    let asked = rules::of_connector(Some(connector)).map_err(Refusal::Invalid)?;
+    let Some(mode) = asked.filter(|mode| *mode != row.mode && row.mode_asked) else { return Ok(asked) };
+    if rules::of_connector(row.connector.as_ref()) == Ok(asked) {
+        // The first call said the same, and its answer said which mode is in force.
+        return Ok(None);
+    }
+    Err(Refusal::Conflict(format!(
+        "attachment {id} was asked for with mode {}, and this connector says {mode}: change the mode with PUT \
+         /mooring/v1/attachments/{id}/mode, or leave it out of the connector",
+        row.mode,
+        id = row.id
+    )))
+}
+
+/// Refuses names that have no grant: an attachment keeps the names that it was connected with.
+fn check_names(row: &AttachmentRow, place: &Place) -> Result<(), Refusal> {
+    let Some(used) = &row.initiator else { return Ok(()) };
+    let other = |what: String| {
+        let text =
+            format!("attachment {} is connected already, to {used}, and {what}: detach it first", row.id);
+        Err(Refusal::Conflict(text))
+    };
+    if let Some(asked) = place.offer.asked.filter(|asked| *asked != Transport::of(used)) {
+        return other(format!("the connector asks for {}", asked.spellings()[0]));
+    }
+    let named = place.offer.fc.clone().filter(|_| used.ports().is_some()).map(Initiators::Fc);
+    // A port that the connector leaves out is down perhaps, and keeps its grant.
+    match named.iter().flat_map(Initiators::each).find(|port| !used.has(port)) {
+        Some(port) => other(format!("the connector names port {port} beside it")),
+        None => Ok(()),
+    }
+}
+
+/// Applies a connector that is given again. The caller has seen that it is of this attachment's host.
+pub(super) fn connector(
+    inner: &Inner,
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    row: AttachmentRow,
+    place: &Place,
+    revision: u64,
+) -> Result<Step<Begun>, Abort> {
+    check_names(&row, place)?;
+    let mode = place.connector.as_ref().map(|connector| mode_of(&row, connector)).transpose()?.flatten();
+    let words = Words { mode, mountpoint: place.mountpoint(), connector: place.connector.as_ref() };
+    let before = db.attachments_of(volume.id)?;
+    let (row, rewished) = apply(db, volume, before, row, &words)?;
+    let enforces = mode.filter(|_| row.grant_wanted && row.granted);
+    let attachment = view::attachment_now(inner, db, volume, row, Secrets::Shown)?;
+    Ok(Step::Done(Begun { attachment, rewished, revision, enforces }))
+}
+
+impl Service {
+    /// Answers for an attachment that had its grant before: with a mode that was asked for, when the target enforces it.
+    pub(super) async fn connected_again(
+        &self,
+        caller: &Caller,
+        begun: Begun,
+        deadline: Instant,
+    ) -> Result<Attachment, Refusal> {
+        let (id, volume) = (begun.attachment.id, begun.attachment.volume);
+        let changes = self.inner.follow(volume);
+        if begun.rewished.storage {
+            self.inner.go(volume, &begun.rewished.hosts);
+        }
+        if begun.enforces.is_none() {
+            return Ok(begun.attachment);
+        }
+        self.mode_holds(id, changes, deadline).await?;
+        self.attachment_with(caller, id, Secrets::Shown).await
+    }
+}
