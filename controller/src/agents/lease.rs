@@ -213,6 +213,8 @@ struct Manager {
     written: HashMap<String, i64>,
     drives: JoinSet<()>,
     polled: Instant,
+    /// Up to which volume the slow look has compared wishes with what was sent.
+    compared: Option<VolumeId>,
     /// Before we said last that we are alive.
     renewed: Instant,
 }
@@ -230,6 +232,7 @@ pub(crate) async fn run(inner: Arc<Inner>, dialer: Arc<Dialer>) {
         written: HashMap::new(),
         drives: JoinSet::new(),
         polled: Instant::now(),
+        compared: None,
         renewed: Instant::now(),
     };
     let mut said = None;
@@ -521,7 +524,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The safety net: whatever is on its way is looked at, and who waits looks again.
+    /// The safety net: whatever is on its way is looked at, what agents were not told is sent, and who waits looks again.
     async fn poll(&mut self) {
         self.polled = Instant::now();
         let read = |db: &Db<'_>| Ok(db.volumes_in_motion()?);
@@ -532,6 +535,12 @@ impl Manager {
                 }
             }
             Err(refusal) => tracing::warn!(error = %refusal, "cannot list what is on its way"),
+        }
+        match self.inner.kick_unsent(self.compared).await {
+            Ok(next) => self.compared = next,
+            Err(refusal) => {
+                tracing::warn!(error = %refusal, "cannot compare what is wished with what was sent");
+            }
         }
         self.inner.touch_all_here();
     }

@@ -22,6 +22,7 @@ pub(crate) mod seen;
 mod status;
 mod storage;
 pub(crate) mod taking;
+mod unsent;
 mod upload;
 pub(crate) mod wishes;
 

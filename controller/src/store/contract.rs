@@ -6,6 +6,7 @@ mod counts;
 mod numbers;
 #[path = "../../tests/support/pg.rs"]
 pub(super) mod pg;
+mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use self::counts::what_is_there_is_counted_by_its_words;
 use self::numbers::{
     a_fibre_channel_number_is_given_once, a_fibre_channel_number_is_one_volumes_until_it_is_cut,
 };
+use self::wishes::wishes_that_somebody_is_to_know_come_in_pages;
 use super::*;
 use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus, VolumeType};
 use crate::list::{self, ListQuery};
@@ -78,6 +80,7 @@ contract![
     a_generation_never_goes_back,
     a_proven_receipt_stays_proven,
     a_settled_connection_is_that_generation,
+    wishes_that_somebody_is_to_know_come_in_pages,
     credentials_go_with_the_last_attachment,
     a_fibre_channel_number_is_one_volumes_until_it_is_cut,
     a_fibre_channel_number_is_given_once,

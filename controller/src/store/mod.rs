@@ -67,7 +67,7 @@ pub(crate) use messages::Event;
 pub(crate) use places::Place;
 pub(crate) use reverts::KeptRevert;
 pub(crate) use reviews::ReviewKind;
-pub(crate) use specs::{Kind, SpecRow, Wish};
+pub(crate) use specs::{Kind, SpecRow, Wish, Wished};
 pub use sql::SqlError;
 pub(crate) use takings::{Taker, Taking};
 pub(crate) use types::DEFAULT_TYPE;

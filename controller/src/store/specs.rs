@@ -1,6 +1,7 @@
 //! What is wished, as it is sent. Content and generation are written together, in the transaction of the change that
 //! causes them: a generation never stands for two contents.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use mooring_api::{Message, v1};
@@ -95,6 +96,43 @@ pub(crate) struct SpecRow {
     pub(crate) wish: Wish,
     /// Connections: a tombstone that is known to be true.
     pub(crate) settled: bool,
+}
+
+/// A wish that somebody has to be told of, without its content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wished {
+    /// Of this volume.
+    pub(crate) volume: VolumeId,
+    /// Of what.
+    pub(crate) kind: Kind,
+    /// The agent that is told.
+    pub(crate) agent: AgentId,
+    /// Its fence.
+    pub(crate) stamp: Stamp,
+}
+
+/// A page of wishes, in the order of their volumes.
+#[derive(Debug, Default)]
+pub(crate) struct WishedPage {
+    /// Each that an agent is to know.
+    pub(crate) wishes: Vec<Wished>,
+    /// The page behind this one begins after this volume. `None`: this was the last.
+    pub(crate) next: Option<VolumeId>,
+}
+
+/// One line of a page: a volume without wishes is a line, too.
+fn wished(row: &mut Row) -> Result<(VolumeId, Option<Wished>), SqlError> {
+    let (volume, storage) = (row.parsed(0)?, row.parsed(1)?);
+    let word: Option<String> = row.get(2)?;
+    let kind = match word.as_deref() {
+        None => return Ok((volume, None)),
+        Some("volume") => Kind::Volume,
+        Some("export") => Kind::Export,
+        Some(_) => Kind::Connection(row.parsed(3)?),
+    };
+    let agent = if let Kind::Connection(host) = kind { host } else { storage };
+    let stamp = Stamp { generation: row.generation(4, 5)?, digest: row.digest(6)? };
+    Ok((volume, Some(Wished { volume, kind, agent, stamp })))
 }
 
 fn spec(row: &mut Row) -> Result<SpecRow, SqlError> {
@@ -242,6 +280,22 @@ impl Db<'_> {
                    UNION SELECT volume_id FROM attachments WHERE native = ?1 AND grant_wanted = 1 AND connect_ever = 1 \
                    AND status IN ('detaching', 'error_attaching')";
         self.all(sql, &values![agent], |row| row.parsed(0))
+    }
+
+    /// What agents are to know of the volumes behind this one, for so many volumes. Left out is what nobody sends again by
+    /// himself: volumes in review, those whose making or end has failed, and connections whose end is known to be true.
+    pub(crate) fn wished_after(&self, after: Option<VolumeId>, volumes: u32) -> Result<WishedPage, SqlError> {
+        let sql = "SELECT v.id, v.agent_id, s.kind, s.agent_id, s.epoch, s.counter, s.digest FROM \
+                   (SELECT id, agent_id, review, operation FROM volumes WHERE id > ?1 ORDER BY id LIMIT ?2) v \
+                   LEFT JOIN specs s ON s.volume_id = v.id AND s.settled = 0 AND v.review IS NULL \
+                   AND COALESCE(v.operation, '') NOT IN ('error', 'error_deleting', 'error_managing', 'error_unmanaging') \
+                   ORDER BY v.id";
+        let after = after.map(|id| id.to_string()).unwrap_or_default();
+        let lines = self.all(sql, &values![after, volumes], wished)?;
+        let count = lines.iter().map(|(volume, _)| volume).collect::<BTreeSet<_>>().len();
+        let last = lines.last().map(|(volume, _)| *volume);
+        let next = last.filter(|_| u32::try_from(count).is_ok_and(|count| count >= volumes));
+        Ok(WishedPage { wishes: lines.into_iter().filter_map(|(_, wished)| wished).collect(), next })
     }
 
     /// Hosts that a volume has a connection to, wished or going.

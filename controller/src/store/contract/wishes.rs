@@ -1,0 +1,40 @@
+//! Pages of wishes, on every database.
+
+use super::*;
+
+pub(super) async fn wishes_that_somebody_is_to_know_come_in_pages(place: Place) {
+    let (one, two, three) = (place.volume().await.id, place.volume().await.id, place.volume().await.id);
+    let host = AgentId::from_u128(3);
+    let storage = place.read(move |db| Ok(db.volume(one)?.map(|volume| volume.agent))).await.unwrap();
+    let made = place.write(move |db| {
+        let wish = |text: &str| Wish::spec(&mooring_api::v1::VolumeSpec::default(), text.into());
+        let (volume, _) = db.wish(one, Kind::Volume, &wish("a"))?;
+        let (connection, _) = db.wish(one, Kind::Connection(host), &wish("b"))?;
+        // Of a connection whose end is known, of a volume whose end has failed, and in review, nobody is told.
+        let gone = Wish::tombstone(Kind::Connection(storage), false);
+        let (at, _) = db.wish(one, Kind::Connection(storage), &gone)?;
+        db.settle_connection(one, storage, at)?;
+        db.wish(two, Kind::Volume, &wish("c"))?;
+        db.set_operation(two, Some(Operation::ErrorDeleting), None)?;
+        db.wish(three, Kind::Volume, &wish("d"))?;
+        db.put_in_review(three, ReviewKind::Ahead, "why")?;
+        Ok([(Kind::Volume, storage, volume), (Kind::Connection(host), host, connection)])
+    });
+    let made = made.await;
+    for volumes in [1, 2, 3, 10] {
+        let (mut seen, mut after, mut pages) = (Vec::new(), None, 0);
+        loop {
+            let page = place.read(move |db| Ok(db.wished_after(after, volumes)?)).await;
+            pages += 1;
+            assert!(page.wishes.iter().all(|wished| wished.volume == one));
+            seen.extend(page.wishes.into_iter().map(|one| (one.kind, one.agent, one.stamp.generation)));
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        seen.sort();
+        assert_eq!(seen, made, "{volumes} at a time");
+        assert_eq!(pages, 3 / volumes + 1, "{volumes} at a time");
+    }
+}
