@@ -1,14 +1,20 @@
-//! The wall clock. One, injected: tests and the simulation say what time it is.
+//! The clocks: the wall clock says what time it is, the monotonic one how long something took. Injected: tests and the
+//! simulation hold them.
 //!
-//! What must never happen here: a duration measured with it (it may jump; durations are measured with tokio's clock).
+//! What must never happen here: a duration measured with the wall clock, which may jump both ways.
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-/// Says what time it is. Cheap to clone.
+use tokio::time::Instant;
+
+/// Says what time it is, and how long something took. Cheap to clone.
 #[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
+pub struct Clock {
+    wall: Arc<dyn Fn() -> SystemTime + Send + Sync>,
+    monotonic: Arc<dyn Fn() -> Duration + Send + Sync>,
+}
 
 impl Clock {
     /// This machine's.
@@ -16,14 +22,28 @@ impl Clock {
         Self::new(SystemTime::now)
     }
 
-    /// Another one.
-    pub fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
-        Self(Arc::new(now))
+    /// Another wall clock, beside tokio's monotonic one.
+    pub fn new(wall: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        let origin = Instant::now();
+        Self::with_monotonic(wall, move || origin.elapsed())
+    }
+
+    /// Other clocks. `monotonic` counts from any origin and never goes back.
+    pub fn with_monotonic(
+        wall: impl Fn() -> SystemTime + Send + Sync + 'static,
+        monotonic: impl Fn() -> Duration + Send + Sync + 'static,
+    ) -> Self {
+        Self { wall: Arc::new(wall), monotonic: Arc::new(monotonic) }
     }
 
     /// Now, UTC.
     pub fn now(&self) -> SystemTime {
-        (self.0)()
+        (self.wall)()
+    }
+
+    /// Monotonic time. The difference of two such readings of one process is a duration.
+    pub fn monotonic(&self) -> Duration {
+        (self.monotonic)()
     }
 }
 

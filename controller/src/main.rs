@@ -16,7 +16,7 @@ use mooring_controller::http::{self, BODY_TIMEOUT, Options, Serving};
 use mooring_controller::metrics::Metrics;
 use mooring_controller::policy::Policies;
 use mooring_controller::rebuild::{self, How};
-use mooring_controller::service::{Database, Dial, Service, ServiceOptions};
+use mooring_controller::service::{Database, Dial, HOLD_DEFAULT, Service, ServiceOptions};
 use mooring_systemd::notify;
 
 /// A request is some thousands of small pieces of memory that one thread takes and another gives back: with glibc's that is a
@@ -243,6 +243,7 @@ fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> (Servi
         dial: Dial::Network,
         protect_instances: config.protect_instances,
         native_hosts: config.native_hosts,
+        hold: HOLD_DEFAULT,
     };
     (options, database)
 }

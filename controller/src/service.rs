@@ -142,7 +142,12 @@ pub struct ServiceOptions {
     pub protect_instances: bool,
     /// Hosts that the members of a project attach to natively, by project. Others need the policy `mooring:attach_native`.
     pub native_hosts: BTreeMap<String, BTreeSet<String>>,
+    /// How long a detach stays announced, unless it begins.
+    pub hold: Duration,
 }
+
+/// How long a detach stays announced. Whoever announces one begins it within seconds; one who died holds up the others no longer.
+pub const HOLD_DEFAULT: Duration = Duration::from_mins(10);
 
 /// Who reads CHAP secrets again. In the answers that make or connect an attachment they are always: for whoever may do that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -171,6 +176,7 @@ impl ServiceOptions {
             quotas: BTreeMap::new(),
             protect_instances: true,
             native_hosts: BTreeMap::new(),
+            hold: HOLD_DEFAULT,
         }
     }
 }

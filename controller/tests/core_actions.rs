@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-use crate::support::{LONG, Rig, admin, client, connector, put_forward, reserve, until};
+use std::time::{Duration, Instant};
+
+use crate::support::{LONG, Rig, admin, client, connector, reserve, set_clock, until};
 use mooring_api::v1;
 use mooring_controller::domain::{AttachAction, AttachmentStatus, Caller, NewAttachment, VolumeStatus};
 use mooring_controller::service::Refusal;
@@ -169,25 +171,66 @@ async fn an_announced_detach_of_a_shared_volume_holds_up_other_servers_only() {
     rig.service.delete_attachment(&admin(), ids[0], false, LONG).await.unwrap();
     assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().holds, 0);
     rig.service.create_attachment(&admin(), of(3), LONG).await.unwrap();
-    // Who announces and dies holds up nobody for ever.
-    act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
-    let refused = rig.service.create_attachment(&admin(), of(4), LONG).await;
-    assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
-    put_forward(601);
-    rig.service.create_attachment(&admin(), of(4), LONG).await.unwrap();
+}
+
+/// A rig whose announced detaches end after this.
+async fn holding(hold: Duration) -> Rig {
+    let rig = Rig::quiet_with(0, move |options| options.hold = hold);
+    rig.up().await;
+    rig
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_announcement_that_is_over_is_not_shown_after_a_restart() {
-    let mut rig = Rig::new(0).await;
+async fn an_announced_detach_ends_although_the_clock_steps_back() {
+    for step in [-7_200, 0, 7_200] {
+        let rig = holding(Duration::from_secs(1)).await;
+        let volume = rig.volume(true).await;
+        let of = |server: u128| NewAttachment { instance: Some(Uuid::from_u128(server)), ..reserve(volume) };
+        let made = rig.service.create_attachment(&admin(), of(1), LONG).await.unwrap();
+        rig.service.complete_attachment(&admin(), made.id).await.unwrap();
+        let began = Instant::now();
+        act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
+        set_clock(step);
+        // The control: it holds for as long as it should, and no clock that is set ends it.
+        let refused = rig.service.create_attachment(&admin(), of(2), LONG).await;
+        if began.elapsed() < Duration::from_secs(1) {
+            assert!(matches!(refused, Err(Refusal::Invalid(_))), "{step}: {refused:?}");
+        }
+        until("the end of the announcement", async || {
+            let made = rig.service.create_attachment(&admin(), of(2), LONG).await;
+            made.map(drop).map_err(|refusal| refusal.to_string())
+        })
+        .await;
+        assert!(began.elapsed() >= Duration::from_secs(1), "{step}");
+        assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().holds, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_announced_detach_is_armed_anew_at_a_start() {
+    let mut rig = holding(Duration::from_secs(1)).await;
     let volume = rig.volume(false).await;
     act(&rig, volume, attach(7)).await.unwrap();
     act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
-    rig.restart().await;
-    assert_eq!(status(&rig, volume).await, VolumeStatus::Detaching);
-    put_forward(601);
+    set_clock(-7_200);
+    let began = Instant::now();
     rig.restart().await;
     rig.until_volume(volume, VolumeStatus::InUse).await;
+    assert!(began.elapsed() >= Duration::from_secs(1), "the time before the start does not count");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_announcement_ends_later() {
+    let rig = holding(Duration::from_secs(1)).await;
+    let volume = rig.volume(false).await;
+    act(&rig, volume, attach(7)).await.unwrap();
+    act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    act(&rig, volume, AttachAction::RollDetaching).await.unwrap();
+    act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
+    let began = Instant::now();
+    rig.until_volume(volume, VolumeStatus::InUse).await;
+    assert!(began.elapsed() >= Duration::from_secs(1), "the end of the first is not its end");
 }
 
 #[tokio::test(flavor = "multi_thread")]

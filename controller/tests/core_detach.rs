@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::support::{
     LONG, POLICIES, Rig, SHORT, admin, client, connector, member, native, new_volume, put_forward, reserve,
-    until,
+    set_clock, until,
 };
 use mooring_api::v1;
 use mooring_controller::domain::{AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeStatus};
@@ -335,11 +335,22 @@ async fn a_portal_that_never_answers_is_given_up() {
     let new = native(volume, "host1", Mode::ReadWrite);
     let made = rig.service.create_attachment(&admin(), new, LONG).await.unwrap();
     rig.until_live(made.id, |live| live.host_phase.as_deref() == Some("connecting")).await;
+    // The control: a clock that is set is no time that has passed.
+    set_clock(7_200);
+    let passes = || rig.hosts[0].state().calls.len();
+    let before = passes();
+    until("two more passes", async || if passes() > before + 1 { Ok(()) } else { Err(passes().to_string()) })
+        .await;
     assert_eq!(rig.service.attachment(&admin(), made.id).await.unwrap().status, AttachmentStatus::Attaching);
-    put_forward(61);
-    let live =
-        rig.until_live(made.id, |live| live.attachment.status == AttachmentStatus::ErrorAttaching).await;
-    let fault = live.attachment.fault.unwrap();
+    // And one that is set back takes no end away.
+    set_clock(-72_000);
+    let fault = until("the end", async || {
+        put_forward(61);
+        let seen = rig.service.attachment(&admin(), made.id).await.unwrap();
+        let over = seen.status == AttachmentStatus::ErrorAttaching;
+        seen.fault.clone().filter(|_| over).ok_or_else(|| format!("{seen:?}"))
+    })
+    .await;
     assert!(fault.contains("given up after") && fault.contains("no answer"), "{fault}");
     rig.service.delete_attachment(&admin(), made.id, false, LONG).await.unwrap();
 }

@@ -156,6 +156,7 @@ async fn what_may_cure_itself_is_not_waited_for_for_ever() {
     })
     .await;
     assert_eq!(rig.service.volume(&admin(), id).await.unwrap().status, VolumeStatus::Reverting);
+    set_clock(-7_200);
     put_forward(61);
     failed(&rig, id, snapshots[0], "in use").await;
 }

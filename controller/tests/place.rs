@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::support::{Fake, Rig, admin, cured, member, new_volume, until};
 use mooring_api::v1;
@@ -525,9 +525,9 @@ async fn what_was_never_sent_to_an_agent_that_stays_down_goes_elsewhere() {
     let minutes = Arc::new(AtomicU64::new(0));
     let ahead = Arc::clone(&minutes);
     let tune = move |options: &mut ServiceOptions| {
-        let ahead = Arc::clone(&ahead);
-        options.clock =
-            Clock::new(move || SystemTime::now() + Duration::from_secs(60 * ahead.load(Ordering::Relaxed)));
+        let (ahead, began) = (Arc::clone(&ahead), Instant::now());
+        let later = move || began.elapsed() + Duration::from_secs(60 * ahead.load(Ordering::Relaxed));
+        options.clock = Clock::with_monotonic(SystemTime::now, later);
     };
     let mut rig = rig(&[10, 50, 70], tune).await;
     // One is on its way to an agent that takes it and goes down, the other one was never sent.
@@ -542,9 +542,18 @@ async fn what_was_never_sent_to_an_agent_that_stays_down_goes_elsewhere() {
     let unsent = create(&rig, sized(40)).await.unwrap();
     assert_eq!(unsent.host.as_deref(), Some("host2@lvm#vg0"));
     rig.hosts[0].state().pools = vec![pool("vg0", 90)];
-    minutes.store(2, Ordering::Relaxed);
     rig.restart_on("state", false).await;
-    let seen = rig.until_volume(unsent.id, VolumeStatus::Available).await;
+    // The time of before the start does not count. From then on each look counts two minutes more.
+    let seen = until("another place", async || {
+        rig.hosts[0].set_down(true);
+        rig.until_host("host1", |host| !host.up).await;
+        rig.hosts[0].set_down(false);
+        rig.until_host("host1", |host| host.up).await;
+        minutes.fetch_add(2, Ordering::Relaxed);
+        let seen = rig.service.volume(&admin(), unsent.id).await.unwrap();
+        if seen.status == VolumeStatus::Available { Ok(seen) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
     assert_eq!(seen.host.as_deref(), Some("host1@lvm#vg0"));
     assert!(calls(&rig.hosts[1], unsent.id).is_empty());
     assert_eq!(host_of(&rig, sent.id).await, "host3@lvm#vg0", "it may have something of it");

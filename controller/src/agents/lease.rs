@@ -527,9 +527,13 @@ impl Manager {
     /// The safety net: whatever is on its way is looked at, what agents were not told is sent, and who waits looks again.
     async fn poll(&mut self) {
         self.polled = Instant::now();
-        let read = |db: &Db<'_>| Ok(db.volumes_in_motion()?);
+        let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, db.volumes_held()?));
         match self.inner.store.read("list what is on its way", read).await {
-            Ok(moving) => {
+            Ok((moving, held)) => {
+                // Whoever announced a detach may be gone: its end is armed wherever it is seen.
+                for (volume, mark) in held {
+                    self.inner.arm_hold(volume, mark);
+                }
                 for volume in moving {
                     self.inner.kick_held(volume).await;
                 }

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use mooring_api::{Message, v1};
 use mooring_model::{AgentId, AttachmentId, ConnectionPhase, ConnectionReport, Cure, Generation, VolumeId};
 use tokio::time::Instant;
 
+use super::waits::Waiting;
 use super::wishes::{self, Rewished};
 use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Inner, Next};
 use crate::agents::calls::CallError;
@@ -248,11 +248,13 @@ fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
             match seen.report.as_ref() {
                 Some(report) if report.phase == ConnectionPhase::Ready && has_path(report) => {
                     settled.attached.push(row.id);
+                    inner.waits_no_more(Waiting::Device(row.id));
                     changed.push(attached(inner, db, row, report));
                 }
                 report => {
                     settled.waits = true;
-                    if let Some(text) = failure(&row, report, seen, db.now) {
+                    if let Some(text) = failure(inner, &row, report, seen) {
+                        inner.waits_no_more(Waiting::Device(row.id));
                         let mut row = row;
                         fail(db, &mut row, &text)?;
                         changed.push(row);
@@ -271,10 +273,10 @@ fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
 /// Why an attach is given up, if it is: what nobody but a person can cure, or what did not get better for too long, also a
 /// portal that never answers.
 fn failure(
+    inner: &Inner,
     row: &AttachmentRow,
     report: Option<&ConnectionReport>,
     seen: &Seen,
-    now: SystemTime,
 ) -> Option<String> {
     let report = report?;
     let text = || text_of(&seen.name, report);
@@ -285,10 +287,8 @@ fn failure(
         }
         _ => {}
     }
-    // Since the host was told: what the storage agent took is not the host's.
-    let granted = row.steps.iter().find(|(step, _)| step == "granted").map_or(0, |(_, ms)| *ms);
-    let told = row.created_at + Duration::from_millis(granted);
-    let tried = now.duration_since(told).unwrap_or_default();
+    // Since the host said first how it stands: what the storage agent took is not the host's.
+    let tried = inner.waited_for(Waiting::Device(row.id));
     (tried >= ATTACH_GIVE_UP).then(|| format!("given up after {} s: {}", tried.as_secs(), text()))
 }
 

@@ -24,6 +24,7 @@ mod storage;
 pub(crate) mod taking;
 mod unsent;
 mod upload;
+mod waits;
 pub(crate) mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -139,6 +140,7 @@ pub(crate) struct Inner {
     clocks: Mutex<HashMap<AttachmentId, Instant>>,
     /// For those who only ask.
     pub(crate) looks: looks::Looks,
+    waits: waits::Waits,
     tasks: Mutex<Option<JoinSet<()>>>,
     /// For other controllers on the same database.
     pub(crate) notes: lease::Notes,
@@ -168,6 +170,7 @@ impl Inner {
             pulses: Mutex::default(),
             clocks: Mutex::default(),
             looks: looks::Looks::default(),
+            waits: waits::Waits::default(),
             tasks: Mutex::new(Some(JoinSet::new())),
             // Revisions of an earlier run must not look like ours.
             born: u64::try_from(micros(now)).unwrap_or(0),
@@ -248,24 +251,6 @@ impl Inner {
             self.kick(Job::Host(volume, *host));
         }
         self.notes.wish(volume);
-    }
-
-    /// Ends announced detaches when their time is over.
-    pub(crate) fn expire_holds(self: &Arc<Self>, volume: VolumeId, after: Duration) {
-        let inner = Arc::clone(self);
-        self.spawn(async move {
-            tokio::time::sleep(after).await;
-            let write = move |db: &Db<'_>| Ok(db.expire_holds(volume)?);
-            match inner.store.write("end an announced detach", write).await {
-                Ok(false) => {}
-                Ok(true) => {
-                    inner.touch(volume);
-                }
-                Err(refusal) => {
-                    tracing::warn!(%volume, error = %refusal, "cannot end an announced detach");
-                }
-            }
-        });
     }
 
     /// Sees that a job looks again, now or when its pass has ended.
@@ -368,14 +353,13 @@ impl Inner {
 
     /// After a start: goes on with everything that was on its way.
     pub(crate) async fn resume(self: &Arc<Self>) -> Result<(), Refusal> {
-        let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, db.volumes_held()?, db.now));
-        let (moving, held, now) = self.store.read("list what was on its way", read).await?;
+        let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, db.volumes_held()?));
+        let (moving, held) = self.store.read("list what was on its way", read).await?;
         for volume in moving {
             self.kick(Job::Storage(volume));
         }
-        for (volume, until) in held {
-            let left = until.and_then(|until| until.duration_since(now).ok());
-            self.expire_holds(volume, left.unwrap_or_default());
+        for (volume, mark) in held {
+            self.arm_hold(volume, mark);
         }
         Ok(())
     }

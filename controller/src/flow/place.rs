@@ -16,6 +16,7 @@ use std::time::Duration;
 use mooring_model::{AgentId, Cure, Stamp, VolumeId};
 use serde_json::{Map, Value, json};
 
+use super::waits::Waiting;
 use super::{AGAIN, AGENT_WAIT_MS, Inner, Next, wishes};
 use crate::agents::Agent;
 use crate::agents::calls::CallError;
@@ -331,9 +332,7 @@ fn leave_unsent(inner: &Inner, db: &Db<'_>, seen: &VolumeRow) -> Result<Next, Ab
     if !same || !waits || volume.is_leaving() || db.may_be_sent(id)? {
         return Ok(Next::Idle);
     }
-    let row = db.agents()?.into_iter().find(|row| row.id == volume.agent);
-    let heard = row.and_then(|row| row.heard_at.max(row.reported_at)).unwrap_or(volume.created_at);
-    let silent = db.now.duration_since(heard.max(volume.created_at)).unwrap_or_default();
+    let silent = inner.waited_for(Waiting::Unsent(id, volume.agent));
     if let Some(left) = DOWN_MAX.checked_sub(silent).filter(|left| !left.is_zero()) {
         return Ok(Next::After(left));
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use mooring_model::Cure;
 
 use super::storage::{Work, said};
+use super::waits::Waiting;
 use super::wishes::{self, Rewished};
 use super::{AGAIN, AGENT_WAIT_MS, Inner, Next};
 use crate::agents::Agent;
@@ -75,8 +76,7 @@ impl Inner {
             return self.end_revert(seen, None).await;
         }
         // What may cure itself (something holds the LV open) is waited for, and not for ever.
-        let tried = seen.updated_at.and_then(|since| self.options.clock.now().duration_since(since).ok());
-        let given_up = tried.is_some_and(|tried| tried >= GIVE_UP);
+        let given_up = self.waited_for(Waiting::Revert(kept.revert.id)) >= GIVE_UP;
         let stuck = report.problems.iter().any(|problem| given_up || problem.cure != Cure::Retry);
         match kept.withdrawn {
             Some(why) if done => self.end_revert(seen, Some(why)).await,

@@ -13,6 +13,7 @@ use mooring_model::{
 };
 
 use super::seen::{fc_ports, is_same_place, is_seen, seen_mode, wanted_mode};
+use super::waits::Waiting;
 use super::wishes::{self, Rewished};
 use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, Next, growth, manage};
 use crate::agents::calls::CallError;
@@ -135,6 +136,7 @@ impl Inner {
         if work.volume.is_leaving() {
             return self.leave_pass(agent, &work.volume, spec).await.map(Some);
         }
+        self.waits_no_more(Waiting::Unsent(id, work.volume.agent));
         if !work.sent && !self.mark_sent(&work.volume).await? {
             return Ok(Some(Next::Again));
         }

@@ -221,7 +221,6 @@ pub(super) fn existing_of(rows: &[AttachmentRow], promised: u32) -> Vec<Existing
 /// that of two at a time each sees the other.
 pub(super) fn may_reserve(
     inner: &Inner,
-    db: &Db<'_>,
     caller: &Caller,
     volume: &VolumeRow,
     existing: &[Existing],
@@ -241,7 +240,7 @@ pub(super) fn may_reserve(
         ))
         .into());
     }
-    let held = volume.is_held(db.now);
+    let held = volume.is_held();
     rules::may_attach(volume.id, volume.multiattach, volume.operation, existing, instance, held)
         .map_err(Refusal::Invalid)?;
     if rules::bootable_multiattach(volume.multiattach, volume.bootable, existing) {
@@ -458,7 +457,7 @@ fn create(
     }
     let before = db.attachments_of(volume.id)?;
     let existing = existing_of(&before, volume.reserved);
-    may_reserve(inner, db, caller, &volume, &existing, new.instance)?;
+    may_reserve(inner, caller, &volume, &existing, new.instance)?;
     let connector = place.as_ref().and_then(|place| place.connector.as_ref());
     let id = new.id.unwrap_or_else(AttachmentId::random);
     let mut row = new_row(db, &volume, new.instance, id);

@@ -275,7 +275,7 @@ impl Service {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
             let row = super::volumes::find(&inner, db, &caller, id)?;
-            let holds = if row.is_held(db.now) { row.holds } else { 0 };
+            let holds = row.holds;
             let (reserved, review) = (row.reserved, row.review.as_ref().map(|review| review.why.clone()));
             // Nothing goes on at one that is as it should be.
             let works = row.operation.is_some().then_some(row.agent);

@@ -153,8 +153,8 @@ impl VolumeRow {
     }
 
     /// A detach was announced (`os-begin_detaching`), and neither begun nor taken back.
-    pub(crate) fn is_held(&self, now: SystemTime) -> bool {
-        self.holds > 0 && self.holds_until.is_some_and(|until| now < until)
+    pub(crate) fn is_held(&self) -> bool {
+        self.holds > 0
     }
 }
 
@@ -344,7 +344,7 @@ impl Db<'_> {
         volume: &VolumeRow,
         attachments: &[AttachmentStatus],
     ) -> Result<(), SqlError> {
-        let promised = Promised { reserved: volume.reserved, held: volume.is_held(self.now) };
+        let promised = Promised { reserved: volume.reserved, held: volume.is_held() };
         let (mut status, attach_status) = derived(volume.operation, attachments, promised);
         if volume.operation.is_none() {
             status = volume.said_status.unwrap_or(status);
@@ -363,7 +363,8 @@ impl Db<'_> {
         self.derive_status(id)
     }
 
-    /// Detaches to come, until when at most.
+    /// Detaches to come, with the mark of the last announcement: the moment at which it would end by the wall clock. It names the
+    /// announcement, and decides nothing.
     pub(crate) fn set_holds(
         &self,
         id: VolumeId,
@@ -382,16 +383,21 @@ impl Db<'_> {
         self.run(sql, &values![id]).map(drop)
     }
 
-    /// Ends holds whose time is over. Whether there were any.
-    pub(crate) fn expire_holds(&self, id: VolumeId) -> Result<bool, SqlError> {
+    /// The storage agent of a volume.
+    pub(crate) fn storage_of(&self, id: VolumeId) -> Result<Option<AgentId>, SqlError> {
+        self.one("SELECT agent_id FROM volumes WHERE id = ?1", &values![id], |row| row.parsed(0))
+    }
+
+    /// Ends announced detaches, if none was announced after the one with this mark. Whether there were any.
+    pub(crate) fn expire_holds(&self, id: VolumeId, mark: Option<SystemTime>) -> Result<bool, SqlError> {
         let sql = "UPDATE volumes SET holds = 0, holds_until_us = NULL \
-                   WHERE id = ?1 AND holds > 0 AND (holds_until_us IS NULL OR holds_until_us <= ?2)";
-        let expired = self.run(sql, &values![id, self.now])? > 0;
+                   WHERE id = ?1 AND holds > 0 AND COALESCE(holds_until_us, 0) = ?2";
+        let expired = self.run(sql, &values![id, mark.unwrap_or(SystemTime::UNIX_EPOCH)])? > 0;
         self.derive_status(id)?;
         Ok(expired)
     }
 
-    /// Volumes with announced detaches, and until when.
+    /// Volumes with announced detaches, and the marks of the last announcements.
     pub(crate) fn volumes_held(&self) -> Result<Vec<(VolumeId, Option<SystemTime>)>, SqlError> {
         let sql = "SELECT id, holds_until_us FROM volumes WHERE holds > 0";
         self.all(sql, &[], |row| Ok((row.parsed(0)?, row.time_opt(1)?)))

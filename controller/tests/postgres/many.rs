@@ -9,8 +9,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{LONG, Rig, SHORT, admin, client, native, pg, until};
-use mooring_controller::domain::{AttachmentStatus, NewAttachment, VolumeStatus};
+use crate::support::{LONG, Rig, SHORT, admin, client, native, pg, set_clock, until};
+use mooring_api::v1;
+use mooring_controller::domain::{AttachAction, AttachmentStatus, CutWish, NewAttachment, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::rules;
 use mooring_controller::service::{Refusal, Service};
@@ -353,4 +354,58 @@ async fn the_server_goes_and_comes_back_in_the_middle() {
         }
         settled(&rig, &rig.service, volume, &[]).await;
     }
+}
+
+/// A controller that is not started tells nobody: whatever it writes is as if every note of it were lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_is_sent_although_its_note_was_lost() {
+    let rig = Rig::new(1).await;
+    let mute = rig.another();
+    let (volume, other) = (rig.volume(false).await, rig.volume(false).await);
+    let made = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
+    let mode_of = |id: VolumeId| {
+        let state = rig.storage.state();
+        state.exports[&id.to_string()].spec.as_ref().map(|spec| spec.grants[0].mode())
+    };
+    assert_eq!(mode_of(volume), Some(v1::Mode::ReadWrite));
+    let pending = mute.set_mode(&admin(), made, Mode::ReadOnly, SHORT).await;
+    assert!(pending.is_err(), "nobody was told: {pending:?}");
+    mute.set_cut(&admin(), other, CutWish::Cut { force: false }).await.unwrap();
+    until("the mode at the storage agent", async || match mode_of(volume) {
+        Some(v1::Mode::ReadOnly) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    until("the mode at the host", async || {
+        let state = rig.hosts[0].state();
+        let spec = state.connections[&volume.to_string()].spec.clone().unwrap();
+        if spec.attachments[0].mode() == v1::Mode::ReadOnly { Ok(()) } else { Err(format!("{spec:?}")) }
+    })
+    .await;
+    until("the cut at the storage agent", async || {
+        let state = rig.storage.state();
+        let spec = state.volumes[&other.to_string()].spec.clone().unwrap();
+        if spec.cut_us != 0 { Ok(()) } else { Err(format!("{spec:?}")) }
+    })
+    .await;
+}
+
+/// The controller that announced it is gone, and so is its timer.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_announced_detach_ends_after_a_restart() {
+    let mut rig = Rig::quiet_with(0, |options| options.hold = Duration::from_secs(1));
+    rig.up().await;
+    let volume = rig.volume(false).await;
+    let act = async |rig: &Rig, action| rig.service.attach_action(&admin(), volume, action, LONG).await;
+    let attach = AttachAction::Attach {
+        instance: Some(uuid::Uuid::from_u128(7)),
+        host: None,
+        mountpoint: "/dev/vdb".to_owned(),
+        mode: None,
+    };
+    act(&rig, attach).await.unwrap();
+    act(&rig, AttachAction::BeginDetaching).await.unwrap();
+    set_clock(-7_200);
+    rig.restart().await;
+    rig.until_volume(volume, VolumeStatus::InUse).await;
 }

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use mooring_api::v1;
@@ -350,17 +350,33 @@ thread_local! {
     pub(crate) static POLICIES: OnceCell<Policies> = const { OnceCell::new() };
 
     static AHEAD: Arc<AtomicU64> = Arc::default();
+
+    static WRONG: Arc<AtomicI64> = Arc::default();
 }
 
-/// The machine's clock, and what this test (a thread is its own, a process may be shared) has put it forward by.
+/// The machine's clocks, and what this test (a thread is its own, a process may be shared) has moved them by.
 fn clock() -> Clock {
-    let ahead = AHEAD.with(Arc::clone);
-    Clock::new(move || SystemTime::now() + Duration::from_secs(ahead.load(Ordering::Relaxed)))
+    let (ahead, wrong) = (AHEAD.with(Arc::clone), WRONG.with(Arc::clone));
+    let later = move |ahead: &AtomicU64| Duration::from_secs(ahead.load(Ordering::Relaxed));
+    let (wall, began) = (Arc::clone(&ahead), std::time::Instant::now());
+    Clock::with_monotonic(
+        move || {
+            let (now, wrong) = (SystemTime::now() + later(&wall), wrong.load(Ordering::Relaxed));
+            let by = Duration::from_secs(wrong.unsigned_abs());
+            if wrong < 0 { now - by } else { now + by }
+        },
+        move || began.elapsed() + later(&ahead),
+    )
 }
 
-/// From now on it is later.
+/// From now on it is later: so much time has passed.
 pub(crate) fn put_forward(seconds: u64) {
     AHEAD.with(|ahead| ahead.fetch_add(seconds, Ordering::Relaxed));
+}
+
+/// Somebody sets the wall clock. No time passes.
+pub(crate) fn set_clock(by_seconds: i64) {
+    WRONG.with(|wrong| wrong.fetch_add(by_seconds, Ordering::Relaxed));
 }
 
 pub(crate) fn new_volume() -> NewVolume {

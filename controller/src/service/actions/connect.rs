@@ -96,18 +96,17 @@ fn open(
     }
     let mut row = if let Some(row) = rows.iter().find(own).cloned() {
         // Its connection was terminated, and is made again.
-        Some(row) => row,
-        None => {
-            let existing = existing_of(&rows, promised(&volume));
-            may_reserve(inner, db, caller, &volume, &existing, None)?;
-            let readonly = volume.readonly == Some(true);
-            let mut row = new_row(db, &volume, None, AttachmentId::random());
-            row.mode = rules::mode(None, place.connector.as_ref(), None, &existing, readonly)
-                .map_err(Refusal::Invalid)?;
-            row.legacy = true;
-            row.status = AttachmentStatus::Attaching;
-            row
-        }
+        row
+    } else {
+        let existing = existing_of(&rows, promised(&volume));
+        may_reserve(inner, caller, &volume, &existing, None)?;
+        let readonly = volume.readonly == Some(true);
+        let mut row = new_row(db, &volume, None, AttachmentId::random());
+        row.mode = rules::mode(None, place.connector.as_ref(), None, &existing, readonly)
+            .map_err(Refusal::Invalid)?;
+        row.legacy = true;
+        row.status = AttachmentStatus::Attaching;
+        row
     };
     if let Some(initiator) = row.initiator.as_ref().filter(|_| row.held) {
         return Ok(Step::Busy(id, format!("the access of {initiator} is being taken away")));
@@ -144,7 +143,7 @@ fn meant(
         [one] => Ok(one.clone()),
         [] => {
             let existing = existing_of(rows, promised(volume));
-            may_reserve(inner, db, caller, volume, &existing, said.instance)?;
+            may_reserve(inner, caller, volume, &existing, said.instance)?;
             keep_promise(db, volume)?;
             let mut row = new_row(db, volume, said.instance, AttachmentId::random());
             row.mode = Mode::ReadWrite;

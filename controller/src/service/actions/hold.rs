@@ -2,8 +2,6 @@
 //!
 //! What must never happen here: an announcement that outlives its maker for ever.
 
-use std::time::Duration;
-
 use mooring_model::VolumeId;
 
 use crate::domain::{AttachStatus, AttachmentStatus, Caller, VolumeStatus};
@@ -11,9 +9,6 @@ use crate::flow::Inner;
 use crate::service::attach::{existing_of, may_reserve};
 use crate::service::{Refusal, Service, volumes};
 use crate::store::{Abort, Db, VolumeRow};
-
-/// How long a detach stays announced. Who announces one begins it within seconds; who died holds up the others no longer.
-const HOLD: Duration = Duration::from_mins(10);
 
 fn find(
     inner: &Inner,
@@ -28,16 +23,16 @@ fn find(
 }
 
 impl Service {
-    async fn announce(
+    async fn announce<T: Send + 'static>(
         &self,
         op: &'static str,
         id: VolumeId,
-        work: impl Fn(&Inner, &Db<'_>) -> Result<(), Abort> + Send + 'static,
-    ) -> Result<(), Refusal> {
+        work: impl Fn(&Inner, &Db<'_>) -> Result<T, Abort> + Send + 'static,
+    ) -> Result<T, Refusal> {
         let inner = self.inner.clone();
-        self.inner.store.write(op, move |db| work(&inner, db)).await?;
+        let done = self.inner.store.write(op, move |db| work(&inner, db)).await?;
         self.inner.touch(id);
-        Ok(())
+        Ok(done)
     }
 
     pub(super) async fn reserve(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
@@ -45,7 +40,7 @@ impl Service {
         let work = move |inner: &Inner, db: &Db<'_>| {
             let volume = find(inner, db, &caller, id, "volume_extension:volume_actions:reserve")?;
             let existing = existing_of(&db.attachments_of(id)?, volume.reserved);
-            may_reserve(inner, db, &caller, &volume, &existing, None)?;
+            may_reserve(inner, &caller, &volume, &existing, None)?;
             Ok(db.set_reserved(id, volume.reserved.saturating_add(1))?)
         };
         self.announce("reserve a volume", id, work).await
@@ -70,7 +65,7 @@ impl Service {
         let caller = caller.clone();
         let work = move |inner: &Inner, db: &Db<'_>| {
             let volume = find(inner, db, &caller, id, "volume_extension:volume_actions:begin_detaching")?;
-            let held = if volume.is_held(db.now) { volume.holds } else { 0 };
+            let held = volume.holds;
             let attached = db.attachment_statuses(id)?;
             let attached = attached.iter().filter(|status| **status == AttachmentStatus::Attached).count();
             let in_use =
@@ -83,10 +78,11 @@ impl Service {
                 ))
                 .into());
             }
-            Ok(db.set_holds(id, held + 1, Some(db.now + HOLD))?)
+            db.set_holds(id, held + 1, Some(db.now + inner.options.hold))?;
+            Ok(db.volume(id)?.and_then(|volume| volume.holds_until))
         };
-        self.announce("announce a detach", id, work).await?;
-        self.inner.expire_holds(id, HOLD);
+        let mark = self.announce("announce a detach", id, work).await?;
+        self.inner.arm_hold(id, mark);
         Ok(())
     }
 

@@ -1,0 +1,99 @@
+//! How long this controller has waited for something, and the ends of what holds for a while.
+//!
+//! Everything here is measured by the monotonic clock, and armed anew at a start. The time that an earlier run waited is not
+//! known, and the wall clock cannot tell it: it may have jumped between the two ends.
+//!
+//! What must never happen here: an end that a clock which steps back takes away; a wait that is given up because a clock was
+//! set.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use mooring_model::{AgentId, AttachmentId, RevertId, VolumeId};
+
+use super::{AGAIN, Inner, lock};
+use crate::store::Db;
+
+/// A wait that nobody has asked about for so long is forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_hours(1);
+
+/// Something that this controller waits for, and gives up after a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Waiting {
+    /// A host has its device for this attachment.
+    Device(AttachmentId),
+    /// A revert that may cure itself is done.
+    Revert(RevertId),
+    /// An agent that was never sent this volume is up again.
+    Unsent(VolumeId, AgentId),
+}
+
+#[derive(Debug)]
+struct Wait {
+    began: Duration,
+    asked: Duration,
+}
+
+/// What this controller waits for.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    since: Mutex<HashMap<Waiting, Wait>>,
+    /// Announced detaches whose end is armed here, with the mark of the last announcement.
+    holds: Mutex<HashMap<VolumeId, Option<SystemTime>>>,
+}
+
+impl Inner {
+    /// How long it has been waited for, since this was asked first.
+    pub(super) fn waited_for(&self, what: Waiting) -> Duration {
+        let now = self.options.clock.monotonic();
+        let mut since = lock(&self.waits.since);
+        if !since.contains_key(&what) {
+            since.retain(|_, wait| now.saturating_sub(wait.asked) < FORGOTTEN_AFTER);
+        }
+        let wait = since.entry(what).or_insert(Wait { began: now, asked: now });
+        wait.asked = now;
+        now.saturating_sub(wait.began)
+    }
+
+    /// It came, or nobody waits for it any more.
+    pub(super) fn waits_no_more(&self, what: Waiting) {
+        lock(&self.waits.since).remove(&what);
+    }
+
+    /// Sees that announced detaches end when their time is over, counted from now. `mark`: that of the last announcement; one
+    /// that came later ends by itself. Armed already, it stays as it is.
+    pub(crate) fn arm_hold(self: &Arc<Self>, volume: VolumeId, mark: Option<SystemTime>) {
+        if lock(&self.waits.holds).insert(volume, mark) == Some(mark) {
+            return;
+        }
+        let inner = Arc::clone(self);
+        self.spawn(async move {
+            tokio::time::sleep(inner.options.hold).await;
+            inner.end_hold(volume, mark).await;
+        });
+    }
+
+    async fn end_hold(&self, volume: VolumeId, mark: Option<SystemTime>) {
+        loop {
+            let write = move |db: &Db<'_>| Ok(db.expire_holds(volume, mark)?);
+            match self.store.write("end an announced detach", write).await {
+                Ok(ended) => {
+                    let mut holds = lock(&self.waits.holds);
+                    if holds.get(&volume) == Some(&mark) {
+                        holds.remove(&volume);
+                    }
+                    drop(holds);
+                    if ended {
+                        self.touch(volume);
+                    }
+                    return;
+                }
+                Err(refusal) => {
+                    tracing::warn!(%volume, error = %refusal, "cannot end an announced detach yet");
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+}
