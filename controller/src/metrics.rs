@@ -27,6 +27,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::agents::words::KINDS;
 use crate::domain::{AttachmentStatus, VolumeStatus};
 use crate::http::Route;
 use crate::service::counts::{AgentCounts, Counts};
@@ -236,6 +237,16 @@ fn say_agents(to: &mut Families<'_>, agents: &[AgentCounts]) -> fmt::Result {
         "When the last report of the agent came; none while it was never heard",
         Some(&Unit::Seconds),
         heard.map(|(name, at)| ([("agent", name)], timestamp(at))),
+    )?;
+    let dropped = agents.iter().flat_map(|agent| {
+        let number = |kind| agent.dropped.get(kind).copied().unwrap_or_default();
+        KINDS.map(|kind| ([("agent", agent.name.as_str()), ("kind", kind)], number(kind)))
+    });
+    to.counters(
+        "agent_words_dropped",
+        "What an agent said of objects that are not its own: it decides nothing. More than a few: look at that agent",
+        None,
+        dropped,
     )?;
     to.gauge("leases_held", "Agents that this controller drives", None, Some(number(|agent| agent.ours)))
 }

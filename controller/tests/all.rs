@@ -23,6 +23,7 @@ mod core_rebuild;
 mod core_restart;
 mod core_revert;
 mod core_secrets;
+mod core_words;
 mod laws_events;
 mod laws_pools;
 mod laws_quota;

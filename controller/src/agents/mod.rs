@@ -13,6 +13,7 @@ mod roll;
 mod seen;
 pub(crate) mod task;
 pub(crate) mod wire;
+pub(crate) mod words;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,7 +79,12 @@ pub(crate) struct AgentState {
     pub(crate) connections: HashMap<VolumeId, SeenConnection>,
     /// What it has and nobody here knows.
     pub(crate) orphans: BTreeMap<String, String>,
+    /// How often it said something of an object that is not its own, by kind.
+    pub(crate) dropped: BTreeMap<&'static str, u64>,
 }
+
+/// Volumes of which an agent is heard: one that names more by itself is not remembered further.
+const VOLUMES_MAX: usize = 1 << 18;
 
 /// An enrolled agent.
 #[derive(Debug)]
@@ -240,9 +246,19 @@ impl Agent {
         self.state().volumes.get(&id).and_then(|kept| get(kept))
     }
 
-    /// It has said anything of this volume.
-    pub(crate) fn knows(&self, id: VolumeId) -> bool {
+    /// It has listed this volume, or was sent its wish.
+    pub(crate) fn knows_volume(&self, id: VolumeId) -> bool {
         self.state().volumes.contains_key(&id)
+    }
+
+    /// The same of a connection.
+    pub(crate) fn knows_connection(&self, id: VolumeId) -> bool {
+        self.state().connections.contains_key(&id)
+    }
+
+    /// One more volume that nobody here knows can be remembered.
+    pub(crate) fn has_room(&self) -> bool {
+        self.state().volumes.len() < VOLUMES_MAX
     }
 
     /// What it keeps of a volume's wish.

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mooring_api::{Channel, v1};
-use mooring_model::{AgentId, Iqn, Phase, VolumeId};
+use mooring_model::{AgentId, Generation, Iqn, Phase, VolumeId};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tonic::{Code, Streaming};
 
 use super::calls::{agent_client, error_of, host_client, within};
+use super::words::{self, Word};
 use super::{Agent, Kept, SeenConnection, SeenVolume, wire};
 use crate::flow::{Inner, Job, fenced, review};
 use crate::store::{AgentRow, Db};
@@ -114,7 +115,7 @@ async fn session(inner: &Arc<Inner>, agent: &Arc<Agent>) -> Result<Never, String
                 }
             }
             Some(_) = questions.join_next() => {}
-            event = next_event(&mut host) => take_event(inner, agent, who.id, ended(event)?),
+            event = next_event(&mut host) => take_event(inner, agent, who.id, ended(event)?).await,
             report = storage.message() => take_report(inner, agent, ended(report)?).await,
         }
     }
@@ -250,6 +251,9 @@ async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Resu
                 )));
             }
         }
+        if let Err(why) = words::may_keep(db, Generation { epoch: hello.newest_epoch, counter: 0 })? {
+            return Ok(Err(why));
+        }
         db.put_agent(&name, id, own.as_ref(), &hello.portals, &hello.software)?;
         Ok(Ok(db.rise_above(&name, hello.newest_epoch)?))
     };
@@ -303,17 +307,23 @@ async fn list_storage(
     drop(list);
     let given = seen.clone();
     let write = move |db: &Db<'_>| {
+        let mut foreign = Vec::new();
         for receipt in &receipts {
-            db.keep_receipt(receipt)?;
+            if words::keep_receipt(db, id, receipt)?.is_none() {
+                foreign.push(receipt.clone());
+            }
         }
         let compared = review::compare_storage(db, &name, id, &given)?;
         fenced::compare(db, &name, id, &exports)?;
         // What is sent from now on is of this history.
         db.note_compared(&name)?;
-        Ok(compared)
+        Ok((compared, foreign))
     };
     let compared = inner.store.write("compare an agent's volumes", write).await;
-    let compared = compared.map_err(|refusal| refusal.to_string())?;
+    let (compared, foreign) = compared.map_err(|refusal| refusal.to_string())?;
+    for receipt in &foreign {
+        agent.drops(Word::Receipt(receipt));
+    }
     // They have said what they know.
     seen.retain(|id, kept| kept.volume(*id).is_none_or(|report| report.phase != Phase::Gone));
     agent.set_volumes(seen, compared.orphans);
@@ -392,7 +402,14 @@ async fn take_report(inner: &Arc<Inner>, agent: &Arc<Agent>, report: v1::Report)
         Some(What::Volume(report)) => {
             if let Some(report) = wire::volume(&report) {
                 let id = report.id;
-                agent.saw_volume(&report);
+                let own = agent.knows_volume(id) || inner.takes(agent, Word::Volume(id)).await;
+                // What is nobody's here is remembered: operators ask who serves what. It moves nothing.
+                if own || agent.has_room() {
+                    agent.saw_volume(&report);
+                }
+                if !own {
+                    return;
+                }
                 if report.phase == Phase::Orphan {
                     found_again(inner, agent, id).await;
                 }
@@ -402,7 +419,9 @@ async fn take_report(inner: &Arc<Inner>, agent: &Arc<Agent>, report: v1::Report)
         Some(What::Export(report)) => {
             if let Some(report) = wire::export(&report) {
                 let id = report.volume;
-                if agent.saw_export(&report) {
+                let own = agent.knows_volume(id) || inner.takes(agent, Word::Volume(id)).await;
+                let news = (own || agent.has_room()) && agent.saw_export(&report);
+                if own && news {
                     inner.export_news(id, true);
                 }
             }
@@ -410,7 +429,7 @@ async fn take_report(inner: &Arc<Inner>, agent: &Arc<Agent>, report: v1::Report)
         Some(What::Receipt(receipt)) => {
             let Some(receipt) = wire::receipt(&receipt) else { return };
             let id = receipt.volume;
-            if agent.saw_receipt(receipt) {
+            if inner.takes(agent, Word::Receipt(&receipt)).await && agent.saw_receipt(receipt) {
                 inner.export_news(id, false);
             }
         }
@@ -493,13 +512,15 @@ async fn take_capabilities(
     }
 }
 
-fn take_event(inner: &Arc<Inner>, agent: &Arc<Agent>, host: AgentId, event: v1::ConnectionEvent) {
+async fn take_event(inner: &Arc<Inner>, agent: &Arc<Agent>, host: AgentId, event: v1::ConnectionEvent) {
     agent.state().last_report = Some(inner.options.clock.now());
     if let Some(v1::connection_event::What::Report(report)) = event.what
         && let Some(report) = wire::connection(&report)
     {
         let id = report.volume;
-        agent.saw_connection(report);
-        inner.host_news(id, host);
+        if agent.knows_connection(id) || inner.takes(agent, Word::Connection(id)).await {
+            agent.saw_connection(report);
+            inner.host_news(id, host);
+        }
     }
 }

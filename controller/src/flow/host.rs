@@ -113,7 +113,7 @@ impl Inner {
             seen.stamp = Some(spec.stamp.clone());
             seen.put_at = Some(Instant::now());
         }
-        if let Some(report) = answer.report.as_ref().and_then(wire::connection) {
+        if let Some(report) = answer.report.as_ref().and_then(wire::connection).filter(|it| it.volume == id) {
             agent.saw_connection(report);
         }
         self.touch(id);

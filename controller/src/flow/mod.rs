@@ -13,6 +13,7 @@ mod host;
 mod looks;
 mod manage;
 pub(crate) mod numbers;
+mod once;
 pub(crate) mod place;
 mod pulse;
 mod reserved;

@@ -12,7 +12,7 @@ use mooring_model::{AgentId, Fence, Generation, Phase, Stamp, VolumeId};
 
 use super::taking::UNSENT;
 use super::{Inner, Next, wishes};
-use crate::agents::{Kept, SeenConnection};
+use crate::agents::{Kept, SeenConnection, words};
 use crate::service::Refusal;
 use crate::store::{Abort, Db, Kind, ReviewKind};
 
@@ -91,8 +91,13 @@ fn stamp_of(db: &Db<'_>, volume: VolumeId, kind: Kind) -> Result<Option<Stamp>, 
 
 /// Whatever is wished from now on is newer than all that an agent keeps of other histories.
 fn rise_above<'a>(db: &Db<'_>, name: &str, stamps: impl Iterator<Item = &'a Stamp>) -> Result<(), Abort> {
-    let newest = stamps.map(|stamp| stamp.generation.epoch).max().unwrap_or(0);
-    if let Some(epoch) = db.rise_above(name, newest)? {
+    let (mut epoch, mut counter) = (0, 0);
+    for stamp in stamps {
+        epoch = stamp.generation.epoch.max(epoch);
+        counter = stamp.generation.counter.max(counter);
+    }
+    words::may_keep(db, Generation { epoch, counter })?.map_err(Refusal::Conflict)?;
+    if let Some(epoch) = db.rise_above(name, epoch)? {
         tracing::warn!(agent = name, epoch, "an agent is ahead of this database: the epoch is raised");
     }
     Ok(())
@@ -108,7 +113,7 @@ fn put_in_review(
     let epoch = db.epoch()?;
     // One restore, one epoch: raised when the first agent shows that there was another history.
     if epoch <= theirs.epoch {
-        let raised = db.raise_epoch(theirs.epoch.saturating_add(1))?;
+        let raised = db.raise_above(theirs.epoch)?;
         tracing::warn!(epoch = raised, "an agent is ahead of this database: the epoch is raised");
     }
     tracing::warn!(%volume, kind = kind.as_str(), why, "a volume is in review");

@@ -12,11 +12,13 @@ use mooring_model::{
     AgentId, AttachmentId, Cure, ExportReport, Generation, Phase, Problem, Proof, Receipt, VolumeId,
 };
 
+use super::once::once;
 use super::seen::{fc_ports, is_same_place, is_seen, seen_mode, wanted_mode};
 use super::waits::Waiting;
 use super::wishes::{self, Rewished};
 use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, Next, growth, manage};
 use crate::agents::calls::CallError;
+use crate::agents::words::{self, Word};
 use crate::agents::{Agent, wire};
 use crate::domain::AttachmentStatus;
 use crate::initiators::Initiators;
@@ -50,6 +52,8 @@ struct Settled {
     waits: bool,
     rewished: Rewished,
     attached: Vec<AttachmentId>,
+    /// Receipts that their agent may not say.
+    foreign: Vec<Receipt>,
 }
 
 /// The work at a volume, if it is one of this database, and what goes of it besides.
@@ -243,7 +247,7 @@ impl Inner {
             return Err(error);
         }
         agent.took_volume(id, spec.stamp.clone());
-        let report = answer.report.as_ref().and_then(wire::volume);
+        let report = answer.report.as_ref().and_then(wire::volume).filter(|it| it.id == id);
         let gone = report.as_ref().is_some_and(|report| report.phase == Phase::Gone);
         if let Some(report) = report {
             agent.saw_volume(&report);
@@ -343,7 +347,7 @@ impl Inner {
         let all = answer.done && receipts.iter().all(|receipt| receipt.proof == Proof::Proven);
         agent.took_export(id, spec.stamp.clone(), all && !receipts.is_empty());
         // As a rule it was reported, too, and whoever came second says nothing new.
-        let report = answer.report.as_ref().and_then(wire::export);
+        let report = answer.report.as_ref().and_then(wire::export).filter(|it| it.volume == id);
         if report.is_none_or(|report| agent.saw_export(&report)) {
             self.touch(id);
         }
@@ -403,6 +407,9 @@ impl Inner {
             let settled = self.store.write("settle an export", write).await?;
             for done in settled.attached {
                 self.stop_clock(done);
+            }
+            for receipt in &settled.foreign {
+                agent.drops(Word::Receipt(receipt));
             }
             if settled.changed {
                 for host in &settled.rewished.hosts {
@@ -478,10 +485,11 @@ impl Inner {
     /// Looks at a volume now. Returns its receipts.
     pub(crate) async fn look(&self, agent: &Arc<Agent>, id: VolumeId) -> Result<Vec<Receipt>, CallError> {
         let status = agent.get_volume(id.to_string(), LOOK_LIMIT).await?;
-        if let Some(report) = status.export.as_ref().and_then(wire::export) {
+        // An answer says of no other volume.
+        if let Some(report) = status.export.as_ref().and_then(wire::export).filter(|it| it.volume == id) {
             agent.saw_export(&report);
         }
-        if let Some(report) = status.volume.as_ref().and_then(wire::volume) {
+        if let Some(report) = status.volume.as_ref().and_then(wire::volume).filter(|it| it.id == id) {
             agent.saw_volume(&report);
         }
         self.touch(id);
@@ -612,24 +620,6 @@ fn arrived(inner: &Inner, work: &Work, report: Option<&ExportReport>, receipts: 
     }
 }
 
-/// Each receipt once, as it was said last: reports and answers bring the same ones, and on the way to its proof one comes
-/// more than once.
-fn once(receipts: Vec<Receipt>) -> Vec<Receipt> {
-    let mut kept: Vec<Receipt> = Vec::with_capacity(receipts.len());
-    for receipt in receipts {
-        let same = |other: &&mut Receipt| {
-            (other.generation, &other.initiator) == (receipt.generation, &receipt.initiator)
-        };
-        match kept.iter_mut().find(same) {
-            None => kept.push(receipt),
-            // A proven one never becomes unproven again.
-            Some(other) if other.proof != Proof::Proven => *other = receipt,
-            Some(_) => {}
-        }
-    }
-    kept
-}
-
 /// Compares the rows with what the agent has said, and moves those that have arrived.
 fn settle(
     inner: &Inner,
@@ -640,15 +630,24 @@ fn settle(
     looked: bool,
 ) -> Result<Settled, Abort> {
     let mut settled = Settled::default();
+    let volume = db.volume(id)?;
     for receipt in receipts {
-        let new = db.keep_receipt(receipt)?;
+        let kept = match &volume {
+            // The volume's own agent said all of them, perhaps of another volume.
+            Some(volume) => words::keep_receipt(db, volume.agent, receipt)?,
+            None => Some(false),
+        };
+        let Some(new) = kept else {
+            settled.foreign.push(receipt.clone());
+            continue;
+        };
         if let Some(words) = receipt.parting_words().filter(|_| new) {
             // The Block Storage calls have no place for it in their answers.
             tracing::warn!(volume = %id, proof = ?receipt.proof, "{words}");
         }
         settled.changed |= new;
     }
-    let (Some(volume), Some(report)) = (db.volume(id)?, report) else {
+    let (Some(volume), Some(report)) = (volume, report) else {
         settled.waits = true;
         return Ok(settled);
     };
@@ -770,45 +769,4 @@ fn finish(
     row.connect_wanted = false;
     changed.push(row);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::SystemTime;
-
-    use mooring_model::Revoked;
-
-    use super::*;
-
-    fn receipt(host: u8, counter: u64, proof: Proof) -> Receipt {
-        Receipt {
-            volume: VolumeId::from_u128(1),
-            initiator: format!("iqn.2026-01.lab:host{host}").parse().unwrap(),
-            attachments: Vec::new(),
-            generation: Generation { epoch: 1, counter },
-            revoked: Revoked::Nexus,
-            sessions: Vec::new(),
-            proof,
-            began: SystemTime::UNIX_EPOCH,
-            ended: None,
-            reservation: None,
-        }
-    }
-
-    #[test]
-    fn a_receipt_that_was_said_more_than_once_is_kept_once_and_proven() {
-        let open = Proof::Unproven { in_flight: Some(3) };
-        let said = [
-            (1, 2, open),
-            (2, 2, open),
-            (1, 2, Proof::Proven),
-            (1, 2, open),
-            (1, 3, open),
-            (1, 2, Proof::Proven),
-        ];
-        let said = said.map(|(host, counter, proof)| receipt(host, counter, proof));
-        let kept = [(1, 2, Proof::Proven), (2, 2, open), (1, 3, open)];
-        let kept = kept.map(|(host, counter, proof)| receipt(host, counter, proof));
-        assert_eq!(once(said.to_vec()), kept);
-    }
 }

@@ -331,7 +331,7 @@ impl Inner {
         going: &Going,
     ) -> Result<Next, Refusal> {
         let mut seen = Seen::default();
-        if agent.knows(id) {
+        if agent.knows_volume(id) {
             match agent.get_volume(id.to_string(), LOOK_LIMIT).await {
                 Ok(status) => seen = Seen::of(status),
                 Err(error) => {

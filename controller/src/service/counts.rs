@@ -41,6 +41,8 @@ pub(crate) struct AgentCounts {
     /// This controller drives it.
     pub(crate) ours: bool,
     pub(crate) last_report: Option<SystemTime>,
+    /// How often it said something of an object that is not its own, by kind.
+    pub(crate) dropped: BTreeMap<&'static str, u64>,
 }
 
 impl Service {
@@ -75,11 +77,13 @@ impl Service {
 
     /// The enrolled agents, as far as they are known without a question.
     pub(crate) fn count_agents(&self) -> Vec<AgentCounts> {
-        let of = |agent: &Arc<Agent>| AgentCounts {
-            name: agent.entry.name.clone(),
-            up: agent.is_up(),
-            ours: agent.hold().is_ours(),
-            last_report: agent.state().last_report,
+        let of = |agent: &Arc<Agent>| {
+            let (last_report, dropped) = {
+                let state = agent.state();
+                (state.last_report, state.dropped.clone())
+            };
+            let (up, ours) = (agent.is_up(), agent.hold().is_ours());
+            AgentCounts { name: agent.entry.name.clone(), up, ours, last_report, dropped }
         };
         self.inner.agents.all().iter().map(of).collect()
     }

@@ -118,7 +118,7 @@ impl Db<'_> {
         if newest < epoch || ours {
             return Ok(None);
         }
-        self.raise_epoch(newest.saturating_add(1)).map(Some)
+        self.raise_above(newest).map(Some)
     }
 
     /// An agent was compared: what it is sent from now on is of this history.

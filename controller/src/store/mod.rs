@@ -488,7 +488,14 @@ impl Db<'_> {
 
     /// Raises the epoch, to at least this.
     pub(crate) fn raise_epoch(&self, at_least: u64) -> Result<u64, SqlError> {
-        let epoch = self.epoch()?.saturating_add(1).max(at_least);
+        self.raise_above(self.epoch()?.max(at_least.saturating_sub(1)))
+    }
+
+    /// Raises the epoch above this one, and above its own.
+    pub(crate) fn raise_above(&self, other: u64) -> Result<u64, SqlError> {
+        let epoch = self.epoch()?.max(other).checked_add(1);
+        // What a column of the database holds.
+        let epoch = epoch.filter(|epoch| i64::try_from(*epoch).is_ok()).ok_or(SqlError::TooLarge)?;
         self.set_meta("epoch", &epoch.to_string())?;
         Ok(epoch)
     }

@@ -25,6 +25,8 @@ pub(crate) enum Value {
     Text(String),
     /// Bytes.
     Blob(Vec<u8>),
+    /// A number that no column holds: a statement with it fails.
+    TooLarge,
 }
 
 impl fmt::Debug for Value {
@@ -35,6 +37,7 @@ impl fmt::Debug for Value {
             Self::Int(_) => "Int(..)",
             Self::Text(_) => "Text(..)",
             Self::Blob(_) => "Blob(..)",
+            Self::TooLarge => "TooLarge",
         })
     }
 }
@@ -42,6 +45,9 @@ impl fmt::Debug for Value {
 /// Why a statement failed. The transaction is over.
 #[derive(Debug, thiserror::Error)]
 pub enum SqlError {
+    /// A number is larger than a column holds.
+    #[error("a number is larger than a column of the database holds")]
+    TooLarge,
     /// SQLite's words.
     #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
@@ -290,9 +296,10 @@ impl From<u32> for Value {
 }
 
 impl From<u64> for Value {
-    /// Numbers of ours (counters, sizes) never come near the end of the signed column.
+    /// Numbers of ours (counters, sizes) never come near the end of the signed column. What an agent says may: then nothing is
+    /// written, in the place of another number.
     fn from(number: u64) -> Self {
-        Self::Int(i64::try_from(number).unwrap_or(i64::MAX))
+        i64::try_from(number).map_or(Self::TooLarge, Self::Int)
     }
 }
 

@@ -341,6 +341,9 @@ impl ToSql for Value {
             Self::Int(number) => ValueRef::Integer(*number),
             Self::Text(text) => ValueRef::Text(text.as_bytes()),
             Self::Blob(bytes) => ValueRef::Blob(bytes),
+            Self::TooLarge => {
+                return Err(rusqlite::Error::ToSqlConversionFailure(Box::new(SqlError::TooLarge)));
+            }
         }))
     }
 }
