@@ -147,7 +147,7 @@ async fn run_host(global: &Global, command: &HostCommand) -> Result<Exit, Failur
         }
         HostCommand::Fence(args) => {
             let reason = args.reason.as_deref();
-            print(json, &fence::fence(&open("host fence")?, &args.host, reason).await?)
+            print(json, &fence::fence(&open("host fence")?, &args.host, reason, &args.also).await?)
         }
         HostCommand::Unfence(args) => {
             print(json, &fence::unfence(&open("host unfence")?, &args.host, args.anyway).await?)

@@ -94,7 +94,7 @@ fn a_fence_succeeds_only_when_all_of_it_is_proven() {
     for words in ["nothing of it reaches any volume", "it hangs", "cut: proven", "iqn.2026-01.lab:h"] {
         assert!(ran.out.contains(words), "{words:?} is not in {}", ran.out);
     }
-    assert!(!ran.out.contains("note:"), "{ran:?}");
+    assert!(!ran.out.contains("note:") && ran.out.contains("it is known as hostb's"), "{ran:?}");
     assert_eq!(rig.json(&["host", "fence", "proven"])["fence"]["parts"][0]["receipt"]["proof"], "proven");
     for (host, words) in [
         ("unproven", "UNPROVEN: 3 commands may still land"),
@@ -103,6 +103,7 @@ fn a_fence_succeeds_only_when_all_of_it_is_proven() {
         ("strange", "not understood"),
         ("silent", "what storage2 grants the host is not known: agent storage2 is down"),
         ("besides", "NOT CUT yet: agent storage is at it"),
+        ("claimed", "DISPUTED: iqn.2026-01.lab:x is the host's as the users of"),
     ] {
         let ran = rig.run(&["host", "fence", host]);
         assert!(
@@ -112,6 +113,10 @@ fn a_fence_succeeds_only_when_all_of_it_is_proven() {
         let note = "note: volume b0c1d2e3-0001-4002-8003-00000000000a: iqn.2026-01.lab:h held";
         assert!(ran.out.contains(note), "{host}: {ran:?}");
     }
+    let also = "iqn.2026-01.lab:x";
+    let taken = rig.run(&["host", "fence", "claimed", "--also", also]);
+    assert!(taken.code == 0 && !taken.out.contains("DISPUTED"), "{taken:?}");
+    rig.run(&["host", "fence", "claimed", "--also", "host2"]).refused(2, &["host2"]);
     rig.run(&["host", "fence", "nosuch"]).refused(3, &["nosuch"]);
     assert!(rig.run(&["host", "fences"]).out.contains("proven"));
     let ran = rig.run(&["host", "unfence", "proven"]);

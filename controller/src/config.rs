@@ -63,6 +63,8 @@ pub struct Config {
     pub protect_instances: bool,
     /// Hosts that the members of a project attach to natively, by project.
     pub native_hosts: BTreeMap<String, BTreeSet<String>>,
+    /// Two names of hosts may log in under one name of an initiator.
+    pub shared_initiators: bool,
     /// What stands before `:<volume uuid>` in target names.
     pub iqn_prefix: IqnPrefix,
     /// The cluster's id, if it is not the database's own.
@@ -140,6 +142,7 @@ impl Config {
                 quotas: quotas?,
                 protect_instances: raw.attach.protect_instances,
                 native_hosts: native_hosts?,
+                shared_initiators: raw.attach.shared_initiators,
                 iqn_prefix: iqn_prefix?,
                 cluster: cluster?,
                 agents,
@@ -207,11 +210,12 @@ struct RawConfig {
 struct RawAttach {
     protect_instances: bool,
     hosts: BTreeMap<String, Spanned<Vec<Spanned<String>>>>,
+    shared_initiators: bool,
 }
 
 impl Default for RawAttach {
     fn default() -> Self {
-        Self { protect_instances: true, hosts: BTreeMap::new() }
+        Self { protect_instances: true, hosts: BTreeMap::new(), shared_initiators: false }
     }
 }
 
@@ -506,6 +510,9 @@ mod tests {
         let mapped = "[attach.hosts]\np = [\"a\"]\n[[agents]]\nname = \"a\"\naddress = \"unix:/a\"";
         let mapped = Config::parse(&format!("{GOOD}{mapped}"), "x", Asked::Everybody).unwrap();
         assert_eq!(mapped.native_hosts, BTreeMap::from([("p".to_owned(), BTreeSet::from(["a".to_owned()]))]));
+        assert!(!config.shared_initiators);
+        let shared = format!("{GOOD}[attach]\nshared_initiators = true\n");
+        assert!(Config::parse(&shared, "x", Asked::Everybody).unwrap().shared_initiators);
         for text in ["", GOOD] {
             assert_eq!(Config::parse(text, "x", Asked::NobodyOnLoopback).unwrap().callers, Callers::Anybody);
             let anywhere = Config::parse(text, "x", Asked::Nobody).unwrap().callers;

@@ -2,6 +2,7 @@
 
 mod cut;
 mod export;
+mod fence;
 mod host;
 mod image;
 mod jobs;
@@ -23,6 +24,7 @@ use crate::rules::transport::Transport;
 
 pub use cut::{CutWish, VolumeCut};
 pub use export::{ExportAsk, ExportState, VolumeExport};
+pub use fence::{DisputedInitiator, FencePart, FenceState, FencedExport, HostFence, NewFence, UnknownNode};
 pub use host::{
     Health, HealthLevel, HealthReason, Host, HostModule, HostPool, HostReport, HostTransport, ModuleState,
 };
@@ -504,98 +506,6 @@ pub struct AttachmentReceipt {
     /// What the storage agent says. `None`: nothing had ever been granted. Of a host that had it at several Fibre Channel ports
     /// there is one for each: this is the one that says least, and of proven ones the last.
     pub receipt: Option<Receipt>,
-}
-
-/// A host that is cut off from every volume: what was taken away with one word, and its receipt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostFence {
-    /// Its id.
-    pub id: Uuid,
-    /// As it was asked for: an enrolled host, the host of connectors, or an initiator's own name.
-    pub name: String,
-    /// Under which names it logs in: none of them is granted anything while the fence holds.
-    pub initiators: Vec<Initiator>,
-    /// Why, for people.
-    pub reason: Option<String>,
-    /// Who wanted it.
-    pub user: String,
-    /// With which request.
-    pub request: String,
-    /// Since when it holds.
-    pub fenced_at: SystemTime,
-    /// Since when it does not hold any more.
-    pub lifted_at: Option<SystemTime>,
-    /// What it took away, or is taking away.
-    pub parts: Vec<FencePart>,
-    /// What storage nodes grant to the host, or did, and the wishes of this database do not take away: of volumes that it does
-    /// not know, or that are in review.
-    pub exports: Vec<FencedExport>,
-    /// Storage nodes of which nobody knows whether they grant the host anything.
-    pub unknown: Vec<UnknownNode>,
-}
-
-/// Access of a fenced host that is taken away as its storage node has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FencedExport {
-    /// The storage node.
-    pub node: String,
-    /// The volume, which need not be one of this database.
-    pub volume: VolumeId,
-    /// Under which name the host has it.
-    pub initiator: Initiator,
-    /// How far it is.
-    pub state: FenceState,
-}
-
-/// A storage node whose exports were not compared with a fence.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownNode {
-    /// Its name.
-    pub node: String,
-    /// Why not.
-    pub why: String,
-}
-
-/// One attachment of a fenced host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FencePart {
-    /// The attachment.
-    pub attachment: AttachmentId,
-    /// Its volume.
-    pub volume: VolumeId,
-    /// How far it is.
-    pub state: FenceState,
-    /// That the host held the volume's reservation, in words; while it is not cut: that it holds it.
-    pub warnings: Vec<String>,
-}
-
-/// How far an attachment of a fenced host is cut off.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FenceState {
-    /// It is gone. The receipt is proven; `None`: nothing was ever granted.
-    Cut(Option<Receipt>),
-    /// Its grant is gone, and commands may still land.
-    Unproven(Receipt),
-    /// Nothing is known to be gone yet, and why.
-    Waits(String),
-}
-
-impl HostFence {
-    /// How far each part and each export is.
-    pub fn states(&self) -> impl Iterator<Item = &FenceState> {
-        let exports = self.exports.iter().map(|export| &export.state);
-        self.parts.iter().map(|part| &part.state).chain(exports)
-    }
-
-    /// Nothing of this host lands any more, anywhere. Not while a storage node has not said what it grants.
-    pub fn is_proven(&self) -> bool {
-        self.unknown.is_empty() && self.states().all(|state| matches!(state, FenceState::Cut(_)))
-    }
-
-    /// Something may still have its grant.
-    pub fn waits(&self) -> bool {
-        !self.unknown.is_empty() || self.states().any(|state| matches!(state, FenceState::Waits(_)))
-    }
 }
 
 /// The record of one detach: what it was, who asked for its end, and what the storage agent says of it.

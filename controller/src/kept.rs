@@ -99,6 +99,9 @@ pub(crate) struct KeptAttachment {
     /// Microseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) created_us: Option<i64>,
+    /// The name of its host is its own user's word.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) claimed: bool,
 }
 
 /// The first of these that agents take.
@@ -170,6 +173,7 @@ impl KeptExport {
             mountpoint: row.mountpoint.clone(),
             connector: row.connector.clone(),
             created_us: Some(micros(row.created_at)),
+            claimed: row.claimed,
         };
         let granted = rows.iter().filter(|row| row.grant_wanted);
         Self { attachments: granted.map(kept).collect(), truncated: false }
@@ -189,6 +193,7 @@ impl KeptExport {
         let fewer = each(|one| KeptAttachment {
             instance: one.instance,
             created_us: one.created_us,
+            claimed: one.claimed,
             ..KeptAttachment::bare(one.id, one.mode)
         });
         let none = Self { attachments: Vec::new(), truncated: true };
@@ -214,6 +219,7 @@ impl KeptAttachment {
             mountpoint: None,
             connector: None,
             created_us: None,
+            claimed: false,
         }
     }
 }
@@ -260,13 +266,13 @@ mod tests {
             id in any::<u128>(), instance in option::of(any::<u128>()), writes in any::<bool>(),
             host in option::of(".{1,255}"), project in option::of(".{1,64}"), native in option::of(any::<u128>()),
             mountpoint in option::of(".{1,64}"), created_us in option::of(0..i64::MAX),
-            connector in option::of(btree_map("[a-z_]{1,20}", ".{0,80}", 0..6)),
+            connector in option::of(btree_map("[a-z_]{1,20}", ".{0,80}", 0..6)), claimed in any::<bool>(),
         ) -> KeptAttachment {
             let value = |of: BTreeMap<String, String>| of.into_iter().map(|(key, text)| (key, text.into())).collect();
             KeptAttachment {
                 id: AttachmentId::from_u128(id), instance: instance.map(Uuid::from_u128),
                 mode: if writes { Mode::ReadWrite } else { Mode::ReadOnly }, host, project,
-                native: native.map(AgentId::from_u128), mountpoint, connector: connector.map(value), created_us,
+                native: native.map(AgentId::from_u128), mountpoint, connector: connector.map(value), created_us, claimed,
             }
         }
     }

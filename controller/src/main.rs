@@ -244,6 +244,7 @@ fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> (Servi
         protect_instances: config.protect_instances,
         native_hosts: config.native_hosts,
         hold: HOLD_DEFAULT,
+        shared_initiators: config.shared_initiators,
     };
     (options, database)
 }

@@ -78,6 +78,9 @@ pub enum Refusal {
     /// 409.
     #[error("{0}")]
     Conflict(String),
+    /// 409, also where other conflicts are 400: the name of an initiator is another host's.
+    #[error("{0}")]
+    OtherHost(String),
     /// 413: the project has as much as it may have.
     #[error("{0}")]
     Exceeded(String),
@@ -144,6 +147,8 @@ pub struct ServiceOptions {
     pub native_hosts: BTreeMap<String, BTreeSet<String>>,
     /// How long a detach stays announced, unless it begins.
     pub hold: Duration,
+    /// Two names of hosts may log in under one name of an initiator.
+    pub shared_initiators: bool,
 }
 
 /// How long a detach stays announced. Whoever announces one begins it within seconds; one who died holds up the others no longer.
@@ -177,6 +182,7 @@ impl ServiceOptions {
             protect_instances: true,
             native_hosts: BTreeMap::new(),
             hold: HOLD_DEFAULT,
+            shared_initiators: false,
         }
     }
 }

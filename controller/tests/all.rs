@@ -12,6 +12,7 @@ mod core_detach;
 mod core_export;
 mod core_extend;
 mod core_fence;
+mod core_fence_names;
 mod core_fence_unknown;
 mod core_images;
 mod core_jobs;

@@ -4,13 +4,19 @@
 
 use crate::support::{LONG, Rig, SHORT, admin, client, cured, member, native, reserve, until};
 use mooring_api::v1;
-use mooring_controller::domain::{Attachment, FencePart, FenceState, HostFence, NewConnector, VolumeStatus};
+use mooring_controller::domain::{
+    Attachment, FencePart, FenceState, HostFence, NewConnector, NewFence, VolumeStatus,
+};
 use mooring_controller::service::{Refusal, Wait};
 use mooring_model::{AttachmentId, Mode, Proof, VolumeId};
 use tonic::Code;
 
+fn because(reason: &str) -> NewFence {
+    NewFence { reason: Some(reason.to_owned()), ..NewFence::default() }
+}
+
 async fn fence(rig: &Rig, name: &str, wait: Wait) -> HostFence {
-    rig.service.fence_host(&admin(), name, Some("its kernel hangs".to_owned()), wait).await.unwrap()
+    rig.service.fence_host(&admin(), name, because("its kernel hangs"), wait).await.unwrap()
 }
 
 fn parts(fence: &HostFence) -> Vec<AttachmentId> {
@@ -108,7 +114,7 @@ async fn a_host_of_connectors_is_fenced_by_its_name_or_by_its_initiator() {
     assert_eq!((parts(&cut), cut.name.as_str()), (vec![two.id], initiator.as_str()));
     assert!(rig.storage.granted(volume).is_empty());
     // A host that nobody ever spoke of: a name that is wrong. An initiator may be fenced before it comes.
-    let unknown = rig.service.fence_host(&admin(), "nosuch", None, LONG).await;
+    let unknown = rig.service.fence_host(&admin(), "nosuch", NewFence::default(), LONG).await;
     assert!(matches!(unknown, Err(Refusal::NotFound { kind: "Host", .. })), "{unknown:?}");
     let cut = fence(&rig, "iqn.2026-01.org.example:node7", LONG).await;
     assert!(cut.parts.is_empty() && cut.is_proven());
@@ -260,7 +266,7 @@ async fn who_may_fence_and_with_which_words() {
     let rig = Rig::new(1).await;
     let user = member("p");
     for refused in [
-        rig.service.fence_host(&user, "host1", None, SHORT).await.map(drop),
+        rig.service.fence_host(&user, "host1", NewFence::default(), SHORT).await.map(drop),
         rig.service.unfence_host(&user, "host1", true).await.map(drop),
         rig.service.fence(&user, "host1").await.map(drop),
         rig.service.fences(&user, true).await.map(drop),
@@ -271,11 +277,11 @@ async fn who_may_fence_and_with_which_words() {
         );
     }
     let long = "x".repeat(256);
-    let refused = rig.service.fence_host(&admin(), "host1", Some(long), SHORT).await;
+    let refused = rig.service.fence_host(&admin(), "host1", because(&long), SHORT).await;
     assert!(matches!(&refused, Err(Refusal::Invalid(why)) if why.contains("255")), "{refused:?}");
     assert!(rig.service.fences(&admin(), true).await.unwrap().is_empty());
     // A fence without a word of explanation.
-    let cut = rig.service.fence_host(&admin(), "host1", Some("  ".to_owned()), SHORT).await.unwrap();
+    let cut = rig.service.fence_host(&admin(), "host1", because("  "), SHORT).await.unwrap();
     assert!(cut.reason.is_none() && cut.is_proven());
 }
 

@@ -4,12 +4,12 @@
 
 use crate::support::{LONG, Rig, SHORT, admin, client, until};
 use mooring_api::v1;
-use mooring_controller::domain::{FenceState, HostFence};
+use mooring_controller::domain::{FenceState, HostFence, NewFence};
 use mooring_controller::service::{Refusal, Wait, Way};
 use mooring_model::{AttachmentId, Mode, Proof, Receipt, VolumeId};
 
 async fn fence(rig: &Rig, name: &str, wait: Wait) -> HostFence {
-    rig.service.fence_host(&admin(), name, None, wait).await.unwrap()
+    rig.service.fence_host(&admin(), name, NewFence::default(), wait).await.unwrap()
 }
 
 /// The exports of a fence, each with its receipt: all are proven.

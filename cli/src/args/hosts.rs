@@ -3,6 +3,7 @@
 //! What must never happen here: a secret as an argument.
 
 use clap::{Args, Subcommand};
+use mooring_model::Initiator;
 
 /// Hosts.
 #[derive(Debug, Subcommand)]
@@ -46,14 +47,16 @@ then the command can be repeated; it also takes along what came in between. Noth
 the host before `mooring host unfence`.
 
 HOST is an enrolled host, the host of other clients' connectors (Nova's), or an initiator's name:
-an iSCSI name, or over Fibre Channel one of the host's ports.
+an iSCSI name, or over Fibre Channel one of the host's ports. What only users say of a host is
+listed as DISPUTED and not cut; --also takes it.
 
 Examples:
   mooring host fence host7 --reason 'does not answer, fail over'
+  mooring host fence host7 --also iqn.1993-08.org.debian:01:abc
   mooring host fence iqn.1993-08.org.debian:01:abc
   mooring host fence 20:00:52:54:00:14:00:0b
   mooring host fence host7 --json | jq -r .fence.proof")]
-    Fence(DisableArgs),
+    Fence(FenceArgs),
     /// Lift a fence: the host may be given access again. What it had does not come back
     #[command(after_help = "\
 Refused while a part of the fence is not proven: old writes of the host might still land.
@@ -75,6 +78,19 @@ Examples:
 pub struct HostArgs {
     /// Its name, or its agent's id
     pub host: String,
+}
+
+/// `host fence`.
+#[derive(Debug, Args)]
+pub struct FenceArgs {
+    /// Its name, or an initiator's
+    pub host: String,
+    /// Why, for others
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// A name of an initiator that is this host's, too, although only its users say so; more than once for several
+    #[arg(long, value_name = "INITIATOR")]
+    pub also: Vec<Initiator>,
 }
 
 /// `host unfence`.

@@ -4,6 +4,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use mooring_model::Initiator;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -47,6 +48,24 @@ pub(crate) struct Unknown {
     why: String,
 }
 
+/// A name of an initiator that only users say is the host's.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+pub(crate) struct Disputed {
+    initiator: String,
+    /// Whose it is, as others say.
+    #[serde(default)]
+    hosts: Vec<String>,
+    #[serde(default)]
+    attachments: Vec<Claim>,
+}
+
+/// An attachment that says so.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+pub(crate) struct Claim {
+    attachment_id: String,
+    volume_id: String,
+}
+
 /// A fence.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Fence {
@@ -68,6 +87,8 @@ pub(crate) struct Fence {
     exports: Vec<Export>,
     #[serde(default)]
     unknown: Vec<Unknown>,
+    #[serde(default)]
+    disputed: Vec<Disputed>,
 }
 
 /// `{"fence":…}`
@@ -112,12 +133,30 @@ impl Export {
     }
 }
 
+impl Disputed {
+    fn in_words(&self) -> String {
+        let of = |claim: &Claim| format!("{} of volume {}", claim.attachment_id, claim.volume_id);
+        let attachments: Vec<_> = self.attachments.iter().map(of).collect();
+        let whose = match self.hosts.as_slice() {
+            [] => "nobody but users says whose it is".to_owned(),
+            hosts => format!("it is known as {}'s", hosts.join(", ")),
+        };
+        format!(
+            "{} is the host's as the users of attachment(s) {} say, and is NOT CUT: {whose}; --also {} takes it",
+            self.initiator,
+            attachments.join(", "),
+            self.initiator
+        )
+    }
+}
+
 impl Fence {
     fn is_proven(&self) -> bool {
         let parts = self.parts.iter().map(|part| (&part.state, part.receipt.as_ref()));
         let exports = self.exports.iter().map(|export| (&export.state, export.receipt.as_ref()));
         self.proof == "proven"
             && self.unknown.is_empty()
+            && self.disputed.iter().all(|of| !of.hosts.is_empty())
             && parts.chain(exports).all(|(state, receipt)| is_proven(state, receipt))
     }
 }
@@ -127,10 +166,15 @@ pub(crate) async fn fence(
     client: &Client,
     host: &str,
     reason: Option<&str>,
+    also: &[Initiator],
 ) -> Result<Reply<OneFence>, Failure> {
     let mut body = Map::new();
     if let Some(reason) = reason {
         body.insert("reason".to_owned(), json!(reason));
+    }
+    if !also.is_empty() {
+        let names: Vec<_> = also.iter().map(ToString::to_string).collect();
+        body.insert("also".to_owned(), json!(names));
     }
     let path = ["mooring", "v1", "hosts", host, "fence"];
     let call = Call::make("the fence", &path, Value::Object(body)).waiting();
@@ -189,6 +233,7 @@ impl Display for OneFence {
         }
         let unknown = |of: &Unknown| format!("what {} grants the host is not known: {}", of.node, of.why);
         write_lines(f, "UNKNOWN", &fence.unknown.iter().map(unknown).collect::<Vec<_>>())?;
+        write_lines(f, "DISPUTED", &fence.disputed.iter().map(Disputed::in_words).collect::<Vec<_>>())?;
         for part in &fence.parts {
             let of = |words: &String| format!("volume {}: {words}", part.volume_id);
             write_lines(f, "note", &part.warnings.iter().map(of).collect::<Vec<_>>())?;

@@ -741,7 +741,7 @@ fn fenced(name: &str, word: &str, body: &Value) -> Answer {
     };
     let (state, receipt, waits_for) = match name {
         // Of some, all parts are cut, and that is not all.
-        "proven" | "silent" | "besides" => ("cut", receipt("proven", Some(0)), Value::Null),
+        "proven" | "silent" | "besides" | "claimed" => ("cut", receipt("proven", Some(0)), Value::Null),
         "unproven" => ("unproven", receipt("unproven", Some(3)), Value::Null),
         "uncounted" => ("unproven", receipt("unproven", None), Value::Null),
         "away" => ("waiting", Value::Null, json!("agent storage is down")),
@@ -764,6 +764,15 @@ fn fenced(name: &str, word: &str, body: &Value) -> Answer {
         "silent" => json!([{ "node": "storage2", "why": "agent storage2 is down" }]),
         _ => json!([]),
     };
+    let also = body["also"].as_array().map_or(0, Vec::len);
+    let disputed = match name {
+        "claimed" if also == 0 => json!([{ "initiator": "iqn.2026-01.lab:x", "hosts": [],
+                              "attachments": [{ "attachment_id": id, "volume_id": id }] }]),
+        // Known as another host's.
+        "proven" => json!([{ "initiator": "iqn.2026-01.lab:b", "hosts": ["hostb"],
+                             "attachments": [{ "attachment_id": id, "volume_id": id }] }]),
+        _ => json!([]),
+    };
     let exports = match name {
         "besides" => {
             json!([{ "node": "storage", "volume_id": id, "initiator": "iqn.2026-01.lab:h", "state": "waiting",
@@ -772,13 +781,14 @@ fn fenced(name: &str, word: &str, body: &Value) -> Answer {
         _ => json!([]),
     };
     let lifted = if word == "unfence" { json!("2026-11-21T10:00:00.000000Z") } else { Value::Null };
-    let proof = if name == "proven" || name == "strange" { "proven" } else { "unproven" };
+    let good = name == "proven" || name == "strange" || (name == "claimed" && also > 0);
+    let proof = if good { "proven" } else { "unproven" };
     (
         200,
         json!({ "fence": {
         "id": id, "host": name, "initiators": ["iqn.2026-01.lab:h"], "reason": body["reason"], "user_id": "op",
         "fenced_at": "2026-11-21T09:00:00.000000Z", "lifted_at": lifted, "proof": proof, "parts": [part],
-        "exports": exports, "unknown": unknown,
+        "exports": exports, "unknown": unknown, "disputed": disputed,
     } }),
     )
 }

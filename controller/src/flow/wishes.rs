@@ -324,7 +324,7 @@ fn wished(row: &AttachmentRow) -> Option<impl PartialEq + '_> {
     let part = (
         (row.grant_wanted, row.connect_wanted, row.mode, row.native),
         (&row.initiator, row.lun, &row.host, row.instance, &row.project),
-        (&row.mountpoint, &row.connector),
+        (&row.mountpoint, &row.connector, row.claimed),
     );
     (row.grant_wanted || row.connect_wanted).then_some(part)
 }

@@ -13,9 +13,9 @@ use uuid::Uuid;
 use crate::domain::{
     AttachAction, Attachment, AttachmentLive, AttachmentReceipt, Caller, CutWish, DetachRecord, ExportAsk,
     Host, HostChange, HostFence, HostJobs, HostUsage, Jobs, ManageVolume, ManageableVolume, Message,
-    MetadataChange, NewAttachment, NewSnapshot, NewVolume, Placement, PoolFilter, PoolState, ServiceState,
-    Snapshot, StorageHost, Volume, VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState,
-    VolumeType, VolumesSummary, Zone,
+    MetadataChange, NewAttachment, NewFence, NewSnapshot, NewVolume, Placement, PoolFilter, PoolState,
+    ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeExport, VolumeName, VolumeReservations,
+    VolumeState, VolumeType, VolumesSummary, Zone,
 };
 use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
@@ -193,7 +193,7 @@ backend! {
     /// Changes a host.
     fn change_host(&self, caller: &Caller, name_or_id: &str, change: HostChange) -> Host;
     /// Cuts a host off from every volume.
-    fn fence_host(&self, caller: &Caller, name: &str, reason: Option<String>, wait: Wait) -> HostFence;
+    fn fence_host(&self, caller: &Caller, name: &str, new: NewFence, wait: Wait) -> HostFence;
     /// Lifts that.
     fn unfence_host(&self, caller: &Caller, name: &str, anyway: bool) -> HostFence;
     /// A fence in force.

@@ -94,7 +94,7 @@ impl From<Refusal> for Fault {
         let (status, message) = match refusal {
             Refusal::Invalid(_) => (StatusCode::BAD_REQUEST, text),
             Refusal::Forbidden(_) => (StatusCode::FORBIDDEN, text),
-            Refusal::Conflict(_) => (StatusCode::CONFLICT, text),
+            Refusal::Conflict(_) | Refusal::OtherHost(_) => (StatusCode::CONFLICT, text),
             Refusal::Exceeded(_) => (StatusCode::PAYLOAD_TOO_LARGE, text),
             Refusal::Unimplemented(_) => (StatusCode::NOT_IMPLEMENTED, text),
             Refusal::Changed(_) => (StatusCode::PRECONDITION_FAILED, text),

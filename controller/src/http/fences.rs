@@ -4,7 +4,7 @@
 
 use axum::extract::State;
 use axum::{Json, routing};
-use mooring_model::{Proof, Receipt};
+use mooring_model::{AttachmentId, Initiator, Proof, Receipt, VolumeId};
 use serde_json::{Value, json};
 
 use super::App;
@@ -14,9 +14,15 @@ use super::context::{At, Ctx};
 use super::fault::Fault;
 use super::mooring::{nexus_receipt, receipt, wait};
 use super::routes::Routes;
-use super::schema;
+use super::schema::{self, Fields};
 use super::views::rfc3339;
-use crate::domain::{AttachmentReceipt, FencePart, FenceState, FencedExport, HostFence, UnknownNode};
+use crate::domain::{
+    AttachmentReceipt, DisputedInitiator, FencePart, FenceState, FencedExport, HostFence, NewFence,
+    UnknownNode,
+};
+
+/// Names of initiators in one request.
+const ALSO_MAX: usize = 64;
 
 type Answer = Result<Json<Value>, Fault>;
 
@@ -44,11 +50,20 @@ async fn fence<B: Backend>(
     Body(body): Body,
 ) -> Answer {
     let fields = schema::whole(&body)?;
-    fields.only(&["reason"])?;
-    let reason = fields.text("reason", 0, true)?.map(str::to_owned);
+    fields.only(&["reason", "also"])?;
+    let new = NewFence { reason: fields.text("reason", 0, true)?.map(str::to_owned), also: also(fields)? };
     let wait = wait(&ctx, app.agents_wait())?;
-    let fence = app.backend().fence_host(&ctx.caller, &name, reason, wait).await?;
+    let fence = app.backend().fence_host(&ctx.caller, &name, new, wait).await?;
     Ok(Json(json!({ "fence": view(&fence) })))
+}
+
+/// Names of initiators.
+fn also(fields: Fields<'_>) -> Result<Vec<Initiator>, Fault> {
+    let Some(value) = fields.some("also") else { return Ok(Vec::new()) };
+    let wrong = || fields.wrong("also: want a list of at most 64 iSCSI names and Fibre Channel ports");
+    let names = value.as_array().filter(|names| names.len() <= ALSO_MAX).ok_or_else(wrong)?;
+    let one = |name: &Value| name.as_str().and_then(|name| name.parse().ok()).ok_or_else(wrong);
+    names.iter().map(one).collect()
 }
 
 async fn unfence<B: Backend>(
@@ -86,6 +101,16 @@ fn view(fence: &HostFence) -> Value {
             .iter()
             .map(|UnknownNode { node, why }| json!({ "node": node, "why": why }))
             .collect::<Vec<_>>(),
+        "disputed": fence.disputed.iter().map(claim).collect::<Vec<_>>(),
+    })
+}
+
+fn claim(claim: &DisputedInitiator) -> Value {
+    let attachment = |(attachment, volume): &(AttachmentId, VolumeId)| json!({ "attachment_id": attachment.to_string(), "volume_id": volume.to_string() });
+    json!({
+        "initiator": claim.initiator.to_string(),
+        "hosts": claim.hosts,
+        "attachments": claim.attachments.iter().map(attachment).collect::<Vec<_>>(),
     })
 }
 

@@ -387,7 +387,7 @@ static OWN: [Operation; 32] = [
     op("POST", "/hosts/{name}/fence", "fenceHost", "Cut a host off from every volume")
         .admin()
         .queries(&[("wait_ms", NUMBER)])
-        .takes("Reason")
+        .takes("NewFence")
         .gives("ShownFence"),
     op("POST", "/hosts/{name}/unfence", "unfenceHost", "Let a host be given access again")
         .admin()

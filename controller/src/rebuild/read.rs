@@ -455,6 +455,7 @@ impl All<'_> {
             held: true,
             connect_wanted: connected,
             connect_ever: connected,
+            claimed: kept.claimed,
             ..AttachmentRow::reserved(id, volume.id, &project, kept.created_us.map_or(self.now, time_of))
         }
     }

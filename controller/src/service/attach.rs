@@ -34,6 +34,8 @@ pub(super) struct Place {
     native: Option<AgentId>,
     /// Why Fibre Channel is not offered, for whoever misses it.
     without_fc: Option<String>,
+    /// What the host is called is its own user's word.
+    claimed: bool,
     pub(super) connector: Option<Map<String, Value>>,
 }
 
@@ -102,7 +104,11 @@ fn view_one(inner: &Inner, db: &Db<'_>, row: AttachmentRow, secrets: Secrets) ->
     view::attachment_now(inner, db, &volume, row, secrets)
 }
 
-pub(super) fn client_place(inner: &Inner, connector: Map<String, Value>) -> Result<Place, Refusal> {
+pub(super) fn client_place(
+    inner: &Inner,
+    caller: &Caller,
+    connector: Map<String, Value>,
+) -> Result<Place, Refusal> {
     if Value::Object(connector.clone()).to_string().len() > CONNECTOR_BYTES_MAX {
         let text = format!("Invalid input received: the connector has more than {CONNECTOR_BYTES_MAX} bytes");
         return Err(Refusal::Invalid(text));
@@ -118,7 +124,8 @@ pub(super) fn client_place(inner: &Inner, connector: Map<String, Value>) -> Resu
     let mountpoint = rules::text_of(&connector, "mountpoint");
     text_limit("host", host.as_deref().unwrap_or_default())?;
     text_limit("mountpoint", mountpoint.as_deref().unwrap_or_default())?;
-    Ok(Place { offer, host, mountpoint, native: None, without_fc: None, connector: Some(connector) })
+    let claimed = !caller.admin && !caller.service;
+    Ok(Place { offer, host, mountpoint, native: None, without_fc: None, claimed, connector: Some(connector) })
 }
 
 /// The port through which a host attaches natively, or why there is none. One path is used: nobody on the host joins the disks
@@ -160,6 +167,7 @@ fn native_place(inner: &Inner, name: &str, transport: Option<Transport>) -> Resu
         mountpoint: None,
         native: Some(id),
         without_fc,
+        claimed: false,
         connector: None,
     })
 }
@@ -199,6 +207,28 @@ fn one_way(
                 other.id
             )))
         }
+    }
+}
+
+/// A name of an initiator is one host's. Two machines that log in under one name (a cloned image) are one to every target: each
+/// has what the other may do.
+fn one_host(
+    inner: &Inner,
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    initiators: &Initiators,
+    place: &Place,
+) -> Result<(), Abort> {
+    let Some(host) = place.host.as_deref().filter(|_| !inner.options.shared_initiators) else {
+        return Ok(());
+    };
+    match db.other_host(initiators, host, volume.id, place.claimed)? {
+        None => Ok(()),
+        Some(_) => Err(Refusal::OtherHost(format!(
+            "{initiators} has volumes under another name of a host than {host}, and targets tell the two apart by nothing: give each \
+             machine an initiator name of its own (cloned images share it), or name the host as before"
+        ))
+        .into()),
     }
 }
 
@@ -317,6 +347,7 @@ pub(super) fn connect(
     if let Some(why) = ends_first(rows, row, &initiators, &place) {
         return Ok(Some(why));
     }
+    one_host(inner, db, volume, &initiators, &place)?;
     one_way(row, &place, &initiators, rows)?;
     let full = || format!("Invalid volume: Volume {} has as many attachments as it can have", volume.id);
     let existing: Vec<_> =
@@ -348,6 +379,7 @@ pub(super) fn connect(
     row.host = place.host;
     row.mountpoint = place.mountpoint;
     row.native = place.native;
+    row.claimed = place.claimed;
     row.connector = place.connector;
     row.grant_wanted = true;
     row.granted = false;
@@ -643,7 +675,7 @@ impl Service {
         let connector = std::mem::replace(&mut new.connector, NewConnector::None);
         let place = match connector {
             NewConnector::None => None,
-            NewConnector::Client(connector) => Some(client_place(&self.inner, connector)?),
+            NewConnector::Client(connector) => Some(client_place(&self.inner, caller, connector)?),
             NewConnector::Native { host, transport } => {
                 self.may_attach_natively(caller, new.volume, &host).await?;
                 Some(native_place(&self.inner, &host, transport)?)
@@ -681,7 +713,7 @@ impl Service {
         wait: Wait,
     ) -> Result<Attachment, Refusal> {
         let arrived = Instant::now();
-        let place = client_place(&self.inner, connector)?;
+        let place = client_place(&self.inner, caller, connector)?;
         let (inner, owner) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| update(&inner, db, &owner, id, place.clone());
         let begun = self.begin_connect("connect an attachment", write, arrived, wait).await?;

@@ -22,13 +22,16 @@ use uuid::Uuid;
 use super::detach::{force_away, force_in_review, receipt_of, told};
 use super::{Refusal, Service, TEXT_CHARS_MAX, Wait, reservations};
 use crate::agents::Agent;
-use crate::domain::{AttachmentStatus, Caller, FencePart, FenceState, FencedExport, HostFence, UnknownNode};
+use crate::domain::{
+    AttachmentStatus, Caller, DisputedInitiator, FencePart, FenceState, FencedExport, HostFence, NewFence,
+    UnknownNode,
+};
 use crate::flow::Inner;
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
 use crate::permits::{self, Ended};
 use crate::policy::Target;
-use crate::store::{Abort, Asked, AttachmentRow, Db, FenceRow, Taker};
+use crate::store::{Abort, AgentRow, Asked, AttachmentRow, Db, FenceRow, Taker};
 
 /// Longest reason, in characters.
 pub const REASON_MAX: usize = 255;
@@ -53,20 +56,36 @@ pub(super) fn forbids(db: &Db<'_>, initiator: &Initiators, host: Option<&str>) -
     Err(Refusal::Conflict(text).into())
 }
 
-/// Under which names the host that is meant logs in.
+/// Under which names the host that is meant logs in. What users say of a host counts for nothing: who chooses the name chooses
+/// who is cut off.
 fn meant(db: &Db<'_>, name: &str) -> Result<BTreeSet<Initiator>, Abort> {
     if let Ok(initiator) = name.parse::<Initiator>() {
         return Ok(BTreeSet::from([initiator]));
     }
     let enrolled = db.agent_named(name)?;
     let mut initiators: BTreeSet<_> = db.initiators_of_host(name)?.into_iter().collect();
-    let known = enrolled.is_some();
-    initiators.extend(enrolled.and_then(|agent| agent.initiator).map(Initiator::Iscsi));
+    let known = enrolled.is_some() || !db.claims_of_host(name)?.is_empty();
+    initiators.extend(enrolled.iter().flat_map(AgentRow::initiators));
     if initiators.is_empty() && !known {
         let what = name.chars().take(TEXT_CHARS_MAX).collect();
         return Err(Refusal::NotFound { kind: "Host", what }.into());
     }
     Ok(initiators)
+}
+
+/// What users say that the host logs in under, and the fence does not take.
+fn disputed(db: &Db<'_>, name: &str, taken: &[Initiator]) -> Result<Vec<DisputedInitiator>, Abort> {
+    let mut all: BTreeMap<Initiator, Vec<(AttachmentId, VolumeId)>> = BTreeMap::new();
+    for (initiators, attachment, volume) in db.claims_of_host(name)? {
+        for initiator in initiators.each().filter(|one| !taken.contains(one)) {
+            all.entry(initiator).or_default().push((attachment, volume));
+        }
+    }
+    let one = |(initiator, attachments)| {
+        let hosts = db.hosts_under(&initiator)?.into_iter().collect();
+        Ok(DisputedInitiator { initiator, hosts, attachments })
+    };
+    all.into_iter().map(one).collect()
 }
 
 /// Takes everything of these initiators away from one volume.
@@ -117,12 +136,7 @@ fn cut(
     Ok(cutting)
 }
 
-fn begin(
-    db: &Db<'_>,
-    caller: &Caller,
-    name: &str,
-    reason: Option<&str>,
-) -> Result<(Uuid, Vec<Cutting>), Abort> {
+fn begin(db: &Db<'_>, caller: &Caller, name: &str, new: &NewFence) -> Result<(Uuid, Vec<Cutting>), Abort> {
     let kept = db.fence_named(name)?;
     let mut initiators = meant(db, name).or_else(|refusal| match &kept {
         // Fenced when something still spoke of it.
@@ -134,10 +148,11 @@ fn begin(
         fence.id
     } else {
         let asked = Asked { user: caller.user.clone(), request: caller.request.clone(), at: db.now };
-        let (id, reason) = (Uuid::new_v4(), reason.map(str::to_owned));
+        let (id, reason) = (Uuid::new_v4(), new.reason.clone());
         db.insert_fence(&FenceRow { id, name: name.to_owned(), reason, asked, lifted_at: None })?;
         id
     };
+    initiators.extend(new.also.iter().cloned());
     let mut volumes = BTreeSet::new();
     for initiator in &initiators {
         db.fence_initiator(id, initiator)?;
@@ -249,7 +264,10 @@ fn view(inner: &Inner, db: &Db<'_>, row: FenceRow) -> Result<HostFence, Abort> {
     let initiators = db.fenced_initiators(id)?;
     let exports = exports(inner, db, id)?;
     // Of one that does not hold any more, nobody is asked.
-    let unknown = if lifted_at.is_none() { unknown(inner, db, id)? } else { Vec::new() };
+    let (unknown, disputed) = match lifted_at {
+        None => (unknown(inner, db, id)?, disputed(db, &name, &initiators)?),
+        Some(_) => (Vec::new(), Vec::new()),
+    };
     Ok(HostFence {
         id,
         name,
@@ -262,6 +280,7 @@ fn view(inner: &Inner, db: &Db<'_>, row: FenceRow) -> Result<HostFence, Abort> {
         parts,
         exports,
         unknown,
+        disputed,
     })
 }
 
@@ -281,6 +300,10 @@ fn not_lifted(fence: &HostFence) -> String {
         let nodes: Vec<_> = fence.unknown.iter().map(|of| of.node.as_str()).collect();
         why.push(format!("nobody knows what {} grants it", nodes.join(", ")));
     }
+    let open: Vec<_> = fence.open_claims().map(|claim| claim.initiator.to_string()).collect();
+    if !open.is_empty() {
+        why.push(format!("nobody but users says whose {} is", open.join(", ")));
+    }
     format!(
         "host {}: {}; ask again when that is known, or say that it is to be lifted anyway",
         fence.name,
@@ -298,7 +321,8 @@ fn checked(reason: Option<String>) -> Result<Option<String>, Refusal> {
 
 impl Service {
     /// Cuts a host off from every volume, at all storage nodes, by force, and refuses it every access until
-    /// [`Service::unfence_host`]. The host is an enrolled one, one that connectors name, or an initiator's own name.
+    /// [`Service::unfence_host`]. The host is an enrolled one, one that connectors name, or an initiator's own name. What connectors
+    /// of users say of it is listed, and taken only where `new` names it.
     ///
     /// Answers when every part is proven; else after 5 s (with a storage agent that says nothing: after `wait`) with what is
     /// known. It goes on by itself; said again, it answers how far it is and takes along what came in between.
@@ -306,14 +330,14 @@ impl Service {
         &self,
         caller: &Caller,
         name: &str,
-        reason: Option<String>,
+        new: NewFence,
         wait: Wait,
     ) -> Result<HostFence, Refusal> {
         self.inner.policies().check("mooring:fence", caller, &Target::default())?;
-        let reason = checked(reason)?;
+        let new = NewFence { reason: checked(new.reason)?, ..new };
         let (asked, deadline) = (Instant::now(), Instant::now() + wait.0);
         let (owner, host) = (caller.clone(), name.to_owned());
-        let write = move |db: &Db<'_>| begin(db, &owner, &host, reason.as_deref());
+        let write = move |db: &Db<'_>| begin(db, &owner, &host, &new);
         let (id, begun) = self.inner.store.write("fence a host", write).await?;
         tracing::info!(host = name, fence = %id, volumes = begun.len(), user = %caller.user, "a host is fenced");
         for cutting in &begun {

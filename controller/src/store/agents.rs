@@ -1,11 +1,12 @@
 //! What the agents said last: who they are and what they can do. After a restart the last report still decides.
 
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use super::Db;
 use super::sql::{Row, SqlError, values};
 use mooring_api::{Message, v1};
-use mooring_model::{AgentId, Iqn};
+use mooring_model::{AgentId, Initiator, Iqn, Wwpn};
 
 /// An agent as it is kept.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +31,15 @@ pub(crate) struct AgentRow {
     pub(crate) heard_at: Option<SystemTime>,
     /// What it says its software is.
     pub(crate) software: String,
+}
+
+impl AgentRow {
+    /// Under which names its host logs in: its iSCSI name, and its Fibre Channel ports that were online last.
+    pub(crate) fn initiators(&self) -> BTreeSet<Initiator> {
+        let ports = self.capabilities.as_ref().map_or(&[][..], |seen| &seen.fc_initiator_ports);
+        let ports = ports.iter().filter_map(|port| port.parse::<Wwpn>().ok()).map(Initiator::Fc);
+        self.initiator.clone().map(Initiator::Iscsi).into_iter().chain(ports).collect()
+    }
 }
 
 /// What operators say of an agent.

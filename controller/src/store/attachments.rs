@@ -45,6 +45,8 @@ pub(crate) struct AttachmentRow {
     pub(crate) asked: Option<Asked>,
     /// Over Fibre Channel: under which number its host sees the volume.
     pub(crate) lun: Option<Lun>,
+    /// The name of its host is its own user's word: neither a service, an admin nor an enrolled agent said it.
+    pub(crate) claimed: bool,
 }
 
 /// Who wants an attachment gone.
@@ -101,6 +103,7 @@ impl AttachmentRow {
             legacy: false,
             asked: None,
             lun: None,
+            claimed: false,
         }
     }
 
@@ -163,7 +166,7 @@ impl fmt::Debug for Nexus {
 
 pub(super) const COLUMNS: &str = "id, volume_id, project, instance, mode, status, connector, initiator, host, mountpoint, native, \
                        grant_wanted, granted, held, connect_wanted, connect_ever, forced, wish_epoch, wish_counter, steps, \
-                       created_us, attached_us, fault, mode_asked, legacy, asked_user, asked_request, asked_us, fc_lun";
+                       created_us, attached_us, fault, mode_asked, legacy, asked_user, asked_request, asked_us, fc_lun, claimed";
 
 pub(super) fn attachment(row: &mut Row) -> Result<AttachmentRow, SqlError> {
     Ok(AttachmentRow {
@@ -193,6 +196,7 @@ pub(super) fn attachment(row: &mut Row) -> Result<AttachmentRow, SqlError> {
         legacy: row.get(24)?,
         asked: asked(row, 25)?,
         lun: lun(row, 28)?,
+        claimed: row.get(29)?,
     })
 }
 
@@ -285,9 +289,9 @@ impl Db<'_> {
         let sql = "INSERT INTO attachments (id, volume_id, project, instance, mode, status, connector, initiator, host, \
                    mountpoint, native, grant_wanted, granted, held, connect_wanted, connect_ever, forced, wish_epoch, \
                    wish_counter, steps, created_us, attached_us, fault, mode_asked, legacy, asked_user, asked_request, asked_us, \
-                   fc_lun) VALUES \
+                   fc_lun, claimed) VALUES \
                    (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, \
-                   ?24, ?25, ?26, ?27, ?28, ?29) \
+                   ?24, ?25, ?26, ?27, ?28, ?29, ?30) \
                    ON CONFLICT (id) DO UPDATE SET instance = excluded.instance, mode = excluded.mode, status = excluded.status, \
                    connector = excluded.connector, initiator = excluded.initiator, host = excluded.host, \
                    mountpoint = excluded.mountpoint, native = excluded.native, grant_wanted = excluded.grant_wanted, \
@@ -295,7 +299,8 @@ impl Db<'_> {
                    connect_ever = excluded.connect_ever, forced = excluded.forced, wish_epoch = excluded.wish_epoch, \
                    wish_counter = excluded.wish_counter, steps = excluded.steps, attached_us = excluded.attached_us, \
                    fault = excluded.fault, mode_asked = excluded.mode_asked, legacy = excluded.legacy, \
-                   asked_user = excluded.asked_user, asked_request = excluded.asked_request, asked_us = excluded.asked_us, fc_lun = excluded.fc_lun";
+                   asked_user = excluded.asked_user, asked_request = excluded.asked_request, asked_us = excluded.asked_us, fc_lun = excluded.fc_lun, \
+                   claimed = excluded.claimed";
         let text = |map: &Map<String, Value>| Value::Object(map.clone()).to_string();
         self.run(
             sql,
@@ -328,7 +333,8 @@ impl Db<'_> {
                 row.asked.as_ref().map(|asked| asked.user.as_str()),
                 row.asked.as_ref().map(|asked| asked.request.as_str()),
                 row.asked.as_ref().map(|asked| asked.at),
-                row.lun.map(|lun| u32::from(lun.0))
+                row.lun.map(|lun| u32::from(lun.0)),
+                row.claimed
             ],
         )?;
         self.release_fc_luns(row)

@@ -197,6 +197,7 @@ fn attachment(volume: VolumeId, number: u32) -> AttachmentRow {
             at: time_of(1_700_000_000_000_002),
         }),
         lun: None,
+        claimed: true,
     }
 }
 

@@ -3,6 +3,7 @@
 //! What must never happen here: two fences of one name in force; a fence that is forgotten when it is lifted (it is the record
 //! of who cut off whom).
 
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use mooring_model::{AttachmentId, Initiator, VolumeId};
@@ -126,12 +127,80 @@ impl Db<'_> {
         self.all(sql, &values![id], |row| Ok((row.parsed(0)?, row.parsed(1)?)))
     }
 
-    /// Under which names a host of connectors logs in. A fence is rare: it may look at every attachment.
+    /// Under which names a host of connectors logs in, as services and admins said. A fence is rare: it may look at every
+    /// attachment.
     pub(crate) fn initiators_of_host(&self, host: &str) -> Result<Vec<Initiator>, SqlError> {
-        let sql = "SELECT DISTINCT initiator FROM attachments WHERE host = ?1 AND initiator IS NOT NULL \
+        let sql = "SELECT DISTINCT initiator FROM attachments WHERE host = ?1 AND initiator IS NOT NULL AND claimed = 0 \
                    ORDER BY initiator";
         let of_host = self.all(sql, &values![host], |row| row.parsed::<Initiators>(0))?;
         Ok(of_host.iter().flat_map(Initiators::each).collect())
+    }
+
+    /// What users said of a host, and nobody else: attachments whose grant may be at an agent.
+    pub(crate) fn claims_of_host(
+        &self,
+        host: &str,
+    ) -> Result<Vec<(Initiators, AttachmentId, VolumeId)>, SqlError> {
+        let sql = "SELECT initiator, id, volume_id FROM attachments WHERE host = ?1 AND initiator IS NOT NULL AND claimed = 1 \
+                   AND held = 1 ORDER BY initiator, id";
+        self.all(sql, &values![host], |row| Ok((row.parsed(0)?, row.parsed(1)?, row.parsed(2)?)))
+    }
+
+    /// Hosts whose name of an initiator this is, as services, admins and enrolled agents say.
+    pub(crate) fn hosts_under(&self, initiator: &Initiator) -> Result<BTreeSet<String>, SqlError> {
+        // No name is a part of another one's text, but for those of several ports.
+        let sql = "SELECT DISTINCT host, initiator FROM attachments WHERE claimed = 0 AND host IS NOT NULL \
+                   AND initiator IS NOT NULL AND REPLACE(initiator, ?1, '') <> initiator";
+        let found = self
+            .all(sql, &values![initiator], |row| Ok((row.get::<String>(0)?, row.parsed::<Initiators>(1)?)))?;
+        let mut hosts: BTreeSet<_> =
+            found.into_iter().filter(|(_, of)| of.has(initiator)).map(|(host, _)| host).collect();
+        for agent in self.agents()? {
+            if agent.initiators().contains(initiator) {
+                hosts.insert(agent.name);
+            }
+        }
+        Ok(hosts)
+    }
+
+    /// Another host that has one of these names, and a volume under it. What a user says of another volume is nothing to a
+    /// service or an admin (`claimed`: it is a user who asks).
+    pub(crate) fn other_host(
+        &self,
+        initiators: &Initiators,
+        host: &str,
+        volume: VolumeId,
+        claimed: bool,
+    ) -> Result<Option<AttachmentId>, SqlError> {
+        const COUNTS: &str = "a.held = 1 AND (a.claimed = 0 OR a.volume_id = ?3 OR ?4 = 1)";
+        let values = |one: &Initiator| values![one, host, volume, claimed];
+        for one in initiators.each() {
+            let found = match &one {
+                // From both sides, so that the many of the same host are not looked at.
+                Initiator::Iscsi(_) => {
+                    let side = |order: &str| {
+                        format!(
+                            "SELECT a.id FROM attachments a WHERE a.initiator = ?1 AND a.host {order} ?2 AND {COUNTS}"
+                        )
+                    };
+                    let sql = format!("{} UNION ALL {} LIMIT 1", side("<"), side(">"));
+                    self.one(&sql, &values(&one), |row| row.parsed(0))?
+                }
+                Initiator::Fc(_) => {
+                    let sql = format!(
+                        "SELECT DISTINCT a.id, a.initiator FROM fc_luns l JOIN attachments a ON a.volume_id = l.volume_id \
+                         WHERE l.wwpn = ?1 AND l.volume_id IS NOT NULL AND a.initiator IS NOT NULL AND a.host <> ?2 AND {COUNTS}"
+                    );
+                    let all = self
+                        .all(&sql, &values(&one), |row| Ok((row.parsed(0)?, row.parsed::<Initiators>(1)?)))?;
+                    all.into_iter().find(|(_, of)| of.has(&one)).map(|(id, _)| id)
+                }
+            };
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
     }
 
     /// Volumes that a nexus of this initiator has an attachment of.
@@ -146,5 +215,120 @@ impl Db<'_> {
             }
         };
         self.all(sql, &values![initiator], |row| row.parsed(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use mooring_model::{AgentId, Lun, Wwpn};
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::store::{Abort, AttachmentRow, Database, Store, sqlite, testing};
+
+    const VOLUMES: [VolumeId; 2] = [VolumeId::from_u128(1), VolumeId::from_u128(2)];
+    const PORTS: &str = "20:00:52:54:00:14:00:0a,20:00:52:54:00:14:00:0b";
+    const ONE: &str = "20:00:52:54:00:14:00:0b";
+
+    fn put(
+        db: &Db<'_>,
+        id: u128,
+        volume: VolumeId,
+        initiators: &str,
+        host: &str,
+        claimed: bool,
+    ) -> Result<AttachmentId, Abort> {
+        let initiators: Initiators = initiators.parse().unwrap();
+        let id = AttachmentId::from_u128(id);
+        let lun = initiators.ports().map(|_| Lun(1));
+        if let (Some(ports), Some(lun)) = (initiators.ports(), lun) {
+            db.take_fc_lun(AgentId::from_u128(9), ports, lun, volume)?;
+        }
+        let reserved = AttachmentRow::reserved(id, volume, "p", db.now);
+        db.put_attachment(&AttachmentRow {
+            initiator: Some(initiators),
+            host: Some(host.to_owned()),
+            held: true,
+            claimed,
+            lun,
+            ..reserved
+        })?;
+        Ok(id)
+    }
+
+    #[test]
+    fn a_name_is_one_hosts_over_both_transports() {
+        for (had, asked) in [("iqn.2026-01.lab:a", "iqn.2026-01.lab:a"), (PORTS, ONE), (ONE, PORTS)] {
+            let dir = tempfile::tempdir().unwrap();
+            let store =
+                Store::open(Database::Embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+            let work = move |db: &Db<'_>| {
+                for volume in VOLUMES {
+                    testing::insert_volume(db, volume, AgentId::from_u128(9), &BTreeMap::new())?;
+                }
+                let [own, other] = VOLUMES;
+                let asked: Initiators = asked.parse().unwrap();
+                let at = |host: &str, volume, claimed| db.other_host(&asked, host, volume, claimed);
+                assert_eq!(at("host1", own, false)?, None);
+                let claim = put(db, 1, own, had, "mine", true)?;
+                // A user's word counts for users, and for whoever would share the nexus.
+                assert_eq!((at("host1", own, false)?, at("host1", own, true)?), (Some(claim), Some(claim)));
+                assert_eq!((at("host1", other, false)?, at("host1", other, true)?), (None, Some(claim)));
+                assert_eq!(at("mine", other, true)?, None);
+                let bound = put(db, 2, own, "iqn.2026-01.lab:ab", "host2", false)?;
+                assert_eq!(at("host1", other, false)?, None, "{bound}: another name");
+                db.detach(&db.attachment(claim)?.unwrap(), None)?;
+                let bound = put(db, 3, own, had, "host2", false)?;
+                for host in ["host1", "host3"] {
+                    assert_eq!(at(host, other, false)?, Some(bound), "{host}");
+                }
+                assert_eq!(at("host2", other, false)?, None);
+                let first = asked.each().last().unwrap();
+                assert_eq!(db.hosts_under(&first)?, ["host2".to_owned()].into());
+                Ok(())
+            };
+            store.prepare("try", work).unwrap();
+        }
+        assert!(ONE.parse::<Wwpn>().is_ok());
+    }
+
+    #[test]
+    fn rows_of_before_are_claims_where_two_disagree() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = rusqlite::Connection::open(dir.path().join(sqlite::FILE_NAME)).unwrap();
+        let schemas = [
+            include_str!("schema/1.sql"),
+            include_str!("schema/2.sql"),
+            include_str!("schema/3.sql"),
+            include_str!("schema/4.sql"),
+            include_str!("schema/5.sql"),
+            include_str!("schema/6.sql"),
+        ];
+        for schema in schemas {
+            conn.execute_batch(schema).unwrap();
+        }
+        conn.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
+        for (id, initiator, host) in
+            [(1, "a", "host1"), (2, "a", "host1"), (3, "b", "host2"), (4, "b", "host3")]
+        {
+            let id = AttachmentId::from_u128(id);
+            conn.execute_batch(&format!(
+                "INSERT INTO attachments (id, volume_id, project, mode, status, initiator, host, grant_wanted, granted, held, \
+                 connect_wanted, connect_ever, forced, wish_epoch, wish_counter, steps, created_us) VALUES ('{id}', \
+                 '{}', 'p', 'rw', 'attached', 'iqn.2026-01.lab:{initiator}', '{host}', 1, 1, 1, 0, 0, 0, 1, 1, '[]', 0)",
+                VOLUMES[0]
+            ))
+            .unwrap();
+        }
+        conn.pragma_update(None, "user_version", 6).unwrap();
+        drop(conn);
+        let store = Store::open(Database::Embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let claimed = |db: &Db<'_>| {
+            let rows = db.attachments(None)?;
+            Ok(rows.into_iter().filter(|row| row.claimed).map(|row| row.id).collect::<Vec<_>>())
+        };
+        assert_eq!(store.prepare("read", claimed).unwrap(), [3, 4].map(AttachmentId::from_u128));
     }
 }

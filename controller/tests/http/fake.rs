@@ -11,9 +11,9 @@ use mooring_controller::domain::{
     AttachAction, AttachStatus, Attached, Attachment, AttachmentLive, AttachmentReceipt, AttachmentStatus,
     Caller, CutWish, DetachRecord, ExportAsk, FencePart, Hints, Host, HostChange, HostFence, HostJobs,
     HostUsage, Job, Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment,
-    NewConnector, NewSnapshot, NewVolume, NexusLive, Placement, PoolFilter, PoolState, ServiceState,
-    Snapshot, StorageHost, Volume, VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState,
-    VolumeStatus, VolumeType, VolumesSummary, Zone,
+    NewConnector, NewFence, NewSnapshot, NewVolume, NexusLive, Placement, PoolFilter, PoolState,
+    ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeExport, VolumeName, VolumeReservations,
+    VolumeState, VolumeStatus, VolumeType, VolumesSummary, Zone,
 };
 use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
@@ -728,7 +728,7 @@ impl Backend for Fake {
         &self,
         caller: &Caller,
         name: &str,
-        reason: Option<String>,
+        new: NewFence,
         wait: Wait,
     ) -> Result<HostFence, Refusal> {
         let mut state = self.ask(caller)?;
@@ -737,7 +737,9 @@ impl Backend for Fake {
             return not_found("Host", name);
         }
         let (parts, exports) = (state.fence_parts.clone(), state.fence_exports.clone());
-        let fence = fence_of(caller, name, reason, parts, exports, state.fence_unknown.clone());
+        let fence = fence_of(caller, name, new.reason, parts, exports, state.fence_unknown.clone());
+        let fence = HostFence { disputed: state.fence_disputed.clone(), ..fence };
+        state.also = new.also;
         state.fence = Some(fence.clone());
         Ok(fence)
     }

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use mooring_controller::domain::{FencePart, FenceState, FencedExport, HostChange, PoolFilter, UnknownNode};
+use mooring_controller::domain::{
+    DisputedInitiator, FencePart, FenceState, FencedExport, HostChange, PoolFilter, UnknownNode,
+};
 use mooring_model::{AttachmentId, Generation, Proof, Receipt, Revoked, VolumeId};
 use serde_json::{Value, json};
 
@@ -315,5 +317,24 @@ async fn a_fence_is_no_better_than_what_nobody_knows() {
         let shown = &of["exports"][0];
         assert_eq!((&shown["node"], &shown["initiator"]), (&json!("storage"), &of["initiators"][0]));
         assert_eq!(of["unknown"].as_array().unwrap().len(), nodes);
+    }
+    api.fake.state().fence_unknown.clear();
+    for (hosts, word) in [(vec![], "unproven"), (vec!["host2".to_owned()], "proven")] {
+        api.fake.state().fence_disputed = vec![DisputedInitiator {
+            initiator: "iqn.2026-01.lab:x".parse().unwrap(),
+            hosts: hosts.clone(),
+            attachments: vec![(AttachmentId::from_u128(1), VolumeId::from_u128(2))],
+        }];
+        let body = json!({ "also": ["iqn.2026-01.lab:y", "20:00:52:54:00:14:00:0b"] });
+        let of = fence(body).await.body["fence"].clone();
+        let shown = &of["disputed"][0];
+        assert_eq!((&of["proof"], &shown["hosts"]), (&json!(word), &json!(hosts)), "{of}");
+        assert_eq!(shown["attachments"][0]["volume_id"], VolumeId::from_u128(2).to_string());
+        assert_eq!(api.fake.state().also.len(), 2);
+    }
+    for also in
+        [json!("iqn.2026-01.lab:y"), json!(["host2"]), json!([7]), json!(vec!["iqn.2026-01.lab:y"; 65])]
+    {
+        assert_eq!(fence(json!({ "also": also })).await.status, 400, "{also}");
     }
 }

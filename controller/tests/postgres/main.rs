@@ -8,6 +8,8 @@ mod core_attach;
 mod core_extend;
 #[path = "../core_fence.rs"]
 mod core_fence;
+#[path = "../core_fence_names.rs"]
+mod core_fence_names;
 #[path = "../core_fence_unknown.rs"]
 mod core_fence_unknown;
 #[path = "../core_lost.rs"]

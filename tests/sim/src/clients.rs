@@ -48,7 +48,7 @@ fn short(refusal: &Refusal) -> &'static str {
         Refusal::Forbidden(_) => "forbidden",
         Refusal::NotFound { .. } => "not found",
         Refusal::Changed(_) => "changed",
-        Refusal::Conflict(_) => "conflict",
+        Refusal::Conflict(_) | Refusal::OtherHost(_) => "conflict",
         Refusal::Pending(_) => "pending",
         Refusal::Unavailable(_) => "unavailable",
         Refusal::Internal(_) => "internal",

@@ -273,7 +273,7 @@ impl Service {
         wait: Wait,
     ) -> Result<Map<String, Value>, Refusal> {
         let arrived = Instant::now();
-        let place = client_place(&self.inner, connector)?;
+        let place = client_place(&self.inner, caller, connector)?;
         let (inner, owner) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| open(&inner, db, &owner, id, place.clone());
         let begun = self.begin_connect("initialize a connection", write, arrived, wait).await?;

@@ -6,7 +6,9 @@ use mooring_model::{
     ReservationsChange, UploadId,
 };
 
-use mooring_controller::domain::{ExportState, FencedExport, HostPool, UnknownNode, VolumeCut};
+use mooring_controller::domain::{
+    DisputedInitiator, ExportState, FencedExport, HostPool, UnknownNode, VolumeCut,
+};
 
 use super::*;
 
@@ -53,6 +55,8 @@ pub(crate) struct State {
     pub(crate) fence_parts: Vec<FencePart>,
     pub(crate) fence_exports: Vec<FencedExport>,
     pub(crate) fence_unknown: Vec<UnknownNode>,
+    pub(crate) fence_disputed: Vec<DisputedInitiator>,
+    pub(crate) also: Vec<mooring_model::Initiator>,
     pub(crate) fence: Option<HostFence>,
     /// What the next call answers instead.
     pub(crate) refuse: Option<Refusal>,
@@ -467,6 +471,7 @@ pub(super) fn fence_of(
         parts,
         exports,
         unknown,
+        disputed: Vec::new(),
     }
 }
 
