@@ -21,7 +21,7 @@ pub const GROUP: &str = "vg0";
 pub const TARGET: &str = "/sys/kernel/config/target";
 
 /// Every program that a scenario or a benchmark runs in a VM.
-const PROGRAMS: [&str; 14] = [
+const PROGRAMS: [&str; 15] = [
     "mooring",
     "mooring-agent",
     "mooring-agent-faults",
@@ -32,6 +32,7 @@ const PROGRAMS: [&str; 14] = [
     "mooring-floor",
     "mooring-load",
     "mooring-restore",
+    "mooring-ro-fuzz",
     "mooring-sessiond",
     "mooring-sessiond-faults",
     "mooring-stamp",

@@ -23,7 +23,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use mooring_tests::bench::Size;
 use mooring_tests::bench_node::Options;
 use mooring_tests::demo::trials;
-use mooring_tests::scenarios::{agent_killed, fc_trials, power_cuts};
+use mooring_tests::scenarios::{agent_killed, fc_trials, power_cuts, ro_fuzz};
 use mooring_tests::site::Programs;
 
 /// Chores of the Mooring project
@@ -116,6 +116,8 @@ enum Proof {
     AgentKilled,
     /// The storage node's power cut at random moments of its work
     PowerCuts,
+    /// A million commands of a host that may only read, in every claimed direction; --trials says nothing of them
+    RoFuzz,
 }
 
 /// How often.
@@ -126,7 +128,7 @@ struct SoakArgs {
     #[arg(long, default_value_t = 200)]
     trials: u32,
     /// These proofs only
-    #[arg(long, value_enum, value_name = "PROOF", default_values_t = [Proof::Trials, Proof::TrialsFc, Proof::AgentKilled, Proof::PowerCuts])]
+    #[arg(long, value_enum, value_name = "PROOF", default_values_t = [Proof::Trials, Proof::TrialsFc, Proof::AgentKilled, Proof::PowerCuts, Proof::RoFuzz])]
     only: Vec<Proof>,
 }
 
@@ -147,6 +149,7 @@ fn soak(programs: &Programs, args: &SoakArgs) -> anyhow::Result<()> {
             Proof::TrialsFc => fc_trials::soak(programs, trials::Size::of(args.trials))?,
             Proof::AgentKilled => agent_killed::run(programs, usize::try_from(args.trials)?)?,
             Proof::PowerCuts => power_cuts::run(programs, args.trials)?,
+            Proof::RoFuzz => ro_fuzz::soak(programs)?,
         }
     }
     Ok(())

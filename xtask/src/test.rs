@@ -52,7 +52,7 @@ const PROGRAMS: [&str; 7] = [
 ];
 
 /// The same, one by one, without those that only benchmarks use.
-const BINARIES: [&str; 11] = [
+const BINARIES: [&str; 12] = [
     "mooring",
     "mooring-agent",
     "mooring-agent-faults",
@@ -60,6 +60,7 @@ const BINARIES: [&str; 11] = [
     "mooring-contract",
     "mooring-controller",
     "mooring-fc-grants",
+    "mooring-ro-fuzz",
     "mooring-sessiond",
     "mooring-sessiond-faults",
     "mooring-stamp",

@@ -1,6 +1,8 @@
-//! Shared by the programs that benchmarks run inside a VM: figures and their percentiles.
+//! Shared by the programs that benchmarks and scenarios run inside a VM: figures and their percentiles, raw commands.
 
 pub mod floor;
+pub mod gun;
+pub mod shots;
 pub mod wish;
 
 use serde::{Deserialize, Serialize};

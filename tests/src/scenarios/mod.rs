@@ -21,6 +21,7 @@ mod port_ids;
 mod portals;
 pub mod power_cuts;
 mod reservations;
+pub mod ro_fuzz;
 mod sessiond_killed;
 mod snapshots;
 mod stuck;

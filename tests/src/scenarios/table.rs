@@ -2,8 +2,8 @@
 
 use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, contract, discard, extend,
-    faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, port_ids, portals, power_cuts,
-    reservations, sessiond_killed, snapshots, stuck, volumes,
+    faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, port_ids, portals,
+    power_cuts, reservations, sessiond_killed, snapshots, stuck, volumes,
 };
 use crate::demo;
 
@@ -286,8 +286,24 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "hung-device",
         shows: "a device hangs, its host's connection dies and it reboots: another host logs in to another volume all the while; with the control",
-        tier: Tier::Rotation { subject: &["agent/src/engine", "connectors/src/sessiond", "host/src/flow.rs", "targets/src"] },
+        tier: Tier::Rotation {
+            subject: &["agent/src/engine", "connectors/src/sessiond", "host/src/flow.rs", "targets/src"],
+        },
         usual: 300,
         run: hung_device::run,
+    },
+    Scenario {
+        name: "ro-fuzz",
+        shows: "10,500 commands of a host that may only read, in every claimed direction, over iSCSI and Fibre Channel: no byte changes; with the control that zeroes",
+        tier: Tier::Core,
+        usual: 200,
+        run: ro_fuzz::stable,
+    },
+    Scenario {
+        name: "ro-fuzz-backports",
+        shows: "2,000 of them on the newest kernel that Debian offers for the release",
+        tier: Tier::Rotation { subject: &["targets/src", "tests/src/scenarios/ro_fuzz.rs"] },
+        usual: 90,
+        run: ro_fuzz::backports,
     },
 ];
