@@ -3,7 +3,7 @@
 use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, contract, discard, extend,
     faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, port_ids, portals,
-    power_cuts, reservations, sessiond_killed, snapshots, stuck, volumes,
+    power_cuts, reservations, ro_fuzz, sessiond_killed, snapshots, stuck, volumes,
 };
 use crate::demo;
 
