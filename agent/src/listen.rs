@@ -1,5 +1,6 @@
 //! Listening: a unix socket, TLS with certificates of both sides, or plain TCP where the configuration insists.
 
+use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -29,6 +30,7 @@ use crate::metrics;
 use crate::places::{self, Seated};
 use crate::serve::Service;
 use crate::serve_host::HostService;
+use crate::turn::Seldom;
 
 /// Requests at work per connection.
 const REQUESTS_PER_CONNECTION_MAX: usize = 256;
@@ -200,6 +202,9 @@ pub async fn serve_with(
     ended
 }
 
+/// The log names one lost connection in this time: strangers must not fill it.
+const LOST_SAID_EVERY: Duration = Duration::from_secs(10);
+
 /// To whom a connection of an address goes.
 enum Way {
     Unix(mpsc::Sender<Seated<UnixStream>>, Places),
@@ -254,6 +259,7 @@ async fn hand_out(incoming: Incoming, ways: Vec<Way>, stop: watch::Receiver<bool
     incoming.socket.set_nonblocking(true).context("wait for connections")?;
     let socket = UnixStream::from_std(incoming.socket).context("wait for connections")?;
     let stopped = stopped(stop);
+    let lost = Seldom::default();
     tokio::pin!(stopped);
     loop {
         let came = tokio::select! {
@@ -269,7 +275,11 @@ async fn hand_out(incoming: Incoming, ways: Vec<Way>, stop: watch::Receiver<bool
             Err(error) => Err(error),
         };
         if let Err(error) = taken {
-            tracing::warn!(%error, "a connection was lost before it was served");
+            let say = || {
+                tracing::warn!(%error, "a connection was lost before it was served");
+                Ok::<_, Infallible>(())
+            };
+            let Ok(()) = lost.when_due(SystemTime::now(), LOST_SAID_EVERY, say);
         }
     }
 }
