@@ -19,11 +19,11 @@ use tokio::time::Instant;
 /// How many requests may do something at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Of all projects.
+    /// Permits for all projects together.
     pub all: usize,
-    /// Of one project.
+    /// Permits for one project.
     pub of_project: usize,
-    /// Beside these: of callers who may fence hosts or detach by force.
+    /// Permits beside these, for callers who may fence hosts or detach by force.
     pub reserve: usize,
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum Full {
     Project(usize),
 }
 
-/// Whose a permit is.
+/// The caller who holds a permit.
 #[derive(Debug, Clone)]
 pub(crate) struct Holder {
     pub(crate) project: String,
@@ -61,7 +61,7 @@ struct Pool {
 /// One place; given back when it is dropped.
 struct Permit {
     _place: OwnedSemaphorePermit,
-    /// `None`: of the reserve.
+    /// `None` for a permit of the reserve.
     counted: Option<(Arc<Pool>, String)>,
 }
 
@@ -187,7 +187,7 @@ impl Turn {
 /// Why a wait ended without what it waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Its time is over.
+    /// The deadline has passed.
     Late,
     /// Nobody waits for the answer any more.
     Gone,
@@ -196,7 +196,7 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    /// Whether a later deadline would not help: the request is to be answered with what it has.
+    /// True if a later deadline would not help: the request is answered with what it has.
     pub(crate) const fn is_final(self) -> bool {
         matches!(self, Self::Gone | Self::Full)
     }

@@ -32,7 +32,7 @@ pub struct Place {
     address: Option<IpAddr>,
 }
 
-/// What counts as one address: of IPv6 the network, since a host has as many addresses there as it likes.
+/// Returns what counts as one address. In IPv6 that is the network, where a host has as many addresses as it likes.
 fn counted(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),

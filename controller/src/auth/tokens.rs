@@ -61,7 +61,7 @@ const TURNS: usize = 2;
 /// Requests that may wait for a turn, or have one.
 const PLACES: usize = 64;
 
-/// Of those, requests with one token: whoever has a right one and sends wrong ones like it keeps nobody out.
+/// Requests with one token among them: a caller with a right token who sends wrong ones like it keeps nobody out.
 const PLACES_PER_TOKEN: usize = 32;
 
 /// The tokens of the file.

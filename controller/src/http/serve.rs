@@ -28,7 +28,7 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Open connections of all listeners; one more is closed at once.
 const CONNECTIONS_MAX: usize = 4_096;
 
-/// Of those, connections from one address; a proxy on this machine may have them all.
+/// Open connections from one address; a proxy on this machine may have them all.
 const CONNECTIONS_PER_ADDRESS_MAX: usize = 1_024;
 
 /// How long answers that are under way may take after a stop. What they wait for is durable: nothing is lost with them.

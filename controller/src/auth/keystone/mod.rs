@@ -46,7 +46,7 @@ const ASKED_MAX: usize = 32;
 /// Questions on their way, or waiting to be.
 const WAITING_MAX: usize = 256;
 
-/// Of those, questions about tokens that one address has sent: random ones do not keep others out.
+/// Questions about tokens that one address has sent: random tokens do not keep others out.
 const WAITING_PER_ADDRESS_MAX: usize = 64;
 
 /// How to ask Keystone.
