@@ -89,6 +89,7 @@ fn wish(spec: &ConnectionSpec, generation: Generation, recovery_timeout_s: u32) 
         portals: spec.portals.clone(),
         lun: spec.lun,
         naa: spec.naa.clone(),
+        serial: Some(spec.serial.clone()),
         chap: spec.chap.as_ref().map(wire_chap),
         recovery_timeout_s,
         fc: spec.fc.clone(),

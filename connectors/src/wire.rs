@@ -92,6 +92,10 @@ pub struct SessionWish {
     pub lun: Lun,
     /// What a fresh INQUIRY must show after a recovery; another disk ends the session.
     pub naa: Naa,
+    /// The unit serial that it must show beside the NAA, which holds only the first 25 hex digits of it. `None`: an agent of an
+    /// earlier release asks, see [`SessionWish::unit_serial`].
+    #[serde(default)]
+    pub serial: Option<String>,
     /// Credentials.
     pub chap: Option<WireChap>,
     /// Seconds that I/O waits for a lost session before it fails (the kernel's `recovery_tmo`).
@@ -99,6 +103,15 @@ pub struct SessionWish {
     /// Over Fibre Channel: no affair of `mooring-sessiond`, and never on this wire.
     #[serde(skip)]
     pub fc: Option<FcRoute>,
+}
+
+impl SessionWish {
+    /// The unit serial that the disk must show. An export that was not adopted has its volume's id as its serial, which its NAA
+    /// tells. `None`: the export was adopted, and nobody has said its serial.
+    pub fn unit_serial(&self) -> Option<String> {
+        let id = self.volume.to_string();
+        self.serial.clone().or_else(|| (self.naa == Naa::of_serial(&id)).then_some(id))
+    }
 }
 
 /// Credentials on this wire and in the journal.

@@ -273,7 +273,9 @@ fn a_target_that_does_not_show_it_is_said_and_asked_again() {
 #[test]
 fn the_wrong_disk_is_deleted_once_and_never_linked() {
     let site = Site::new();
-    site.world.shows(port(10), LUN, Some(Unit::of(volume(99), SIZE)));
+    let other = Unit::of(volume(99), SIZE);
+    assert_eq!(other.naa, Unit::of(volume(1), SIZE).naa, "their serials alone tell them apart");
+    site.world.shows(port(10), LUN, Some(other));
     let report = site.report(&present(1, RW));
     assert_eq!((report.phase, report.paths.len()), (ConnectionPhase::Failed, 0));
     let scan = "scsi_host/host3/scan = 0 0 7";

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use mooring_connectors::client::{ClientError, SessionEvent};
-use mooring_connectors::wire::{End, ErrorKind, SessionState, WireChap};
+use mooring_connectors::wire::{End, ErrorKind, SessionState, SessionWish, WireChap};
 use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk};
 use mooring_host::{Errno, IscsiOp, IscsiParam, Tree, TreePath};
 use mooring_model::{Cure, Generation, Naa};
@@ -300,10 +300,51 @@ fn another_disk_after_a_recovery_ends_the_session() {
     let mut wish = rig.wish();
     wish.generation = next(wish.generation);
     wish.naa = Naa::from_hex(&other.naa()).unwrap();
+    wish.serial = Some("99999999-0000-4000-8000-000000000000".to_owned());
     assert_eq!(rig.client().ensure(&wish, PATIENCE).unwrap().state, SessionState::LoggedIn);
     // And what is given up can be ended.
     assert_eq!(rig.client().end(rig.volume, End::Logout, PATIENCE).unwrap(), None);
     assert_eq!(rig.journal(), Vec::<String>::new());
+}
+
+/// A disk of the same NAA as this serial's, and of another serial: only behind the 25th digit they differ.
+fn twin_of(serial: &str) -> FakeDisk {
+    let (kept, last) = serial.split_at(serial.len() - 1);
+    FakeDisk::new(format!("{kept}{}", if last == "f" { "e" } else { "f" }), 1 << 30)
+}
+
+#[test]
+fn session_ends_when_its_disk_has_the_naa_of_another_serial() {
+    let rig = Rig::new();
+    let _daemon = rig.start();
+    let status = rig.attach();
+    rig.scan(&status);
+    let twin = twin_of(&rig.volume.to_string());
+    assert_eq!(twin.naa(), rig.disk.naa(), "one NAA");
+    rig.target.set_disk(1, twin);
+    rig.target.cut_all();
+    let problem = rig.until_state(SessionState::WrongDisk).problem.unwrap();
+    assert!(problem.contains("serial") && problem.contains(&rig.volume.to_string()), "{problem}");
+    assert_eq!((rig.host.sessions(), rig.host.disks()), (vec![], vec![]));
+}
+
+#[test]
+fn session_asks_for_the_serial_when_an_older_agent_names_none() {
+    let rig = Rig::new();
+    let _daemon = rig.start();
+    let wish = SessionWish { serial: None, ..rig.wish() };
+    assert_eq!(wish.unit_serial(), Some(rig.volume.to_string()), "its NAA tells it");
+    let status = rig.client().ensure(&wish, PATIENCE).unwrap();
+    rig.scan(&status);
+    // The same disk comes back first: control.
+    rig.target.cut_all();
+    rig.until("a relogin", |status| status.relogins == 1 && status.state == SessionState::LoggedIn);
+    // The agent is upgraded and asks again: the session stays.
+    let again = rig.client().ensure(&rig.wish(), PATIENCE).unwrap();
+    assert_eq!((again.sid, again.state), (status.sid, SessionState::LoggedIn));
+    rig.target.set_disk(1, twin_of(&rig.volume.to_string()));
+    rig.target.cut_all();
+    rig.until_state(SessionState::WrongDisk);
 }
 
 #[test]

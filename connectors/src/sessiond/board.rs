@@ -44,6 +44,7 @@ pub(crate) struct Key {
     tpg: u16,
     lun: Lun,
     naa: Naa,
+    serial: Option<String>,
 }
 
 impl Key {
@@ -54,6 +55,7 @@ impl Key {
             tpg: wish.tpg,
             lun: wish.lun,
             naa: wish.naa.clone(),
+            serial: wish.unit_serial(),
         }
     }
 }

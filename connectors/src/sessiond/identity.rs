@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use mooring_host::{Disks, KernelSession, Tree};
+use mooring_host::{DiskError, Disks, KernelSession, Tree};
 use mooring_model::{Chain, Lun, Naa};
 
 use super::sysfs;
@@ -25,13 +25,46 @@ pub enum Verdict {
     Unknown(String),
 }
 
+/// The identity that a disk must show. Both halves count: two volumes may have one NAA, and one host may meet both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The NAA identifier of its logical unit.
+    pub naa: Naa,
+    /// Its unit serial. `None`: nobody knows it, and the NAA alone decides.
+    pub serial: Option<String>,
+}
+
+impl Wanted {
+    /// Compares the pages that a disk has sent; page 0x80 is `None` where no serial is wanted.
+    fn verdict(&self, device: &Path, page83: &[u8], page80: Option<&[u8]>) -> Verdict {
+        let device = device.display();
+        let want = &self.naa;
+        match vpd::naa_of_page83(page83) {
+            Some(got) if got == *want => {}
+            Some(got) => return Verdict::Wrong(format!("{device} is the disk {got}, not {want}")),
+            None => return Verdict::Wrong(format!("{device} names no NAA identity, {want} is wanted")),
+        }
+        let (Some(want), Some(page)) = (&self.serial, page80) else { return Verdict::Right };
+        match vpd::serial_of_page80(page) {
+            Some(got) if got == *want => Verdict::Right,
+            got => {
+                let got = got.unwrap_or_else(|| "none".to_owned());
+                Verdict::Wrong(format!(
+                    "{device} has the NAA that is wanted, {}, but its serial is {got}, and {want} is wanted",
+                    self.naa
+                ))
+            }
+        }
+    }
+}
+
 /// Asks a session's disk who it is.
 pub trait Identity: Send + Sync {
     /// Asks. May hang for as long as the device is blocked: called on a thread that can be lost.
-    fn check(&self, session: KernelSession, lun: Lun, want: &Naa) -> Verdict;
+    fn check(&self, session: KernelSession, lun: Lun, want: &Wanted) -> Verdict;
 }
 
-/// The real check: the disk of (session, LUN) by sysfs, and a fresh INQUIRY of page 0x83.
+/// The real check: the disk of (session, LUN) by sysfs, and a fresh INQUIRY of the pages 0x83 and 0x80.
 pub struct FreshInquiry {
     sys: Arc<dyn Tree>,
     disks: Arc<dyn Disks>,
@@ -42,25 +75,25 @@ impl FreshInquiry {
     pub fn new(sys: Arc<dyn Tree>, disks: Arc<dyn Disks>) -> Self {
         Self { sys, disks }
     }
+
+    fn ask(&self, device: &Path, want: &Wanted) -> Result<Verdict, DiskError> {
+        let page83 = self.disks.inquiry(device, vpd::PAGE_IDENTIFICATION)?;
+        let page80 = match want.serial {
+            Some(_) => Some(self.disks.inquiry(device, vpd::PAGE_SERIAL)?),
+            None => None,
+        };
+        Ok(want.verdict(device, &page83, page80.as_deref()))
+    }
 }
 
 impl Identity for FreshInquiry {
-    fn check(&self, session: KernelSession, lun: Lun, want: &Naa) -> Verdict {
+    fn check(&self, session: KernelSession, lun: Lun, want: &Wanted) -> Verdict {
         let name = match sysfs::disk(self.sys.as_ref(), session.host, session.sid, lun.0) {
             Ok(Some(name)) => name,
             Ok(None) => return Verdict::Absent,
             Err(error) => return Verdict::Unknown(Chain(&error).to_string()),
         };
         let device = Path::new("/dev").join(name);
-        match self.disks.inquiry(&device, vpd::PAGE_IDENTIFICATION) {
-            Err(error) => Verdict::Unknown(Chain(&error).to_string()),
-            Ok(page) => match vpd::naa_of_page83(&page) {
-                Some(got) if got == *want => Verdict::Right,
-                Some(got) => Verdict::Wrong(format!("{} is the disk {got}, not {want}", device.display())),
-                None => {
-                    Verdict::Wrong(format!("{} names no NAA identity, {want} is wanted", device.display()))
-                }
-            },
-        }
+        self.ask(&device, want).unwrap_or_else(|error| Verdict::Unknown(Chain(&error).to_string()))
     }
 }

@@ -262,6 +262,7 @@ mod tests {
             portals: vec![portal],
             lun: Lun(1),
             naa: Naa::of_serial("00000000-0000-0000-0000-000000000007"),
+            serial: None,
             chap: None,
             recovery_timeout_s: 120,
             fc: None,

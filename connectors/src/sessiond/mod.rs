@@ -287,11 +287,12 @@ impl Context {
         check: u64,
         answer: Sender<Numbered>,
     ) {
-        let (identity, lun, naa) = (self.identity.clone(), wish.lun, wish.naa.clone());
+        let (identity, lun) = (self.identity.clone(), wish.lun);
+        let want = identity::Wanted { naa: wish.naa.clone(), serial: wish.unit_serial() };
         let late = answer.clone();
         let started = self.spawn(format!("check-{}", kernel.sid), move || {
             // The session may have gone meanwhile.
-            let _ = answer.send((0, Order::Checked(check, identity.check(kernel, lun, &naa))));
+            let _ = answer.send((0, Order::Checked(check, identity.check(kernel, lun, &want))));
         });
         if let Err(error) = started {
             let verdict = identity::Verdict::Unknown(format!("cannot start a thread: {error}"));

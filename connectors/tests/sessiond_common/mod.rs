@@ -204,6 +204,7 @@ impl Rig {
             portals: vec![self.portal()],
             lun: Lun(1),
             naa: Naa::from_hex(&self.disk.naa()).unwrap(),
+            serial: Some(self.volume.to_string()),
             chap: Some(WireChap { user: USER.into(), secret: SECRET.into(), mutual: None }),
             recovery_timeout_s: 120,
             fc: None,
