@@ -117,6 +117,7 @@ impl Volume {
             wish: Some(v1::put_volume_request::Wish::Spec(spec)),
             opaque: b"opaque".to_vec(),
             deadline_ms: ANSWER_MS,
+            new: false,
         };
         ensure!(client.put_volume(put).await?.into_inner().done, "volume {id} was not made");
         let volume = Self { id, state: Mutex::new(Granted { counter: 0, grants: Vec::new() }) };

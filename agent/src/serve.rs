@@ -78,7 +78,7 @@ pub(crate) fn refused(refusal: &Refusal) -> Status {
         | Refusal::Precondition { .. }
         | Refusal::LiveSession { .. }
         | Refusal::Store(StoreError::NotFresh { .. }) => Code::FailedPrecondition,
-        Refusal::NaaCollision { .. } | Refusal::Foreign(_) => Code::AlreadyExists,
+        Refusal::NaaCollision { .. } | Refusal::KnownId { .. } | Refusal::Foreign(_) => Code::AlreadyExists,
         Refusal::NoSpace(_) | Refusal::Store(StoreError::Full { .. }) => Code::ResourceExhausted,
         Refusal::Busy { .. } | Refusal::Volumes(_) | Refusal::Target { .. } | Refusal::Store(_) => {
             Code::Unavailable
@@ -244,6 +244,7 @@ impl Agent for Service {
             stamp: mooring_api::stamp_from_wire(put.stamp.as_ref()).map_err(invalid)?,
             wish,
             opaque: put.opaque,
+            new: put.new,
         };
         let answer = self.engine.put_volume(put, deadline).await.map_err(|refusal| refused(&refusal))?;
         Ok(Response::new(v1::PutVolumeResponse { report: Some((&answer.report).into()), done: answer.done }))

@@ -147,6 +147,7 @@ pub(crate) async fn of_agent(
             wish: Some(put_volume_request::Wish::Spec(spec.clone())),
             opaque: status.volume_opaque.clone(),
             deadline_ms: session.deadline_ms(),
+            new: false,
         };
         let response = session.put_volume(put).await?;
         let report = response.report.unwrap_or_default();

@@ -23,6 +23,10 @@ pub(crate) async fn create(session: &Session, args: &CreateArgs) -> Result<Reply
             "--snapshot and --from are the controller's: say --controller instead of --agent".to_owned(),
         ));
     };
+    if args.request_key.is_some() {
+        let text = "--request-key is the controller's: say --controller instead of --agent, or name the volume's --id";
+        return Err(Failure::Usage(text.to_owned()));
+    }
     let spec = VolumeSpec::new(id, group, size, Provisioning::Thick);
     let spec = v1::VolumeSpec::from(&spec);
     let opaque = opaque_of(&args.name)?;
@@ -43,6 +47,8 @@ pub(crate) async fn create(session: &Session, args: &CreateArgs) -> Result<Reply
                 wish: Some(put_volume_request::Wish::Spec(spec.clone())),
                 opaque: opaque.clone(),
                 deadline_ms: session.deadline_ms(),
+                // By its id an orphan is taken back.
+                new: false,
             })
             .await
     })
@@ -90,6 +96,7 @@ pub(crate) async fn extend(session: &Session, args: &ExtendArgs) -> Result<Reply
             wish: Some(put_volume_request::Wish::Spec(spec)),
             opaque: status.volume_opaque,
             deadline_ms: session.deadline_ms(),
+            new: false,
         };
         Ok((session.put_volume(put).await?, id, name))
     })
@@ -203,6 +210,7 @@ pub(crate) async fn delete(session: &Session, volume: &VolumeRef) -> Result<Repl
                 wish: Some(put_volume_request::Wish::Tombstone(tombstone)),
                 opaque: status.volume_opaque.clone(),
                 deadline_ms: session.deadline_ms(),
+                new: false,
             })
             .await?;
         Ok(answer(response.done, response.report.as_ref()))

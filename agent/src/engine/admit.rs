@@ -207,13 +207,17 @@ impl Engine {
         put: PutVolume,
         claim: &Claim,
     ) -> Result<u64, Refusal> {
-        Self::check_opaque(&put.opaque)?;
         self.check_sender(put.cluster)?;
         let (kept, export) = {
             let state = cell.state();
             (state.volume.clone(), state.export.clone())
         };
         let object = format!("volume {}", cell.id);
+        // Before all else that may be wrong with the wish: its sender may send a tombstone next.
+        if put.new {
+            self.check_unknown(cell, &put.stamp, (kept.as_ref(), export.as_ref()))?;
+        }
+        Self::check_opaque(&put.opaque)?;
         if Self::check_fence(&object, &put.stamp, kept.as_ref().map(|kept| &kept.stamp))? == Fence::Same {
             return Ok(cell.state().passes);
         }
@@ -233,7 +237,8 @@ impl Engine {
                 cell.check_not_cut(old, Some(&spec))?;
                 self.check_source_not_cut(&spec)?;
                 held = self.hold_shorter(cell, old, (&spec, &put.stamp), claim)?;
-                looked = self.check_volume(cell, (&spec, &put.stamp), kept.as_ref(), export, claim)?;
+                let new = put.new.then(|| self.check_no_lv(cell, (&spec, &put.stamp), claim)).transpose()?;
+                looked = self.check_volume(cell, (&spec, &put.stamp), kept.as_ref(), export, (new, claim))?;
                 self.forget_upload(cell, old, &spec)?;
                 let body = v1::VolumeSpec::from(&spec).encode_to_vec();
                 let naa = Naa::of_serial(&cell.id.to_string());
@@ -307,14 +312,14 @@ impl Engine {
         }
     }
 
-    /// Whether a volume can be had. Returns what was seen, when LVM was asked for that.
+    /// Whether a volume can be had. Returns what was seen, when LVM was asked for that. `view`: it was asked already.
     fn check_volume(
         &self,
         cell: &Cell,
         (spec, stamp): (&VolumeSpec, &Stamp),
         kept: Option<&Wish<VolumeSpec>>,
         export: Option<&ExportSpec>,
-        claim: &Claim,
+        (view, claim): (Option<VolumesView>, &Claim),
     ) -> Result<Option<VolumesView>, Refusal> {
         let groups = &self.shared.config.groups;
         if !groups.iter().any(|group| group.name == spec.group) {
@@ -350,7 +355,7 @@ impl Engine {
             Some(WishKind::Spec(_) | WishKind::Tombstone { .. } | WishKind::Released) | None => {}
         }
         // A new volume, or a larger one: what cannot be made is refused now, and nothing is kept of it.
-        let view = self.view_for_wish(cell, spec, stamp, claim)?;
+        let view = view.map_or_else(|| self.view_for_wish(cell, spec, stamp, claim), Ok)?;
         let dying = matches!(kept.map(|kept| &kept.kind), Some(WishKind::Tombstone { destroy: true }));
         if dying && view.lv(&spec.group, cell.id).is_some() {
             let why = format!("volume {} is still being deleted: try again when it is gone", cell.id);

@@ -85,6 +85,7 @@ mod tests {
             stamp: Stamp { generation: Generation::ZERO.next(), digest: Digest::of_sha256([digest; 32]) },
             wish: VolumeWish::Spec(VolumeSpec::new(volume, group, size, Provisioning::Thick)),
             opaque: Vec::new(),
+            new: true,
         }
     }
 

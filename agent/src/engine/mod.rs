@@ -20,6 +20,7 @@ mod cut;
 mod disks;
 mod early;
 pub(crate) mod fabrics;
+mod first_wish;
 pub(crate) mod jobs;
 mod kept_look;
 mod knock;
@@ -121,6 +122,8 @@ pub struct PutVolume {
     pub wish: VolumeWish,
     /// Kept for the sender.
     pub opaque: Vec<u8>,
+    /// The sender has never made a volume of this id: whatever is here under the id is somebody else's.
+    pub new: bool,
 }
 
 /// What happens to live sessions whose grant goes.

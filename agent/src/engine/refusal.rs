@@ -80,6 +80,16 @@ pub enum Refusal {
         /// Who has it.
         other: VolumeId,
     },
+    /// A volume was to be new, and its id is not.
+    #[error(
+        "volume {volume} is to be a new one, and {known}: nothing was made, and what is here stays as it is; choose another id"
+    )]
+    KnownId {
+        /// The volume.
+        volume: VolumeId,
+        /// What this agent has of the id.
+        known: String,
+    },
     /// An object under our name is not ours.
     #[error("{0}")]
     Foreign(String),
@@ -127,7 +137,8 @@ impl Refusal {
             | Self::UnknownVolume(_)
             | Self::Conflict { .. }
             | Self::LiveSession { .. }
-            | Self::NaaCollision { .. } => Cure::FixSpec,
+            | Self::NaaCollision { .. }
+            | Self::KnownId { .. } => Cure::FixSpec,
         }
     }
 

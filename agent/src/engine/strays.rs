@@ -22,6 +22,13 @@ pub(super) struct Stray {
     grants: usize,
 }
 
+impl Stray {
+    /// The volume that its name tells.
+    pub(super) fn id(&self) -> VolumeId {
+        self.id
+    }
+}
+
 impl Engine {
     /// The names of all targets; those of ours that no wish explains are taken note of. `None`: nobody knows.
     pub(super) fn note_targets(&self) -> Option<BTreeSet<String>> {

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use mooring_model::{Chain, Cure, Cut, Phase, Stamp, VolumeId, VolumeReport};
+use mooring_model::{Chain, Cure, Cut, Naa, Phase, Stamp, VolumeId, VolumeReport};
 
 use super::cell::{Cell, Wish, WishKind};
 use super::early::Early;
@@ -285,6 +285,8 @@ impl Engine {
         }
         for lv in view.ours() {
             let id = lv.id;
+            // Its identity on the wire is taken, too: it may be exported still, and it may be taken back.
+            lock(&self.shared.naas).entry(Naa::of_serial(&id.to_string())).or_insert(id);
             let cell = self.cell(id);
             let mut state = cell.state();
             let known = state.volume.as_ref().is_some_and(|wish| match wish.kind {

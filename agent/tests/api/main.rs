@@ -19,6 +19,7 @@ mod drift;
 mod early;
 mod fencing;
 mod fibre_channel;
+mod first_wish;
 mod gone;
 mod grow;
 mod images;

@@ -516,6 +516,7 @@ pub(crate) fn put_volume_spec(id: &str, counter: u64, spec: v1::VolumeSpec) -> v
         wish: Some(v1::put_volume_request::Wish::Spec(spec)),
         opaque: b"opaque".to_vec(),
         deadline_ms: ANSWER_MS,
+        new: false,
     }
 }
 

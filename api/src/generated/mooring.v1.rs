@@ -187,6 +187,11 @@ pub struct PutVolumeRequest {
     /// How long the answer may wait for the wish to become true. 0: the agent's default.
     #[prost(uint32, tag = "7")]
     pub deadline_ms: u32,
+    /// The volume is a new one: nobody may have anything under its id. Refused with ALREADY_EXISTS where the agent's store, LVM or the
+    /// kernel's target knows the id, unless the agent keeps this very wish. An agent of an earlier release does not look. Of a
+    /// tombstone it says nothing.
+    #[prost(bool, tag = "8")]
+    pub new: bool,
     #[prost(oneof = "put_volume_request::Wish", tags = "4, 5")]
     pub wish: ::core::option::Option<put_volume_request::Wish>,
 }

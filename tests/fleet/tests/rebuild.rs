@@ -344,6 +344,7 @@ fn what_nobody_can_know_is_named_and_left_as_it_is() {
         opaque: known.volume_opaque,
         wish: known.volume_spec.map(v1::put_volume_request::Wish::Spec),
         deadline_ms: 10_000,
+        new: false,
     };
     ask(s2, async |mut agent| agent.put_volume(put).await.unwrap());
     let orphan = "00000000-0000-4000-8000-00000000abcd";

@@ -68,6 +68,7 @@ impl Client {
             wish: Some(v1::put_volume_request::Wish::Spec(spec)),
             opaque: Vec::new(),
             deadline_ms: 60_000,
+            new: false,
         };
         let answer = self.agent.put_volume(request).await?.into_inner();
         if !answer.done {

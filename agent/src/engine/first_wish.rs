@@ -1,0 +1,66 @@
+//! The first wish of a volume is taken only where nothing is known of its id. Ids come from senders, and a sender whose database was
+//! restored may give one anew that is a volume's with data: that volume would be handed to whoever asked for a new one.
+//!
+//! A wish that is sent again is the same wish, and finds itself in the store. Until it is written there, LVM has nothing of it:
+//! the first step comes after the write.
+//!
+//! What must never happen here: a new volume made of what is here already; a wish that is sent again refused for its own work.
+
+use mooring_model::{ExportSpec, Fence, Stamp, VolumeId, VolumeSpec};
+
+use super::cell::{Cell, Wish};
+use super::{Engine, Refusal, lock};
+use crate::store::Kind;
+use crate::turn::Claim;
+use crate::volumes::VolumesView;
+
+fn refuse<T>(volume: VolumeId, known: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::KnownId { volume, known: known.into() })
+}
+
+impl Engine {
+    /// Refuses a new volume of which LVM has anything: the volume or snapshot, what it was to grow by, or what was to take its place.
+    /// Returns what LVM showed.
+    pub(super) fn check_no_lv(
+        &self,
+        cell: &Cell,
+        (spec, stamp): (&VolumeSpec, &Stamp),
+        claim: &Claim,
+    ) -> Result<VolumesView, Refusal> {
+        let view = self.view_for_wish(cell, spec, stamp, claim)?;
+        let id = cell.id;
+        let lvs = [view.lvs_of(id), view.growths_of(id), view.backs_of(id)];
+        if let Some(lv) = lvs.into_iter().flatten().find(|lv| lv.is_tagged()) {
+            return refuse(id, format!("the LV {}/{} is here under its id", lv.group, lv.name));
+        }
+        Ok(view)
+    }
+
+    /// Refuses a new volume whose id this agent knows: from its store, from what LVM showed, or from the kernel's target.
+    pub(super) fn check_unknown(
+        &self,
+        cell: &Cell,
+        stamp: &Stamp,
+        (volume, export): (Option<&Wish<VolumeSpec>>, Option<&Wish<ExportSpec>>),
+    ) -> Result<(), Refusal> {
+        let id = cell.id;
+        if let Some(kept) = volume {
+            let same = stamp.fence(Some(&kept.stamp)) == Fence::Same;
+            let text = || format!("this agent keeps generation {} of its wish", kept.stamp.generation);
+            return if same { Ok(()) } else { refuse(id, text()) };
+        }
+        if export.is_some() {
+            return refuse(id, "this agent keeps a wish of its export");
+        }
+        if let Some(orphan) = cell.state().orphan.as_ref() {
+            return refuse(id, format!("an LV of volume group {} is here under its id", orphan.group));
+        }
+        if lock(&self.shared.strays).iter().any(|stray| stray.id() == id) {
+            return refuse(id, "the kernel has a target under its id");
+        }
+        if self.store().spec(Kind::Connection, id).map_err(Refusal::Store)?.is_some() {
+            return refuse(id, "this host keeps a wish of a connection to it");
+        }
+        Ok(())
+    }
+}
