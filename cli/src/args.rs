@@ -576,9 +576,19 @@ pub struct CreateArgs {
     /// The volume group (with --agent); may be left out where the agent has exactly one
     #[arg(long, value_name = "VG")]
     pub group: Option<VgName>,
-    /// The volume's id; a random one without this
+    /// The volume's id, which nobody has ever had; a new one without this (controller: for admins)
     #[arg(long, value_name = "UUID")]
     pub id: Option<VolumeId>,
+    /// A key of your own for this request, 1 to 64 characters: the same key again finds the volume that it made (controller)
+    #[arg(long, value_name = "KEY", value_parser = request_key, conflicts_with_all = ["id", "group"])]
+    pub request_key: Option<String>,
+}
+
+fn request_key(text: &str) -> Result<String, String> {
+    match text.chars().count() {
+        1..=64 => Ok(text.to_owned()),
+        count => Err(format!("{count} characters: want 1 to 64")),
+    }
 }
 
 /// One volume.

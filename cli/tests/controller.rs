@@ -383,6 +383,32 @@ fn a_create_is_repeated_and_not_doubled() {
 }
 
 #[test]
+fn create_names_its_request_and_no_id_unless_one_is_asked_for() {
+    let rig = Rig::new();
+    let sent = |name: &str, more: &[&str]| {
+        assert_eq!(rig.run(&[&["volume", "create", name, "--size", "1GiB"], more].concat()).code, 0);
+        rig.fake.state().bodies.last().unwrap()["volume"].clone()
+    };
+    let (first, second) = (sent("one", &[]), sent("two", &[]));
+    for body in [&first, &second] {
+        assert_eq!((&body["id"], body["request_key"].as_str().unwrap().len()), (&json!(null), 36));
+    }
+    assert_ne!(first["request_key"], second["request_key"]);
+    assert_eq!(sent("three", &["--request-key", "nightly"])["request_key"], "nightly");
+    let given = sent("four", &["--id", ID]);
+    assert_eq!((&given["id"], &given["request_key"]), (&json!(ID), &json!(null)));
+    let long = "k".repeat(65);
+    for (words, why) in [
+        (&["--request-key", ""][..], "want 1 to 64"),
+        (&["--request-key", &long], "65 characters"),
+        (&["--request-key", "k", "--id", ID], "cannot be used with"),
+    ] {
+        let words = [&["volume", "create", "five", "--size", "1GiB"], words].concat();
+        rig.run(&words).refused(2, &[why]);
+    }
+}
+
+#[test]
 fn a_create_whose_answer_is_lost_makes_one_volume() {
     let rig = Rig::new();
     for own_ids in [false, true] {

@@ -24,8 +24,8 @@ fn an_image_becomes_a_volume_once_however_often_it_is_asked_for() {
     let first = rig.json(&WORDS);
     assert_eq!((&first["done"], &first["volume"]["name"]), (&json!(true), &json!("root")));
     let mut sent = rig.fake.state().bodies[0].clone();
-    assert!(sent["volume"]["id"].as_str().unwrap().len() == 36);
-    sent["volume"].as_object_mut().unwrap().remove("id");
+    assert!(sent["volume"]["request_key"].as_str().unwrap().len() == 36);
+    sent["volume"].as_object_mut().unwrap().remove("request_key");
     let wish = json!({ "volume": {
         "name": "root", "size": 3, "metadata": { "imported-from": "storage:debian.qcow2:qcow2" },
         "image": { "host": "storage", "name": "debian.qcow2", "format": "qcow2" },

@@ -8,6 +8,7 @@ mod image;
 mod jobs;
 mod manage;
 mod snapshot;
+mod wanted_id;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -32,6 +33,7 @@ pub use image::HostImage;
 pub use jobs::{HostJobs, Job, Jobs};
 pub use manage::{LvReference, ManageVolume, ManageableVolume};
 pub use snapshot::{NewSnapshot, Snapshot};
+pub use wanted_id::{RequestKey, WantedId};
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -276,8 +278,8 @@ pub struct NexusLive {
 /// `POST /volumes`, checked for form only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewVolume {
-    /// The client's own id, to be able to repeat the request.
-    pub id: Option<VolumeId>,
+    /// Its id, or the key that its id follows from. `None`: any id.
+    pub id: Option<WantedId>,
     /// For people.
     pub name: Option<String>,
     /// For people.

@@ -255,6 +255,32 @@ fn not_in_review(volume: &VolumeRow) -> Result<(), Refusal> {
     }
 }
 
+/// Names the volumes that share an NAA. They are older than the rule that no two do, or an agent has brought them.
+fn name_twins(db: &Db<'_>) -> Result<(), Abort> {
+    for (naa, volume) in db.twins()? {
+        tracing::error!(
+            %volume,
+            naa,
+            "volumes share an identity on the wire: each is attached to nobody new until the others are deleted"
+        );
+    }
+    Ok(())
+}
+
+/// Refuses to hand a volume out whose NAA another one has, too: a host takes the two for one disk.
+fn has_no_twin(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
+    match db.twin_of(volume)? {
+        None => Ok(()),
+        // Whose that other one is, and its id, stands in the controller's log.
+        Some(_) => Err(Refusal::Conflict(format!(
+            "volume {} cannot be attached: another volume of this cluster has the same identity on the wire, and a host could take \
+             one for the other. Copy one of the two to a new volume and delete it; the controller's log names both",
+            volume.id
+        ))
+        .into()),
+    }
+}
+
 fn check(options: &ServiceOptions) -> Result<(), OpenError> {
     let mut names = BTreeSet::new();
     for entry in &options.agents {
@@ -297,6 +323,7 @@ impl Service {
                     "the database was restored: the epoch is raised, its volumes are in review"
                 );
             }
+            name_twins(db)?;
             Ok(db.agents()?)
         };
         let known = store.prepare("prepare the store", prepare).map_err(OpenError::Prepare)?;

@@ -14,6 +14,7 @@ mod core_extend;
 mod core_fence;
 mod core_fence_names;
 mod core_fence_unknown;
+mod core_ids;
 mod core_images;
 mod core_jobs;
 mod core_lost;

@@ -9,7 +9,9 @@ use crate::support::{
     LONG, Rig, SHORT, admin, client, connection_info, connector, cured, member, native, new_volume, reserve,
     until,
 };
-use mooring_controller::domain::{AttachmentStatus, NewAttachment, NewConnector, NewVolume, VolumeStatus};
+use mooring_controller::domain::{
+    AttachmentStatus, NewAttachment, NewConnector, NewVolume, RequestKey, VolumeStatus, WantedId,
+};
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::{Refusal, Wait};
 use mooring_model::{AttachmentId, Mode, Proof, Revoked, VolumeId};
@@ -393,10 +395,10 @@ async fn a_refused_grant_ends_its_attachment_and_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeated_request_with_its_own_id_is_one() {
+async fn a_repeated_request_with_a_key_or_id_of_its_own_is_one() {
     let rig = Rig::new(1).await;
-    let id = Some(VolumeId::from_u128(0x1234));
-    let new = || NewVolume { id, ..new_volume() };
+    let id = Some(WantedId::Key(RequestKey::new("again").unwrap()));
+    let new = || NewVolume { id: id.clone(), ..new_volume() };
     let one = rig.service.create_volume(&admin(), new()).await.unwrap();
     let two = rig.service.create_volume(&admin(), new()).await.unwrap();
     assert_eq!(one.id, two.id);

@@ -9,7 +9,9 @@ use crate::support::{
     set_clock, until,
 };
 use mooring_api::v1;
-use mooring_controller::domain::{AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeStatus};
+use mooring_controller::domain::{
+    AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeAction, VolumeStatus,
+};
 use mooring_controller::list::ListQuery;
 use mooring_controller::policy::Policies;
 use mooring_controller::service::{Refusal, Way};
@@ -299,20 +301,12 @@ async fn a_bootable_volume_is_shared_by_policy_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acknowledged_delete_is_not_undone_by_a_pass_that_runs() {
     let rig = Rig::new(0).await;
-    rig.storage.state().knobs.fail_volumes = true;
-    let id = rig.service.create_volume(&admin(), new_volume()).await.unwrap().id;
-    rig.until_volume(id, VolumeStatus::Error).await;
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
-    {
-        let mut state = rig.storage.state();
-        state.knobs.fail_volumes = false;
-        state.knobs.gate = Some(Arc::clone(&gate));
-    }
+    rig.storage.state().knobs.gate = Some(Arc::clone(&gate));
     let before = *rig.world.puts.borrow();
-    let name = Some(Some("another".to_owned()));
-    rig.service.update_volume(&admin(), id, name, None, None).await.unwrap();
+    let id = rig.service.create_volume(&admin(), new_volume()).await.unwrap().id;
     rig.world.puts.subscribe().wait_for(|puts| *puts > before).await.unwrap();
-    rig.service.delete_volume(&admin(), id).await.unwrap();
+    rig.service.volume_action(&admin(), id, VolumeAction::ForceDelete).await.unwrap();
     gate.close();
     until("the end of the volume", async || match rig.service.volume(&admin(), id).await {
         Err(Refusal::NotFound { .. }) => Ok(()),

@@ -4,7 +4,7 @@
 
 use crate::support::*;
 use mooring_api::v1;
-use mooring_controller::domain::{Hints, HostImage, NewVolume, VolumeStatus};
+use mooring_controller::domain::{Hints, HostImage, NewVolume, RequestKey, VolumeStatus, WantedId};
 use mooring_controller::service::Refusal;
 use mooring_model::{ImageFormat, ImageSource, VolumeId};
 
@@ -28,7 +28,10 @@ fn told(rig: &Rig, id: VolumeId) -> Option<v1::ImageSource> {
 async fn the_image_is_wished_until_the_volume_was_seen_ready() {
     let rig = Rig::new(0).await;
     rig.storage.state().knobs.pending = true;
-    let new = NewVolume { id: Some(VolumeId::random()), ..from("storage", ImageFormat::Raw) };
+    let new = NewVolume {
+        id: Some(WantedId::Key(RequestKey::new("image").unwrap())),
+        ..from("storage", ImageFormat::Raw)
+    };
     let made = rig.service.create_volume(&admin(), new.clone()).await.unwrap();
     assert_eq!((made.status, made.size_gib), (VolumeStatus::Creating, 2));
     let id = made.id;
@@ -41,7 +44,8 @@ async fn the_image_is_wished_until_the_volume_was_seen_ready() {
     let other = NewVolume { hints: Hints::default(), ..new.clone() };
     let refused = rig.service.create_volume(&admin(), other).await;
     assert!(matches!(&refused, Err(Refusal::Conflict(_))), "{refused:?}");
-    // It has its space, and half of the image: a change of its name takes nothing of the wish away.
+    // It has its space, which its agent was seen to say, and half of the image: a change of its name takes nothing of the wish away.
+    rig.write(&format!("UPDATE volumes SET taken_us = 1 WHERE id = '{id}'"));
     let name = Some(Some("renamed".to_owned()));
     rig.service.update_volume(&admin(), id, name, None, None).await.unwrap();
     until("the new wish", async || {

@@ -50,11 +50,11 @@ async fn known(
     Ok(same.pop())
 }
 
-/// Asks for it, unless an earlier run of the same command did. A request whose answer is lost is repeated with the same id.
+/// Asks for it, unless an earlier run of the same command did. A request whose answer is lost is repeated with the same key.
 async fn make(client: &Client, args: &ImportArgs, origin: &str, gib: u64) -> Result<VolumeRecord, Failure> {
-    let id = VolumeId::random().to_string();
+    let key = VolumeId::random().to_string();
     let mut wish = json!({
-        "id": id, "name": args.name.to_string(), "size": gib, "metadata": { ORIGIN: origin },
+        "request_key": key, "name": args.name.to_string(), "size": gib, "metadata": { ORIGIN: origin },
         "image": { "host": args.host, "name": args.image.as_str(), "format": args.format.as_str() },
     });
     if let Some(kind) = &args.kind {

@@ -89,21 +89,21 @@ async fn known(client: &Client, args: &CreateArgs) -> Result<Option<VolumeRecord
     Ok(same_name.into_iter().next())
 }
 
-/// Makes the volume. A request whose answer is lost is not simply repeated: a controller may give ids of its own, and then
-/// the name alone tells whether it was done.
+/// Makes the volume. A request whose answer is lost is not simply repeated: a controller of an earlier release does not know request
+/// keys, and then the name alone tells whether it was done.
 async fn make(
     client: &Client,
     args: &CreateArgs,
     gib: Option<u64>,
     source: Option<&Source>,
 ) -> Result<VolumeRecord, Failure> {
-    let id = args.id.unwrap_or_else(VolumeId::random).to_string();
+    let key = args.request_key.clone().unwrap_or_else(|| VolumeId::random().to_string());
     let mut pause = PAUSE.0;
     loop {
         if let Some(known) = known(client, args).await? {
             return Ok(known);
         }
-        match send(client, args, &id, (gib, source)).await {
+        match send(client, args, &key, (gib, source)).await {
             Err(fault) if client.again(&fault, &mut pause).await => {}
             sent => return Ok(sent?),
         }
@@ -113,10 +113,14 @@ async fn make(
 async fn send(
     client: &Client,
     args: &CreateArgs,
-    id: &str,
+    key: &str,
     (gib, source): (Option<u64>, Option<&Source>),
 ) -> Result<VolumeRecord, Fault> {
-    let mut volume = json!({ "id": id, "name": args.name.to_string() });
+    let mut volume = json!({ "name": args.name.to_string() });
+    match args.id {
+        Some(id) => volume["id"] = json!(id),
+        None => volume["request_key"] = json!(key),
+    }
     if let Some(gib) = gib {
         volume["size"] = json!(gib);
     }
@@ -128,7 +132,7 @@ async fn send(
     }
     let call = Call::add("the new volume", &["v3", "volumes"], wrapped("volume", volume));
     let record = client.read::<OneVolume>(call).await?.volume;
-    if record.id != id && args.id.is_some() {
+    if let Some(id) = args.id.filter(|id| id.to_string() != record.id) {
         let why = format!(
             "it takes no ids, and made volume {} instead of {id} (`mooring volume delete {}`)",
             record.id, record.id

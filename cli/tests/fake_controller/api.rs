@@ -413,7 +413,9 @@ fn post_volume(state: &mut State, body: &Value) -> Answer {
     if known.is_none() && kind != "__DEFAULT__" {
         return not_found("Volume type", kind);
     }
-    let id = if state.knobs.own_ids { "made-up" } else { body["id"].as_str().unwrap() };
+    // A key stands for itself.
+    let asked = body["id"].as_str().or(body["request_key"].as_str());
+    let id = if state.knobs.own_ids { "made-up" } else { asked.unwrap() };
     let shared = known.is_some_and(|known| known["extra_specs"]["multiattach"] == "<is> True");
     let of = |snapshot: &Value| Some(state.snapshots.get(snapshot.as_str()?)?["size"].clone());
     let size = body.get("size").cloned().or_else(|| of(&body["snapshot_id"])).unwrap_or_else(|| json!(1));

@@ -37,6 +37,8 @@ pub(crate) enum CallError {
         text: String,
         /// Something stands in the way that can go away.
         precondition: bool,
+        /// Something else has the object's id, or its identity on the wire.
+        id_is_taken: bool,
         /// Who can cure it.
         cure: Cure,
     },
@@ -64,6 +66,7 @@ pub(crate) fn error_of(agent: &str, status: &Status) -> CallError {
         | Code::Unauthenticated => CallError::Refused {
             text,
             precondition: status.code() == Code::FailedPrecondition,
+            id_is_taken: status.code() == Code::AlreadyExists,
             cure: cure.unwrap_or(Cure::Operator),
         },
         _ => CallError::Lost(text),

@@ -23,6 +23,7 @@ pub(super) fn release_failed(agent: &Agent, answer: &v1::PutVolumeResponse) -> O
     kept.then(|| CallError::Refused {
         text: format!("{}: it is of a release that cannot let go of volumes: upgrade it", agent.entry.name),
         precondition: true,
+        id_is_taken: false,
         cure: Cure::Operator,
     })
 }

@@ -8,6 +8,7 @@
 //! another volume's agent.
 
 pub(crate) mod fenced;
+mod first;
 mod growth;
 mod host;
 mod looks;

@@ -387,7 +387,7 @@ impl Inner {
         if let Some(next) = self.was_exported(agent, id).await? {
             return Ok(next);
         }
-        match self.put_volume(agent, id, tombstone, AGENT_WAIT_MS).await {
+        match self.put_volume(agent, volume, tombstone, AGENT_WAIT_MS).await {
             Ok(true) => {}
             Ok(false) => return Ok(Next::After(AGAIN)),
             Err(CallError::Stale(text)) => return self.review(id, &text).await,

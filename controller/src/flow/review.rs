@@ -14,7 +14,7 @@ use super::taking::UNSENT;
 use super::{Inner, Next, wishes};
 use crate::agents::{Kept, SeenConnection, words};
 use crate::service::Refusal;
-use crate::store::{Abort, Db, Kind, ReviewKind};
+use crate::store::{Abort, Db, Kind, ReviewKind, naa_of};
 
 /// Why a volume is in review right after a restore.
 pub(crate) const RESTORED: &str =
@@ -147,6 +147,19 @@ fn ahead_of(db: &Db<'_>, name: &str, id: VolumeId, theirs: &Kept) -> Result<Opti
     Ok(ahead)
 }
 
+/// Keeps the ids that an agent has volumes, orphans or tombstones of: none of them is a new volume's any more.
+fn note_ids(db: &Db<'_>, seen: &BTreeMap<VolumeId, Arc<Kept>>) -> Result<(), Abort> {
+    let mut found = Vec::with_capacity(seen.len());
+    for (id, theirs) in seen {
+        let naa = naa_of(*id);
+        // What was adopted is exported under another one.
+        let recorded = theirs.export(*id).map(|report| report.naa).filter(|recorded| *recorded != naa);
+        found.push((naa, *id));
+        found.extend(recorded.map(|naa| (naa, *id)));
+    }
+    Ok(db.note_identities(&found)?)
+}
+
 /// Compares a storage agent's volumes with the store.
 pub(crate) fn compare_storage(
     db: &Db<'_>,
@@ -191,6 +204,7 @@ pub(crate) fn compare_storage(
             None => compared.release(db, volume.id)?,
         }
     }
+    note_ids(db, seen)?;
     for (id, theirs) in seen {
         let phase = theirs.volume(*id).map(|report| report.phase);
         if phase == Some(Phase::Gone) {
@@ -216,6 +230,7 @@ pub(crate) fn found_again(
     agent: AgentId,
     id: VolumeId,
 ) -> Result<Option<BTreeSet<AgentId>>, Abort> {
+    db.note_identities(&[(naa_of(id), id)])?;
     let Some(volume) = db.volume(id)?.filter(|volume| volume.agent == agent) else { return Ok(None) };
     let is_lost = volume.review.is_some_and(|review| review.kind == ReviewKind::Lost);
     is_lost.then(|| release(db, id)).transpose()
@@ -233,6 +248,7 @@ pub(crate) fn compare_host(
     for (id, theirs) in seen {
         let ours = stamp_of(db, *id, Kind::Connection(agent))?;
         if ours.is_none() {
+            db.note_identities(&[(naa_of(*id), *id)])?;
             let text = format!("a connection to volume {id} is there, and none here: it is left alone");
             compared.orphans.insert(format!("connection {id}"), text);
         } else if let Some(generation) = is_ahead(ours.as_ref(), theirs.stamp.as_ref()) {

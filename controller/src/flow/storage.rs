@@ -16,7 +16,7 @@ use super::once::once;
 use super::seen::{fc_ports, is_same_place, is_seen, seen_mode, wanted_mode};
 use super::waits::Waiting;
 use super::wishes::{self, Rewished};
-use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, Next, growth, manage};
+use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, Next, growth};
 use crate::agents::calls::CallError;
 use crate::agents::words::{self, Word};
 use crate::agents::{Agent, wire};
@@ -24,7 +24,7 @@ use crate::domain::AttachmentStatus;
 use crate::initiators::Initiators;
 use crate::rules::Operation;
 use crate::service::Refusal;
-use crate::store::{self, Abort, AttachmentRow, Db, Kind, SpecRow, Taking, VolumeRow};
+use crate::store::{Abort, AttachmentRow, Db, Kind, SpecRow, Taking, VolumeRow};
 
 /// How long a look at one volume may take.
 pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(5);
@@ -151,14 +151,17 @@ impl Inner {
             // Nor until one is cut off whose disk does not answer.
             let wait_ms =
                 if extending || work.volume.cut().is_some() { growth::WAIT_MS } else { AGENT_WAIT_MS };
-            match self.put_volume(agent, id, spec, wait_ms).await {
+            match self.put_volume(agent, &work.volume, spec, wait_ms).await {
                 Ok(_) => {}
                 Err(CallError::Lost(text)) => lost = Some(text),
                 Err(CallError::Stale(text)) => return self.review(id, &text).await.map(Some),
-                Err(CallError::Refused { text, cure, .. }) => {
+                Err(CallError::Refused { text, cure, id_is_taken, .. }) => {
                     if work.volume.operation.is_some_and(Operation::is_coming) {
                         if cure == Cure::Retry {
                             return Ok(Some(Next::After(AGAIN)));
+                        }
+                        if id_is_taken {
+                            return self.id_refused(agent, &work.volume, text).await.map(Some);
                         }
                         return self.creation_failed(agent, &work.volume, text).await.map(Some);
                     }
@@ -219,43 +222,6 @@ impl Inner {
         Ok(Next::Idle)
     }
 
-    /// Sends a volume's wish, and waits so long for it to become true.
-    pub(super) async fn put_volume(
-        &self,
-        agent: &Arc<Agent>,
-        id: VolumeId,
-        spec: &SpecRow,
-        wait_ms: u32,
-    ) -> Result<bool, CallError> {
-        use v1::put_volume_request::Wish;
-        let corrupt = |_| CallError::Lost("the kept wish of the volume does not decode".to_owned());
-        let wish = match &spec.wish.body {
-            Some(body) => Wish::Spec(v1::VolumeSpec::decode(body.as_slice()).map_err(corrupt)?),
-            None => Wish::Tombstone(store::Wish::volume_tombstone(spec.wish.hard)),
-        };
-        let put = v1::PutVolumeRequest {
-            sender: Some(self.sender()),
-            volume_id: id.to_string(),
-            stamp: Some(stamp(spec)),
-            wish: Some(wish),
-            opaque: spec.wish.opaque.clone(),
-            deadline_ms: wait_ms,
-        };
-        let answer = agent.put_volume(put).await?;
-        let released = spec.wish.body.is_none() && !spec.wish.hard;
-        if let Some(error) = manage::release_failed(agent, &answer).filter(|_| released) {
-            return Err(error);
-        }
-        agent.took_volume(id, spec.stamp.clone());
-        let report = answer.report.as_ref().and_then(wire::volume).filter(|it| it.id == id);
-        let gone = report.as_ref().is_some_and(|report| report.phase == Phase::Gone);
-        if let Some(report) = report {
-            agent.saw_volume(&report);
-        }
-        self.touch(id);
-        Ok(answer.done || gone)
-    }
-
     /// Moves a volume from the operation that this pass saw. One that stands elsewhere by now (somebody deletes it) is left
     /// there.
     async fn set_operation(
@@ -290,7 +256,10 @@ impl Inner {
             }
         }
         let Some(spec) = &work.volume_spec else { return Ok(Next::Idle) };
-        match self.put_volume(agent, id, spec, AGENT_WAIT_MS).await {
+        if spec.wish.body.is_some() {
+            return self.confirm_pass(agent, &work.volume, spec).await;
+        }
+        match self.put_volume(agent, &work.volume, spec, AGENT_WAIT_MS).await {
             Ok(true) => {
                 let delete = move |db: &Db<'_>| Ok(db.delete_volume(id)?);
                 self.store.write("take a deleted volume away", delete).await?;

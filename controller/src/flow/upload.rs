@@ -40,7 +40,7 @@ impl Inner {
         let (Some(kept), Some(spec)) = (seen.upload(), &work.volume_spec) else {
             return self.end_upload(seen, Some("nobody knows any more to which file".to_owned())).await;
         };
-        let done = match self.put_volume(agent, id, spec, AGENT_WAIT_MS).await {
+        let done = match self.put_volume(agent, &work.volume, spec, AGENT_WAIT_MS).await {
             Ok(done) => done,
             Err(CallError::Stale(text)) => return self.review(id, &text).await,
             Err(CallError::Refused { text, cure, .. }) if cure != Cure::Retry && kept.withdrawn.is_none() => {

@@ -14,6 +14,7 @@ use mooring_model::{
 };
 use serde_json::json;
 
+use super::first;
 use crate::domain::VolumeType;
 use crate::initiators::Initiators;
 use crate::kept::{KeptExport, KeptVolume};
@@ -269,6 +270,9 @@ fn rewish(
         if db.spec(id, Kind::Export)?.is_some() {
             done.storage |= db.wish(id, Kind::Export, &Wish::tombstone(Kind::Export, false))?.1;
         }
+        if first::is_unconfirmed(db, volume)? {
+            return Ok((done, Generation::ZERO));
+        }
         let gone = Wish::tombstone(Kind::Volume, operation.is_destroying());
         let (generation, new) = db.wish(id, Kind::Volume, &gone)?;
         done.storage |= new;
@@ -284,7 +288,9 @@ fn rewish(
     }
     let volume_type = db.type_by_id(volume.type_id)?;
     let tuning = volume_type.as_ref().map(|of| rules::tuning::of(&of.extra_specs)).unwrap_or_default();
-    done.storage |= db.wish(id, Kind::Volume, &volume_wish(db, volume, volume_type)?)?.1;
+    let new = volume_wish(db, volume, volume_type)?;
+    let wish = |last: Option<&Wish>| Ok::<_, Abort>(first::next_wish(volume, last, new));
+    done.storage |= db.wish_after(id, Kind::Volume, wish)?.1;
     // A snapshot is exported to nobody.
     if !volume.is_served() || volume.snapshot_of.is_some() {
         return Ok((done, Generation::ZERO));

@@ -19,10 +19,11 @@ use super::fault::Fault;
 use super::mooring::volume;
 use super::routes::Routes;
 use super::schema::{self, Fields, invalid};
-use super::volumes::{label, size, volume_id};
+use super::volumes::{label, size, volume_id, wanted_id};
 use crate::domain::{ExportAsk, Hints, HostImage, NewVolume, VolumeExport};
 
-const KEYS: [&str; 7] = ["id", "name", "description", "size", "volume_type", "metadata", "image"];
+const KEYS: [&str; 8] =
+    ["id", "request_key", "name", "description", "size", "volume_type", "metadata", "image"];
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     let export = routing::post(begin::<B>).get(look::<B>).delete(cancel::<B>);
@@ -57,7 +58,7 @@ async fn import<B: Backend>(
     fields.only(&KEYS)?;
     fields.required("size")?;
     let new = NewVolume {
-        id: fields.uuid("id", false)?.map(|id| volume_id(&id.to_string())).transpose()?,
+        id: wanted_id(fields)?,
         name: label(fields, "name", "name")?.flatten(),
         description: label(fields, "description", "description")?.flatten(),
         size_gib: Some(size(fields)?),

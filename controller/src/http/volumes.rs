@@ -19,15 +19,16 @@ use super::routes::Routes;
 use super::schema::{self, Fields, invalid, python};
 use super::version::Version;
 use super::views::{self, Each, VolumeKeys};
-use crate::domain::{Hints, NewVolume};
+use crate::domain::{Hints, NewVolume, RequestKey, WantedId};
 use crate::list::{ListQuery, Page, VOLUMES};
 
 type Answer = Result<Json<Value>, Fault>;
 
 /// Keys of a body since 3.53; before, others are ignored.
-const CREATE_KEYS: [&str; 17] = [
-    // Ours: a client that chooses the id can repeat the request after a lost answer.
+const CREATE_KEYS: [&str; 18] = [
+    // Ours: a client that names its request can repeat it after a lost answer. The id is for admins.
     "id",
+    "request_key",
     "name",
     "display_name",
     "description",
@@ -267,6 +268,26 @@ fn hints(body: &Value, fields: Fields<'_>) -> Result<Hints, Fault> {
     Ok(hints)
 }
 
+/// The id that is wanted, or the key of the request that it follows from.
+pub(super) fn wanted_id(fields: Fields<'_>) -> Result<Option<WantedId>, Fault> {
+    let given = fields.uuid("id", false)?.map(|id| volume_id(&id.to_string())).transpose()?;
+    let key = fields.text("request_key", 1, false)?;
+    match (given, key) {
+        (Some(_), Some(_)) => {
+            Err(Fault::invalid_input("id and request_key: the id follows from the request key."))
+        }
+        (Some(id), None) => Ok(Some(WantedId::Given(id))),
+        (None, Some(text)) => {
+            let key = RequestKey::new(text).ok_or_else(|| {
+                let value = json!(text);
+                invalid("request_key", &value, format!("{} is too long", python(&value)))
+            })?;
+            Ok(Some(WantedId::Key(key)))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
 async fn create<B: Backend>(
     State(app): State<App<B>>,
     ctx: Ctx,
@@ -285,7 +306,7 @@ async fn create<B: Backend>(
     let size_gib = if fields.some("size").is_some() { Some(size(fields)?) } else { None };
     let zone = fields.text("availability_zone", 0, true)?.filter(|zone| !zone.is_empty());
     hints.zone = zone.map(str::to_owned);
-    let id = fields.uuid("id", false)?.map(|id| volume_id(&id.to_string())).transpose()?;
+    let id = wanted_id(fields)?;
     // What a source gives, the size for one, need not be said.
     let source = source(fields)?;
     if source.is_none() && size_gib.is_none() {

@@ -234,4 +234,5 @@ pub(super) const POLICIES: &[Policy] = &[
     admin("mooring:import"),
     admin("mooring:export"),
     member("mooring:extend_cancel"),
+    admin("mooring:choose_id"),
 ];

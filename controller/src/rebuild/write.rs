@@ -72,7 +72,7 @@ pub(super) fn write(store: &Store, heard: &[Heard], found: Found) -> Result<u64,
 
 fn write_volume(db: &Db<'_>, found: &FoundVolume) -> Result<(), Abort> {
     let row = &found.row;
-    db.insert_volume(row)?;
+    db.insert_found_volume(row)?;
     if let (Some(target), Some(naa)) = (&row.target, &row.naa) {
         db.set_target(row.id, target, naa, &row.portals)?;
         db.set_fc_ports(row.id, &row.fc_ports)?;

@@ -340,6 +340,7 @@ pub(super) fn connect(
     place: Place,
     rows: &[AttachmentRow],
 ) -> Result<Option<String>, Abort> {
+    super::has_no_twin(db, volume)?;
     let volume_type = db.type_by_id(volume.type_id)?;
     let specs = volume_type.map(|of| of.extra_specs).unwrap_or_default();
     let initiators = chosen(inner, volume, &specs, &place, rows)?;
@@ -440,6 +441,10 @@ fn repeated(
         };
         return Ok(db.attachments_of(new.volume)?.into_iter().find(same));
     };
+    // One sentence, whoever has the id and however: it tells nothing of them.
+    let id_is_taken = || {
+        Refusal::Conflict(format!("the id {id} is in use as an attachment's, or was once: choose another"))
+    };
     if let Some(kept) = db.attachment(id)? {
         // Of another project's nothing is said.
         let same = (caller.admin || kept.project == caller.project)
@@ -456,11 +461,10 @@ fn repeated(
             says_the_same(&kept, new, place)?;
             return Ok(Some(kept));
         }
-        return Err(Refusal::Conflict(format!("the id {id} is taken by another attachment")).into());
+        return Err(id_is_taken().into());
     }
     if db.detached(id)?.is_some() {
-        let text = format!("the id {id} was an attachment that was detached: choose another");
-        return Err(Refusal::Conflict(text).into());
+        return Err(id_is_taken().into());
     }
     Ok(None)
 }

@@ -136,7 +136,7 @@ fn insert(
         ..volumes::new_row(db, caller, id, place.size_gib, volume_type, at)
     };
     row.set_takes(&place.lv);
-    Ok(db.insert_volume(&row)?)
+    db.insert_volume(&row)
 }
 
 fn manage(

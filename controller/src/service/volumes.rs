@@ -7,16 +7,20 @@ use mooring_model::{AgentId, Source, VolumeId};
 
 use super::pools::GET_POOLS;
 use super::{Refusal, Service, TEXT_CHARS_MAX, images, manage, snapshots, text_limit, types, view};
-use crate::domain::{AttachStatus, Caller, Hints, NewVolume, Volume, VolumeStatus, VolumeType};
+use crate::domain::{AttachStatus, Caller, Hints, NewVolume, Volume, VolumeStatus, VolumeType, WantedId};
 use crate::flow::place::{nowhere, zone_of};
 use crate::flow::{self, Inner, wishes};
 use crate::policy::Target;
 use crate::rules::{self, Operation};
 use crate::schedule::PoolRef;
-use crate::store::{Abort, Db, Event, Place, VolumeRow};
+use crate::store::{Abort, Db, Event, Place, VolumeRow, id_is_taken};
 
 /// Keys of a volume's metadata. A wish carries them all.
 const METADATA_KEYS_MAX: usize = 128;
+
+/// Who may say the id of a new volume. An id stands in names on disks and wires, and may be known to hosts and storage nodes that
+/// this database does not know of.
+const CHOOSE_ID: &str = "mooring:choose_id";
 
 /// Why a volume that was accepted has no place.
 const NOWHERE: &str = "No valid backend was found";
@@ -209,7 +213,7 @@ fn insert(
     (place, found, source): (&Place, bool, Option<&VolumeRow>),
 ) -> Result<(), Abort> {
     let at = (place.agent, place.pool.clone(), place.zone.clone());
-    Ok(db.insert_volume(&VolumeRow {
+    db.insert_volume(&VolumeRow {
         name: new.name,
         description: new.description,
         operation: Some(if found { Operation::Creating } else { Operation::Error }),
@@ -218,7 +222,7 @@ fn insert(
         hints: new.hints.kept(),
         source: new.source,
         ..new_row(db, caller, id, size_gib, &volume_type, at)
-    })?)
+    })
 }
 
 /// A volume of the caller that is being made, of this type and size (GiB), by this agent, in its pool and zone. Nobody uses it.
@@ -269,6 +273,60 @@ pub(super) fn new_row(
     }
 }
 
+/// The id of a volume that is asked for.
+enum Id {
+    /// Nobody has had it.
+    New(VolumeId),
+    /// The volume was made by an earlier request of the same key.
+    Made(VolumeId),
+}
+
+/// Chooses the id of a new volume, or takes the one that is wanted. 409 for one that anybody has or had; 503 while an agent may have
+/// it that was not heard since this database was restored.
+fn id(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    new: &NewVolume,
+    volume_type: &VolumeType,
+) -> Result<Id, Abort> {
+    let Some(wanted) = &new.id else { return Ok(Id::New(VolumeId::random())) };
+    let (id, taken) = match wanted {
+        WantedId::Given(id) => (*id, id_is_taken(*id)),
+        WantedId::Key(key) => {
+            let text = format!(
+                "the request key {:?} was used for another volume, or for one that is gone: choose another",
+                key.as_str()
+            );
+            (key.volume(inner.store.cluster(), &caller.project), Refusal::Conflict(text))
+        }
+    };
+    if matches!(wanted, WantedId::Key(_))
+        && let Some(kept) = db.volume(id)?
+    {
+        let same = Some(kept.size_gib) == new.size_gib
+            && kept.project == caller.project
+            && kept.snapshot_of.is_none()
+            && kept.source == new.source
+            && Hints::from_kept(&kept.hints).image == new.hints.image
+            && kept.type_id == volume_type.id
+            && kept.name == new.name;
+        return if same { Ok(Id::Made(id)) } else { Err(taken.into()) };
+    }
+    if db.is_known_id(id)? {
+        return Err(taken.into());
+    }
+    let enrolled = inner.agents.all().iter().map(|agent| agent.entry.name.as_str());
+    if let Some(agent) = db.unheard_since_restore(enrolled)? {
+        return Err(Refusal::Unavailable(format!(
+            "agent {agent} was not heard since the controller's database was restored, and may have a volume of this id: wait for it, \
+             or ask without an id and without a request key"
+        ))
+        .into());
+    }
+    Ok(Id::New(id))
+}
+
 fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Result<VolumeId, Abort> {
     let source = source(inner, db, caller, &new)?;
     let like = source.as_ref().filter(|_| new.volume_type.is_none());
@@ -281,27 +339,10 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Re
     if rules::is_multiattach(&volume_type.extra_specs) {
         inner.policies().check("volume:multiattach", caller, &Target::own(caller))?;
     }
-    let id = new.id.unwrap_or_else(VolumeId::random);
-    if let Some(kept) = db.volume(id)? {
-        // A repeated request. Of another project's volume nothing is said.
-        let same = kept.project == caller.project
-            && kept.size_gib == size_gib
-            && kept.snapshot_of.is_none()
-            && kept.source == new.source
-            && Hints::from_kept(&kept.hints).image == new.hints.image
-            && kept.type_id == volume_type.id
-            && kept.name == new.name;
-        return if same {
-            Ok(id)
-        } else {
-            Err(Refusal::Conflict(format!("the id {id} is taken by another volume")).into())
-        };
-    }
-    if db.spec(id, crate::store::Kind::Volume)?.is_some() {
-        return Err(
-            Refusal::Conflict(format!("the id {id} was a volume that was deleted: choose another")).into()
-        );
-    }
+    let id = match id(inner, db, caller, &new, &volume_type)? {
+        Id::New(id) => id,
+        Id::Made(id) => return Ok(id),
+    };
     types::check_new(inner, db, caller, &volume_type, size_gib)?;
     let place = place(inner, db, caller, &new, &volume_type, source.as_ref())?;
     let found = place.is_some();
@@ -323,6 +364,9 @@ impl Service {
     /// it, 503 when none has ever reported.
     pub async fn create_volume(&self, caller: &Caller, new: NewVolume) -> Result<Volume, Refusal> {
         self.inner.policies().check("volume:create", caller, &Target::own(caller))?;
+        if matches!(new.id, Some(WantedId::Given(_))) {
+            self.inner.policies().check(CHOOSE_ID, caller, &Target::own(caller))?;
+        }
         check(&new)?;
         if let Some(of) = &new.hints.image {
             images::check(&self.inner, caller, of)?;

@@ -143,6 +143,17 @@ impl Db<'_> {
         Ok(self.one(sql, &values![id], |row| row.get(0))?.unwrap_or(false))
     }
 
+    /// The first of these agents that was heard before this database was restored and not since: it may have what this database does
+    /// not know.
+    pub(crate) fn unheard_since_restore<'a>(
+        &self,
+        mut names: impl Iterator<Item = &'a str>,
+    ) -> Result<Option<&'a str>, SqlError> {
+        let sql = "SELECT name FROM agents WHERE compared = 0";
+        let unheard = self.all(sql, &[], |row| row.get::<String>(0))?;
+        Ok(names.find(|name| unheard.iter().any(|unheard| unheard == name)))
+    }
+
     /// This database is another history from now on: every agent may keep more than it knows.
     pub(crate) fn forget_compared(&self) -> Result<(), SqlError> {
         self.run("UPDATE agents SET compared = 0", &[]).map(drop)

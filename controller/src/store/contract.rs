@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 mod counts;
+mod identities;
 mod numbers;
 #[path = "../../tests/support/pg.rs"]
 pub(super) mod pg;
@@ -21,6 +22,7 @@ use serde_json::Map;
 use uuid::Uuid;
 
 use self::counts::what_is_there_is_counted_by_its_words;
+use self::identities::{an_identity_is_one_volumes_for_ever, found_volumes_may_share_an_identity};
 use self::numbers::{
     a_fibre_channel_number_is_given_once, a_fibre_channel_number_is_one_volumes_until_it_is_cut,
 };
@@ -90,6 +92,8 @@ contract![
     statuses_follow_in_one_transaction,
     a_growth_that_is_taken_back_counts_until_it_is_over,
     what_is_there_is_counted_by_its_words,
+    an_identity_is_one_volumes_for_ever,
+    found_volumes_may_share_an_identity,
 ];
 
 impl Place {
@@ -141,7 +145,7 @@ fn volume(id: VolumeId, type_id: Uuid, now: SystemTime) -> VolumeRow {
         agent: AgentId::from_u128(0xa),
         pool: "vg0".to_owned(),
         target: None,
-        naa: None,
+        naa: Some(naa_of(id)),
         portals: Vec::new(),
         fc_ports: BTreeSet::new(),
         review: None,

@@ -256,6 +256,12 @@ impl Db<'_> {
         .map(drop)
     }
 
+    /// Forgets the wish of a volume that no agent has taken. Its id stays known.
+    pub(crate) fn forget_wish(&self, volume: VolumeId) -> Result<(), SqlError> {
+        let sql = "DELETE FROM specs WHERE volume_id = ?1 AND kind = 'volume'";
+        self.run(sql, &values![volume]).map(drop)
+    }
+
     /// Keeps a wish as an agent keeps it: with its generation and its digest.
     pub(crate) fn keep_spec(&self, volume: VolumeId, kind: Kind, kept: &SpecRow) -> Result<(), SqlError> {
         self.insert_spec(insert_spec!(""), volume, kind, kept.stamp.generation, &kept.wish, kept.settled)

@@ -85,7 +85,7 @@ pub(crate) fn insert_volume(
 ) -> Result<(), SqlError> {
     let type_id = db.type_by_name(DEFAULT_TYPE)?.map(|kind| kind.id).unwrap_or_default();
     let metadata = metadata.clone();
-    db.insert_volume(&VolumeRow { type_id, agent, metadata, created_at: db.now, ..volume(id, &[]) })
+    db.insert_found_volume(&VolumeRow { type_id, agent, metadata, created_at: db.now, ..volume(id, &[]) })
 }
 
 /// A reserved attachment.

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::Db;
+use super::identities::naa_of;
 use super::reviews::{self, Review};
 use super::sql::{Row, SqlError, Value as Bound, values};
 use crate::domain::{AttachStatus, AttachmentStatus, Hints, HostImage, VolumeStatus};
@@ -238,13 +239,15 @@ impl Db<'_> {
         self.one(sql, &values![source], |row| row.parsed(0))
     }
 
-    /// Keeps a new volume or snapshot.
-    pub(crate) fn insert_volume(&self, new: &VolumeRow) -> Result<(), SqlError> {
+    /// Keeps a volume or snapshot that is there already, with its identity, whoever else has that.
+    pub(crate) fn insert_found_volume(&self, new: &VolumeRow) -> Result<(), SqlError> {
+        let naa = new.naa.clone().unwrap_or_else(|| naa_of(new.id));
+        self.note_identities(&[(naa_of(new.id), new.id), (naa.clone(), new.id)])?;
         let sql = "INSERT INTO volumes (id, name, description, size_gib, type_id, multiattach, operation, status, \
                    attach_status, project, user_id, metadata, agent_id, pool, created_us, bootable, readonly, zone, hints, \
-                   tried, grows_from, snapshot_of, source_volume, source_snapshot) VALUES \
+                   tried, grows_from, snapshot_of, source_volume, source_snapshot, naa) VALUES \
                    (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
-                   ?22, ?23, ?24)";
+                   ?22, ?23, ?24, ?25)";
         self.run(
             sql,
             &values![
@@ -271,7 +274,8 @@ impl Db<'_> {
                 new.grows_from,
                 new.snapshot_of,
                 new.made_from_volume(),
-                new.made_from_snapshot()
+                new.made_from_snapshot(),
+                naa.as_str()
             ],
         )
         .map(drop)
@@ -419,6 +423,9 @@ impl Db<'_> {
         portals: &[Portal],
     ) -> Result<(), SqlError> {
         let portals = portals.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        if *naa != naa_of(id) {
+            self.note_identities(&[(naa.clone(), id)])?;
+        }
         let sql = "UPDATE volumes SET target = ?2, naa = ?3, portals = ?4 WHERE id = ?1";
         self.run(sql, &values![id, target, naa.as_str(), portals]).map(drop)
     }
@@ -446,6 +453,13 @@ impl Db<'_> {
         let word = said.map(VolumeStatus::as_str);
         self.run("UPDATE volumes SET said_status = ?2 WHERE id = ?1", &values![id, word])?;
         self.derive_status(id)
+    }
+
+    /// Takes a volume from the place that cannot have it. No agent has anything of it: its wish is forgotten.
+    pub(crate) fn unplace(&self, id: VolumeId) -> Result<(), SqlError> {
+        self.forget_wish(id)?;
+        let sql = "UPDATE volumes SET agent_id = ?2, pool = '' WHERE id = ?1";
+        self.run(sql, &values![id, AgentId::from_u128(0)]).map(drop)
     }
 
     /// Takes a volume away that is gone at its agent.

@@ -175,6 +175,18 @@ fn wrong_words() -> Vec<Wrong> {
             400,
             field(&format!("source_volid. Value: x. 'x' {SCHEMAS}")),
         ),
+        (json!({ "size": 1, "id": "x" }), 400, field("id. Value: x. 'x' is not a 'uuid'")),
+        (json!({ "size": 1, "request_key": "" }), 400, field("request_key. Value: . '' should be non-empty")),
+        (
+            json!({ "size": 1, "request_key": "k".repeat(65) }),
+            400,
+            field(&format!("request_key. Value: {0}. '{0}' is too long", "k".repeat(65))),
+        ),
+        (
+            json!({ "size": 1, "request_key": "k", "id": DEAD }),
+            400,
+            "Invalid input received: id and request_key: the id follows from the request key.".to_owned(),
+        ),
     ]
 }
 
@@ -236,6 +248,24 @@ async fn wrong_creates() {
     }
     api.post("/volumes", json!([])).await.is_fault(400, "badRequest", "[] is not of type 'object'");
     assert!(api.fake.state().volumes.is_empty(), "nothing was made");
+}
+
+/// The real service says who may give an id; the form of both is this layer's.
+#[tokio::test]
+async fn volume_is_asked_for_by_id_or_by_request_key() {
+    use mooring_controller::domain::{RequestKey, WantedId};
+    let api = Api::new();
+    for (body, wanted) in [
+        (json!({ "size": 1, "id": DEAD }), Some(WantedId::Given(DEAD.parse().unwrap()))),
+        (json!({ "size": 1, "request_key": "nightly" }), RequestKey::new("nightly").map(WantedId::Key)),
+        (json!({ "size": 1 }), None),
+    ] {
+        for version in ["3.0", "3.53"] {
+            let made = api.v3(version, "POST", "/volumes", Some(json!({ "volume": body }))).await;
+            assert_eq!(made.status, 202, "{}", made.body);
+            assert_eq!(api.fake.state().wanted_id, wanted);
+        }
+    }
 }
 
 /// What cannot be done is refused, not left out.

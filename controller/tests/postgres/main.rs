@@ -12,6 +12,8 @@ mod core_fence;
 mod core_fence_names;
 #[path = "../core_fence_unknown.rs"]
 mod core_fence_unknown;
+#[path = "../core_ids.rs"]
+mod core_ids;
 #[path = "../core_lost.rs"]
 mod core_lost;
 #[path = "../core_rebuild.rs"]

@@ -123,8 +123,21 @@ impl State {
 }
 
 impl State {
+    /// Whether a volume may be what is wished, whatever was wished before.
+    pub(super) fn check_wish(&mut self, put: &v1::PutVolumeRequest) -> Result<(), Status> {
+        let Some(v1::put_volume_request::Wish::Spec(spec)) = &put.wish else { return Ok(()) };
+        let id = &put.volume_id;
+        let other = self.volumes.get(id).is_some_and(|kept| kept.stamp != put.stamp);
+        let known = other || (self.orphans.contains(id) && !self.volumes.contains_key(id));
+        if put.new && known && !self.knobs.reverts.ignores {
+            let text = format!("volume {id} is to be a new one, and its id is known here");
+            return Err(cured(Code::AlreadyExists, &text, "fix_spec"));
+        }
+        self.never_shrinks(id, spec.size_bytes)
+    }
+
     /// Of all smaller sizes that which the volume has is taken, as long as nothing was appended.
-    pub(super) fn never_shrinks(&mut self, id: &str, bytes: u64) -> Result<(), Status> {
+    fn never_shrinks(&mut self, id: &str, bytes: u64) -> Result<(), Status> {
         let kept = self.volumes.get(id).and_then(|kept| kept.spec.as_ref());
         if kept.is_none_or(|kept| kept.size_bytes <= bytes) {
             return Ok(());

@@ -566,9 +566,7 @@ impl Agent for Fake {
             if !state.knobs.slow_lvm.has_answered(&put) {
                 return Err(cured(Code::Unavailable, "it was not looked at in time", "retry"));
             }
-            if let Some(put_volume_request::Wish::Spec(spec)) = &put.wish {
-                state.never_shrinks(&id, spec.size_bytes)?;
-            }
+            state.check_wish(&put)?;
             if fence(state.volumes.get(&id), put.stamp.as_ref())? == Fence::Newer {
                 state.take_and_release(&put);
                 let spec = match put.wish {

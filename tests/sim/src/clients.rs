@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use mooring_controller::domain::{Attachment, Hints, NewAttachment, NewConnector, NewVolume};
+use mooring_controller::domain::{Attachment, Hints, NewAttachment, NewConnector, NewVolume, WantedId};
 use mooring_controller::service::{Refusal, Service, Wait};
 use mooring_host::fake::IoRefusal;
 use mooring_model::{AttachmentId, Mode, Proof, VolumeId};
@@ -100,7 +100,7 @@ impl World {
 
 async fn create(world: &World, service: &Service, volume: VolumeId, shared: bool) {
     let new = NewVolume {
-        id: Some(volume),
+        id: Some(WantedId::Given(volume)),
         name: Some(world.name(volume)),
         description: None,
         size_gib: Some(1),

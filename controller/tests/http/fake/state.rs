@@ -7,7 +7,7 @@ use mooring_model::{
 };
 
 use mooring_controller::domain::{
-    DisputedInitiator, ExportState, FencedExport, HostPool, UnknownNode, VolumeCut,
+    DisputedInitiator, ExportState, FencedExport, HostPool, UnknownNode, VolumeCut, WantedId,
 };
 
 use super::*;
@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) exports: Vec<ExportAsk>,
     /// The hints of the last volume.
     pub(crate) hints: Hints,
+    /// Its id, or the key of its request.
+    pub(crate) wanted_id: Option<WantedId>,
     /// Which pools were asked for last.
     pub(crate) pool_filter: PoolFilter,
     /// What limits jobs.
@@ -231,6 +233,7 @@ impl State {
         }
         self.hints.clone_from(&new.hints);
         self.heard.push(format!("{:?} {:?}", new.id, new.size_gib));
+        self.wanted_id.clone_from(&new.id);
         let wanted = new.volume_type.unwrap_or_else(|| "__DEFAULT__".to_owned());
         let found = |kind: &&VolumeType| kind.name == wanted || kind.id.to_string() == wanted;
         let Some(volume_type) = self.types.iter().find(found).cloned() else {

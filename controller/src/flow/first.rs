@@ -1,0 +1,162 @@
+//! The first wish of a volume at an agent: it says that the volume is new, and the agent takes it only if nothing is known there of the
+//! id. So data that another volume has left under an id is handed to nobody.
+//!
+//! The agent recognises a wish that is sent again by its stamp. Therefore a first wish stays as it is until its agent was seen to
+//! have the volume: a name that changes meanwhile goes with the next wish. Nor does a tombstone take its place: it would destroy
+//! what another volume has left. A volume that is deleted that early is asked for once more, and goes by a tombstone once the agent
+//! has it; where the agent refuses it, nothing of it is there.
+//!
+//! What must never happen here: data destroyed, or taken over, that was not made for this volume.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use mooring_api::{Message, v1};
+use mooring_model::{Cure, Phase};
+
+use super::{AGAIN, Inner, Next, growth, manage, wishes};
+use crate::agents::calls::CallError;
+use crate::agents::{Agent, wire};
+use crate::rules::Operation;
+use crate::service::Refusal;
+use crate::store::{self, Abort, Db, Event, Kind, SpecRow, VolumeRow, Wish};
+
+/// Whether this wish asks for a volume that its agent never had for us. A pool of the same agent may have had it before: then the
+/// agent keeps our tombstone.
+fn is_new(volume: &VolumeRow, spec: &SpecRow) -> bool {
+    let begins = volume.operation.is_some_and(|now| now.is_coming() || now.is_destroying()) && !volume.taken;
+    let first = match &volume.tried[..] {
+        [] => spec.stamp.generation.counter == 1,
+        tried => tried.iter().all(|tried| tried.agent != volume.agent || tried.pool == volume.pool),
+    };
+    spec.wish.body.is_some() && begins && first
+}
+
+/// The wish that a volume has next: `new`, or the one that it has, while that is its first and differs in nothing that its agent reads.
+pub(super) fn next_wish(volume: &VolumeRow, last: Option<&Wish>, new: Wish) -> Wish {
+    let waits = volume.operation.is_some_and(Operation::is_coming) && !volume.taken;
+    last.filter(|last| waits && last.body == new.body).cloned().unwrap_or(new)
+}
+
+/// Whether a volume that is to be destroyed was never seen at its agent, so that its first wish stays.
+pub(super) fn is_unconfirmed(db: &Db<'_>, volume: &VolumeRow) -> Result<bool, Abort> {
+    let destroys = volume.operation.is_some_and(Operation::is_destroying) && !volume.taken;
+    Ok(destroys && db.spec(volume.id, Kind::Volume)?.is_some_and(|spec| spec.wish.body.is_some()))
+}
+
+impl Inner {
+    /// Sends a volume's wish, and waits so long for it to become true.
+    pub(super) async fn put_volume(
+        &self,
+        agent: &Arc<Agent>,
+        volume: &VolumeRow,
+        spec: &SpecRow,
+        wait_ms: u32,
+    ) -> Result<bool, CallError> {
+        use v1::put_volume_request::Wish;
+        let id = volume.id;
+        let corrupt = |_| CallError::Lost("the kept wish of the volume does not decode".to_owned());
+        let wish = match &spec.wish.body {
+            Some(body) => Wish::Spec(v1::VolumeSpec::decode(body.as_slice()).map_err(corrupt)?),
+            None => Wish::Tombstone(store::Wish::volume_tombstone(spec.wish.hard)),
+        };
+        let put = v1::PutVolumeRequest {
+            sender: Some(self.sender()),
+            volume_id: id.to_string(),
+            stamp: Some(mooring_api::stamp_to_wire(&spec.stamp)),
+            wish: Some(wish),
+            opaque: spec.wish.opaque.clone(),
+            deadline_ms: wait_ms,
+            new: is_new(volume, spec),
+        };
+        let answer = agent.put_volume(put).await?;
+        let released = spec.wish.body.is_none() && !spec.wish.hard;
+        if let Some(error) = manage::release_failed(agent, &answer).filter(|_| released) {
+            return Err(error);
+        }
+        agent.took_volume(id, spec.stamp.clone());
+        let report = answer.report.as_ref().and_then(wire::volume).filter(|it| it.id == id);
+        let gone = report.as_ref().is_some_and(|report| report.phase == Phase::Gone);
+        if let Some(report) = report {
+            agent.saw_volume(&report);
+        }
+        self.touch(id);
+        Ok(answer.done || gone)
+    }
+
+    /// The agent has something else under the volume's id or NAA. No other pool is tried: hosts would meet two disks of one identity.
+    pub(super) async fn id_refused(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        volume: &VolumeRow,
+        said: String,
+    ) -> Result<Next, Refusal> {
+        let seen = volume.clone();
+        if matches!(seen.operation, Some(Operation::Managing | Operation::ErrorManaging)) {
+            return self.managing_failed(&seen, said).await;
+        }
+        // In whose words it is said depends on whose that other thing is: its creator is told only where it is.
+        tracing::warn!(volume = %seen.id, agent = agent.entry.name, said, "the id of a new volume is taken");
+        let why = format!(
+            "storage node {} has something else under this id already: delete this volume, and make one under another id",
+            agent.entry.name
+        );
+        let id = seen.id;
+        let write = move |db: &Db<'_>| {
+            let same = |now: &VolumeRow| {
+                now.agent == seen.agent && now.pool == seen.pool && now.operation == seen.operation
+            };
+            let Some(now) = db.volume(id)?.filter(|now| same(now) && now.review.is_none()) else {
+                return Ok(());
+            };
+            db.keep_message(Event::Create, &now.project, id, &why)?;
+            db.unplace(id)?;
+            Ok(db.set_operation(id, Some(Operation::Error), Some(&why))?)
+        };
+        self.store.write("say that the id of a volume is taken", write).await?;
+        self.touch(id);
+        Ok(Next::Idle)
+    }
+
+    /// A volume is deleted that its agent was never seen to have: whether it has it is asked by the first wish.
+    pub(super) async fn confirm_pass(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        volume: &VolumeRow,
+        first: &SpecRow,
+    ) -> Result<Next, Refusal> {
+        let (id, was) = (volume.id, volume.operation);
+        let has = if agent.volume_stamp(id).as_ref() == Some(&first.stamp) {
+            true
+        } else {
+            match self.put_volume(agent, volume, first, growth::WAIT_MS).await {
+                Ok(_) => true,
+                Err(CallError::Stale(text)) => return self.review(id, &text).await,
+                Err(CallError::Refused { text, cure, .. }) if cure != Cure::Retry => {
+                    tracing::info!(volume = %id, text, "a volume that is deleted was never made");
+                    false
+                }
+                Err(error) => {
+                    tracing::warn!(volume = %id, %error, "a volume is not deleted yet");
+                    return Ok(Next::After(AGAIN));
+                }
+            }
+        };
+        let write = move |db: &Db<'_>| {
+            if db.volume(id)?.is_none_or(|now| now.operation != was) {
+                return Ok(());
+            }
+            if has {
+                db.note_taken(id)?;
+                wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+            } else {
+                db.forget_wish(id)?;
+                db.delete_volume(id)?;
+            }
+            Ok(())
+        };
+        self.store.write("see whether a volume that is deleted was made", write).await?;
+        self.touch(id);
+        Ok(Next::Again)
+    }
+}
