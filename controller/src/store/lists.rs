@@ -221,7 +221,8 @@ impl Db<'_> {
         let order = |(column, down): &Place| format!("{column} {}", if *down { "DESC" } else { "ASC" });
         let order: Vec<_> = places.iter().map(order).collect();
         let limit = statement.bind(query.limit);
-        let offset = statement.bind(query.offset);
+        // A client may ask for what is behind every row.
+        let offset = statement.bind(i64::try_from(query.offset).unwrap_or(i64::MAX));
         let rest = format!(" ORDER BY {} LIMIT {limit} OFFSET {offset}", order.join(", "));
         statement.text.push_str(&rest);
         self.all(&statement.text, &statement.values, map).map(Some)
