@@ -736,9 +736,7 @@ impl Backend for Fake {
         if name == "nosuch" {
             return not_found("Host", name);
         }
-        let (parts, exports) = (state.fence_parts.clone(), state.fence_exports.clone());
-        let fence = fence_of(caller, name, new.reason, parts, exports, state.fence_unknown.clone());
-        let fence = HostFence { disputed: state.fence_disputed.clone(), ..fence };
+        let fence = fence_of(caller, name, new.reason, &state);
         state.also = new.also;
         state.fence = Some(fence.clone());
         Ok(fence)

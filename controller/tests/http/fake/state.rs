@@ -454,14 +454,7 @@ pub(super) fn connect(attachment: &mut Attachment, connector: Map<String, Value>
 }
 
 /// A fence that holds.
-pub(super) fn fence_of(
-    caller: &Caller,
-    name: &str,
-    reason: Option<String>,
-    parts: Vec<FencePart>,
-    exports: Vec<FencedExport>,
-    unknown: Vec<UnknownNode>,
-) -> HostFence {
+pub(super) fn fence_of(caller: &Caller, name: &str, reason: Option<String>, state: &State) -> HostFence {
     HostFence {
         id: Uuid::from_u128(1),
         name: name.to_owned(),
@@ -471,10 +464,10 @@ pub(super) fn fence_of(
         request: caller.request.clone(),
         fenced_at: SystemTime::UNIX_EPOCH,
         lifted_at: None,
-        parts,
-        exports,
-        unknown,
-        disputed: Vec::new(),
+        parts: state.fence_parts.clone(),
+        exports: state.fence_exports.clone(),
+        unknown: state.fence_unknown.clone(),
+        disputed: state.fence_disputed.clone(),
     }
 }
 
