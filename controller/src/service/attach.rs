@@ -1,28 +1,30 @@
 //! Attachments on their way in.
 
+mod place;
+
 use std::collections::BTreeSet;
 
 use mooring_model::limit::{ATTACHMENTS_PER_CONNECTION_MAX, GRANTS_PER_EXPORT_MAX};
-use mooring_model::{AgentId, AttachmentId, Generation, Mode, VolumeId, Wwpn};
+use mooring_model::{AgentId, AttachmentId, Generation, Mode, VolumeId};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+pub(super) use place::client_place;
+use place::native_place;
+
 use super::view::{self, Secrets};
-use super::{Refusal, SecretsOnGet, Service, Wait, again, fence, not_in_review, text_limit, volumes};
+use super::{Refusal, SecretsOnGet, Service, Wait, again, fence, not_in_review, volumes};
 use crate::domain::{Attachment, AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeStatus};
 use crate::flow::wishes::{self, Rewished};
 use crate::flow::{Inner, numbers};
-use crate::initiators::{HostPorts, Initiators};
+use crate::initiators::Initiators;
 use crate::permits;
 use crate::policy::Target;
 use crate::rules::transport::{self, Offer, Transport};
 use crate::rules::types::Specs;
 use crate::rules::{self, Existing, Operation};
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
-
-/// Longest connector, in bytes of its JSON: it is kept, and a wish carries a part.
-const CONNECTOR_BYTES_MAX: usize = 16 * 1024;
 
 /// Who connects, and how.
 #[derive(Clone)]
@@ -102,74 +104,6 @@ pub(super) fn volume_of(db: &Db<'_>, row: &AttachmentRow) -> Result<VolumeRow, A
 fn view_one(inner: &Inner, db: &Db<'_>, row: AttachmentRow, secrets: Secrets) -> Result<Attachment, Abort> {
     let volume = volume_of(db, &row)?;
     view::attachment_now(inner, db, &volume, row, secrets)
-}
-
-pub(super) fn client_place(
-    inner: &Inner,
-    caller: &Caller,
-    connector: Map<String, Value>,
-) -> Result<Place, Refusal> {
-    if Value::Object(connector.clone()).to_string().len() > CONNECTOR_BYTES_MAX {
-        let text = format!("Invalid input received: the connector has more than {CONNECTOR_BYTES_MAX} bytes");
-        return Err(Refusal::Invalid(text));
-    }
-    let offer = Offer::of_connector(&connector).map_err(Refusal::Invalid)?;
-    // Which host it is, is nothing that a client without rights to hosts should learn.
-    if let Some(own) = offer.iscsi.as_ref().filter(|own| inner.agents.by_initiator(own).is_some()) {
-        let text =
-            format!("Invalid input received: {own} is the name of an enrolled host: attach it natively");
-        return Err(Refusal::Invalid(text));
-    }
-    let host = rules::text_of(&connector, "host");
-    let mountpoint = rules::text_of(&connector, "mountpoint");
-    text_limit("host", host.as_deref().unwrap_or_default())?;
-    text_limit("mountpoint", mountpoint.as_deref().unwrap_or_default())?;
-    let claimed = !caller.admin && !caller.service;
-    Ok(Place { offer, host, mountpoint, native: None, without_fc: None, claimed, connector: Some(connector) })
-}
-
-/// The port through which a host attaches natively, or why there is none. One path is used: nobody on the host joins the disks
-/// of two.
-fn fc_port(name: &str, ports: &[Wwpn]) -> Result<HostPorts, String> {
-    match ports {
-        [port] => HostPorts::new([*port]).ok_or_else(String::new),
-        [] => Err(format!(
-            "host {name} reports no port for Fibre Channel that is online (its agent is asked each 10 s, and one of an earlier \
-             release reports none): see the adapter's driver and cable, then `mooring host show {name}`"
-        )),
-        several => Err(format!(
-            "host {name} has {} ports for Fibre Channel that are online, and a native attachment uses one path: leave one of \
-             them online, or attach it as a client of the Block Storage API with multipath",
-            several.len()
-        )),
-    }
-}
-
-fn native_place(inner: &Inner, name: &str, transport: Option<Transport>) -> Result<Place, Refusal> {
-    let shown = || name.chars().take(80).collect::<String>();
-    let agent = inner.agents.by_name(name);
-    let agent = agent.ok_or_else(|| Refusal::NotFound { kind: "Host", what: shown() })?;
-    if !agent.is_up() {
-        return Err(Refusal::Unavailable(agent.why_down()));
-    }
-    let (Some(id), Some(initiator)) = (agent.id(), agent.initiator()) else {
-        let text =
-            format!("host {} does not attach volumes: its agent's configuration has no [host]", shown());
-        return Err(Refusal::Invalid(text));
-    };
-    let (fc, without_fc) = match fc_port(&agent.entry.name, &agent.fc_initiator_ports()) {
-        Ok(port) => (Some(port), None),
-        Err(why) => (None, Some(why)),
-    };
-    Ok(Place {
-        offer: Offer { iscsi: Some(initiator), fc, asked: transport },
-        host: Some(agent.entry.name.clone()),
-        mountpoint: None,
-        native: Some(id),
-        without_fc,
-        claimed: false,
-        connector: None,
-    })
 }
 
 /// The attachments that a host has of a volume share one connection, and one way. A host that is driven by us shares its port's

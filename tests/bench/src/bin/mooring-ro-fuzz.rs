@@ -167,6 +167,7 @@ async fn make(volume: VolumeId, bytes: u64, thin: bool) -> Result<()> {
         wish: Some(v1::put_volume_request::Wish::Spec(spec)),
         opaque: Vec::new(),
         deadline_ms: 100_000,
+        new: false,
     };
     let answer = agent.put_volume(request).await?.into_inner();
     if !answer.done {
