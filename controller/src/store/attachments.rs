@@ -299,8 +299,8 @@ impl Db<'_> {
                    connect_ever = excluded.connect_ever, forced = excluded.forced, wish_epoch = excluded.wish_epoch, \
                    wish_counter = excluded.wish_counter, steps = excluded.steps, attached_us = excluded.attached_us, \
                    fault = excluded.fault, mode_asked = excluded.mode_asked, legacy = excluded.legacy, \
-                   asked_user = excluded.asked_user, asked_request = excluded.asked_request, asked_us = excluded.asked_us, fc_lun = excluded.fc_lun, \
-                   claimed = excluded.claimed";
+                   asked_user = excluded.asked_user, asked_request = excluded.asked_request, \
+                   asked_us = excluded.asked_us, fc_lun = excluded.fc_lun, claimed = excluded.claimed";
         let text = |map: &Map<String, Value>| Value::Object(map.clone()).to_string();
         self.run(
             sql,
