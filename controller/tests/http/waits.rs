@@ -13,9 +13,10 @@ use mooring_controller::policy::Policies;
 use mooring_model::AttachmentId;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tonic::Code;
 use tower::ServiceExt;
 
-use crate::support::{LONG, Rig, SHORT, admin, client, member, reserve, until};
+use crate::support::{LONG, Rig, SHORT, admin, client, cured, member, reserve, until};
 
 /// A control plane, and a token for a member of p, a member of q and an admin.
 struct Site {
@@ -136,9 +137,10 @@ async fn a_client_that_goes_ends_its_wait_and_not_its_change() {
     // Of a volume where nothing goes on.
     let quiet = site.rig.volume(true).await;
     let other = site.rig.service.create_attachment(&owner, reserve(quiet), LONG).await.unwrap().id;
-    // Their storage agent takes its time.
-    site.rig.storage.state().knobs.pending = true;
-    let detach = format!("/v3/attachments/{made}");
+    // Their storage agent takes nothing away for now.
+    let busy = cured(Code::Unavailable, "its disk does not answer", "retry");
+    site.rig.storage.state().knobs.refuse_revoke = Some(busy);
+    let detach = format!("/mooring/v1/attachments/{made}?wait_ms=30000");
     let mut waiting = site.many(WAITS.of_project, &site.p, "DELETE", &detach);
     let poll = site.poll(other).await.replace("60000", "50");
     let waits = || async { site.ask(&site.p, "GET", &poll, None).await.status };
@@ -157,7 +159,7 @@ async fn a_client_that_goes_ends_its_wait_and_not_its_change() {
     .await;
     assert!(gone.elapsed() < Duration::from_secs(20), "each of them would have waited for 30 s");
     // What they asked for goes on.
-    site.rig.storage.state().knobs.pending = false;
+    site.rig.storage.state().knobs.refuse_revoke = None;
     until("the end of the attachment", async || match site.rig.service.attachment(&owner, made).await {
         Err(_) => Ok(()),
         Ok(seen) => Err(format!("{seen:?}")),
