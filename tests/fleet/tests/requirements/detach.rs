@@ -293,3 +293,62 @@ fn a_fence_takes_a_host_from_every_kernel() {
     admin.post("/mooring/v1/hosts/h1/unfence", &json!({})).expect(200);
     admin.attach_natively(&volumes[1], "h1", "rw");
 }
+
+/// The controller's database is put back as it was before anybody was attached: no row knows what the kernels grant.
+#[test]
+fn a_restored_database_fences_what_it_does_not_know() {
+    let fleet = Fleet::builder().storage("s1", &[("vg0", 100)]).host("h1").start();
+    let (admin, storage) = (fleet.admin(), fleet.storage("s1"));
+    let volume = admin.volume(Some(&fleet.shared_type()), 1);
+    fleet.control().stop();
+    let (database, copy) = (fleet.database(), fleet.folder().join("copy"));
+    std::fs::create_dir(&copy).unwrap();
+    let put = |from: &std::path::Path, to: &std::path::Path| {
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    };
+    put(&database, &copy);
+    fleet.control().start();
+    fleet.until_up();
+    let stays = fleet.stock("node2");
+    let kept = admin.attach(&volume, &stays, None);
+    let session = stays.login(&kept.info).unwrap();
+    let gone = admin.attach_natively(&volume, "h1", "rw");
+    assert_eq!(storage.grants(&volume).len(), 2);
+    fleet.control().stop();
+    for entry in std::fs::read_dir(&database).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    put(&copy, &database);
+    fleet.control().start_restored();
+    fleet.until_up();
+
+    let fence = admin.post("/mooring/v1/hosts/h1/fence", &json!({})).expect(200)["fence"].take();
+    assert_eq!((&fence["proof"], &fence["parts"]), (&json!("proven"), &json!([])), "{fence}");
+    let export = &fence["exports"][0];
+    assert_eq!((&export["node"], &export["volume_id"]), (&json!("s1"), &json!(volume)), "{fence}");
+    let receipt = &export["receipt"];
+    assert_eq!(
+        (&receipt["proof"], &receipt["attachment_ids"]),
+        (&json!("proven"), &json!([gone])),
+        "{fence}"
+    );
+    assert_eq!(granted(&fleet, &volume), ["node2 LUN 1 rw"]);
+    // Nobody else notices anything, and the secrets are as they were.
+    assert!(session.is_live() && session.write().is_ok());
+    storage.reboot();
+    until("the other host's access", || {
+        stays.login(&kept.info).map(drop).map_err(|refusal| format!("{refusal:?}"))
+    });
+    // What the agent keeps makes a database again.
+    fleet.control().stop();
+    fleet.control().lose_database();
+    fleet.control().rebuild(&mooring_controller::rebuild::How::default()).unwrap();
+    fleet.control().start();
+    fleet.until_up();
+    let left = admin.get("/attachments/detail").expect(200);
+    assert_eq!(left["attachments"].as_array().unwrap().len(), 1, "{left}");
+    assert_eq!(left["attachments"][0]["id"], json!(kept.id));
+}

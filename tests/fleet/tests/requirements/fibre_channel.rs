@@ -384,3 +384,26 @@ fn s53_a_host_is_cut_off_natively_over_fibre_channel() {
     assert_eq!(log, ["scsi_device/3:0:0:1/state = offline", "scsi_device/3:0:0:1/delete = 1"]);
     assert_eq!(h1.fabric().violations(), Vec::<String>::new());
 }
+
+/// The controller's database is empty: no row knows what the ports show.
+#[test]
+fn a_fence_after_a_restore_takes_all_ports_of_a_host() {
+    let fleet = fleet();
+    let (admin, kind) = (fleet.admin(), fc_type(&fleet));
+    let (one, two) = (fleet.stock_with_ports("node1", 1), fleet.stock_with_ports("node2", 2));
+    let volume = admin.volume(Some(&kind), 1);
+    attach(&admin, &volume, &one.connector(), "rw");
+    let (_, info) = attach(&admin, &volume, &two.connector(), "rw");
+    let stays = two.log_in_over_fc(&info).unwrap();
+    fleet.control().stop();
+    fleet.control().lose_database();
+    fleet.control().start_restored();
+    fleet.until_up();
+    // By one of its ports: it goes with the other one.
+    let port = &one.ports()[1];
+    let fence = admin.post(&format!("/mooring/v1/hosts/{port}/fence"), &json!({})).expect(200);
+    assert_eq!(fence["fence"]["proof"], "proven", "{fence}");
+    assert_eq!(fence["fence"]["exports"].as_array().unwrap().len(), 2, "{fence}");
+    assert_eq!(seen(&fleet, &volume), paths(&two, 1, "rw"));
+    assert!(all_alive(&stays));
+}
