@@ -122,6 +122,8 @@ fn gather(
         persistent_reservations: reserves,
         persistent_reservations_kept: reserves,
         initiators_per_volume_max: serves.then(|| limit(GRANTS_PER_EXPORT_MAX)),
+        // What an export is sealed with is there with the kernel's target.
+        read_only_sealed: serves.then_some(target_ready),
         attachments_per_connection_max: config.host.as_ref().map(|_| limit(ATTACHMENTS_PER_CONNECTION_MAX)),
         ..v1::Capabilities::default()
     };
@@ -353,6 +355,7 @@ mod tests {
             (seen.persistent_reservations, seen.persistent_reservations_kept),
             (Some(true), Some(true))
         );
+        assert_eq!(seen.read_only_sealed, Some(true));
         let limits = (seen.initiators_per_volume_max, seen.attachments_per_connection_max);
         assert_eq!(limits, (Some(512), None), "it attaches nothing itself");
         let needed: Vec<_> = seen.modules.iter().map(|one| (one.name.as_str(), one.state())).collect();
@@ -592,6 +595,7 @@ mod tests {
         assert_eq!(codes(seen.health.as_ref()), ["module_missing", "session_daemon"]);
         assert_eq!(level(seen.health.as_ref()), Failed, "it can attach nothing");
         assert_eq!((seen.persistent_reservations, seen.initiators_per_volume_max), (None, None));
+        assert_eq!(seen.read_only_sealed, None, "it serves nothing");
         assert_eq!(seen.attachments_per_connection_max, Some(64));
         assert_eq!(seen.modules.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["iscsi_tcp"]);
         rig.module("iscsi_tcp", true);

@@ -204,6 +204,8 @@ pub(crate) struct Capabilities {
     pub access_modes: Vec<&'static str>,
     pub persistent_reservations: Option<bool>,
     pub persistent_reservations_kept: Option<bool>,
+    /// A host that may only read changes nothing, whatever it claims of its commands.
+    pub read_only_sealed: Option<bool>,
     pub initiators_per_volume_max: Option<u32>,
     pub attachments_per_connection_max: Option<u32>,
     /// Ports through which it attaches over Fibre Channel.
@@ -229,6 +231,7 @@ impl Capabilities {
             access_modes: wire.access_modes().filter_map(mode).collect(),
             persistent_reservations: wire.persistent_reservations,
             persistent_reservations_kept: wire.persistent_reservations_kept,
+            read_only_sealed: wire.read_only_sealed,
             initiators_per_volume_max: wire.initiators_per_volume_max,
             attachments_per_connection_max: wire.attachments_per_connection_max,
             fc_initiator_ports: wire.fc_initiator_ports.clone(),
@@ -399,7 +402,7 @@ mod tests {
         let old = v1::Capabilities { pools: vec![pool()], ..v1::Capabilities::default() };
         let shown = AgentShown::new(&v1::HelloResponse::default(), &old);
         let json = serde_json::to_value(&shown).unwrap();
-        for key in ["health", "persistent_reservations", "initiators_per_volume_max"] {
+        for key in ["health", "persistent_reservations", "read_only_sealed", "initiators_per_volume_max"] {
             assert!(json[key].is_null(), "{key}");
         }
         assert!(json["pools"][0]["discard"].is_null() && json["pools"][0]["wipe"].is_null());

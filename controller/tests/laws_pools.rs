@@ -117,6 +117,7 @@ fn said() -> (v1::Capabilities, v1::Pool) {
         access_modes: vec![v1::Mode::ReadOnly.into(), v1::Mode::ReadWrite.into()],
         persistent_reservations: Some(true),
         persistent_reservations_kept: Some(false),
+        read_only_sealed: Some(true),
         initiators_per_volume_max: Some(512),
         ..report
     };
@@ -138,6 +139,7 @@ fn what_an_agent_has_seen_can_be_asked_for() {
             ("mooring_over_subscription_ratio", json!(2.5)),
             ("mooring_persistent_reservations", json!(true)),
             ("mooring_persistent_reservations_kept", json!(false)),
+            ("mooring_read_only_sealed", json!(true)),
             ("mooring_initiators_per_volume_max", json!(512)),
             ("mooring_access_modes", json!(["ro", "rw"])),
             ("mooring_kernel_release", json!("6.1.0-40-amd64")),
@@ -152,6 +154,7 @@ fn what_an_agent_has_seen_can_be_asked_for() {
             ("mooring_wipe", "<or> zero <or> discard", true),
             ("capabilities:mooring_snapshots", "<is> True", true),
             ("mooring_persistent_reservations_kept", "<is> True", false),
+            ("mooring_read_only_sealed", "<is> True", true),
             ("online_extend_support", "<is> True", false),
             ("mooring_initiators_per_volume_max", ">= 512", true),
             ("mooring_initiators_per_volume_max", ">= 513", false),

@@ -814,6 +814,11 @@ pub struct Capabilities {
     /// does not attach, and with agents of earlier releases.
     #[prost(string, repeated, tag = "100")]
     pub fc_initiator_ports: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// An initiator that may only read changes nothing, whatever it claims of its commands. What initiators lose for that, those that
+    /// may write as well: WRITE SAME, COMPARE AND WRITE, EXTENDED COPY, immediate data over iSCSI. Not set by agents of earlier releases,
+    /// with which one that may only read can write.
+    #[prost(bool, optional, tag = "120")]
+    pub read_only_sealed: ::core::option::Option<bool>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Images {

@@ -336,6 +336,7 @@ pub(crate) fn host_report(wire: &v1::Capabilities) -> HostReport {
         modes: wire.access_modes().filter_map(mode).collect(),
         reservations: wire.persistent_reservations,
         reservations_kept: wire.persistent_reservations_kept,
+        read_only_sealed: wire.read_only_sealed,
         initiators_per_volume_max: wire.initiators_per_volume_max,
         attachments_per_connection_max: wire.attachments_per_connection_max,
         fc_initiator_ports: wire.fc_initiator_ports.clone(),

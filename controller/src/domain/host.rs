@@ -125,6 +125,8 @@ pub struct HostReport {
     pub reservations: Option<bool>,
     /// What they register outlives a loss of its power.
     pub reservations_kept: Option<bool>,
+    /// A host that may only read changes nothing, whatever it claims of its commands.
+    pub read_only_sealed: Option<bool>,
     /// Initiators that one volume may be granted to, over each transport.
     pub initiators_per_volume_max: Option<u32>,
     /// Attachments that may share one connection to it.

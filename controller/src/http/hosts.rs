@@ -103,6 +103,7 @@ fn report_view(report: &HostReport) -> Value {
         "access_modes": report.modes.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "persistent_reservations": report.reservations,
         "persistent_reservations_kept": report.reservations_kept,
+        "read_only_sealed": report.read_only_sealed,
         "initiators_per_volume_max": report.initiators_per_volume_max,
         "attachments_per_connection_max": report.attachments_per_connection_max,
         "fc_initiator_ports": report.fc_initiator_ports,

@@ -214,6 +214,7 @@ fn own_keys(
         ),
         ("mooring_persistent_reservations", report.persistent_reservations.map(Value::from)),
         ("mooring_persistent_reservations_kept", report.persistent_reservations_kept.map(Value::from)),
+        ("mooring_read_only_sealed", report.read_only_sealed.map(Value::from)),
         ("mooring_initiators_per_volume_max", report.initiators_per_volume_max.map(Value::from)),
         ("mooring_access_modes", (!modes.is_empty()).then(|| json!(modes))),
         (
@@ -300,6 +301,11 @@ pub fn of_host(agent: &Agent<'_>) -> Value {
             "mooring_persistent_reservations_kept": property(
                 "Reservations that outlive a loss of power",
                 "What hosts have registered is there again after the storage node has lost its power: <is> True.",
+            ),
+            "mooring_read_only_sealed": property(
+                "Read-only whatever a host claims",
+                "A host that may only read changes nothing, whatever it claims of its commands; hosts are without WRITE \
+                 SAME, COMPARE AND WRITE, EXTENDED COPY and immediate data for that: <is> True.",
             ),
         },
         "mooring_report_age_seconds": agent.age().as_secs(),

@@ -33,6 +33,7 @@ async fn hosts() {
         "access_modes": ["ro", "rw"],
         "persistent_reservations": false,
         "persistent_reservations_kept": null,
+        "read_only_sealed": null,
         "initiators_per_volume_max": null,
         "attachments_per_connection_max": null,
         "fc_initiator_ports": [],
