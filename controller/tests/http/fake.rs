@@ -737,8 +737,7 @@ impl Backend for Fake {
             return not_found("Host", name);
         }
         let fence = fence_of(caller, name, new.reason, &state);
-        state.also = new.also;
-        state.fence = Some(fence.clone());
+        (state.also, state.fence) = (new.also, Some(fence.clone()));
         Ok(fence)
     }
 
