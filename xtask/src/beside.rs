@@ -34,9 +34,9 @@ fn doc_tests(root: &Path) -> Command {
 
 /// Makes the VMs' images. The stage that needs them waits for the lock of this, makes what is missing, and says what failed.
 fn warm_images() {
-    let Ok(program) = std::env::current_exe() else { return };
+    let Ok(program) = crate::program() else { return };
     for kernel in ["stable", "backports"] {
-        let mut build = Command::new(&program);
+        let mut build = Command::new(program);
         build.args(["vm", "build", "--kernel", kernel]);
         let _ = quietly(politely(&build));
     }

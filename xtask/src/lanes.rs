@@ -136,7 +136,7 @@ fn apart(name: &str) -> Result<Run> {
     let (mut said, tell) = io::pipe().context("make a pipe")?;
     // setpriv tells it to end when this process ends, whatever ends it; it ends its VMs then.
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "TERM", "--"]).arg(std::env::current_exe().context("find this program")?);
+    command.args(["--pdeathsig", "TERM", "--"]).arg(crate::program()?);
     command.args(["scenario", name]).stdin(Stdio::null());
     command.stdout(tell.try_clone().context("duplicate a pipe")?).stderr(tell);
     let mut child = command.spawn().with_context(|| format!("run {command:?}"))?;

@@ -16,9 +16,11 @@ mod test;
 mod timings;
 mod vm;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
+use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mooring_tests::bench::Size;
 use mooring_tests::bench_node::Options;
@@ -155,7 +157,18 @@ fn soak(programs: &Programs, args: &SoakArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Where this program stood when it began. A build may put another file in its place, and the kernel then names a deleted one.
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// This program, for stages that are processes of their own.
+fn program() -> anyhow::Result<&'static Path> {
+    PROGRAM.get().map(PathBuf::as_path).context("find this program")
+}
+
 fn main() -> ExitCode {
+    if let Ok(program) = std::env::current_exe() {
+        let _ = PROGRAM.set(program);
+    }
     let result = match Cli::parse().chore {
         Chore::Proto(args) => proto::run(&args, &root()).map(|()| ExitCode::SUCCESS),
         Chore::Vm(args) => vm::run(args),

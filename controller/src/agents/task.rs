@@ -403,17 +403,16 @@ async fn take_report(inner: &Arc<Inner>, agent: &Arc<Agent>, report: v1::Report)
             if let Some(report) = wire::volume(&report) {
                 let id = report.id;
                 let own = agent.knows_volume(id) || inner.takes(agent, Word::Volume(id)).await;
-                // What is nobody's here is remembered: operators ask who serves what. It moves nothing.
+                // What is nobody's here is remembered: operators ask who serves what, and its id is given to nobody. It moves nothing.
                 if own || agent.has_room() {
                     agent.saw_volume(&report);
+                    if report.phase == Phase::Orphan {
+                        found_again(inner, agent, id).await;
+                    }
                 }
-                if !own {
-                    return;
+                if own {
+                    inner.storage_news(id);
                 }
-                if report.phase == Phase::Orphan {
-                    found_again(inner, agent, id).await;
-                }
-                inner.storage_news(id);
             }
         }
         Some(What::Export(report)) => {

@@ -82,6 +82,7 @@ fn volumes() -> Vec<Call> {
         json!({ "volume": { "size": 1, "name": "n", "description": "d" } }),
         [
             ("volume.id", Applied, json!(INSTANCE)),
+            ("volume.request_key", Applied, json!("k")),
             ("volume.size", Applied, json!(2)),
             ("volume.volume_type", Applied, json!("t")),
             ("volume.availability_zone", Applied, json!("nova")),
@@ -406,7 +407,14 @@ fn operators() -> Vec<Call> {
         call("disableHost", json!({}), [("reason", Applied, json!("other"))]),
         call("drainHost", json!({}), []),
         call("undrainHost", json!({}), []),
-        call("fenceHost", json!({}), [("reason", Applied, json!("other"))]),
+        call(
+            "fenceHost",
+            json!({}),
+            [
+                ("reason", Applied, json!("other")),
+                ("also", Applied, json!(["iqn.2026-01.org.example:other"])),
+            ],
+        ),
         call("unfenceHost", json!({}), [("anyway", Applied, json!(true))]),
         call("limitJobs", json!({ "bytes_per_second": 1 }), [("bytes_per_second", Applied, json!(2))]),
     ]

@@ -47,8 +47,7 @@ pub enum Tier {
     Core,
     /// In every third run, and while its subject has changed lately ([`choose`]).
     Rotation {
-        /// Folders and files whose change makes it run, from the workspace's root. Those that every scenario uses are
-        /// [`choose::SHARED`].
+        /// Folders and files whose change makes it run, from the workspace's root, beside those that every scenario uses.
         subject: &'static [&'static str],
     },
 }

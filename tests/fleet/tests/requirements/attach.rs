@@ -195,7 +195,7 @@ fn s25_one_volume_is_on_one_host_once_for_one_server() {
         let same = json!({ "attachment": { "connector": node.connector() } });
         member.put(&path, &same).refused(409, "duplicate connectors");
         // By its name it is the same host, whatever its initiator is called.
-        let mut renamed = fleet.stock("node2").connector();
+        let mut renamed = fleet.stock("node1-again").connector();
         renamed["host"] = json!("node1");
         let renamed = json!({ "attachment": { "connector": renamed } });
         member.put(&path, &renamed).refused(409, "duplicate connectors");

@@ -314,8 +314,12 @@ fn s53_hosts_with_agents_attach_natively_over_fibre_channel() {
     assert_eq!((h1.fabric().is_read_only(1), h2.fabric().is_read_only(1)), (Some(false), Some(true)));
     // One port, one disk: nobody else removes it.
     let digits = HOST[0].replace(':', "");
+    let same = json!({ "wwpns": [digits], "wwnns": [digits], "host": "h1" });
+    assert!(refused(&member, &volume, &same).contains("both would have one disk"));
+    // Under another name it would be two machines with one port.
     let stock = json!({ "wwpns": [digits], "wwnns": [digits], "host": "stock" });
-    assert!(refused(&member, &volume, &stock).contains("both would have one disk"));
+    let body = json!({ "attachment": { "volume_uuid": volume, "connector": stock } });
+    member.post("/attachments", &body).refused(409, "under another name of a host");
     // It asks no more of a host than it asked before: an agent that is started again finds it as it is.
     h1.fabric().take_log();
     h1.restart();
