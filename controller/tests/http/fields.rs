@@ -127,6 +127,7 @@ fn own_volumes() -> Vec<Call> {
         json!({ "volume": { "size": 1, "image": { "host": "storage1", "name": "i", "format": "raw" } } }),
         [
             ("volume.id", Applied, json!(INSTANCE)),
+            ("volume.request_key", Applied, json!("k")),
             ("volume.name", Applied, json!("other")),
             ("volume.description", Applied, json!("other")),
             ("volume.size", Applied, json!(2)),
@@ -587,7 +588,7 @@ async fn tried(method: &Method, template: &str, body: &Value) -> (u16, String) {
     let answer = api.call(method.as_str(), &path).version("latest").json(&body).send().await;
     let state = api.fake.state();
     let kept = format!(
-        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {}",
+        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {}",
         state.volumes,
         state.snapshots,
         state.types,
@@ -603,6 +604,7 @@ async fn tried(method: &Method, template: &str, body: &Value) -> (u16, String) {
         state.job_limit,
         state.said,
         state.heard,
+        state.also,
         words_of(state.action.as_ref()),
     );
     (answer.status.as_u16(), outcome(&format!("{} {} {kept}", answer.status, answer.body)))
