@@ -346,6 +346,25 @@ fn snapshots() -> Vec<Call> {
     ]
 }
 
+fn hosts() -> Vec<Call> {
+    vec![
+        call("enableHost", json!({}), []),
+        call("disableHost", json!({}), [("reason", Applied, json!("other"))]),
+        call("drainHost", json!({}), []),
+        call("undrainHost", json!({}), []),
+        call(
+            "fenceHost",
+            json!({}),
+            [
+                ("reason", Applied, json!("other")),
+                ("also", Applied, json!(["iqn.2026-01.org.example:other"])),
+            ],
+        ),
+        call("unfenceHost", json!({}), [("anyway", Applied, json!(true))]),
+        call("limitJobs", json!({ "bytes_per_second": 1 }), [("bytes_per_second", Applied, json!(2))]),
+    ]
+}
+
 fn operators() -> Vec<Call> {
     let service = json!({ "host": "storage1@lvm", "binary": "cinder-volume" });
     let named = |operation| {
@@ -404,20 +423,6 @@ fn operators() -> Vec<Call> {
             json!({ "default_type": { "volume_type": "__DEFAULT__" } }),
             [("default_type.volume_type", Applied, json!("t"))],
         ),
-        call("enableHost", json!({}), []),
-        call("disableHost", json!({}), [("reason", Applied, json!("other"))]),
-        call("drainHost", json!({}), []),
-        call("undrainHost", json!({}), []),
-        call(
-            "fenceHost",
-            json!({}),
-            [
-                ("reason", Applied, json!("other")),
-                ("also", Applied, json!(["iqn.2026-01.org.example:other"])),
-            ],
-        ),
-        call("unfenceHost", json!({}), [("anyway", Applied, json!(true))]),
-        call("limitJobs", json!({ "bytes_per_second": 1 }), [("bytes_per_second", Applied, json!(2))]),
     ]
 }
 
@@ -425,10 +430,19 @@ fn operators() -> Vec<Call> {
 const REFUSED: [&str; 5] = ["actOnSnapshot", "freezeService", "thawService", "failOver", "failHostOver"];
 
 fn table() -> Vec<Call> {
-    [volumes(), own_volumes(), actions(), operators_actions(), attachments(), snapshots(), operators()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        volumes(),
+        own_volumes(),
+        actions(),
+        operators_actions(),
+        attachments(),
+        snapshots(),
+        operators(),
+        hosts(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// The fields of a schema: every leaf of its properties. An object with keys of the caller's own is one field.
