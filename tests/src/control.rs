@@ -37,11 +37,18 @@ pub struct Control<'a> {
     controller: Option<Running>,
     authority: Authority,
     ours: Signed,
+    /// Lines of the controller's configuration, behind its first table.
+    extra: &'static str,
 }
 
 impl<'a> Control<'a> {
     /// Configures everything on every VM; starts nothing yet but what [`Site::up`] did.
     pub fn prepare(site: &'a Site) -> Result<Self> {
+        Self::prepare_with(site, "")
+    }
+
+    /// The same with more lines in the controller's configuration.
+    pub fn prepare_with(site: &'a Site, extra: &'static str) -> Result<Self> {
         let authority = Authority::new()?;
         site.uses(&["mooring-controller", "mooring-agent", "mooring-sessiond"])?;
         let ours = authority.sign("controller")?;
@@ -49,7 +56,7 @@ impl<'a> Control<'a> {
         for vm in site.rig.vms().iter().filter(|vm| vm.name() != "storage") {
             hosts.push(NativeHost::prepare(vm, &authority)?);
         }
-        let control = Self { site, hosts, controller: None, authority, ours };
+        let control = Self { site, hosts, controller: None, authority, ours, extra };
         control.configure()?;
         Ok(control)
     }
@@ -81,6 +88,7 @@ impl<'a> Control<'a> {
                 host.vm.ip(0)
             )?;
         }
+        config.push_str(self.extra);
         storage.write("/etc/mooring/controller.toml", config.as_bytes(), 0o600)
     }
 

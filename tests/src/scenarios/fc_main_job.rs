@@ -74,7 +74,8 @@ impl<'a> Scene<'a> {
             let transports = shown["transports"].as_array().context("transports")?;
             Ok(transports.iter().any(|it| it["protocol"] == "fc" && it["ready"] == true).then_some(()))
         })?;
-        let mut control = Control::prepare(site)?;
+        // Each machine is an enrolled host and, under another name, a stock one: with one port for both.
+        let mut control = Control::prepare_with(site, "[attach]\nshared_initiators = true\n")?;
         control.start()?;
         for host in [one, two] {
             fibre::prepare(host, "sd_mod sg")?;
