@@ -20,8 +20,8 @@ pub const GROUP: &str = "vg0";
 /// LIO's folder.
 pub const TARGET: &str = "/sys/kernel/config/target";
 
-/// Every program that a scenario or a benchmark runs in a VM.
-const PROGRAMS: [&str; 15] = [
+/// Programs that scenarios run in VMs.
+pub const PROGRAMS_IN_VMS: [&str; 12] = [
     "mooring",
     "mooring-agent",
     "mooring-agent-faults",
@@ -29,15 +29,15 @@ const PROGRAMS: [&str; 15] = [
     "mooring-contract",
     "mooring-controller",
     "mooring-fc-grants",
-    "mooring-floor",
-    "mooring-load",
-    "mooring-restore",
     "mooring-ro-fuzz",
     "mooring-sessiond",
     "mooring-sessiond-faults",
     "mooring-stamp",
     "mooring-store-fill",
 ];
+
+/// Programs that only benchmarks run there.
+const PROGRAMS_OF_BENCHMARKS: [&str; 3] = ["mooring-floor", "mooring-load", "mooring-restore"];
 
 /// Programs that a scenario uses in a VM, as cargo has built them.
 #[derive(Debug, Clone)]
@@ -62,8 +62,8 @@ impl Programs {
 
     /// Adds an image of all of them that are built to what the VMs boot with.
     pub fn show_in(&self, mut options: RigOptions) -> Result<RigOptions> {
-        let built: Vec<_> =
-            PROGRAMS.map(|name| self.folder.join(name)).into_iter().filter(|path| path.exists()).collect();
+        let all = PROGRAMS_IN_VMS.iter().chain(&PROGRAMS_OF_BENCHMARKS);
+        let built: Vec<_> = all.map(|name| self.folder.join(name)).filter(|path| path.exists()).collect();
         options.programs =
             Some(image::programs(&options.root_dir, &built).context("pack the programs for the VMs")?);
         Ok(options)

@@ -8,7 +8,7 @@ use clap::Args;
 use mooring_rig::{Kernel, packages};
 use mooring_tests::clients;
 use mooring_tests::scenarios::{self, Scenario, Verdict};
-use mooring_tests::site::Programs;
+use mooring_tests::site::{PROGRAMS_IN_VMS, Programs};
 
 use crate::beside::{self, Beside};
 use crate::full::{self, Full, Part};
@@ -51,22 +51,6 @@ const PROGRAMS: [&str; 7] = [
     "mooring-tests",
 ];
 
-/// The same, one by one, without those that only benchmarks use.
-const BINARIES: [&str; 12] = [
-    "mooring",
-    "mooring-agent",
-    "mooring-agent-faults",
-    "mooring-attach-floor",
-    "mooring-contract",
-    "mooring-controller",
-    "mooring-fc-grants",
-    "mooring-ro-fuzz",
-    "mooring-sessiond",
-    "mooring-sessiond-faults",
-    "mooring-stamp",
-    "mooring-store-fill",
-];
-
 /// Builds the programs of these packages for the VMs and says where they are.
 pub(crate) fn build_some(root: &Path, packages: &[&str]) -> Result<Programs> {
     let mut args = vec!["build", "--release", "--bins"];
@@ -96,8 +80,8 @@ fn programs(root: &Path) -> Programs {
 /// Builds the programs of the VM scenarios. They are those of the tests, not as they are shipped: they are there already, an
 /// overflow is a panic, and in a VM they are as fast (under emulation the kernel and the start of a process take its time). Each has the
 /// fault points of its crate, which do nothing unless one is named. Demo, benchmarks and soak run what is shipped.
-fn build_tested(root: &Path, build: stages::Build) -> Result<Count> {
-    build(root, &BINARIES).map(|_| Count::PASSED)
+fn build_tested(root: &Path) -> Result<Count> {
+    stages::test_programs(root, &PROGRAMS_IN_VMS).map(|_| Count::PASSED)
 }
 
 /// Where they are.
@@ -368,7 +352,7 @@ fn only(text: &str, root: &Path) -> Result<Count> {
 fn alone(args: &TestArgs, root: &Path) -> bool {
     let mut stages = Stages::default();
     if let Some(text) = &args.vm_only {
-        if stages.run("build for VMs", || build_tested(root, stages::test_programs)) {
+        if stages.run("build for VMs", || build_tested(root)) {
             stages.run("VM scenarios", || only(text, root));
         }
     } else {
