@@ -93,7 +93,7 @@ pub(super) fn iscsi(
         .collect()
 }
 
-/// What keeps hosts from logging in although addresses and targets are there: devices that do not answer.
+/// Devices that do not answer, which keep hosts from logging in although addresses and targets are there.
 pub(super) fn silent(engine: &Engine) -> Vec<Fault> {
     let blocked = engine.blocked_portals();
     // Hosts log in over the others.

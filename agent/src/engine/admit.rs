@@ -312,7 +312,7 @@ impl Engine {
         }
     }
 
-    /// Whether a volume can be had. Returns what was seen, when LVM was asked for that. `view`: it was asked already.
+    /// Refuses a volume that cannot be had. Returns the view, if LVM was asked for one. `view`: LVM was asked already.
     fn check_volume(
         &self,
         cell: &Cell,

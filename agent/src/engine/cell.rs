@@ -160,7 +160,7 @@ pub(crate) struct State {
     pub(crate) felt: Option<Instant>,
     /// Since when its device does not answer: its portals are withheld.
     pub(super) silent: Option<SystemTime>,
-    /// It is as an agent before this one has left it: whether its device answers is not known.
+    /// An agent before this one has left the export; nobody has heard yet whether its device answers.
     pub(super) unheard: bool,
     /// What was live at the last look.
     pub(super) lives: Option<Lives>,

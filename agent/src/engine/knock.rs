@@ -18,7 +18,7 @@ use crate::capabilities::timestamp;
 /// Between two knocks at a portal, while nothing is wrong.
 const EVERY: Duration = Duration::from_mins(1);
 
-/// The same while a device does not answer, or a portal.
+/// Time between two knocks while a device or a portal does not answer.
 const SOON: Duration = Duration::from_secs(3);
 
 /// How long a portal has to answer. A login takes milliseconds; many at once, on a slow machine, a second or two.
@@ -27,7 +27,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// Volumes that are named as those that a portal may wait for.
 const NAMED: usize = 5;
 
-/// What is known of the login threads of portals.
+/// Login threads of portals, as far as they are known.
 #[derive(Debug, Default)]
 pub(super) struct Knocks {
     last: Option<Instant>,

@@ -87,7 +87,7 @@ pub enum Refusal {
     KnownId {
         /// The volume.
         volume: VolumeId,
-        /// What this agent has of the id.
+        /// Object that this agent has under the id.
         known: String,
     },
     /// An object under our name is not ours.

@@ -123,11 +123,7 @@ impl Engine {
         match self.shut(way) {
             Ok(false) => {}
             Ok(true) => {
-                // What was seen of the export is not so any more.
-                let mut state = cell.state();
-                state.known = None;
-                state.unwatch();
-                drop(state);
+                cell.state().changed_beside_a_pass();
                 let mapped = &way.mapped;
                 tracing::info!(volume = %cell.id, %mapped, "shut out beside a call of the kernel that hangs");
             }

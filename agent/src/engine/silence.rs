@@ -48,10 +48,10 @@ const SLOW_FOR: Duration = Duration::from_mins(5);
 /// Looks that see something end, until a silent device counts as answering.
 const ANSWERS: u32 = 2;
 
-/// What was heard of one device.
+/// One device, as far as it was heard.
 #[derive(Debug, Default)]
 struct Ear {
-    /// What it does while nothing ends, and since when.
+    /// State while no command ends, and since when.
     stall: Option<(Flow, Instant)>,
     silent: bool,
     /// Looks that have seen something end since it is silent.
@@ -243,11 +243,7 @@ impl Engine {
         match taken {
             Ok(false) => {}
             Ok(true) => {
-                // What was seen of the export is not so any more.
-                let mut state = cell.state();
-                state.known = None;
-                state.unwatch();
-                drop(state);
+                cell.state().changed_beside_a_pass();
                 tracing::info!(volume = %cell.id, "its portals are off, beside a pass that hangs");
             }
             Err(error) => {

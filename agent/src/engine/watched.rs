@@ -84,6 +84,12 @@ impl Turn {
 pub(super) struct Since(u64);
 
 impl State {
+    /// Forgets what was seen of the export: a call beside its pass has changed the kernel.
+    pub(super) fn changed_beside_a_pass(&mut self) {
+        self.known = None;
+        self.unwatch();
+    }
+
     /// A step of ours follows: what was seen is not so any more.
     pub(super) fn unwatch(&mut self) {
         self.watched.stands = false;
