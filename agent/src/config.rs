@@ -71,6 +71,8 @@ pub struct Config {
     pub answer_deadline_ms: u32,
     /// Bytes a second that all jobs together may write. `None`: as fast as the disks are.
     pub job_limit: Option<ByteSize>,
+    /// What becomes of a host that may only read and has reserved its volume.
+    pub ro_reservation: RoReservation,
     /// Holds the images that volumes may be made from. `None`: none are.
     pub images_dir: Option<PathBuf>,
     /// LIO's folder in configfs.
@@ -81,6 +83,20 @@ pub struct Config {
     pub metrics: Vec<SocketAddr>,
     /// What is logged, as `tracing-subscriber` filters are written.
     pub log: String,
+}
+
+/// What becomes of a host that may only read and has reserved its volume by RESERVE(6): until it lets go, nobody else reads or
+/// writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RoReservation {
+    /// Its session is cut, which ends the reservation. It may log in again.
+    #[default]
+    Cut,
+    /// Its session is cut, and it is kept out until its grant is taken away and given again.
+    Revoke,
+    /// It is said.
+    Report,
 }
 
 /// What a host that attaches volumes is told.
@@ -209,6 +225,7 @@ impl Config {
                 resync_seconds: u64::from(resync_seconds?),
                 answer_deadline_ms: answer_deadline_ms?,
                 job_limit: job_limit?,
+                ro_reservation: raw.ro_reservation.unwrap_or_default(),
                 images_dir: images_dir?,
                 configfs: configfs?,
                 host: host?,
@@ -246,6 +263,7 @@ struct RawConfig {
     resync_seconds: Option<Spanned<u32>>,
     answer_deadline_ms: Option<Spanned<u32>>,
     job_limit: Option<Spanned<String>>,
+    ro_reservation: Option<RoReservation>,
     images_dir: Option<Spanned<String>>,
     configfs: Option<Spanned<String>>,
     log: Option<Spanned<String>>,
@@ -575,7 +593,7 @@ mod tests {
             message("prot = 1"),
             "agent.toml line 2: unknown key `prot`; known keys: `state_dir`, `run_dir`, `listen`, `tls`, \
              `insecure`, `cluster`, `iqn_prefix`, `portals`, `groups`, `resync_seconds`, `answer_deadline_ms`, \
-             `job_limit`, `images_dir`, `configfs`, `log`, `host`, `fibre_channel`, `metrics`"
+             `job_limit`, `ro_reservation`, `images_dir`, `configfs`, `log`, `host`, `fibre_channel`, `metrics`"
         );
         let text = format!("{SMALLEST}resrve = \"1GiB\"\n");
         assert_eq!(

@@ -557,6 +557,7 @@ impl From<&model::Reservations> for v1::Reservations {
                 initiator: holder.initiator.to_string(),
                 isid: holder.isid.clone().unwrap_or_default(),
                 r#type: holder.kind.map_or(0, |kind| kind.code().into()),
+                since_us: holder.since.map_or(0, micros),
             }),
             durable: seen.durable,
             lost: seen.lost.iter().map(registration).collect(),

@@ -1,7 +1,7 @@
 //! Receipts on the wire. What must never happen here: a number of commands that nobody has counted.
 
 use mooring_model as model;
-use mooring_model::{HeldReservation, Proof, ReservationType, Revoked};
+use mooring_model::{Cause, HeldReservation, Proof, ReservationType, Revoked};
 
 use crate::convert::{generation_to_wire, micros};
 use crate::v1;
@@ -24,6 +24,15 @@ impl v1::Receipt {
         }
     }
 
+    /// Why it was taken away. What nobody knows is a revoke: that is the most that can have happened.
+    pub fn why(&self) -> Cause {
+        match self.cause() {
+            v1::Cause::Unspecified => Cause::Revoke,
+            v1::Cause::Reservation => Cause::Reservation,
+            v1::Cause::ReservationKeptOut => Cause::ReservationKeptOut,
+        }
+    }
+
     /// Whether it is proven, and if not, how many commands may still land, if that is known.
     pub fn proof(&self) -> Proof {
         match (self.proven, self.uncounted) {
@@ -31,6 +40,14 @@ impl v1::Receipt {
             (false, true) => Proof::Unproven { in_flight: None },
             (false, false) => Proof::Unproven { in_flight: Some(self.may_still_land) },
         }
+    }
+}
+
+fn sent_as(cause: Cause) -> v1::Cause {
+    match cause {
+        Cause::Revoke => v1::Cause::Unspecified,
+        Cause::Reservation => v1::Cause::Reservation,
+        Cause::ReservationKeptOut => v1::Cause::ReservationKeptOut,
     }
 }
 
@@ -55,6 +72,7 @@ impl From<&model::Receipt> for v1::Receipt {
             held_reservation: receipt
                 .reservation
                 .map(|held| held.kind.map_or(RESERVE_6, |kind| kind.code().into())),
+            cause: sent_as(receipt.cause).into(),
         }
     }
 }
@@ -84,6 +102,7 @@ mod tests {
             began: SystemTime::UNIX_EPOCH,
             ended: None,
             reservation,
+            cause: Cause::Revoke,
         };
         let bytes = v1::Receipt::from(&receipt).encode_to_vec();
         v1::Receipt::decode(bytes.as_slice()).unwrap()
@@ -120,5 +139,23 @@ mod tests {
         assert_ne!(sent(Proof::Unproven { in_flight: None }).may_still_land, 0);
         assert_eq!(sent(Proof::Unproven { in_flight: Some(0) }).may_still_land, 0);
         assert_eq!(sent(Proof::Proven).may_still_land, 0);
+    }
+
+    #[test]
+    fn a_cause_that_nobody_knows_is_a_revoke() {
+        for (cause, why) in [
+            (0, Cause::Revoke),
+            (1, Cause::Reservation),
+            (2, Cause::ReservationKeptOut),
+            (300, Cause::Revoke),
+        ] {
+            assert_eq!(v1::Receipt { cause, ..Default::default() }.why(), why);
+        }
+        for cause in [Cause::Revoke, Cause::Reservation, Cause::ReservationKeptOut] {
+            let receipt = sent_with(Proof::Proven, None);
+            assert_eq!(receipt.why(), Cause::Revoke);
+            let sent = v1::Receipt { cause: sent_as(cause).into(), ..receipt };
+            assert_eq!(sent.why(), cause);
+        }
     }
 }

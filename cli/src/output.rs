@@ -10,7 +10,7 @@ use std::fmt::Display;
 
 use jiff::Timestamp;
 use mooring_api::v1;
-use mooring_model::VolumeId;
+use mooring_model::{Cause, VolumeId};
 use serde::Serialize;
 
 use crate::capabilities::Capabilities;
@@ -417,6 +417,8 @@ pub(crate) struct Receipt {
     pub took_us: Option<i64>,
     /// What its initiator held of the volume's reservation when it began.
     pub held_reservation: Option<String>,
+    /// Why: `revoke`, or what it had reserved while its grant stands (`reservation`, `reservation_kept_out`).
+    pub cause: String,
 }
 
 impl Receipt {
@@ -435,6 +437,12 @@ impl Receipt {
             ended: ended.and_then(time),
             took_us: ended.map(|ended| ended.saturating_sub(receipt.began_us)),
             held_reservation: receipt.reservation().map(|held| held.to_string()),
+            cause: match receipt.why() {
+                Cause::Revoke => "revoke",
+                Cause::Reservation => "reservation",
+                Cause::ReservationKeptOut => "reservation_kept_out",
+            }
+            .to_owned(),
         }
     }
 }

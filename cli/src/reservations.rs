@@ -15,6 +15,7 @@ use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::display::{facts, named, or_none, table};
 use crate::error::Failure;
+use crate::output::time;
 use crate::select::{VolumeRef, find, name_of};
 use crate::session::Session;
 
@@ -47,6 +48,9 @@ pub(crate) struct Holder {
     /// SPC-4's number; 0: RESERVE(6).
     pub r#type: u32,
     pub type_name: String,
+    /// Since when the storage agent has seen it.
+    #[serde(default)]
+    pub since: Option<String>,
 }
 
 /// One registration.
@@ -58,6 +62,9 @@ pub(crate) struct Registration {
     /// Hexadecimal, as tools of initiators take it: JSON's numbers cannot hold it.
     pub key: String,
 }
+
+/// The type of the older RESERVE(6).
+const RESERVE_6: u32 = 0;
 
 /// A whole answer of the controller.
 #[derive(Debug, Deserialize)]
@@ -86,6 +93,7 @@ fn holder(wire: &v1::ReservationHolder) -> Holder {
         host: None,
         r#type: wire.r#type,
         type_name: kind.map_or_else(|| "RESERVE(6) of SPC-2".to_owned(), |kind| kind.to_string()),
+        since: time(wire.since_us),
     }
 }
 
@@ -186,7 +194,14 @@ impl Display for Changed {
         for one in &gone {
             writeln!(f, "taken away: key {} of {}", one.key, one.host.as_deref().unwrap_or(&one.initiator))?;
         }
-        if gone.is_empty() {
+        // Of a persistent one the registration says it.
+        let old = self.before.holder.as_ref().filter(|holder| holder.r#type == RESERVE_6);
+        let old = old.filter(|_| self.reservations.holder.is_none());
+        if let Some(old) = old {
+            let who = old.host.as_deref().unwrap_or(&old.initiator);
+            writeln!(f, "taken away: {} of {who}, whose session was cut", old.type_name)?;
+        }
+        if gone.is_empty() && old.is_none() {
             writeln!(f, "there was nothing to take away")?;
         }
         write!(f, "{}", self.reservations)
@@ -209,6 +224,7 @@ impl Display for Reservations {
             ("VOLUME", named(self.volume_name.as_deref(), &self.volume_id)),
             ("RESERVED BY", or_none(who)),
             ("TYPE", or_none(holder.map(|holder| holder.type_name.as_str()))),
+            ("SINCE", or_none(holder.and_then(|holder| holder.since.as_deref()))),
             ("OUTLIVES POWER LOSS", if self.durable { "yes" } else { "no" }.to_owned()),
             ("GENERATION", self.generation.to_string()),
         ]))?;

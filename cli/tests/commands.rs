@@ -551,6 +551,7 @@ fn who_has_reserved_a_volume() {
             initiator: HOST1.to_owned(),
             isid: "800123450001".to_owned(),
             r#type: 5,
+            since_us: 1_790_000_000_000_000,
         }),
         durable: true,
         lost: vec![registration(HOST2, 0xcd)],
@@ -561,9 +562,14 @@ fn who_has_reserved_a_volume() {
     assert_eq!(seen["registrations"][0]["key"], "0xffffffffffffffff");
     assert_eq!(seen["lost"][0]["key"], "0x00000000000000cd");
     let shown = rig.run(&["volume", "reservations", "data"]).out;
-    for words in
-        ["write exclusive, registrants only", "holder", "others", "lost by the kernel", "0x00000000000000ab"]
-    {
+    for words in [
+        "write exclusive, registrants only",
+        "2026-09-21T",
+        "holder",
+        "others",
+        "lost by the kernel",
+        "0x00000000000000ab",
+    ] {
         assert!(shown.contains(words), "{words:?} is not in {shown}");
     }
     rig.run(&["volume", "reservations", "data", "--clear", "--preempt", "0xab"]).refused(2, &["--preempt"]);
@@ -576,6 +582,12 @@ fn who_has_reserved_a_volume() {
         preempted.starts_with(&format!("taken away: key 0x00000000000000ab of {HOST2}\n")),
         "{preempted}"
     );
+    let held = v1::ReservationHolder { initiator: HOST2.to_owned(), ..Default::default() };
+    let old = v1::Reservations { holder: Some(held), ..Default::default() };
+    let before = rig.fake.state().knobs.reservations.replace(old);
+    let cleared = rig.run(&["volume", "reservations", "data", "--clear"]).out;
+    assert!(cleared.starts_with(&format!("taken away: RESERVE(6) of SPC-2 of {HOST2}")), "{cleared}");
+    rig.fake.state().knobs.reservations = before;
     let cleared = rig.json(&["volume", "reservations", "data", "--clear"]);
     assert_eq!(cleared["before"]["registrations"][0]["key"], "0xffffffffffffffff");
     assert_eq!(

@@ -396,7 +396,7 @@ async fn who_goes_and_holds_the_reservation_is_told_of_it() {
     rig.storage.state().knobs.reservations = Some(v1::Reservations {
         generation: 1,
         registrations: vec![registration],
-        holder: Some(v1::ReservationHolder { initiator: initiator.clone(), isid: String::new(), r#type: 5 }),
+        holder: Some(v1::ReservationHolder { initiator: initiator.clone(), r#type: 5, ..Default::default() }),
         durable: true,
         ..v1::Reservations::default()
     });

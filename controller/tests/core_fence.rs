@@ -5,10 +5,11 @@
 use crate::support::{LONG, Rig, SHORT, admin, client, cured, member, native, reserve, until};
 use mooring_api::v1;
 use mooring_controller::domain::{
-    Attachment, FencePart, FenceState, HostFence, NewConnector, NewFence, VolumeStatus,
+    Attachment, AttachmentStatus, FencePart, FenceState, HostFence, NewConnector, NewFence, VolumeStatus,
 };
+use mooring_controller::list::ListQuery;
 use mooring_controller::service::{Refusal, Wait};
-use mooring_model::{AttachmentId, Mode, Proof, VolumeId};
+use mooring_model::{AttachmentId, Cause, Mode, Proof, VolumeId};
 use tonic::Code;
 
 fn because(reason: &str) -> NewFence {
@@ -313,4 +314,49 @@ async fn attaches_that_race_a_fence_end_without_a_grant() {
         if fence.is_proven() { Ok(()) } else { Err(format!("{fence:?}")) }
     })
     .await;
+}
+
+fn generation_of(rig: &Rig, volume: VolumeId) -> Option<v1::Generation> {
+    rig.storage.state().exports[&volume.to_string()].stamp.as_ref().and_then(|stamp| stamp.generation)
+}
+
+/// The session of a reader that had reserved its volume was cut, and its grant stands: no detach, and told once however often it is
+/// said.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_reader_is_told_to_its_project_once() {
+    let rig = Rig::new(2).await;
+    let volume = rig.volume(true).await;
+    rig.attach(volume, "host1", Mode::ReadWrite).await;
+    let reader = rig.attach(volume, "host2", Mode::ReadOnly).await.attachment;
+    let cut = v1::Receipt {
+        volume_id: volume.to_string(),
+        initiator: reader.initiator.as_ref().unwrap().to_string(),
+        attachment_ids: vec![reader.id.to_string()],
+        generation: generation_of(&rig, volume),
+        nexus_removed: true,
+        held_reservation: Some(0),
+        cause: v1::Cause::Reservation.into(),
+        ..Default::default()
+    };
+    rig.storage.state().receipts.push(cut);
+    let id = volume.to_string();
+    rig.storage.publish(&id);
+    rig.storage.prove();
+    let messages = async || rig.service.messages(&admin(), ListQuery::default()).await.unwrap().items;
+    let told = until("the message", async || {
+        let told = messages().await;
+        if told.is_empty() { Err("none".to_owned()) } else { Ok(told) }
+    })
+    .await;
+    for words in ["reserve volume: ", "RESERVE(6)", "its session was cut", "may log in again", "(host2)"] {
+        assert!(told[0].text.contains(words), "{words:?} is not in {:?}", told[0].text);
+    }
+    rig.storage.publish(&id);
+    rig.storage.publish(&id);
+    let shown = rig.service.attachment(&admin(), reader.id).await.unwrap();
+    assert_eq!(shown.status, AttachmentStatus::Attached);
+    assert_eq!(messages().await.len(), 1);
+    // A detach has a receipt of its own.
+    let (detached, _) = rig.service.delete_attachment(&admin(), reader.id, false, LONG).await.unwrap();
+    assert_eq!(detached.receipt.unwrap().cause, Cause::Revoke);
 }

@@ -44,7 +44,7 @@ pub use name::{
 };
 pub use plan::{Blocked, BlockedKind, Plan, Step};
 pub use report::{
-    Counters, Cut, ExportReport, GrantReport, Phase, Problem, Proof, Receipt, Revoked, SessionReport,
+    Cause, Counters, Cut, ExportReport, GrantReport, Phase, Problem, Proof, Receipt, Revoked, SessionReport,
     StuckStep, VolumeReport,
 };
 pub use reservation::{

@@ -210,7 +210,20 @@ pub enum Revoked {
     Nothing,
 }
 
-/// The record of a revoke. It never says revoked while the grant lives.
+/// Why a nexus was taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Cause {
+    /// Its grant was taken away.
+    #[default]
+    Revoke,
+    /// It had reserved the volume by RESERVE(6): that ends with its session. Its grant stands, and it may log in again.
+    Reservation,
+    /// The same, and it is kept out until its grant is taken away and given again.
+    ReservationKeptOut,
+}
+
+/// The record of a revoke, or of a nexus that was cut while its grant stands ([`Cause`]). It never says revoked while the grant
+/// lives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     /// The volume.
@@ -234,12 +247,21 @@ pub struct Receipt {
     /// It held the volume's reservation when the revoke began, as was seen last. `None`: it was not seen to, or its agent is of an
     /// earlier release and does not say.
     pub reservation: Option<HeldReservation>,
+    /// Why.
+    pub cause: Cause,
 }
 
 impl Receipt {
     /// What its initiator has lost besides its access, in words.
     pub fn parting_words(&self) -> Option<String> {
         let (initiator, held) = (&self.initiator, self.reservation?);
-        Some(format!("{initiator} held the volume's reservation ({held}): {}", held.end()))
+        let end = match self.cause {
+            Cause::Revoke => held.end(),
+            Cause::Reservation => "its session was cut, which ends that; it may log in again",
+            Cause::ReservationKeptOut => {
+                "its session was cut, which ends that; it is kept out until it is detached and attached again"
+            }
+        };
+        Some(format!("{initiator} held the volume's reservation ({held}): {end}"))
     }
 }

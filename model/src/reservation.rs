@@ -3,6 +3,7 @@
 //! What must never happen here: a key that is rounded; a type that SPC-4 does not have.
 
 use std::fmt;
+use std::time::SystemTime;
 
 use crate::Initiator;
 
@@ -89,8 +90,17 @@ pub struct ReservationHolder {
     pub initiator: Initiator,
     /// As in [`Registration`].
     pub isid: Option<String>,
-    /// `None`: the older RESERVE(6) of SPC-2, which ends with its session.
+    /// `None`: the older RESERVE(6) or RESERVE(10) of SPC-2, which ends with its session.
     pub kind: Option<ReservationType>,
+    /// Since when, as far as its agent has seen; `None`: it does not say.
+    pub since: Option<SystemTime>,
+}
+
+impl ReservationHolder {
+    /// The same reservation, whenever it was seen.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.initiator, &self.isid, self.kind) == (&other.initiator, &other.isid, other.kind)
+    }
 }
 
 /// What is registered and reserved of one volume.
@@ -205,7 +215,12 @@ mod tests {
             ["iqn.2026-01.lab:a", "iqn.2026-01.lab:b", "iqn.2026-01.lab:c"].map(|name| name.parse().unwrap());
         let of = |initiator: &Initiator| Registration { initiator: initiator.clone(), isid: None, key: 1 };
         let holder = |kind| {
-            Some(ReservationHolder { initiator: a.clone(), isid: None, kind: ReservationType::of_code(kind) })
+            Some(ReservationHolder {
+                initiator: a.clone(),
+                isid: None,
+                kind: ReservationType::of_code(kind),
+                since: None,
+            })
         };
         let mut all = Reservations {
             registrations: vec![of(&a), of(&b)],

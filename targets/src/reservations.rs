@@ -23,6 +23,9 @@ pub(crate) const METADATA: &str = "res_aptpl_metadata";
 /// A listing that comes this close to a page (4 KiB) may lack registrations: one takes up to 350 bytes.
 const LISTING_FULL: usize = 4096 - 352;
 
+/// What `res_holder` begins with where RESERVE(6) or RESERVE(10) holds a backstore.
+const OLD: &str = "SPC-2";
+
 /// The name of the kernel's file for a backstore, in [`pr_folder`](crate::pr_folder).
 pub fn file_name(serial: &str) -> String {
     format!("aptpl_{serial}")
@@ -169,7 +172,7 @@ pub fn read_reservations(tree: &dyn Tree, names: &ExportNames) -> Result<Option<
     if seen.registrations.is_empty() && seen.holder.is_none() {
         return Ok(Some(seen));
     }
-    if let Some(holder) = seen.holder.as_mut().filter(|_| !holder.starts_with("SPC-2")) {
+    if let Some(holder) = seen.holder.as_mut().filter(|_| !holder.starts_with(OLD)) {
         holder.kind = read("res_pr_type")?.as_deref().and_then(kind_of);
     }
     let generation = read("res_pr_generation")?.unwrap_or_default();
@@ -211,7 +214,22 @@ fn registration_of(line: &str) -> Option<Registration> {
 fn holder_of(text: &str) -> Option<ReservationHolder> {
     let (_, port) = text.trim().split_once(" Initiator: ")?;
     let (initiator, isid) = port_of(port)?;
-    Some(ReservationHolder { initiator, isid, kind: None })
+    Some(ReservationHolder { initiator, isid, kind: None, since: None })
+}
+
+/// Whether somebody else holds the reservation than who did `before`, or in another way, in one operation.
+pub fn has_another_holder(
+    tree: &dyn Tree,
+    names: &ExportNames,
+    before: Option<&ReservationHolder>,
+) -> Result<bool, Error> {
+    let path = layout::backstore(names).join("pr").join("res_holder");
+    let Some(text) = maybe(tree.read_text(&path)).map_err(|source| Error::View { source })? else {
+        return Ok(false);
+    };
+    let way = |holder: &ReservationHolder, old| (holder.initiator.clone(), holder.isid.clone(), old);
+    let now = holder_of(&text).map(|holder| way(&holder, text.starts_with(OLD)));
+    Ok(now != before.map(|holder| way(holder, holder.kind.is_none())))
 }
 
 /// `SPC-3 Reservation Type: Write Exclusive Access, Registrants Only`

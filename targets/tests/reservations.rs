@@ -76,6 +76,7 @@ fn seen(generation: u32, live: &[(u8, u64)], holder: Option<u8>) -> Reservations
         initiator: initiator(n),
         isid: registration(n, 1).isid,
         kind: WERO,
+        since: None,
     });
     let registrations = live.iter().map(|(n, key)| registration(*n, *key)).collect();
     Reservations { generation, registrations, holder, durable: true, ..Reservations::default() }

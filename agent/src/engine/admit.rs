@@ -11,7 +11,7 @@ use std::time::Duration;
 use mooring_api::v1;
 use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{
-    AttachmentId, BlockedKind, ClusterId, Cure, ExportIdentity, ExportNames, ExportSpec, FcExportSpec,
+    AttachmentId, BlockedKind, Cause, ClusterId, Cure, ExportIdentity, ExportNames, ExportSpec, FcExportSpec,
     FcGrant, FcPort, Fence, Grant, Initiator, Iqn, Mode, Naa, Portal, Proof, Receipt, Revoked, SessionReport,
     Stamp, VolumeKind, VolumeSpec,
 };
@@ -447,10 +447,14 @@ impl Engine {
         let durable = put.decoded.elapsed();
         let losers = Self::losers(cell, kept);
         let mut state = cell.state();
+        state.kept_out.retain(|initiator| removed.iter().all(|gone| gone.initiator != *initiator));
         state.receipts = Some((wish.stamp.generation, receipts.iter().rev().cloned().collect()));
         state.set_export(wish);
         let any = !receipts.is_empty();
-        let began = Some(self.shared.machine.clock.instant());
+        // From where the deadline of the answer counts: what an answer has waited for in vain is in quarantine, however long it took
+        // to write this down.
+        let now = self.shared.machine.clock.instant();
+        let began = now.checked_sub(put.decoded.elapsed()).or(Some(now));
         for (row, receipt) in rows.into_iter().zip(receipts) {
             self.publish(Change::Receipt(receipt.clone()));
             state.open_receipts.push(OpenReceipt { row, receipt, began });
@@ -681,6 +685,7 @@ impl Engine {
                 began,
                 ended: None,
                 reservation: seen.as_ref().and_then(|seen| seen.held_by(&grant.initiator)),
+                cause: Cause::Revoke,
             }
         };
         removed.iter().map(receipt).collect()

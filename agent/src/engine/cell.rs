@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use mooring_model::{
-    ExportReport, ExportSpec, FcPort, Generation, Problem, Proof, Receipt, RevertId, Stamp, StuckStep,
-    VolumeId, VolumeReport, VolumeSpec,
+    ExportReport, ExportSpec, FcPort, Generation, Initiator, Problem, Proof, Receipt, RevertId, Stamp,
+    StuckStep, VolumeId, VolumeReport, VolumeSpec,
 };
 use mooring_targets::Known;
 use mooring_targets::fc::Place;
@@ -183,6 +183,10 @@ pub(crate) struct State {
     /// What is to be taken away of them.
     pub(super) asked: Option<Asked>,
     pub(crate) open_receipts: Vec<OpenReceipt>,
+    /// Those that have a grant and are not let in: they had reserved the volume, and may only read.
+    pub(super) kept_out: BTreeSet<Initiator>,
+    /// When somebody's session was cut last for what he had reserved.
+    pub(super) reader_cut: Option<Instant>,
     /// The receipts of the export's newest generation, as the store has them, newest first: an answer need not read them.
     pub(crate) receipts: Option<(Generation, Vec<Receipt>)>,
     pub(crate) failures: u32,

@@ -215,7 +215,10 @@ impl Cell {
 impl Engine {
     /// What is wanted over Fibre Channel, beside what is wanted over iSCSI.
     pub(super) fn wanted_over(&self, cell: &Cell, iscsi: Wanted, spec: Option<&FcExportSpec>) -> Wanteds {
-        let former = cell.state().former.clone();
+        let (former, kept_out) = {
+            let state = cell.state();
+            (state.former.clone(), state.kept_out.clone())
+        };
         let spec = spec.filter(|spec| !spec.grants.is_empty());
         if former.is_empty() && spec.is_none() {
             return Wanteds { iscsi, fc: Vec::new(), former };
@@ -226,7 +229,9 @@ impl Engine {
             let spec = spec.filter(|spec| ports.serves(spec, *port));
             match (&iscsi, spec) {
                 (Wanted::Present { device, .. }, Some(spec)) => {
-                    fc::Wanted::Present { names, device: device.clone(), grants: spec.grants.clone() }
+                    let mut grants = spec.grants.clone();
+                    grants.retain(|grant| !kept_out.contains(&Initiator::Fc(grant.initiator)));
+                    fc::Wanted::Present { names, device: device.clone(), grants }
                 }
                 _ => fc::Wanted::Absent { names },
             }

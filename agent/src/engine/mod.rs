@@ -32,6 +32,7 @@ mod pulse;
 mod refusal;
 mod reservations;
 mod reserve;
+mod reserved;
 mod revert;
 mod shorter;
 mod shut_out;
@@ -407,6 +408,7 @@ impl Engine {
         self.load_reservations()?;
         self.load_port_ids()?;
         self.load_whole()?;
+        self.load_kept_out()?;
         for (row, receipt) in self.shared.store.unproven_receipts()? {
             self.cell(receipt.volume).state().open_receipts.push(OpenReceipt { row, receipt, began: None });
         }

@@ -146,6 +146,7 @@ impl Engine {
         if !end.waits {
             let look_again = !end.problems.is_empty();
             self.end_export(cell, wishes, end);
+            self.cut_reader(cell, wishes);
             if let Some(taken) = taken {
                 taken.tell(cell);
             }
@@ -392,7 +393,10 @@ impl Engine {
                     reservations: cell.state().put_back(spec),
                     ..self.backing_device(&group, volumes::device_path(group.as_str(), &names.lv))
                 };
-                let (grants, tuning) = (spec.grants.clone(), spec.tuning.clone());
+                let mut grants = spec.grants.clone();
+                let kept_out = cell.state().kept_out.clone();
+                grants.retain(|grant| !kept_out.contains(&Initiator::Iscsi(grant.initiator.clone())));
+                let tuning = spec.tuning.clone();
                 let port_id = self.port_id(cell, &names, &BTreeSet::new());
                 let withheld = cell.state().silent.is_some();
                 Some(Wanted::Present { names, device, portals, withheld, grants, tuning, port_id })

@@ -75,6 +75,8 @@ pub(super) struct Pulse {
     at_work: Option<Instant>,
     /// Who has come and gone.
     pub(super) recent: Recent,
+    /// Whose turn it is to be looked at for who has reserved them.
+    pub(super) holders: u8,
 }
 
 /// When it was done last, as far as it was watched: `seen` beside what was known before.
@@ -223,6 +225,7 @@ impl Engine {
             // First: what hangs is to be known before whoever hangs there comes again.
             engine.listen();
             engine.follow_callers();
+            engine.look_for_holders();
             for cell in engine.turn() {
                 engine.feel(&cell);
             }

@@ -10,11 +10,11 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use mooring_model::{
     Chain, Cure, ExportIdentity, ExportNames, ExportReport, ExportSpec, Initiator, Naa, Problem,
-    Registration, Reservations, VolumeId,
+    Registration, ReservationHolder, Reservations, VolumeId,
 };
 use mooring_targets::reservations::{self, Before, Kept};
 use nix::errno::Errno;
@@ -80,6 +80,19 @@ impl Held {
             .iter()
             .any(|kept| is_lost(&kept))
             .then(|| self.kept.iter().filter(|kept| !is_lost(kept)).cloned().collect())
+    }
+
+    /// The next look finds who holds it anew.
+    pub(super) fn forget_holder(&mut self) {
+        if let Some(seen) = &mut self.seen {
+            seen.holder = None;
+        }
+    }
+
+    /// Since when this reservation was seen, if the last look saw it.
+    pub(super) fn since(&self, holder: &ReservationHolder) -> Option<SystemTime> {
+        let known = self.seen.as_ref()?.holder.as_ref().filter(|known| known.is_same(holder))?;
+        known.since
     }
 
     /// The store has these.
@@ -196,6 +209,9 @@ impl Engine {
             return;
         };
         let Some((mut seen, file)) = self.see_reservations(&names, &before) else { return };
+        if let Some(holder) = &mut seen.holder {
+            holder.since = before.since(holder).or_else(|| Some(self.shared.machine.clock.now()));
+        }
         let at = Before { kept: &before.kept, generation: before.generation };
         let kept = reservations::keep(at, &seen, file.as_deref(), granted(spec), end.done);
         let is_kept = |live: &Registration| kept.iter().any(|kept| kept.registration == *live);
@@ -271,7 +287,10 @@ impl Engine {
         let Some(identity) = export else { return false };
         let names = identity.names(cell.id, &self.shared.config.iqn_prefix);
         match reservations::read_reservations(&*self.shared.machine.target, &names) {
-            Ok(Some(seen)) => {
+            Ok(Some(mut seen)) => {
+                if let Some(holder) = &mut seen.holder {
+                    holder.since = before.since(holder);
+                }
                 let lost = before.seen.as_ref().map(|seen| seen.lost.clone()).unwrap_or_default();
                 Some(Reservations { lost, ..seen }).filter(|seen| !seen.is_empty()) != before.seen
             }

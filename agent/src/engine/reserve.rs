@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 
 use mooring_host::{PrCommand, PrError, PrNexus, PrSession};
 use mooring_model::{
-    Chain, Chap, ChapSide, ClusterId, Cure, ExportNames, Generation, Grant, LUN_DEFAULT, Mode, Portal,
-    ReservationType, Reservations, ReservationsChange, ReservationsChanged, Secret, VolumeId,
+    Cause, Chain, Chap, ChapSide, ClusterId, Cure, ExportNames, Generation, Grant, LUN_DEFAULT, Mode, Portal,
+    ReservationHolder, ReservationType, Reservations, ReservationsChange, ReservationsChanged, Secret,
+    VolumeId,
 };
 use mooring_targets::{Wanted, reservations};
 use tokio::sync::oneshot;
 
 use super::addresses::trouble;
-use super::cell::Cell;
+use super::cell::{Cell, Wish};
 use super::fabrics::Wanteds;
 use super::pass::{ExportEnd, Made, Wishes};
 use super::{Engine, Refusal};
@@ -98,16 +99,16 @@ fn is_gone(seen: &Reservations, change: ReservationsChange) -> bool {
 
 /// Whether there is anything to do; refused where no command could do it.
 fn is_due(seen: &Reservations, change: ReservationsChange, volume: VolumeId) -> Result<bool, Refusal> {
-    if let Some(holder) = seen.holder.as_ref().filter(|holder| holder.kind.is_none()) {
-        let why = format!(
-            "{} has reserved volume {volume} by the older RESERVE(6), which no such command takes away: it ends with its \
-             session; detach it there, or log it out",
-            holder.initiator
-        );
-        return Err(refused(why, Cure::Operator));
-    }
+    let old = seen.holder.as_ref().filter(|holder| holder.kind.is_none());
     match change {
         ReservationsChange::Preempt { key: 0, .. } => Err(Refusal::field("key", "no key is 0")),
+        ReservationsChange::Preempt { .. } if old.is_some() => {
+            let why = format!(
+                "{} has reserved volume {volume} by the older RESERVE(6), which has no key: `--clear` cuts its session, which ends it",
+                old.map_or_else(String::new, |holder| holder.initiator.to_string())
+            );
+            Err(refused(why, Cure::FixSpec))
+        }
         ReservationsChange::Preempt { key, .. } if is_gone(seen, change) && !seen.truncated => {
             let keys: Vec<_> = seen.registrations.iter().map(|one| format!("0x{:x}", one.key)).collect();
             let keys = if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
@@ -218,7 +219,7 @@ impl Engine {
         change: ReservationsChange,
     ) -> Result<Option<Reservations>, Refusal> {
         let export = wishes.export.as_ref();
-        let Some((wish, spec)) = export.and_then(|wish| Some((wish, wish.spec()?))) else {
+        let Some(spec) = export.and_then(Wish::spec) else {
             let why = format!("volume {} is not exported: nobody can reserve it", cell.id);
             return Err(refused(why, Cure::FixSpec));
         };
@@ -233,35 +234,94 @@ impl Engine {
             ));
         }
         let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
-        let seen = self.read_reservations(cell, &names)?;
-        if is_due(&seen, change, cell.id)? {
-            let portals = self.portals_of(spec).to_vec();
-            let own = self.own(&names, &portals, &seen, change)?;
-            let wanted = self.wanted_export(cell, wishes.volume.as_ref(), export);
-            let wanted = wanted.ok_or_else(|| Refusal::busy(cell.id, None))?;
-            let sent =
-                self.send_as_initiator(cell, wanted, wish.stamp.generation, usable, &own, &seen, change);
-            // What the agent gave itself goes, and with it what it has registered, whatever came of it.
-            *end = self.export_half(cell, wishes, usable);
-            let now = self.read_reservations(cell, &names)?;
-            match sent {
-                // What is beyond the page is not seen, before nor after: there only the target's word counts.
-                Err(refusal) if !is_gone(&now, change) || seen.truncated => return Err(refusal),
-                Err(refusal) => {
-                    let error = Chain(&refusal);
-                    tracing::warn!(volume = %cell.id, %error, "reservations are changed, but not as meant");
-                }
-                Ok(()) if !is_gone(&now, change) => {
-                    let why =
-                        format!("the kernel still shows what was to be taken away of volume {}", cell.id);
-                    return Err(refused(why, Cure::Retry));
-                }
-                Ok(()) => {}
-            }
-            tracing::info!(volume = %cell.id, ?change, "reservations taken away");
+        let mut seen = self.read_reservations(cell, &names)?;
+        if let Some(holder) = &mut seen.holder {
+            holder.since = cell.state().held.since(holder);
+        }
+        let old = seen.holder.as_ref().filter(|holder| holder.kind.is_none());
+        match (is_due(&seen, change, cell.id)?, old) {
+            (false, _) => {}
+            (true, Some(holder)) => self.cut_holder(cell, wishes, usable, end, holder)?,
+            (true, None) => self.take_by_command(cell, wishes, usable, end, &seen, change)?,
         }
         self.forget_lost(cell, change);
         Ok(Some(seen).filter(|seen| !seen.is_empty()))
+    }
+
+    /// What there is of registrations, by commands of a session of the agent's own.
+    fn take_by_command(
+        &self,
+        cell: &Arc<Cell>,
+        wishes: &Wishes,
+        usable: bool,
+        end: &mut ExportEnd,
+        seen: &Reservations,
+        change: ReservationsChange,
+    ) -> Result<(), Refusal> {
+        let export = wishes.export.as_ref();
+        let Some((wish, spec)) = export.and_then(|wish| Some((wish, wish.spec()?))) else {
+            return Err(Refusal::busy(cell.id, None));
+        };
+        let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
+        let portals = self.portals_of(spec).to_vec();
+        let own = self.own(&names, &portals, seen, change)?;
+        let wanted = self.wanted_export(cell, wishes.volume.as_ref(), export);
+        let wanted = wanted.ok_or_else(|| Refusal::busy(cell.id, None))?;
+        let sent = self.send_as_initiator(cell, wanted, wish.stamp.generation, usable, &own, seen, change);
+        // What the agent gave itself goes, and with it what it has registered, whatever came of it.
+        *end = self.export_half(cell, wishes, usable);
+        let now = self.read_reservations(cell, &names)?;
+        match sent {
+            // What is beyond the page is not seen, before nor after: there only the target's word counts.
+            Err(refusal) if !is_gone(&now, change) || seen.truncated => return Err(refusal),
+            Err(refusal) => {
+                let error = Chain(&refusal);
+                tracing::warn!(volume = %cell.id, %error, "reservations are changed, but not as meant");
+            }
+            Ok(()) if !is_gone(&now, change) => {
+                let why = format!("the kernel still shows what was to be taken away of volume {}", cell.id);
+                return Err(refused(why, Cure::Retry));
+            }
+            Ok(()) => {}
+        }
+        tracing::info!(volume = %cell.id, ?change, "reservations taken away");
+        Ok(())
+    }
+
+    /// What RESERVE(6) holds ends with its session, and no command of anybody else takes it away but a reset, which would abort what all
+    /// others have in flight.
+    fn cut_holder(
+        &self,
+        cell: &Arc<Cell>,
+        wishes: &Wishes,
+        usable: bool,
+        end: &mut ExportEnd,
+        holder: &ReservationHolder,
+    ) -> Result<(), Refusal> {
+        let Some((wish, spec)) = wishes.export.as_ref().and_then(|wish| Some((wish, wish.spec()?))) else {
+            return Err(Refusal::busy(cell.id, None));
+        };
+        let who = &holder.initiator;
+        if !spec.grants.iter().any(|grant| *who == grant.initiator)
+            && !spec.fc.grants.iter().any(|grant| who.wwpn() == Some(grant.initiator))
+        {
+            let why = format!(
+                "{who} has reserved volume {} by the older RESERVE(6) and has no grant that could be cut: log it out there",
+                cell.id
+            );
+            return Err(refused(why, Cure::Operator));
+        }
+        self.begin_cut(cell, spec, wish.stamp.generation, holder, Cause::Reservation)
+            .map_err(Refusal::Store)?;
+        *end = self.export_half(cell, wishes, usable);
+        let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
+        let now = self.read_reservations(cell, &names)?;
+        if now.holder.as_ref().is_some_and(|now| now.is_same(holder)) {
+            let why = format!("the kernel still shows that {who} has reserved volume {}", cell.id);
+            return Err(refused(why, Cure::Retry));
+        }
+        tracing::info!(volume = %cell.id, initiator = %who, "its reservation has ended with its session");
+        Ok(())
     }
 
     fn read_reservations(&self, cell: &Cell, names: &ExportNames) -> Result<Reservations, Refusal> {

@@ -116,6 +116,7 @@ impl State {
             lives.fill(report);
         }
         self.held.fill(report);
+        self.fill_reserved(report);
     }
 
     /// The export as the last pass left it, with what was live at the last look, and the call that is stuck now.

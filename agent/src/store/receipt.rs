@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::UNIX_EPOCH;
 
 use mooring_api::v1;
-use mooring_model::{Chain, Generation, Proof, Receipt, Revoked, SessionReport, VolumeId};
+use mooring_model::{Cause, Chain, Generation, Proof, Receipt, Revoked, SessionReport, VolumeId};
 use prost::Message;
 use rusqlite::{Connection, Row, params};
 
@@ -111,6 +111,38 @@ impl Store {
             begun.remove(&volume);
         }
         due
+    }
+
+    /// Keeps the beginning of a receipt of a nexus that is cut while its grant stands. Returns its row.
+    pub fn begin_cut(&self, receipt: &Receipt) -> Result<i64, StoreError> {
+        let drop_old = self.begins(receipt.volume, 1);
+        let (volume, generation, new) = (receipt.volume, receipt.generation, NewReceipt::of(receipt));
+        let rows = self.write(
+            || format!("begin to cut {} off from {volume}", receipt.initiator),
+            move |conn| {
+                let rows = begin(conn, volume, generation, std::slice::from_ref(&new))?;
+                if drop_old {
+                    self::drop_old(conn, volume)?;
+                }
+                Ok(rows)
+            },
+        )?;
+        rows.first().copied().ok_or_else(|| StoreError::Row { what: format!("a receipt of {volume}") })
+    }
+
+    /// Who is kept out of which volume: the newest receipt of an initiator says so.
+    pub fn kept_out(&self) -> Result<Vec<Receipt>, StoreError> {
+        let rows = self.read(
+            || "read who is kept out".to_owned(),
+            |conn| {
+                let sql = "SELECT id, body, proven, began_us FROM receipts WHERE id IN \
+                           (SELECT MAX(id) FROM receipts GROUP BY volume_id, initiator)";
+                conn.prepare_cached(sql)?.query_map([], RawReceipt::read)?.collect::<Result<Vec<_>, _>>()
+            },
+        )?;
+        let newest = self.with_proofs(rows).into_iter().map(|row| Ok(row.parse()?.1));
+        let kept_out = |receipt: &Receipt| receipt.cause == Cause::ReservationKeptOut;
+        newest.filter(|found| found.as_ref().map_or(true, kept_out)).collect()
     }
 
     /// Completes a receipt. It is durable with the next change, or by [`Store::flush`]: after a crash before that, the
@@ -272,7 +304,7 @@ impl RawReceipt {
     fn of_wire(&self, wire: v1::Receipt) -> Option<Receipt> {
         let generation = wire.generation?;
         let proof = if self.proven { Proof::Proven } else { wire.proof() };
-        let reservation = wire.reservation();
+        let (reservation, cause) = (wire.reservation(), wire.why());
         let attachments = wire.attachment_ids.iter().map(|id| id.parse().ok()).collect::<Option<Vec<_>>>()?;
         let sessions = wire.sessions_cut.into_iter().map(session_of_wire).collect::<Option<Vec<_>>>()?;
         let ended = u64::try_from(wire.ended_us).ok().filter(|us| *us > 0);
@@ -287,6 +319,7 @@ impl RawReceipt {
             began: time_of(self.began_us),
             ended: ended.map(|us| UNIX_EPOCH + std::time::Duration::from_micros(us)),
             reservation,
+            cause,
         })
     }
 }

@@ -53,6 +53,7 @@ fn receipt(n: u128, counter: u64, proof: Proof) -> Receipt {
         began,
         ended: (proof == Proof::Proven).then_some(began + Duration::from_secs(1)),
         reservation: Some(HeldReservation { kind: Some(ReservationType::ExclusiveAccessRegistrantsOnly) }),
+        cause: mooring_model::Cause::Revoke,
     }
 }
 

@@ -35,6 +35,7 @@ mod process;
 mod receipts;
 mod reservations;
 mod reserve;
+mod reserved;
 mod revert;
 mod rig;
 mod robbed;

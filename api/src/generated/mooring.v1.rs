@@ -720,6 +720,9 @@ pub struct ReservationHolder {
     /// RESERVE(6).
     #[prost(uint32, tag = "3")]
     pub r#type: u32,
+    /// Microseconds since 1970: since when the agent has seen it. 0: it does not say.
+    #[prost(int64, tag = "4")]
+    pub since_us: i64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Receipt {
@@ -758,6 +761,8 @@ pub struct Receipt {
     /// not seen to, or the agent is of an earlier release.
     #[prost(uint32, optional, tag = "12")]
     pub held_reservation: ::core::option::Option<u32>,
+    #[prost(enumeration = "Cause", tag = "13")]
+    pub cause: i32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetCapabilitiesRequest {}
@@ -1304,6 +1309,39 @@ impl CutState {
             "CUT_STATE_UNSPECIFIED" => Some(Self::Unspecified),
             "CUT_STATE_PENDING" => Some(Self::Pending),
             "CUT_STATE_IN_FORCE" => Some(Self::InForce),
+            _ => None,
+        }
+    }
+}
+/// Why a nexus was taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Cause {
+    /// Its grant was taken away.
+    Unspecified = 0,
+    /// It had reserved the volume by RESERVE(6), which ends with its session. Its grant stands, and it may log in again.
+    Reservation = 1,
+    /// The same, and it is kept out until its grant is taken away and given again.
+    ReservationKeptOut = 2,
+}
+impl Cause {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "CAUSE_UNSPECIFIED",
+            Self::Reservation => "CAUSE_RESERVATION",
+            Self::ReservationKeptOut => "CAUSE_RESERVATION_KEPT_OUT",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CAUSE_UNSPECIFIED" => Some(Self::Unspecified),
+            "CAUSE_RESERVATION" => Some(Self::Reservation),
+            "CAUSE_RESERVATION_KEPT_OUT" => Some(Self::ReservationKeptOut),
             _ => None,
         }
     }

@@ -433,6 +433,7 @@ impl Receipt {
             ended: ended.map(rfc3339),
             took_us: took,
             held_reservation: record.held_reservation.clone(),
+            cause: record.cause.clone().unwrap_or_else(|| "revoke".to_owned()),
         })
     }
 }

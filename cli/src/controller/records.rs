@@ -182,6 +182,8 @@ pub(crate) struct ReceiptRecord {
     pub ended: Option<String>,
     #[serde(default)]
     pub held_reservation: Option<String>,
+    #[serde(default)]
+    pub cause: Option<String>,
 }
 
 /// The record of a detach.

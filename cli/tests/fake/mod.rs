@@ -256,6 +256,7 @@ impl State {
             began_us: 1_790_000_000_000_000,
             ended_us: if self.knobs.unproven.is_none() { 1_790_000_000_012_345 } else { 0 },
             held_reservation: self.knobs.held,
+            cause: v1::Cause::Unspecified.into(),
         };
         let receipts: Vec<_> = gone.iter().map(receipt).collect();
         self.receipts.splice(0..0, receipts.iter().cloned());

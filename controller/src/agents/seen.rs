@@ -5,8 +5,8 @@
 
 use mooring_api::{Message, v1};
 use mooring_model::{
-    ExportReport, FcGrantReport, Generation, GrantReport, Initiator, Naa, Receipt, SessionReport, Stamp,
-    VolumeId, VolumeReport, Wwpn,
+    Cause, ExportReport, FcGrantReport, Generation, GrantReport, Initiator, Naa, Receipt, SessionReport,
+    Stamp, VolumeId, VolumeReport, Wwpn,
 };
 use tokio::time::Instant;
 
@@ -220,7 +220,8 @@ impl Kept {
     /// Whether a receipt that came by itself is news: what came with an answer is not.
     pub(super) fn see_receipt(&mut self, receipt: Receipt) -> bool {
         let moved = self.moved();
-        let news = moved.proven_at != Some(receipt.generation);
+        // That of a nexus which was cut while its grant stands came with no answer.
+        let news = moved.proven_at != Some(receipt.generation) || receipt.cause != Cause::Revoke;
         if news {
             moved.receipts.push(receipt);
         }
@@ -262,6 +263,7 @@ mod tests {
             initiator: "20:00:52:54:00:14:00:0b".parse().unwrap(),
             isid: None,
             kind: ReservationType::of_code(8),
+            since: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(7)),
         };
         Reservations {
             generation: 3,

@@ -171,6 +171,7 @@ pub(crate) fn reservations(wire: &v1::Reservations) -> Reservations {
             initiator: holder.initiator.parse().ok()?,
             isid: Some(holder.isid.clone()).filter(|isid| !isid.is_empty()),
             kind: u8::try_from(holder.r#type).ok().and_then(ReservationType::of_code),
+            since: moment(holder.since_us),
         })
     };
     Reservations {
@@ -196,6 +197,7 @@ pub(crate) fn receipt(wire: &v1::Receipt) -> Option<Receipt> {
         began: time_of(wire.began_us),
         ended: moment(wire.ended_us),
         reservation: wire.reservation(),
+        cause: wire.why(),
     })
 }
 

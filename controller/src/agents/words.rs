@@ -164,6 +164,7 @@ mod tests {
             began: SystemTime::UNIX_EPOCH,
             ended: None,
             reservation: None,
+            cause: mooring_model::Cause::Revoke,
         }
     }
 

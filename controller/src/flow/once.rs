@@ -41,6 +41,7 @@ mod tests {
             began: SystemTime::UNIX_EPOCH,
             ended: None,
             reservation: None,
+            cause: mooring_model::Cause::Revoke,
         }
     }
 

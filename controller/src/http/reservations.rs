@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::fault::Fault;
 use super::schema;
+use super::views::rfc3339;
 use crate::domain::VolumeReservations;
 
 /// `{"clear": true}`, or `{"preempt": "0x3abe0001", "abort": false}`.
@@ -59,6 +60,7 @@ pub(super) fn view(found: &VolumeReservations) -> Value {
             "host": host(&holder.initiator),
             "type": holder.kind.map_or(0, ReservationType::code),
             "type_name": holder.kind.map_or_else(|| "RESERVE(6) of SPC-2".to_owned(), |kind| kind.to_string()),
+            "since": holder.since.and_then(rfc3339),
         })
     });
     json!({

@@ -545,6 +545,7 @@ mod tests {
             began: SystemTime::UNIX_EPOCH,
             ended: proven_after.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)),
             reservation: None,
+            cause: mooring_model::Cause::Revoke,
         }
     }
 

@@ -368,6 +368,7 @@ fn receipt(volume: VolumeId, counter: u64, proof: Proof) -> Receipt {
         began: time_of(1_000_000),
         ended: None,
         reservation: None,
+        cause: mooring_model::Cause::Revoke,
     }
 }
 

@@ -56,6 +56,8 @@ pub(crate) enum Event {
     Revert,
     /// The storage agent could not copy a volume to a file.
     Upload,
+    /// A host that may only read has reserved a volume, and lost its session for it.
+    Reserve,
 }
 
 impl Event {
@@ -67,8 +69,8 @@ impl Event {
             Self::Attach => "VOLUME_VOLUME_002_001",
             Self::Extend => "VOLUME_VOLUME_007_001",
             Self::Unmanage => "VOLUME_VOLUME_006_001",
-            // Cinder has no code of its own for it, and keeps no message.
-            Self::Revert => "VOLUME_VOLUME_000_001",
+            // Cinder has no code of its own for them, and keeps no message.
+            Self::Revert | Self::Reserve => "VOLUME_VOLUME_000_001",
             // Its "copy volume to image".
             Self::Upload => "VOLUME_VOLUME_005_001",
         }
@@ -84,6 +86,7 @@ impl Event {
             Self::Unmanage => "unmanage volume",
             Self::Revert => "revert volume to snapshot",
             Self::Upload => "copy volume to image",
+            Self::Reserve => "reserve volume",
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Receipts, as the storage agents said. A receipt that is proven never becomes unproven again.
 
+use std::collections::BTreeSet;
+
 use mooring_api::{Message, v1};
-use mooring_model::{Generation, Initiator, Proof, Receipt, VolumeId};
+use mooring_model::{Cause, Generation, Initiator, Proof, Receipt, VolumeId};
 
 use super::Db;
+use super::messages::Event;
 use super::sql::{Row, SqlError, values};
 use crate::agents::wire;
 
@@ -35,7 +38,23 @@ impl Db<'_> {
                 receipt.proof == Proof::Proven
             ],
         )?;
+        if changed > 0 && receipt.proof == Proof::Proven && receipt.cause != Cause::Revoke {
+            self.tell_cut(receipt)?;
+        }
         Ok(changed > 0)
+    }
+
+    /// Tells the volume's project that a nexus was cut while its grant stands.
+    fn tell_cut(&self, receipt: &Receipt) -> Result<(), SqlError> {
+        let Some(volume) = self.volume(receipt.volume)? else { return Ok(()) };
+        let mut hosts = BTreeSet::new();
+        for id in &receipt.attachments {
+            hosts.extend(self.attachment(*id)?.and_then(|row| row.host));
+        }
+        let of =
+            if hosts.is_empty() { String::new() } else { format!(" ({})", Vec::from_iter(hosts).join(", ")) };
+        let words = receipt.parting_words().unwrap_or_default();
+        self.keep_message(Event::Reserve, &volume.project, volume.id, &format!("{words}{of}"))
     }
 
     /// The oldest receipt of one initiator that is not older than the wish to revoke it.

@@ -530,6 +530,7 @@ impl Backend for Fake {
             reservation: Some(HeldReservation {
                 kind: Some(ReservationType::ExclusiveAccessRegistrantsOnly),
             }),
+            cause: mooring_model::Cause::Revoke,
         });
         let receipt = AttachmentReceipt { attachment: id, receipt };
         state.receipts.push(receipt.clone());

@@ -261,7 +261,7 @@ async fn who_has_reserved_a_volume() {
     assert_eq!((&seen["volume_id"], &seen["storage_host"]), (&json!(volume), &json!("storage1")));
     let holder = json!({
         "initiator": "iqn.2026-01.lab:one", "isid": "800123450001", "host": "host1", "type": 5,
-        "type_name": "write exclusive, registrants only",
+        "type_name": "write exclusive, registrants only", "since": "1970-01-01T00:00:00.000000Z",
     });
     assert_eq!((&seen["holder"], &seen["durable"], &seen["generation"]), (&holder, &json!(true), &json!(3)));
     let registrations = &seen["registrations"];

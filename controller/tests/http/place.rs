@@ -219,6 +219,7 @@ fn proven() -> Receipt {
         began: SystemTime::UNIX_EPOCH,
         ended: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(3)),
         reservation: None,
+        cause: mooring_model::Cause::Revoke,
     }
 }
 

@@ -351,6 +351,7 @@ impl State {
                 began_us: 1_790_000_000_000_000,
                 ended_us: if self.knobs.unproven { 0 } else { 1_790_000_000_000_900 },
                 held_reservation: self.knobs.held_by(&grant.initiator),
+                cause: v1::Cause::Unspecified.into(),
             });
         }
         self.receipts.splice(0..0, receipts.iter().cloned());

@@ -383,7 +383,7 @@ impl Machine {
         if self.lio.is_shut(&unit.lun) {
             return Err(IoRefusal::Shut);
         }
-        if self.is_reserved(&session, &unit.lun, writes) {
+        if self.is_reserved(id, &session, &unit.lun, writes) {
             return Err(IoRefusal::ReservationConflict);
         }
         let (read, written) = if writes { (0, IO_BYTES) } else { (IO_BYTES, 0) };

@@ -20,6 +20,7 @@ mod lvm;
 mod port_ids;
 mod portals;
 pub mod power_cuts;
+mod readers;
 mod reservations;
 pub mod ro_fuzz;
 mod sessiond_killed;

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use mooring_rig::{RigOptions, Running};
 use serde_json::Value;
 
+use super::readers::Readers;
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::initiator::Host;
@@ -79,6 +80,8 @@ impl<'a> Cluster<'a> {
         for host in &self.hosts {
             host.logout(&target(DATA))?;
         }
+        let agent =
+            Readers::begin(self.site, &self.hosts[0], &self.hosts[1])?.acts(agent, &mut self.evidence)?;
         self.as_bare()?;
         agent.kill()?;
         drop(agent.wait()?);

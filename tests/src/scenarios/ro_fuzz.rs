@@ -89,8 +89,11 @@ struct Scene<'a> {
 }
 
 fn start_agent(site: &Site, fibre: bool, more: &str) -> Result<Running> {
-    let extra = if fibre { "[fibre_channel]" } else { "" };
-    site.start_agent_by(&format!("{}thin_pool = \"128MiB\"\n{more}", agent_config(extra)))
+    // A host that reserves would lose the session by which the rest of its batch is sent; what becomes of it is shown by the scenario
+    // `reservations`.
+    let fibre = if fibre { "[fibre_channel]" } else { "" };
+    let extra = format!("ro_reservation = \"report\"\n{fibre}");
+    site.start_agent_by(&format!("{}thin_pool = \"128MiB\"\n{more}", agent_config(&extra)))
 }
 
 impl<'a> Scene<'a> {

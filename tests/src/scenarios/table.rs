@@ -11,7 +11,7 @@ use crate::demo;
 pub const ALL: &[Scenario] = &[
     Scenario {
         name: "contract-stable",
-        shows: "every errno row, and the fake's tree, on the release's kernel",
+        shows: "every errno row, the calls on disks, and the fake's tree, on the release's kernel",
         tier: Tier::Rotation { subject: &["targets/src", "tests/contract"] },
         usual: 60,
         run: contract::stable,
@@ -257,15 +257,16 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "reservations",
-        shows: "SCSI-3 persistent reservations: a fenced host stays fenced over kill -9 and a power cut, with the control that writes; libiscsi's tests as at a bare target",
+        shows: "SCSI-3 persistent reservations: a fenced host stays fenced over kill -9 and a power cut, with the control that writes; what a read-only host reserves ends with its session; libiscsi's tests as at a bare target",
         tier: Tier::Rotation {
             subject: &[
                 "agent/src/engine/reservations.rs",
                 "agent/src/engine/reserve.rs",
+                "agent/src/engine/reserved.rs",
                 "targets/src/reservations.rs",
             ],
         },
-        usual: 110,
+        usual: 150,
         run: reservations::run,
     },
     Scenario {

@@ -167,8 +167,12 @@ impl State {
         let isid = || Some("800123450001".to_owned());
         let registration =
             |initiator: &Initiator, key| Registration { initiator: initiator.clone(), isid: isid(), key };
-        let holder =
-            ReservationHolder { initiator: one.clone(), isid: isid(), kind: ReservationType::of_code(5) };
+        let holder = ReservationHolder {
+            initiator: one.clone(),
+            isid: isid(),
+            kind: ReservationType::of_code(5),
+            since: Some(NOW),
+        };
         Ok(VolumeReservations {
             volume: self.volumes[index].id,
             name: self.volumes[index].name.clone(),

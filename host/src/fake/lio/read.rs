@@ -134,7 +134,7 @@ impl Machine {
                 };
                 text(members.iter().map(member).collect())
             }
-            ("pr", name) => store.pr.show(name).map(Ok),
+            ("pr", name) => self.show_reservations(&store.pr, name).map(Ok),
             ("statistics/scsi_lu", "lu_name") if !store.serial.is_empty() => line(serial),
             ("statistics/scsi_lu", "lu_name") => line("None"),
             ("statistics/scsi_lu", "dev") | ("statistics/scsi_dev" | "statistics/scsi_tgt_dev", "indx") => {

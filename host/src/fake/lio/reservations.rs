@@ -101,9 +101,18 @@ impl Reg {
     }
 }
 
+/// The older RESERVE(6): it ends with its session.
+#[derive(Debug, Clone)]
+struct Old {
+    session: u64,
+    fabric: &'static str,
+    initiator: String,
+}
+
 /// What a backstore has of them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pr {
+    old: Option<Old>,
     live: Vec<Reg>,
     waiting: Vec<Reg>,
     generation: u32,
@@ -395,12 +404,54 @@ impl Lio {
 
 impl Machine {
     /// Whether a reservation keeps this session from what it wants to do.
-    pub(in crate::fake) fn is_reserved(&self, session: &Session, lun: &LunKey, writes: bool) -> bool {
-        self.lio.store_of(lun).is_some_and(|store| store.pr.conflicts(session, writes))
+    pub(in crate::fake) fn is_reserved(
+        &self,
+        id: u64,
+        session: &Session,
+        lun: &LunKey,
+        writes: bool,
+    ) -> bool {
+        self.lio.store_of(lun).is_some_and(|store| match self.old_holder(&store.pr) {
+            Some(old) => old.session != id,
+            None => store.pr.conflicts(session, writes),
+        })
+    }
+
+    fn old_holder<'a>(&self, pr: &'a Pr) -> Option<&'a Old> {
+        pr.old.as_ref().filter(|old| self.sessions.contains_key(&old.session))
+    }
+
+    /// What an attribute of `pr/` shows.
+    pub(super) fn show_reservations(&self, pr: &Pr, name: &str) -> Option<String> {
+        match self.old_holder(pr) {
+            Some(Old { fabric, initiator, .. }) if name == "res_holder" => {
+                Some(format!("SPC-2 Reservation: {fabric} Initiator: {initiator}\n"))
+            }
+            _ => pr.show(name),
+        }
+    }
+
+    fn reserve_6(&mut self, id: u64, lun: u64) -> Result<(), IoRefusal> {
+        // It claims to move nothing: `write_protect` lets it pass.
+        let Some((session, unit)) = self.look_up(id, lun, false)? else { return Err(IoRefusal::NoLun) };
+        if self.is_reserved(id, &session, &unit.lun, true) {
+            return Err(IoRefusal::ReservationConflict);
+        }
+        let fabric = session.tpg.target.fabric.name();
+        let store = self.lio.lun(&unit.lun).and_then(|lun| Some(lun.link.as_ref()?.1.clone()));
+        let store = store.and_then(|store| self.lio.store_mut(&store)).ok_or(IoRefusal::NoLun)?;
+        if !store.pr.live.is_empty() {
+            return Err(IoRefusal::ReservationConflict);
+        }
+        store.pr.old = Some(Old { session: id, fabric, initiator: session.initiator.clone() });
+        Ok(())
     }
 
     fn persistent_reserve(&mut self, id: u64, lun: u64, command: PrOut) -> Result<(), IoRefusal> {
         let Some((session, unit)) = self.look_up(id, lun, true)? else { return Err(IoRefusal::NoLun) };
+        if self.lio.store_of(&unit.lun).and_then(|store| self.old_holder(&store.pr)).is_some() {
+            return Err(IoRefusal::ReservationConflict);
+        }
         let isid = Some(session.isid_text("")).filter(|isid| !isid.is_empty());
         let key: StoreKey = self
             .lio
@@ -446,6 +497,11 @@ impl FakeMachine {
     /// are written nowhere.
     pub fn set_root(&self, root: impl Into<PathBuf>) {
         self.handle.lock().root = Some(root.into());
+    }
+
+    /// RESERVE(6) by a session.
+    pub fn reserve_6(&self, session: SessionId, lun: u64) -> Result<(), IoRefusal> {
+        self.handle.lock().reserve_6(session.0, lun)
     }
 
     /// PERSISTENT RESERVE OUT by a session.

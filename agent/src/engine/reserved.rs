@@ -1,0 +1,205 @@
+//! RESERVE(6) and RESERVE(10). By one of them a host has a volume for itself until its session ends: nobody else reads or writes it. The
+//! kernel takes it from a host that may only read as well, for `write_protect` looks at the direction of a command's data, and this one
+//! has none (lio.md, t). So one look in [`LOOKS`] seconds finds who holds a volume that is in use, and a host that may only read
+//! loses what it holds with its session, as the configuration says (`ro_reservation`).
+//!
+//! What must never happen here: a nexus cut without a receipt that is kept before; one cut of a host that may write, unless an operator
+//! says so; a session of anybody else touched.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mooring_model::{
+    Cause, Chain, Cure, ExportReport, ExportSpec, Generation, HeldReservation, Initiator, Mode, Problem,
+    Proof, Receipt, ReservationHolder, Revoked,
+};
+use mooring_targets::reservations;
+use tokio::time::Instant;
+
+use super::cell::{Cell, OpenReceipt, State, Wish};
+use super::pass::Wishes;
+use super::{Change, Engine, lock};
+use crate::config::RoReservation;
+use crate::store::StoreError;
+
+/// A volume in use is looked at once in so many seconds.
+const LOOKS: u8 = 3;
+
+/// A host that reserves again and again is cut no more often: the next look finds it.
+const CUTS_EVERY: Duration = Duration::from_secs(2);
+
+/// How a host may use a volume, by what is wanted.
+fn mode_of(spec: &ExportSpec, initiator: &Initiator) -> Option<Mode> {
+    let over_ip = spec.grants.iter().find(|grant| *initiator == grant.initiator).map(|grant| grant.mode);
+    let of_port = || spec.fc.grants.iter().find(|grant| initiator.wwpn() == Some(grant.initiator));
+    over_ip.or_else(|| of_port().map(|grant| grant.mode))
+}
+
+fn is_old(holder: &&ReservationHolder) -> bool {
+    holder.kind.is_none()
+}
+
+impl State {
+    /// Whether somebody may be logged in.
+    fn is_in_use(&self) -> bool {
+        let over_fc =
+            |lives: &super::pulse::Lives| lives.fc.values().flatten().any(|(_, live)| live.logged_in);
+        self.lives.as_ref().is_none_or(|lives| lives.all_sessions().next().is_some() || over_fc(lives))
+    }
+
+    /// Says who is kept out, and who has a volume for itself and may only read it.
+    pub(super) fn fill_reserved(&self, report: &mut ExportReport) {
+        let object = || format!("the reservation of volume {}", report.volume);
+        let out = |initiator: &Initiator| Problem {
+            object: object(),
+            text: format!(
+                "{initiator} may only read and had reserved it for itself: it is kept out until it is detached and attached again"
+            ),
+            cure: Cure::Operator,
+        };
+        let mut problems: Vec<_> = self.kept_out.iter().map(out).collect();
+        let holder = report.reservations.as_ref().and_then(|seen| seen.holder.as_ref()).filter(is_old);
+        let spec = self.export.as_ref().and_then(Wish::spec);
+        if let (Some(holder), Some(spec)) = (holder, spec)
+            && mode_of(spec, &holder.initiator) == Some(Mode::ReadOnly)
+        {
+            let text = format!(
+                "{} may only read and has reserved it for itself (RESERVE(6)): nobody else reads or writes it. To cut that session: \
+                 mooring volume reservations {} --clear",
+                holder.initiator, report.volume
+            );
+            problems.push(Problem { object: object(), text, cure: Cure::Operator });
+        }
+        report.problems.extend(problems);
+    }
+}
+
+impl Engine {
+    /// Reads who is kept out, where the configuration has hosts kept out.
+    pub(super) fn load_kept_out(&self) -> Result<(), StoreError> {
+        if self.shared.config.ro_reservation == RoReservation::Revoke {
+            for receipt in self.shared.store.kept_out()? {
+                self.cell(receipt.volume).state().kept_out.insert(receipt.initiator);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for volumes that somebody has reserved, or has let go, since their last pass.
+    pub(super) fn look_for_holders(&self) {
+        let turn = {
+            let mut pulse = lock(&self.shared.pulse);
+            pulse.holders = (pulse.holders + 1) % LOOKS;
+            pulse.holders
+        };
+        let cells = self.cells().into_iter();
+        for cell in cells.filter(|cell| cell.id.as_bytes()[15] % LOOKS == turn) {
+            match self.has_another_holder(&cell) {
+                Ok(false) => {}
+                Ok(true) => self.wake(&cell),
+                Err(error) => {
+                    tracing::debug!(volume = %cell.id, error = %Chain(&error), "cannot see who has reserved it");
+                }
+            }
+        }
+    }
+
+    fn has_another_holder(&self, cell: &Cell) -> Result<bool, mooring_targets::Error> {
+        let (names, before) = {
+            let state = cell.state();
+            let spec = state.export.as_ref().and_then(Wish::spec);
+            let Some(spec) = spec.filter(|_| state.is_in_use() && !state.running && !state.is_blocked())
+            else {
+                return Ok(false);
+            };
+            let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
+            (names, state.held.seen().and_then(|seen| seen.holder))
+        };
+        reservations::has_another_holder(&*self.shared.machine.target, &names, before.as_ref())
+    }
+
+    /// After a pass: cuts the session of a host that may only read and has reserved the volume, by the next one.
+    pub(super) fn cut_reader(&self, cell: &Arc<Cell>, wishes: &Wishes) {
+        let cause = match self.shared.config.ro_reservation {
+            RoReservation::Cut => Cause::Reservation,
+            RoReservation::Revoke => Cause::ReservationKeptOut,
+            RoReservation::Report => return,
+        };
+        let Some(holder) = cell.state().held.seen().and_then(|seen| seen.holder) else { return };
+        let Some((wish, spec)) = wishes.export.as_ref().and_then(|wish| Some((wish, wish.spec()?))) else {
+            return;
+        };
+        if !is_old(&&holder) || mode_of(spec, &holder.initiator) != Some(Mode::ReadOnly) {
+            return;
+        }
+        let recent = cell.state().reader_cut.is_some_and(|at| at.elapsed() < CUTS_EVERY);
+        if recent {
+            return cell.state().held.forget_holder();
+        }
+        match self.begin_cut(cell, spec, wish.stamp.generation, &holder, cause) {
+            Ok(()) => {
+                cell.state().reader_cut = Some(Instant::now());
+                self.wake(cell);
+            }
+            Err(error) => {
+                tracing::error!(
+                    volume = %cell.id, initiator = %holder.initiator, error = %Chain(&error),
+                    "a host that may only read has reserved the volume, and is not cut off: that cannot be written down"
+                );
+                // The next look finds it anew.
+                cell.state().held.forget_holder();
+            }
+        }
+    }
+
+    /// Writes down that a nexus is cut for what it has reserved, while its grant stands. The next pass over the export cuts it.
+    pub(super) fn begin_cut(
+        &self,
+        cell: &Cell,
+        spec: &ExportSpec,
+        generation: Generation,
+        holder: &ReservationHolder,
+        cause: Cause,
+    ) -> Result<(), StoreError> {
+        let initiator = &holder.initiator;
+        let (sessions, at_work) = {
+            let state = cell.state();
+            let unproven = |open: &&OpenReceipt| matches!(open.receipt.proof, Proof::Unproven { .. });
+            let of = |open: &OpenReceipt| open.receipt.initiator == *initiator;
+            let sessions = state.lives.as_ref().map(|lives| lives.sessions(&initiator.to_string()).to_vec());
+            (sessions.unwrap_or_default(), state.open_receipts.iter().filter(unproven).any(of))
+        };
+        if at_work {
+            return Ok(());
+        }
+        let over_ip = spec.grants.iter().filter(|grant| *initiator == grant.initiator);
+        let over_fc = spec.fc.grants.iter().filter(|grant| initiator.wwpn() == Some(grant.initiator));
+        let attachments = over_ip
+            .flat_map(|grant| grant.attachments.clone())
+            .chain(over_fc.flat_map(|grant| grant.attachments.clone()))
+            .collect();
+        let receipt = Receipt {
+            volume: cell.id,
+            initiator: initiator.clone(),
+            attachments,
+            generation,
+            revoked: Revoked::Nexus,
+            sessions,
+            proof: Proof::Unproven { in_flight: None },
+            began: self.shared.machine.clock.now(),
+            ended: None,
+            reservation: Some(HeldReservation { kind: holder.kind }),
+            cause,
+        };
+        let row = self.shared.store.begin_cut(&receipt)?;
+        tracing::warn!(volume = %cell.id, %initiator, ?cause, "has reserved the volume: its session is cut");
+        self.publish(Change::Receipt(receipt.clone()));
+        let began = Some(self.shared.machine.clock.instant());
+        let mut state = cell.state();
+        if cause == Cause::ReservationKeptOut {
+            state.kept_out.insert(initiator.clone());
+        }
+        state.open_receipts.push(OpenReceipt { row, receipt, began });
+        Ok(())
+    }
+}
