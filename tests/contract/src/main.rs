@@ -4,6 +4,8 @@
 //!
 //! What must never happen: a row that was skipped and counted as passed.
 
+mod disks;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -22,10 +24,10 @@ struct Options {
     #[arg(long, default_value = KernelTree::TARGET)]
     root: PathBuf,
     /// A block device that nothing holds
-    #[arg(long, required_unless_present = "list")]
+    #[arg(long, required_unless_present_any = ["list", "disks"])]
     device: Option<PathBuf>,
     /// Another one
-    #[arg(long, required_unless_present = "list")]
+    #[arg(long, required_unless_present_any = ["list", "disks"])]
     device2: Option<PathBuf>,
     /// A read-only one; rows that need it count as failed without
     #[arg(long)]
@@ -51,6 +53,9 @@ struct Options {
     /// Run the rows on Fibre Channel instead, which need the module tcm_fc and no port
     #[arg(long, conflicts_with_all = ["compare", "dump"])]
     fibre_channel: bool,
+    /// Check the calls on disks instead, on loop devices over files in this folder
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["compare", "dump", "fibre_channel", "list"])]
+    disks: Option<PathBuf>,
 }
 
 fn main() -> Result<ExitCode> {
@@ -58,6 +63,9 @@ fn main() -> Result<ExitCode> {
     if options.list {
         list();
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(folder) = &options.disks {
+        return Ok(if disks::run(folder) { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let env = Env {
         device: options.device.clone().context("--device is missing")?,

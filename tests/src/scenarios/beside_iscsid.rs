@@ -31,6 +31,9 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
 /// One of ours, with a writer on it.
 struct Ours<'a> {
     attachment: String,
+    volume: String,
+    /// Its session's, as the target has it: iscsid would log in under one of its own.
+    isid: String,
     writer: Running,
     disk: Disk<'a>,
 }
@@ -49,11 +52,11 @@ fn scenes(site: &Site) -> Result<()> {
     check(sessions(&control.hosts[0])? == before, || "a session of ours is another one".to_owned())?;
     let mut gap = 0;
     for one in ours {
-        gap = gap.max(undisturbed(&control, one)?);
+        gap = gap.max(undisturbed(site, &control, one)?);
     }
     evidence.shows(format!(
         "{OURS} sessions of ours under I/O; iscsid started, restarted, killed with -9; iscsiadm login, logout, rescan and \
-         logout of all beside them: same kernel sessions, 0 relogins, 0 errors, longest gap {gap} ms"
+         logout of all beside them: same kernel sessions, same ISIDs at the target, 0 errors, longest gap {gap} ms"
     ));
     let theft = control_is_stolen(site, &host, &stock)?;
     evidence.shows(format!(
@@ -82,7 +85,8 @@ fn attach<'a>(site: &'a Site, control: &Control<'a>) -> Result<Vec<Ours<'a>>> {
             let live = control.attach(&volume, "host1", "rw")?;
             let disk = Disk::new(host, text(&live, "device_path")?);
             let writer = disk.write_stamps(&["--threads", "1", "--seconds", "600"])?;
-            Ok(Ours { attachment: text(&live, "id")?.to_owned(), writer, disk })
+            let isid = isid_at(site, &volume)?.context("a session at the target")?;
+            Ok(Ours { attachment: text(&live, "id")?.to_owned(), volume, isid, writer, disk })
         })
         .collect()
 }
@@ -146,16 +150,30 @@ fn disturb(host: &Host<'_>, stock: &Stock) -> Result<()> {
     Ok(())
 }
 
-/// The longest gap of one of ours, which saw no error and no relogin.
-fn undisturbed(control: &Control<'_>, one: Ours<'_>) -> Result<u64> {
+/// The ISID of a volume's one session, as the target has it.
+fn isid_at(site: &Site, volume: &str) -> Result<Option<String>> {
+    let shown: Value = site.json(&["export", "show", volume])?;
+    Ok(shown["export"]["grants"][0]["sessions"][0]["isid"].as_str().map(str::to_owned))
+}
+
+/// The longest gap of one of ours, which saw no error and is the same session.
+fn undisturbed(site: &Site, control: &Control<'_>, one: Ours<'_>) -> Result<u64> {
     let seen = progress(&one.writer)?;
     one.writer.kill()?;
     drop(one.writer.wait()?);
     check(number(&seen, "errors")? == 0 && number(&seen, "done")? > 0, || {
         format!("writes to {}: {seen}", one.disk.path)
     })?;
-    let live = control.live(&one.attachment)?;
-    check(live["session"] == true && live["host_phase"] == "ready", || format!("{live}"))?;
+    let mut last = Value::Null;
+    wait_for("the attachment to be ready", Duration::from_secs(30), || {
+        last = control.live(&one.attachment)?;
+        Ok((last["session"] == true && last["host_phase"] == "ready").then_some(()))
+    })
+    .with_context(|| format!("{last}"))?;
+    let isid = isid_at(site, &one.volume)?;
+    check(isid.as_deref() == Some(one.isid.as_str()), || {
+        format!("the target's session of {} was {}, and is {isid:?}", one.volume, one.isid)
+    })?;
     number(&seen, "longest_gap_ms")
 }
 
@@ -182,18 +200,14 @@ fn control_is_stolen(site: &Site, host: &Host<'_>, stock: &Stock) -> Result<Stri
         ])
         .timeout(Duration::from_mins(10))
         .spawn()?;
-    let isid = |site: &Site| -> Result<Option<String>> {
-        let volume = stock.target.rsplit(':').next().unwrap_or_default();
-        let shown: Value = site.json(&["export", "show", volume])?;
-        Ok(shown["export"]["grants"][0]["sessions"][0]["isid"].as_str().map(str::to_owned))
-    };
+    let volume = stock.target.rsplit(':').next().unwrap_or_default();
     let ours = wait_for("the control's session", Duration::from_secs(30), || {
         check(held.is_running(), || format!("the control has ended: {}", held.stderr_so_far()))?;
-        isid(site)
+        isid_at(site, volume)
     })?;
     vm.sh("iscsid")?.ok()?;
     let theirs = wait_for("iscsid to take the session over", Duration::from_secs(30), || {
-        let now = isid(site)?;
+        let now = isid_at(site, volume)?;
         Ok((now.as_deref() != Some(ours.as_str())).then(|| now.unwrap_or_else(|| "none".to_owned())))
     });
     held.kill()?;

@@ -60,6 +60,10 @@ fn rows(rig: &Rig, kernel: Kernel) -> Result<()> {
     let later = rows.lines().any(|line| line.starts_with("ok ") && line.contains("rtpi that was written"));
     check(later == (kernel == Kernel::Backports), || format!("rows on rtpi on kernel {release}: {rows}"))?;
     contract(&["--compare"])?;
+    storage.sh("modprobe loop")?.ok()?;
+    let disks = storage.run(&[&format!("{BIN}/mooring-contract"), "--disks", "/var"])?;
+    print!("{}", disks.stdout);
+    disks.ok().with_context(|| format!("the calls on disks on kernel {release}"))?;
     println!("   on kernel {release}");
     Ok(())
 }
