@@ -6,7 +6,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooring_api::v1;
 use mooring_model::limit::OPAQUE_BYTES_MAX;
@@ -450,11 +450,7 @@ impl Engine {
         state.kept_out.retain(|initiator| removed.iter().all(|gone| gone.initiator != *initiator));
         state.receipts = Some((wish.stamp.generation, receipts.iter().rev().cloned().collect()));
         state.set_export(wish);
-        let any = !receipts.is_empty();
-        // From where the deadline of the answer counts: what an answer has waited for in vain is in quarantine, however long it took
-        // to write this down.
-        let now = self.shared.machine.clock.instant();
-        let began = now.checked_sub(put.decoded.elapsed()).or(Some(now));
+        let (any, began) = (!receipts.is_empty(), Some(self.began(put.decoded.elapsed())));
         for (row, receipt) in rows.into_iter().zip(receipts) {
             self.publish(Change::Receipt(receipt.clone()));
             state.open_receipts.push(OpenReceipt { row, receipt, began });
@@ -463,6 +459,13 @@ impl Engine {
             self.shut_out_if_stuck(cell, losers);
         }
         Ok(Admitted { durable, receipts: any, after: state.passes })
+    }
+
+    /// When a receipt of a request that came so long ago has begun: from there the deadline of its answer counts, so what an answer has
+    /// waited for in vain is in quarantine, however long it took to write this down.
+    fn began(&self, ago: Duration) -> Instant {
+        let now = self.shared.machine.clock.instant();
+        now.checked_sub(ago).unwrap_or(now)
     }
 
     /// A tombstone keeps no names: it takes away what has the names that follow from the volume's id.

@@ -35,16 +35,16 @@ fn mode_of(spec: &ExportSpec, initiator: &Initiator) -> Option<Mode> {
     over_ip.or_else(|| of_port().map(|grant| grant.mode))
 }
 
-fn is_old(holder: &&ReservationHolder) -> bool {
+fn is_old(holder: &ReservationHolder) -> bool {
     holder.kind.is_none()
 }
 
 impl State {
-    /// Whether somebody may be logged in.
+    /// Whether somebody was logged in at the last look of the pulse. Before that, the first pass has seen who held it.
     fn is_in_use(&self) -> bool {
         let over_fc =
             |lives: &super::pulse::Lives| lives.fc.values().flatten().any(|(_, live)| live.logged_in);
-        self.lives.as_ref().is_none_or(|lives| lives.all_sessions().next().is_some() || over_fc(lives))
+        self.lives.as_ref().is_some_and(|lives| lives.all_sessions().next().is_some() || over_fc(lives))
     }
 
     /// Says who is kept out, and who has a volume for itself and may only read it.
@@ -58,7 +58,11 @@ impl State {
             cure: Cure::Operator,
         };
         let mut problems: Vec<_> = self.kept_out.iter().map(out).collect();
-        let holder = report.reservations.as_ref().and_then(|seen| seen.holder.as_ref()).filter(is_old);
+        let holder = report
+            .reservations
+            .as_ref()
+            .and_then(|seen| seen.holder.as_ref())
+            .filter(|holder| is_old(holder));
         let spec = self.export.as_ref().and_then(Wish::spec);
         if let (Some(holder), Some(spec)) = (holder, spec)
             && mode_of(spec, &holder.initiator) == Some(Mode::ReadOnly)
@@ -129,7 +133,7 @@ impl Engine {
         let Some((wish, spec)) = wishes.export.as_ref().and_then(|wish| Some((wish, wish.spec()?))) else {
             return;
         };
-        if !is_old(&&holder) || mode_of(spec, &holder.initiator) != Some(Mode::ReadOnly) {
+        if !is_old(&holder) || mode_of(spec, &holder.initiator) != Some(Mode::ReadOnly) {
             return;
         }
         let recent = cell.state().reader_cut.is_some_and(|at| at.elapsed() < CUTS_EVERY);

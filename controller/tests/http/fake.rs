@@ -21,7 +21,7 @@ use mooring_controller::quota::{Entry, Key, Limit, Limits};
 use mooring_controller::rules::retype::MigrationPolicy;
 use mooring_controller::service::{NewMode, Refusal, Wait, Way};
 use mooring_model::{
-    AgentId, AttachmentId, ByteSize, Counters, Generation, HeldReservation, Iqn, Mode, Proof, Receipt,
+    AgentId, AttachmentId, ByteSize, Cause, Counters, Generation, HeldReservation, Iqn, Mode, Proof, Receipt,
     ReservationType, ReservationsChange, Revoked, SessionReport, Source, VolumeId,
 };
 use serde_json::{Map, Value, json};
@@ -527,10 +527,8 @@ impl Backend for Fake {
             proof: if force { Proof::Unproven { in_flight: Some(2) } } else { Proof::Proven },
             began,
             ended: (!force).then_some(began),
-            reservation: Some(HeldReservation {
-                kind: Some(ReservationType::ExclusiveAccessRegistrantsOnly),
-            }),
-            cause: mooring_model::Cause::Revoke,
+            reservation: Some(HeldReservation { kind: ReservationType::of_code(6) }),
+            cause: Cause::Revoke,
         });
         let receipt = AttachmentReceipt { attachment: id, receipt };
         state.receipts.push(receipt.clone());

@@ -14,7 +14,7 @@ const LIVE: &str = "id volume_id volume_name host mode effective_mode status nat
                     looked_at host_phase device_path disk problems steps_ms fault created_at attached_at \
                     revision";
 const RECEIPT: &str = "attachment_id volume_id initiator attachment_ids generation revoked sessions_cut proof \
-                       may_still_land began ended held_reservation";
+                       may_still_land began ended held_reservation cause";
 
 /// How long the last call might have waited, and for what.
 fn asked(api: &Api) -> (Option<Duration>, Option<u64>) {

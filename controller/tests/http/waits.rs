@@ -145,10 +145,12 @@ async fn a_client_that_goes_ends_its_wait_and_not_its_change() {
     let poll = site.poll(other).await.replace("60000", "50");
     let waits = || async { site.ask(&site.p, "GET", &poll, None).await.status };
     let limit = Instant::now() + LONG.0;
-    // A poll that waits has one of the permits, too: another request comes for the one that found none.
+    // A poll that waits has one of the permits, too: another request comes for the one that found none, and is given the time to
+    // take it before the next poll does.
     while waits().await != StatusCode::SERVICE_UNAVAILABLE {
         assert!(Instant::now() < limit, "they do not wait");
         waiting.spawn(ask(site.router.clone(), site.p.clone(), "DELETE", detach.clone(), None));
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let gone = Instant::now();
     drop(waiting);

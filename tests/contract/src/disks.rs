@@ -128,21 +128,17 @@ fn holders(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs all of it, a line for each; whether it holds.
-pub(crate) fn run(folder: &Path) -> bool {
-    let checks: [(&str, fn(&Path) -> Result<()>); 2] = [
-        ("size, sequence, read-only and flush of a disk", calls),
-        ("whoever holds a disk is named", holders),
-    ];
-    let mut all = true;
-    for (name, check) in checks {
-        match check(folder) {
-            Ok(()) => println!("ok       {name}"),
-            Err(error) => {
-                println!("FAILED   {name}: {error:#}");
-                all = false;
-            }
-        }
+/// Prints a line for a check; whether it holds.
+fn holds(name: &str, outcome: &Result<()>) -> bool {
+    match outcome {
+        Ok(()) => println!("ok       {name}"),
+        Err(error) => println!("FAILED   {name}: {error:#}"),
     }
-    all
+    outcome.is_ok()
+}
+
+/// Runs all of it; whether it holds.
+pub(crate) fn run(folder: &Path) -> bool {
+    let calls = holds("size, sequence, read-only and flush of a disk", &calls(folder));
+    holds("whoever holds a disk is named", &holders(folder)) && calls
 }

@@ -19,7 +19,7 @@ const VOLUME: &str = "66666666-2222-4333-8444-555555555555";
 const RESERVES: [&str; 2] = ["16 00 00 00 00 00", "56 00 00 00 00 00 00 00 00 00"];
 
 /// How long the control is watched: longer than the agent takes to see it.
-const CONTROL: Duration = Duration::from_secs(8);
+const CONTROL: Duration = Duration::from_secs(6);
 
 fn target() -> String {
     format!("iqn.2026-11.dev.mooring:{VOLUME}")
@@ -78,7 +78,7 @@ impl<'a> Readers<'a> {
 
     fn reads_again(&self) -> Result<()> {
         let read = format!("dd if={} of=/dev/null bs=4k count=1 iflag=direct", self.disks[1].path);
-        wait_for("the reader to read again", Duration::from_secs(60), || {
+        wait_for("the reader to read again", Duration::from_mins(1), || {
             Ok(self.reader.vm.sh(&read)?.status.success().then_some(()))
         })
     }
