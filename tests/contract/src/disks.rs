@@ -106,6 +106,9 @@ fn holders(folder: &Path) -> Result<()> {
     let _ = std::fs::remove_file(&link);
     std::os::unix::fs::symlink(&disk.0, &link)?;
     let held_by = |wanted: &[Holder]| -> Result<()> {
+        // udev looks into a device that has come or was written to, and holds it for as long.
+        let settled = Command::new("udevadm").arg("settle").status()?;
+        ensure!(settled.success(), "udevadm settle: {settled}");
         let found = KernelDisks.holders(&link)?;
         ensure!(found == wanted, "it is held by {found:?}, and said to be by {wanted:?}");
         Ok(())
