@@ -280,6 +280,8 @@ fn nobody_is_granted_it_meanwhile_and_it_is_a_job_that_ends_when_it_is_not_wishe
     let ((node, folder), v) = (node(), volume(1));
     prepared(&node, &v);
     let agent = node.start();
+    // What was revoked before the start is proven by the first pass.
+    eventually("nothing may land", || agent.get(&v).unwrap().receipts.iter().all(|one| one.proven));
     agent.make(put_export(&v, 3, &[("host1", RW)]));
     let refused = agent.put_volume(to(&v, 2, "new", v1::ImageFormat::Raw, FIRST));
     assert_refused(refused, Code::FailedPrecondition, "fix_spec", &["revoke them first"]);

@@ -2,8 +2,9 @@
 //! is refused changes nothing, in the kernel least of all.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use mooring_fleet::{Client, Fleet, PROJECT_A};
+use mooring_fleet::{Client, Fleet, PROJECT_A, until};
 use serde_json::{Value, json};
 
 use crate::{NOTHING, SERVER, granted};
@@ -204,6 +205,11 @@ fn a_member_makes_no_enrolled_host_log_in_by_default() {
     let hosts = admin.get("/mooring/v1/hosts").expect(200);
     let h1 = hosts["hosts"].as_array().unwrap().iter().find(|host| host["name"] == "h1").unwrap();
     fleet.host("h2").kill();
+    until("its export to be whole", || {
+        let tree = fleet.storage("s1").tree();
+        std::thread::sleep(Duration::from_millis(200));
+        if tree.contains(&volume) && tree == fleet.storage("s1").tree() { Ok(()) } else { Err(tree) }
+    });
     // A host, one that is down, a storage node and nothing at all, by name and by id: one answer.
     let before = fleet.storage("s1").tree();
     for host in ["h1", "h2", "s1", "nosuch", h1["agent_id"].as_str().unwrap()] {
