@@ -71,7 +71,7 @@ pub struct Config {
     pub answer_deadline_ms: u32,
     /// Bytes a second that all jobs together may write. `None`: as fast as the disks are.
     pub job_limit: Option<ByteSize>,
-    /// What becomes of a host that may only read and has reserved its volume.
+    /// Treatment of a host that may only read and has reserved its volume.
     pub ro_reservation: RoReservation,
     /// Holds the images that volumes may be made from. `None`: none are.
     pub images_dir: Option<PathBuf>,
@@ -85,17 +85,17 @@ pub struct Config {
     pub log: String,
 }
 
-/// What becomes of a host that may only read and has reserved its volume by RESERVE(6): until it lets go, nobody else reads or
-/// writes it.
+/// Treatment of a host that may only read and has reserved its volume by RESERVE(6): until it lets go, nobody else reads or writes the
+/// volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RoReservation {
-    /// Its session is cut, which ends the reservation. It may log in again.
+    /// The agent cuts its session, which ends the reservation. The host may log in again.
     #[default]
     Cut,
-    /// Its session is cut, and it is kept out until its grant is taken away and given again.
+    /// The agent cuts its session, and keeps the host out until its grant is taken away and given again.
     Revoke,
-    /// It is said.
+    /// The agent names the host as a problem of the export, and does nothing.
     Report,
 }
 

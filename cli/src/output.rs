@@ -10,7 +10,7 @@ use std::fmt::Display;
 
 use jiff::Timestamp;
 use mooring_api::v1;
-use mooring_model::{Cause, VolumeId};
+use mooring_model::VolumeId;
 use serde::Serialize;
 
 use crate::capabilities::Capabilities;
@@ -437,12 +437,7 @@ impl Receipt {
             ended: ended.and_then(time),
             took_us: ended.map(|ended| ended.saturating_sub(receipt.began_us)),
             held_reservation: receipt.reservation().map(|held| held.to_string()),
-            cause: match receipt.why() {
-                Cause::Revoke => "revoke",
-                Cause::Reservation => "reservation",
-                Cause::ReservationKeptOut => "reservation_kept_out",
-            }
-            .to_owned(),
+            cause: receipt.why().to_string(),
         }
     }
 }

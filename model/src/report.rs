@@ -222,6 +222,16 @@ pub enum Cause {
     ReservationKeptOut,
 }
 
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Revoke => "revoke",
+            Self::Reservation => "reservation",
+            Self::ReservationKeptOut => "reservation_kept_out",
+        })
+    }
+}
+
 /// The record of a revoke, or of a nexus that was cut while its grant stands ([`Cause`]). It never says revoked while the grant
 /// lives.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -247,7 +257,7 @@ pub struct Receipt {
     /// It held the volume's reservation when the revoke began, as was seen last. `None`: it was not seen to, or its agent is of an
     /// earlier release and does not say.
     pub reservation: Option<HeldReservation>,
-    /// Why.
+    /// Why the nexus was taken away.
     pub cause: Cause,
 }
 

@@ -97,7 +97,12 @@ pub struct ReservationHolder {
 }
 
 impl ReservationHolder {
-    /// The same reservation, whenever it was seen.
+    /// Whether it is the older RESERVE(6) or RESERVE(10), which ends with its session.
+    pub fn ends_with_its_session(&self) -> bool {
+        self.kind.is_none()
+    }
+
+    /// Whether it is the same reservation, whenever it was seen.
     pub fn is_same(&self, other: &Self) -> bool {
         (&self.initiator, &self.isid, self.kind) == (&other.initiator, &other.isid, other.kind)
     }

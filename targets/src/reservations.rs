@@ -229,7 +229,7 @@ pub fn has_another_holder(
     };
     let way = |holder: &ReservationHolder, old| (holder.initiator.clone(), holder.isid.clone(), old);
     let now = holder_of(&text).map(|holder| way(&holder, text.starts_with(OLD)));
-    Ok(now != before.map(|holder| way(holder, holder.kind.is_none())))
+    Ok(now != before.map(|holder| way(holder, holder.ends_with_its_session())))
 }
 
 /// `SPC-3 Reservation Type: Write Exclusive Access, Registrants Only`

@@ -119,14 +119,14 @@ impl Wanteds {
     }
 
     /// The same wish without these initiators.
-    pub(super) fn without(&self, revoked: impl Fn(&Initiator) -> bool) -> Self {
+    pub(super) fn without(&self, left_out: impl Fn(&Initiator) -> bool) -> Self {
         let mut all = self.clone();
         if let Wanted::Present { grants, .. } = &mut all.iscsi {
-            grants.retain(|grant| !revoked(&grant.initiator.clone().into()));
+            grants.retain(|grant| !left_out(&grant.initiator.clone().into()));
         }
         for wanted in &mut all.fc {
             if let fc::Wanted::Present { grants, .. } = wanted {
-                grants.retain(|grant| !revoked(&grant.initiator.into()));
+                grants.retain(|grant| !left_out(&grant.initiator.into()));
             }
         }
         all
@@ -215,10 +215,7 @@ impl Cell {
 impl Engine {
     /// What is wanted over Fibre Channel, beside what is wanted over iSCSI.
     pub(super) fn wanted_over(&self, cell: &Cell, iscsi: Wanted, spec: Option<&FcExportSpec>) -> Wanteds {
-        let (former, kept_out) = {
-            let state = cell.state();
-            (state.former.clone(), state.kept_out.clone())
-        };
+        let former = cell.state().former.clone();
         let spec = spec.filter(|spec| !spec.grants.is_empty());
         if former.is_empty() && spec.is_none() {
             return Wanteds { iscsi, fc: Vec::new(), former };
@@ -229,9 +226,7 @@ impl Engine {
             let spec = spec.filter(|spec| ports.serves(spec, *port));
             match (&iscsi, spec) {
                 (Wanted::Present { device, .. }, Some(spec)) => {
-                    let mut grants = spec.grants.clone();
-                    grants.retain(|grant| !kept_out.contains(&Initiator::Fc(grant.initiator)));
-                    fc::Wanted::Present { names, device: device.clone(), grants }
+                    fc::Wanted::Present { names, device: device.clone(), grants: spec.grants.clone() }
                 }
                 _ => fc::Wanted::Absent { names },
             }

@@ -364,7 +364,10 @@ impl Engine {
         export: Option<&Wish<ExportSpec>>,
     ) -> Option<Wanteds> {
         let iscsi = self.wanted_over_iscsi(cell, volume, export)?;
-        Some(self.wanted_over(cell, iscsi, export.and_then(Wish::spec).map(|spec| &spec.fc)))
+        let wanted = self.wanted_over(cell, iscsi, export.and_then(Wish::spec).map(|spec| &spec.fc));
+        let state = cell.state();
+        let is_out = |initiator: &Initiator| state.kept_out.contains(initiator);
+        Some(if state.kept_out.is_empty() { wanted } else { wanted.without(is_out) })
     }
 
     fn wanted_over_iscsi(
@@ -393,10 +396,7 @@ impl Engine {
                     reservations: cell.state().put_back(spec),
                     ..self.backing_device(&group, volumes::device_path(group.as_str(), &names.lv))
                 };
-                let mut grants = spec.grants.clone();
-                let kept_out = cell.state().kept_out.clone();
-                grants.retain(|grant| !kept_out.contains(&Initiator::Iscsi(grant.initiator.clone())));
-                let tuning = spec.tuning.clone();
+                let (grants, tuning) = (spec.grants.clone(), spec.tuning.clone());
                 let port_id = self.port_id(cell, &names, &BTreeSet::new());
                 let withheld = cell.state().silent.is_some();
                 Some(Wanted::Present { names, device, portals, withheld, grants, tuning, port_id })

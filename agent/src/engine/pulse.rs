@@ -75,7 +75,7 @@ pub(super) struct Pulse {
     at_work: Option<Instant>,
     /// Who has come and gone.
     pub(super) recent: Recent,
-    /// Whose turn it is to be looked at for who has reserved them.
+    /// Third of the volumes in which holders of reservations are looked for next.
     pub(super) holders: u8,
 }
 

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use mooring_model::{
-    Chain, Cure, ExportIdentity, ExportNames, ExportReport, ExportSpec, Initiator, Naa, Problem,
-    Registration, ReservationHolder, Reservations, VolumeId,
+    AttachmentId, Chain, Cure, ExportIdentity, ExportNames, ExportReport, ExportSpec, Initiator, Mode, Naa,
+    Problem, Registration, ReservationHolder, Reservations, VolumeId,
 };
 use mooring_targets::reservations::{self, Before, Kept};
 use nix::errno::Errno;
@@ -119,12 +119,20 @@ impl Held {
     }
 }
 
+/// The mode of an initiator's grant, and the attachments that share it.
+pub(super) fn grant_of<'a>(
+    spec: &'a ExportSpec,
+    initiator: &Initiator,
+) -> Option<(Mode, &'a [AttachmentId])> {
+    let iscsi = spec.grants.iter().find(|grant| *initiator == grant.initiator);
+    let of_port = || spec.fc.grants.iter().find(|grant| initiator.wwpn() == Some(grant.initiator));
+    let iscsi = iscsi.map(|grant| (grant.mode, grant.attachments.as_slice()));
+    iscsi.or_else(|| of_port().map(|grant| (grant.mode, grant.attachments.as_slice())))
+}
+
 /// Who may reach a volume.
 fn granted(spec: &ExportSpec) -> impl Fn(&Initiator) -> bool {
-    |initiator| {
-        spec.grants.iter().any(|grant| *initiator == grant.initiator)
-            || spec.fc.grants.iter().any(|grant| initiator.wwpn() == Some(grant.initiator))
-    }
+    |initiator| grant_of(spec, initiator).is_some()
 }
 
 impl State {

@@ -22,6 +22,7 @@ use super::addresses::trouble;
 use super::cell::{Cell, Wish};
 use super::fabrics::Wanteds;
 use super::pass::{ExportEnd, Made, Wishes};
+use super::reservations::grant_of;
 use super::{Engine, Refusal};
 
 /// How long a session lives. A command waits for no disk, but for an abort.
@@ -99,7 +100,7 @@ fn is_gone(seen: &Reservations, change: ReservationsChange) -> bool {
 
 /// Whether there is anything to do; refused where no command could do it.
 fn is_due(seen: &Reservations, change: ReservationsChange, volume: VolumeId) -> Result<bool, Refusal> {
-    let old = seen.holder.as_ref().filter(|holder| holder.kind.is_none());
+    let old = seen.holder.as_ref().filter(|holder| holder.ends_with_its_session());
     match change {
         ReservationsChange::Preempt { key: 0, .. } => Err(Refusal::field("key", "no key is 0")),
         ReservationsChange::Preempt { .. } if old.is_some() => {
@@ -238,7 +239,7 @@ impl Engine {
         if let Some(holder) = &mut seen.holder {
             holder.since = cell.state().held.since(holder);
         }
-        let old = seen.holder.as_ref().filter(|holder| holder.kind.is_none());
+        let old = seen.holder.as_ref().filter(|holder| holder.ends_with_its_session());
         match (is_due(&seen, change, cell.id)?, old) {
             (false, _) => {}
             (true, Some(holder)) => self.cut_holder(cell, wishes, usable, end, holder)?,
@@ -248,7 +249,7 @@ impl Engine {
         Ok(Some(seen).filter(|seen| !seen.is_empty()))
     }
 
-    /// What there is of registrations, by commands of a session of the agent's own.
+    /// Takes registrations away by commands of a session of the agent's own.
     fn take_by_command(
         &self,
         cell: &Arc<Cell>,
@@ -288,8 +289,8 @@ impl Engine {
         Ok(())
     }
 
-    /// What RESERVE(6) holds ends with its session, and no command of anybody else takes it away but a reset, which would abort what all
-    /// others have in flight.
+    /// Cuts the session of a host that has reserved the volume by RESERVE(6). No command of another host ends that but a reset, which would
+    /// abort what all others have in flight.
     fn cut_holder(
         &self,
         cell: &Arc<Cell>,
@@ -302,9 +303,7 @@ impl Engine {
             return Err(Refusal::busy(cell.id, None));
         };
         let who = &holder.initiator;
-        if !spec.grants.iter().any(|grant| *who == grant.initiator)
-            && !spec.fc.grants.iter().any(|grant| who.wwpn() == Some(grant.initiator))
-        {
+        if grant_of(spec, who).is_none() {
             let why = format!(
                 "{who} has reserved volume {} by the older RESERVE(6) and has no grant that could be cut: log it out there",
                 cell.id

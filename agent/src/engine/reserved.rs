@@ -10,14 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooring_model::{
-    Cause, Chain, Cure, ExportReport, ExportSpec, Generation, HeldReservation, Initiator, Mode, Problem,
-    Proof, Receipt, ReservationHolder, Revoked,
+    Cause, Chain, Cure, ExportReport, ExportSpec, Generation, HeldReservation, Mode, Problem, Proof, Receipt,
+    ReservationHolder, Revoked,
 };
 use mooring_targets::reservations;
 use tokio::time::Instant;
 
 use super::cell::{Cell, OpenReceipt, State, Wish};
 use super::pass::Wishes;
+use super::reservations::grant_of;
 use super::{Change, Engine, lock};
 use crate::config::RoReservation;
 use crate::store::StoreError;
@@ -28,15 +29,10 @@ const LOOKS: u8 = 3;
 /// A host that reserves again and again is cut no more often: the next look finds it.
 const CUTS_EVERY: Duration = Duration::from_secs(2);
 
-/// How a host may use a volume, by what is wanted.
-fn mode_of(spec: &ExportSpec, initiator: &Initiator) -> Option<Mode> {
-    let over_ip = spec.grants.iter().find(|grant| *initiator == grant.initiator).map(|grant| grant.mode);
-    let of_port = || spec.fc.grants.iter().find(|grant| initiator.wwpn() == Some(grant.initiator));
-    over_ip.or_else(|| of_port().map(|grant| grant.mode))
-}
-
-fn is_old(holder: &ReservationHolder) -> bool {
-    holder.kind.is_none()
+/// Whether it is held by a host that may only read, until its session ends.
+fn is_of_a_reader(holder: &ReservationHolder, spec: &ExportSpec) -> bool {
+    let mode = grant_of(spec, &holder.initiator).map(|(mode, _)| mode);
+    holder.ends_with_its_session() && mode == Some(Mode::ReadOnly)
 }
 
 impl State {
@@ -49,32 +45,28 @@ impl State {
 
     /// Says who is kept out, and who has a volume for itself and may only read it.
     pub(super) fn fill_reserved(&self, report: &mut ExportReport) {
-        let object = || format!("the reservation of volume {}", report.volume);
-        let out = |initiator: &Initiator| Problem {
-            object: object(),
-            text: format!(
-                "{initiator} may only read and had reserved it for itself: it is kept out until it is detached and attached again"
-            ),
+        let volume = report.volume;
+        let problem = |text| Problem {
+            object: format!("the reservation of volume {volume}"),
+            text,
             cure: Cure::Operator,
         };
-        let mut problems: Vec<_> = self.kept_out.iter().map(out).collect();
-        let holder = report
-            .reservations
-            .as_ref()
-            .and_then(|seen| seen.holder.as_ref())
-            .filter(|holder| is_old(holder));
+        report.problems.extend(self.kept_out.iter().map(|initiator| {
+            problem(format!(
+                "{initiator} may only read and had reserved it for itself: it is kept out until it is detached and attached again"
+            ))
+        }));
+        let holder = report.reservations.as_ref().and_then(|seen| seen.holder.as_ref());
         let spec = self.export.as_ref().and_then(Wish::spec);
         if let (Some(holder), Some(spec)) = (holder, spec)
-            && mode_of(spec, &holder.initiator) == Some(Mode::ReadOnly)
+            && is_of_a_reader(holder, spec)
         {
-            let text = format!(
+            report.problems.push(problem(format!(
                 "{} may only read and has reserved it for itself (RESERVE(6)): nobody else reads or writes it. To cut that session: \
-                 mooring volume reservations {} --clear",
-                holder.initiator, report.volume
-            );
-            problems.push(Problem { object: object(), text, cure: Cure::Operator });
+                 mooring volume reservations {volume} --clear",
+                holder.initiator
+            )));
         }
-        report.problems.extend(problems);
     }
 }
 
@@ -133,7 +125,7 @@ impl Engine {
         let Some((wish, spec)) = wishes.export.as_ref().and_then(|wish| Some((wish, wish.spec()?))) else {
             return;
         };
-        if !is_old(&holder) || mode_of(spec, &holder.initiator) != Some(Mode::ReadOnly) {
+        if !is_of_a_reader(&holder, spec) {
             return;
         }
         let recent = cell.state().reader_cut.is_some_and(|at| at.elapsed() < CUTS_EVERY);
@@ -176,16 +168,11 @@ impl Engine {
         if at_work {
             return Ok(());
         }
-        let over_ip = spec.grants.iter().filter(|grant| *initiator == grant.initiator);
-        let over_fc = spec.fc.grants.iter().filter(|grant| initiator.wwpn() == Some(grant.initiator));
-        let attachments = over_ip
-            .flat_map(|grant| grant.attachments.clone())
-            .chain(over_fc.flat_map(|grant| grant.attachments.clone()))
-            .collect();
+        let attachments = grant_of(spec, initiator).map(|(_, attachments)| attachments.to_vec());
         let receipt = Receipt {
             volume: cell.id,
             initiator: initiator.clone(),
-            attachments,
+            attachments: attachments.unwrap_or_default(),
             generation,
             revoked: Revoked::Nexus,
             sessions,

@@ -222,14 +222,7 @@ fn killed_at_every_step_nothing_of_the_agent_is_left() {
                 until(&agent, &v, HELD);
                 eventually("it is quiet", || agent.plan(&v).steps.is_empty());
                 agent.switch.kill_from_now(kill);
-                let mut client = agent.client();
-                let request = v1::ChangeReservationsRequest {
-                    sender: Some(sender()),
-                    volume_id: v.clone(),
-                    change: Some(change),
-                    deadline_ms: 20_000,
-                };
-                let asked = agent.spawn(async move { client.change_reservations(request).await });
+                let asked = agent.ask_reservations(&v, change);
                 eventually("a death or the end", || agent.switch.is_dead() || asked.is_finished());
                 let died = agent.switch.is_dead();
                 let of_agent = |reach: &Reach| reach.initiator.starts_with(OWN);
@@ -264,14 +257,7 @@ fn no_secret_of_it_is_logged() {
     let (agent, v, _) = reserved(&node, true);
     until(&agent, &v, HELD);
     agent.switch.pause_before("register");
-    let mut client = agent.client();
-    let request = v1::ChangeReservationsRequest {
-        sender: Some(sender()),
-        volume_id: v.clone(),
-        change: Some(CLEAR),
-        deadline_ms: 20_000,
-    };
-    let asked = agent.spawn(async move { client.change_reservations(request).await });
+    let asked = agent.ask_reservations(&v, CLEAR);
     eventually("it is logged in", || agent.switch.paused().is_some());
     let acl = format!("iscsi/{}/tpgt_1/acls/{OWN}{}", target(&v), agent.hello().agent_id);
     let secret = |name: &str| {

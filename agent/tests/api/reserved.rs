@@ -180,14 +180,7 @@ fn killed_at_every_step_a_cut_is_carried_out() {
             until(&agent, &v, HELD);
             eventually("it is quiet", || agent.plan(&v).steps.is_empty());
             agent.switch.kill_from_now(kill);
-            let mut client = agent.client();
-            let request = v1::ChangeReservationsRequest {
-                sender: Some(sender()),
-                volume_id: v.clone(),
-                change: Some(CLEAR),
-                deadline_ms: 20_000,
-            };
-            let asked = agent.spawn(async move { client.change_reservations(request).await });
+            let asked = agent.ask_reservations(&v, CLEAR);
             eventually("a death or the end", || agent.switch.is_dead() || asked.is_finished());
             let died = agent.switch.is_dead();
             agent.crash();

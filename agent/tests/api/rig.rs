@@ -388,6 +388,16 @@ impl Agent {
         id: &str,
         change: v1::change_reservations_request::Change,
     ) -> Result<v1::ChangeReservationsResponse, Status> {
+        let asked = self.ask_reservations(id, change);
+        self.wait(asked).expect("the call ended").map(tonic::Response::into_inner)
+    }
+
+    /// Asks for the same in the background.
+    pub(crate) fn ask_reservations(
+        &self,
+        id: &str,
+        change: v1::change_reservations_request::Change,
+    ) -> tokio::task::JoinHandle<Result<tonic::Response<v1::ChangeReservationsResponse>, Status>> {
         let mut client = self.client();
         let request = v1::ChangeReservationsRequest {
             sender: Some(sender()),
@@ -395,7 +405,7 @@ impl Agent {
             change: Some(change),
             deadline_ms: ANSWER_MS,
         };
-        self.wait(async move { client.change_reservations(request).await }).map(tonic::Response::into_inner)
+        self.spawn(async move { client.change_reservations(request).await })
     }
 
     pub(crate) fn hello(&self) -> v1::HelloResponse {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use mooring_model::Cause;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::controller::fault::Fault;
@@ -433,7 +434,7 @@ impl Receipt {
             ended: ended.map(rfc3339),
             took_us: took,
             held_reservation: record.held_reservation.clone(),
-            cause: record.cause.clone().unwrap_or_else(|| "revoke".to_owned()),
+            cause: record.cause.clone().unwrap_or_else(|| Cause::default().to_string()),
         })
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Json, routing};
-use mooring_model::{Cause, Proof, Receipt, Revoked, SessionReport};
+use mooring_model::{Proof, Receipt, Revoked, SessionReport};
 use serde_json::{Map, Value, json};
 
 use super::App;
@@ -397,10 +397,6 @@ pub(super) fn nexus_receipt(receipt: &Receipt) -> Value {
         "began": rfc3339(*began),
         "ended": ended.and_then(rfc3339),
         "held_reservation": reservation.map(|held| held.to_string()),
-        "cause": match cause {
-            Cause::Revoke => "revoke",
-            Cause::Reservation => "reservation",
-            Cause::ReservationKeptOut => "reservation_kept_out",
-        },
+        "cause": cause.to_string(),
     })
 }

@@ -7,12 +7,12 @@ use anyhow::{Context, Result, anyhow};
 use mooring_rig::Running;
 use serde_json::Value;
 
+use super::reservations::{PORTAL, target};
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::initiator::Host;
 use crate::site::{Site, TARGET, agent_config, goes_on, going, number, progress};
 
-const PORTAL: &str = "10.10.0.10:3260";
 const VOLUME: &str = "66666666-2222-4333-8444-555555555555";
 
 /// RESERVE(6) and RESERVE(10).
@@ -20,10 +20,6 @@ const RESERVES: [&str; 2] = ["16 00 00 00 00 00", "56 00 00 00 00 00 00 00 00 00
 
 /// How long the control is watched: longer than the agent takes to see it.
 const CONTROL: Duration = Duration::from_secs(6);
-
-fn target() -> String {
-    format!("iqn.2026-11.dev.mooring:{VOLUME}")
-}
 
 /// A volume with a writer and a reader.
 pub(super) struct Readers<'a> {
@@ -39,9 +35,9 @@ impl<'a> Readers<'a> {
         site.json(&["volume", "create", "v6666", "--size", "64MiB", "--id", VOLUME])?;
         for (host, mode) in [(writer, "rw"), (reader, "ro")] {
             site.json(&["export", "grant", VOLUME, "--initiator", &host.iqn, "--mode", mode])?;
-            host.login(&target(), PORTAL, None, 60)?.ok()?;
+            host.login(&target(VOLUME), PORTAL, None, 60)?.ok()?;
         }
-        let disks = [writer.disk(&target(), PORTAL)?, reader.disk(&target(), PORTAL)?];
+        let disks = [writer.disk(&target(VOLUME), PORTAL)?, reader.disk(&target(VOLUME), PORTAL)?];
         let stamps = disks[0].write_stamps(&["--seconds", "900"])?;
         going(&stamps)?;
         Ok(Self { site, writer, reader, disks, stamps })
@@ -86,7 +82,7 @@ impl<'a> Readers<'a> {
     /// Reserves it with the reader, and waits until it is cut. How long that took.
     fn cut_off(&self, reserve: &str) -> Result<Duration> {
         let before = self.cuts()?.len();
-        let own = self.writer.session_at(self.site.storage()?, &target())?;
+        let own = self.writer.session_at(self.site.storage()?, &target(VOLUME))?;
         Self::reserve(&self.disks[1], reserve)?;
         let began = Instant::now();
         let cut = wait_for("the reader's session to be cut", Duration::from_secs(30), || {
@@ -102,7 +98,7 @@ impl<'a> Readers<'a> {
             || format!("the receipt: {cut}"),
         )?;
         goes_on(&self.stamps)?;
-        check(self.writer.session_at(self.site.storage()?, &target())? == own, || {
+        check(self.writer.session_at(self.site.storage()?, &target(VOLUME))? == own, || {
             "the writer's session is another one".to_owned()
         })?;
         self.reads_again()?;
@@ -202,7 +198,7 @@ impl<'a> Readers<'a> {
         evidence.shows("a reader that has reserved it is detached: the writer writes on");
         self.stamps.kill()?;
         drop(self.stamps.wait()?);
-        self.writer.logout(&target())?;
+        self.writer.logout(&target(VOLUME))?;
         agent.kill()?;
         drop(agent.wait()?);
         self.site.start_agent()

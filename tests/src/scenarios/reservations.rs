@@ -15,7 +15,7 @@ use crate::evidence::{Evidence, check, wait_for};
 use crate::initiator::Host;
 use crate::site::{GROUP, Programs, Site, TARGET};
 
-const PORTAL: &str = "10.10.0.10:3260";
+pub(super) const PORTAL: &str = "10.10.0.10:3260";
 
 /// The volume of the hosts, and that of libiscsi's tests.
 const DATA: &str = "33333333-2222-4333-8444-555555555555";
@@ -42,7 +42,7 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     site.end(result)
 }
 
-fn target(volume: &str) -> String {
+pub(super) fn target(volume: &str) -> String {
     format!("iqn.2026-11.dev.mooring:{volume}")
 }
 
