@@ -94,7 +94,11 @@ impl Shot {
         let ends = ends && rng.u8(..) >= 4;
         let immediate =
             if immediate { pick(&mut rng, &[most, most, most / 2]).unwrap_or_default() } else { 0 };
-        let unsolicited = if unsolicited { most.max(BLOCK) } else { 0 };
+        // Of a write that it takes, the kernel refuses what is more than was announced by freeing the command twice: a node may stand
+        // still from then on (docs/kernel/lio.md, t), and shows nothing more.
+        let taken = writes && !reads && expected > 0;
+        let least = if taken { 0 } else { BLOCK };
+        let unsolicited = if unsolicited { most.saturating_sub(immediate).max(least) } else { 0 };
         Self {
             cdb,
             reads,
@@ -194,6 +198,9 @@ mod tests {
     fn data_are_never_more_than_was_announced() {
         for shot in (0..2_000).map(|number| Shot::of(3, number, &AIM)) {
             assert!(shot.immediate.len() <= shot.expected as usize, "{shot}");
+            let taken = shot.writes && !shot.reads && shot.expected > 0;
+            let data = shot.immediate.len() + shot.unsolicited.len();
+            assert!(!taken || data <= shot.expected as usize, "{shot}");
             assert!(matches!(shot.cdb.len(), 6 | 10 | 12 | 16 | 32), "{shot}");
         }
     }

@@ -17,7 +17,7 @@ use crate::site::{BIN, GROUP, Programs, Site, TARGET, agent_config};
 const PORTAL: &str = "10.10.0.10:3260";
 const INITIATOR: &str = "iqn.2026-01.test.mooring:raw";
 /// The volumes are small: each is compared a hundred times.
-const SIZE: u64 = 8 << 20;
+const SIZE: u64 = 4 << 20;
 const BLOCKS: u64 = SIZE / 512;
 /// Commands between two comparisons.
 const BATCH: u64 = 100;
@@ -131,6 +131,7 @@ impl<'a> Scene<'a> {
                     scene.over_fibre(&volume, size.fibre / 2)?;
                 }
                 scene.end(&volume)?;
+                scene.kernel_is_well(&volume)?;
             }
         }
         agent.kill()
@@ -257,17 +258,24 @@ impl<'a> Scene<'a> {
         }
         let out = self.host.command(words).timeout(Duration::from_mins(2)).run()?.ok()?;
         let names: Vec<&str> = out.stdout.lines().collect();
-        for (number, name) in (1..).zip(&names) {
-            // UNMAP is last, and has a whole MiB.
-            let (skip, count) = if name.starts_with("UNMAP") { (2048, 2048) } else { (8 * number, 8) };
-            let part = |of: &str| {
-                format!("dd if={of} bs=512 skip={skip} count={count} iflag=direct 2>/dev/null | sha256sum")
-            };
-            let sums = self.storage.sh(&format!("{}; {}", part(&volume.device), part(KEPT)))?.ok()?.stdout;
-            let sums: Vec<&str> = sums.lines().collect();
-            check(sums.len() == 2 && sums[0] != sums[1], || {
-                format!("{name} of a host that may write changed nothing")
-            })?;
+        let sums: Vec<String> = (1..)
+            .zip(&names)
+            .map(|(number, name)| {
+                // UNMAP is last, and has a whole MiB.
+                let (skip, count) = if name.starts_with("UNMAP") { (2048, 2048) } else { (8 * number, 8) };
+                let sum = |of: &str| {
+                    format!(
+                        "dd if={of} bs=512 skip={skip} count={count} iflag=direct 2>/dev/null | sha256sum"
+                    )
+                };
+                format!("{}; {}", sum(&volume.device), sum(KEPT))
+            })
+            .collect();
+        let sums = self.storage.sh(&sums.join("; "))?.ok()?.stdout;
+        let sums: Vec<&str> = sums.lines().collect();
+        check(sums.len() == 2 * names.len(), || format!("{} sums of {} kinds", sums.len(), names.len()))?;
+        for (name, pair) in names.iter().zip(sums.chunks(2)) {
+            check(pair[0] != pair[1], || format!("{name} of a host that may write changed nothing"))?;
         }
         self.evidence.shows(format!(
             "{}: control: a host that may write changes bytes by {}",
@@ -392,6 +400,12 @@ impl<'a> Scene<'a> {
         let revoke = vec![format!("{BIN}/mooring-fc-grants"), volume.id.clone()];
         self.storage.command(revoke).timeout(Duration::from_mins(1)).run()?.ok()?;
         Ok(())
+    }
+
+    /// What was refused did not harm the node.
+    fn kernel_is_well(&self, volume: &Volume) -> Result<()> {
+        let said = self.storage.sh("dmesg | grep -A 3 -E 'cut here|BUG:|refcount_t:' | head -40")?.stdout;
+        check(said.is_empty(), || format!("{}: the storage node's kernel says: {said}", volume.text))
     }
 
     fn end(&self, volume: &Volume) -> Result<()> {
