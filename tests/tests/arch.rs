@@ -169,15 +169,6 @@ fn every_module_says_what_it_is_for() {
     assert_eq!(silent, Vec::<String>::new());
 }
 
-/// One that is forgotten would be optimised, as dependencies are, and take twice as long to compile.
-#[test]
-fn nothing_of_ours_is_optimised_in_dev_builds() {
-    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("the workspace's manifest");
-    let is_left = |name: &str| manifest.lines().any(|line| line == format!("{name}.opt-level = 0"));
-    let optimised: Vec<_> = ARROWS.iter().map(|(name, _)| *name).filter(|name| !is_left(name)).collect();
-    assert_eq!(optimised, Vec::<&str>::new(), "name them in [profile.dev.package]");
-}
-
 /// A crate whose integration tests are one program lists them in it, and further programs in its manifest: what neither names is
 /// never run.
 #[test]

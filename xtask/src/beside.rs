@@ -1,5 +1,5 @@
-//! Lints, pages and VM images, made at the lowest priority beside the tests: most tests wait for clocks and leave processors
-//! idle.
+//! Lints and pages, made at the lowest priority beside the tests, as most tests wait for clocks and leave processors idle; and VM
+//! images, made beside the build.
 //!
 //! What must never happen: a result that is not counted.
 
@@ -32,14 +32,16 @@ fn doc_tests(root: &Path) -> Command {
     cargo(root, &["test", "--workspace", "--doc", "--all-features", "--color", "never"])
 }
 
-/// Makes the VMs' images. The stage that needs them waits for the lock of this, makes what is missing, and says what failed.
-fn warm_images() {
+/// Makes what VMs boot from, before anybody asks for it. The stage that needs it waits for the lock of this, makes what is missing, and
+/// says what failed. Not at a low priority: the scenarios would wait for it.
+pub(crate) fn warm_images() {
     let Ok(program) = crate::program() else { return };
-    for kernel in ["stable", "backports"] {
-        let mut build = Command::new(program);
-        build.args(["vm", "build", "--kernel", kernel]);
-        let _ = quietly(politely(&build));
-    }
+    thread::spawn(move || {
+        for kernel in ["stable", "backports"] {
+            let mut build = Command::new(program);
+            let _ = quietly(build.args(["vm", "build", "--kernel", kernel]));
+        }
+    });
 }
 
 /// How a stage has ended.
@@ -54,11 +56,8 @@ pub(crate) struct Beside {
     thread: thread::JoinHandle<Vec<Ended>>,
 }
 
-/// Starts the stages whose names are wanted; and, before anybody asks for them, what VMs boot from.
-pub(crate) fn start(root: &Path, wanted: impl Fn(&str) -> bool, with_images: bool) -> Beside {
-    if with_images {
-        thread::spawn(warm_images);
-    }
+/// Starts the stages whose names are wanted.
+pub(crate) fn start(root: &Path, wanted: impl Fn(&str) -> bool) -> Beside {
     let root: PathBuf = root.to_owned();
     let stages: Vec<_> = ALL.into_iter().filter(|(name, _)| wanted(name)).collect();
     let thread =
@@ -75,7 +74,7 @@ impl Beside {
 
 fn run(name: &'static str, command: &Command) -> Ended {
     let began = Instant::now();
-    let count = quietly(politely(command)).map_or_else(
+    let count = quietly(&mut politely(command)).map_or_else(
         |error| Count::failed(format!("{error:#}")),
         |(ok, text)| {
             let counted = stages::count_libtest(&text).filter(|count| ok || count.failed > 0);

@@ -160,7 +160,7 @@ pub(crate) fn one(mut command: Command) -> Result<Count> {
 }
 
 /// Runs a command to its end and gives what it printed, for a stage that runs beside others.
-pub(crate) fn quietly(mut command: Command) -> Result<(bool, String)> {
+pub(crate) fn quietly(command: &mut Command) -> Result<(bool, String)> {
     let out = command.output().with_context(|| format!("run {command:?}"))?;
     let mut text = String::from_utf8_lossy(&out.stdout).into_owned();
     text.push_str(&String::from_utf8_lossy(&out.stderr));

@@ -240,10 +240,13 @@ impl Check<'_> {
         self.stage("proto", "proto", |_| {
             proto::run(&proto::ProtoArgs { check: true }, root).map(|()| Count::PASSED)
         });
+        if with_images {
+            beside::warm_images();
+        }
         let timed = self.timings.wanted;
         self.built = self.stages.run("build", || build_tests(root, timed));
         self.timings.dependencies(&stages::target(root));
-        let beside = beside::start(root, |name| self.wanted.wants(name), with_images);
+        let beside = beside::start(root, |name| self.wanted.wants(name));
         if self.built {
             self.stage("unit", "unit, laws, contract on fakes", |timings| unit(root, timings));
             self.stage("simulation", "simulation", |_| sim::run(&SimArgs::default(), root, stages::built));

@@ -79,7 +79,8 @@ fn of(all: &'static [Scenario], history: &History) -> Choice {
     let turn = history.commits % TURNS;
     let (mut taken, mut left_out, mut changed) = (Vec::new(), Vec::new(), Vec::new());
     let mut place = 0;
-    for scenario in all {
+    // By length, so that each turn takes about as long as the others.
+    for scenario in by_length(all.iter().collect()) {
         let Tier::Rotation { subject } = scenario.tier else {
             taken.push(scenario);
             continue;
