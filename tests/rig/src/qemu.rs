@@ -161,7 +161,8 @@ fn kernel_line(boot: &Boot) -> String {
     }
     // Warnings and worse go to the console. A panic ends QEMU (-no-reboot), which is how it is noticed. The kernel looks in the first
     // moments whether its timer ticks, and panics where a busy machine lets it wait for longer than that: not looked for.
-    let kernel = "console=ttyS0 quiet loglevel=5 panic=-1 net.ifnames=0 mitigations=off random.trust_cpu=on \
+    // A program stands at the same address each time (norandmaps): the emulator translates it once, and not at each start.
+    let kernel = "console=ttyS0 quiet loglevel=5 panic=-1 net.ifnames=0 mitigations=off random.trust_cpu=on norandmaps \
                   no_timer_check cryptomgr.notests 8250.nr_uarts=1 rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_timeout=60";
     // Under emulation a busy machine stops a virtual processor for seconds: be patient with it.
     let watchdog = if boot.accel == Accel::Tcg { 30 } else { 10 };
