@@ -266,10 +266,15 @@ fn the_agent_serves_them_from_its_start_on_and_no_session_notices() {
     let data = others.id_of(TARGETCLI_TARGET);
     let agent = others.node.start();
     for id in [CINDER_ID, &data] {
-        eventually("in force", || agent.get(id).unwrap().export.is_some_and(|export| export.in_force));
+        // The export and its volume are looked at one after the other.
+        eventually("in force and ready", || {
+            let status = agent.get(id).unwrap();
+            let ready = status.volume.is_some_and(|volume| volume.phase() == v1::Phase::Ready);
+            ready && status.export.is_some_and(|export| export.in_force)
+        });
         let status = agent.get(id).unwrap();
         let volume = status.volume.unwrap();
-        assert_eq!((volume.phase(), volume.problems.len()), (v1::Phase::Ready, 0), "{volume:?}");
+        assert_eq!(volume.problems, [], "{volume:?}");
         assert_eq!(status.export.unwrap().problems, []);
     }
     assert_eq!(agent.plan(""), v1::PlanResponse::default());
