@@ -97,12 +97,12 @@ pub struct ReservationHolder {
 }
 
 impl ReservationHolder {
-    /// Whether it is the older RESERVE(6) or RESERVE(10), which ends with its session.
+    /// A RESERVE(6) or RESERVE(10) ends with its session; a persistent reservation does not.
     pub fn ends_with_its_session(&self) -> bool {
         self.kind.is_none()
     }
 
-    /// Whether it is the same reservation, whenever it was seen.
+    /// Two sightings are of one reservation if holder, ISID and type are equal; when each was seen does not count.
     pub fn is_same(&self, other: &Self) -> bool {
         (&self.initiator, &self.isid, self.kind) == (&other.initiator, &other.isid, other.kind)
     }

@@ -29,7 +29,7 @@ const LOOKS: u8 = 3;
 /// A host that reserves again and again is cut no more often: the next look finds it.
 const CUTS_EVERY: Duration = Duration::from_secs(2);
 
-/// Whether it is held by a host that may only read, until its session ends.
+/// A RESERVE(6) or RESERVE(10) whose holder's grant is read-only.
 fn is_of_a_reader(holder: &ReservationHolder, spec: &ExportSpec) -> bool {
     let mode = grant_of(spec, &holder.initiator).map(|(mode, _)| mode);
     holder.ends_with_its_session() && mode == Some(Mode::ReadOnly)

@@ -274,7 +274,7 @@ fn the_agent_serves_them_from_its_start_on_and_no_session_notices() {
         });
         let status = agent.get(id).unwrap();
         let volume = status.volume.unwrap();
-        assert_eq!(volume.problems, [], "{volume:?}");
+        assert_eq!((volume.phase(), volume.problems.len()), (v1::Phase::Ready, 0), "{volume:?}");
         assert_eq!(status.export.unwrap().problems, []);
     }
     assert_eq!(agent.plan(""), v1::PlanResponse::default());

@@ -97,8 +97,8 @@ impl Shot {
         // Of a write that it takes, the kernel refuses what is more than was announced by freeing the command twice: a node may stand
         // still from then on (docs/kernel/lio.md, t), and shows nothing more.
         let taken = writes && !reads && expected > 0;
-        let least = if taken { 0 } else { BLOCK };
-        let unsolicited = if unsolicited { most.saturating_sub(immediate).max(least) } else { 0 };
+        let room = if taken { most - immediate } else { most.max(BLOCK) };
+        let unsolicited = if unsolicited { room } else { 0 };
         Self {
             cdb,
             reads,

@@ -100,7 +100,7 @@ fn of(all: &'static [Scenario], history: &History) -> Choice {
             left_out.push(scenario.name);
         }
     }
-    Choice { taken: by_length(taken), left_out, turn: Some(turn + 1), changed }
+    Choice { taken, left_out, turn: Some(turn + 1), changed }
 }
 
 /// The longest first: the last lane that works then has little left.

@@ -402,7 +402,7 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// What was refused did not harm the node.
+    /// The storage node's kernel has complained of nothing.
     fn kernel_is_well(&self, volume: &Volume) -> Result<()> {
         let said = self.storage.sh("dmesg | grep -A 3 -E 'cut here|BUG:|refcount_t:' | head -40")?.stdout;
         check(said.is_empty(), || format!("{}: the storage node's kernel says: {said}", volume.text))
