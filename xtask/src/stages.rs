@@ -96,12 +96,25 @@ impl Stages {
         self.notes.iter().for_each(|note| println!("{note}"));
         for (name, _, count) in &self.done {
             for why in &count.failures {
-                println!("FAILED {name}: {why}");
+                println!("FAILED {name}: {}", one_line(why));
             }
         }
         println!("{} passed, {} failed, {} skipped", sum.passed, sum.failed, sum.skipped);
         sum.failed == 0
     }
+}
+
+/// The beginning and the end of a long text: what failed, and the innermost cause.
+fn one_line(why: &str) -> String {
+    const EACH: usize = 200;
+    let words = why.split_whitespace().collect::<Vec<_>>().join(" ");
+    let count = words.chars().count();
+    if count <= 2 * EACH {
+        return words;
+    }
+    let begins: String = words.chars().take(EACH).collect();
+    let ends: String = words.chars().skip(count - EACH).collect();
+    format!("{begins} […] {ends}")
 }
 
 /// Where cargo puts what it builds.
@@ -243,6 +256,18 @@ mod tests {
     fn count(passed: usize, failed: usize, skipped: usize, failures: &[&str]) -> Count {
         let failures = failures.iter().map(|&name| name.to_owned()).collect();
         Count { passed, failed, skipped, failures }
+    }
+
+    #[test]
+    fn a_long_failure_keeps_its_beginning_and_its_cause() {
+        assert_eq!(one_line("boot: a\n  b"), "boot: a b");
+        let long = format!("boot: {}\nno such file", "fault point\n".repeat(100));
+        let line = one_line(&long);
+        assert!(
+            line.starts_with("boot: fault point fault") && line.ends_with("point no such file"),
+            "{line}"
+        );
+        assert_eq!(line.chars().count(), 405);
     }
 
     #[test]

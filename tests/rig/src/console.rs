@@ -13,6 +13,9 @@ const FAILURES: &[&str] = &[
     "rcu: INFO: rcu_preempt detected",
     "rcu: INFO: rcu_sched detected",
     "blocked for more than",
+    // What WARN() prints before anything else.
+    "[ cut here ]",
+    "refcount_t:",
     "BUG:",
     "kernel BUG at",
     "Oops:",
@@ -57,25 +60,27 @@ mod tests {
 [   12.0] watchdog: BUG: soft lockup - CPU#0 stuck for 26s!
 [   13.0] debug: BUGS are fine
 [   14.0] Kernel panic - not syncing: sysrq triggered crash
+[   15.0] ------------[ cut here ]------------
+[   15.1] refcount_t: underflow; use-after-free.
 ";
 
     #[test]
     fn failures_are_found_with_their_lines() {
         let lines: Vec<_> = scan("host1", CONSOLE, 0, &[]).into_iter().map(|f| f.line).collect();
-        assert_eq!(lines, [2, 3, 5]);
+        assert_eq!(lines, [2, 3, 5, 6, 7]);
     }
 
     #[test]
     fn an_allowance_covers_only_what_it_names() {
         let found = scan("host1", CONSOLE, 0, &["blocked for more than".to_owned()]);
-        assert_eq!(found.len(), 2);
+        assert_eq!(found.len(), 4);
         assert!(found[0].text.contains("soft lockup"));
     }
 
     #[test]
     fn what_was_seen_before_is_not_found_again() {
         let skip = CONSOLE.find("[   13.0]").unwrap();
-        assert_eq!(scan("host1", CONSOLE, skip, &[]).len(), 1);
+        assert_eq!(scan("host1", CONSOLE, skip, &[]).len(), 3);
         assert!(scan("host1", CONSOLE, CONSOLE.len(), &[]).is_empty());
     }
 

@@ -263,9 +263,10 @@ impl<'a> Faults<'a> {
         let took = began.elapsed();
         writer.kill()?;
         drop(writer.wait()?);
-        let log = self.control.hosts[0].sessiond_log();
-        check(took >= Duration::from_secs(3) && log.contains("state=Forbidden"), || {
-            format!("after {took:?}: {log}")
+        check(took >= Duration::from_secs(3), || format!("after {took:?}"))?;
+        let control = &self.control;
+        wait_for("sessiond to say that it is forbidden", HALF_MINUTE, || {
+            Ok(control.hosts[0].sessiond_log().contains("state=Forbidden").then_some(()))
         })?;
         self.evidence.shows(format!(
             "refused twice at relogin: forbidden after {:.1} s, its I/O fails instead of hanging for 120 s",
@@ -313,17 +314,23 @@ impl<'a> Faults<'a> {
             .ok()
             .context("swap the backing volume")?;
         disk.vm.sh("ss -K dport = 3260 >/dev/null")?.ok()?;
-        wait_for("the reads to fail", HALF_MINUTE, || {
-            Ok((number(&progress(&reader)?, "errors")? > 0).then_some(()))
+        let control = &self.control;
+        // Reads fail before that as well: the LUN was away for a moment.
+        let said = wait_for("sessiond to say that the disk is wrong", HALF_MINUTE, || {
+            let log = control.hosts[0].sessiond_log();
+            Ok(log.lines().find(|line| line.contains("another disk answers")).map(str::to_owned))
+        })?;
+        let mut before = progress(&reader)?;
+        wait_for("reads to do nothing but fail", HALF_MINUTE, || {
+            let now = progress(&reader)?;
+            let was = std::mem::replace(&mut before, now.clone());
+            let fails = number(&now, "errors")? > number(&was, "errors")?;
+            Ok((fails && now["done"] == was["done"]).then_some(()))
         })?;
         reader.kill()?;
         drop(reader.wait()?);
-        let log = self.control.hosts[0].sessiond_log();
-        let said = log.lines().find(|line| line.contains("another disk answers")).map(str::to_owned);
-        check(said.is_some(), || format!("sessiond does not say that the disk is wrong: {log}"))?;
         self.evidence.shows(format!(
-            "another volume behind the same LUN after a relogin: the session is ended, I/O fails: {}",
-            said.unwrap_or_default()
+            "another volume behind the same LUN after a relogin: the session is ended, I/O fails: {said}"
         ));
         storage
             .sh(&format!(

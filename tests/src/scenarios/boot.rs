@@ -28,8 +28,11 @@ folder = "/sys/kernel/config/target/iscsi"
 while not os.path.isdir(folder) or sum(name.startswith("iqn") for name in os.listdir(folder)) < int(sys.argv[1]):
     time.sleep(0.002)
 for comm in glob.glob("/proc/[0-9]*/comm"):
-    if open(comm).read().strip() == "mooring-agent":
-        os.kill(int(comm.split("/")[2]), signal.SIGKILL)
+    try:
+        if open(comm).read().strip() == "mooring-agent":
+            os.kill(int(comm.split("/")[2]), signal.SIGKILL)
+    except OSError: # another process ended meanwhile
+        pass
 print(open("/sys/kernel/rcu_expedited").read().strip())
 print(sum(open(enable).read().strip() == "1" for enable in glob.glob(folder + "/iqn.*/tpgt_1/enable")))
 "#;
