@@ -39,21 +39,21 @@ pub const ALL: &[Scenario] = &[
                 "connectors/src/sessiond/program.rs",
             ],
         },
-        usual: 155,
+        usual: 105,
         run: installed::run,
     },
     Scenario {
         name: "fc",
         shows: "Fibre Channel on tcm_fc: the contract's rows, a shut LUN, writes whose data come late, the drain of one nexus",
         tier: Tier::Rotation { subject: &["targets/src/fc", "tests/contract"] },
-        usual: 35,
+        usual: 25,
         run: fc::run,
     },
     Scenario {
         name: "agent-fc",
         shows: "the agent over Fibre Channel and iSCSI at once: one volume, ro enforced, a force detach with its stamps and control",
         tier: Tier::Core,
-        usual: 70,
+        usual: 40,
         run: fc_agent::run,
     },
     Scenario {
@@ -69,7 +69,7 @@ pub const ALL: &[Scenario] = &[
                 "controller/src/store/fibre_channel.rs",
             ],
         },
-        usual: 120,
+        usual: 80,
         run: fc_main_job::run,
     },
     Scenario {
@@ -85,35 +85,35 @@ pub const ALL: &[Scenario] = &[
                 "controller/src/service/fence.rs",
             ],
         },
-        usual: 210,
+        usual: 145,
         run: fc_trials::in_ci,
     },
     Scenario {
         name: "lvm-words",
         shows: "the messages by which the agent tells LVM's errors apart, from the real lvm",
         tier: Tier::Rotation { subject: &["agent/src/volumes/lvm.rs", "agent/src/volumes/error.rs"] },
-        usual: 11,
+        usual: 10,
         run: lvm::run,
     },
     Scenario {
         name: "main-job",
         shows: "one volume, two hosts, native attach rw and ro, force detach with its control, crashes, power cut, cinderclient",
         tier: Tier::Core,
-        usual: 180,
+        usual: 90,
         run: |programs| demo::run(programs, None),
     },
     Scenario {
         name: "trials",
         shows: "a writing host taken off by force, alive, without network, without power, on a slow and a fast backend: nothing lands after the receipt",
         tier: Tier::Core,
-        usual: 160,
+        usual: 110,
         run: |programs| demo::trials::run(programs, demo::trials::Size::IN_CI),
     },
     Scenario {
         name: "attach-faults",
         shows: "native attach when something is wrong: bounded, clear, nothing lost; relogin, revoked secrets, wrong disks",
         tier: Tier::Rotation { subject: &["connectors/src", "agent/src/connections"] },
-        usual: 135,
+        usual: 90,
         run: attach_faults::run,
     },
     Scenario {
@@ -122,14 +122,14 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Rotation {
             subject: &["connectors/src/sessiond", "connectors/src/wire.rs", "connectors/src/client.rs"],
         },
-        usual: 200,
+        usual: 85,
         run: sessiond_killed::run,
     },
     Scenario {
         name: "agent-killed",
         shows: "the storage agent killed before and after its calls, in grants, a force detach under I/O and a deletion: converges",
         tier: Tier::Rotation { subject: &["agent/src/engine", "agent/src/store", "targets/src"] },
-        usual: 125,
+        usual: 85,
         run: |programs| agent_killed::run(programs, agent_killed::DEATHS_IN_CI),
     },
     Scenario {
@@ -138,7 +138,7 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Rotation {
             subject: &["connectors/src/iscsi", "connectors/src/sessiond", "connectors/src/sessions.rs"],
         },
-        usual: 100,
+        usual: 70,
         run: beside_iscsid::run,
     },
     Scenario {
@@ -153,7 +153,7 @@ pub const ALL: &[Scenario] = &[
                 "cli/src",
             ],
         },
-        usual: 200,
+        usual: 120,
         run: faults::run,
     },
     Scenario {
@@ -169,7 +169,7 @@ pub const ALL: &[Scenario] = &[
                 "connectors/src/device.rs",
             ],
         },
-        usual: 115,
+        usual: 75,
         run: extend::run,
     },
     Scenario {
@@ -178,7 +178,7 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Rotation {
             subject: &["agent/src/volumes", "agent/src/engine/disks.rs", "targets/src/plan/backstore.rs"],
         },
-        usual: 80,
+        usual: 50,
         run: discard::run,
     },
     Scenario {
@@ -187,14 +187,14 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Rotation {
             subject: &["agent/src/volumes", "agent/src/engine/jobs.rs", "targets/src/tuning.rs"],
         },
-        usual: 140,
+        usual: 110,
         run: volumes::run,
     },
     Scenario {
         name: "snapshots",
         shows: "thin volumes: nothing old in them, snapshots under I/O, volumes from them, all there after a power cut",
         tier: Tier::Rotation { subject: &["agent/src/volumes", "controller/src/service/snapshots.rs"] },
-        usual: 150,
+        usual: 90,
         run: snapshots::run,
     },
     Scenario {
@@ -208,28 +208,28 @@ pub const ALL: &[Scenario] = &[
                 "agent/src/engine/upload.rs",
             ],
         },
-        usual: 155,
+        usual: 100,
         run: images::run,
     },
     Scenario {
         name: "adopt",
         shows: "an export that rtslib made is taken over under I/O: the same session, the same disk, also after a power cut; others untouched",
         tier: Tier::Rotation { subject: &["agent/src/adopt", "targets/src/adopt"] },
-        usual: 45,
+        usual: 35,
         run: adopt::run,
     },
     Scenario {
         name: "boot",
         shows: "many exports after a power cut, from the agent's own store; killed in the middle; a group that is late holds up nobody",
         tier: Tier::Core,
-        usual: 95,
+        usual: 45,
         run: boot::run,
     },
     Scenario {
         name: "power-cuts",
         shows: "the storage node's power cut at random moments while volumes are made, granted, revoked and deleted and a host writes: what was answered holds",
         tier: Tier::Rotation { subject: &["agent/src/store", "agent/src/volumes", "agent/src/engine"] },
-        usual: 75,
+        usual: 50,
         run: |programs| power_cuts::run(programs, power_cuts::CUTS_IN_CI),
     },
     Scenario {
@@ -243,7 +243,7 @@ pub const ALL: &[Scenario] = &[
                 "targets/src/live.rs",
             ],
         },
-        usual: 105,
+        usual: 95,
         run: portals::run,
     },
     Scenario {
@@ -252,7 +252,7 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Rotation {
             subject: &["agent/src/engine/port_ids.rs", "targets/src/port.rs", "targets/src/reservations.rs"],
         },
-        usual: 40,
+        usual: 25,
         run: port_ids::run,
     },
     Scenario {
@@ -266,7 +266,7 @@ pub const ALL: &[Scenario] = &[
                 "targets/src/reservations.rs",
             ],
         },
-        usual: 150,
+        usual: 95,
         run: reservations::run,
     },
     Scenario {
@@ -281,7 +281,7 @@ pub const ALL: &[Scenario] = &[
                 "agent/src/engine/cut.rs",
             ],
         },
-        usual: 55,
+        usual: 45,
         run: stuck::run,
     },
     Scenario {
@@ -290,21 +290,21 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Rotation {
             subject: &["agent/src/engine", "connectors/src/sessiond", "host/src/flow.rs", "targets/src"],
         },
-        usual: 185,
+        usual: 165,
         run: hung_device::run,
     },
     Scenario {
         name: "ro-fuzz",
         shows: "10,500 commands of a host that may only read, in every claimed direction, over iSCSI and Fibre Channel: no byte changes; with the control that zeroes",
         tier: Tier::Core,
-        usual: 225,
+        usual: 100,
         run: ro_fuzz::stable,
     },
     Scenario {
         name: "ro-fuzz-backports",
         shows: "2,000 of them on the newest kernel that Debian offers for the release",
         tier: Tier::Rotation { subject: &["targets/src", "tests/src/scenarios/ro_fuzz.rs"] },
-        usual: 85,
+        usual: 50,
         run: ro_fuzz::backports,
     },
 ];
