@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use mooring_host::{Holder, Uevent};
+use mooring_host::{DiskOp, Holder, Uevent};
 use mooring_model::{Naa, Portal, VolumeId};
 
 pub use door::{Door, Kill};
@@ -57,6 +57,9 @@ pub struct Target {
     pub secret: Option<String>,
 }
 
+/// Sectors that Linux reads ahead of a disk which names no optimal size.
+pub(crate) const READ_AHEAD_DEFAULT: u32 = 256;
+
 /// A disk on this host.
 #[derive(Debug, Clone)]
 pub(crate) struct Sdev {
@@ -66,6 +69,10 @@ pub(crate) struct Sdev {
     /// The target's protection as it was read last, and the host's own flag.
     pub(crate) protected: bool,
     pub(crate) read_only: bool,
+    /// Sectors.
+    pub(crate) read_ahead: u32,
+    /// The page cache has pages of it.
+    pub(crate) cached: bool,
     /// The block device is there.
     pub(crate) block: bool,
     pub(crate) holders: Vec<Holder>,
@@ -93,6 +100,8 @@ pub(crate) struct State {
     pub(crate) no_blocks: bool,
     /// INQUIRYs do not return while this is set.
     pub(crate) hang: bool,
+    /// The change of a disk that is refused.
+    pub(crate) refused: Option<DiskOp>,
     pub(crate) logins: u64,
     next: u32,
     violations: Vec<String>,
@@ -119,6 +128,7 @@ impl World {
             up: true,
             no_blocks: false,
             hang: false,
+            refused: None,
             logins: 0,
             next: 0,
             violations: Vec::new(),
@@ -254,6 +264,31 @@ impl World {
     /// Whether writes to a volume's disk are refused by this host or by the target.
     pub fn is_read_only(&self, volume: VolumeId) -> Option<bool> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.read_only || sdev.protected)
+    }
+
+    /// How far the page cache of a volume's disk reads ahead, in sectors.
+    pub fn read_ahead(&self, volume: VolumeId) -> Option<u32> {
+        self.lock().sdevs_of(volume).next().map(|sdev| sdev.read_ahead)
+    }
+
+    /// The kernel, or somebody else, sets the read-ahead of a volume's disk.
+    pub fn set_read_ahead(&self, volume: VolumeId, sectors: u32) {
+        self.change(|state| state.sdevs_of(volume).for_each(|sdev| sdev.read_ahead = sectors));
+    }
+
+    /// A process reads a volume's disk through the page cache.
+    pub fn read_buffered(&self, volume: VolumeId) {
+        self.change(|state| state.sdevs_of(volume).for_each(|sdev| sdev.cached = true));
+    }
+
+    /// Whether the page cache has pages of a volume's disk.
+    pub fn is_cached(&self, volume: VolumeId) -> Option<bool> {
+        self.lock().sdevs_of(volume).next().map(|sdev| sdev.cached)
+    }
+
+    /// The kernel refuses this change of a disk with EACCES, as without CAP_SYS_ADMIN; `None`: no longer.
+    pub fn refuse(&self, op: Option<DiskOp>) {
+        self.change(|state| state.refused = op);
     }
 
     /// A volume's session.

@@ -29,6 +29,12 @@ pub enum DiskOp {
     GetReadOnly,
     /// `fsync(2)` and BLKFLSBUF.
     Flush,
+    /// BLKFLSBUF.
+    DropPages,
+    /// BLKRASET.
+    SetReadAhead,
+    /// BLKRAGET.
+    GetReadAhead,
     /// Looking for those who hold it open.
     Holders,
 }
@@ -81,8 +87,18 @@ pub trait Disks: Send + Sync {
     fn set_read_only(&self, device: &Path, read_only: bool) -> Result<(), DiskError>;
     /// Whether the host refuses writes.
     fn read_only(&self, device: &Path) -> Result<bool, DiskError>;
-    /// Writes out and drops what the page cache holds of it.
+    /// Writes out and drops what the page cache holds of it, and has the disk write out its own cache (SYNCHRONIZE CACHE). EACCES
+    /// without CAP_SYS_ADMIN.
     fn flush(&self, device: &Path) -> Result<(), DiskError>;
+    /// Writes out and drops what the page cache holds of it. The kernel keeps pages that a process has mapped, and pages that are
+    /// written to meanwhile. EACCES without CAP_SYS_ADMIN.
+    fn drop_pages(&self, device: &Path) -> Result<(), DiskError>;
+    /// Sets how far its page cache reads ahead, in sectors of 512 bytes, rounded down to pages by the kernel; 0: not at all. EACCES
+    /// without CAP_SYS_ADMIN.
+    fn set_read_ahead(&self, device: &Path, sectors: u32) -> Result<(), DiskError>;
+    /// The read-ahead of its page cache, in sectors of 512 bytes. Linux begins with 256, or more for a disk that names an optimal
+    /// size of its transfers; udev rules change it.
+    fn read_ahead(&self, device: &Path) -> Result<u32, DiskError>;
     /// Who holds it open; empty when nobody does. Partitions and devices on top count, this process does not. EPERM without
     /// CAP_SYS_PTRACE, EACCES when a process does not show what it has open: then nobody knows.
     fn holders(&self, device: &Path) -> Result<Vec<Holder>, DiskError>;

@@ -4,7 +4,7 @@
 //! What must never happen: a pointer that outlives its call, or a buffer that is not what the kernel's header says.
 #![allow(unsafe_code, reason = "ioctls take raw pointers; each is wrapped here in a safe function")]
 
-use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::fs::File;
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -33,6 +33,9 @@ mod raw {
 
     // linux/fs.h: BLKFLSBUF = _IO(0x12, 97) 0x1261.
     nix::ioctl_none!(block_flush, 0x12, 97);
+
+    // linux/fs.h: BLKRAGET = _IO(0x12, 99) 0x1263, which takes a pointer to a long.
+    nix::ioctl_read_bad!(block_get_read_ahead, nix::request_code_none!(0x12, 99), std::ffi::c_long);
 
     // linux/fs.h: BLKGETDISKSEQ = _IOR(0x12, 128, __u64) 0x80081280.
     nix::ioctl_read!(block_get_sequence, 0x12, 128, u64);
@@ -161,6 +164,27 @@ pub(crate) fn flush_buffers(file: &File) -> Result<(), Errno> {
     // SAFETY: the descriptor is open as long as `file` is borrowed; the request takes no pointer.
     unsafe { raw::block_flush(file.as_raw_fd()) }?;
     Ok(())
+}
+
+/// linux/fs.h: BLKRASET = _IO(0x12, 98), which takes an unsigned long itself.
+const SET_READ_AHEAD: u32 = 0x1262;
+
+/// Sets the read-ahead of a block device's page cache, in sectors of 512 bytes; the kernel rounds it down to pages. EACCES without
+/// CAP_SYS_ADMIN.
+pub(crate) fn set_read_ahead(file: &File, sectors: u32) -> Result<(), Errno> {
+    let number = c_ulong::from(sectors);
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the request takes a number and no pointer.
+    Errno::result(unsafe { libc::ioctl(file.as_raw_fd(), SET_READ_AHEAD.into(), number) })?;
+    Ok(())
+}
+
+/// The read-ahead of a block device's page cache, in sectors of 512 bytes.
+pub(crate) fn read_ahead(file: &File) -> Result<u32, Errno> {
+    let mut sectors: c_long = 0;
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one long into a live long, and keeps no
+    // pointer.
+    unsafe { raw::block_get_read_ahead(file.as_raw_fd(), &raw mut sectors) }?;
+    u32::try_from(sectors).map_err(|_| Errno::ERANGE)
 }
 
 /// The kernel's sequence number of a disk. ENOTTY before 5.15.

@@ -81,7 +81,22 @@ impl Door {
         work: impl FnOnce(&mut State) -> Result<(), Errno>,
     ) -> Result<(), DiskError> {
         let fail = |errno| DiskError { op, path: path.to_owned(), errno, detail: String::new() };
+        if self.world().lock().refused == Some(op) {
+            return Err(fail(Errno::EACCES));
+        }
         self.act(what, || self.world().change(work)).and_then(|result| result).map_err(fail)
+    }
+}
+
+impl Door {
+    /// Writes out and drops the pages of a disk.
+    fn drop_by(&self, op: DiskOp, device: &Path, word: &str) -> Result<(), DiskError> {
+        self.change_disk(op, device, format!("{word} {}", device.display()), |state| {
+            let volume = state.disk(device).ok_or(Errno::ENXIO)?.0;
+            state.check_not_lost(volume, "a flush", device);
+            state.disk(device).ok_or(Errno::ENXIO)?.1.cached = false;
+            Ok(())
+        })
     }
 }
 
@@ -130,11 +145,23 @@ impl Disks for Door {
     }
 
     fn flush(&self, device: &Path) -> Result<(), DiskError> {
-        self.change_disk(DiskOp::Flush, device, format!("flush {}", device.display()), |state| {
-            let volume = state.disk(device).ok_or(Errno::ENXIO)?.0;
-            state.check_not_lost(volume, "a flush", device);
+        self.drop_by(DiskOp::Flush, device, "flush")
+    }
+
+    fn drop_pages(&self, device: &Path) -> Result<(), DiskError> {
+        self.drop_by(DiskOp::DropPages, device, "drop")
+    }
+
+    fn set_read_ahead(&self, device: &Path, sectors: u32) -> Result<(), DiskError> {
+        let what = format!("read-ahead {} = {sectors}", device.display());
+        self.change_disk(DiskOp::SetReadAhead, device, what, |state| {
+            state.disk(device).ok_or(Errno::ENXIO)?.1.read_ahead = sectors;
             Ok(())
         })
+    }
+
+    fn read_ahead(&self, device: &Path) -> Result<u32, DiskError> {
+        self.on(DiskOp::GetReadAhead, device, |state| Some(Ok(state.disk(device)?.1.read_ahead)))
     }
 
     fn holders(&self, device: &Path) -> Result<Vec<Holder>, DiskError> {

@@ -17,7 +17,7 @@ use mooring_host::{
 use mooring_model::Wwpn;
 
 use super::disks::{page, page83};
-use super::{Kill, Sdev, Unit};
+use super::{Kill, READ_AHEAD_DEFAULT, Sdev, Unit};
 
 /// `host:channel:target:lun`.
 type Address = (u32, u32, u32, u16);
@@ -189,6 +189,8 @@ impl FcState {
             size: unit.size,
             protected: unit.protected,
             read_only: false,
+            read_ahead: READ_AHEAD_DEFAULT,
+            cached: false,
             block: true,
             holders: Vec::new(),
         };
@@ -478,6 +480,22 @@ impl Disks for FcDoor {
 
     fn flush(&self, device: &Path) -> Result<(), DiskError> {
         self.change(DiskOp::Flush, device, "flush".to_owned(), |state, at| is_blocked(state, at, "a flush"))
+    }
+
+    fn drop_pages(&self, device: &Path) -> Result<(), DiskError> {
+        self.change(DiskOp::DropPages, device, "drop".to_owned(), |state, at| is_blocked(state, at, "a drop"))
+    }
+
+    fn set_read_ahead(&self, device: &Path, sectors: u32) -> Result<(), DiskError> {
+        self.change(DiskOp::SetReadAhead, device, format!("read-ahead = {sectors}"), |state, at| {
+            if let Some((sdev, _)) = state.sdevs.get_mut(&at) {
+                sdev.read_ahead = sectors;
+            }
+        })
+    }
+
+    fn read_ahead(&self, device: &Path) -> Result<u32, DiskError> {
+        self.sdev(DiskOp::GetReadAhead, device, |sdev| sdev.read_ahead)
     }
 
     fn holders(&self, device: &Path) -> Result<Vec<Holder>, DiskError> {

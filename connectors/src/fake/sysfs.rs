@@ -3,7 +3,7 @@
 use mooring_host::{Entry, EntryKind, Errno, Tree, TreeError, TreeOp, TreePath};
 
 use super::door::Door;
-use super::{Sdev, State};
+use super::{READ_AHEAD_DEFAULT, Sdev, State};
 
 fn fail(op: TreeOp, path: &TreePath, errno: Errno) -> TreeError {
     TreeError { op, root: "/sys".to_owned(), path: path.clone(), errno }
@@ -38,6 +38,8 @@ impl State {
             size: unit.size,
             protected: unit.protected,
             read_only: false,
+            read_ahead: READ_AHEAD_DEFAULT,
+            cached: false,
             block: !no_blocks,
             holders: Vec::new(),
         };

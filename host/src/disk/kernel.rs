@@ -136,6 +136,18 @@ impl Disks for KernelDisks {
         })
     }
 
+    fn drop_pages(&self, device: &Path) -> Result<(), DiskError> {
+        with(DiskOp::DropPages, device, |disk| Ok(sys::flush_buffers(&disk.file)?))
+    }
+
+    fn set_read_ahead(&self, device: &Path, sectors: u32) -> Result<(), DiskError> {
+        with(DiskOp::SetReadAhead, device, |disk| Ok(sys::set_read_ahead(&disk.file, sectors)?))
+    }
+
+    fn read_ahead(&self, device: &Path) -> Result<u32, DiskError> {
+        with(DiskOp::GetReadAhead, device, |disk| Ok(sys::read_ahead(&disk.file)?))
+    }
+
     fn holders(&self, device: &Path) -> Result<Vec<Holder>, DiskError> {
         with(DiskOp::Holders, device, |disk| {
             let named = Machine::this().holders(disk.number)?;
@@ -308,6 +320,9 @@ mod tests {
                 KernelDisks.set_read_only(path, true).unwrap_err(),
                 KernelDisks.read_only(path).unwrap_err(),
                 KernelDisks.flush(path).unwrap_err(),
+                KernelDisks.drop_pages(path).unwrap_err(),
+                KernelDisks.set_read_ahead(path, 0).unwrap_err(),
+                KernelDisks.read_ahead(path).unwrap_err(),
                 KernelDisks.holders(path).unwrap_err(),
             ];
             for error in errors {

@@ -85,6 +85,11 @@ fn calls(folder: &Path) -> Result<()> {
     let mut found = [1; 4097];
     File::open(&file)?.read_exact_at(&mut found, 0)?;
     ensure!(found[..4096] == [0x5a; 4096] && found[4096] == 0, "what was flushed is not on the file");
+    // Read-ahead is kept in pages of 8 sectors.
+    for (set, kept) in [(0, 0), (256, 256), (4099, 4096)] {
+        disks.set_read_ahead(&disk.0, set)?;
+        ensure!(disks.read_ahead(&disk.0) == Ok(kept), "read-ahead {set} is {:?}", disks.read_ahead(&disk.0));
+    }
     let error = disks.inquiry(&disk.0, 0x83).err().context("a loop device is no SCSI disk")?;
     ensure!(error.op == DiskOp::Inquiry(0x83), "{error}");
     ensure!([Errno::ENOTTY, Errno::EINVAL].contains(&error.errno), "{error}");
@@ -96,6 +101,38 @@ fn calls(folder: &Path) -> Result<()> {
     ensure!(status.success(), "losetup {}: {status}", name.display());
     let again = Loop(name);
     ensure!(disks.sequence(&again.0)? != sequence, "another disk of the same name has the same sequence");
+    Ok(())
+}
+
+/// Pages of the page cache stay while somebody keeps the device open, and go by BLKFLSBUF.
+fn cached_pages(folder: &Path) -> Result<()> {
+    let (disk, file) = disk(folder)?;
+    // udev reads a device that has come.
+    let settled = Command::new("udevadm").arg("settle").status()?;
+    ensure!(settled.success(), "udevadm settle: {settled}");
+    let keeper = File::open(&disk.0)?;
+    let read = || -> Result<u8> {
+        let mut found = [0; 1];
+        File::open(&disk.0)?.read_exact_at(&mut found, 0)?;
+        Ok(found[0])
+    };
+    // Past the device: what another host writes.
+    let write = |byte: u8| -> Result<()> {
+        let backing = OpenOptions::new().write(true).open(&file)?;
+        backing.write_all_at(&[byte; 4096], 0)?;
+        Ok(backing.sync_all()?)
+    };
+    write(1)?;
+    KernelDisks.drop_pages(&disk.0)?;
+    ensure!(read()? == 1, "the first read");
+    write(2)?;
+    ensure!(read()? == 1, "the control shows nothing: no old page is read");
+    KernelDisks.drop_pages(&disk.0)?;
+    ensure!(read()? == 2, "an old page is read after its drop");
+    write(3)?;
+    KernelDisks.flush(&disk.0)?;
+    ensure!(read()? == 3, "an old page is read after a flush");
+    drop(keeper);
     Ok(())
 }
 
@@ -142,6 +179,7 @@ fn holds(name: &str, outcome: &Result<()>) -> bool {
 
 /// Runs all of it; whether it holds.
 pub(crate) fn run(folder: &Path) -> bool {
-    let calls = holds("size, sequence, read-only and flush of a disk", &calls(folder));
-    holds("whoever holds a disk is named", &holders(folder)) && calls
+    let calls = holds("size, sequence, read-only, read-ahead and flush of a disk", &calls(folder));
+    let pages = holds("BLKFLSBUF drops what the page cache has of a disk", &cached_pages(folder));
+    holds("whoever holds a disk is named", &holders(folder)) && calls && pages
 }

@@ -15,6 +15,9 @@ use super::scsi::{Failure, Sender};
 use super::state::Queue;
 use crate::{DiskError, DiskOp, Disks, Holder, UeventItem, Uevents};
 
+/// Sectors of a page: the kernel keeps a read-ahead in pages.
+const PAGE_SECTORS: u32 = 8;
+
 /// Symbolic links that are followed on the way to a device.
 const LINKS_MAX: u32 = 8;
 
@@ -198,6 +201,21 @@ impl Disks for FakeHost {
 
     fn flush(&self, device: &Path) -> Result<(), DiskError> {
         self.on_disk(DiskOp::Flush, device, |disk| self.send(disk, Command::Flush).map(|_| ()).map_err(told))
+    }
+
+    fn drop_pages(&self, device: &Path) -> Result<(), DiskError> {
+        // Reads and writes of this fake go past the page cache.
+        self.on_disk(DiskOp::DropPages, device, |disk| self.field(disk, |_| ()))
+    }
+
+    fn set_read_ahead(&self, device: &Path, sectors: u32) -> Result<(), DiskError> {
+        self.on_disk(DiskOp::SetReadAhead, device, |disk| {
+            self.field(disk, |disk| disk.read_ahead = sectors / PAGE_SECTORS * PAGE_SECTORS)
+        })
+    }
+
+    fn read_ahead(&self, device: &Path) -> Result<u32, DiskError> {
+        self.on_disk(DiskOp::GetReadAhead, device, |disk| self.field(disk, |disk| disk.read_ahead))
     }
 
     fn holders(&self, device: &Path) -> Result<Vec<Holder>, DiskError> {

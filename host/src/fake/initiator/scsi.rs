@@ -13,6 +13,9 @@ use super::disk::{Command, Outcome};
 use super::state::{ConnectionState, Kernel, ScsiDisk, Session, SessionState, TargetState};
 use crate::{Uevent, UeventItem};
 
+/// Sectors that Linux reads ahead of a disk which names no optimal size.
+const READ_AHEAD_DEFAULT: u32 = 256;
+
 /// Why a command did not come back with data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
@@ -151,6 +154,7 @@ impl FakeHost {
                 size: look.size,
                 write_protected: look.write_protected,
                 set_read_only: false,
+                read_ahead: READ_AHEAD_DEFAULT,
                 offline: false,
                 page_83: look.page_83,
                 page_80: look.page_80,

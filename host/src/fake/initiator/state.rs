@@ -219,6 +219,8 @@ pub(super) struct ScsiDisk {
     pub(super) size: u64,
     pub(super) write_protected: bool,
     pub(super) set_read_only: bool,
+    /// Sectors.
+    pub(super) read_ahead: u32,
     pub(super) offline: bool,
     pub(super) page_83: Vec<u8>,
     pub(super) page_80: Vec<u8>,
