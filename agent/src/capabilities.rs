@@ -125,6 +125,7 @@ fn gather(
         // What an export is sealed with is there with the kernel's target.
         read_only_sealed: serves.then_some(target_ready),
         attachments_per_connection_max: config.host.as_ref().map(|_| limit(ATTACHMENTS_PER_CONNECTION_MAX)),
+        cache_off: config.host.as_ref().map(|_| true),
         ..v1::Capabilities::default()
     };
     (found, faults)
@@ -358,6 +359,7 @@ mod tests {
         assert_eq!(seen.read_only_sealed, Some(true));
         let limits = (seen.initiators_per_volume_max, seen.attachments_per_connection_max);
         assert_eq!(limits, (Some(512), None), "it attaches nothing itself");
+        assert_eq!(seen.cache_off, None);
         let needed: Vec<_> = seen.modules.iter().map(|one| (one.name.as_str(), one.state())).collect();
         let names = ["dm_mod", "target_core_mod", "target_core_iblock", "iscsi_target_mod"];
         assert_eq!(needed, names.map(|name| (name, Present)));
@@ -596,7 +598,7 @@ mod tests {
         assert_eq!(level(seen.health.as_ref()), Failed, "it can attach nothing");
         assert_eq!((seen.persistent_reservations, seen.initiators_per_volume_max), (None, None));
         assert_eq!(seen.read_only_sealed, None, "it serves nothing");
-        assert_eq!(seen.attachments_per_connection_max, Some(64));
+        assert_eq!((seen.attachments_per_connection_max, seen.cache_off), (Some(64), Some(true)));
         assert_eq!(seen.modules.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["iscsi_tcp"]);
         rig.module("iscsi_tcp", true);
         assert_eq!(texts(&gather()).len(), 1);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mooring_model as model;
 use mooring_model::{
-    AttachmentWish, ByteSize, ConnectionPhase, ConnectionReport, ConnectionSpec, FcRoute, Naa, SpecError,
-    VolumeId,
+    AttachmentWish, ByteSize, Cache, ConnectionPhase, ConnectionReport, ConnectionSpec, FcRoute, Naa,
+    SpecError, VolumeId,
 };
 
 use crate::convert::{chap_from_wire, chap_to_wire, generation_to_wire, lun, micros, mode_from_wire, parse};
@@ -30,6 +30,7 @@ pub fn connection_from_wire(
             Ok(AttachmentWish {
                 id: parse(format_args!("attachments[{i}].attachment_id"), &wish.attachment_id)?,
                 mode: mode_from_wire(format_args!("attachments[{i}].mode"), wish.mode())?,
+                cache: cache_from_wire(wish.cache_off),
             })
         })
         .collect::<Result<Vec<_>, SpecError>>()?;
@@ -52,6 +53,11 @@ pub fn connection_from_wire(
     };
     spec.check()?;
     Ok(spec)
+}
+
+/// The flag as the wire has it.
+pub const fn cache_from_wire(off: bool) -> Cache {
+    if off { Cache::Off } else { Cache::On }
 }
 
 fn route_from_wire(route: &v1::FcRoute) -> Result<FcRoute, SpecError> {
@@ -78,6 +84,7 @@ pub fn connection_to_wire(spec: &ConnectionSpec) -> v1::ConnectionSpec {
             .map(|wish| v1::AttachmentWish {
                 attachment_id: wish.id.to_string(),
                 mode: v1::Mode::from(wish.mode).into(),
+                cache_off: wish.cache == Cache::Off,
             })
             .collect(),
         fc: spec.fc.as_ref().map(|route| v1::FcRoute {
@@ -129,6 +136,7 @@ impl From<&ConnectionReport> for v1::ConnectionReport {
             stuck: report.stuck.as_ref().map(Into::into),
             login_us: us(report.login_took),
             device_us: us(report.device_took),
+            cache_off: report.cache.map(|cache| cache == Cache::Off),
         }
     }
 }
@@ -183,7 +191,11 @@ mod tests {
                 initiator: ChapSide { user: "u".into(), secret: Secret::new("secret-of-twelve") },
                 mutual: Some(ChapSide { user: "m".into(), secret: Secret::new("another-of-twelve") }),
             }),
-            attachments: vec![AttachmentWish { id: model::AttachmentId::from_u128(9), mode: Mode::ReadOnly }],
+            attachments: vec![AttachmentWish {
+                id: model::AttachmentId::from_u128(9),
+                mode: Mode::ReadOnly,
+                cache: Cache::Off,
+            }],
             fc: None,
         }
     }
@@ -199,6 +211,10 @@ mod tests {
         for spec in [connection(), over_fc()] {
             assert_eq!(connection_from_wire(volume(), &connection_to_wire(&spec)).unwrap(), spec);
         }
+        // A spec without the word, of a controller of an earlier release.
+        let mut old = connection_to_wire(&connection());
+        old.attachments[0].cache_off = false;
+        assert_eq!(connection_from_wire(volume(), &old).unwrap().cache(), Cache::On);
     }
 
     #[test]

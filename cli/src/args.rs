@@ -19,6 +19,7 @@ use crate::controller::url::ControllerUrl;
 use crate::select::{VolumeName, VolumeRef};
 
 mod attach;
+mod attachment;
 mod cut;
 mod delete;
 mod export_file;
@@ -35,6 +36,9 @@ mod site;
 mod snapshots;
 
 pub(crate) use attach::AttachArgs;
+pub(crate) use attachment::{
+    AttachmentCacheArgs, AttachmentListArgs, AttachmentModeArgs, AttachmentShowArgs,
+};
 pub(crate) use cut::CutArgs;
 pub(crate) use delete::DeleteArgs;
 pub(crate) use export_file::VolumeExportArgs;
@@ -530,6 +534,20 @@ Examples:
   mooring attachment mode b0c1d2e3-0001-4002-8003-0000000000aa ro --barrier
   mooring attachment mode b0c1d2e3-0001-4002-8003-0000000000aa rw --timeout 60")]
     Mode(AttachmentModeArgs),
+    /// Turn the page cache of an attachment's disk off, or on again, while it is attached
+    #[command(after_help = "\
+With the cache off the host drops what its page cache holds of the disk whenever a path to it is
+handed out or taken away, and reads nothing ahead. Attachments of one volume on one host share the
+disk: it is off if any of them wants it off. Programs should open a shared disk with O_DIRECT all
+the same (QEMU: cache=none, io=native): what a program reads buffered while it keeps the disk open
+may be old, and pages that it has mapped stay.
+
+A client of the Block Storage API opens the disk by itself: its flag is only kept and shown.
+
+Examples:
+  mooring attachment cache b0c1d2e3-0001-4002-8003-0000000000aa off
+  mooring attachment cache b0c1d2e3-0001-4002-8003-0000000000aa on --timeout 60")]
+    Cache(AttachmentCacheArgs),
 }
 
 /// The epoch.
@@ -620,35 +638,6 @@ pub struct DetachArgs {
     /// With --force: every attachment of that host to this volume goes, not only this one
     #[arg(long, requires = "force")]
     pub widen: bool,
-}
-
-/// `attachment list`.
-#[derive(Debug, Args)]
-pub struct AttachmentListArgs {
-    /// Of one volume only: its id, or its name where that is unique
-    pub volume: Option<VolumeRef>,
-}
-
-/// `attachment show`.
-#[derive(Debug, Args)]
-pub struct AttachmentShowArgs {
-    /// The attachment's id
-    #[arg(value_name = "ATTACHMENT")]
-    pub id: AttachmentId,
-}
-
-/// `attachment mode`.
-#[derive(Debug, Args)]
-pub struct AttachmentModeArgs {
-    /// The attachment's id
-    #[arg(value_name = "ATTACHMENT")]
-    pub id: AttachmentId,
-    /// rw: reads and writes; ro: reads only, enforced by the target
-    #[arg(value_name = "rw|ro")]
-    pub mode: Mode,
-    /// With ro: return when nothing that was in flight lands any more
-    #[arg(long)]
-    pub barrier: bool,
 }
 
 /// `type create`.

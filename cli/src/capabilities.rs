@@ -208,6 +208,8 @@ pub(crate) struct Capabilities {
     pub read_only_sealed: Option<bool>,
     pub initiators_per_volume_max: Option<u32>,
     pub attachments_per_connection_max: Option<u32>,
+    /// An attachment of this host can have the page cache of its disk off.
+    pub cache_off: Option<bool>,
     /// Ports through which it attaches over Fibre Channel.
     pub fc_initiator_ports: Vec<String>,
     pub pools: Vec<Pool>,
@@ -234,6 +236,7 @@ impl Capabilities {
             read_only_sealed: wire.read_only_sealed,
             initiators_per_volume_max: wire.initiators_per_volume_max,
             attachments_per_connection_max: wire.attachments_per_connection_max,
+            cache_off: wire.cache_off,
             fc_initiator_ports: wire.fc_initiator_ports.clone(),
             pools: list(&wire.pools, Pool::of_wire),
             pools_age_ms: wire.pools_age_ms,

@@ -92,6 +92,10 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
             let client = Client::open(&global, side::controller(&global, "attachment mode")?)?;
             print(json, &controller::attachment::set_mode(&client, &args).await?)
         }
+        Command::Attachment(AttachmentCommand::Cache(args)) => {
+            let client = Client::open(&global, side::controller(&global, "attachment cache")?)?;
+            print(json, &controller::attachment::set_cache(&client, &args).await?)
+        }
         Command::Session(SessionCommand::List(args)) => match side::either(&global)? {
             Side::Agent(address) => {
                 let session = Session::open(&global, &address).await?;

@@ -616,3 +616,24 @@ fn a_mode_is_changed_and_a_barrier_is_said_only_when_it_was_asked_for() {
     assert_eq!(rig.fake.state().bodies.last(), Some(&json!({ "mode": "ro", "barrier": true })));
     assert_eq!(rig.json(&["attachment", "mode", &id, "rw"])["barrier"], false);
 }
+
+#[test]
+fn a_cache_flag_is_asked_for_changed_and_shown_beside_what_is_in_force() {
+    let rig = Rig::new();
+    rig.volume("data");
+    let id = rig.attach("data", "host1");
+    let shown = || rig.run(&["attachment", "show", &id]).out;
+    assert!(shown().contains("CACHE      -\n"), "of a controller that knows no flag: {}", shown());
+    rig.run(&["attach", "data", "--host", "host2", "--cache", "off", "--id", ID]);
+    assert_eq!(rig.fake.state().bodies.last().unwrap()["attachment"]["cache"], "off");
+    let set = rig.run(&["attachment", "cache", &id, "off"]);
+    assert!(set.out.contains("cache off (in force: off)"), "{}", set.out);
+    assert_eq!(rig.fake.state().bodies.last(), Some(&json!({ "cache": "off" })));
+    assert_eq!(rig.json(&["attachment", "cache", &id, "off"])["attachment"]["cache_in_force"], "off");
+    rig.fake.change(|state| state.attachments.get_mut(&id).unwrap()["cache_in_force"] = json!(null));
+    assert!(shown().contains("off (not known what is in force)"), "{}", shown());
+    let list = rig.run(&["attachment", "list"]).out;
+    assert!(list.contains("CACHE") && list.contains("off (-)"), "{list}");
+    rig.run(&["attachment", "cache", &id, "none"]).refused(2, &["want on or off"]);
+    rig.run(&["attach", "data", "--host", "host2", "--cache", "no"]).refused(2, &["want on or off"]);
+}

@@ -19,6 +19,7 @@ fn help() {
         &["detach", "--help"],
         &["attachment", "list", "--help"],
         &["attachment", "show", "--help"],
+        &["attachment", "cache", "--help"],
         &["session", "list", "--help"],
         &["job", "list", "--help"],
         &["job", "show", "--help"],

@@ -11,6 +11,7 @@ use mooring_model::{Plan, Step};
 
 use crate::device::{self, Parts, Probe, Unit};
 use crate::error::{Cause, Error};
+use crate::links::ReadAhead;
 use crate::op::{DiskRef, Op};
 use crate::plan::{Wanted, plan};
 use crate::view::{Memory, View, view};
@@ -136,9 +137,25 @@ fn run(op: &Op, parts: &Parts, memory: &mut Memory, observer: &dyn Observer) -> 
             check(parts, disk)?;
             parts.disks.set_read_only(&disk.path, *read_only)?;
         }
+        Op::DropPages { disk } => {
+            check(parts, disk)?;
+            parts.disks.drop_pages(&disk.path)?;
+        }
         Op::Flush { disk } => {
             check(parts, disk)?;
             parts.disks.flush(&disk.path)?;
+        }
+        Op::StopReadAhead { volume, disk, before } => {
+            check(parts, disk)?;
+            let kept = ReadAhead { sequence: disk.sequence, sectors: *before };
+            // Before the change: nobody could tell the value of before any more.
+            parts.links.keep_read_ahead(*volume, Some(kept))?;
+            parts.disks.set_read_ahead(&disk.path, 0)?;
+        }
+        Op::RestoreReadAhead { volume, disk, to } => {
+            check(parts, disk)?;
+            parts.disks.set_read_ahead(&disk.path, *to)?;
+            parts.links.keep_read_ahead(*volume, None)?;
         }
         Op::Link { volume, link, disk } => {
             check(parts, disk)?;

@@ -32,7 +32,7 @@ pub use device::{Arrivals, Parts, Seat, Unit};
 pub use direct::DirectSessions;
 pub use error::{Cause, Error};
 pub use fabric::{Fabric, FcHostPort, Ways, fc_host_ports};
-pub use links::{LinkError, LinkName, LinkSeen, Links, RunLinks};
+pub use links::{LinkError, LinkName, LinkSeen, Links, ReadAhead, RunLinks};
 pub use op::{DiskRef, Op};
 pub use plan::{Wanted, plan};
 pub use report::{Names, holder_name, orphan, report};

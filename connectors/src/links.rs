@@ -45,6 +45,28 @@ pub enum LinkSeen {
     Foreign(String),
 }
 
+/// Read-ahead that a disk had before its page cache was turned off: what is put back, and the mark that it is off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadAhead {
+    /// The kernel's sequence number of the disk: of another one it says nothing.
+    pub sequence: u64,
+    /// Sectors of 512 bytes.
+    pub sectors: u32,
+}
+
+impl ReadAhead {
+    fn parse(text: &str) -> Option<Self> {
+        let (sequence, sectors) = text.trim_end().split_once(' ')?;
+        Some(Self { sequence: sequence.parse().ok()?, sectors: sectors.parse().ok()? })
+    }
+}
+
+impl fmt::Display for ReadAhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.sequence, self.sectors)
+    }
+}
+
 /// A call on the run folder that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {}: {error}", .path.display())]
@@ -69,7 +91,12 @@ pub trait Links: Send + Sync {
     fn recorded(&self, volume: VolumeId) -> Result<BTreeSet<AttachmentId>, LinkError>;
     /// Makes a link, or points it elsewhere, atomically. Something foreign in its place is an error.
     fn make(&self, volume: VolumeId, link: LinkName, device: &Path) -> Result<(), LinkError>;
-    /// Removes a link and forgets it; one that is gone is fine. Something foreign in its place stays.
+    /// The read-ahead to put back; `None`: nothing is recorded, or what is there is no record of ours.
+    fn read_ahead(&self, volume: VolumeId) -> Result<Option<ReadAhead>, LinkError>;
+    /// Records the read-ahead to put back, atomically, or forgets it.
+    fn keep_read_ahead(&self, volume: VolumeId, kept: Option<ReadAhead>) -> Result<(), LinkError>;
+    /// Removes a link and forgets it; one that is gone is fine. Something foreign in its place stays. With the volume's link goes
+    /// what is recorded of its read-ahead.
     fn remove(&self, volume: VolumeId, link: LinkName) -> Result<(), LinkError>;
 }
 
@@ -88,6 +115,10 @@ impl RunLinks {
 
     fn records(&self, volume: VolumeId) -> PathBuf {
         self.run_dir.join("connections").join(volume.to_string())
+    }
+
+    fn read_ahead_file(&self, volume: VolumeId) -> PathBuf {
+        self.records(volume).join("read-ahead")
     }
 
     fn seen(&self, path: &Path) -> Result<LinkSeen, LinkError> {
@@ -195,6 +226,30 @@ impl Links for RunLinks {
         }
     }
 
+    fn read_ahead(&self, volume: VolumeId) -> Result<Option<ReadAhead>, LinkError> {
+        let file = self.read_ahead_file(volume);
+        match fs::read_to_string(&file) {
+            Ok(text) => Ok(ReadAhead::parse(&text)),
+            Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => Ok(None),
+            Err(error) => Err(failed("read", &file)(error)),
+        }
+    }
+
+    fn keep_read_ahead(&self, volume: VolumeId, kept: Option<ReadAhead>) -> Result<(), LinkError> {
+        let file = self.read_ahead_file(volume);
+        let new = file.with_file_name(".read-ahead.new");
+        let Some(kept) = kept else {
+            let missing = [ErrorKind::NotFound, ErrorKind::NotADirectory];
+            return [&new, &file].into_iter().try_for_each(|path| {
+                unless(&missing, fs::remove_file(path)).map_err(failed("remove", path))
+            });
+        };
+        fs::create_dir_all(self.records(volume))
+            .and_then(|()| fs::write(&new, kept.to_string()))
+            .and_then(|()| fs::rename(&new, &file))
+            .map_err(failed("write", &file))
+    }
+
     fn remove(&self, volume: VolumeId, link: LinkName) -> Result<(), LinkError> {
         let path = self.path(link);
         if let LinkSeen::To(_) = self.seen(&path)? {
@@ -207,11 +262,14 @@ impl Links for RunLinks {
                 unless(&[ErrorKind::NotFound], fs::remove_file(&record)).map_err(failed("unlink", &record))
             }
             // The last to go. Something of somebody else in the folder keeps it.
-            LinkName::Volume(_) => unless(
-                &[ErrorKind::NotFound, ErrorKind::DirectoryNotEmpty, ErrorKind::NotADirectory],
-                fs::remove_dir(&records),
-            )
-            .map_err(failed("remove", &records)),
+            LinkName::Volume(_) => {
+                self.keep_read_ahead(volume, None)?;
+                unless(
+                    &[ErrorKind::NotFound, ErrorKind::DirectoryNotEmpty, ErrorKind::NotADirectory],
+                    fs::remove_dir(&records),
+                )
+                .map_err(failed("remove", &records))
+            }
         }
     }
 }
@@ -245,6 +303,30 @@ mod tests {
         for folder in ["attachments", "volumes", "connections"] {
             assert_eq!(fs::read_dir(dir.path().join("run").join(folder)).unwrap().count(), 0, "{folder}");
         }
+    }
+
+    #[test]
+    fn a_read_ahead_is_kept_until_its_volume_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let links = RunLinks::new(dir.path(), "/dev");
+        let volume = VolumeId::from_u128(1);
+        assert_eq!(links.read_ahead(volume).unwrap(), None);
+        links.keep_read_ahead(volume, None).unwrap();
+        for sectors in [256, 0, u32::MAX] {
+            let kept = Some(ReadAhead { sequence: 7, sectors });
+            links.keep_read_ahead(volume, kept).unwrap();
+            assert_eq!(links.read_ahead(volume).unwrap(), kept);
+        }
+        assert_eq!(links.recorded(volume).unwrap(), [].into(), "no attachment");
+        let file = links.read_ahead_file(volume);
+        for wrong in ["", "7", "7 x", "x 7", "7 256 1"] {
+            fs::write(&file, wrong).unwrap();
+            assert_eq!(links.read_ahead(volume).unwrap(), None, "{wrong:?}");
+        }
+        // Of one that was killed while it wrote.
+        fs::write(file.with_file_name(".read-ahead.new"), "7").unwrap();
+        links.remove(volume, LinkName::Volume(volume)).unwrap();
+        assert!(!links.records(volume).exists());
     }
 
     #[test]

@@ -52,6 +52,24 @@ pub enum Op {
         /// Refuse.
         read_only: bool,
     },
+    /// Records how far the page cache reads ahead, and makes it read ahead no more.
+    StopReadAhead {
+        /// Of which volume.
+        volume: VolumeId,
+        /// The disk.
+        disk: DiskRef,
+        /// The read-ahead to put back later, in sectors.
+        before: u32,
+    },
+    /// Puts back the read-ahead that was recorded, and forgets the record.
+    RestoreReadAhead {
+        /// Of which volume.
+        volume: VolumeId,
+        /// The disk.
+        disk: DiskRef,
+        /// The read-ahead, in sectors.
+        to: u32,
+    },
     /// Makes a path for users, or points it here.
     Link {
         /// Of which volume.
@@ -68,7 +86,12 @@ pub enum Op {
         /// The path.
         link: LinkName,
     },
-    /// Writes out what the page cache holds.
+    /// Writes out and drops what the page cache holds, before a path is handed out.
+    DropPages {
+        /// The disk.
+        disk: DiskRef,
+    },
+    /// Writes out and drops what the page cache holds, and has the disk write out its own cache.
     Flush {
         /// The disk.
         disk: DiskRef,
@@ -108,8 +131,13 @@ impl fmt::Display for Op {
                     if *read_only { "read-only" } else { "read-write" }
                 )
             }
+            Self::StopReadAhead { disk, .. } => write!(f, "stop the read-ahead of {}", disk.path.display()),
+            Self::RestoreReadAhead { disk, to, .. } => {
+                write!(f, "set the read-ahead of {} to {to} sectors", disk.path.display())
+            }
             Self::Link { link, disk, .. } => write!(f, "link {link} -> {}", disk.path.display()),
             Self::Unlink { link, .. } => write!(f, "unlink {link}"),
+            Self::DropPages { disk } => write!(f, "drop the page cache of {}", disk.path.display()),
             Self::Flush { disk } => write!(f, "flush {}", disk.path.display()),
             Self::DeleteDisk { unit } => write!(f, "delete the disk {unit}"),
             Self::Logout { volume } => write!(f, "log out of volume {volume}"),

@@ -5,13 +5,14 @@
 //! flush, delete and log out, once nobody is seen to hold the disk.
 //!
 //! What must never happen here: a link to a disk that was not verified; a link to a disk that still takes writes and must
-//! not; a disk removed before its links, or while somebody holds it, unless the target has revoked this host; a flush of a disk
-//! whose session is lost (it would wait for it); a step on something foreign.
+//! not, or that still shows what its page cache kept and must not; a disk removed before its links, or while somebody holds
+//! it, unless the target has revoked this host; a flush of a disk whose session is lost (it would wait for it); a step on
+//! something foreign.
 
 use std::fmt::Display;
 
 use mooring_host::Holder;
-use mooring_model::{BlockedKind, Chap, ConnectionSpec, Generation, Mode, Plan, VolumeId};
+use mooring_model::{BlockedKind, Cache, Chap, ConnectionSpec, Generation, Mode, Plan, VolumeId};
 
 use crate::device::Unit;
 use crate::links::{LinkName, LinkSeen};
@@ -105,6 +106,7 @@ struct Present<'a> {
 
 impl Present<'_> {
     fn plan(&mut self) {
+        self.flush_before_unlink();
         self.unlink_unwanted();
         match &self.view.session {
             None => {
@@ -118,6 +120,21 @@ impl Present<'_> {
 
     fn is_wanted(&self, name: LinkName) -> bool {
         is_wanted(self.spec, name)
+    }
+
+    /// What the user of a path wrote reaches the target while the path is there: a path whose pages cannot be written stays.
+    fn flush_before_unlink(&mut self) {
+        let (spec, view) = (self.spec, self.view);
+        let goes = |(name, link): (&LinkName, &LinkView)| {
+            !is_wanted(spec, *name) && matches!(link.seen, LinkSeen::To(_))
+        };
+        if let Some((disk, block)) = view.right()
+            && view.links.iter().any(goes)
+            && (spec.cache() == Cache::Off || view.is_cache_off(block))
+        {
+            let op = Op::Flush { disk: disk.reference(block) };
+            self.plan.step(op, "a path goes, and the cache is off");
+        }
     }
 
     fn unlink(&mut self, link: LinkName, why: &'static str) {
@@ -309,6 +326,31 @@ impl Present<'_> {
         self.plan.block(BlockedKind::Missing, block.path.display().to_string(), why);
     }
 
+    /// The page cache of the disk, before a path to it is handed out.
+    fn cache(&mut self, disk: &SeenDisk, block: &SeenBlock) {
+        let (spec, view, volume) = (self.spec, self.view, self.spec.volume);
+        let reference = disk.reference(block);
+        let is_off = view.is_cache_off(block);
+        if spec.cache() == Cache::On {
+            if let Some(kept) = view.kept_read_ahead.filter(|_| is_off) {
+                let op = Op::RestoreReadAhead { volume, disk: reference, to: kept.sectors };
+                self.plan.step(op, "no attachment wants the cache off any more");
+            }
+            return;
+        }
+        let new = |(name, link): (&LinkName, &LinkView)| {
+            is_wanted(spec, *name) && !stands(link, block) && !matches!(link.seen, LinkSeen::Foreign(_))
+        };
+        if !is_off || view.links.iter().any(new) {
+            let op = Op::DropPages { disk: disk.reference(block) };
+            self.plan.step(op, "an attachment wants the cache off");
+        }
+        if !is_off {
+            let op = Op::StopReadAhead { volume, disk: reference, before: block.read_ahead };
+            self.plan.step(op, "an attachment wants the cache off");
+        }
+    }
+
     fn right(&mut self, disk: &SeenDisk, block: &SeenBlock) {
         let want = self.spec.mode() == Mode::ReadOnly;
         let reference = || disk.reference(block);
@@ -324,10 +366,11 @@ impl Present<'_> {
             let why = if want { "no attachment writes" } else { "an attachment writes" };
             self.plan.step(Op::SetReadOnly { disk: reference(), read_only: want }, why);
         }
+        self.cache(disk, block);
         let (spec, view) = (self.spec, self.view);
         for (name, link) in view.links.iter().filter(|(name, _)| is_wanted(spec, **name)) {
             match &link.seen {
-                LinkSeen::To(target) if *target == block.path && link.recorded => {}
+                _ if stands(link, block) => {}
                 LinkSeen::To(_) | LinkSeen::Absent => {
                     let op = Op::Link { volume: self.spec.volume, link: *name, disk: reference() };
                     self.plan.step(op, "verified");
@@ -339,6 +382,11 @@ impl Present<'_> {
             }
         }
     }
+}
+
+/// The path is there, leads to this disk and is recorded.
+fn stands(link: &LinkView, block: &SeenBlock) -> bool {
+    link.recorded && matches!(&link.seen, LinkSeen::To(target) if *target == block.path)
 }
 
 fn names(holders: &[Holder]) -> impl Display {

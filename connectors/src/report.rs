@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mooring_host::Holder;
 use mooring_model::{
-    AttachmentPath, ConnectionPhase, ConnectionReport, ConnectionSpec, Cure, Generation, HostDisk,
+    AttachmentPath, Cache, ConnectionPhase, ConnectionReport, ConnectionSpec, Cure, Generation, HostDisk,
     HostSession, Iqn, Mode, Problem, VolumeId,
 };
 
@@ -71,13 +71,14 @@ pub fn report(
     names: Names,
 ) -> ConnectionReport {
     let right = view.right().map(|(_, block)| block);
-    let (phase, mode) = match wanted {
+    let (phase, mode, cache) = match wanted {
         Wanted::Present { spec, .. } => {
             let mode = right.filter(|block| agrees(spec, block)).map(|_| spec.mode());
-            (present(view, mode.is_some() && !left), mode)
+            let off = |block| if view.is_cache_off(block) { Cache::Off } else { Cache::On };
+            (present(view, mode.is_some() && !left), mode, right.map(off))
         }
-        Wanted::Absent { volume, .. } if view.is_gone(*volume) => (ConnectionPhase::Gone, None),
-        Wanted::Absent { .. } => (ConnectionPhase::Detaching, None),
+        Wanted::Absent { volume, .. } if view.is_gone(*volume) => (ConnectionPhase::Gone, None, None),
+        Wanted::Absent { .. } => (ConnectionPhase::Detaching, None, None),
     };
     let paths = view.links.iter().filter_map(|(name, link)| match (name, &link.seen) {
         (LinkName::Attachment(id), LinkSeen::To(_)) => {
@@ -90,6 +91,7 @@ pub fn report(
         generation,
         phase,
         mode,
+        cache,
         disk: right.and_then(disk),
         paths: paths.collect(),
         holders: holder_names(&view.holders()),
@@ -125,6 +127,7 @@ fn of_session(volume: VolumeId, seen: Option<&SessionStatus>, names: Names) -> C
         // Not wanted, and there.
         phase: ConnectionPhase::Detaching,
         mode: None,
+        cache: None,
         session: seen.and_then(session),
         disk: None,
         paths: Vec::new(),

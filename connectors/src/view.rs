@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mooring_host::{DiskError, Holder};
-use mooring_model::{ByteSize, ConnectionSpec, Naa, VolumeId};
+use mooring_model::{ByteSize, Cache, ConnectionSpec, Naa, VolumeId};
 
 use crate::device::{self, Parts, Probe, Unit};
 use crate::error::Error;
-use crate::links::{LinkName, LinkSeen};
+use crate::links::{LinkName, LinkSeen, ReadAhead};
 use crate::op::DiskRef;
 use crate::plan::Wanted;
 use crate::vpd;
@@ -46,6 +46,8 @@ pub struct SeenBlock {
     pub size: ByteSize,
     /// The host refuses writes.
     pub read_only: bool,
+    /// Sectors that the page cache reads ahead.
+    pub read_ahead: u32,
     /// Whether it is the wanted one.
     pub identity: Identity,
     /// Who holds it open; `None`: nobody asked.
@@ -101,6 +103,8 @@ pub struct View {
     pub disks: Vec<SeenDisk>,
     /// Its links.
     pub links: BTreeMap<LinkName, LinkView>,
+    /// The read-ahead to put back when the page cache of the disk may be used again. Looked at only where that matters.
+    pub kept_read_ahead: Option<ReadAhead>,
     /// What this pass has tried.
     pub tried: Tried,
     /// For how long the disk has been waited for.
@@ -152,7 +156,14 @@ pub fn view(parts: &Parts, wanted: &Wanted, memory: &mut Memory) -> Result<View,
     };
     memory.session = Some(session.clone());
     let links = links(parts, wanted)?;
-    let mut view = View { session, disks: Vec::new(), links, tried: memory.tried, waited: Duration::ZERO };
+    let mut view = View {
+        session,
+        disks: Vec::new(),
+        links,
+        kept_read_ahead: None,
+        tried: memory.tried,
+        waited: Duration::ZERO,
+    };
     let Some(session) = view.session.clone() else { return Ok(view) };
     let units = match wanted {
         Wanted::Present { spec, .. } => Unit::of(&session, spec.lun).into_iter().collect(),
@@ -165,6 +176,10 @@ pub fn view(parts: &Parts, wanted: &Wanted, memory: &mut Memory) -> Result<View,
         let unit = *unit;
         view.disks.extend(disk(parts, wanted, memory, &view, unit, session.state)?);
     }
+    if wants_kept_read_ahead(wanted, &view) {
+        let kept = parts.links.read_ahead(wanted.volume());
+        view.kept_read_ahead = kept.map_err(Error::view("the recorded read-ahead"))?;
+    }
     let there = view.disks.iter().any(|disk| disk.block.is_ok());
     if let (SessionState::LoggedIn, false, Some(unit)) = (session.state, there, units.first()) {
         view.waited = memory.miss(*unit);
@@ -172,6 +187,12 @@ pub fn view(parts: &Parts, wanted: &Wanted, memory: &mut Memory) -> Result<View,
         memory.missed = None;
     }
     Ok(view)
+}
+
+/// A disk that reads ahead, and may, has nothing to be put back.
+fn wants_kept_read_ahead(wanted: &Wanted, view: &View) -> bool {
+    let Wanted::Present { spec, .. } = wanted else { return false };
+    view.right().is_some_and(|(_, block)| spec.cache() == Cache::Off || block.read_ahead == 0)
 }
 
 fn links(parts: &Parts, wanted: &Wanted) -> Result<BTreeMap<LinkName, LinkView>, Error> {
@@ -242,6 +263,7 @@ fn not_read(path: PathBuf) -> SeenBlock {
         sequence: 0,
         size: ByteSize(0),
         read_only: false,
+        read_ahead: 0,
         identity: Identity::NotRead,
         holders: None,
     }
@@ -256,8 +278,9 @@ fn look_at(parts: &Parts, spec: &ConnectionSpec, verified: Option<&SeenBlock>, p
     let read = || -> Result<SeenBlock, DiskError> {
         let sequence = parts.disks.sequence(path)?;
         let read_only = parts.disks.read_only(path)?;
+        let read_ahead = parts.disks.read_ahead(path)?;
         if let Some(known) = verified.filter(|known| known.path == path && known.sequence == sequence) {
-            return Ok(SeenBlock { read_only, holders: None, ..known.clone() });
+            return Ok(SeenBlock { read_only, read_ahead, holders: None, ..known.clone() });
         }
         let size = ByteSize(parts.disks.size(path)?);
         let page = parts.disks.inquiry(path, vpd::PAGE_IDENTIFICATION)?;
@@ -265,7 +288,8 @@ fn look_at(parts: &Parts, spec: &ConnectionSpec, verified: Option<&SeenBlock>, p
         let page = parts.disks.inquiry(path, vpd::PAGE_SERIAL)?;
         let serial = vpd::serial_of_page80(&page);
         let identity = identity(spec, naa, serial.as_deref(), size);
-        Ok(SeenBlock { path: path.to_owned(), sequence, size, read_only, identity, holders: None })
+        let path = path.to_owned();
+        Ok(SeenBlock { path, sequence, size, read_only, read_ahead, identity, holders: None })
     };
     read().unwrap_or_else(|error| SeenBlock {
         identity: Identity::Unreadable(error.to_string()),
@@ -297,6 +321,12 @@ impl View {
             Ok(block) if matches!(block.identity, Identity::Right(_)) => Some((disk, block)),
             _ => None,
         })
+    }
+
+    /// True if the page cache of this disk is off: it reads nothing ahead, and what it read ahead before is recorded.
+    pub fn is_cache_off(&self, block: &SeenBlock) -> bool {
+        let kept = self.kept_read_ahead.is_some_and(|kept| kept.sequence == block.sequence);
+        kept && block.read_ahead == 0
     }
 
     /// Another disk stands where the wanted one belongs.

@@ -12,7 +12,7 @@ use mooring_connectors::{
 };
 use mooring_host::Holder;
 use mooring_model::{
-    AgentId, AttachmentId, AttachmentWish, BlockedKind, ByteSize, ConnectionPhase, ConnectionReport,
+    AgentId, AttachmentId, AttachmentWish, BlockedKind, ByteSize, Cache, ConnectionPhase, ConnectionReport,
     ConnectionSpec, Cure, FcRoute, Generation, IqnPrefix, Lun, Mode, Naa, VolumeId, Wwpn,
 };
 
@@ -48,7 +48,7 @@ fn spec(volume: VolumeId, attachments: &[(u8, Mode)]) -> ConnectionSpec {
         chap: None,
         attachments: attachments
             .iter()
-            .map(|(id, mode)| AttachmentWish { id: attachment(*id), mode: *mode })
+            .map(|(id, mode)| AttachmentWish { id: attachment(*id), mode: *mode, cache: Cache::On })
             .collect(),
         fc: Some(FcRoute { port: port(1), targets: vec![port(10), port(11)] }),
     }

@@ -13,12 +13,15 @@ use mooring_connectors::{
 };
 use mooring_host::Holder;
 use mooring_model::{
-    AttachmentId, AttachmentWish, BlockedKind, ByteSize, ConnectionPhase, ConnectionReport, ConnectionSpec,
-    Generation, IqnPrefix, Lun, Mode, Naa, Step, VolumeId,
+    AttachmentId, AttachmentWish, BlockedKind, ByteSize, Cache, ConnectionPhase, ConnectionReport,
+    ConnectionSpec, Generation, IqnPrefix, Lun, Mode, Naa, Step, VolumeId,
 };
 use proptest::prelude::*;
 
 const SIZE: u64 = 64 << 20;
+
+/// An attachment: its number, its mode, its cache flag.
+type Attached = (u8, Mode, Cache);
 
 fn volume() -> VolumeId {
     VolumeId::from_u128(0xa0b1_c2d3 << 96)
@@ -28,7 +31,12 @@ fn attachment(n: u8) -> AttachmentId {
     AttachmentId::from_u128(u128::from(n))
 }
 
+/// Attachments with the cache on.
 fn spec(attachments: &[(u8, Mode)]) -> ConnectionSpec {
+    spec_of(attachments.iter().map(|(id, mode)| (*id, *mode, Cache::On)))
+}
+
+fn spec_of(attachments: impl IntoIterator<Item = Attached>) -> ConnectionSpec {
     let prefix = IqnPrefix::default();
     ConnectionSpec {
         volume: volume(),
@@ -42,16 +50,20 @@ fn spec(attachments: &[(u8, Mode)]) -> ConnectionSpec {
         size: ByteSize(SIZE),
         chap: None,
         attachments: attachments
-            .iter()
-            .map(|(id, mode)| AttachmentWish { id: attachment(*id), mode: *mode })
+            .into_iter()
+            .map(|(id, mode, cache)| AttachmentWish { id: attachment(id), mode, cache })
             .collect(),
         fc: None,
     }
 }
 
 fn present(counter: u64, attachments: &[(u8, Mode)]) -> Wanted {
+    wanted_spec(counter, spec(attachments))
+}
+
+fn wanted_spec(counter: u64, spec: ConnectionSpec) -> Wanted {
     Wanted::Present {
-        spec: Box::new(spec(attachments)),
+        spec: Box::new(spec),
         generation: Generation { epoch: 1, counter },
         anew: false,
         recovery_timeout_s: 120,
@@ -97,7 +109,12 @@ impl Site {
         let disk = self.world.disk_of(volume());
         let mut words = vec![
             format!("session {:?}", self.world.session(volume()).map(|status| status.state)),
-            format!("disk {} read-only {:?}", disk.is_some(), self.world.is_read_only(volume())),
+            format!(
+                "disk {} read-only {:?} read-ahead {:?}",
+                disk.is_some(),
+                self.world.is_read_only(volume()),
+                self.world.read_ahead(volume())
+            ),
         ];
         for folder in ["attachments", "volumes", "connections"] {
             let Ok(entries) = std::fs::read_dir(self.dir.path().join(folder)) else { continue };
@@ -119,12 +136,24 @@ impl Site {
     }
 }
 
-/// Stops before a step, and looks after each step whether a path leads to a disk that takes writes and must not.
+/// Stops before a step. After each step a path must not lead to a disk that takes writes and must not, nor to one that still has
+/// pages in the cache, or reads ahead, where the cache is off.
 struct Steps<'a> {
     site: &'a Site,
     left: usize,
     done: usize,
     reads_only: bool,
+    cache_off: bool,
+}
+
+impl<'a> Steps<'a> {
+    fn of(site: &'a Site, wanted: &Wanted, left: usize) -> Self {
+        let Wanted::Present { spec, .. } = wanted else {
+            return Self { site, left, done: 0, reads_only: false, cache_off: false };
+        };
+        let (reads_only, cache_off) = (spec.mode() == Mode::ReadOnly, spec.cache() == Cache::Off);
+        Self { site, left, done: 0, reads_only, cache_off }
+    }
 }
 
 impl Observer for Steps<'_> {
@@ -141,17 +170,19 @@ impl Observer for Steps<'_> {
         if self.reads_only && matches!(step.op, Op::Link { .. }) {
             assert_eq!(self.site.world.is_read_only(volume()), Some(true), "a path before the flag");
         }
+        if self.cache_off && matches!(step.op, Op::Link { .. }) {
+            assert_eq!(self.site.world.is_cached(volume()), Some(false), "a path to old pages");
+            assert_eq!(self.site.world.read_ahead(volume()), Some(0), "a path that reads ahead");
+        }
     }
 }
 
-fn reads_only(wanted: &Wanted) -> bool {
-    matches!(wanted, Wanted::Present { spec, .. } if spec.mode() == Mode::ReadOnly)
-}
-
-fn some_wish() -> impl Strategy<Value = Vec<(u8, Mode)>> {
-    let mode = || prop_oneof![Just(Mode::ReadOnly), Just(Mode::ReadWrite)];
-    (prop::option::of(mode()), prop::option::of(mode())).prop_map(|(one, two)| {
-        [one.map(|mode| (1, mode)), two.map(|mode| (2, mode))].into_iter().flatten().collect()
+fn some_wish() -> impl Strategy<Value = Vec<Attached>> {
+    let mode = prop_oneof![Just(Mode::ReadOnly), Just(Mode::ReadWrite)];
+    let one = (mode, prop_oneof![Just(Cache::On), Just(Cache::Off)]);
+    (prop::option::of(one.clone()), prop::option::of(one)).prop_map(|(one, two)| {
+        let of = |id, what: Option<(Mode, Cache)>| what.map(|(mode, cache)| (id, mode, cache));
+        [of(1, one), of(2, two)].into_iter().flatten().collect()
     })
 }
 
@@ -172,6 +203,10 @@ enum Harm {
     LinkGone,
     FileAtLink,
     Reboot,
+    /// Somebody reads through the page cache.
+    Cached,
+    /// The kernel, or somebody, sets the read-ahead.
+    ReadAhead(u32),
 }
 
 impl Harm {
@@ -193,6 +228,9 @@ impl Harm {
             Self::LinkGone,
             Self::FileAtLink,
             Self::Reboot,
+            Self::Cached,
+            Self::ReadAhead(0),
+            Self::ReadAhead(4096),
         ])
     }
 
@@ -200,7 +238,13 @@ impl Harm {
     fn is_mended(self) -> bool {
         matches!(
             self,
-            Self::Nothing | Self::DiskDeleted | Self::LinkElsewhere | Self::LinkGone | Self::Reboot
+            Self::Nothing
+                | Self::DiskDeleted
+                | Self::LinkElsewhere
+                | Self::LinkGone
+                | Self::Reboot
+                | Self::Cached
+                | Self::ReadAhead(_)
         )
     }
 
@@ -235,24 +279,29 @@ impl Harm {
                 std::fs::write(&link, "mine").unwrap();
             }
             Self::Reboot => world.reboot(),
+            Self::Cached => world.read_buffered(volume()),
+            Self::ReadAhead(sectors) => world.set_read_ahead(volume(), sectors),
         }
     }
 }
 
 /// What is wanted: attachments, or a tombstone.
-fn some_wanted() -> impl Strategy<Value = (Vec<(u8, Mode)>, bool)> {
+fn some_wanted() -> impl Strategy<Value = (Vec<Attached>, bool)> {
     (prop_oneof![2 => some_wish(), 1 => Just(Vec::new())], any::<bool>())
 }
 
-fn wanted(counter: u64, (attachments, revoked): &(Vec<(u8, Mode)>, bool)) -> Wanted {
-    if attachments.is_empty() { absent(*revoked) } else { present(counter, attachments) }
+fn wanted(counter: u64, (attachments, revoked): &(Vec<Attached>, bool)) -> Wanted {
+    if attachments.is_empty() {
+        return absent(*revoked);
+    }
+    wanted_spec(counter, spec_of(attachments.iter().copied()))
 }
 
 fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
-type Story = ((Vec<(u8, Mode)>, bool), Harm, (Vec<(u8, Mode)>, bool));
+type Story = ((Vec<Attached>, bool), Harm, (Vec<Attached>, bool));
 
 /// A world that has got somewhere: a first wish, and then something befell it.
 fn begun((first, harm, _): &Story) -> Site {
@@ -271,7 +320,7 @@ proptest! {
         let story = (first, harm, second);
         let site = begun(&story);
         let want = wanted(2, &story.2);
-        let mut steps = Steps { site: &site, left: usize::MAX, done: 0, reads_only: reads_only(&want) };
+        let mut steps = Steps::of(&site, &want, usize::MAX);
         let door = site.world.door(None);
         let made = make(&door.parts(), &want, &mut Memory::default(), &mut steps);
         let left = made.left.unwrap();
@@ -303,7 +352,7 @@ proptest! {
         let whole = begun(&story);
         drop(whole.make(&want));
         let cut = begun(&story);
-        let mut steps = Steps { site: &cut, left: stop, done: 0, reads_only: reads_only(&want) };
+        let mut steps = Steps::of(&cut, &want, stop);
         let door = cut.world.door(None);
         drop(make(&door.parts(), &want, &mut Memory::default(), &mut steps));
         drop(cut.make(&want));
@@ -334,6 +383,7 @@ fn an_attach_takes_few_calls() {
             attachments: vec![AttachmentWish {
                 id: AttachmentId::from_u128(1000 + n),
                 mode: Mode::ReadWrite,
+                cache: Cache::On,
             }],
             ..spec(&[])
         };
@@ -379,7 +429,7 @@ fn a_detach_flushes_deletes_and_logs_out_and_leaves_nothing() {
     let verbs: Vec<String> =
         door.log().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     assert_eq!(verbs, ["unlink", "unlink", "unlink", "flush", "write", "end"]);
-    assert_eq!(site.words(), ["disk false read-only None", "session None"]);
+    assert_eq!(site.words(), ["disk false read-only None read-ahead None", "session None"]);
 }
 
 #[test]
@@ -475,6 +525,96 @@ fn the_effective_mode_follows_the_attachments() {
     assert!(left.blocked[0].why.contains("the target still protects it"), "{left:?}");
     site.world.target(volume(), |target| target.unit.as_mut().unwrap().protected = false);
     assert!(site.make(&present(5, &[(1, Mode::ReadWrite)])).left.unwrap().is_quiet());
+}
+
+/// The words of the changes that a pass makes on the host, without their details: a newer spec is told to sessiond besides.
+fn verbs(site: &Site, want: &Wanted) -> Vec<String> {
+    let door = site.world.door(None);
+    assert!(make(&door.parts(), want, &mut Memory::default(), &mut ()).left.unwrap().is_quiet());
+    let verb = |line: &String| line.split(' ').next().unwrap().to_owned();
+    door.log().iter().map(verb).filter(|verb| verb != "ensure").collect()
+}
+
+fn cached(counter: u64, attachments: &[Attached]) -> Wanted {
+    wanted_spec(counter, spec_of(attachments.iter().copied()))
+}
+
+#[test]
+fn a_cache_that_is_off_is_dropped_at_each_path_that_comes_or_goes() {
+    let site = Site::new();
+    let (one, two) = ((1, Mode::ReadWrite, Cache::Off), (2, Mode::ReadWrite, Cache::On));
+    assert_eq!(verbs(&site, &cached(1, &[one])), ["write", "drop", "keep", "read-ahead", "link", "link"]);
+    assert_eq!(site.world.read_ahead(volume()), Some(0));
+    site.world.read_buffered(volume());
+    assert_eq!(verbs(&site, &cached(2, &[one, two])), ["drop", "link"], "stricter of the two");
+    assert_eq!(site.world.is_cached(volume()), Some(false));
+    site.world.read_buffered(volume());
+    assert_eq!(verbs(&site, &cached(3, &[one])), ["flush", "unlink"]);
+    assert_eq!(site.world.is_cached(volume()), Some(false));
+    // Nothing is dropped under users whose paths neither come nor go.
+    site.world.read_buffered(volume());
+    assert_eq!(verbs(&site, &cached(4, &[one])), Vec::<String>::new());
+    assert_eq!(site.report(&cached(4, &[one])).cache, Some(Cache::Off));
+    // The last that wants it off goes, and the other stays.
+    assert!(site.make(&cached(5, &[one, two])).left.unwrap().is_quiet());
+    assert_eq!(verbs(&site, &cached(6, &[two])), ["flush", "unlink", "read-ahead", "forget"]);
+    assert_eq!(site.world.read_ahead(volume()), Some(256));
+    assert_eq!(site.report(&cached(6, &[two])).cache, Some(Cache::On));
+    assert_eq!(verbs(&site, &cached(7, &[two, (3, Mode::ReadOnly, Cache::On)])), ["link"]);
+}
+
+#[test]
+fn a_cache_is_turned_off_and_on_under_paths_that_stand() {
+    let site = Site::new();
+    let with = |counter, cache| cached(counter, &[(1, Mode::ReadWrite, cache)]);
+    assert!(site.make(&with(1, Cache::On)).left.unwrap().is_quiet());
+    // A value of the operator's own, and one that is 0 already.
+    for (counter, before) in [(2, 4096), (4, 0)] {
+        site.world.set_read_ahead(volume(), before);
+        site.world.read_buffered(volume());
+        assert_eq!(verbs(&site, &with(counter, Cache::Off)), ["drop", "keep", "read-ahead"]);
+        assert_eq!((site.world.read_ahead(volume()), site.world.is_cached(volume())), (Some(0), Some(false)));
+        assert_eq!(verbs(&site, &with(counter + 1, Cache::On)), ["read-ahead", "forget"]);
+        assert_eq!(site.world.read_ahead(volume()), Some(before));
+    }
+    // The kernel sets it anew when it reads the disk's limits again (6.11 and newer).
+    assert!(site.make(&with(6, Cache::Off)).left.unwrap().is_quiet());
+    site.world.set_read_ahead(volume(), 256);
+    assert_eq!(site.report(&with(6, Cache::Off)).cache, Some(Cache::On), "as it is in force");
+    assert_eq!(verbs(&site, &with(6, Cache::Off)), ["drop", "keep", "read-ahead"]);
+    // Another disk has its own.
+    site.world.lose_disk(volume());
+    assert!(site.make(&with(7, Cache::Off)).left.unwrap().is_quiet());
+    assert_eq!(site.report(&with(7, Cache::Off)).cache, Some(Cache::Off));
+    // The disk goes, and with it what was kept of it.
+    assert!(site.make(&absent(false)).left.unwrap().is_quiet());
+    assert_eq!(site.words(), ["disk false read-only None read-ahead None", "session None"]);
+}
+
+#[test]
+fn a_cache_that_cannot_be_turned_off_fails_the_attach_and_changes_nothing() {
+    let site = Site::new();
+    let (on, off) = ((1, Mode::ReadWrite, Cache::On), (1, Mode::ReadWrite, Cache::Off));
+    assert!(site.make(&cached(1, &[on])).left.unwrap().is_quiet());
+    let before = site.words();
+    site.world.refuse(Some(mooring_host::DiskOp::SetReadAhead));
+    let error = site.make(&cached(2, &[off])).left.unwrap_err();
+    assert_eq!(error.cure(), mooring_model::Cure::Operator);
+    let text = mooring_model::Chain(&error).to_string();
+    assert!(text.contains("stop the read-ahead of /dev/") && text.contains("EACCES"), "{text}");
+    assert_eq!(site.report(&cached(2, &[off])).cache, Some(Cache::On));
+    site.world.refuse(None);
+    // The flag is taken back: it is as it was.
+    assert!(site.make(&cached(3, &[on])).left.unwrap().is_quiet());
+    let disk = |words: Vec<String>| {
+        words.into_iter().filter(|word| !word.starts_with("connections/")).collect::<Vec<_>>()
+    };
+    assert_eq!(disk(site.words()), disk(before));
+    // A path whose pages cannot be written stays.
+    assert!(site.make(&cached(4, &[off, (2, Mode::ReadWrite, Cache::Off)])).left.unwrap().is_quiet());
+    site.world.refuse(Some(mooring_host::DiskOp::Flush));
+    assert!(site.make(&cached(5, &[off])).left.is_err());
+    assert!(site.link(LinkName::Attachment(attachment(2))).symlink_metadata().is_ok());
 }
 
 #[test]

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use mooring_model::{
-    AgentId, AttachmentId, Counters, Initiator, Mode, Naa, Receipt, Reservations, SessionReport, Source,
-    VolumeId,
+    AgentId, AttachmentId, Cache, Counters, Initiator, Mode, Naa, Receipt, Reservations, SessionReport,
+    Source, VolumeId,
 };
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -191,6 +191,8 @@ pub struct Attachment {
     pub instance: Option<Uuid>,
     /// What it may do.
     pub mode: Mode,
+    /// The page cache of its disk as it is wanted. A client that logs in by itself is told, and does as it likes.
+    pub cache: Cache,
     /// Where it stands.
     pub status: AttachmentStatus,
     /// As the client gave it; `None` while it is only reserved. Its `initiator`, `host` and `mountpoint` are read from here.
@@ -244,6 +246,8 @@ pub struct AttachmentLive {
     pub session: Option<bool>,
     /// What the target sees of its nexus; `None`: its storage agent's report is missing, or grants it nothing.
     pub nexus: Option<NexusLive>,
+    /// Native: the page cache of the disk as it is in force. `None`: its host has no verified disk, or does not say.
+    pub cache_in_force: Option<Cache>,
     /// Native: where its host stands with it (`connecting`, `ready`, …).
     pub host_phase: Option<String>,
     /// Native: the stable path on its host.
@@ -411,6 +415,8 @@ pub enum NewConnector {
         host: String,
         /// Over what; `None`: as the volume's type and what is there decide.
         transport: Option<Transport>,
+        /// The page cache of its disk; `None`: as the volume's type says.
+        cache: Option<Cache>,
     },
 }
 

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use mooring_model::limit::OPAQUE_BYTES_MAX;
-use mooring_model::{AgentId, AttachmentId, Mode, Source, VolumeId};
+use mooring_model::{AgentId, AttachmentId, Cache, Mode, Source, VolumeId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -102,6 +102,12 @@ pub(crate) struct KeptAttachment {
     /// The name of its host is its own user's word.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) claimed: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) cache: Cache,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// The first of these that agents take.
@@ -174,6 +180,7 @@ impl KeptExport {
             connector: row.connector.clone(),
             created_us: Some(micros(row.created_at)),
             claimed: row.claimed,
+            cache: row.cache,
         };
         let granted = rows.iter().filter(|row| row.grant_wanted);
         Self { attachments: granted.map(kept).collect(), truncated: false }
@@ -194,6 +201,7 @@ impl KeptExport {
             instance: one.instance,
             created_us: one.created_us,
             claimed: one.claimed,
+            cache: one.cache,
             ..KeptAttachment::bare(one.id, one.mode)
         });
         let none = Self { attachments: Vec::new(), truncated: true };
@@ -220,6 +228,7 @@ impl KeptAttachment {
             connector: None,
             created_us: None,
             claimed: false,
+            cache: Cache::On,
         }
     }
 }
@@ -266,13 +275,14 @@ mod tests {
             id in any::<u128>(), instance in option::of(any::<u128>()), writes in any::<bool>(),
             host in option::of(".{1,255}"), project in option::of(".{1,64}"), native in option::of(any::<u128>()),
             mountpoint in option::of(".{1,64}"), created_us in option::of(0..i64::MAX),
-            connector in option::of(btree_map("[a-z_]{1,20}", ".{0,80}", 0..6)), claimed in any::<bool>(),
+            connector in option::of(btree_map("[a-z_]{1,20}", ".{0,80}", 0..6)), claimed in any::<bool>(), off in any::<bool>(),
         ) -> KeptAttachment {
             let value = |of: BTreeMap<String, String>| of.into_iter().map(|(key, text)| (key, text.into())).collect();
             KeptAttachment {
                 id: AttachmentId::from_u128(id), instance: instance.map(Uuid::from_u128),
                 mode: if writes { Mode::ReadWrite } else { Mode::ReadOnly }, host, project,
                 native: native.map(AgentId::from_u128), mountpoint, connector: connector.map(value), created_us, claimed,
+                cache: if off { Cache::Off } else { Cache::On },
             }
         }
     }
@@ -306,6 +316,7 @@ mod tests {
                 prop_assert!(serde_json::to_vec(&export).unwrap().len() > OPAQUE_BYTES_MAX);
                 for (read, written) in read.attachments.iter().zip(&export.attachments) {
                     prop_assert_eq!((read.id, read.instance, read.mode), (written.id, written.instance, written.mode));
+                    prop_assert!(read.cache == written.cache);
                 }
             } else {
                 prop_assert_eq!(read, export);

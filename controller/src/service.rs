@@ -5,6 +5,7 @@
 mod actions;
 mod again;
 mod attach;
+mod cache;
 pub(crate) mod counts;
 mod cut;
 mod detach;

@@ -5,6 +5,7 @@
 mod core_actions;
 mod core_again;
 mod core_attach;
+mod core_cache;
 mod core_capabilities;
 mod core_cost;
 mod core_cut;

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::limit::{ATTACHMENTS_PER_CONNECTION_MAX, FC_PORTS_PER_HOST_MAX, PORTALS_PER_EXPORT_MAX};
 use crate::{
-    AttachmentId, ByteSize, Chap, Generation, Iqn, Lun, Mode, Naa, Portal, Problem, SpecError, StuckStep,
-    VolumeId, Wwpn,
+    AttachmentId, ByteSize, Cache, Chap, Generation, Iqn, Lun, Mode, Naa, Portal, Problem, SpecError,
+    StuckStep, VolumeId, Wwpn,
 };
 
 /// One attachment on this host.
@@ -21,6 +21,8 @@ pub struct AttachmentWish {
     pub id: AttachmentId,
     /// What it may do.
     pub mode: Mode,
+    /// Page cache of its disk.
+    pub cache: Cache,
 }
 
 /// The way to a volume over Fibre Channel. Nobody logs in for it: the adapter does, for all volumes of a target port.
@@ -124,6 +126,11 @@ impl ConnectionSpec {
     pub fn mode(&self) -> Mode {
         self.attachments.iter().map(|attachment| attachment.mode).max().unwrap_or(Mode::ReadOnly)
     }
+
+    /// Page cache of the disk: off if any attachment wants it off.
+    pub fn cache(&self) -> Cache {
+        self.attachments.iter().map(|attachment| attachment.cache).max().unwrap_or_default()
+    }
 }
 
 /// Where a connection stands.
@@ -223,6 +230,8 @@ pub struct ConnectionReport {
     pub phase: ConnectionPhase,
     /// The mode that host and spec agree on; `None` while there is no verified device.
     pub mode: Option<Mode>,
+    /// Page cache of the disk as it is in force; `None` while there is no verified device, and from an agent that knows no flag.
+    pub cache: Option<Cache>,
     /// Its session.
     pub session: Option<HostSession>,
     /// Its disk, verified.

@@ -5,6 +5,7 @@
 //!
 //! What must never happen here: an import of another Mooring crate; a `Debug` or `Display` that prints a secret.
 
+mod cache;
 mod connection;
 mod cure;
 mod fc;
@@ -23,6 +24,7 @@ mod size;
 mod spec;
 mod tuning;
 
+pub use cache::{Cache, ParseCacheError};
 pub use connection::{
     AttachmentPath, AttachmentWish, ConnectionPhase, ConnectionReport, ConnectionSpec, FcRoute, HostDisk,
     HostSession,

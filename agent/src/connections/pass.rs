@@ -177,6 +177,7 @@ impl Connections {
             target: names.target,
             phase,
             mode: None,
+            cache: None,
             session: None,
             disk: None,
             paths: Vec::new(),

@@ -64,7 +64,11 @@ fn a_host_without_sessiond_says_so_and_keeps_what_it_is_told() {
         serial: id.clone(),
         size_bytes: SIZE,
         chap: None,
-        attachments: vec![v1::AttachmentWish { attachment_id: attachment(1), mode: RW.into() }],
+        attachments: vec![v1::AttachmentWish {
+            attachment_id: attachment(1),
+            mode: RW.into(),
+            cache_off: false,
+        }],
         fc: None,
     };
     let put = brief(put_spec(1, 1, spec));

@@ -86,22 +86,35 @@ fn send(agent: &Agent, put: &v1::PutConnectionRequest) -> bool {
     true
 }
 
-/// A request, and whether the disk refuses writes when it is true; `None`: there is none.
-type Step = (fn(&Agent) -> v1::PutConnectionRequest, Option<bool>);
+/// A request, and how the disk is when it is true: whether it refuses writes, and how far its cache reads ahead. `None`: there is
+/// no disk.
+type Step = (fn(&Agent) -> v1::PutConnectionRequest, Option<(bool, u32)>);
+
+/// Read-ahead of a disk that nobody has touched, in sectors.
+const AHEAD: u32 = 256;
+
+/// Attachments with the cache off.
+fn put_uncached(agent: &Agent, counter: u64, attachments: &[(u8, v1::Mode)]) -> v1::PutConnectionRequest {
+    let mut spec = agent.spec(1, attachments);
+    spec.attachments.iter_mut().for_each(|wish| wish.cache_off = true);
+    put_spec(1, counter, spec)
+}
 
 /// Runs a connection's life with one kill; `false` when the process was never killed, because it had nothing left to do.
 fn run(kill: Kill, reboots: bool) -> bool {
     let site = Site::exporting(&[1]);
     let mut agent = site.start_with(Some(kill));
     let mut killed = false;
-    let steps: [Step; 5] = [
-        (|agent| agent.put(1, 1, &[(1, RO)]), Some(true)),
-        (|agent| agent.put(1, 2, &[(1, RO), (2, RW)]), Some(false)),
-        (|agent| agent.put(1, 3, &[(2, RO)]), Some(true)),
-        (|_| tombstone(1, 4, false), None),
-        (|agent| agent.put(1, 5, &[(3, RW)]), Some(false)),
+    let steps: [Step; 7] = [
+        (|agent| agent.put(1, 1, &[(1, RO)]), Some((true, AHEAD))),
+        (|agent| agent.put(1, 2, &[(1, RO), (2, RW)]), Some((false, AHEAD))),
+        (|agent| put_uncached(agent, 3, &[(1, RO), (2, RO)]), Some((true, 0))),
+        (|agent| put_uncached(agent, 4, &[(2, RO)]), Some((true, 0))),
+        (|agent| agent.put(1, 5, &[(2, RO)]), Some((true, AHEAD))),
+        (|_| tombstone(1, 6, false), None),
+        (|agent| agent.put(1, 7, &[(3, RW)]), Some((false, AHEAD))),
     ];
-    for (put, read_only) in steps {
+    for (put, disk) in steps {
         while !send(&agent, &put(&agent)) {
             assert!(!killed, "killed once");
             killed = true;
@@ -111,13 +124,14 @@ fn run(kill: Kill, reboots: bool) -> bool {
             }
             agent = site.start();
         }
-        assert_eq!(site.world.is_read_only(volume(1)), read_only, "{kill:?}");
+        let seen = site.world.is_read_only(volume(1)).zip(site.world.read_ahead(volume(1)));
+        assert_eq!(seen, disk, "{kill:?}");
     }
     site.assert_attached(3, 1);
     assert_eq!((site.path_of(1), site.path_of(2)), (None, None), "{kill:?}");
     site.assert_lawful();
     if killed {
-        agent.make(tombstone(1, 6, true));
+        agent.make(tombstone(1, 8, true));
         site.assert_nothing_left(1);
     }
     killed

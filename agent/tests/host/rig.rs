@@ -242,7 +242,11 @@ impl Agent {
             chap: Some(v1::Chap { initiator: Some(side), mutual: None }),
             attachments: attachments
                 .iter()
-                .map(|(id, mode)| v1::AttachmentWish { attachment_id: attachment(*id), mode: (*mode).into() })
+                .map(|(id, mode)| v1::AttachmentWish {
+                    attachment_id: attachment(*id),
+                    mode: (*mode).into(),
+                    cache_off: false,
+                })
                 .collect(),
             fc: None,
         }

@@ -824,6 +824,10 @@ pub struct Capabilities {
     /// with which one that may only read can write.
     #[prost(bool, optional, tag = "120")]
     pub read_only_sealed: ::core::option::Option<bool>,
+    /// An attachment of this host can have the page cache of its disk off. Not set where it does not attach, nor by agents of earlier
+    /// releases, which leave the cache on.
+    #[prost(bool, optional, tag = "130")]
+    pub cache_off: ::core::option::Option<bool>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Images {
@@ -2687,6 +2691,11 @@ pub struct AttachmentWish {
     pub attachment_id: ::prost::alloc::string::String,
     #[prost(enumeration = "Mode", tag = "2")]
     pub mode: i32,
+    /// The page cache of the disk is dropped whenever a path is handed out or taken away, and nothing is read ahead; so for all
+    /// attachments that share the disk. An agent of an earlier release ignores it: see
+    /// Capabilities.cache_off.
+    #[prost(bool, tag = "3")]
+    pub cache_off: bool,
 }
 /// This host is connected to a volume: one session, one disk, a path for each attachment. An attachment that is absent loses
 /// its path.
@@ -2887,6 +2896,9 @@ pub struct ConnectionReport {
     pub login_us: u64,
     #[prost(uint64, tag = "14")]
     pub device_us: u64,
+    /// Whether the page cache of the disk is off. Absent while there is no verified device.
+    #[prost(bool, optional, tag = "15")]
+    pub cache_off: ::core::option::Option<bool>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchConnectionsRequest {}

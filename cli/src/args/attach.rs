@@ -2,7 +2,7 @@
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
-use mooring_model::{AttachmentId, Mode};
+use mooring_model::{AttachmentId, Cache, Mode};
 
 use crate::select::VolumeRef;
 
@@ -39,6 +39,10 @@ pub struct AttachArgs {
     /// The way to the volume; without it iSCSI, unless the volume's type or the host's attachment of it says otherwise
     #[arg(long, value_name = "iscsi|fc", hide_possible_values = true)]
     pub transport: Option<Transport>,
+    /// off: the host drops the disk's page cache at each attach and detach, and never reads ahead; without it as the volume's
+    /// type says, else off for volumes that can be shared
+    #[arg(long, value_name = "on|off")]
+    pub cache: Option<Cache>,
     /// The attachment's id; a random one without this
     #[arg(long, value_name = "UUID")]
     pub id: Option<AttachmentId>,

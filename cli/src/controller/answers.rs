@@ -311,6 +311,13 @@ pub(crate) struct AttachmentMode {
     pub barrier: bool,
 }
 
+/// `attachment cache`.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct AttachmentCache {
+    /// As the controller gives it.
+    pub attachment: Kept<Live>,
+}
+
 /// `detach`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Detached {

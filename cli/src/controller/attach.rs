@@ -94,6 +94,9 @@ async fn ask(client: &Client, args: &AttachArgs, id: &str, volume: &str) -> Resu
     if let Some(transport) = args.transport {
         attachment["transport"] = transport.as_str().into();
     }
+    if let Some(cache) = args.cache {
+        attachment["cache"] = cache.as_str().into();
+    }
     let call = Call::make("the new attachment", &PATH, wrapped("attachment", attachment));
     let live = client.read::<OneAttachment>(call).await?.attachment;
     if live.id != id {

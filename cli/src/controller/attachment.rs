@@ -3,9 +3,9 @@
 use mooring_model::AttachmentId;
 use serde_json::json;
 
-use crate::args::AttachmentModeArgs;
+use crate::args::{AttachmentCacheArgs, AttachmentModeArgs};
 use crate::controller::Client;
-use crate::controller::answers::{AttachmentMode, AttachmentShown, Proof};
+use crate::controller::answers::{AttachmentCache, AttachmentMode, AttachmentShown, Proof};
 use crate::controller::client::Call;
 use crate::controller::fault::Fault;
 use crate::controller::records::{Attachments, Kept, Live, OneAttachment, OneReceipt};
@@ -79,6 +79,18 @@ pub(crate) async fn set_mode(
     }
     let [a, b, c] = PATH;
     let call = Call::put("the attachment's mode", &[a, b, c, &id, "mode"], body).waiting();
+    Ok(Reply::ok(client.read(call).await?))
+}
+
+/// `attachment cache`.
+pub(crate) async fn set_cache(
+    client: &Client,
+    args: &AttachmentCacheArgs,
+) -> Result<Reply<AttachmentCache>, Failure> {
+    let id = args.id.to_string();
+    let [a, b, c] = PATH;
+    let body = json!({ "cache": args.cache.as_str() });
+    let call = Call::put("the attachment's cache flag", &[a, b, c, &id, "cache"], body).waiting();
     Ok(Reply::ok(client.read(call).await?))
 }
 

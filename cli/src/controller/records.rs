@@ -52,6 +52,12 @@ pub(crate) struct Live {
     /// What the target enforces for the host; `null`: nothing is granted, or, with no `session` either, nobody knows.
     #[serde(default)]
     pub effective_mode: Option<String>,
+    /// `null`: a controller of an earlier release, which knows no flag.
+    #[serde(default)]
+    pub cache: Option<String>,
+    /// `null`: its host logs in by itself, has no verified disk, or does not say.
+    #[serde(default)]
+    pub cache_in_force: Option<String>,
     pub status: String,
     /// One of our agents attaches it.
     #[serde(default)]

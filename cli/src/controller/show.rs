@@ -5,8 +5,8 @@
 use std::fmt::{self, Display, Formatter, Write as _};
 
 use crate::controller::answers::{
-    Attached, AttachmentMode, AttachmentShown, Detached, EpochRaised, Kind, KindAccess, KindCreated,
-    KindDeleted, KindShown, Kinds, Record, Records, ReviewConfirmed, Snapshot, SnapshotCreated,
+    Attached, AttachmentCache, AttachmentMode, AttachmentShown, Detached, EpochRaised, Kind, KindAccess,
+    KindCreated, KindDeleted, KindShown, Kinds, Record, Records, ReviewConfirmed, Snapshot, SnapshotCreated,
     SnapshotDeleted, SnapshotShown, Snapshots, Volume, VolumeChanged, VolumeCreated, VolumeDeleted,
     VolumeExtended, VolumeShown, Volumes,
 };
@@ -550,6 +550,7 @@ impl Live {
             ("HOST", format!("{}{host}", or_none(self.host.as_deref()))),
             ("STATUS", self.status.clone()),
             ("MODE", self.mode_text()),
+            ("CACHE", self.cache_text()),
             ("DEVICE", or_none(self.device_path.as_deref())),
             ("DISK", or_none(self.disk.as_deref())),
             ("ON HOST", or_none(self.host_phase.as_deref())),
@@ -573,6 +574,25 @@ impl Live {
         }
     }
 
+    /// The flag as it is wanted, and as it is in force on the disk that attachments of one host share.
+    fn cache_text(&self) -> String {
+        let cache = or_none(self.cache.as_deref());
+        match self.cache_in_force.as_deref() {
+            _ if self.cache.is_none() => cache,
+            Some(in_force) => format!("{cache} (in force: {in_force})"),
+            None => format!("{cache} (not known what is in force)"),
+        }
+    }
+
+    /// The flag; behind it what is in force, where that is another or not known.
+    fn cache_word(&self) -> String {
+        let in_force = self.cache_in_force.as_deref();
+        match self.cache.as_deref() {
+            Some(cache) if in_force != Some(cache) => format!("{cache} ({})", or_none(in_force)),
+            cache => or_none(cache),
+        }
+    }
+
     fn write_trouble(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if let Some(fault) = &self.fault {
             write!(f, "\nfault: {fault}")?;
@@ -590,13 +610,15 @@ fn write_attachments(f: &mut Formatter<'_>, attachments: &[Kept<Live>]) -> fmt::
             or_none(live.host.as_deref()),
             or_none(live.mode.as_deref()),
             or_none(live.effective_mode.as_deref()),
+            live.cache_word(),
             live.status.clone(),
             live.session_text(),
             or_none(live.device_path.as_deref()),
             if problems == 0 { NONE.to_owned() } else { problems.to_string() },
         ]
     };
-    let heads = ["ID", "VOLUME", "HOST", "MODE", "EFFECTIVE", "STATUS", "SESSION", "DEVICE", "PROBLEMS"];
+    let heads =
+        ["ID", "VOLUME", "HOST", "MODE", "EFFECTIVE", "CACHE", "STATUS", "SESSION", "DEVICE", "PROBLEMS"];
     f.write_str(&table(heads, attachments.iter().map(row)))
 }
 
@@ -640,6 +662,21 @@ impl Display for AttachmentMode {
             writeln!(f, "nothing that was on its way lands any more")?;
         }
         f.write_str(&facts([("SESSION", live.session_text())]))?;
+        live.write_trouble(f)
+    }
+}
+
+impl Display for AttachmentCache {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let live = &self.attachment;
+        let host = or_none(live.host.as_deref());
+        write!(
+            f,
+            "attachment {} of volume {} to {host}: cache {}",
+            live.id,
+            live.volume_text(),
+            live.cache_text()
+        )?;
         live.write_trouble(f)
     }
 }

@@ -110,9 +110,11 @@ async fn route(
     }
 }
 
-fn set_mode(state: &mut State, id: &str, body: &Value) -> Answer {
+/// Sets the flag of an attachment, and what is in force with it.
+fn set_flag(state: &mut State, id: &str, flag: &str, body: &Value) -> Answer {
+    let in_force = if flag == "mode" { "effective_mode" } else { "cache_in_force" };
     let Some(live) = state.attachments.get_mut(id) else { return not_found("Attachment", id) };
-    (live["mode"], live["effective_mode"]) = (body["mode"].clone(), body["mode"].clone());
+    (live[flag], live[in_force]) = (body[flag].clone(), body[flag].clone());
     (200, json!({ "attachment": live, "barrier": body["barrier"] == true }))
 }
 
@@ -176,7 +178,7 @@ fn quick(
             .receipts
             .get(*id)
             .map_or_else(|| not_found("Receipt", id), |receipt| (200, json!({ "receipt": receipt }))),
-        ("PUT", ["mooring", "v1", "attachments", id, "mode"]) => set_mode(state, id, body),
+        ("PUT", ["mooring", "v1", "attachments", id, flag]) => set_flag(state, id, flag, body),
         ("GET", ["mooring", "v1", "receipts"]) => (200, json!({ "receipts": records(state, query) })),
         (
             "GET" | "PUT" | "DELETE",

@@ -12,7 +12,7 @@ use mooring_model::{AttachmentId, VolumeId};
 use super::World;
 use crate::client::{ClientError, SessionEvent};
 use crate::device::{Arrivals, Parts};
-use crate::links::{LinkError, LinkName, LinkSeen, Links, RunLinks};
+use crate::links::{LinkError, LinkName, LinkSeen, Links, ReadAhead, RunLinks};
 use crate::sessions::{SessionChanges, Sessions};
 use crate::wire::{End, SessionStatus, SessionWish};
 
@@ -267,6 +267,19 @@ impl Links for Door {
             self.shared.links.make(volume, link, device)
         })
         .map_err(dead)?
+    }
+
+    fn read_ahead(&self, volume: VolumeId) -> Result<Option<ReadAhead>, LinkError> {
+        Self::look(self).map_err(dead)?;
+        self.shared.links.read_ahead(volume)
+    }
+
+    fn keep_read_ahead(&self, volume: VolumeId, kept: Option<ReadAhead>) -> Result<(), LinkError> {
+        let what = kept.map_or_else(
+            || "forget the read-ahead".to_owned(),
+            |kept| format!("keep the read-ahead {}", kept.sectors),
+        );
+        self.act(what, || self.shared.links.keep_read_ahead(volume, kept)).map_err(dead)?
     }
 
     fn remove(&self, volume: VolumeId, link: LinkName) -> Result<(), LinkError> {

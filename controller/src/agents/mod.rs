@@ -134,6 +134,13 @@ impl Agent {
         ports.iter().filter_map(|port| port.parse().ok()).collect()
     }
 
+    /// True if an attachment of this host can have the page cache of its disk off, by the agent's last report. `None`: no report
+    /// yet.
+    pub(crate) fn can_turn_cache_off(&self) -> Option<bool> {
+        let state = self.state();
+        state.capabilities.as_ref().map(|seen| seen.cache_off == Some(true))
+    }
+
     /// What it says of its transports; `None` while it has not named one.
     pub(crate) fn served(&self) -> Option<Served> {
         let state = self.state();

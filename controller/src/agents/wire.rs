@@ -254,6 +254,7 @@ pub(crate) fn connection(wire: &v1::ConnectionReport) -> Option<ConnectionReport
         stuck: wire.stuck.as_ref().map(stuck),
         login_took: took(wire.login_us),
         device_took: took(wire.device_us),
+        cache: wire.cache_off.map(mooring_api::cache_from_wire),
     })
 }
 
@@ -341,6 +342,7 @@ pub(crate) fn host_report(wire: &v1::Capabilities) -> HostReport {
         read_only_sealed: wire.read_only_sealed,
         initiators_per_volume_max: wire.initiators_per_volume_max,
         attachments_per_connection_max: wire.attachments_per_connection_max,
+        cache_off: wire.cache_off,
         fc_initiator_ports: wire.fc_initiator_ports.clone(),
         transports: wire.transports.iter().map(host_transport).collect(),
         modules: wire.modules.iter().filter_map(host_module).collect(),

@@ -131,6 +131,8 @@ pub struct HostReport {
     pub initiators_per_volume_max: Option<u32>,
     /// Attachments that may share one connection to it.
     pub attachments_per_connection_max: Option<u32>,
+    /// An attachment of this host can have the page cache of its disk off. `None`: it attaches nothing, or its agent is older.
+    pub cache_off: Option<bool>,
     /// Ports through which it attaches over Fibre Channel: those that are online.
     pub fc_initiator_ports: Vec<String>,
     /// How its volumes are reached.

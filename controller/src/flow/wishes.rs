@@ -249,7 +249,10 @@ fn connection_wish(
         serial: volume.id.to_string(),
         size: ByteSize(u64::from(volume.served_gib()) * GIB),
         chap: way.chap,
-        attachments: rows.iter().map(|row| AttachmentWish { id: row.id, mode: row.mode }).collect(),
+        attachments: rows
+            .iter()
+            .map(|row| AttachmentWish { id: row.id, mode: row.mode, cache: row.cache })
+            .collect(),
         fc: way.fc,
     };
     let opaque = json!({ "project": volume.project, "storage": volume.agent });
@@ -330,7 +333,7 @@ fn wished(row: &AttachmentRow) -> Option<impl PartialEq + '_> {
     let part = (
         (row.grant_wanted, row.connect_wanted, row.mode, row.native),
         (&row.initiator, row.lun, &row.host, row.instance, &row.project),
-        (&row.mountpoint, &row.connector, row.claimed),
+        (&row.mountpoint, &row.connector, row.claimed, row.cache),
     );
     (row.grant_wanted || row.connect_wanted).then_some(part)
 }

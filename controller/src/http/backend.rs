@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 
-use mooring_model::{AttachmentId, ByteSize, ReservationsChange, VolumeId};
+use mooring_model::{AttachmentId, ByteSize, Cache, ReservationsChange, VolumeId};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -170,6 +170,8 @@ backend! {
     fn live(&self, caller: &Caller, id: AttachmentId, newer_than: Option<u64>, wait: Wait) -> AttachmentLive;
     /// Changes an attachment's mode where it is.
     fn set_mode(&self, caller: &Caller, id: AttachmentId, new: NewMode, wait: Wait) -> AttachmentLive;
+    /// Changes an attachment's cache flag where it is.
+    fn set_cache(&self, caller: &Caller, id: AttachmentId, cache: Cache, wait: Wait) -> AttachmentLive;
     /// What is live of all attachments.
     fn live_all(&self, caller: &Caller) -> Vec<AttachmentLive>;
     /// The receipt of an attachment that is gone.

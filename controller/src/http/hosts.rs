@@ -106,6 +106,7 @@ fn report_view(report: &HostReport) -> Value {
         "read_only_sealed": report.read_only_sealed,
         "initiators_per_volume_max": report.initiators_per_volume_max,
         "attachments_per_connection_max": report.attachments_per_connection_max,
+        "cache_off": report.cache_off,
         "fc_initiator_ports": report.fc_initiator_ports,
         "transports": report.transports.iter().map(transport_view).collect::<Vec<_>>(),
         "modules": report.modules.iter().map(module).collect::<Vec<_>>(),

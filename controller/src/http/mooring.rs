@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Json, routing};
-use mooring_model::{Proof, Receipt, Revoked, SessionReport};
+use mooring_model::{Cache, Proof, Receipt, Revoked, SessionReport};
 use serde_json::{Map, Value, json};
 
 use super::App;
@@ -37,6 +37,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/attachments", routing::get(list::<B>).post(create::<B>))
         .route("/attachments/{id}", routing::get(show::<B>).delete(delete::<B>))
         .route("/attachments/{id}/mode", routing::put(set_mode::<B>))
+        .route("/attachments/{id}/cache", routing::put(set_cache::<B>))
         .route("/attachments/{id}/receipt", routing::get(show_receipt::<B>))
         .route("/receipts", routing::get(list_receipts::<B>))
         .route("/volumes/{id}", routing::get(show_volume::<B>))
@@ -79,7 +80,7 @@ async fn create<B: Backend>(
     Body(body): Body,
 ) -> Result<(StatusCode, Json<Value>), Fault> {
     let fields = schema::body(&body, "attachment")?;
-    fields.only(&["id", "volume", "host", "mode", "transport"])?;
+    fields.only(&["id", "volume", "host", "mode", "transport", "cache"])?;
     fields.required("volume")?;
     fields.required("host")?;
     let id = fields.uuid("id", false)?.map(|id| attachment_id(&id.to_string())).transpose()?;
@@ -88,7 +89,8 @@ async fn create<B: Backend>(
     let host = fields.text("host", 1, false)?.unwrap_or_default().to_owned();
     let mode = mode(fields)?;
     let transport = transport(fields)?;
-    let connector = NewConnector::Native { host, transport };
+    let cache = cache(fields)?;
+    let connector = NewConnector::Native { host, transport, cache };
     let new = NewAttachment { id, volume, instance: None, mode, connector };
     let wait = Wait(app.agents_wait());
     let made = app.backend().create_attachment(&ctx.caller, new, wait).await?;
@@ -100,6 +102,26 @@ fn transport(fields: Fields<'_>) -> Result<Option<Transport>, Fault> {
     let Some(word) = fields.text("transport", 1, false)? else { return Ok(None) };
     let found = Transport::ALL.into_iter().find(|one| one.as_str() == word);
     found.map(Some).ok_or_else(|| fields.wrong("transport: want iscsi or fc"))
+}
+
+fn cache(fields: Fields<'_>) -> Result<Option<Cache>, Fault> {
+    let Some(word) = fields.text("cache", 1, false)? else { return Ok(None) };
+    word.parse().map(Some).map_err(|_| fields.wrong("cache: want on or off"))
+}
+
+async fn set_cache<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+    Body(body): Body,
+) -> Answer {
+    let fields = schema::whole(&body)?;
+    fields.only(&["cache"])?;
+    fields.required("cache")?;
+    let cache = cache(fields)?.ok_or_else(|| fields.wrong("'cache' is a required property"))?;
+    let wait = wait(&ctx, app.agents_wait())?;
+    let live = app.backend().set_cache(&ctx.caller, attachment_id(&id)?, cache, wait).await?;
+    Ok(Json(json!({ "attachment": view(&live) })))
 }
 
 /// `barrier`: that nothing which was in flight lands any more. The kernel's write protection promises no such thing: it is so
@@ -307,6 +329,9 @@ fn view(live: &AttachmentLive) -> Value {
         "volume_name": live.volume_name,
         "host": attachment.attached_host,
         "mode": attachment.mode.to_string(),
+        "cache": attachment.cache.as_str(),
+        "cache_in_force": live.cache_in_force.map(Cache::as_str),
+        "hints": (attachment.cache == Cache::Off).then(|| json!({ "cache": "none", "io": "native" })),
         "effective_mode": live.effective_mode.map(|mode| mode.to_string()),
         "status": attachment.status.as_str(),
         "native": attachment.native.is_some(),

@@ -359,7 +359,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
 ];
 
 /// Mooring's own API.
-static OWN: [Operation; 32] = [
+static OWN: [Operation; 33] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
     op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
@@ -424,6 +424,10 @@ static OWN: [Operation; 32] = [
         .queries(&[("wait_ms", NUMBER)])
         .takes("SetMode")
         .gives("ModeSet"),
+    op("PUT", "/attachments/{id}/cache", "setCache", "Change an attachment's cache flag where it is")
+        .queries(&[("wait_ms", NUMBER)])
+        .takes("SetCache")
+        .gives("ShownLive"),
     op("GET", "/attachments/{id}/receipt", "showReceipt", "The receipt of a detach").gives("ShownReceipt"),
     op("GET", "/receipts", "listReceipts", "The records of detaches")
         .queries(&[("volume", TEXT), ("attachment", TEXT), ("limit", NUMBER)])

@@ -456,6 +456,7 @@ impl All<'_> {
             connect_wanted: connected,
             connect_ever: connected,
             claimed: kept.claimed,
+            cache: kept.cache,
             ..AttachmentRow::reserved(id, volume.id, &project, kept.created_us.map_or(self.now, time_of))
         }
     }

@@ -7,6 +7,7 @@
 //! What must never happen here: I/O; a verdict from a report; a mode that is wider than somebody asked for; a status that
 //! is not a function of the attachments and of the operation that runs.
 
+pub mod cache;
 mod detach;
 mod mode;
 pub mod numbers;

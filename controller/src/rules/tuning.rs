@@ -6,6 +6,7 @@
 
 use mooring_model::{Tuning, TuningKey, TuningValue};
 
+use super::cache::CACHE;
 use super::types::{MIXED_MODES, Specs, boolean, is_boolean, shown};
 
 /// The house's own prefix of extra specs. Keys with it choose no pool.
@@ -27,12 +28,12 @@ fn parse(key: TuningKey, text: &str) -> Result<TuningValue, String> {
 
 /// Gives every value its one spelling, and refuses what no agent would take.
 pub fn normalise(specs: &mut Specs) -> Result<(), String> {
-    for (spec, value) in specs.iter_mut().filter(|(spec, _)| *spec != MIXED_MODES) {
+    for (spec, value) in specs.iter_mut().filter(|(spec, _)| *spec != MIXED_MODES && *spec != CACHE) {
         let Some(name) = spec.strip_prefix(PREFIX) else { continue };
         let key: TuningKey = name.parse().map_err(|_| {
             let known: Vec<_> = TuningKey::ALL.iter().map(|key| spec_of(*key)).collect();
             format!(
-                "Invalid volume type: there is no extra spec {}: want {MIXED_MODES}, {}.",
+                "Invalid volume type: there is no extra spec {}: want {MIXED_MODES}, {CACHE}, {}.",
                 shown(spec),
                 known.join(", ")
             )

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::tuning;
+use super::{cache, tuning};
 
 /// The extra spec that makes a type's volumes shareable.
 pub const MULTIATTACH: &str = "multiattach";
@@ -84,6 +84,7 @@ pub fn normalise(mut specs: Specs) -> Result<Specs, String> {
     for key in [SIZE_MIN, SIZE_MAX] {
         limit(&specs, key)?;
     }
+    cache::normalise(&mut specs)?;
     tuning::normalise(&mut specs)?;
     Ok(specs)
 }

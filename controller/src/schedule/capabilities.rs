@@ -17,7 +17,7 @@ use super::specs::Capabilities;
 use crate::agents::wire;
 use crate::domain::HealthLevel;
 use crate::rules::transport::{STORAGE_PROTOCOL, Transport};
-use crate::rules::types;
+use crate::rules::{cache, types};
 
 /// The back end of every agent, between `@` and `#` of a pool's name.
 pub const BACKEND: &str = "lvm";
@@ -291,6 +291,13 @@ pub fn of_host(agent: &Agent<'_>) -> Value {
                 "Attachments of one host share one access, and it is read-write if any of them is. <is> False refuses \
                  the mix instead.",
             ),
+            cache::CACHE: json!({
+                "title": "Page cache of attached disks",
+                "description": "off: hosts that attach natively drop it whenever a path is handed out or taken away, and never \
+                                read ahead. Unless it is said: off for types with multiattach, on for others.",
+                "type": "string",
+                "enum": ["on", "off"],
+            }),
             "thin_provisioning": property("Thin provisioning", "Volumes take space as they are written."),
             "mooring_snapshots": property("Snapshots", "Snapshots can be taken of volumes there: <is> True."),
             "mooring_discard": property("Discards", "Discards of hosts reach what lies below: <is> True."),

@@ -5,7 +5,7 @@ mod place;
 use std::collections::BTreeSet;
 
 use mooring_model::limit::{ATTACHMENTS_PER_CONNECTION_MAX, GRANTS_PER_EXPORT_MAX};
-use mooring_model::{AgentId, AttachmentId, Generation, Mode, VolumeId};
+use mooring_model::{AgentId, AttachmentId, Cache, Generation, Mode, VolumeId};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -38,6 +38,8 @@ pub(super) struct Place {
     without_fc: Option<String>,
     /// What the host is called is its own user's word.
     claimed: bool,
+    /// The cache flag that was asked for.
+    cache: Option<Cache>,
     pub(super) connector: Option<Map<String, Value>>,
 }
 
@@ -316,6 +318,7 @@ pub(super) fn connect(
     row.native = place.native;
     row.claimed = place.claimed;
     row.connector = place.connector;
+    row.cache = place.cache.unwrap_or_else(|| rules::cache::of_type(&specs));
     row.grant_wanted = true;
     row.granted = false;
     row.held = true;
@@ -343,6 +346,13 @@ fn says_the_same(kept: &AttachmentRow, new: &NewAttachment, place: Option<&Place
             "attachment {id} is there with mode {}, and this call asks for {mode}: change it with PUT \
              /mooring/v1/attachments/{id}/mode, or choose another id",
             kept.mode
+        )));
+    }
+    if let Some(cache) = place.and_then(|place| place.cache).filter(|cache| *cache != kept.cache) {
+        return Err(Refusal::Conflict(format!(
+            "attachment {id} is there with cache {}, and this call asks for {cache}: change it with PUT \
+             /mooring/v1/attachments/{id}/cache, or choose another id",
+            kept.cache
         )));
     }
     let asked = place.and_then(|place| place.offer.asked).zip(kept.initiator.as_ref());
@@ -614,9 +624,9 @@ impl Service {
         let place = match connector {
             NewConnector::None => None,
             NewConnector::Client(connector) => Some(client_place(&self.inner, caller, connector)?),
-            NewConnector::Native { host, transport } => {
+            NewConnector::Native { host, transport, cache } => {
                 self.may_attach_natively(caller, new.volume, &host).await?;
-                Some(native_place(&self.inner, &host, transport)?)
+                Some(native_place(&self.inner, &host, transport, cache)?)
             }
         };
         let client = place.as_ref().is_some_and(|place| place.native.is_none());

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::view::{self, Secrets};
-use super::{Refusal, Service, Wait, attach, sessions};
+use super::{Refusal, Service, Wait, attach, cache, sessions};
 use crate::agents::{Agent, AgentState, fc_logged_in, wire};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Host, Job, VolumeState};
 use crate::flow::Inner;
@@ -54,6 +54,7 @@ fn add_storage(
 fn add_host(live: &mut AttachmentLive, name: &str, report: &ConnectionReport) {
     words(name, &report.problems, report.stuck.as_ref(), &mut live.problems);
     live.host_phase = Some(report.phase.to_string());
+    live.cache_in_force = report.cache;
     live.disk = report.disk.as_ref().map(|disk| disk.path.clone());
     let path = report.paths.iter().find(|path| path.attachment == live.attachment.id);
     live.device_path = path.map(|path| path.path.clone());
@@ -76,6 +77,7 @@ pub(super) fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<
         effective_mode: None,
         session: None,
         nexus: None,
+        cache_in_force: None,
         host_phase: None,
         device_path: None,
         disk: None,
@@ -98,6 +100,9 @@ pub(super) fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<
             Ok(agent) => {
                 if let Some(report) = agent.connection(volume.id).report {
                     add_host(&mut live, &agent.entry.name, &report);
+                }
+                if let Err(why) = cache::may_be(&agent, live.attachment.cache) {
+                    live.problems.push(format!("cache_unsupported: {why}"));
                 }
             }
         }

@@ -128,6 +128,7 @@ pub(super) fn attachment_of(
         volume: row.volume,
         instance: row.instance,
         mode: row.mode,
+        cache: row.cache,
         status: row.status,
         connector: row.connector,
         initiator: row.initiator,

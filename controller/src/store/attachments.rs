@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use mooring_model::{AgentId, AttachmentId, Chap, ChapSide, Generation, Iqn, Lun, Mode, Secret, VolumeId};
+use mooring_model::{
+    AgentId, AttachmentId, Cache, Chap, ChapSide, Generation, Iqn, Lun, Mode, Secret, VolumeId,
+};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -47,6 +49,8 @@ pub(crate) struct AttachmentRow {
     pub(crate) lun: Option<Lun>,
     /// The name of its host is its own user's word: neither a service, an admin nor an enrolled agent said it.
     pub(crate) claimed: bool,
+    /// The page cache of its disk as it is wanted.
+    pub(crate) cache: Cache,
 }
 
 /// Who wants an attachment gone.
@@ -104,6 +108,7 @@ impl AttachmentRow {
             asked: None,
             lun: None,
             claimed: false,
+            cache: Cache::On,
         }
     }
 
@@ -166,7 +171,7 @@ impl fmt::Debug for Nexus {
 
 pub(super) const COLUMNS: &str = "id, volume_id, project, instance, mode, status, connector, initiator, host, mountpoint, native, \
                        grant_wanted, granted, held, connect_wanted, connect_ever, forced, wish_epoch, wish_counter, steps, \
-                       created_us, attached_us, fault, mode_asked, legacy, asked_user, asked_request, asked_us, fc_lun, claimed";
+                       created_us, attached_us, fault, mode_asked, legacy, asked_user, asked_request, asked_us, fc_lun, claimed, cache";
 
 pub(super) fn attachment(row: &mut Row) -> Result<AttachmentRow, SqlError> {
     Ok(AttachmentRow {
@@ -197,6 +202,7 @@ pub(super) fn attachment(row: &mut Row) -> Result<AttachmentRow, SqlError> {
         asked: asked(row, 25)?,
         lun: lun(row, 28)?,
         claimed: row.get(29)?,
+        cache: row.parsed(30)?,
     })
 }
 
@@ -289,9 +295,9 @@ impl Db<'_> {
         let sql = "INSERT INTO attachments (id, volume_id, project, instance, mode, status, connector, initiator, host, \
                    mountpoint, native, grant_wanted, granted, held, connect_wanted, connect_ever, forced, wish_epoch, \
                    wish_counter, steps, created_us, attached_us, fault, mode_asked, legacy, asked_user, asked_request, asked_us, \
-                   fc_lun, claimed) VALUES \
+                   fc_lun, claimed, cache) VALUES \
                    (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, \
-                   ?24, ?25, ?26, ?27, ?28, ?29, ?30) \
+                   ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31) \
                    ON CONFLICT (id) DO UPDATE SET instance = excluded.instance, mode = excluded.mode, status = excluded.status, \
                    connector = excluded.connector, initiator = excluded.initiator, host = excluded.host, \
                    mountpoint = excluded.mountpoint, native = excluded.native, grant_wanted = excluded.grant_wanted, \
@@ -300,7 +306,8 @@ impl Db<'_> {
                    wish_counter = excluded.wish_counter, steps = excluded.steps, attached_us = excluded.attached_us, \
                    fault = excluded.fault, mode_asked = excluded.mode_asked, legacy = excluded.legacy, \
                    asked_user = excluded.asked_user, asked_request = excluded.asked_request, \
-                   asked_us = excluded.asked_us, fc_lun = excluded.fc_lun, claimed = excluded.claimed";
+                   asked_us = excluded.asked_us, fc_lun = excluded.fc_lun, claimed = excluded.claimed, \
+                   cache = excluded.cache";
         let text = |map: &Map<String, Value>| Value::Object(map.clone()).to_string();
         self.run(
             sql,
@@ -334,7 +341,8 @@ impl Db<'_> {
                 row.asked.as_ref().map(|asked| asked.request.as_str()),
                 row.asked.as_ref().map(|asked| asked.at),
                 row.lun.map(|lun| u32::from(lun.0)),
-                row.claimed
+                row.claimed,
+                row.cache.as_str()
             ],
         )?;
         self.release_fc_luns(row)

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mooring_model::{
-    AgentId, AttachmentId, Chap, ChapSide, Generation, Iqn, Mode, Naa, Proof, Receipt, Revoked, Secret,
-    Source, VolumeId, Wwpn,
+    AgentId, AttachmentId, Cache, Chap, ChapSide, Generation, Iqn, Mode, Naa, Proof, Receipt, Revoked,
+    Secret, Source, VolumeId, Wwpn,
 };
 use serde_json::Map;
 use uuid::Uuid;
@@ -202,6 +202,7 @@ fn attachment(volume: VolumeId, number: u32) -> AttachmentRow {
         }),
         lun: None,
         claimed: true,
+        cache: Cache::Off,
     }
 }
 

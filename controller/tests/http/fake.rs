@@ -21,8 +21,8 @@ use mooring_controller::quota::{Entry, Key, Limit, Limits};
 use mooring_controller::rules::retype::MigrationPolicy;
 use mooring_controller::service::{NewMode, Refusal, Wait, Way};
 use mooring_model::{
-    AgentId, AttachmentId, ByteSize, Cause, Counters, Generation, HeldReservation, Iqn, Mode, Proof, Receipt,
-    ReservationType, ReservationsChange, Revoked, SessionReport, Source, VolumeId,
+    AgentId, AttachmentId, ByteSize, Cache, Cause, Counters, Generation, HeldReservation, Iqn, Mode, Proof,
+    Receipt, ReservationType, ReservationsChange, Revoked, SessionReport, Source, VolumeId,
 };
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -37,24 +37,6 @@ pub(crate) struct Fake(Arc<Mutex<State>>);
 
 fn not_found<T>(kind: &'static str, what: impl std::fmt::Display) -> Result<T, Refusal> {
     Err(Refusal::NotFound { kind, what: what.to_string() })
-}
-
-impl Fake {
-    pub(crate) fn new() -> Self {
-        let fake = Self(Arc::new(Mutex::new(State::default())));
-        fake.state().types.push(VolumeType {
-            id: Uuid::from_u128(1),
-            name: "__DEFAULT__".to_owned(),
-            description: None,
-            is_public: true,
-            extra_specs: BTreeMap::new(),
-        });
-        fake
-    }
-
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
-    }
 }
 
 impl Backend for Fake {
@@ -447,6 +429,7 @@ impl Backend for Fake {
             volume: new.volume,
             instance: new.instance,
             mode: new.mode.unwrap_or(Mode::ReadWrite),
+            cache: Cache::On,
             status: AttachmentStatus::Reserved,
             connector: None,
             initiator: None,
@@ -461,8 +444,10 @@ impl Backend for Fake {
         match new.connector {
             NewConnector::None => {}
             NewConnector::Client(connector) => connect(&mut attachment, connector),
-            NewConnector::Native { host, transport } if host == "host1" => {
+            NewConnector::Native { host, transport, cache } if host == "host1" => {
                 state.heard.push(format!("{transport:?}"));
+                state.heard.extend(cache.map(|cache| format!("cache {cache}")));
+                attachment.cache = cache.unwrap_or_default();
                 attachment.attached_host = Some(host);
                 attachment.native = Some(AgentId::from_u128(7));
                 attachment.status = AttachmentStatus::Attaching;
@@ -633,11 +618,18 @@ impl Backend for Fake {
         wait: Wait,
     ) -> Result<AttachmentLive, Refusal> {
         let mut state = self.ask(caller)?;
-        state.wait = Some(wait.0);
-        let index = state.attachment_index(caller, id)?;
-        state.attachments[index].mode = new.mode;
         state.heard.push(format!("{new:?}"));
-        Ok(state.live_of(&state.attachments[index]))
+        state.change_attachment(caller, id, wait, |one| one.mode = new.mode)
+    }
+
+    async fn set_cache(
+        &self,
+        caller: &Caller,
+        id: AttachmentId,
+        cache: Cache,
+        wait: Wait,
+    ) -> Result<AttachmentLive, Refusal> {
+        self.ask(caller)?.change_attachment(caller, id, wait, |one| one.cache = cache)
     }
 
     async fn live_all(&self, caller: &Caller) -> Result<Vec<AttachmentLive>, Refusal> {

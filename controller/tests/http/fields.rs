@@ -303,8 +303,10 @@ fn attachments() -> Vec<Call> {
                 ("attachment.id", Applied, json!(INSTANCE)),
                 ("attachment.mode", Applied, json!("ro")),
                 ("attachment.transport", Applied, json!("fc")),
+                ("attachment.cache", Applied, json!("off")),
             ],
         ),
+        call("setCache", json!({ "cache": "on" }), [("cache", Applied, json!("off"))]),
         call(
             "setMode",
             json!({ "mode": "ro" }),

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::client::{Api, DEAD, keys, words};
 
-const LIVE: &str = "id volume_id volume_name host mode effective_mode status native initiator transport session \
+const LIVE: &str = "id volume_id volume_name host mode cache cache_in_force hints effective_mode status native initiator transport session \
                     session_missing session_addresses sessions unlisted_sessions storage_host counters last_activity \
                     looked_at host_phase device_path disk problems steps_ms fault created_at attached_at \
                     revision";
@@ -36,6 +36,7 @@ async fn hosts() {
         "read_only_sealed": null,
         "initiators_per_volume_max": null,
         "attachments_per_connection_max": null,
+        "cache_off": null,
         "fc_initiator_ports": [],
         "transports": [
             {
@@ -102,6 +103,9 @@ async fn native_attach_and_what_is_live_of_it() {
         ("host", json!("host1")),
         ("mode", json!("ro")),
         ("effective_mode", json!("ro")),
+        ("cache", json!("on")),
+        ("cache_in_force", json!("on")),
+        ("hints", json!(null)),
         ("status", json!("attaching")),
         ("native", json!(true)),
         ("session", json!(true)),
@@ -147,6 +151,38 @@ async fn native_attach_and_what_is_live_of_it() {
         json!({ "mode": "ro", "barrier": "yes" }),
         json!({ "mode": "ro", "barrier": null }),
     ] {
+        assert_eq!(put(wrong.clone()).await.status.as_u16(), 400, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn the_cache_flag_of_an_attachment() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let new = |cache: serde_json::Value| {
+        let body = json!({ "attachment": { "volume": volume, "host": "host1", "cache": cache } });
+        api.call("POST", "/mooring/v1/attachments").json(&body).send()
+    };
+    for wrong in [json!(""), json!("none"), json!("OFF"), json!(false), json!(null)] {
+        assert_eq!(new(wrong.clone()).await.status.as_u16(), 400, "{wrong}");
+    }
+    let made = new(json!("off")).await;
+    assert_eq!(made.status, 202);
+    let live = &made.body["attachment"];
+    assert_eq!((&live["cache"], &live["cache_in_force"]), (&json!("off"), &json!("off")));
+    assert_eq!(live["hints"], json!({ "cache": "none", "io": "native" }));
+    let path = format!("/mooring/v1/attachments/{}/cache?wait_ms=20", live["id"].as_str().unwrap());
+    let put = |body: serde_json::Value| api.call("PUT", &path).json(&body).send();
+    let set = put(json!({ "cache": "on" })).await;
+    assert_eq!(set.status, 200);
+    assert_eq!(
+        (&set.body["attachment"]["cache"], &set.body["attachment"]["hints"]),
+        (&json!("on"), &json!(null))
+    );
+    assert_eq!(api.fake.state().wait, Some(Duration::from_millis(20)));
+    for wrong in
+        [json!({}), json!({ "cache": "yes" }), json!({ "cache": null }), json!({ "cache": "on", "x": 1 })]
+    {
         assert_eq!(put(wrong.clone()).await.status.as_u16(), 400, "{wrong}");
     }
 }

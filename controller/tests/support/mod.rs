@@ -18,10 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use mooring_api::stamp_from_wire;
 use mooring_api::v1::agent_server::{Agent, AgentServer};
 use mooring_api::v1::host_server::{Host, HostServer};
 use mooring_api::v1::{self, put_connection_request, put_export_request, put_volume_request};
-use mooring_api::{CURE_KEY, stamp_from_wire};
 use mooring_model::{AgentId, ExportIdentity, Fence, IqnPrefix, VolumeId};
 use tokio::sync::{broadcast, watch};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
@@ -76,6 +76,8 @@ pub(crate) struct Knobs {
     pub(crate) refuse_export: Option<Status>,
     /// Exports with fewer are refused with this.
     pub(crate) refuse_revoke: Option<Status>,
+    /// It is of a release that knows no cache flag.
+    pub(crate) knows_no_cache: bool,
     /// The disk is held open by these.
     pub(crate) holders: Vec<String>,
     /// Connections end up here instead of ready.
@@ -126,12 +128,6 @@ pub(crate) struct Fake {
     reports: broadcast::Sender<v1::Report>,
     events: broadcast::Sender<v1::ConnectionEvent>,
     down: watch::Sender<bool>,
-}
-
-pub(crate) fn cured(code: Code, text: &str, cure: &str) -> Status {
-    let mut status = Status::new(code, text);
-    status.metadata_mut().insert(CURE_KEY, cure.parse().unwrap());
-    status
 }
 
 fn fence<T>(kept: Option<&Object<T>>, stamp: Option<&v1::Stamp>) -> Result<Fence, Status> {
@@ -296,6 +292,8 @@ impl State {
             naa: spec.naa.clone(),
         });
         report.device_us = 2_000;
+        let off = spec.attachments.iter().any(|wish| wish.cache_off);
+        report.cache_off = Some(off).filter(|_| !self.knobs.knows_no_cache);
         report.paths = spec
             .attachments
             .iter()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use mooring_api::v1;
+use mooring_api::{CURE_KEY, v1};
 use mooring_controller::clock::Clock;
 use mooring_controller::domain::{
     Attachment, AttachmentLive, Caller, Hints, NewAttachment, NewConnector, NewVolume, Volume, VolumeStatus,
@@ -18,6 +18,7 @@ use mooring_controller::service::{
     AgentEntry, Database, OpenError, PostgresOptions, Refusal, Service, ServiceOptions, Wait,
 };
 use mooring_model::{AttachmentId, Mode, Receipt, VolumeId};
+use tonic::{Code, Status};
 
 use super::{Fake, World, pg};
 
@@ -398,7 +399,7 @@ pub(crate) fn native(volume: VolumeId, host: &str, mode: Mode) -> NewAttachment 
         volume,
         instance: None,
         mode: Some(mode),
-        connector: NewConnector::Native { host: host.to_owned(), transport: None },
+        connector: NewConnector::Native { host: host.to_owned(), transport: None, cache: None },
     }
 }
 
@@ -459,6 +460,7 @@ impl Fake {
             pools_unknown: state.pools.is_empty() && state.initiator.is_empty(),
             problems: state.problems.clone(),
             transports: state.knobs.fc.transports(),
+            cache_off: Some(true).filter(|_| !state.initiator.is_empty() && !state.knobs.knows_no_cache),
             images: (!state.pools.is_empty()).then(|| v1::Images {
                 folder: "/var/lib/mooring/images".to_owned(),
                 formats: vec![v1::ImageFormat::Raw.into()],
@@ -466,4 +468,10 @@ impl Fake {
             ..Default::default()
         }
     }
+}
+
+pub(crate) fn cured(code: Code, text: &str, cure: &str) -> Status {
+    let mut status = Status::new(code, text);
+    status.metadata_mut().insert(CURE_KEY, cure.parse().unwrap());
+    status
 }

@@ -380,6 +380,11 @@ impl Node {
         Some(std::fs::read_link(path).ok()?.file_name()?.to_str()?.to_owned())
     }
 
+    /// Sectors that this host reads ahead of its disk of a volume. `None`: it has none.
+    pub fn read_ahead(&self, volume: &str) -> Option<u32> {
+        self.world().read_ahead(volume_id(volume))
+    }
+
     /// Whether this host's own disk of a volume refuses writes. `None`: it has none.
     pub fn is_read_only(&self, volume: &str) -> Option<bool> {
         self.world().is_read_only(volume_id(volume))

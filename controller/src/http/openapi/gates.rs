@@ -201,6 +201,7 @@ const OPERATIONS: &[(&str, Gate)] = &[
     ("showLive", ATTACHMENT),
     ("detach", DETACH),
     ("setMode", Policies(&["volume:attachment_update"])),
+    ("setCache", Policies(&["volume:attachment_update"])),
     ("showReceipt", Hides("mooring:receipts")),
     ("listReceipts", Policies(&["mooring:receipts"])),
     ("importVolume", Policies(&["mooring:import", "volume:create"])),

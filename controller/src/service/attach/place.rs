@@ -2,7 +2,7 @@
 //!
 //! What must never happen here: a refusal that tells a client which hosts are enrolled.
 
-use mooring_model::Wwpn;
+use mooring_model::{Cache, Wwpn};
 use serde_json::{Map, Value};
 
 use super::Place;
@@ -11,6 +11,7 @@ use crate::flow::Inner;
 use crate::initiators::HostPorts;
 use crate::rules;
 use crate::rules::transport::{Offer, Transport};
+use crate::service::cache::may_be;
 use crate::service::{Refusal, text_limit};
 
 /// Longest connector, in bytes of its JSON: it is kept, and a wish carries a part.
@@ -37,7 +38,16 @@ pub(in crate::service) fn client_place(
     text_limit("host", host.as_deref().unwrap_or_default())?;
     text_limit("mountpoint", mountpoint.as_deref().unwrap_or_default())?;
     let claimed = !caller.admin && !caller.service;
-    Ok(Place { offer, host, mountpoint, native: None, without_fc: None, claimed, connector: Some(connector) })
+    Ok(Place {
+        offer,
+        host,
+        mountpoint,
+        native: None,
+        without_fc: None,
+        claimed,
+        cache: None,
+        connector: Some(connector),
+    })
 }
 
 /// The port through which a host attaches natively, or why there is none. One path is used: nobody on the host joins the disks
@@ -61,6 +71,7 @@ pub(super) fn native_place(
     inner: &Inner,
     name: &str,
     transport: Option<Transport>,
+    cache: Option<Cache>,
 ) -> Result<Place, Refusal> {
     let shown = || name.chars().take(80).collect::<String>();
     let agent = inner.agents.by_name(name);
@@ -73,6 +84,9 @@ pub(super) fn native_place(
             format!("host {} does not attach volumes: its agent's configuration has no [host]", shown());
         return Err(Refusal::Invalid(text));
     };
+    if let Some(cache) = cache {
+        may_be(agent, cache)?;
+    }
     let (fc, without_fc) = match fc_port(&agent.entry.name, &agent.fc_initiator_ports()) {
         Ok(port) => (Some(port), None),
         Err(why) => (None, Some(why)),
@@ -83,6 +97,7 @@ pub(super) fn native_place(
         mountpoint: None,
         native: Some(id),
         without_fc,
+        cache,
         claimed: false,
         connector: None,
     })

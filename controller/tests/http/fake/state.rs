@@ -397,6 +397,19 @@ impl State {
         self.attachments.iter().position(own).map_or_else(|| not_found("Attachment", id), Ok)
     }
 
+    pub(super) fn change_attachment(
+        &mut self,
+        caller: &Caller,
+        id: AttachmentId,
+        wait: Wait,
+        change: impl FnOnce(&mut Attachment),
+    ) -> Result<AttachmentLive, Refusal> {
+        self.wait = Some(wait.0);
+        let index = self.attachment_index(caller, id)?;
+        change(&mut self.attachments[index]);
+        Ok(self.live_of(&self.attachments[index]))
+    }
+
     pub(super) fn live_of(&self, attachment: &Attachment) -> AttachmentLive {
         let volume = self.volumes.iter().find(|volume| volume.id == attachment.volume);
         AttachmentLive {
@@ -419,6 +432,7 @@ impl State {
                 looked: Some(NOW),
                 missing: false,
             }),
+            cache_in_force: attachment.native.map(|_| attachment.cache),
             host_phase: attachment.native.map(|_| "ready".to_owned()),
             device_path: attachment.native.map(|_| format!("/run/mooring/attachments/{}", attachment.id)),
             disk: attachment.native.map(|_| "sda".to_owned()),
@@ -555,5 +569,23 @@ impl Fake {
             Some(refusal) => Err(refusal),
             None => Ok(state),
         }
+    }
+}
+
+impl Fake {
+    pub(crate) fn new() -> Self {
+        let fake = Self(Arc::new(Mutex::new(State::default())));
+        fake.state().types.push(VolumeType {
+            id: Uuid::from_u128(1),
+            name: "__DEFAULT__".to_owned(),
+            description: None,
+            is_public: true,
+            extra_specs: BTreeMap::new(),
+        });
+        fake
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
     }
 }

@@ -117,6 +117,7 @@ impl Objects {
             "limitJobs" => json!({ "bytes_per_second": 1_000_000 }),
             "attach" => json!({ "attachment": { "volume": volume, "host": "h1", "mode": "rw" } }),
             "setMode" => json!({ "mode": "ro" }),
+            "setCache" => json!({ "cache": "off" }),
             "importVolume" => {
                 json!({ "volume": { "size": 1, "image": { "host": "s1", "name": "a.raw", "format": "raw" } } })
             }

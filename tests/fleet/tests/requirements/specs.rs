@@ -77,6 +77,27 @@ fn s16_shared_volumes_are_not_cached_on_any_path() {
 }
 
 #[test]
+fn s16_a_host_of_a_shared_volume_reads_nothing_ahead() {
+    let fleet = Fleet::builder().storage("s1", &[("vg0", 100)]).host("h1").start();
+    let (admin, h1) = (fleet.admin(), fleet.host("h1"));
+    let shared = admin.volume(Some(&fleet.shared_type()), 1);
+    let alone = admin.volume(None, 1);
+    let id = admin.attach_natively(&shared, "h1", "rw");
+    admin.attach_natively(&alone, "h1", "rw");
+    assert_eq!((h1.read_ahead(&shared), h1.read_ahead(&alone)), (Some(0), Some(256)));
+    let (path, session) = (format!("/mooring/v1/attachments/{id}/cache"), h1.path_of(&id));
+    for (word, sectors) in [("on", 256), ("on", 256), ("off", 0)] {
+        let set = admin.put(&path, &json!({ "cache": word })).expect(200)["attachment"].take();
+        assert_eq!((&set["cache"], &set["cache_in_force"]), (&json!(word), &json!(word)));
+        assert_eq!((h1.read_ahead(&shared), h1.path_of(&id)), (Some(sectors), session.clone()));
+    }
+    admin.put(&path, &json!({ "cache": "none" })).refused(400, "want on or off");
+    admin.put(&path, &json!({})).refused(400, "required");
+    let wrong = json!({ "attachment": { "volume": shared, "host": "h1", "cache": "no" } });
+    admin.post("/mooring/v1/attachments", &wrong).refused(400, "want on or off");
+}
+
+#[test]
 fn s17_shared_volumes_are_not_encrypted_on_any_path() {
     let fleet = Fleet::small();
     let admin = fleet.admin();

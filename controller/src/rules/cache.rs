@@ -1,0 +1,69 @@
+//! The cache flag of attachments: what a volume type says of it, and which of several is in force.
+//!
+//! What must never happen here: two hosts that cache a shared volume because nobody said anything.
+
+use mooring_model::Cache;
+
+use super::types::{self, Specs, shown};
+
+/// The extra spec with the cache flag of attachments that name none: `on` or `off`.
+pub const CACHE: &str = "mooring:cache";
+
+/// The flag of an attachment that names none: the type's word; else off where volumes are shared by hosts, and on elsewhere.
+pub fn of_type(specs: &Specs) -> Cache {
+    let said = specs.get(CACHE).and_then(|word| word.parse().ok());
+    said.unwrap_or(if types::is_multiattach(specs) { Cache::Off } else { Cache::On })
+}
+
+/// The flag in force on a disk that these attachments share: the stricter one. `None` without attachments.
+pub fn effective(caches: impl IntoIterator<Item = Cache>) -> Option<Cache> {
+    caches.into_iter().max()
+}
+
+/// Gives the extra spec its one spelling, and refuses what is neither.
+pub fn normalise(specs: &mut Specs) -> Result<(), String> {
+    let Some(spec) = specs.get_mut(CACHE) else { return Ok(()) };
+    let word: Result<Cache, _> = spec.trim().to_ascii_lowercase().parse();
+    let cache =
+        word.map_err(|_| format!("Invalid volume type: {CACHE} is {}: want 'on' or 'off'.", shown(spec)))?;
+    *spec = cache.to_string();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn specs(pairs: &[(&str, &str)]) -> Specs {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn shared_volumes_are_not_cached_unless_their_type_says_so() {
+        let shared = ("multiattach", "<is> True");
+        for (said, of) in [
+            (&[][..], Cache::On),
+            (&[shared], Cache::Off),
+            (&[shared, (CACHE, "on")], Cache::On),
+            (&[(CACHE, "off")], Cache::Off),
+            (&[(CACHE, "on")], Cache::On),
+            // Older than the rule about its values.
+            (&[shared, (CACHE, "maybe")], Cache::Off),
+        ] {
+            assert_eq!(of_type(&specs(said)), of, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn a_types_word_is_on_or_off() {
+        for (written, kept) in [("on", "on"), (" Off ", "off"), ("OFF", "off")] {
+            let mut found = specs(&[(CACHE, written)]);
+            normalise(&mut found).unwrap();
+            assert_eq!(found[CACHE], kept);
+        }
+        for wrong in ["", "none", "<is> True", "0"] {
+            let text = normalise(&mut specs(&[(CACHE, wrong)])).unwrap_err();
+            assert!(text.contains(CACHE) && text.contains("want 'on' or 'off'"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The cache flag of an attachment that is there: its host drops the page cache of the disk and reads ahead no more, or does again.
+//!
+//! Only an enrolled host does so. Of a client that logs in by itself the flag is kept and shown as a hint.
+//!
+//! What must never happen here: an answer before the host works as the flag says; a flag that is kept and that the host cannot
+//! follow.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use mooring_model::{AgentId, AttachmentId, Cache, Generation, VolumeId};
+use tokio::time::Instant;
+
+use super::{Refusal, Service, Wait, attach, not_in_review, obstacle};
+use crate::agents::Agent;
+use crate::domain::{AttachmentLive, AttachmentStatus, Caller};
+use crate::flow::Inner;
+use crate::flow::wishes::{self, Rewished};
+use crate::permits;
+use crate::policy::Target;
+use crate::rules;
+use crate::store::{Abort, AttachmentRow, Db, Kind};
+
+/// The disk of a host that is to follow a flag.
+#[derive(Clone)]
+struct Wanted {
+    volume: VolumeId,
+    host: AgentId,
+    generation: Generation,
+    /// The stricter of its attachments.
+    cache: Cache,
+}
+
+/// Refuses `off` for a host whose agent knows no such flag.
+pub(super) fn may_be(agent: &Agent, cache: Cache) -> Result<(), Refusal> {
+    match agent.can_turn_cache_off().filter(|_| cache == Cache::Off) {
+        Some(false) => Err(Refusal::Conflict(format!(
+            "host {} cannot turn a disk's page cache off: its agent is of an earlier release. Update it, or attach with cache on",
+            agent.entry.name
+        ))),
+        Some(true) | None => Ok(()),
+    }
+}
+
+/// The flag in force on the disk of a native attachment, by these rows of its volume.
+fn effective(rows: &[AttachmentRow], host: AgentId) -> Option<Cache> {
+    let on_disk = rows.iter().filter(|row| row.native == Some(host) && row.connect_wanted);
+    rules::cache::effective(on_disk.map(|row| row.cache))
+}
+
+fn begin(
+    inner: &Inner,
+    db: &Db<'_>,
+    caller: &Caller,
+    id: AttachmentId,
+    cache: Cache,
+) -> Result<(Option<Wanted>, VolumeId, Rewished), Abort> {
+    let mut row = attach::find(db, caller, id)?;
+    inner.policies().check("volume:attachment_update", caller, &Target::of(&row.project))?;
+    let volume = attach::volume_of(db, &row)?;
+    not_in_review(&volume)?;
+    if row.is_going() || row.status == AttachmentStatus::ErrorDetaching {
+        let text = format!("attachment {id} is {}: its cache flag is not changed any more", row.status);
+        return Err(Refusal::Conflict(text).into());
+    }
+    if let Some(host) = row.native {
+        may_be(&*inner.agents.up(host).map_err(Refusal::Unavailable)?, cache)?;
+    }
+    row.cache = cache;
+    let before = db.attachments_of(volume.id)?;
+    let mut changed = [row];
+    let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
+    let [row] = changed;
+    let Some(host) = row.native.filter(|_| row.connect_wanted) else {
+        return Ok((None, volume.id, rewished));
+    };
+    let spec = db.spec(volume.id, Kind::Connection(host))?;
+    let cache = effective(&db.attachments_of(volume.id)?, host).unwrap_or(cache);
+    let generation = spec.map(|spec| spec.stamp.generation);
+    let wanted = generation.map(|generation| Wanted { volume: volume.id, host, generation, cache });
+    Ok((wanted, volume.id, rewished))
+}
+
+/// Ok if the host works as the flag says; else what is waited for.
+fn seen(inner: &Inner, wanted: &Wanted) -> Result<(), String> {
+    let host = inner.agents.up(wanted.host)?;
+    let name = &host.entry.name;
+    let report =
+        host.connection(wanted.volume).report.filter(|report| report.generation >= wanted.generation);
+    let Some(report) = report else { return Err(format!("host {name} is at it")) };
+    // An agent that knows no flag leaves the cache on.
+    if report.cache.unwrap_or_default() == wanted.cache {
+        return Ok(());
+    }
+    Err(obstacle(name, &report.problems)
+        .unwrap_or_else(|| format!("the page cache of the disk on {name} is not {} yet", wanted.cache)))
+}
+
+impl Service {
+    /// Changes the cache flag of an attachment where it is. Answers when its host, if it is an enrolled one, works as the
+    /// stricter of its attachments says; else `Pending`. It goes on by itself, and the same call again is the same answer.
+    pub async fn set_cache(
+        &self,
+        caller: &Caller,
+        id: AttachmentId,
+        cache: Cache,
+        wait: Wait,
+    ) -> Result<AttachmentLive, Refusal> {
+        let deadline = Instant::now() + wait.0;
+        let (inner, owner) = (self.inner.clone(), caller.clone());
+        let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, cache);
+        let (wanted, volume, rewished) =
+            self.inner.store.write("change an attachment's cache flag", write).await?;
+        let mut changes = self.inner.follow(volume);
+        self.inner.go(volume, &rewished.hosts);
+        while let Some(why) = wanted.as_ref().and_then(|wanted| seen(&self.inner, wanted).err()) {
+            if permits::until(deadline, changes.changed()).await.is_err() {
+                return Err(Refusal::Pending(format!(
+                    "the cache of attachment {id} is not {cache} yet: {why}; it goes on, ask again"
+                )));
+            }
+        }
+        self.live(caller, id, None, Wait(Duration::ZERO)).await
+    }
+}
