@@ -5,6 +5,7 @@ pub mod agent_killed;
 mod attach_faults;
 mod beside_iscsid;
 mod boot;
+mod cache;
 mod contract;
 mod discard;
 mod extend;

@@ -1,9 +1,9 @@
 //! Every scenario.
 
 use super::{
-    Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, contract, discard, extend,
-    faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, port_ids, portals,
-    power_cuts, reservations, ro_fuzz, sessiond_killed, snapshots, stuck, volumes,
+    Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, contract, discard,
+    extend, faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, port_ids,
+    portals, power_cuts, reservations, ro_fuzz, sessiond_killed, snapshots, stuck, volumes,
 };
 use crate::demo;
 
@@ -48,6 +48,13 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Rotation { subject: &["targets/src/fc", "tests/contract"] },
         usual: 25,
         run: fc::run,
+    },
+    Scenario {
+        name: "cache",
+        shows: "a page cache that is off is dropped at each attach and detach, over recoveries and restarts; with the control that reads old blocks",
+        tier: Tier::Core,
+        usual: 50,
+        run: cache::run,
     },
     Scenario {
         name: "agent-fc",
