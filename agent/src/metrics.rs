@@ -305,5 +305,13 @@ fn say_connections(to: &mut Families<'_>, connections: Option<&Connections>) -> 
         "Connections of this host to volumes, by phase; none on a host that attaches nothing",
         None,
         phases.into_iter().map(|(phase, number)| ([("phase", phase)], number)),
+    )?;
+    let wrong = connections.map(Connections::wrong);
+    let wrong = wrong.map(|wrong| [("buffered_io", wrong.buffered), ("unshared_filesystem", wrong.unshared)]);
+    to.gauges(
+        "connections_misused",
+        "Connections whose disk has its cache off and is used through the page cache, or by a file system for one host only",
+        None,
+        wrong.into_iter().flatten().map(|(problem, number)| ([("problem", problem)], number)),
     )
 }

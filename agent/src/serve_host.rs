@@ -129,6 +129,15 @@ impl Host for HostService {
         Ok(Response::new(to_wire(&status, Secrets::Left)))
     }
 
+    async fn check_connection(
+        &self,
+        request: Request<v1::CheckConnectionRequest>,
+    ) -> Result<Response<v1::CheckConnectionResponse>, Status> {
+        let id = volume_id(&request.into_inner().volume_id)?;
+        let check = self.connections.check_disk(id).await.map_err(|refusal| refused(&refusal))?;
+        Ok(Response::new((&check).into()))
+    }
+
     async fn list_connections(
         &self,
         request: Request<v1::ListConnectionsRequest>,

@@ -137,6 +137,7 @@ impl From<&ConnectionReport> for v1::ConnectionReport {
             login_us: us(report.login_took),
             device_us: us(report.device_took),
             cache_off: report.cache.map(|cache| cache == Cache::Off),
+            unwritten_bytes: report.unwritten.map(|bytes| bytes.0),
         }
     }
 }
@@ -164,6 +165,70 @@ impl From<&model::HostDisk> for v1::HostDisk {
             naa: disk.naa.to_string(),
         }
     }
+}
+
+impl From<&model::DiskUser> for v1::DiskUser {
+    fn from(user: &model::DiskUser) -> Self {
+        use v1::{DiskAccess, DiskUserKind};
+        let kind = match user.kind {
+            model::DiskUserKind::Process => DiskUserKind::Process,
+            model::DiskUserKind::Mount => DiskUserKind::Mount,
+            model::DiskUserKind::Swap => DiskUserKind::Swap,
+            model::DiskUserKind::Device => DiskUserKind::Device,
+        };
+        let access = match user.access {
+            None => DiskAccess::Unspecified,
+            Some(model::DiskAccess::Direct) => DiskAccess::Direct,
+            Some(model::DiskAccess::Buffered) => DiskAccess::Buffered,
+            Some(model::DiskAccess::Mapped) => DiskAccess::Mapped,
+        };
+        Self {
+            device: user.device.clone(),
+            kind: kind.into(),
+            name: user.name.clone(),
+            pid: user.pid.unwrap_or(0),
+            access: access.into(),
+            filesystem: user.filesystem.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl From<&model::DiskCheck> for v1::CheckConnectionResponse {
+    fn from(check: &model::DiskCheck) -> Self {
+        Self {
+            disk: check.disk.as_ref().map(Into::into),
+            cache_off: check.cache.map(|cache| cache == Cache::Off),
+            users: check.users.iter().map(Into::into).collect(),
+            unseen: check.unseen.clone(),
+            problems: check.problems.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+/// A user as an agent says; `None` for a kind that this release does not know.
+pub fn disk_user_from_wire(user: &v1::DiskUser) -> Option<model::DiskUser> {
+    use v1::{DiskAccess, DiskUserKind};
+    let kind = match user.kind() {
+        DiskUserKind::Process => model::DiskUserKind::Process,
+        DiskUserKind::Mount => model::DiskUserKind::Mount,
+        DiskUserKind::Swap => model::DiskUserKind::Swap,
+        DiskUserKind::Device => model::DiskUserKind::Device,
+        DiskUserKind::Unspecified => return None,
+    };
+    let access = match user.access() {
+        DiskAccess::Unspecified => None,
+        DiskAccess::Direct => Some(model::DiskAccess::Direct),
+        DiskAccess::Buffered => Some(model::DiskAccess::Buffered),
+        DiskAccess::Mapped => Some(model::DiskAccess::Mapped),
+    };
+    Some(model::DiskUser {
+        device: user.device.clone(),
+        kind,
+        name: user.name.clone(),
+        pid: Some(user.pid).filter(|pid| *pid != 0),
+        access,
+        filesystem: Some(user.filesystem.clone()).filter(|kind| !kind.is_empty()),
+    })
 }
 
 #[cfg(test)]

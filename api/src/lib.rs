@@ -11,7 +11,7 @@ mod image;
 mod receipt;
 
 pub use address::{Address, ConnectError, ParseAddressError, TlsFiles, connect};
-pub use connection::{cache_from_wire, connection_from_wire, connection_to_wire};
+pub use connection::{cache_from_wire, connection_from_wire, connection_to_wire, disk_user_from_wire};
 pub use convert::{
     export_from_wire, export_to_wire, generation_to_wire, job_from_wire, stamp_from_wire, stamp_to_wire,
     tuning_from_wire, volume_from_wire,

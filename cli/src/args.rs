@@ -37,7 +37,7 @@ mod snapshots;
 
 pub(crate) use attach::AttachArgs;
 pub(crate) use attachment::{
-    AttachmentCacheArgs, AttachmentListArgs, AttachmentModeArgs, AttachmentShowArgs,
+    AttachmentCacheArgs, AttachmentCheckArgs, AttachmentListArgs, AttachmentModeArgs, AttachmentShowArgs,
 };
 pub(crate) use cut::CutArgs;
 pub(crate) use delete::DeleteArgs;
@@ -548,6 +548,8 @@ Examples:
   mooring attachment cache b0c1d2e3-0001-4002-8003-0000000000aa off
   mooring attachment cache b0c1d2e3-0001-4002-8003-0000000000aa on --timeout 60")]
     Cache(AttachmentCacheArgs),
+    #[command(about = attachment::CHECK, after_help = attachment::CHECK_MORE)]
+    Check(AttachmentCheckArgs),
 }
 
 /// The epoch.

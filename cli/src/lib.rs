@@ -80,22 +80,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
             let client = Client::open(&global, side::controller(&global, "detach")?)?;
             print(json, &controller::detach::detach(&client, &args).await?)
         }
-        Command::Attachment(AttachmentCommand::List(args)) => {
-            let client = Client::open(&global, side::controller(&global, "attachment list")?)?;
-            print(json, &controller::attachment::list(&client, args.volume.as_ref()).await?)
-        }
-        Command::Attachment(AttachmentCommand::Show(args)) => {
-            let client = Client::open(&global, side::controller(&global, "attachment show")?)?;
-            print(json, &controller::attachment::show(&client, args.id).await?)
-        }
-        Command::Attachment(AttachmentCommand::Mode(args)) => {
-            let client = Client::open(&global, side::controller(&global, "attachment mode")?)?;
-            print(json, &controller::attachment::set_mode(&client, &args).await?)
-        }
-        Command::Attachment(AttachmentCommand::Cache(args)) => {
-            let client = Client::open(&global, side::controller(&global, "attachment cache")?)?;
-            print(json, &controller::attachment::set_cache(&client, &args).await?)
-        }
+        Command::Attachment(command) => run_attachment(&global, &command).await,
         Command::Session(SessionCommand::List(args)) => match side::either(&global)? {
             Side::Agent(address) => {
                 let session = Session::open(&global, &address).await?;
@@ -124,6 +109,30 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Watch => {
             let session = Session::open(&global, &side::agent(&global, "watch")?).await?;
             agent::watch(&session, |line| write_out(&output::render(json, true, line)?)).await
+        }
+    }
+}
+
+/// Attachments.
+async fn run_attachment(global: &Global, command: &AttachmentCommand) -> Result<Exit, Failure> {
+    use controller::{attachment, check};
+    let json = global.json;
+    let open = |words| Client::open(global, side::controller(global, words)?);
+    match command {
+        AttachmentCommand::List(args) => {
+            print(json, &attachment::list(&open("attachment list")?, args.volume.as_ref()).await?)
+        }
+        AttachmentCommand::Show(args) => {
+            print(json, &attachment::show(&open("attachment show")?, args.id).await?)
+        }
+        AttachmentCommand::Mode(args) => {
+            print(json, &attachment::set_mode(&open("attachment mode")?, args).await?)
+        }
+        AttachmentCommand::Cache(args) => {
+            print(json, &attachment::set_cache(&open("attachment cache")?, args).await?)
+        }
+        AttachmentCommand::Check(args) => {
+            print(json, &check::check(&open("attachment check")?, args.id).await?)
         }
     }
 }

@@ -618,6 +618,44 @@ fn a_mode_is_changed_and_a_barrier_is_said_only_when_it_was_asked_for() {
 }
 
 #[test]
+fn the_users_of_a_disk_are_shown_and_problems_are_no_success() {
+    let rig = Rig::new();
+    rig.volume("data");
+    let id = rig.attach("data", "host1");
+    let quiet = rig.run(&["attachment", "check", &id]);
+    assert_eq!(quiet.code, 0);
+    assert!(
+        quiet.out.contains("disk /dev/sda of attachment") && quiet.out.contains("nobody uses it"),
+        "{}",
+        quiet.out
+    );
+    rig.fake.change(|state| {
+        state.attachments.get_mut(&id).unwrap()["check"] = json!({
+            "users": [
+                { "device": "sda", "kind": "process", "name": "dd", "pid": 7, "access": "buffered", "filesystem": null },
+                { "device": "sda1", "kind": "mount", "name": "/data", "pid": null, "access": null, "filesystem": "ext4" },
+            ],
+            "unseen": ["what processes have mapped"],
+            "problems": [{ "code": "buffered_io", "text": "dd (pid 7) has sda open" }],
+        });
+    });
+    let found = rig.run(&["attachment", "check", &id]);
+    assert_eq!(found.code, 1, "{}", found.out);
+    for part in [
+        "sda     process  dd (pid 7)     buffered",
+        "sda1    mount    ext4 on /data  -",
+        "not looked at: what processes have mapped",
+        "problem: buffered_io: dd (pid 7) has sda open",
+    ] {
+        assert!(found.out.contains(part), "{part:?} is not in\n{}", found.out);
+    }
+    let json = rig.run(&["attachment", "check", &id, "--json"]);
+    assert!(json.out.contains(r#""pid":7"#) || json.out.contains(r#""pid": 7"#), "{}", json.out);
+    rig.run(&["attachment", "check", ID]).refused(3, &["could not be found"]);
+    rig.run(&["attachment", "check", "x"]).refused(2, &["invalid value"]);
+}
+
+#[test]
 fn a_cache_flag_is_asked_for_changed_and_shown_beside_what_is_in_force() {
     let rig = Rig::new();
     rig.volume("data");

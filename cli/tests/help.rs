@@ -20,6 +20,7 @@ fn help() {
         &["attachment", "list", "--help"],
         &["attachment", "show", "--help"],
         &["attachment", "cache", "--help"],
+        &["attachment", "check", "--help"],
         &["session", "list", "--help"],
         &["job", "list", "--help"],
         &["job", "show", "--help"],

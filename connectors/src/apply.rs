@@ -30,7 +30,7 @@ const DEVICE_WAIT: Duration = Duration::from_secs(1);
 /// How long the removal of a disk is waited for. The write returns when it is done, or when somebody else is at it.
 const DELETE_WAIT: Duration = Duration::from_secs(5);
 
-/// Looks in one pass. The longest way (a stale session asked for anew, a wrong disk deleted, found again, linked) takes 7.
+/// Looks in one pass. The longest way (a stale session asked for anew, a wrong disk deleted, found again, writable, linked) takes 8.
 const ROUNDS_MAX: usize = 10;
 
 /// Watches the steps of a plan: for stuck calls and fault points.
@@ -157,6 +157,7 @@ fn run(op: &Op, parts: &Parts, memory: &mut Memory, observer: &dyn Observer) -> 
             parts.disks.set_read_ahead(&disk.path, *to)?;
             parts.links.keep_read_ahead(*volume, None)?;
         }
+        Op::ForgetReadAhead { volume } => parts.links.keep_read_ahead(*volume, None)?,
         Op::Link { volume, link, disk } => {
             check(parts, disk)?;
             parts.links.make(*volume, *link, &disk.path)?;

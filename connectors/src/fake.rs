@@ -73,6 +73,8 @@ pub(crate) struct Sdev {
     pub(crate) read_ahead: u32,
     /// The page cache has pages of it.
     pub(crate) cached: bool,
+    /// The page cache has pages of it that are not written.
+    pub(crate) dirty: bool,
     /// The block device is there.
     pub(crate) block: bool,
     pub(crate) holders: Vec<Holder>,
@@ -102,7 +104,11 @@ pub(crate) struct State {
     pub(crate) hang: bool,
     /// The change of a disk that is refused.
     pub(crate) refused: Option<DiskOp>,
+    /// The next write-back fails.
+    pub(crate) write_back_fails: bool,
     pub(crate) logins: u64,
+    /// Bytes that every disk's page cache has not written; `None`: the kernel does not say.
+    pub(crate) unwritten: Option<u64>,
     next: u32,
     violations: Vec<String>,
     run_dir: PathBuf,
@@ -129,7 +135,9 @@ impl World {
             no_blocks: false,
             hang: false,
             refused: None,
+            write_back_fails: false,
             logins: 0,
+            unwritten: None,
             next: 0,
             violations: Vec::new(),
             run_dir: run_dir.to_owned(),
@@ -191,6 +199,11 @@ impl World {
     /// How large this host takes a volume's disk for.
     pub fn size_of(&self, volume: VolumeId) -> Option<u64> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.size)
+    }
+
+    /// Sets how much the page cache of every disk has not written; `None`: the kernel does not say.
+    pub fn set_unwritten(&self, bytes: Option<u64>) {
+        self.lock().unwritten = bytes;
     }
 
     /// Somebody opens a volume's disk, or everybody closes it.
@@ -279,6 +292,26 @@ impl World {
     /// A process reads a volume's disk through the page cache.
     pub fn read_buffered(&self, volume: VolumeId) {
         self.change(|state| state.sdevs_of(volume).for_each(|sdev| sdev.cached = true));
+    }
+
+    /// A process writes to a volume's disk through the page cache, and does not sync.
+    pub fn write_buffered(&self, volume: VolumeId) {
+        self.change(|state| state.sdevs_of(volume).for_each(|sdev| (sdev.cached, sdev.dirty) = (true, true)));
+    }
+
+    /// True if the page cache has pages of a volume's disk that are not written.
+    pub fn is_dirty(&self, volume: VolumeId) -> Option<bool> {
+        self.lock().sdevs_of(volume).next().map(|sdev| sdev.dirty)
+    }
+
+    /// The next write-back fails with EIO. As in the kernel its pages are taken for written then, and the one after it succeeds.
+    pub fn fail_write_back(&self) {
+        self.change(|state| state.write_back_fails = true);
+    }
+
+    /// The kernel's sequence number of a volume's disk.
+    pub fn sequence(&self, volume: VolumeId) -> Option<u64> {
+        self.lock().sdevs_of(volume).next().map(|sdev| sdev.sequence)
     }
 
     /// Whether the page cache has pages of a volume's disk.

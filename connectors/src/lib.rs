@@ -8,6 +8,7 @@
 //! `Debug` or a file that others can read; a session or disk of somebody else touched; a silent downgrade of CHAP.
 
 mod apply;
+mod audit;
 pub mod client;
 mod device;
 mod direct;
@@ -28,6 +29,9 @@ pub mod vpd;
 pub mod wire;
 
 pub use apply::{Made, Observer, apply, make};
+pub use audit::{
+    BUFFERED_IO, UNSHARED_FILESYSTEM, disk_user, is_made_for_sharing, is_udev, is_wrong, problems,
+};
 pub use device::{Arrivals, Parts, Seat, Unit};
 pub use direct::DirectSessions;
 pub use error::{Cause, Error};

@@ -93,10 +93,9 @@ pub trait Links: Send + Sync {
     fn make(&self, volume: VolumeId, link: LinkName, device: &Path) -> Result<(), LinkError>;
     /// The read-ahead to put back; `None`: nothing is recorded, or what is there is no record of ours.
     fn read_ahead(&self, volume: VolumeId) -> Result<Option<ReadAhead>, LinkError>;
-    /// Records the read-ahead to put back, atomically, or forgets it.
+    /// Records the read-ahead to put back, atomically, or forgets it. It outlives the links: their disk may stay.
     fn keep_read_ahead(&self, volume: VolumeId, kept: Option<ReadAhead>) -> Result<(), LinkError>;
-    /// Removes a link and forgets it; one that is gone is fine. Something foreign in its place stays. With the volume's link goes
-    /// what is recorded of its read-ahead.
+    /// Removes a link and forgets it; one that is gone is fine. Something foreign in its place stays.
     fn remove(&self, volume: VolumeId, link: LinkName) -> Result<(), LinkError>;
 }
 
@@ -119,6 +118,13 @@ impl RunLinks {
 
     fn read_ahead_file(&self, volume: VolumeId) -> PathBuf {
         self.records(volume).join("read-ahead")
+    }
+
+    /// Removes the folder of records. A record keeps it, and something of somebody else.
+    fn remove_records(&self, volume: VolumeId) -> Result<(), LinkError> {
+        let records = self.records(volume);
+        let kept = [ErrorKind::NotFound, ErrorKind::DirectoryNotEmpty, ErrorKind::NotADirectory];
+        unless(&kept, fs::remove_dir(&records)).map_err(failed("remove", &records))
     }
 
     fn seen(&self, path: &Path) -> Result<LinkSeen, LinkError> {
@@ -228,9 +234,10 @@ impl Links for RunLinks {
 
     fn read_ahead(&self, volume: VolumeId) -> Result<Option<ReadAhead>, LinkError> {
         let file = self.read_ahead_file(volume);
-        match fs::read_to_string(&file) {
-            Ok(text) => Ok(ReadAhead::parse(&text)),
-            Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => Ok(None),
+        let none = [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::IsADirectory];
+        match fs::read(&file) {
+            Ok(bytes) => Ok(str::from_utf8(&bytes).ok().and_then(ReadAhead::parse)),
+            Err(error) if none.contains(&error.kind()) => Ok(None),
             Err(error) => Err(failed("read", &file)(error)),
         }
     }
@@ -240,9 +247,10 @@ impl Links for RunLinks {
         let new = file.with_file_name(".read-ahead.new");
         let Some(kept) = kept else {
             let missing = [ErrorKind::NotFound, ErrorKind::NotADirectory];
-            return [&new, &file].into_iter().try_for_each(|path| {
+            [&new, &file].into_iter().try_for_each(|path| {
                 unless(&missing, fs::remove_file(path)).map_err(failed("remove", path))
-            });
+            })?;
+            return self.remove_records(volume);
         };
         fs::create_dir_all(self.records(volume))
             .and_then(|()| fs::write(&new, kept.to_string()))
@@ -261,15 +269,7 @@ impl Links for RunLinks {
                 let record = records.join(id.to_string());
                 unless(&[ErrorKind::NotFound], fs::remove_file(&record)).map_err(failed("unlink", &record))
             }
-            // The last to go. Something of somebody else in the folder keeps it.
-            LinkName::Volume(_) => {
-                self.keep_read_ahead(volume, None)?;
-                unless(
-                    &[ErrorKind::NotFound, ErrorKind::DirectoryNotEmpty, ErrorKind::NotADirectory],
-                    fs::remove_dir(&records),
-                )
-                .map_err(failed("remove", &records))
-            }
+            LinkName::Volume(_) => self.remove_records(volume),
         }
     }
 }
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_ahead_is_kept_until_its_volume_goes() {
+    fn a_read_ahead_is_kept_until_it_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         let links = RunLinks::new(dir.path(), "/dev");
         let volume = VolumeId::from_u128(1);
@@ -323,9 +323,20 @@ mod tests {
             fs::write(&file, wrong).unwrap();
             assert_eq!(links.read_ahead(volume).unwrap(), None, "{wrong:?}");
         }
+        fs::write(&file, b"7 \xff").unwrap();
+        assert_eq!(links.read_ahead(volume).unwrap(), None, "no text");
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        assert_eq!(links.read_ahead(volume).unwrap(), None, "no file");
+        fs::remove_dir(&file).unwrap();
+        // The volume's link goes, and the disk may stay.
+        let kept = Some(ReadAhead { sequence: 7, sectors: 256 });
+        links.keep_read_ahead(volume, kept).unwrap();
+        links.remove(volume, LinkName::Volume(volume)).unwrap();
+        assert_eq!(links.read_ahead(volume).unwrap(), kept);
         // Of one that was killed while it wrote.
         fs::write(file.with_file_name(".read-ahead.new"), "7").unwrap();
-        links.remove(volume, LinkName::Volume(volume)).unwrap();
+        links.keep_read_ahead(volume, None).unwrap();
         assert!(!links.records(volume).exists());
     }
 

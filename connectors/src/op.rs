@@ -70,6 +70,11 @@ pub enum Op {
         /// The read-ahead, in sectors.
         to: u32,
     },
+    /// Forgets the read-ahead that was recorded.
+    ForgetReadAhead {
+        /// Of which volume.
+        volume: VolumeId,
+    },
     /// Makes a path for users, or points it here.
     Link {
         /// Of which volume.
@@ -134,6 +139,9 @@ impl fmt::Display for Op {
             Self::StopReadAhead { disk, .. } => write!(f, "stop the read-ahead of {}", disk.path.display()),
             Self::RestoreReadAhead { disk, to, .. } => {
                 write!(f, "set the read-ahead of {} to {to} sectors", disk.path.display())
+            }
+            Self::ForgetReadAhead { volume } => {
+                write!(f, "forget the recorded read-ahead of volume {volume}")
             }
             Self::Link { link, disk, .. } => write!(f, "link {link} -> {}", disk.path.display()),
             Self::Unlink { link, .. } => write!(f, "unlink {link}"),

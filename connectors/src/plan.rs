@@ -6,8 +6,8 @@
 //!
 //! What must never happen here: a link to a disk that was not verified; a link to a disk that still takes writes and must
 //! not, or that still shows what its page cache kept and must not; a disk removed before its links, or while somebody holds
-//! it, unless the target has revoked this host; a flush of a disk whose session is lost (it would wait for it); a step on
-//! something foreign.
+//! it, unless the target has revoked this host; a flush of a disk whose session is lost (it would wait for it); a path taken
+//! away before its pages are written, where the cache is off and they still can be; a step on something foreign.
 
 use std::fmt::Display;
 
@@ -16,7 +16,7 @@ use mooring_model::{BlockedKind, Cache, Chap, ConnectionSpec, Generation, Mode, 
 
 use crate::device::Unit;
 use crate::links::{LinkName, LinkSeen};
-use crate::op::Op;
+use crate::op::{DiskRef, Op};
 use crate::report::holder_names;
 use crate::view::{Identity, LinkView, SeenBlock, SeenDisk, View};
 use crate::wire::{SessionState, SessionStatus, SessionWish, WireChap};
@@ -97,6 +97,16 @@ fn wish(spec: &ConnectionSpec, generation: Generation, recovery_timeout_s: u32) 
     }
 }
 
+/// The fate of the pages in a disk's cache when a path goes.
+enum Pages {
+    /// The cache is on, or nothing can be written any more.
+    Left,
+    /// They are written out to this disk first.
+    Flush(DiskRef),
+    /// They cannot be written now, and may be later: the path stays.
+    Wait { node: String, why: String },
+}
+
 struct Present<'a> {
     wanted: &'a Wanted,
     spec: &'a ConnectionSpec,
@@ -106,7 +116,6 @@ struct Present<'a> {
 
 impl Present<'_> {
     fn plan(&mut self) {
-        self.flush_before_unlink();
         self.unlink_unwanted();
         match &self.view.session {
             None => {
@@ -122,18 +131,33 @@ impl Present<'_> {
         is_wanted(self.spec, name)
     }
 
-    /// What the user of a path wrote reaches the target while the path is there: a path whose pages cannot be written stays.
-    fn flush_before_unlink(&mut self) {
+    /// Decides about the pages in the disk's cache when a path goes.
+    fn pages(&self) -> Pages {
         let (spec, view) = (self.spec, self.view);
-        let goes = |(name, link): (&LinkName, &LinkView)| {
-            !is_wanted(spec, *name) && matches!(link.seen, LinkSeen::To(_))
-        };
-        if let Some((disk, block)) = view.right()
-            && view.links.iter().any(goes)
-            && (spec.cache() == Cache::Off || view.is_cache_off(block))
-        {
-            let op = Op::Flush { disk: disk.reference(block) };
-            self.plan.step(op, "a path goes, and the cache is off");
+        let (Some(session), Some(disk)) = (&view.session, view.disks.first()) else { return Pages::Left };
+        let Ok(block) = &disk.block else { return Pages::Left };
+        if spec.cache() == Cache::On && !view.was_cache_off(block) {
+            return Pages::Left;
+        }
+        let waits = |why: String| Pages::Wait { node: block.path.display().to_string(), why };
+        match (session.state, &block.identity) {
+            (SessionState::LoggedIn, Identity::Right(_) | Identity::Small(_)) => {
+                Pages::Flush(disk.reference(block))
+            }
+            (SessionState::LoggedIn, Identity::Unreadable(why)) => {
+                waits(format!("it does not say who it is ({why})"))
+            }
+            (SessionState::Recovering, _) => waits("its session is lost".to_owned()),
+            // Nothing can be written to it any more, or must be.
+            (SessionState::LoggedIn, Identity::Wrong(_) | Identity::NotRead)
+            | (
+                SessionState::Connecting
+                | SessionState::Ending
+                | SessionState::Forbidden
+                | SessionState::Failed
+                | SessionState::WrongDisk,
+                _,
+            ) => Pages::Left,
         }
     }
 
@@ -141,11 +165,25 @@ impl Present<'_> {
         self.plan.step(Op::Unlink { volume: self.spec.volume, link }, why);
     }
 
-    /// Links of attachments that are not wanted any more.
+    /// Links of attachments that are not wanted any more. Where the cache is off, what their users wrote reaches the target first.
     fn unlink_unwanted(&mut self) {
         let (spec, view) = (self.spec, self.view);
-        for name in view.links.keys().filter(|name| !is_wanted(spec, **name)) {
-            self.unlink(*name, "not an attachment of this connection any more");
+        let names: Vec<_> = view.links.keys().filter(|name| !is_wanted(spec, **name)).copied().collect();
+        if names.is_empty() {
+            return;
+        }
+        match self.pages() {
+            Pages::Left => {}
+            Pages::Flush(disk) => self.plan.step(Op::Flush { disk }, "a path goes, and the cache is off"),
+            Pages::Wait { node, why } => {
+                let why = format!(
+                    "a path to it goes, and what was written there cannot be written out now: {why}; the path stays, tried again"
+                );
+                return self.plan.block(BlockedKind::Missing, node, why);
+            }
+        }
+        for name in names {
+            self.unlink(name, "not an attachment of this connection any more");
         }
     }
 
@@ -320,33 +358,42 @@ impl Present<'_> {
             let op = Op::Rescan { unit: disk.unit };
             return self.plan.step(op, format!("{how}: it may have grown"));
         }
+        self.cache(disk, block, false);
         let why = format!(
             "{how}, and the target shows no more of it: see how large the volume is there; tried again"
         );
         self.plan.block(BlockedKind::Missing, block.path.display().to_string(), why);
     }
 
-    /// The page cache of the disk, before a path to it is handed out.
-    fn cache(&mut self, disk: &SeenDisk, block: &SeenBlock) {
+    /// The page cache of the disk as the attachments want it; `links`: before paths to it are handed out.
+    fn cache(&mut self, disk: &SeenDisk, block: &SeenBlock, links: bool) {
         let (spec, view, volume) = (self.spec, self.view, self.spec.volume);
         let reference = disk.reference(block);
-        let is_off = view.is_cache_off(block);
+        let kept = view.kept_read_ahead.filter(|kept| kept.sequence == block.sequence);
         if spec.cache() == Cache::On {
-            if let Some(kept) = view.kept_read_ahead.filter(|_| is_off) {
-                let op = Op::RestoreReadAhead { volume, disk: reference, to: kept.sectors };
-                self.plan.step(op, "no attachment wants the cache off any more");
+            match (kept, view.kept_read_ahead) {
+                // What was before wins over what the kernel, or somebody, has set meanwhile.
+                (Some(kept), _) if kept.sectors != block.read_ahead => {
+                    let op = Op::RestoreReadAhead { volume, disk: reference, to: kept.sectors };
+                    self.plan.step(op, "no attachment wants the cache off any more");
+                }
+                (Some(_), _) => self.plan.step(Op::ForgetReadAhead { volume }, "it is as it was before"),
+                (None, Some(_)) => self.plan.step(Op::ForgetReadAhead { volume }, "it was another disk's"),
+                (None, None) => {}
             }
             return;
         }
+        let is_off = view.is_cache_off(block);
         let new = |(name, link): (&LinkName, &LinkView)| {
             is_wanted(spec, *name) && !stands(link, block) && !matches!(link.seen, LinkSeen::Foreign(_))
         };
-        if !is_off || view.links.iter().any(new) {
+        if !is_off || (links && view.links.iter().any(new)) {
             let op = Op::DropPages { disk: disk.reference(block) };
             self.plan.step(op, "an attachment wants the cache off");
         }
         if !is_off {
-            let op = Op::StopReadAhead { volume, disk: reference, before: block.read_ahead };
+            let before = kept.map_or(block.read_ahead, |kept| kept.sectors);
+            let op = Op::StopReadAhead { volume, disk: reference, before };
             self.plan.step(op, "an attachment wants the cache off");
         }
     }
@@ -359,14 +406,19 @@ impl Present<'_> {
                 let op = Op::Rescan { unit: disk.unit };
                 self.plan.step(op, "the target may have taken its write protection away");
             } else if !want {
+                self.cache(disk, block, false);
                 let why =
                     "is read-only although an attachment writes: the target still protects it; tried again";
                 return self.plan.block(BlockedKind::Missing, block.path.display().to_string(), why);
             }
             let why = if want { "no attachment writes" } else { "an attachment writes" };
             self.plan.step(Op::SetReadOnly { disk: reference(), read_only: want }, why);
+            if !want {
+                // A rescan raises the read-ahead (6.11 and newer), and the target may protect it still: looked at before a path.
+                return;
+            }
         }
-        self.cache(disk, block);
+        self.cache(disk, block, true);
         let (spec, view) = (self.spec, self.view);
         for (name, link) in view.links.iter().filter(|(name, _)| is_wanted(spec, **name)) {
             match &link.seen {
@@ -400,7 +452,12 @@ fn absent(volume: VolumeId, revoked: bool, view: &View, plan: &mut Plan<Op>) {
             plan.step(Op::Unlink { volume, link: *name }, "not wanted any more");
         }
     }
-    let Some(session) = &view.session else { return };
+    let Some(session) = &view.session else {
+        if view.kept_read_ahead.is_some() {
+            plan.step(Op::ForgetReadAhead { volume }, "its disk is gone");
+        }
+        return;
+    };
     if revoked {
         if !view.tried.end {
             plan.step(Op::Cut { volume }, "the target has revoked this host");

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use mooring_host::Holder;
 use mooring_model::{
-    AttachmentPath, Cache, ConnectionPhase, ConnectionReport, ConnectionSpec, Cure, Generation, HostDisk,
-    HostSession, Iqn, Mode, Problem, VolumeId,
+    AttachmentPath, ByteSize, Cache, ConnectionPhase, ConnectionReport, ConnectionSpec, Cure, Generation,
+    HostDisk, HostSession, Iqn, Mode, Problem, VolumeId,
 };
 
 use crate::links::{LinkName, LinkSeen, Links};
@@ -95,6 +95,7 @@ pub fn report(
         disk: right.and_then(disk),
         paths: paths.collect(),
         holders: holder_names(&view.holders()),
+        unwritten: view.unwritten.map(ByteSize),
         ..base
     }
 }
@@ -136,6 +137,7 @@ fn of_session(volume: VolumeId, seen: Option<&SessionStatus>, names: Names) -> C
         stuck: None,
         login_took: seen.and_then(|status| status.login_us).map(Duration::from_micros),
         device_took: None,
+        unwritten: None,
     }
 }
 

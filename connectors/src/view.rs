@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mooring_host::{DiskError, Holder};
-use mooring_model::{ByteSize, Cache, ConnectionSpec, Naa, VolumeId};
+use mooring_model::{ByteSize, ConnectionSpec, Naa, VolumeId};
 
 use crate::device::{self, Parts, Probe, Unit};
 use crate::error::Error;
@@ -103,12 +103,16 @@ pub struct View {
     pub disks: Vec<SeenDisk>,
     /// Its links.
     pub links: BTreeMap<LinkName, LinkView>,
-    /// The read-ahead to put back when the page cache of the disk may be used again. Looked at only where that matters.
+    /// The read-ahead to put back when the page cache of the disk may be used again. Read where there is a disk that is wanted, and
+    /// where nothing is wanted and the session is gone.
     pub kept_read_ahead: Option<ReadAhead>,
     /// What this pass has tried.
     pub tried: Tried,
     /// For how long the disk has been waited for.
     pub waited: Duration,
+    /// Bytes that the page cache had not written, the most since the session was lost. `None` while it is there, and if the
+    /// kernel does not say.
+    pub unwritten: Option<u64>,
 }
 
 /// What is remembered from one look to the next, and for how long a disk has been missed.
@@ -126,13 +130,16 @@ pub struct Memory {
     pub(crate) logged_in: Option<Instant>,
     /// From the end of the login to the verified disk with its links, the last time.
     pub device_took: Option<Duration>,
+    /// Bytes that the page cache had not written, the most since the session was lost: what is not written then fails, bit by
+    /// bit, and is forgotten.
+    pub unwritten: Option<u64>,
 }
 
 impl Memory {
     /// A new pass: everything is looked at freshly.
     pub fn begin(&mut self) {
-        let (missed, device_took) = (self.missed, self.device_took);
-        *self = Self { missed, device_took, ..Self::default() };
+        let (missed, device_took, unwritten) = (self.missed, self.device_took, self.unwritten);
+        *self = Self { missed, device_took, unwritten, ..Self::default() };
     }
 
     /// For how long the disk of this session has been missed, from the first look that missed it.
@@ -163,8 +170,19 @@ pub fn view(parts: &Parts, wanted: &Wanted, memory: &mut Memory) -> Result<View,
         kept_read_ahead: None,
         tried: memory.tried,
         waited: Duration::ZERO,
+        unwritten: memory.unwritten,
     };
-    let Some(session) = view.session.clone() else { return Ok(view) };
+    let kept = || parts.links.read_ahead(volume).map_err(Error::view("the recorded read-ahead"));
+    let Some(session) = view.session.clone() else {
+        if let Wanted::Absent { .. } = wanted {
+            view.kept_read_ahead = kept()?;
+        }
+        return Ok(view);
+    };
+    let is_there =
+        session.state == SessionState::LoggedIn && !matches!(wanted, Wanted::Absent { revoked: true, .. });
+    memory.unwritten = if is_there { None } else { memory.unwritten.max(unwritten(parts, &session)) };
+    view.unwritten = memory.unwritten;
     let units = match wanted {
         Wanted::Present { spec, .. } => Unit::of(&session, spec.lun).into_iter().collect(),
         Wanted::Absent { revoked: true, .. } => Vec::new(),
@@ -176,11 +194,10 @@ pub fn view(parts: &Parts, wanted: &Wanted, memory: &mut Memory) -> Result<View,
         let unit = *unit;
         view.disks.extend(disk(parts, wanted, memory, &view, unit, session.state)?);
     }
-    if wants_kept_read_ahead(wanted, &view) {
-        let kept = parts.links.read_ahead(wanted.volume());
-        view.kept_read_ahead = kept.map_err(Error::view("the recorded read-ahead"))?;
-    }
     let there = view.disks.iter().any(|disk| disk.block.is_ok());
+    if let (Wanted::Present { .. }, true) = (wanted, there) {
+        view.kept_read_ahead = kept()?;
+    }
     if let (SessionState::LoggedIn, false, Some(unit)) = (session.state, there, units.first()) {
         view.waited = memory.miss(*unit);
     } else if there {
@@ -189,10 +206,18 @@ pub fn view(parts: &Parts, wanted: &Wanted, memory: &mut Memory) -> Result<View,
     Ok(view)
 }
 
-/// A disk that reads ahead, and may, has nothing to be put back.
-fn wants_kept_read_ahead(wanted: &Wanted, view: &View) -> bool {
-    let Wanted::Present { spec, .. } = wanted else { return false };
-    view.right().is_some_and(|(_, block)| spec.cache() == Cache::Off || block.read_ahead == 0)
+/// Bytes that the page cache has not written to the disks of a session. Asks no disk: the session may be lost. A number that
+/// cannot be read stops nothing.
+fn unwritten(parts: &Parts, session: &SessionStatus) -> Option<u64> {
+    let mut all = None;
+    for unit in device::units(&*parts.sys, session).ok()? {
+        let Ok(Probe::Block(name)) = device::probe(&*parts.sys, unit) else { continue };
+        match parts.disks.unwritten(&parts.dev.join(name)) {
+            Ok(bytes) => all = bytes.map(|bytes| bytes + all.unwrap_or(0)).or(all),
+            Err(error) => tracing::debug!(%error, "what was not written is not known"),
+        }
+    }
+    all
 }
 
 fn links(parts: &Parts, wanted: &Wanted) -> Result<BTreeMap<LinkName, LinkView>, Error> {
@@ -329,6 +354,13 @@ impl View {
         kept && block.read_ahead == 0
     }
 
+    /// True if the page cache of this disk was turned off, whatever its read-ahead is now: what it read ahead before is recorded. Of
+    /// a disk whose number was not read, a record of any disk counts.
+    pub(crate) fn was_cache_off(&self, block: &SeenBlock) -> bool {
+        let of = |sequence| block.sequence == 0 || sequence == block.sequence;
+        self.kept_read_ahead.is_some_and(|kept| of(kept.sequence))
+    }
+
     /// Another disk stands where the wanted one belongs.
     pub fn has_wrong_disk(&self) -> bool {
         let wrong =
@@ -348,7 +380,7 @@ impl View {
             LinkSeen::To(_) => true,
             LinkSeen::Absent | LinkSeen::Foreign(_) => link.recorded && *name != LinkName::Volume(volume),
         };
-        self.session.is_none() && !self.links.iter().any(linked)
+        self.session.is_none() && self.kept_read_ahead.is_none() && !self.links.iter().any(linked)
     }
 }
 

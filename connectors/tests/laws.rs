@@ -18,6 +18,8 @@ use mooring_model::{
 };
 use proptest::prelude::*;
 
+mod cache;
+
 const SIZE: u64 = 64 << 20;
 
 /// An attachment: its number, its mode, its cache flag.
@@ -104,6 +106,18 @@ impl Site {
         report(wanted, Generation::ZERO, &seen, left, &door, names)
     }
 
+    fn state(&self) -> Option<SessionState> {
+        self.world.session(volume()).map(|status| status.state)
+    }
+
+    /// The read-ahead is recorded that the disk had before its cache was turned off.
+    fn is_cache_recorded(&self) -> bool {
+        let file = self.dir.path().join(format!("connections/{}/read-ahead", volume()));
+        let record = std::fs::read_to_string(file).unwrap_or_default();
+        let sequence = record.split(' ').next().and_then(|word| word.parse().ok());
+        sequence.is_some() && sequence == self.world.sequence(volume())
+    }
+
     /// The session's state, the disk, what each link is: as words that do not depend on numbers.
     fn words(&self) -> Vec<String> {
         let disk = self.world.disk_of(volume());
@@ -137,22 +151,24 @@ impl Site {
 }
 
 /// Stops before a step. After each step a path must not lead to a disk that takes writes and must not, nor to one that still has
-/// pages in the cache, or reads ahead, where the cache is off.
+/// pages in the cache, or reads ahead, where the cache is off. With a path that goes nothing is left in the cache there.
 struct Steps<'a> {
     site: &'a Site,
     left: usize,
     done: usize,
     reads_only: bool,
     cache_off: bool,
+    /// Paths that went while something was not written.
+    unwritten: Vec<LinkName>,
 }
 
 impl<'a> Steps<'a> {
     fn of(site: &'a Site, wanted: &Wanted, left: usize) -> Self {
         let Wanted::Present { spec, .. } = wanted else {
-            return Self { site, left, done: 0, reads_only: false, cache_off: false };
+            return Self { site, left, done: 0, reads_only: false, cache_off: false, unwritten: Vec::new() };
         };
         let (reads_only, cache_off) = (spec.mode() == Mode::ReadOnly, spec.cache() == Cache::Off);
-        Self { site, left, done: 0, reads_only, cache_off }
+        Self { site, left, done: 0, reads_only, cache_off, unwritten: Vec::new() }
     }
 }
 
@@ -173,6 +189,13 @@ impl Observer for Steps<'_> {
         if self.cache_off && matches!(step.op, Op::Link { .. }) {
             assert_eq!(self.site.world.is_cached(volume()), Some(false), "a path to old pages");
             assert_eq!(self.site.world.read_ahead(volume()), Some(0), "a path that reads ahead");
+        }
+        let off = self.cache_off || self.site.is_cache_recorded();
+        if let Op::Unlink { link, .. } = step.op
+            && off
+            && self.site.world.is_dirty(volume()) == Some(true)
+        {
+            self.unwritten.push(link);
         }
     }
 }
@@ -264,6 +287,8 @@ impl Harm {
                     unit.protected = true;
                 }
             }),
+            // One that has ended is not lost any more.
+            Self::Lost if site.state() != Some(SessionState::LoggedIn) => {}
             Self::Lost => world.lose(volume(), true),
             Self::Ended(state) => world.end_as(volume(), state, "ended by the test"),
             Self::DiskDeleted => world.lose_disk(volume()),
@@ -525,96 +550,6 @@ fn the_effective_mode_follows_the_attachments() {
     assert!(left.blocked[0].why.contains("the target still protects it"), "{left:?}");
     site.world.target(volume(), |target| target.unit.as_mut().unwrap().protected = false);
     assert!(site.make(&present(5, &[(1, Mode::ReadWrite)])).left.unwrap().is_quiet());
-}
-
-/// The words of the changes that a pass makes on the host, without their details: a newer spec is told to sessiond besides.
-fn verbs(site: &Site, want: &Wanted) -> Vec<String> {
-    let door = site.world.door(None);
-    assert!(make(&door.parts(), want, &mut Memory::default(), &mut ()).left.unwrap().is_quiet());
-    let verb = |line: &String| line.split(' ').next().unwrap().to_owned();
-    door.log().iter().map(verb).filter(|verb| verb != "ensure").collect()
-}
-
-fn cached(counter: u64, attachments: &[Attached]) -> Wanted {
-    wanted_spec(counter, spec_of(attachments.iter().copied()))
-}
-
-#[test]
-fn a_cache_that_is_off_is_dropped_at_each_path_that_comes_or_goes() {
-    let site = Site::new();
-    let (one, two) = ((1, Mode::ReadWrite, Cache::Off), (2, Mode::ReadWrite, Cache::On));
-    assert_eq!(verbs(&site, &cached(1, &[one])), ["write", "drop", "keep", "read-ahead", "link", "link"]);
-    assert_eq!(site.world.read_ahead(volume()), Some(0));
-    site.world.read_buffered(volume());
-    assert_eq!(verbs(&site, &cached(2, &[one, two])), ["drop", "link"], "stricter of the two");
-    assert_eq!(site.world.is_cached(volume()), Some(false));
-    site.world.read_buffered(volume());
-    assert_eq!(verbs(&site, &cached(3, &[one])), ["flush", "unlink"]);
-    assert_eq!(site.world.is_cached(volume()), Some(false));
-    // Nothing is dropped under users whose paths neither come nor go.
-    site.world.read_buffered(volume());
-    assert_eq!(verbs(&site, &cached(4, &[one])), Vec::<String>::new());
-    assert_eq!(site.report(&cached(4, &[one])).cache, Some(Cache::Off));
-    // The last that wants it off goes, and the other stays.
-    assert!(site.make(&cached(5, &[one, two])).left.unwrap().is_quiet());
-    assert_eq!(verbs(&site, &cached(6, &[two])), ["flush", "unlink", "read-ahead", "forget"]);
-    assert_eq!(site.world.read_ahead(volume()), Some(256));
-    assert_eq!(site.report(&cached(6, &[two])).cache, Some(Cache::On));
-    assert_eq!(verbs(&site, &cached(7, &[two, (3, Mode::ReadOnly, Cache::On)])), ["link"]);
-}
-
-#[test]
-fn a_cache_is_turned_off_and_on_under_paths_that_stand() {
-    let site = Site::new();
-    let with = |counter, cache| cached(counter, &[(1, Mode::ReadWrite, cache)]);
-    assert!(site.make(&with(1, Cache::On)).left.unwrap().is_quiet());
-    // A value of the operator's own, and one that is 0 already.
-    for (counter, before) in [(2, 4096), (4, 0)] {
-        site.world.set_read_ahead(volume(), before);
-        site.world.read_buffered(volume());
-        assert_eq!(verbs(&site, &with(counter, Cache::Off)), ["drop", "keep", "read-ahead"]);
-        assert_eq!((site.world.read_ahead(volume()), site.world.is_cached(volume())), (Some(0), Some(false)));
-        assert_eq!(verbs(&site, &with(counter + 1, Cache::On)), ["read-ahead", "forget"]);
-        assert_eq!(site.world.read_ahead(volume()), Some(before));
-    }
-    // The kernel sets it anew when it reads the disk's limits again (6.11 and newer).
-    assert!(site.make(&with(6, Cache::Off)).left.unwrap().is_quiet());
-    site.world.set_read_ahead(volume(), 256);
-    assert_eq!(site.report(&with(6, Cache::Off)).cache, Some(Cache::On), "as it is in force");
-    assert_eq!(verbs(&site, &with(6, Cache::Off)), ["drop", "keep", "read-ahead"]);
-    // Another disk has its own.
-    site.world.lose_disk(volume());
-    assert!(site.make(&with(7, Cache::Off)).left.unwrap().is_quiet());
-    assert_eq!(site.report(&with(7, Cache::Off)).cache, Some(Cache::Off));
-    // The disk goes, and with it what was kept of it.
-    assert!(site.make(&absent(false)).left.unwrap().is_quiet());
-    assert_eq!(site.words(), ["disk false read-only None read-ahead None", "session None"]);
-}
-
-#[test]
-fn a_cache_that_cannot_be_turned_off_fails_the_attach_and_changes_nothing() {
-    let site = Site::new();
-    let (on, off) = ((1, Mode::ReadWrite, Cache::On), (1, Mode::ReadWrite, Cache::Off));
-    assert!(site.make(&cached(1, &[on])).left.unwrap().is_quiet());
-    let before = site.words();
-    site.world.refuse(Some(mooring_host::DiskOp::SetReadAhead));
-    let error = site.make(&cached(2, &[off])).left.unwrap_err();
-    assert_eq!(error.cure(), mooring_model::Cure::Operator);
-    let text = mooring_model::Chain(&error).to_string();
-    assert!(text.contains("stop the read-ahead of /dev/") && text.contains("EACCES"), "{text}");
-    assert_eq!(site.report(&cached(2, &[off])).cache, Some(Cache::On));
-    site.world.refuse(None);
-    // The flag is taken back: it is as it was.
-    assert!(site.make(&cached(3, &[on])).left.unwrap().is_quiet());
-    let disk = |words: Vec<String>| {
-        words.into_iter().filter(|word| !word.starts_with("connections/")).collect::<Vec<_>>()
-    };
-    assert_eq!(disk(site.words()), disk(before));
-    // A path whose pages cannot be written stays.
-    assert!(site.make(&cached(4, &[off, (2, Mode::ReadWrite, Cache::Off)])).left.unwrap().is_quiet());
-    site.world.refuse(Some(mooring_host::DiskOp::Flush));
-    assert!(site.make(&cached(5, &[off])).left.is_err());
-    assert!(site.link(LinkName::Attachment(attachment(2))).symlink_metadata().is_ok());
 }
 
 #[test]

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use mooring_model::{
-    AgentId, AttachmentId, Cache, Counters, Initiator, Mode, Naa, Receipt, Reservations, SessionReport,
-    Source, VolumeId,
+    AgentId, AttachmentId, ByteSize, Cache, Counters, DiskCheck, Initiator, Mode, Naa, Receipt, Reservations,
+    SessionReport, Source, VolumeId,
 };
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -545,6 +545,22 @@ pub struct DetachRecord {
     pub detached_at: Option<SystemTime>,
     /// What the storage agent says. `None`: nothing had ever been granted, or another attachment kept the access.
     pub receipt: Option<Receipt>,
+    /// Bytes that the page cache of its host held and had not written when it was cut: they are lost. `None`: the host has not
+    /// said, or was not cut.
+    pub unwritten: Option<ByteSize>,
+}
+
+/// Who uses the disk of an attachment on its host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachmentCheck {
+    /// The attachment.
+    pub attachment: AttachmentId,
+    /// Its volume.
+    pub volume: VolumeId,
+    /// The host that has looked.
+    pub host: String,
+    /// What it has found.
+    pub check: DiskCheck,
 }
 
 /// A volume with what only Mooring's own API says of it.

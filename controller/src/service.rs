@@ -6,6 +6,7 @@ mod actions;
 mod again;
 mod attach;
 mod cache;
+mod check;
 pub(crate) mod counts;
 mod cut;
 mod detach;

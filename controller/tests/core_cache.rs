@@ -3,8 +3,8 @@
 
 use crate::support::*;
 use mooring_controller::domain::{AttachmentLive, NewAttachment, NewConnector, NewVolume, VolumeStatus};
-use mooring_controller::service::Refusal;
-use mooring_model::{AttachmentId, Cache, Mode, VolumeId};
+use mooring_controller::service::{Refusal, Way};
+use mooring_model::{AttachmentId, ByteSize, Cache, DiskAccess, Mode, VolumeId};
 
 /// The flags that a host was told of a volume, by attachment.
 fn told(rig: &Rig, host: usize, id: VolumeId) -> Vec<(String, bool)> {
@@ -127,4 +127,133 @@ async fn a_host_of_an_earlier_release_is_not_asked_for_what_it_cannot() {
     let live = rig.service.set_cache(&admin(), live.attachment.id, Cache::On, SHORT).await;
     // It says nothing of the cache, which is on.
     assert!(live.is_ok(), "{live:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_kept_no_flag_gets_it_once_it_is_updated() {
+    let rig = Rig::quiet(1);
+    rig.hosts[0].state().knobs.knows_no_cache = true;
+    rig.up().await;
+    rig.until_host("host1", |host| host.report.is_some()).await;
+    let volume = rig.volume(true).await;
+    let live = attach(&rig, volume, None).await;
+    assert!(!told(&rig, 0, volume)[0].1, "an agent of an earlier release keeps what it knows");
+    let stamp = |rig: &Rig| rig.hosts[0].state().connections[&volume.to_string()].stamp.clone();
+    let before = stamp(&rig);
+    rig.hosts[0].set_down(true);
+    rig.until_host("host1", |host| !host.up).await;
+    rig.hosts[0].state().knobs.knows_no_cache = false;
+    rig.hosts[0].set_down(false);
+    let live = until("the flag", async || {
+        let live = rig.service.live(&admin(), live.attachment.id, None, SHORT).await.unwrap();
+        if flags(&live) == (Cache::Off, Some(Cache::Off)) { Ok(live) } else { Err(format!("{live:?}")) }
+    })
+    .await;
+    assert_eq!(live.problems, Vec::<String>::new());
+    let after = stamp(&rig);
+    assert_ne!(before, after);
+    // Once.
+    tokio::time::sleep(SHORT.0).await;
+    assert_eq!(stamp(&rig), after);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flag_that_cannot_be_seen_yet_is_not_answered_as_done() {
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(true).await;
+    let live = attach(&rig, volume, Some(Cache::Off)).await;
+    let id = live.attachment.id;
+    let problem = mooring_api::v1::Problem { text: "its session is lost".into(), ..Default::default() };
+    rig.hosts[0].state().knobs.broken = Some((mooring_api::v1::ConnectionPhase::Recovering, problem));
+    rig.hosts[0].publish_connection(&volume.to_string());
+    for cache in [Cache::On, Cache::Off] {
+        let pending = rig.service.set_cache(&admin(), id, cache, SHORT).await;
+        assert!(
+            matches!(&pending, Err(Refusal::Pending(text)) if text.contains("session is lost")),
+            "{pending:?}"
+        );
+    }
+    rig.hosts[0].state().knobs.broken = None;
+    rig.hosts[0].publish_connection(&volume.to_string());
+    let live = rig.service.set_cache(&admin(), id, Cache::Off, LONG).await.unwrap();
+    assert_eq!(flags(&live), (Cache::Off, Some(Cache::Off)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reserved_attachment_keeps_the_flag_that_it_was_given() {
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(true).await;
+    let reserved = rig.service.create_attachment(&admin(), reserve(volume), LONG).await.unwrap();
+    assert_eq!(reserved.cache, Cache::Off, "the type's");
+    rig.service.set_cache(&admin(), reserved.id, Cache::On, LONG).await.unwrap();
+    let connected = rig.service.update_attachment(&admin(), reserved.id, connector(7), LONG).await.unwrap();
+    assert_eq!(connected.cache, Cache::On);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_host_says_who_uses_the_disk() {
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(true).await;
+    let id = attach(&rig, volume, None).await.attachment.id;
+    rig.hosts[0].state().knobs.holders = vec!["dd".to_owned()];
+    let found = rig.service.check_disk(&admin(), id).await.unwrap();
+    assert_eq!((found.attachment, found.volume, found.host.as_str()), (id, volume, "host1"));
+    let names: Vec<_> = found.check.users.iter().map(|user| (user.name.as_str(), user.access)).collect();
+    assert_eq!(names, [("dd", Some(DiskAccess::Buffered))]);
+    // Who may not see the attachment may not see its users either.
+    let hidden = rig.service.check_disk(&member("other"), id).await;
+    assert!(matches!(hidden, Err(Refusal::NotFound { .. })), "{hidden:?}");
+    let foreign = rig.service.create_attachment(&admin(), client(volume, 7), LONG).await.unwrap();
+    let refused = rig.service.check_disk(&admin(), foreign.id).await;
+    assert!(
+        matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("not on an enrolled host")),
+        "{refused:?}"
+    );
+    let problem = mooring_api::v1::Problem::default();
+    rig.hosts[0].state().knobs.broken = Some((mooring_api::v1::ConnectionPhase::Recovering, problem));
+    let refused = rig.service.check_disk(&admin(), id).await;
+    assert!(
+        matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("no verified disk")),
+        "{refused:?}"
+    );
+    rig.hosts[0].set_down(true);
+    rig.until_host("host1", |host| !host.up).await;
+    let refused = rig.service.check_disk(&admin(), id).await;
+    assert!(matches!(refused, Err(Refusal::Unavailable(_))), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_of_an_earlier_release_cannot_look() {
+    let rig = Rig::quiet(1);
+    rig.hosts[0].state().knobs.knows_no_cache = true;
+    rig.up().await;
+    rig.until_host("host1", |host| host.report.is_some()).await;
+    let volume = rig.volume(false).await;
+    let id = attach(&rig, volume, None).await.attachment.id;
+    let refused = rig.service.check_disk(&admin(), id).await;
+    assert!(matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("update it")), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_record_of_a_forced_detach_says_what_its_host_had_not_written() {
+    let rig = Rig::new(2).await;
+    let volume = rig.volume(true).await;
+    rig.hosts[0].state().knobs.unwritten = Some(4096);
+    rig.hosts[1].state().knobs.unwritten = Some(8192);
+    let forced = attach(&rig, volume, None).await.attachment.id;
+    let other = native(volume, "host2", Mode::ReadWrite);
+    let other = rig.service.create_attachment(&admin(), other, LONG).await.unwrap().id;
+    rig.until_attached(other).await;
+    rig.service.detach(&admin(), forced, Way::Forced, LONG).await.unwrap();
+    rig.service.detach(&admin(), other, Way::Asked, LONG).await.unwrap();
+    let records = until("what was not written", async || {
+        let records = rig.service.receipts(&admin(), Some(volume), None, 10).await.unwrap();
+        let has = records.iter().any(|record| record.unwritten.is_some());
+        if has { Ok(records) } else { Err(format!("{records:?}")) }
+    })
+    .await;
+    for record in records {
+        let wanted = (record.attachment == forced).then_some(ByteSize(4096));
+        assert_eq!(record.unwritten, wanted, "{record:?}");
+    }
 }

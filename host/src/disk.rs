@@ -3,6 +3,7 @@
 //! What must never happen here: an answer about identity from a cache; a call that follows a symbolic link to another disk
 //! than the one that was opened.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -37,6 +38,10 @@ pub enum DiskOp {
     GetReadAhead,
     /// Looking for those who hold it open.
     Holders,
+    /// Looking for those who use it, and how.
+    Usage,
+    /// Reading how much of it the page cache has not written.
+    Unwritten,
 }
 
 /// An operation that failed.
@@ -73,6 +78,80 @@ pub enum Holder {
     Unknown,
 }
 
+impl Holder {
+    /// The holder as a user whose reads and writes go through the page cache, for fakes. `None` for one without a name.
+    #[cfg(feature = "fake")]
+    pub fn as_user(&self) -> Option<User> {
+        let access = DiskAccess::Buffered;
+        Some(match self.clone() {
+            Self::Process { pid, name } => User::Process { pid, name, access },
+            Self::Mount(point) => User::Mount { point, filesystem: "ext4".to_owned() },
+            Self::Swap => User::Swap,
+            Self::Device(name) => User::Device { name, access: DiskAccess::Direct },
+            Self::Unknown => return None,
+        })
+    }
+}
+
+/// How a user's reads and writes get to a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DiskAccess {
+    /// Past the page cache: O_DIRECT, or a driver that hands its requests on.
+    Direct,
+    /// Through the page cache.
+    Buffered,
+    /// By a memory mapping. BLKFLSBUF drops none of its pages.
+    Mapped,
+}
+
+/// Who uses a disk.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum User {
+    /// A process that has it open, or has it mapped.
+    Process {
+        /// Its number.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// How it reads and writes. A process with several descriptors is a user for each way.
+        access: DiskAccess,
+    },
+    /// A mounted file system.
+    Mount {
+        /// Where, as its mount namespace shows it.
+        point: PathBuf,
+        /// Its kind, as `ext4`.
+        filesystem: String,
+    },
+    /// A swap area.
+    Swap,
+    /// A device on top: dm, md, loop, LIO.
+    Device {
+        /// Its name.
+        name: String,
+        /// How it reads and writes.
+        access: DiskAccess,
+    },
+}
+
+/// A user, with the block device that it uses: the disk, a partition, or a device on top of them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DiskUser {
+    /// The kernel's name of the device, as `sda1`.
+    pub device: String,
+    /// Who.
+    pub user: User,
+}
+
+/// The users of several disks, from one look.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// The users of each disk, by the path that was asked for. A disk that has gone is absent.
+    pub disks: BTreeMap<PathBuf, BTreeSet<DiskUser>>,
+    /// What could not be looked at, as sentences for people. Users may be there.
+    pub unseen: BTreeSet<String>,
+}
+
 /// Block devices of SCSI disks. Calls on a blocked device may hang until its session's recovery timer ends: they belong on
 /// threads that can be lost.
 pub trait Disks: Send + Sync {
@@ -87,19 +166,28 @@ pub trait Disks: Send + Sync {
     fn set_read_only(&self, device: &Path, read_only: bool) -> Result<(), DiskError>;
     /// Whether the host refuses writes.
     fn read_only(&self, device: &Path) -> Result<bool, DiskError>;
-    /// Writes out and drops what the page cache holds of it, and has the disk write out its own cache (SYNCHRONIZE CACHE). EACCES
+    /// Writes out and drops what the page cache holds of it and of its partitions, and has the disk write out its own cache
+    /// (SYNCHRONIZE CACHE). Pages that could not be written are lost: EIO once, to whoever asks first, and then no more. EACCES
     /// without CAP_SYS_ADMIN.
     fn flush(&self, device: &Path) -> Result<(), DiskError>;
-    /// Writes out and drops what the page cache holds of it. The kernel keeps pages that a process has mapped, and pages that are
-    /// written to meanwhile. EACCES without CAP_SYS_ADMIN.
+    /// Writes out and drops what the page cache holds of it and of its partitions. The kernel keeps pages that a process has mapped,
+    /// and pages that are written to meanwhile. EACCES without CAP_SYS_ADMIN.
     fn drop_pages(&self, device: &Path) -> Result<(), DiskError>;
     /// Sets how far its page cache reads ahead, in sectors of 512 bytes, rounded down to pages by the kernel; 0: not at all. EACCES
     /// without CAP_SYS_ADMIN.
     fn set_read_ahead(&self, device: &Path, sectors: u32) -> Result<(), DiskError>;
     /// The read-ahead of its page cache, in sectors of 512 bytes. Linux begins with 256, or more for a disk that names an optimal
-    /// size of its transfers; udev rules change it.
+    /// size of its transfers; udev rules change it. `u32::MAX` for 2 TiB and more.
     fn read_ahead(&self, device: &Path) -> Result<u32, DiskError>;
     /// Who holds it open; empty when nobody does. Partitions and devices on top count, this process does not. EPERM without
     /// CAP_SYS_PTRACE, EACCES when a process does not show what it has open: then nobody knows.
     fn holders(&self, device: &Path) -> Result<Vec<Holder>, DiskError>;
+    /// Looks once for the users of all these disks, of what is on top of them too, and says what it could not look at. Opens no
+    /// device. This process does not count. Sees all mount namespaces of the processes that it sees; not seen: a thread that
+    /// has descriptors of its own (unshare).
+    fn usage(&self, devices: &[PathBuf]) -> Result<Usage, DiskError>;
+    /// Bytes that the page cache holds of it, and of what is on top, and that were not written to it. Opens no device: also of a disk
+    /// whose session is lost. Right to within some pages for each CPU: the kernel adds up its counts from time to time. `None` if it
+    /// does not say: no debugfs (`/sys/kernel/debug/bdi`, kernel 6.1 and newer).
+    fn unwritten(&self, device: &Path) -> Result<Option<u64>, DiskError>;
 }

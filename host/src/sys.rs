@@ -178,13 +178,18 @@ pub(crate) fn set_read_ahead(file: &File, sectors: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The read-ahead of a block device's page cache, in sectors of 512 bytes.
+/// The read-ahead of a block device's page cache, in sectors of 512 bytes; what is larger than the number is the largest.
 pub(crate) fn read_ahead(file: &File) -> Result<u32, Errno> {
     let mut sectors: c_long = 0;
     // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one long into a live long, and keeps no
     // pointer.
     unsafe { raw::block_get_read_ahead(file.as_raw_fd(), &raw mut sectors) }?;
-    u32::try_from(sectors).map_err(|_| Errno::ERANGE)
+    Ok(saturated(sectors))
+}
+
+/// The kernel takes any number of sectors: 2 TiB and more are as good as all.
+fn saturated(sectors: c_long) -> u32 {
+    u32::try_from(sectors.max(0)).unwrap_or(u32::MAX)
 }
 
 /// The kernel's sequence number of a disk. ENOTTY before 5.15.
@@ -302,6 +307,15 @@ mod tests {
         assert_eq!(scsi_read(&file, &[0x12; 6], &mut data, Duration::from_secs(1)), Err(Errno::ENOTTY));
         assert_eq!(data, [7; 8]);
         assert_eq!(scsi_read(&file, &[0; 256], &mut data, Duration::from_secs(1)), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_read_ahead_of_any_size_is_a_number() {
+        let most = c_long::from(i32::MAX);
+        for (sectors, read) in [(0, 0), (256, 256), (most, i32::MAX as u32), (c_long::MAX, u32::MAX), (-8, 0)]
+        {
+            assert_eq!(saturated(sectors), read);
+        }
     }
 
     #[test]

@@ -248,4 +248,7 @@ pub struct ConnectionReport {
     pub login_took: Option<Duration>,
     /// From the end of the login to the verified device with its paths.
     pub device_took: Option<Duration>,
+    /// What the page cache held and had not written when the session was lost or cut. `None` if the kernel does not say, and
+    /// while the session is there.
+    pub unwritten: Option<ByteSize>,
 }

@@ -23,6 +23,7 @@ mod secret;
 mod size;
 mod spec;
 mod tuning;
+mod usage;
 
 pub use cache::{Cache, ParseCacheError};
 pub use connection::{
@@ -60,3 +61,4 @@ pub use spec::{
     PoolName, Provisioning, Revert, Source, SpecError, Upload, VolumeKind, VolumeSpec,
 };
 pub use tuning::{ParseTuningKeyError, Tuning, TuningKey, TuningValue};
+pub use usage::{DiskAccess, DiskCheck, DiskUser, DiskUserKind};

@@ -171,9 +171,8 @@ impl Connections {
     }
 }
 
-/// udev looks at each new disk and lets go by itself; its workers are named so since systemd 250, as their parent before.
 fn is_udev(holder: &Holder) -> bool {
-    matches!(holder, Holder::Process { name, .. } if matches!(name.trim_matches(['(', ')']), "udev-worker" | "systemd-udevd"))
+    matches!(holder, Holder::Process { name, .. } if mooring_connectors::is_udev(name))
 }
 
 fn fence(volume: VolumeId, put: &PutConnection, kept: Option<&Wish>) -> Result<Fence, Refusal> {

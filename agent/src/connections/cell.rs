@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mooring_connectors::wire::SessionStatus;
 use mooring_connectors::{Memory, same};
-use mooring_model::{ConnectionReport, ConnectionSpec, Generation, Stamp, StuckStep, VolumeId};
+use mooring_model::{ConnectionReport, ConnectionSpec, Generation, Problem, Stamp, StuckStep, VolumeId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -68,6 +68,14 @@ impl End {
     }
 }
 
+/// The last look at the users of a disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Audit {
+    /// The disk's sequence number: of another disk nothing is known.
+    pub(crate) sequence: u64,
+    pub(crate) problems: Vec<Problem>,
+}
+
 /// A session as `mooring-sessiond` told it: there, or gone.
 #[derive(Debug, Clone)]
 pub(crate) struct Told(pub(crate) Option<SessionStatus>);
@@ -84,6 +92,10 @@ pub(crate) struct State {
     pub(crate) at_work: Option<AtWork>,
     /// What a pass remembers for the next; with the pass while one is at work.
     pub(crate) memory: Memory,
+    /// Bytes that the page cache had not written when the session was cut beside a pass.
+    pub(crate) unwritten: Option<u64>,
+    /// Who used the disk wrongly, by the last look.
+    pub(crate) audit: Audit,
     /// The session as the last pass saw it.
     pub(crate) seen: Option<SessionStatus>,
     /// The session as `mooring-sessiond` told it while a pass was at work.

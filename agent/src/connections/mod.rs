@@ -8,6 +8,7 @@
 //! and no tombstone names; anything torn down because somebody does not answer.
 
 mod admit;
+mod audit;
 mod cell;
 mod listen;
 mod pass;
@@ -100,6 +101,8 @@ struct Shared {
     changes: broadcast::Sender<ConnectionReport>,
     /// Old tombstones are forgotten.
     purged: Seldom,
+    /// Looks for who uses the disks.
+    audits: audit::Audits,
     runtime: tokio::runtime::Handle,
 }
 
@@ -121,6 +124,7 @@ impl Connections {
             sessions: Mutex::default(),
             changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
             purged: Seldom::default(),
+            audits: audit::Audits::default(),
             runtime: tokio::runtime::Handle::current(),
         };
         let connections = Self { shared: Arc::new(shared) };
@@ -158,6 +162,7 @@ impl Connections {
             loop {
                 tick.tick().await;
                 connections.shared.workers.tend();
+                connections.audit_when_due();
                 until_resync = until_resync.saturating_sub(1);
                 if until_resync == 0 {
                     until_resync = resync;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use mooring_connectors::wire::SessionState;
 use mooring_connectors::{Error, Made, Memory, Observer, Op, Wanted, make, report};
 use mooring_model::{
-    BlockedKind, Chain, ConnectionPhase, ConnectionReport, Cure, Generation, Plan, Problem, Step, VolumeId,
+    BlockedKind, Cache, Chain, ConnectionPhase, ConnectionReport, Cure, Generation, Plan, Problem, Step,
+    VolumeId,
 };
 
 use super::cell::{Cell, End, State, Wish, WishKind};
@@ -32,7 +33,9 @@ impl Connections {
                 state.running = true;
                 state.dirty = false;
                 state.passes += 1;
-                (wish, std::mem::take(&mut state.anew), state.passes, std::mem::take(&mut state.memory))
+                let mut memory = std::mem::take(&mut state.memory);
+                memory.unwritten = memory.unwritten.max(state.unwritten.take());
+                (wish, std::mem::take(&mut state.anew), state.passes, memory)
             };
             // Also when a pass panics, the connection must not stay "running" for ever.
             let running = Running { cell };
@@ -55,7 +58,9 @@ impl Connections {
         };
         if hangs {
             let wanted = Wanted::Absent { volume: cell.id, revoked: true };
-            let made = make(&self.shared.parts, &wanted, &mut Memory::default(), &mut ());
+            let mut memory = Memory::default();
+            let made = make(&self.shared.parts, &wanted, &mut memory, &mut ());
+            cell.state().unwritten = memory.unwritten;
             if let Err(error) = made.left {
                 tracing::warn!(volume = %cell.id, error = %Chain(&error), "not cut yet; tried again by the next pass");
             }
@@ -99,16 +104,18 @@ impl Connections {
         if let Some(report) = &mut end.report {
             report.device_took = memory.device_took;
         }
-        let changed = end.report.clone().filter(|report| Some(report) != last.as_ref());
+        let changed = end.report != last;
         let mut state = cell.state();
         state.memory = memory;
         if let Some(seen) = seen {
             state.seen = seen;
         }
         state.end = end;
+        let report = self.report(cell.id, &state).filter(|_| changed);
         drop(state);
-        if let Some(report) = changed {
+        if let Some(report) = report {
             self.publish(report);
+            self.audit_soon();
         }
         cell.changed();
     }
@@ -128,6 +135,7 @@ impl Connections {
                     // Nobody asks a lost disk who it is: what was verified is still there.
                     report.disk = last.and_then(|last| last.disk.clone());
                     report.mode = last.and_then(|last| last.mode);
+                    report.cache = last.and_then(|last| last.cache);
                 }
                 report
             }
@@ -160,6 +168,10 @@ impl Connections {
         let wish = state.wish.as_ref()?;
         let mut report = state.end.report.clone().unwrap_or_else(|| self.unseen(volume, wish, None));
         report.stuck = state.stuck();
+        let of_this = report.disk.as_ref().is_some_and(|disk| disk.sequence == state.audit.sequence);
+        if of_this && report.cache == Some(Cache::Off) {
+            report.problems.extend(state.audit.problems.iter().cloned());
+        }
         Some(report)
     }
 
@@ -186,6 +198,7 @@ impl Connections {
             stuck: None,
             login_took: None,
             device_took: None,
+            unwritten: None,
         };
         match last {
             None => blank,

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 mod attach;
+mod audit;
 mod detach;
 mod faults;
 mod fibre_channel;

@@ -271,6 +271,17 @@ impl Agent {
         self.get(n).unwrap().report.unwrap_or_default()
     }
 
+    pub(crate) fn check(&self, n: u8) -> Result<v1::CheckConnectionResponse, Status> {
+        let mut client = self.client();
+        let request = v1::CheckConnectionRequest { volume_id: volume(n).to_string() };
+        self.wait(async move { client.check_connection(request).await }).map(tonic::Response::into_inner)
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        let connections = self.connections.clone();
+        mooring_agent::metrics::text(connections.engine().clone(), Some(connections)).unwrap()
+    }
+
     pub(crate) fn list(&self) -> Vec<v1::ConnectionStatus> {
         self.list_asking(false)
     }

@@ -2899,6 +2899,51 @@ pub struct ConnectionReport {
     /// Whether the page cache of the disk is off. Absent while there is no verified device.
     #[prost(bool, optional, tag = "15")]
     pub cache_off: ::core::option::Option<bool>,
+    /// Bytes that the page cache held and had not written when the session was lost or cut: they are lost. Absent when the
+    /// kernel does not say, and of a session that is there.
+    #[prost(uint64, optional, tag = "16")]
+    pub unwritten_bytes: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckConnectionRequest {
+    #[prost(string, tag = "1")]
+    pub volume_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DiskUser {
+    /// The kernel's name of the device that is used: the disk, a partition, or what stands on them.
+    #[prost(string, tag = "1")]
+    pub device: ::prost::alloc::string::String,
+    #[prost(enumeration = "DiskUserKind", tag = "2")]
+    pub kind: i32,
+    /// The process's name, the mount point, or the name of the device on top.
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+    /// 0 for all but processes.
+    #[prost(uint32, tag = "4")]
+    pub pid: u32,
+    /// Unspecified for mounts and swap areas.
+    #[prost(enumeration = "DiskAccess", tag = "5")]
+    pub access: i32,
+    /// The kind of a mounted file system.
+    #[prost(string, tag = "6")]
+    pub filesystem: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CheckConnectionResponse {
+    /// Absent while there is no verified device: then nothing was looked at.
+    #[prost(message, optional, tag = "1")]
+    pub disk: ::core::option::Option<HostDisk>,
+    #[prost(bool, optional, tag = "2")]
+    pub cache_off: ::core::option::Option<bool>,
+    #[prost(message, repeated, tag = "3")]
+    pub users: ::prost::alloc::vec::Vec<DiskUser>,
+    /// What could not be looked at: there may be users.
+    #[prost(string, repeated, tag = "4")]
+    pub unseen: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What is wrong with a disk whose cache is off.
+    #[prost(message, repeated, tag = "5")]
+    pub problems: ::prost::alloc::vec::Vec<Problem>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchConnectionsRequest {}
@@ -2958,6 +3003,74 @@ impl ConnectionPhase {
             "CONNECTION_PHASE_GONE" => Some(Self::Gone),
             "CONNECTION_PHASE_FAILED" => Some(Self::Failed),
             "CONNECTION_PHASE_FORBIDDEN" => Some(Self::Forbidden),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum DiskUserKind {
+    Unspecified = 0,
+    Process = 1,
+    Mount = 2,
+    Swap = 3,
+    /// dm, md, loop, LIO.
+    Device = 4,
+}
+impl DiskUserKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "DISK_USER_KIND_UNSPECIFIED",
+            Self::Process => "DISK_USER_KIND_PROCESS",
+            Self::Mount => "DISK_USER_KIND_MOUNT",
+            Self::Swap => "DISK_USER_KIND_SWAP",
+            Self::Device => "DISK_USER_KIND_DEVICE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "DISK_USER_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "DISK_USER_KIND_PROCESS" => Some(Self::Process),
+            "DISK_USER_KIND_MOUNT" => Some(Self::Mount),
+            "DISK_USER_KIND_SWAP" => Some(Self::Swap),
+            "DISK_USER_KIND_DEVICE" => Some(Self::Device),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum DiskAccess {
+    Unspecified = 0,
+    Direct = 1,
+    Buffered = 2,
+    Mapped = 3,
+}
+impl DiskAccess {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "DISK_ACCESS_UNSPECIFIED",
+            Self::Direct => "DISK_ACCESS_DIRECT",
+            Self::Buffered => "DISK_ACCESS_BUFFERED",
+            Self::Mapped => "DISK_ACCESS_MAPPED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "DISK_ACCESS_UNSPECIFIED" => Some(Self::Unspecified),
+            "DISK_ACCESS_DIRECT" => Some(Self::Direct),
+            "DISK_ACCESS_BUFFERED" => Some(Self::Buffered),
+            "DISK_ACCESS_MAPPED" => Some(Self::Mapped),
             _ => None,
         }
     }
@@ -3129,6 +3242,31 @@ pub mod host_client {
                 .insert(GrpcMethod::new("mooring.v1.Host", "ListConnections"));
             self.inner.unary(req, path, codec).await
         }
+        /// Looks now for who uses the disk of a connection, and how. An agent of an earlier release answers UNIMPLEMENTED.
+        pub async fn check_connection(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CheckConnectionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CheckConnectionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooring.v1.Host/CheckConnection",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooring.v1.Host", "CheckConnection"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Reports as they change: first all, then `synced`, then changes. A slow reader is cut off and calls again.
         pub async fn watch_connections(
             &mut self,
@@ -3192,6 +3330,14 @@ pub mod host_server {
             request: tonic::Request<super::ListConnectionsRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ListConnectionsResponse>,
+            tonic::Status,
+        >;
+        /// Looks now for who uses the disk of a connection, and how. An agent of an earlier release answers UNIMPLEMENTED.
+        async fn check_connection(
+            &self,
+            request: tonic::Request<super::CheckConnectionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CheckConnectionResponse>,
             tonic::Status,
         >;
         /// Server streaming response type for the WatchConnections method.
@@ -3405,6 +3551,51 @@ pub mod host_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListConnectionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooring.v1.Host/CheckConnection" => {
+                    #[allow(non_camel_case_types)]
+                    struct CheckConnectionSvc<T: Host>(pub Arc<T>);
+                    impl<
+                        T: Host,
+                    > tonic::server::UnaryService<super::CheckConnectionRequest>
+                    for CheckConnectionSvc<T> {
+                        type Response = super::CheckConnectionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CheckConnectionRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Host>::check_connection(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CheckConnectionSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

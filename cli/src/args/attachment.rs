@@ -34,6 +34,34 @@ pub struct AttachmentModeArgs {
     pub barrier: bool,
 }
 
+/// What `attachment check` is for.
+pub(super) const CHECK: &str = "Look now at who uses an attachment's disk on its host, and how";
+
+/// Its further help.
+pub(super) const CHECK_MORE: &str = "\
+The host's agent looks at once at all processes (open with O_DIRECT, open without, mapped), at file
+systems mounted from the disk in any mount namespace, at swap areas, and at devices on top (dm, md,
+loop, LIO) with their own users. What it cannot look at is said: there may be users.
+
+With the cache off two things are problems: buffered_io (a program reads or writes through the page
+cache: it may see old blocks) and unshared_filesystem (ext4, xfs, btrfs, swap: what only one host can
+use; GFS2 and OCFS2 are made for sharing). The agent looks by itself once a minute and after changes,
+and shows them as problems of the attachment, too.
+
+Exit status 1: there are problems.
+
+Examples:
+  mooring attachment check b0c1d2e3-0001-4002-8003-0000000000aa
+  mooring attachment check b0c1d2e3-0001-4002-8003-0000000000aa --json | jq '.check.users'";
+
+/// `attachment check`.
+#[derive(Debug, Args)]
+pub struct AttachmentCheckArgs {
+    /// The attachment's id
+    #[arg(value_name = "ATTACHMENT")]
+    pub id: AttachmentId,
+}
+
 /// `attachment cache`.
 #[derive(Debug, Args)]
 pub struct AttachmentCacheArgs {

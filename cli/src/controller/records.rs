@@ -222,6 +222,9 @@ pub(crate) struct DetachRecord {
     /// `null`: nothing was ever granted, or another attachment kept the access.
     #[serde(default)]
     pub receipt: Option<ReceiptRecord>,
+    /// What its host had not written when it was cut off. `null`: it has not said, or was not cut off.
+    #[serde(default)]
+    pub unwritten_bytes: Option<u64>,
 }
 
 /// What only Mooring's own API says of a volume.

@@ -488,6 +488,7 @@ impl Display for Record {
             ("ASKED BY", self.by_text()),
             ("ASKED", or_none(raw.asked_at.as_deref())),
             ("DETACHED", or_none(self.detached_at())),
+            ("NOT WRITTEN", or_none(raw.unwritten_bytes.map(size).as_deref())),
         ]))?;
         match &self.receipt {
             Some(receipt) => write!(f, "\n\n{receipt}"),

@@ -178,6 +178,7 @@ fn quick(
             .receipts
             .get(*id)
             .map_or_else(|| not_found("Receipt", id), |receipt| (200, json!({ "receipt": receipt }))),
+        ("GET", ["mooring", "v1", "attachments", id, "check"]) => super::checked(state, id),
         ("PUT", ["mooring", "v1", "attachments", id, flag]) => set_flag(state, id, flag, body),
         ("GET", ["mooring", "v1", "receipts"]) => (200, json!({ "receipts": records(state, query) })),
         (

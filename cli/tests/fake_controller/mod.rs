@@ -95,6 +95,22 @@ impl State {
     }
 }
 
+/// Who uses the disk of an attachment: what a test has put beside the attachment as `check`.
+fn checked(state: &State, id: &str) -> (u16, Value) {
+    let Some(live) = state.attachments.get(id) else {
+        let message = format!("Attachment {id} could not be found.");
+        return (404, serde_json::json!({ "itemNotFound": { "code": 404, "message": message } }));
+    };
+    let mut check = serde_json::json!({
+        "attachment_id": id, "volume_id": live["volume_id"], "host": live["host"], "disk": "/dev/sda",
+        "cache_in_force": "off", "users": [], "unseen": [], "problems": [],
+    });
+    for (key, value) in live["check"].as_object().into_iter().flatten() {
+        check[key] = value.clone();
+    }
+    (200, serde_json::json!({ "check": check }))
+}
+
 #[derive(Clone, Default)]
 pub(crate) struct FakeController(Arc<(Mutex<State>, Condvar)>);
 

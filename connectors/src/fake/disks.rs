@@ -1,9 +1,9 @@
 //! Block devices of the world, and what must hold when one gets a path.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mooring_host::{DiskError, DiskOp, Disks, Errno, Holder};
+use mooring_host::{DiskError, DiskOp, DiskUser, Disks, Errno, Holder, Usage};
 use mooring_model::VolumeId;
 
 use super::door::Door;
@@ -94,8 +94,11 @@ impl Door {
         self.change_disk(op, device, format!("{word} {}", device.display()), |state| {
             let volume = state.disk(device).ok_or(Errno::ENXIO)?.0;
             state.check_not_lost(volume, "a flush", device);
-            state.disk(device).ok_or(Errno::ENXIO)?.1.cached = false;
-            Ok(())
+            // Only fsync says what came of it.
+            let fails = op == DiskOp::Flush && std::mem::take(&mut state.write_back_fails);
+            let sdev = state.disk(device).ok_or(Errno::ENXIO)?.1;
+            (sdev.cached, sdev.dirty) = (false, false);
+            if fails { Err(Errno::EIO) } else { Ok(()) }
         })
     }
 }
@@ -166,5 +169,24 @@ impl Disks for Door {
 
     fn holders(&self, device: &Path) -> Result<Vec<Holder>, DiskError> {
         self.on(DiskOp::Holders, device, |state| Some(Ok(state.disk(device)?.1.holders.clone())))
+    }
+
+    fn usage(&self, devices: &[PathBuf]) -> Result<Usage, DiskError> {
+        let mut usage = Usage::default();
+        for device in devices {
+            let Ok(holders) = self.holders(device) else { continue };
+            let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let users = holders.iter().filter_map(Holder::as_user);
+            let named = users.map(|user| DiskUser { device: name.clone(), user });
+            usage.disks.insert(device.clone(), named.collect());
+        }
+        Ok(usage)
+    }
+
+    fn unwritten(&self, device: &Path) -> Result<Option<u64>, DiskError> {
+        self.on(DiskOp::Unwritten, device, |state| {
+            state.disk(device)?;
+            Some(Ok(state.unwritten))
+        })
     }
 }

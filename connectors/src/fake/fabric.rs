@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mooring_host::{
-    DiskError, DiskOp, Disks, Entry, EntryKind, Errno, Holder, Tree, TreeError, TreeOp, TreePath,
+    DiskError, DiskOp, Disks, Entry, EntryKind, Errno, Holder, Tree, TreeError, TreeOp, TreePath, Usage,
 };
 use mooring_model::Wwpn;
 
@@ -191,6 +191,7 @@ impl FcState {
             read_only: false,
             read_ahead: READ_AHEAD_DEFAULT,
             cached: false,
+            dirty: false,
             block: true,
             holders: Vec::new(),
         };
@@ -247,6 +248,7 @@ impl FcState {
                 let unit = self.unit(at);
                 if let (Some(unit), Some((sdev, _))) = (unit, self.sdevs.get_mut(&at)) {
                     (sdev.size, sdev.protected) = (unit.size, unit.protected);
+                    sdev.read_ahead = READ_AHEAD_DEFAULT;
                 }
             }
             ("state", "offline") => {
@@ -500,5 +502,13 @@ impl Disks for FcDoor {
 
     fn holders(&self, device: &Path) -> Result<Vec<Holder>, DiskError> {
         self.sdev(DiskOp::Holders, device, |sdev| sdev.holders.clone())
+    }
+
+    fn usage(&self, _: &[PathBuf]) -> Result<Usage, DiskError> {
+        Ok(Usage::default())
+    }
+
+    fn unwritten(&self, device: &Path) -> Result<Option<u64>, DiskError> {
+        self.sdev(DiskOp::Unwritten, device, |_| None)
     }
 }

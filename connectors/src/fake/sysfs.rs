@@ -40,6 +40,7 @@ impl State {
             read_only: false,
             read_ahead: READ_AHEAD_DEFAULT,
             cached: false,
+            dirty: false,
             block: !no_blocks,
             holders: Vec::new(),
         };
@@ -84,6 +85,8 @@ impl State {
                 let sdev = self.hosts.get_mut(&host).and_then(|host| host.sdevs.get_mut(&lun));
                 if let (Some(unit), Some(sdev)) = (unit, sdev) {
                     (sdev.size, sdev.protected) = (unit.size, unit.protected);
+                    // With the disk's limits the kernel sets this anew (6.11 and newer).
+                    sdev.read_ahead = READ_AHEAD_DEFAULT;
                 }
                 Ok(())
             }

@@ -234,6 +234,16 @@ impl Agent {
         within(&self.entry.name, limit, host_client(self.any_channel().await?).get_connection(get)).await
     }
 
+    /// Has it look for who uses the disk of a connection.
+    pub(crate) async fn check_connection(
+        &self,
+        volume_id: String,
+        limit: Duration,
+    ) -> Result<v1::CheckConnectionResponse, CallError> {
+        let check = v1::CheckConnectionRequest { volume_id };
+        within(&self.entry.name, limit, host_client(self.any_channel().await?).check_connection(check)).await
+    }
+
     /// Sends a connection's wish.
     pub(crate) async fn put_connection(
         &self,

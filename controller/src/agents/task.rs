@@ -484,6 +484,7 @@ async fn take_capabilities(
     // What is said of the pools is as old as it says, and holds nothing of later.
     let age = Duration::from_millis(new.pools_age_ms);
     let asked_at = asked_at.filter(|_| !new.pools_unknown).and_then(|at| at.checked_sub(age));
+    let mut updated = Vec::new();
     {
         let mut state = agent.state();
         state.capabilities_silent = None;
@@ -502,7 +503,17 @@ async fn take_capabilities(
         if state.capabilities.as_ref() == Some(&new) && !first {
             return;
         }
+        let knew_cache = state.capabilities.as_ref().is_some_and(|known| known.cache_off == Some(true));
+        if new.cache_off == Some(true) && !knew_cache {
+            // What an earlier release kept of its wishes is without the flag.
+            updated.extend(state.connections.keys().copied());
+        }
         state.capabilities = Some(new.clone());
+    }
+    for volume in updated {
+        if let Some(host) = agent.id() {
+            inner.host_news(volume, host);
+        }
     }
     let name = agent.entry.name.clone();
     let write = move |db: &Db<'_>| Ok(db.put_capabilities(&name, &new, asked_at)?);

@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use mooring_api::v1;
 use mooring_model::{
-    AttachmentPath, ByteSize, ConnectionPhase, ConnectionReport, Counters, Cure, Cut, ExportReport,
-    FcGrantReport, FcPortReport, Generation, GrantReport, HostDisk, HostSession, Lun, Mode, Naa, Phase,
-    Problem, Receipt, Registration, ReservationHolder, ReservationType, Reservations, Revoked, SessionReport,
-    Stamp, StuckStep, VolumeReport,
+    AttachmentPath, ByteSize, ConnectionPhase, ConnectionReport, Counters, Cure, Cut, DiskCheck,
+    ExportReport, FcGrantReport, FcPortReport, Generation, GrantReport, HostDisk, HostSession, Lun, Mode,
+    Naa, Phase, Problem, Receipt, Registration, ReservationHolder, ReservationType, Reservations, Revoked,
+    SessionReport, Stamp, StuckStep, VolumeReport,
 };
 
 use crate::domain::{
@@ -255,7 +255,19 @@ pub(crate) fn connection(wire: &v1::ConnectionReport) -> Option<ConnectionReport
         login_took: took(wire.login_us),
         device_took: took(wire.device_us),
         cache: wire.cache_off.map(mooring_api::cache_from_wire),
+        unwritten: wire.unwritten_bytes.map(ByteSize),
     })
+}
+
+/// Who uses the disk of a connection.
+pub(crate) fn disk_check(wire: &v1::CheckConnectionResponse) -> DiskCheck {
+    DiskCheck {
+        disk: wire.disk.as_ref().and_then(disk),
+        cache: wire.cache_off.map(mooring_api::cache_from_wire),
+        users: wire.users.iter().filter_map(mooring_api::disk_user_from_wire).collect(),
+        unseen: wire.unseen.clone(),
+        problems: wire.problems.iter().map(problem).collect(),
+    }
 }
 
 /// A word for how well something is. `None`: its agent does not say.

@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use mooring_api::{Message, v1};
-use mooring_model::{AgentId, AttachmentId, ConnectionPhase, ConnectionReport, Cure, Generation, VolumeId};
+use mooring_model::{
+    AgentId, AttachmentId, Cache, ConnectionPhase, ConnectionReport, Cure, Generation, VolumeId,
+};
 use tokio::time::Instant;
 
 use super::waits::Waiting;
@@ -16,6 +18,7 @@ use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Inner, Next};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, wire};
 use crate::domain::AttachmentStatus;
+use crate::rules;
 use crate::service::Refusal;
 use crate::store::{Abort, AttachmentRow, Db, Kind, SpecRow};
 
@@ -130,7 +133,8 @@ impl Inner {
     ) -> Result<Next, Refusal> {
         let report = agent.connection(id).report.filter(|report| report.generation >= at);
         let (inner, name) = (Arc::clone(self), agent.entry.name.clone());
-        let seen = Seen { at, done, report, name };
+        let keeps_cache_flag = agent.can_turn_cache_off() == Some(true);
+        let seen = Seen { at, done, report, name, keeps_cache_flag };
         let write = move |db: &Db<'_>| settle(&inner, db, id, host, &seen);
         let settled = self.store.write("settle a connection", write).await?;
         for done in &settled.attached {
@@ -215,6 +219,18 @@ struct Seen {
     done: bool,
     report: Option<ConnectionReport>,
     name: String,
+    /// The agent is of a release that keeps the cache flag.
+    keeps_cache_flag: bool,
+}
+
+/// True if the agent has made a wish true that it keeps without its cache flag: an agent of an earlier release took it, and kept
+/// what it knew of it. The agent is of a newer release now, and nothing but a newer wish brings the flag to it.
+fn lost_cache_flag(rows: &[AttachmentRow], host: AgentId, seen: &Seen) -> bool {
+    let on_disk = rows.iter().filter(|row| row.native == Some(host) && row.connect_wanted);
+    let wanted = rules::cache::effective(on_disk.map(|row| row.cache));
+    let is_on =
+        |report: &ConnectionReport| report.phase == ConnectionPhase::Ready && report.cache == Some(Cache::On);
+    seen.keeps_cache_flag && wanted == Some(Cache::Off) && seen.report.as_ref().is_some_and(is_on)
 }
 
 fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) -> Result<Settled, Abort> {
@@ -226,12 +242,23 @@ fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
     let gone = seen.report.as_ref().is_some_and(|report| report.phase == ConnectionPhase::Gone);
     let gone = tombstone && (seen.done || gone);
     if gone {
-        settled.changed |= db.settle_connection(id, host, seen.at)?;
+        let settles = db.settle_connection(id, host, seen.at)?;
+        let unwritten = seen.report.as_ref().and_then(|report| report.unwritten);
+        if let Some(bytes) = unwritten.filter(|_| settles && spec.wish.hard) {
+            db.keep_unwritten(id, &seen.name, bytes)?;
+        }
+        settled.changed |= settles;
     } else if tombstone {
         settled.waits = true;
     }
+    let rows = db.attachments_of(id)?;
+    if !tombstone && lost_cache_flag(&rows, host, seen) {
+        tracing::info!(volume = %id, host = seen.name, "the connection is wished anew: its agent kept no cache flag");
+        db.renew(id, Kind::Connection(host), seen.at)?;
+        settled.changed = true;
+    }
     let mut changed = Vec::new();
-    for row in db.attachments_of(id)?.into_iter().filter(|row| row.native == Some(host)) {
+    for row in rows.into_iter().filter(|row| row.native == Some(host)) {
         let has_path = |report: &ConnectionReport| report.paths.iter().any(|path| path.attachment == row.id);
         if leaves(&row) {
             // Settled tombstones count, too: the grant was given back because a session lingered at the target.

@@ -11,11 +11,11 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::domain::{
-    AttachAction, Attachment, AttachmentLive, AttachmentReceipt, Caller, CutWish, DetachRecord, ExportAsk,
-    Host, HostChange, HostFence, HostJobs, HostUsage, Jobs, ManageVolume, ManageableVolume, Message,
-    MetadataChange, NewAttachment, NewFence, NewSnapshot, NewVolume, Placement, PoolFilter, PoolState,
-    ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeExport, VolumeName, VolumeReservations,
-    VolumeState, VolumeType, VolumesSummary, Zone,
+    AttachAction, Attachment, AttachmentCheck, AttachmentLive, AttachmentReceipt, Caller, CutWish,
+    DetachRecord, ExportAsk, Host, HostChange, HostFence, HostJobs, HostUsage, Jobs, ManageVolume,
+    ManageableVolume, Message, MetadataChange, NewAttachment, NewFence, NewSnapshot, NewVolume, Placement,
+    PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeExport,
+    VolumeName, VolumeReservations, VolumeState, VolumeType, VolumesSummary, Zone,
 };
 use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
@@ -172,6 +172,8 @@ backend! {
     fn set_mode(&self, caller: &Caller, id: AttachmentId, new: NewMode, wait: Wait) -> AttachmentLive;
     /// Changes an attachment's cache flag where it is.
     fn set_cache(&self, caller: &Caller, id: AttachmentId, cache: Cache, wait: Wait) -> AttachmentLive;
+    /// Who uses the disk of an attachment on its host.
+    fn check_disk(&self, caller: &Caller, id: AttachmentId) -> AttachmentCheck;
     /// What is live of all attachments.
     fn live_all(&self, caller: &Caller) -> Vec<AttachmentLive>;
     /// The receipt of an attachment that is gone.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Json, routing};
-use mooring_model::{Cache, Proof, Receipt, Revoked, SessionReport};
+use mooring_model::{Cache, DiskAccess, DiskUser, Problem, Proof, Receipt, Revoked, SessionReport};
 use serde_json::{Map, Value, json};
 
 use super::App;
@@ -22,7 +22,8 @@ use super::schema::{self, Fields};
 use super::views::rfc3339;
 use super::volumes::volume_id;
 use crate::domain::{
-    AttachmentLive, AttachmentReceipt, CutWish, DetachRecord, NewAttachment, NewConnector, VolumeState,
+    AttachmentCheck, AttachmentLive, AttachmentReceipt, CutWish, DetachRecord, NewAttachment, NewConnector,
+    VolumeState,
 };
 use crate::rules::transport::Transport;
 use crate::service::{NewMode, RECORDS_MAX, Refusal, Wait, Way};
@@ -38,6 +39,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/attachments/{id}", routing::get(show::<B>).delete(delete::<B>))
         .route("/attachments/{id}/mode", routing::put(set_mode::<B>))
         .route("/attachments/{id}/cache", routing::put(set_cache::<B>))
+        .route("/attachments/{id}/check", routing::get(check::<B>))
         .route("/attachments/{id}/receipt", routing::get(show_receipt::<B>))
         .route("/receipts", routing::get(list_receipts::<B>))
         .route("/volumes/{id}", routing::get(show_volume::<B>))
@@ -124,6 +126,36 @@ async fn set_cache<B: Backend>(
     Ok(Json(json!({ "attachment": view(&live) })))
 }
 
+async fn check<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
+    let found = app.backend().check_disk(&ctx.caller, attachment_id(&id)?).await?;
+    Ok(Json(json!({ "check": checked(&found) })))
+}
+
+fn checked(found: &AttachmentCheck) -> Value {
+    let user = |user: &DiskUser| {
+        json!({
+            "device": user.device,
+            "kind": user.kind.as_str(),
+            "name": user.name,
+            "pid": user.pid,
+            "access": user.access.map(DiskAccess::as_str),
+            "filesystem": user.filesystem,
+        })
+    };
+    let problem = |problem: &Problem| json!({ "code": problem.object, "text": problem.text });
+    let check = &found.check;
+    json!({
+        "attachment_id": found.attachment.to_string(),
+        "volume_id": found.volume.to_string(),
+        "host": found.host,
+        "disk": check.disk.as_ref().map(|disk| &disk.path),
+        "cache_in_force": check.cache.map(Cache::as_str),
+        "users": check.users.iter().map(user).collect::<Vec<_>>(),
+        "unseen": check.unseen,
+        "problems": check.problems.iter().map(problem).collect::<Vec<_>>(),
+    })
+}
+
 /// `barrier`: that nothing which was in flight lands any more. The kernel's write protection promises no such thing: it is so
 /// only where it was asked for.
 async fn set_mode<B: Backend>(
@@ -206,6 +238,7 @@ fn record(record: &DetachRecord) -> Value {
         "asked_at": record.asked_at.and_then(rfc3339),
         "detached_at": record.detached_at.and_then(rfc3339),
         "receipt": receipt(&of),
+        "unwritten_bytes": record.unwritten.map(|bytes| bytes.0),
     })
 }
 

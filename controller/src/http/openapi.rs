@@ -359,7 +359,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
 ];
 
 /// Mooring's own API.
-static OWN: [Operation; 33] = [
+static OWN: [Operation; 34] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
     op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
@@ -428,6 +428,13 @@ static OWN: [Operation; 33] = [
         .queries(&[("wait_ms", NUMBER)])
         .takes("SetCache")
         .gives("ShownLive"),
+    op(
+        "GET",
+        "/attachments/{id}/check",
+        "checkAttachment",
+        "Who uses the disk of an attachment on its host, looked at now",
+    )
+    .gives("Checked"),
     op("GET", "/attachments/{id}/receipt", "showReceipt", "The receipt of a detach").gives("ShownReceipt"),
     op("GET", "/receipts", "listReceipts", "The records of detaches")
         .queries(&[("volume", TEXT), ("attachment", TEXT), ("limit", NUMBER)])

@@ -222,6 +222,7 @@ pub(super) const POLICIES: &[Policy] = &[
     reader("mooring:attachment_get"),
     reader("mooring:attachment_get_all"),
     admin("mooring:hosts"),
+    reader("mooring:attachment_check"),
     admin("mooring:live_all"),
     admin("mooring:confirm_review"),
     admin("mooring:raise_epoch"),

@@ -10,8 +10,8 @@ use std::time::SystemTime;
 
 use mooring_api::{Message, v1};
 use mooring_model::{
-    AgentId, AttachmentId, ExistingLv, ExportReport, ExportSpec, FcGrant, InitiatorSlot, Iqn, Lun, LvName,
-    Mode, Phase, PoolName, Stamp, VolumeId, VolumeReport, Wwpn,
+    AgentId, AttachmentId, Cache, ExistingLv, ExportReport, ExportSpec, FcGrant, InitiatorSlot, Iqn, Lun,
+    LvName, Mode, Phase, PoolName, Stamp, VolumeId, VolumeReport, Wwpn,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -60,6 +60,8 @@ pub(super) struct FoundVolume {
     pub(super) revoked: BTreeSet<AgentId>,
     /// The wishes of these rows are not what the agents keep: something was on its way.
     pub(super) rewish: bool,
+    /// Attachments of which nothing was kept beside the export: there were too many.
+    bare: BTreeSet<AttachmentId>,
     kept: KeptVolume,
 }
 
@@ -265,6 +267,7 @@ impl All<'_> {
             specs: Vec::new(),
             revoked: BTreeSet::new(),
             rewish: false,
+            bare: BTreeSet::new(),
             kept,
         };
         if let Some(stamp) = wire::stamp(status.export_stamp.as_ref()) {
@@ -363,7 +366,10 @@ impl All<'_> {
         for grant in granted(export)? {
             let one = match kept.remove(&grant.attachment) {
                 Some(one) => one,
-                None if truncated => KeptAttachment::bare(grant.attachment, grant.mode),
+                None if truncated => {
+                    found.bare.insert(grant.attachment);
+                    KeptAttachment::bare(grant.attachment, grant.mode)
+                }
                 None => return Err(format!("nothing is kept of its attachment {}", grant.attachment)),
             };
             let mut row = self.attachment(&found.row, &grant, one, seen);
@@ -475,10 +481,17 @@ impl All<'_> {
             if !granted {
                 found.revoked.insert(*host);
             }
-            let wanted =
-                found.attachments.iter().filter(|row| row.native == Some(*host) && row.connect_wanted);
-            let wanted: BTreeSet<_> = wanted.map(|row| row.id.to_string()).collect();
-            let has: BTreeSet<_> = spec.attachments.iter().map(|wish| wish.attachment_id.clone()).collect();
+            let has: BTreeMap<_, _> =
+                spec.attachments.iter().map(|wish| (wish.attachment_id.clone(), wish.cache_off)).collect();
+            let mut wanted = BTreeMap::new();
+            let of_host = |row: &&mut AttachmentRow| row.native == Some(*host) && row.connect_wanted;
+            for row in found.attachments.iter_mut().filter(of_host) {
+                let id = row.id.to_string();
+                if let Some(off) = has.get(&id).filter(|_| found.bare.contains(&row.id)) {
+                    row.cache = mooring_api::cache_from_wire(*off);
+                }
+                wanted.insert(id, row.cache == Cache::Off);
+            }
             found.rewish |= wanted != has;
         }
     }

@@ -1,6 +1,7 @@
 //! The cache flag of attachments: what a volume type says of it, and which of several is in force.
 //!
-//! What must never happen here: two hosts that cache a shared volume because nobody said anything.
+//! What must never happen here: two hosts that cache a shared volume because nobody said anything. Attachments of before the flag
+//! came stay as they were: on, until somebody turns them off.
 
 use mooring_model::Cache;
 

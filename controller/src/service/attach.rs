@@ -318,7 +318,7 @@ pub(super) fn connect(
     row.native = place.native;
     row.claimed = place.claimed;
     row.connector = place.connector;
-    row.cache = place.cache.unwrap_or_else(|| rules::cache::of_type(&specs));
+    row.cache = place.cache.unwrap_or(row.cache);
     row.grant_wanted = true;
     row.granted = false;
     row.held = true;
@@ -333,9 +333,11 @@ pub(super) fn new_row(
     volume: &VolumeRow,
     instance: Option<Uuid>,
     id: AttachmentId,
-) -> AttachmentRow {
+) -> Result<AttachmentRow, Abort> {
+    let volume_type = db.type_by_id(volume.type_id)?;
+    let cache = rules::cache::of_type(&volume_type.map(|of| of.extra_specs).unwrap_or_default());
     // Of another project's volume, an admin's attachment is that project's.
-    AttachmentRow { instance, ..AttachmentRow::reserved(id, volume.id, &volume.project, db.now) }
+    Ok(AttachmentRow { instance, cache, ..AttachmentRow::reserved(id, volume.id, &volume.project, db.now) })
 }
 
 /// Refuses a repeated request with an id that asks for something else than it has: it is made once.
@@ -440,7 +442,7 @@ fn create(
     may_reserve(inner, caller, &volume, &existing, new.instance)?;
     let connector = place.as_ref().and_then(|place| place.connector.as_ref());
     let id = new.id.unwrap_or_else(AttachmentId::random);
-    let mut row = new_row(db, &volume, new.instance, id);
+    let mut row = new_row(db, &volume, new.instance, id)?;
     row.mode = rules::mode(new.mode, connector, new.instance, &existing, volume.readonly == Some(true))
         .map_err(Refusal::Invalid)?;
     row.mode_asked = new.mode.is_some();

@@ -22,13 +22,20 @@ use crate::rules;
 use crate::store::{Abort, AttachmentRow, Db, Kind};
 
 /// The disk of a host that is to follow a flag.
-#[derive(Clone)]
 struct Wanted {
     volume: VolumeId,
     host: AgentId,
     generation: Generation,
     /// The stricter of its attachments.
     cache: Cache,
+}
+
+/// The disk of a native attachment that has a host's path, or is to get one.
+fn wanted(db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Wanted>, Abort> {
+    let Some(host) = row.native.filter(|_| row.connect_wanted) else { return Ok(None) };
+    let Some(spec) = db.spec(row.volume, Kind::Connection(host))? else { return Ok(None) };
+    let cache = effective(&db.attachments_of(row.volume)?, host).unwrap_or(row.cache);
+    Ok(Some(Wanted { volume: row.volume, host, generation: spec.stamp.generation, cache }))
 }
 
 /// Refuses `off` for a host whose agent knows no such flag.
@@ -54,7 +61,7 @@ fn begin(
     caller: &Caller,
     id: AttachmentId,
     cache: Cache,
-) -> Result<(Option<Wanted>, VolumeId, Rewished), Abort> {
+) -> Result<(VolumeId, Rewished), Abort> {
     let mut row = attach::find(db, caller, id)?;
     inner.policies().check("volume:attachment_update", caller, &Target::of(&row.project))?;
     let volume = attach::volume_of(db, &row)?;
@@ -70,15 +77,22 @@ fn begin(
     let before = db.attachments_of(volume.id)?;
     let mut changed = [row];
     let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
-    let [row] = changed;
-    let Some(host) = row.native.filter(|_| row.connect_wanted) else {
-        return Ok((None, volume.id, rewished));
+    Ok((volume.id, rewished))
+}
+
+/// What is to be seen now for this call to be true. An error if somebody has asked for something else meanwhile.
+fn still_wanted(db: &Db<'_>, id: AttachmentId, cache: Cache) -> Result<Option<Wanted>, Abort> {
+    let now = db.attachment(id)?.filter(|row| !row.is_going());
+    let Some(row) = now else {
+        let text = format!("attachment {id} is going, or gone: its cache flag is not changed any more");
+        return Err(Refusal::Conflict(text).into());
     };
-    let spec = db.spec(volume.id, Kind::Connection(host))?;
-    let cache = effective(&db.attachments_of(volume.id)?, host).unwrap_or(cache);
-    let generation = spec.map(|spec| spec.stamp.generation);
-    let wanted = generation.map(|generation| Wanted { volume: volume.id, host, generation, cache });
-    Ok((wanted, volume.id, rewished))
+    if row.cache != cache {
+        let text =
+            format!("the cache of attachment {id} was turned {} meanwhile, by another call", row.cache);
+        return Err(Refusal::Conflict(text).into());
+    }
+    wanted(db, &row)
 }
 
 /// Ok if the host works as the flag says; else what is waited for.
@@ -88,8 +102,10 @@ fn seen(inner: &Inner, wanted: &Wanted) -> Result<(), String> {
     let report =
         host.connection(wanted.volume).report.filter(|report| report.generation >= wanted.generation);
     let Some(report) = report else { return Err(format!("host {name} is at it")) };
-    // An agent that knows no flag leaves the cache on.
-    if report.cache.unwrap_or_default() == wanted.cache {
+    // An agent that knows no flag leaves the cache on; one that does says nothing while it has no verified disk.
+    let silent = Cache::On;
+    let known = report.cache.or_else(|| (host.can_turn_cache_off() != Some(true)).then_some(silent));
+    if known == Some(wanted.cache) {
         return Ok(());
     }
     Err(obstacle(name, &report.problems)
@@ -109,11 +125,13 @@ impl Service {
         let deadline = Instant::now() + wait.0;
         let (inner, owner) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, cache);
-        let (wanted, volume, rewished) =
-            self.inner.store.write("change an attachment's cache flag", write).await?;
+        let (volume, rewished) = self.inner.store.write("change an attachment's cache flag", write).await?;
         let mut changes = self.inner.follow(volume);
         self.inner.go(volume, &rewished.hosts);
-        while let Some(why) = wanted.as_ref().and_then(|wanted| seen(&self.inner, wanted).err()) {
+        loop {
+            let read = move |db: &Db<'_>| still_wanted(db, id, cache);
+            let wanted = self.inner.store.read("read an attachment's cache flag", read).await?;
+            let Some(why) = wanted.and_then(|wanted| seen(&self.inner, &wanted).err()) else { break };
             if permits::until(deadline, changes.changed()).await.is_err() {
                 return Err(Refusal::Pending(format!(
                     "the cache of attachment {id} is not {cache} yet: {why}; it goes on, ask again"

@@ -28,6 +28,7 @@ fn going(row: AttachmentRow) -> DetachRecord {
         asked_at: row.asked.map(|asked| asked.at),
         detached_at: None,
         receipt: None,
+        unwritten: None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use mooring_model::{
-    AgentId, AttachmentId, Cache, Chap, ChapSide, Generation, Iqn, Lun, Mode, Secret, VolumeId,
+    AgentId, AttachmentId, ByteSize, Cache, Chap, ChapSide, Generation, Iqn, Lun, Mode, Secret, VolumeId,
 };
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -240,6 +240,7 @@ fn record(row: &mut Row) -> Result<DetachRecord, SqlError> {
         asked_at: asked.map(|asked| asked.at),
         detached_at: row.time_opt(11)?,
         receipt: body.as_deref().map(decoded).transpose()?,
+        unwritten: row.get::<Option<u64>>(13)?.map(ByteSize),
     })
 }
 
@@ -391,6 +392,19 @@ impl Db<'_> {
         })
     }
 
+    /// Keeps how many bytes a host had not written when it was cut off from a volume by force, with the record of each
+    /// attachment that went so and has no number yet.
+    pub(crate) fn keep_unwritten(
+        &self,
+        volume: VolumeId,
+        host: &str,
+        bytes: ByteSize,
+    ) -> Result<(), SqlError> {
+        let sql = "UPDATE detached SET unwritten_bytes = ?3 WHERE volume_id = ?1 AND host = ?2 AND forced = 1 \
+                   AND unwritten_bytes IS NULL";
+        self.run(sql, &values![volume, host, bytes.0]).map(drop)
+    }
+
     /// The records of detaches that are done, newest first.
     pub(crate) fn detach_records(
         &self,
@@ -416,7 +430,7 @@ impl Db<'_> {
         values.push(limit.into());
         let sql = format!(
             "SELECT d.id, d.volume_id, d.project, d.initiator, d.instance, d.host, d.mode, d.forced, d.asked_user, \
-             d.asked_request, d.asked_us, d.detached_us, r.body FROM detached d LEFT JOIN receipts r ON r.id = d.receipt \
+             d.asked_request, d.asked_us, d.detached_us, r.body, d.unwritten_bytes FROM detached d LEFT JOIN receipts r ON r.id = d.receipt \
              {terms} ORDER BY d.detached_us DESC, d.id DESC LIMIT ?{}",
             values.len()
         );

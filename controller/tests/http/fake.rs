@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use mooring_controller::domain::{
-    AttachAction, AttachStatus, Attached, Attachment, AttachmentLive, AttachmentReceipt, AttachmentStatus,
-    Caller, CutWish, DetachRecord, ExportAsk, FencePart, Hints, Host, HostChange, HostFence, HostJobs,
-    HostUsage, Job, Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment,
-    NewConnector, NewFence, NewSnapshot, NewVolume, NexusLive, Placement, PoolFilter, PoolState,
-    ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeExport, VolumeName, VolumeReservations,
-    VolumeState, VolumeStatus, VolumeType, VolumesSummary, Zone,
+    AttachAction, AttachStatus, Attached, Attachment, AttachmentCheck, AttachmentLive, AttachmentReceipt,
+    AttachmentStatus, Caller, CutWish, DetachRecord, ExportAsk, FencePart, Hints, Host, HostChange,
+    HostFence, HostJobs, HostUsage, Job, Jobs, ManageVolume, ManageableVolume, Message, MetadataChange,
+    NewAttachment, NewConnector, NewFence, NewSnapshot, NewVolume, NexusLive, Placement, PoolFilter,
+    PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeExport, VolumeName,
+    VolumeReservations, VolumeState, VolumeStatus, VolumeType, VolumesSummary, Zone,
 };
 use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
@@ -630,6 +630,10 @@ impl Backend for Fake {
         wait: Wait,
     ) -> Result<AttachmentLive, Refusal> {
         self.ask(caller)?.change_attachment(caller, id, wait, |one| one.cache = cache)
+    }
+
+    async fn check_disk(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentCheck, Refusal> {
+        self.ask(caller)?.check_disk(caller, id)
     }
 
     async fn live_all(&self, caller: &Caller) -> Result<Vec<AttachmentLive>, Refusal> {

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use mooring_controller::domain::{DetachRecord, VolumeStatus};
 use mooring_controller::service::Way;
-use mooring_model::{AttachmentId, Mode, VolumeId};
+use mooring_model::{AttachmentId, ByteSize, Mode, VolumeId};
 use serde_json::json;
 
 use crate::client::{Api, DEAD, keys, words};
@@ -153,6 +153,28 @@ async fn native_attach_and_what_is_live_of_it() {
     ] {
         assert_eq!(put(wrong.clone()).await.status.as_u16(), 400, "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn the_users_of_an_attachments_disk() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let body = json!({ "attachment": { "volume": volume, "host": "host1" } });
+    let made = api.call("POST", "/mooring/v1/attachments").json(&body).send().await;
+    let id = made.body["attachment"]["id"].as_str().unwrap().to_owned();
+    let answer = api.call("GET", &format!("/mooring/v1/attachments/{id}/check")).send().await;
+    assert_eq!(answer.status, 200);
+    let check = &answer.body["check"];
+    assert_eq!((&check["attachment_id"], &check["host"]), (&json!(id), &json!("host1")));
+    let process = json!({ "device": "sda", "kind": "process", "name": "dd", "pid": 7, "access": "buffered", "filesystem": null });
+    let mount = json!({ "device": "sda", "kind": "mount", "name": "/data", "pid": null, "access": null, "filesystem": "ext4" });
+    assert_eq!(check["users"], json!([process, mount]));
+    assert_eq!(check["problems"], json!([{ "code": "buffered_io", "text": "dd" }]));
+    assert_eq!(check["unseen"], json!(["what processes have mapped"]));
+    let answer = api.call("GET", &format!("/mooring/v1/attachments/{DEAD}/check")).send().await;
+    assert_eq!(answer.status, 404);
+    let answer = api.call("GET", "/mooring/v1/attachments/x/check").send().await;
+    assert_eq!(answer.status, 404);
 }
 
 #[tokio::test]
@@ -497,6 +519,7 @@ async fn the_records_of_detaches() {
         asked_at: Some(SystemTime::UNIX_EPOCH),
         detached_at: None,
         receipt: None,
+        unwritten: forced.then_some(ByteSize(4096)),
     };
     api.fake.state().records = vec![record(1, true), record(2, false)];
     let all = api.call("GET", "/mooring/v1/receipts").send().await;
@@ -506,9 +529,10 @@ async fn the_records_of_detaches() {
         keys(first),
         words(
             "attachment_id volume_id project_id initiator instance host mode forced user_id request_id asked_at \
-             detached_at receipt"
+             detached_at receipt unwritten_bytes"
         )
     );
+    assert_eq!(first["unwritten_bytes"], 4096);
     assert_eq!((&first["forced"], &first["mode"]), (&json!(true), &json!("ro")));
     assert_eq!(first["asked_at"], "1970-01-01T00:00:00.000000Z");
     let count = async |query: &str| {

@@ -6,6 +6,7 @@
 
 mod fc;
 mod follow;
+mod host;
 mod jobs;
 pub(crate) mod log;
 mod lvs;
@@ -20,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use mooring_api::stamp_from_wire;
 use mooring_api::v1::agent_server::{Agent, AgentServer};
-use mooring_api::v1::host_server::{Host, HostServer};
-use mooring_api::v1::{self, put_connection_request, put_export_request, put_volume_request};
+use mooring_api::v1::host_server::HostServer;
+use mooring_api::v1::{self, put_export_request, put_volume_request};
 use mooring_model::{AgentId, ExportIdentity, Fence, IqnPrefix, VolumeId};
 use tokio::sync::{broadcast, watch};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
@@ -78,6 +79,8 @@ pub(crate) struct Knobs {
     pub(crate) refuse_revoke: Option<Status>,
     /// It is of a release that knows no cache flag.
     pub(crate) knows_no_cache: bool,
+    /// What its page cache has not written when it is cut off.
+    pub(crate) unwritten: Option<u64>,
     /// The disk is held open by these.
     pub(crate) holders: Vec<String>,
     /// Connections end up here instead of ready.
@@ -272,6 +275,7 @@ impl State {
         };
         let Some(spec) = &connection.spec else {
             report.set_phase(v1::ConnectionPhase::Gone);
+            report.unwritten_bytes = self.knobs.unwritten.filter(|_| connection.hard);
             return report;
         };
         if let Some((phase, problem)) = &self.knobs.broken {
@@ -695,103 +699,5 @@ impl Agent for Fake {
         let told = (!silent).then(|| self.capabilities());
         let first = told.map(|told| v1::Report { what: Some(What::Capabilities(told)) });
         Ok(Response::new(self.follow(first.into_iter().collect(), changes)))
-    }
-}
-
-#[tonic::async_trait]
-impl Host for Fake {
-    async fn put_connection(
-        &self,
-        request: Request<v1::PutConnectionRequest>,
-    ) -> Result<Response<v1::PutConnectionResponse>, Status> {
-        let put = request.into_inner();
-        let id = put.volume_id.clone();
-        let (spec, hard, word) = match put.wish {
-            Some(put_connection_request::Wish::Spec(spec)) => (Some(spec), false, "spec"),
-            Some(put_connection_request::Wish::Tombstone(tombstone)) => {
-                (None, tombstone.revoked, if tombstone.revoked { "revoked" } else { "gone" })
-            }
-            None => return Err(cured(Code::InvalidArgument, "no wish", "fix_spec")),
-        };
-        self.count(put.sender.as_ref(), format!("connection {id} {} {word}", words(put.stamp.as_ref())))?;
-        {
-            let mut state = self.state();
-            if fence(state.connections.get(&id), put.stamp.as_ref())? == Fence::Newer {
-                let kept = state.connections.get(&id).and_then(|kept| kept.spec.clone()).unwrap_or_default();
-                let loses = kept.attachments.iter().any(|old| {
-                    spec.as_ref().is_none_or(|spec| {
-                        spec.attachments.iter().all(|new| new.attachment_id != old.attachment_id)
-                    })
-                });
-                if loses && !hard && !state.knobs.holders.is_empty() {
-                    let text = format!("/dev/sda is held open by {}", state.knobs.holders.join(", "));
-                    return Err(cured(Code::FailedPrecondition, &text, "operator"));
-                }
-                let logged_in = spec.is_some() && state.knobs.broken.is_none();
-                let key = (id.clone(), state.initiator.clone());
-                let mut sessions = self.world.sessions.lock().unwrap();
-                if logged_in {
-                    sessions.insert(key)
-                } else {
-                    sessions.remove(&key)
-                };
-                drop(sessions);
-                let object = Object { stamp: put.stamp, spec, opaque: put.opaque, hard };
-                state.connections.insert(id.clone(), object);
-            }
-        }
-        self.publish_connection(&id);
-        let state = self.state();
-        let report = state.connection_report(&id);
-        let done = matches!(report.phase(), v1::ConnectionPhase::Ready | v1::ConnectionPhase::Gone);
-        Ok(Response::new(v1::PutConnectionResponse { report: Some(report), done, timing: None }))
-    }
-
-    async fn get_connection(
-        &self,
-        request: Request<v1::GetConnectionRequest>,
-    ) -> Result<Response<v1::ConnectionStatus>, Status> {
-        self.enter()?;
-        let id = request.into_inner().volume_id;
-        let state = self.state();
-        let kept = state.connections.get(&id).ok_or_else(|| Status::not_found("no such connection"))?;
-        Ok(Response::new(v1::ConnectionStatus {
-            volume_id: id.clone(),
-            stamp: kept.stamp.clone(),
-            spec: kept.spec.clone(),
-            opaque: kept.opaque.clone(),
-            report: Some(state.connection_report(&id)),
-        }))
-    }
-
-    async fn list_connections(
-        &self,
-        _: Request<v1::ListConnectionsRequest>,
-    ) -> Result<Response<v1::ListConnectionsResponse>, Status> {
-        self.enter()?;
-        let state = self.state();
-        let connections = state
-            .connections
-            .iter()
-            .map(|(id, kept)| v1::ConnectionStatus {
-                volume_id: id.clone(),
-                stamp: kept.stamp.clone(),
-                spec: kept.spec.clone(),
-                opaque: kept.opaque.clone(),
-                report: Some(state.connection_report(id)),
-            })
-            .collect();
-        Ok(Response::new(v1::ListConnectionsResponse { connections }))
-    }
-
-    type WatchConnectionsStream = ReceiverStream<Result<v1::ConnectionEvent, Status>>;
-
-    async fn watch_connections(
-        &self,
-        _: Request<v1::WatchConnectionsRequest>,
-    ) -> Result<Response<Self::WatchConnectionsStream>, Status> {
-        self.enter()?;
-        let changes = self.events.subscribe();
-        Ok(Response::new(self.follow(Vec::new(), changes)))
     }
 }

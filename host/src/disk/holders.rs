@@ -20,6 +20,9 @@ use nix::sys::stat::{major, makedev, minor};
 use super::Holder;
 use super::kernel::Failure;
 
+mod partitions;
+mod users;
+
 /// CAP_SYS_PTRACE 19, as a bit of a capability set.
 const SYS_PTRACE: u64 = 1 << 19;
 
@@ -31,7 +34,12 @@ pub(super) struct Machine {
     own: u32,
     /// The number of the block device at a path; `None` when there is none.
     number: fn(&Path) -> Option<u64>,
+    /// The inode number of the initial process namespace.
+    initial: u64,
 }
+
+/// PROC_PID_INIT_INO of the kernel: since 3.8.
+const INITIAL_PROCESSES: u64 = 0xEFFF_FFFC;
 
 fn block_number(path: &Path) -> Option<u64> {
     let found = fs::metadata(path).ok()?;
@@ -78,7 +86,13 @@ fn name_of(path: &Path) -> String {
 impl Machine {
     /// This machine.
     pub(super) fn this() -> Self {
-        Self { sys: "/sys".into(), proc: "/proc".into(), own: std::process::id(), number: block_number }
+        Self {
+            sys: "/sys".into(),
+            proc: "/proc".into(),
+            own: std::process::id(),
+            number: block_number,
+            initial: INITIAL_PROCESSES,
+        }
     }
 
     /// Everybody who can be named. ENODEV when the disk has gone.
@@ -90,10 +104,15 @@ impl Machine {
             let on_top = entries(&folder.join("holders"))?;
             holders.extend(on_top.iter().map(|path| Holder::Device(name_of(path))));
         }
-        self.loops(&numbers, &mut holders)?;
-        self.targets(&numbers, &mut holders)?;
+        let ours = |number: &u64| numbers.contains(number);
+        let loops = self.loops()?.into_iter().filter(|(_, number)| ours(number));
+        holders.extend(loops.map(|(folder, _)| Holder::Device(name_of(&folder))));
+        let targets = self.targets()?.into_iter().filter(|(_, number)| ours(number));
+        holders.extend(targets.map(|(name, _)| Holder::Device(format!("LIO {name}"))));
         self.mounts(&numbers, &mut holders)?;
-        self.swaps(&numbers, &mut holders)?;
+        if self.swaps()?.iter().any(ours) {
+            holders.insert(Holder::Swap);
+        }
         self.processes(&numbers, &mut holders)?;
         Ok(holders)
     }
@@ -119,19 +138,20 @@ impl Machine {
         (self.number)(path).is_some_and(|number| numbers.contains(&number))
     }
 
-    /// Loop devices stand in no `holders`.
-    fn loops(&self, numbers: &BTreeSet<u64>, holders: &mut BTreeSet<Holder>) -> io::Result<()> {
+    /// Loop devices stand in no `holders`. Their folders in sysfs, with the number of the device behind each.
+    fn loops(&self) -> io::Result<Vec<(PathBuf, u64)>> {
+        let mut found = Vec::new();
         for block in entries(&self.sys.join("block"))? {
             let backing = text(&block.join("loop/backing_file"))?;
-            if backing.is_some_and(|path| self.is_one(Path::new(path.trim_end_matches('\n')), numbers)) {
-                holders.insert(Holder::Device(name_of(&block)));
-            }
+            let number = backing.and_then(|path| (self.number)(Path::new(path.trim_end_matches('\n'))));
+            found.extend(number.map(|number| (block, number)));
         }
-        Ok(())
+        Ok(found)
     }
 
-    /// Backstores of the kernel's target neither.
-    fn targets(&self, numbers: &BTreeSet<u64>, holders: &mut BTreeSet<Holder>) -> io::Result<()> {
+    /// Backstores of the kernel's target neither. The enabled ones, as `iblock_0/NAME`, with their device's number.
+    fn targets(&self) -> io::Result<Vec<(String, u64)>> {
+        let mut found = Vec::new();
         for adapter in entries(&self.sys.join("kernel/config/target/core"))? {
             if !adapter.is_dir() {
                 continue;
@@ -142,16 +162,11 @@ impl Machine {
                     continue;
                 }
                 let device = text(&backstore.join("udev_path"))?.unwrap_or_default();
-                if self.is_one(Path::new(device.trim()), numbers) {
-                    holders.insert(Holder::Device(format!(
-                        "LIO {}/{}",
-                        name_of(&adapter),
-                        name_of(&backstore)
-                    )));
-                }
+                let name = format!("{}/{}", name_of(&adapter), name_of(&backstore));
+                found.extend((self.number)(Path::new(device.trim())).map(|number| (name, number)));
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Mounts of this process's namespace and of the first process's.
@@ -173,23 +188,24 @@ impl Machine {
         Ok(())
     }
 
-    fn swaps(&self, numbers: &BTreeSet<u64>, holders: &mut BTreeSet<Holder>) -> io::Result<()> {
+    /// The numbers of the devices that are swap areas.
+    fn swaps(&self) -> io::Result<Vec<u64>> {
         let bytes = unless_gone(fs::read(self.proc.join("swaps")))?.unwrap_or_default();
-        for line in bytes.split(|byte| *byte == b'\n').skip(1) {
-            let area = line.split(u8::is_ascii_whitespace).next().map(unescape).unwrap_or_default();
-            if self.is_one(&area, numbers) {
-                holders.insert(Holder::Swap);
-            }
-        }
-        Ok(())
+        let lines = bytes.split(|byte| *byte == b'\n').skip(1);
+        let areas = lines.filter_map(|line| line.split(u8::is_ascii_whitespace).next().map(unescape));
+        Ok(areas.filter_map(|area| (self.number)(&area)).collect())
+    }
+
+    /// The capabilities in effect.
+    fn rights(&self) -> io::Result<u64> {
+        let status = text(&self.proc.join("self/status"))?.unwrap_or_default();
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        Ok(effective.and_then(|field| u64::from_str_radix(field.trim(), 16).ok()).unwrap_or(0))
     }
 
     /// Fails without CAP_SYS_PTRACE: other users' processes then hide what they have open, or (`hidepid`) that they exist.
     fn sees_processes(&self) -> Result<(), Failure> {
-        let status = text(&self.proc.join("self/status"))?.unwrap_or_default();
-        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let effective = effective.and_then(|field| u64::from_str_radix(field.trim(), 16).ok()).unwrap_or(0);
-        if effective & SYS_PTRACE == 0 {
+        if self.rights()? & SYS_PTRACE == 0 {
             let detail = ": CAP_SYS_PTRACE is needed to see what other processes have open".to_owned();
             return Err(Failure { errno: Errno::EPERM, detail });
         }
@@ -250,6 +266,7 @@ fn parse_number(text: &str) -> Option<u64> {
 struct Mount {
     number: u64,
     point: PathBuf,
+    filesystem: String,
     source: PathBuf,
 }
 
@@ -259,8 +276,10 @@ impl Mount {
         let mut fields = line.split(|byte| *byte == b' ');
         let number = parse_number(std::str::from_utf8(fields.nth(2)?).ok()?)?;
         let point = unescape(fields.nth(1)?);
-        let source = fields.skip_while(|field| *field != b"-").nth(2).map(unescape).unwrap_or_default();
-        Some(Self { number, point, source })
+        let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
+        let filesystem = String::from_utf8_lossy(behind.next().unwrap_or_default()).into_owned();
+        let source = behind.next().map(unescape).unwrap_or_default();
+        Some(Self { number, point, filesystem, source })
     }
 }
 
@@ -282,7 +301,7 @@ fn unescape(field: &[u8]) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::os::unix::fs::symlink;
 
     use proptest::prelude::*;
@@ -290,7 +309,7 @@ mod tests {
     use super::*;
 
     /// A machine made of files: a "device" is a file that holds its number.
-    struct Fixture {
+    pub(super) struct Fixture {
         folder: tempfile::TempDir,
     }
 
@@ -300,7 +319,7 @@ mod tests {
 
     impl Fixture {
         /// sdb with partition sdb1, and the disk sda of somebody else; process 100 has neither open.
-        fn new() -> Self {
+        pub(super) fn new() -> Self {
             let fixture = Self { folder: tempfile::tempdir().unwrap() };
             for (name, number) in [("sda", "8:0"), ("sdb", "8:16"), ("sdb1", "8:17")] {
                 fixture.put(&format!("dev/{name}"), number);
@@ -325,26 +344,34 @@ mod tests {
             fixture
         }
 
-        fn at(&self, path: &str) -> PathBuf {
+        pub(super) fn at(&self, path: &str) -> PathBuf {
             self.folder.path().join(path)
         }
 
-        fn put(&self, path: &str, value: &str) {
+        pub(super) fn put(&self, path: &str, value: &str) {
             let path = self.at(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, value).unwrap();
         }
 
-        fn link(&self, target: &str, path: &str) {
+        pub(super) fn link(&self, target: &str, path: &str) {
             let path = self.at(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             symlink(self.at(target), path).unwrap();
         }
 
         fn holders(&self) -> Result<Vec<Holder>, Failure> {
-            let machine =
-                Machine { sys: self.at("sys"), proc: self.at("proc"), own: 77, number: fixture_number };
-            Ok(machine.holders(makedev(8, 16))?.into_iter().collect())
+            Ok(self.machine().holders(makedev(8, 16))?.into_iter().collect())
+        }
+
+        pub(super) fn machine(&self) -> Machine {
+            Machine {
+                sys: self.at("sys"),
+                proc: self.at("proc"),
+                own: 77,
+                number: fixture_number,
+                initial: 1,
+            }
         }
     }
 
@@ -468,10 +495,10 @@ mod tests {
         // Whatever block devices there are here: every look at this machine ends well.
         let numbers = BTreeSet::from([makedev(4095, 1_048_575)]);
         let (machine, mut holders) = (Machine::this(), BTreeSet::new());
-        machine.loops(&numbers, &mut holders).unwrap();
-        machine.targets(&numbers, &mut holders).unwrap();
+        machine.loops().unwrap();
+        machine.targets().unwrap();
         machine.mounts(&numbers, &mut holders).unwrap();
-        machine.swaps(&numbers, &mut holders).unwrap();
+        machine.swaps().unwrap();
         assert_eq!(holders, BTreeSet::new());
         assert_eq!(machine.holders(makedev(4095, 1_048_575)), Err(Errno::ENODEV.into()));
     }

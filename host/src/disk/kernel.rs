@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::libc::{O_EXCL, O_NOFOLLOW, O_NONBLOCK};
 
 use super::holders::Machine;
-use super::{DiskError, DiskOp, Disks, Holder};
+use super::{DiskError, DiskOp, Disks, Holder, Usage};
 use crate::sys::{self, ScsiOutcome};
 
 /// How long an INQUIRY may take.
@@ -53,6 +53,16 @@ fn open(device: &Path) -> io::Result<Opened> {
         return Err(Errno::ESTALE.into());
     }
     Ok(Opened { file, node, number })
+}
+
+/// Does one thing to each partition of a disk, and to the disk at last: each has a page cache of its own, whose pages are nobody
+/// else's.
+fn with_parts(disk: &Opened, work: impl Fn(&File) -> Result<(), Failure>) -> Result<(), Failure> {
+    let open = |node: &Path| open(node).map(|part| (part.file, part.number));
+    for part in Machine::this().partitions(disk.number, &disk.node, open)? {
+        work(&part)?;
+    }
+    work(&disk.file)
 }
 
 /// Does one thing to an open disk.
@@ -131,13 +141,15 @@ impl Disks for KernelDisks {
 
     fn flush(&self, device: &Path) -> Result<(), DiskError> {
         with(DiskOp::Flush, device, |disk| {
-            disk.file.sync_all()?;
-            Ok(sys::flush_buffers(&disk.file)?)
+            with_parts(disk, |file| {
+                file.sync_all()?;
+                Ok(sys::flush_buffers(file)?)
+            })
         })
     }
 
     fn drop_pages(&self, device: &Path) -> Result<(), DiskError> {
-        with(DiskOp::DropPages, device, |disk| Ok(sys::flush_buffers(&disk.file)?))
+        with(DiskOp::DropPages, device, |disk| with_parts(disk, |file| Ok(sys::flush_buffers(file)?)))
     }
 
     fn set_read_ahead(&self, device: &Path, sectors: u32) -> Result<(), DiskError> {
@@ -164,6 +176,24 @@ impl Disks for KernelDisks {
                 Err(error) => Err(error.into()),
             }
         })
+    }
+
+    fn usage(&self, devices: &[PathBuf]) -> Result<Usage, DiskError> {
+        let failed = |failure: Failure| {
+            let path = devices.first().cloned().unwrap_or_default();
+            DiskError { op: DiskOp::Usage, path, errno: failure.errno, detail: failure.detail }
+        };
+        Usage::of(&Machine::this(), devices).map_err(failed)
+    }
+
+    fn unwritten(&self, device: &Path) -> Result<Option<u64>, DiskError> {
+        let failed = |failure: Failure| DiskError {
+            op: DiskOp::Unwritten,
+            path: device.to_owned(),
+            errno: failure.errno,
+            detail: failure.detail,
+        };
+        Machine::this().unwritten(device).map_err(failed)
     }
 }
 

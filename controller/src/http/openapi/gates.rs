@@ -202,6 +202,7 @@ const OPERATIONS: &[(&str, Gate)] = &[
     ("detach", DETACH),
     ("setMode", Policies(&["volume:attachment_update"])),
     ("setCache", Policies(&["volume:attachment_update"])),
+    ("checkAttachment", Policies(&["mooring:attachment_check"])),
     ("showReceipt", Hides("mooring:receipts")),
     ("listReceipts", Policies(&["mooring:receipts"])),
     ("importVolume", Policies(&["mooring:import", "volume:create"])),

@@ -101,7 +101,7 @@ fn open(
         let existing = existing_of(&rows, promised(&volume));
         may_reserve(inner, caller, &volume, &existing, None)?;
         let readonly = volume.readonly == Some(true);
-        let mut row = new_row(db, &volume, None, AttachmentId::random());
+        let mut row = new_row(db, &volume, None, AttachmentId::random())?;
         row.mode = rules::mode(None, place.connector.as_ref(), None, &existing, readonly)
             .map_err(Refusal::Invalid)?;
         row.legacy = true;
@@ -145,7 +145,7 @@ fn meant(
             let existing = existing_of(rows, promised(volume));
             may_reserve(inner, caller, volume, &existing, said.instance)?;
             keep_promise(db, volume)?;
-            let mut row = new_row(db, volume, said.instance, AttachmentId::random());
+            let mut row = new_row(db, volume, said.instance, AttachmentId::random())?;
             row.mode = Mode::ReadWrite;
             row.host.clone_from(&said.host);
             Ok(row)

@@ -2,8 +2,8 @@
 
 use mooring_controller::initiators::Initiators;
 use mooring_model::{
-    Initiator, JobKind, JobReport, Registration, ReservationHolder, ReservationType, Reservations,
-    ReservationsChange, UploadId,
+    Cure, DiskAccess, DiskCheck, DiskUser, DiskUserKind, Initiator, JobKind, JobReport, Problem,
+    Registration, ReservationHolder, ReservationType, Reservations, ReservationsChange, UploadId,
 };
 
 use mooring_controller::domain::{
@@ -408,6 +408,36 @@ impl State {
         let index = self.attachment_index(caller, id)?;
         change(&mut self.attachments[index]);
         Ok(self.live_of(&self.attachments[index]))
+    }
+
+    /// One process and one file system use the disk; what else there may be was not seen.
+    pub(super) fn check_disk(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentCheck, Refusal> {
+        let one = &self.attachments[self.attachment_index(caller, id)?];
+        let blank = DiskUser {
+            device: "sda".to_owned(),
+            kind: DiskUserKind::Process,
+            name: "dd".to_owned(),
+            pid: Some(7),
+            access: Some(DiskAccess::Buffered),
+            filesystem: None,
+        };
+        let mount = DiskUser {
+            kind: DiskUserKind::Mount,
+            name: "/data".to_owned(),
+            pid: None,
+            access: None,
+            filesystem: Some("ext4".to_owned()),
+            ..blank.clone()
+        };
+        let problem = Problem { object: "buffered_io".into(), text: "dd".into(), cure: Cure::Operator };
+        let check = DiskCheck {
+            disk: None,
+            cache: Some(one.cache),
+            users: vec![blank, mount],
+            unseen: vec!["what processes have mapped".to_owned()],
+            problems: vec![problem],
+        };
+        Ok(AttachmentCheck { attachment: id, volume: one.volume, host: "host1".to_owned(), check })
     }
 
     pub(super) fn live_of(&self, attachment: &Attachment) -> AttachmentLive {

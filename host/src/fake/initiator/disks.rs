@@ -13,7 +13,7 @@ use super::FakeHost;
 use super::disk::{Command, Outcome};
 use super::scsi::{Failure, Sender};
 use super::state::Queue;
-use crate::{DiskError, DiskOp, Disks, Holder, UeventItem, Uevents};
+use crate::{DiskError, DiskOp, DiskUser, Disks, Holder, UeventItem, Uevents, Usage, User};
 
 /// Sectors of a page: the kernel keeps a read-ahead in pages.
 const PAGE_SECTORS: u32 = 8;
@@ -137,8 +137,29 @@ impl FakeHost {
         self.inner.change(|kernel| {
             let held = kernel.holders.entry(disk.sequence).or_default();
             held.name = name;
+            held.users.extend(holder.as_user());
             held.by.push(holder);
         });
+        Ok(())
+    }
+
+    /// Somebody uses a disk in a way of his own, until [`FakeHost::close`]: as a process with O_DIRECT, or one that keeps only
+    /// a mapping, which holds nothing.
+    pub fn use_as(&self, device: impl AsRef<Path>, user: User) -> Result<(), Errno> {
+        let name = block_name(device.as_ref())?;
+        let disk = self.open(device.as_ref()).map_err(|(_, errno)| errno)?;
+        self.inner.change(|kernel| {
+            let held = kernel.holders.entry(disk.sequence).or_default();
+            held.name = name;
+            held.users.push(user);
+        });
+        Ok(())
+    }
+
+    /// The page cache holds so many bytes of a disk that are not written.
+    pub fn set_unwritten(&self, device: impl AsRef<Path>, bytes: u64) -> Result<(), Errno> {
+        let disk = self.open(device.as_ref()).map_err(|(_, errno)| errno)?;
+        self.inner.change(|kernel| kernel.unwritten.insert(disk.sequence, bytes));
         Ok(())
     }
 
@@ -229,6 +250,37 @@ impl Disks for FakeHost {
         }
         let (_, _, disk) = kernel.disk(&name).ok_or(failed(Errno::ENOENT))?;
         Ok(kernel.holders.get(&disk.sequence).map(|held| held.by.clone()).unwrap_or_default())
+    }
+
+    fn usage(&self, devices: &[PathBuf]) -> Result<Usage, DiskError> {
+        let kernel = self.inner.lock();
+        if let Some(errno) = kernel.disk_fault(DiskOp::Usage) {
+            let path = devices.first().cloned().unwrap_or_default();
+            return Err(DiskError { op: DiskOp::Usage, path, errno, detail: String::new() });
+        }
+        let mut usage = Usage::default();
+        for device in devices {
+            let Ok(name) = block_name(device) else { continue };
+            let Some((_, _, disk)) = kernel.disk(&name) else { continue };
+            let users = kernel.holders.get(&disk.sequence).map(|held| held.users.clone()).unwrap_or_default();
+            let named = users.into_iter().map(|user| DiskUser { device: name.clone(), user });
+            usage.disks.insert(device.clone(), named.collect());
+        }
+        Ok(usage)
+    }
+
+    fn unwritten(&self, device: &Path) -> Result<Option<u64>, DiskError> {
+        let failed = |errno| {
+            let (op, path) = (DiskOp::Unwritten, device.to_owned());
+            DiskError { op, path, errno, detail: String::new() }
+        };
+        let name = block_name(device).map_err(failed)?;
+        let kernel = self.inner.lock();
+        if let Some(errno) = kernel.disk_fault(DiskOp::Unwritten) {
+            return Err(failed(errno));
+        }
+        let (_, _, disk) = kernel.disk(&name).ok_or(failed(Errno::ENODEV))?;
+        Ok(Some(kernel.unwritten.get(&disk.sequence).copied().unwrap_or(0)))
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::target::Shared as Target;
-use crate::{DiskOp, Holder, IscsiEvent, IscsiOp, IscsiParam, KernelSession, UeventItem};
+use crate::{DiskOp, Holder, IscsiEvent, IscsiOp, IscsiParam, KernelSession, UeventItem, User};
 
 /// What all handles of one fake host share.
 #[derive(Default)]
@@ -88,6 +88,8 @@ pub(super) struct Kernel {
     pub(super) faults: Faults,
     /// By the sequence number of the disk, so that a disk which takes over a name has none.
     pub(super) holders: BTreeMap<u64, Held>,
+    /// Bytes in the page cache that are not written, by the disk's sequence number.
+    pub(super) unwritten: BTreeMap<u64, u64>,
     pub(super) disk_faults: BTreeMap<String, Errno>,
     pub(super) probes_held: bool,
     pub(super) scans: Vec<String>,
@@ -99,6 +101,7 @@ pub(super) struct Kernel {
 pub(super) struct Held {
     pub(super) name: String,
     pub(super) by: Vec<Holder>,
+    pub(super) users: Vec<User>,
 }
 
 /// Faults of kernel operations.

@@ -1,0 +1,268 @@
+//! Looks for who uses the disks of connections, and how: all of them in one walk, once a minute and after each change.
+//!
+//! A user that goes by itself within [`USED_BRIEFLY`] is no problem: LVM and others read each disk that comes, for a moment. udev
+//! never is: it lets go by itself, on a busy machine after seconds.
+//!
+//! What must never happen here: a second walk beside one that hangs; a walk on a host where no cache is off, unless somebody
+//! asks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use mooring_connectors::{BUFFERED_IO, UNSHARED_FILESYSTEM, disk_user, is_wrong, problems};
+use mooring_host::{DiskError, DiskUser};
+use mooring_model::limit::KERNEL_ANSWER_DEADLINE;
+use mooring_model::{Cache, Chain, ConnectionReport, Cure, DiskCheck, HostDisk, VolumeId};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::Connections;
+use super::cell::{Audit, Cell, Wish};
+use crate::engine::Refusal;
+
+/// Seconds from one walk to the next, if nothing changes.
+const EVERY_S: u32 = 60;
+
+/// Looks at once that somebody asked for: one that hangs keeps its thread.
+const CHECKS_MAX: usize = 4;
+
+/// How long a user must stay to be a problem.
+const USED_BRIEFLY: Duration = Duration::from_millis(500);
+
+/// When the walks are.
+#[derive(Debug)]
+pub(super) struct Audits {
+    /// Seconds since the last walk began.
+    waited_s: AtomicU32,
+    /// Something has changed since.
+    due: AtomicBool,
+    at_work: AtomicBool,
+    /// Looks that somebody asked for.
+    checks: Arc<Semaphore>,
+}
+
+impl Default for Audits {
+    fn default() -> Self {
+        Self {
+            waited_s: AtomicU32::new(0),
+            due: AtomicBool::new(false),
+            at_work: AtomicBool::new(false),
+            checks: Arc::new(Semaphore::new(CHECKS_MAX)),
+        }
+    }
+}
+
+/// Connections with a disk that is used wrongly, by problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Wrong {
+    pub(crate) buffered: u64,
+    pub(crate) unshared: u64,
+}
+
+/// The verified disk of a connection.
+struct Looked {
+    cell: Arc<Cell>,
+    disk: HostDisk,
+    cache: Option<Cache>,
+}
+
+impl Looked {
+    fn path(&self) -> PathBuf {
+        PathBuf::from(&self.disk.path)
+    }
+}
+
+/// Ends a walk however it ends.
+struct AtWork<'a>(&'a AtomicBool);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Connections {
+    /// Has a walk begin within a second.
+    pub(super) fn audit_soon(&self) {
+        self.shared.audits.due.store(true, Ordering::Release);
+    }
+
+    /// Called each second.
+    pub(super) fn audit_when_due(&self) {
+        let audits = &self.shared.audits;
+        let waited = audits.waited_s.fetch_add(1, Ordering::AcqRel).saturating_add(1);
+        if !audits.due.load(Ordering::Acquire) && waited < EVERY_S {
+            return;
+        }
+        if audits.at_work.swap(true, Ordering::AcqRel) {
+            // The next begins behind it.
+            if waited >= EVERY_S {
+                audits.waited_s.store(0, Ordering::Release);
+                tracing::warn!(
+                    "the look for who uses the disks has not returned for a minute: a process of this host hangs"
+                );
+            }
+            return;
+        }
+        audits.due.store(false, Ordering::Release);
+        audits.waited_s.store(0, Ordering::Release);
+        let connections = self.clone();
+        self.shared.workers.submit(move || {
+            let _at_work = AtWork(&connections.shared.audits.at_work);
+            connections.audit();
+        });
+    }
+
+    fn looked(cell: Arc<Cell>) -> Option<Looked> {
+        let looked = {
+            let state = cell.state();
+            state.wish.as_ref().and_then(Wish::spec)?;
+            let report = state.end.report.as_ref()?;
+            report.disk.clone().map(|disk| (disk, report.cache))
+        };
+        looked.map(|(disk, cache)| Looked { cell, disk, cache })
+    }
+
+    /// One walk for all disks whose cache is off.
+    fn audit(&self) {
+        let off = |looked: &Looked| looked.cache == Some(Cache::Off);
+        let disks: Vec<_> = self.cells().into_iter().filter_map(Self::looked).filter(off).collect();
+        if disks.is_empty() {
+            return;
+        }
+        match self.lasting(&disks) {
+            Ok(users) => {
+                for looked in &disks {
+                    if let Some(users) = users.get(&looked.path()) {
+                        self.keep_audit(looked, users);
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "cannot look for who uses the disks; tried again in a minute");
+            }
+        }
+    }
+
+    fn users(&self, disks: &[Looked]) -> Result<BTreeMap<PathBuf, BTreeSet<DiskUser>>, DiskError> {
+        let paths: Vec<_> = disks.iter().map(Looked::path).collect();
+        Ok(self.shared.parts.disks.usage(&paths)?.disks)
+    }
+
+    /// The users that stay. A second look only if the first finds one that is wrong.
+    fn lasting(&self, disks: &[Looked]) -> Result<BTreeMap<PathBuf, BTreeSet<DiskUser>>, DiskError> {
+        let first = self.users(disks)?;
+        if !first.values().flatten().any(is_wrong) {
+            return Ok(first);
+        }
+        std::thread::sleep(USED_BRIEFLY);
+        let second = self.users(disks)?;
+        let both = |(path, users): (PathBuf, BTreeSet<DiskUser>)| {
+            let stay = second.get(&path)?.intersection(&users).cloned().collect();
+            Some((path, stay))
+        };
+        Ok(first.into_iter().filter_map(both).collect())
+    }
+
+    /// Keeps what a walk has found, and reports it if it is new.
+    fn keep_audit(&self, looked: &Looked, users: &BTreeSet<DiskUser>) {
+        let audit = Audit { sequence: looked.disk.sequence, problems: problems(users) };
+        let report = {
+            let mut state = looked.cell.state();
+            if state.audit == audit {
+                return;
+            }
+            let news = state.audit.problems != audit.problems;
+            state.audit = audit;
+            self.report(looked.cell.id, &state).filter(|_| news)
+        };
+        if let Some(report) = report {
+            for problem in report.problems.iter().filter(|it| is_of_audit(&it.object)) {
+                tracing::warn!(volume = %looked.cell.id, %problem, "the disk's cache is off, and it is used otherwise");
+            }
+            self.publish(report);
+        }
+    }
+
+    /// Looks now for who uses the disk of a connection.
+    pub async fn check_disk(&self, volume: VolumeId) -> Result<DiskCheck, Refusal> {
+        let Some(cell) = self.known_cell(volume).filter(|cell| Self::wish_is_spec(cell)) else {
+            let why = format!("this host has no connection to volume {volume}");
+            return Err(Refusal::precondition(why, Cure::FixSpec));
+        };
+        let checks = &self.shared.audits.checks;
+        let Ok(place) = Arc::clone(checks).try_acquire_owned() else {
+            let why = format!("{CHECKS_MAX} looks for who uses a disk are at work, or hang: ask again later");
+            return Err(Refusal::precondition(why, Cure::Retry));
+        };
+        let (done, result) = oneshot::channel();
+        let connections = self.clone();
+        self.shared.workers.submit(move || {
+            let checked = connections.checked(cell);
+            drop(place);
+            drop(done.send(checked));
+        });
+        if let Ok(Ok(checked)) = tokio::time::timeout(KERNEL_ANSWER_DEADLINE, result).await {
+            return checked;
+        }
+        let why = format!(
+            "the look for who uses the disk of volume {volume} has not returned after {} s: a process of this host hangs; ask again",
+            KERNEL_ANSWER_DEADLINE.as_secs()
+        );
+        Err(Refusal::precondition(why, Cure::Retry))
+    }
+
+    fn checked(&self, cell: Arc<Cell>) -> Result<DiskCheck, Refusal> {
+        let volume = cell.id;
+        let Some(looked) = Self::looked(cell) else {
+            return Ok(DiskCheck {
+                disk: None,
+                cache: None,
+                users: Vec::new(),
+                unseen: Vec::new(),
+                problems: Vec::new(),
+            });
+        };
+        let path = looked.path();
+        let usage = self.shared.parts.disks.usage(std::slice::from_ref(&path));
+        let usage =
+            usage.map_err(|error| Refusal::precondition(Chain(&error).to_string(), Cure::Operator))?;
+        let Some(users) = usage.disks.get(&path) else {
+            let why = format!("the disk of volume {volume} has just gone: ask again");
+            return Err(Refusal::precondition(why, Cure::Retry));
+        };
+        let off = looked.cache == Some(Cache::Off);
+        let check = DiskCheck {
+            cache: looked.cache,
+            users: users.iter().map(disk_user).collect(),
+            unseen: usage.unseen.into_iter().collect(),
+            problems: if off { problems(users) } else { Vec::new() },
+            disk: Some(looked.disk),
+        };
+        // What is seen here and stays is reported, too.
+        self.audit_soon();
+        Ok(check)
+    }
+
+    /// How many connections have each of the problems, by the last walk.
+    pub(crate) fn wrong(&self) -> Wrong {
+        let mut wrong = Wrong::default();
+        for cell in self.cells() {
+            let report: Option<ConnectionReport> = {
+                let state = cell.state();
+                self.report(cell.id, &state)
+            };
+            let objects: BTreeSet<_> =
+                report.into_iter().flat_map(|it| it.problems).map(|problem| problem.object).collect();
+            wrong.buffered += u64::from(objects.contains(BUFFERED_IO));
+            wrong.unshared += u64::from(objects.contains(UNSHARED_FILESYSTEM));
+        }
+        wrong
+    }
+}
+
+fn is_of_audit(object: &str) -> bool {
+    object == BUFFERED_IO || object == UNSHARED_FILESYSTEM
+}

@@ -1,0 +1,53 @@
+//! Who uses the disk of a native attachment on its host, looked at now.
+//!
+//! What must never happen here: an empty answer where nobody has looked.
+
+use mooring_model::AttachmentId;
+use mooring_model::limit::KERNEL_ANSWER_DEADLINE;
+
+use super::{Refusal, Service, attach};
+use crate::agents::calls::CallError;
+use crate::agents::wire;
+use crate::domain::{AttachmentCheck, Caller};
+use crate::policy::Target;
+use crate::store::Db;
+
+impl Service {
+    /// Has the host of an attachment look for who uses the disk. Only an enrolled host can.
+    pub async fn check_disk(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentCheck, Refusal> {
+        let (inner, owner) = (self.inner.clone(), caller.clone());
+        let read = move |db: &Db<'_>| {
+            let row = attach::find(db, &owner, id)?;
+            inner.policies().check("mooring:attachment_check", &owner, &Target::of(&row.project))?;
+            Ok(row)
+        };
+        let row = self.inner.store.read("read an attachment", read).await?;
+        let Some(host) = row.native else {
+            let text = format!(
+                "attachment {id} is not on an enrolled host: nobody can look at its disk. Its cache flag is a hint to the client"
+            );
+            return Err(Refusal::Conflict(text));
+        };
+        let agent = self.inner.agents.up(host).map_err(Refusal::Unavailable)?;
+        let name = agent.entry.name.clone();
+        // The agent answers within its own deadline, or says what hangs.
+        let limit = KERNEL_ANSWER_DEADLINE * 2;
+        let check = match agent.check_connection(row.volume.to_string(), limit).await {
+            Ok(check) => wire::disk_check(&check),
+            Err(CallError::Lost(text)) => return Err(Refusal::Unavailable(text)),
+            Err(_) if agent.can_turn_cache_off() == Some(false) => {
+                let text = format!(
+                    "the agent of host {name} is of an earlier release, and cannot look at disks: update it"
+                );
+                return Err(Refusal::Conflict(text));
+            }
+            Err(refused) => return Err(Refusal::Conflict(refused.to_string())),
+        };
+        if check.disk.is_none() {
+            let text =
+                format!("host {name} has no verified disk of volume {} now: see the attachment", row.volume);
+            return Err(Refusal::Conflict(text));
+        }
+        Ok(AttachmentCheck { attachment: id, volume: row.volume, host: name, check })
+    }
+}
