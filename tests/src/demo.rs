@@ -12,7 +12,7 @@ pub mod trials;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use mooring_rig::RigOptions;
+use mooring_rig::{Kernel, RigOptions};
 use serde_json::Value;
 
 use crate::clients::Cinder;
@@ -60,7 +60,12 @@ pub type Wait = dyn Fn(&Site) -> Result<()>;
 /// runs; nothing is removed then.
 pub fn run(programs: &Programs, keep: Option<&Wait>) -> Result<()> {
     let began = Instant::now();
-    let site = Site::up(RigOptions::standard(2).named("demo").forward(PORT), programs)?;
+    on(programs, keep, Kernel::Stable)
+}
+
+/// The same on another kernel.
+pub fn on(programs: &Programs, keep: Option<&Wait>, kernel: Kernel) -> Result<()> {
+    let site = Site::up(RigOptions::standard(2).named("demo").kernel(kernel).forward(PORT), programs)?;
     let result = scenes(&site, began, keep);
     if result.is_err() {
         let folder = site.rig.dir().with_file_name("failed-demo");

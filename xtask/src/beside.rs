@@ -37,7 +37,7 @@ fn doc_tests(root: &Path) -> Command {
 pub(crate) fn warm_images() {
     let Ok(program) = crate::program() else { return };
     thread::spawn(move || {
-        for kernel in ["stable", "backports"] {
+        for kernel in mooring_rig::Kernel::ALL.map(mooring_rig::Kernel::name) {
             let mut build = Command::new(program);
             let _ = quietly(build.args(["vm", "build", "--kernel", kernel]));
         }

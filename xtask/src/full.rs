@@ -158,7 +158,7 @@ fn tree(root: &Path) -> Result<String> {
     }
     let rustc = Command::new("rustc").arg("-vV").current_dir(root).output().context("start rustc")?;
     hash.update(&rustc.stdout);
-    for kernel in [Kernel::Stable, Kernel::Backports] {
+    for kernel in Kernel::ALL {
         hash.update(image::inputs(kernel));
     }
     Ok(image::hex(&hash.finalize()))

@@ -12,7 +12,7 @@ const WORK: &str = "head -c 1073741824 /dev/zero | sha256sum";
 
 /// Says what was there before the run: everything (warm), nothing (cold), or which part.
 pub(crate) fn cache(root: &Path) -> String {
-    let images = [Kernel::Stable, Kernel::Backports].iter().all(|kernel| image::is_warm(root, *kernel));
+    let images = Kernel::ALL.iter().all(|kernel| image::is_warm(root, *kernel));
     let parts = [
         ("programs", crate::stages::target(root).join("debug/mooring-agent").exists()),
         ("VM images", images),

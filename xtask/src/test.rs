@@ -270,6 +270,7 @@ impl Check<'_> {
         self.stages.run("VM image", || {
             let ensure = |kernel| mooring_rig::image::ensure(root, kernel, false);
             ensure(Kernel::Stable)?;
+            ensure(Kernel::Cloud)?;
             // Not everywhere can it be fetched: the scenarios that want it say so themselves.
             ensure(Kernel::Backports)
                 .map(drop)

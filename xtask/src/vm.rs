@@ -64,7 +64,7 @@ enum Verb {
         /// The rig's name: several can be up at once.
         #[arg(long, value_name = "NAME", default_value = "rig")]
         rig: String,
-        /// Which kernel: stable or backports.
+        /// Which kernel: stable, backports or cloud.
         #[arg(long, value_name = "KERNEL", default_value = "stable", value_parser = parse_kernel)]
         kernel: Kernel,
     },
@@ -121,7 +121,7 @@ enum Verb {
     Shell(One),
     /// Boot three VMs and prove what the rig promises: commands, files, networks, cuts, power, LVM, LIO, consoles.
     Check {
-        /// Which kernel: stable or backports.
+        /// Which kernel: stable, backports or cloud.
         #[arg(long, value_name = "KERNEL", default_value = "stable", value_parser = parse_kernel)]
         kernel: Kernel,
     },
@@ -141,7 +141,8 @@ fn parse_kernel(text: &str) -> Result<Kernel, String> {
     match text {
         "stable" => Ok(Kernel::Stable),
         "backports" => Ok(Kernel::Backports),
-        _ => Err("it is stable or backports".to_owned()),
+        "cloud" => Ok(Kernel::Cloud),
+        _ => Err("it is stable, backports or cloud".to_owned()),
     }
 }
 
@@ -507,6 +508,7 @@ mod tests {
     #[test]
     fn kernels_have_names() {
         assert_eq!(parse_kernel("backports"), Ok(Kernel::Backports));
+        assert_eq!(parse_kernel("cloud"), Ok(Kernel::Cloud));
         assert!(parse_kernel("newest").is_err());
     }
 }

@@ -141,7 +141,7 @@ impl Distribution {
 /// What adds a module that the running kernel does not have.
 fn package(root: &Path, release: &str, architecture: &str) -> String {
     match Distribution::of(root) {
-        // Kernels for clouds leave most drivers out; the generic one has them.
+        // The kernel for clouds lacks Fibre Channel, FCoE and DLM; the generic one has them.
         Distribution::Debian => {
             let architecture = match architecture {
                 "x86_64" => "amd64",

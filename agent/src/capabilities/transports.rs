@@ -42,8 +42,8 @@ pub(super) fn check_target(
         } else if modules::is_absent(modules, TARGET) {
             (Code::ModuleMissing, missing_text(modules, TARGET, release))
         } else {
-            let text = "the module target_core_mod is not loaded: run modprobe target_core_mod (a cloud kernel may lack \
-                        it: install the generic one) and, if configfs is not mounted, mount -t configfs none \
+            let text = "the module target_core_mod is not loaded: run modprobe target_core_mod (a minimal kernel may \
+                        lack it: install the generic one) and, if configfs is not mounted, mount -t configfs none \
                         /sys/kernel/config";
             (Code::ModuleMissing, text.to_owned())
         };

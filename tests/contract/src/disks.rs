@@ -2,19 +2,29 @@
 //!
 //! What must never happen here: a device of the machine that is touched. Only loop devices on files of this program are.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use mooring_host::{DiskOp, Disks, Errno, Holder, KernelDisks};
+use mooring_host::{DiskAccess, DiskOp, DiskUser, Disks, Errno, Holder, KernelDisks, User};
 
 const BYTES: u64 = 1 << 20;
 
 /// `O_EXCL` of `open(2)`: of a block device, nobody else may hold it.
 const O_EXCL: i32 = 0o200;
+
+/// `O_DIRECT` of `open(2)`, on x86.
+const O_DIRECT: i32 = 0o40000;
+
+/// Bytes that are left in the page cache.
+const UNWRITTEN: u64 = 768 << 10;
+
+/// How far the kernel's number may be off: it counts on each CPU, and adds up from time to time.
+const SLACK: u64 = 192 << 10;
 
 /// A loop device on a file or on another device.
 struct Loop(PathBuf);
@@ -136,6 +146,49 @@ fn cached_pages(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// A partition has pages of its own: they go with those of its disk.
+fn pages_of_a_partition(folder: &Path) -> Result<()> {
+    let file = folder.join("mooring-contract-parts");
+    let backing = OpenOptions::new().write(true).create(true).truncate(true).open(&file)?;
+    backing.set_len(BYTES)?;
+    // An MBR with one partition of Linux: 64 sectors from the 64th on.
+    let mut entry = [0; 66];
+    entry[4] = 0x83;
+    entry[8] = 64;
+    entry[12] = 64;
+    entry[64..].copy_from_slice(&[0x55, 0xaa]);
+    backing.write_all_at(&entry, 446)?;
+    let made = Command::new("losetup").args(["--show", "--find", "--partscan"]).arg(&file).output()?;
+    ensure!(made.status.success(), "losetup: {made:?}");
+    let disk = Loop(String::from_utf8(made.stdout)?.trim().into());
+    let settled = Command::new("udevadm").arg("settle").status()?;
+    ensure!(settled.success(), "udevadm settle: {settled}");
+    let part = PathBuf::from(format!("{}p1", disk.0.display()));
+    let keeper = OpenOptions::new().read(true).write(true).open(&part).context("the partition")?;
+    let read = || -> Result<u8> {
+        let mut found = [0; 1];
+        keeper.read_exact_at(&mut found, 0)?;
+        Ok(found[0])
+    };
+    let write = |byte: u8| -> Result<()> {
+        backing.write_all_at(&[byte; 4096], 64 * 512)?;
+        Ok(backing.sync_all()?)
+    };
+    write(1)?;
+    KernelDisks.drop_pages(&disk.0)?;
+    ensure!(read()? == 1, "the first read");
+    write(2)?;
+    ensure!(read()? == 1, "the control shows nothing: no old page is read");
+    KernelDisks.drop_pages(&disk.0)?;
+    ensure!(read()? == 2, "an old page of the partition is read after a drop of the disk");
+    keeper.write_all_at(&[3; 4096], 0)?;
+    KernelDisks.flush(&disk.0)?;
+    let mut found = [0; 1];
+    File::open(&file)?.read_exact_at(&mut found, 64 * 512)?;
+    ensure!(found[0] == 3, "what was written to the partition is not on the file after a flush of the disk");
+    Ok(())
+}
+
 /// Whoever holds a disk is named.
 fn holders(folder: &Path) -> Result<()> {
     let (disk, _) = disk(folder)?;
@@ -168,6 +221,79 @@ fn holders(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Keeps a mapping of the first page, and no descriptor.
+const MAPPED: &str = "import ctypes, os, sys, time; c = ctypes.CDLL(None); c.mmap.restype = ctypes.c_void_p; \
+                      c.mmap.argtypes = [ctypes.c_void_p] + [ctypes.c_long] * 5; f = os.open(sys.argv[1], os.O_RDONLY); \
+                      m = c.mmap(None, 4096, 1, 1, f, 0); os.close(f); print(ctypes.string_at(m, 1), flush=True); time.sleep(600)";
+
+/// Users are named with the way in which they read and write.
+fn users(folder: &Path) -> Result<()> {
+    let (disk, _) = disk(folder)?;
+    let device = disk.name();
+    let used_by = |wanted: &[(&str, User)]| -> Result<()> {
+        let settled = Command::new("udevadm").arg("settle").status()?;
+        ensure!(settled.success(), "udevadm settle: {settled}");
+        let usage = KernelDisks.usage(std::slice::from_ref(&disk.0))?;
+        ensure!(usage.unseen.is_empty(), "not everything was seen: {:?}", usage.unseen);
+        let user =
+            |(device, user): &(&str, User)| DiskUser { device: (*device).to_owned(), user: user.clone() };
+        let wanted: BTreeSet<_> = wanted.iter().map(user).collect();
+        let found = usage.disks.get(&disk.0).context("the disk has gone")?;
+        ensure!(*found == wanted, "it is used by {found:?}, and said to be by {wanted:?}");
+        Ok(())
+    };
+    let process =
+        |keeper: &Keeper, name: &str, access| User::Process { pid: keeper.0.id(), name: name.into(), access };
+    used_by(&[])?;
+    let buffered = Keeper::of(&disk.0)?;
+    let direct = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(&disk.0)?;
+    let direct = Keeper(Command::new("sleep").arg("600").stdin(Stdio::from(direct)).spawn()?);
+    let mut mapped =
+        Command::new("python3").args(["-c", MAPPED]).arg(&disk.0).stdout(Stdio::piped()).spawn()?;
+    mapped.stdout.as_mut().context("a pipe")?.read_exact(&mut [0])?;
+    let mapped = Keeper(mapped);
+    used_by(&[
+        (&device, process(&buffered, "sleep", DiskAccess::Buffered)),
+        (&device, process(&direct, "sleep", DiskAccess::Direct)),
+        (&device, process(&mapped, "python3", DiskAccess::Mapped)),
+    ])?;
+    drop((buffered, direct, mapped));
+    // What stands on it has users of its own.
+    let above = Loop::over(&disk.0)?;
+    let keeper = Keeper::of(&above.0)?;
+    let name = above.name();
+    used_by(&[
+        (&device, User::Device { name: name.clone(), access: DiskAccess::Buffered }),
+        (&name, process(&keeper, "sleep", DiskAccess::Buffered)),
+    ])?;
+    drop((keeper, above));
+    let made = Command::new("mkfs.ext4").arg("-q").arg(&disk.0).status()?;
+    ensure!(made.success(), "mkfs.ext4: {made}");
+    let point = folder.join("mooring-contract-mount");
+    std::fs::create_dir_all(&point)?;
+    let mounted = Command::new("mount").arg(&disk.0).arg(&point).status()?;
+    ensure!(mounted.success(), "mount: {mounted}");
+    let seen = used_by(&[(&device, User::Mount { point: point.clone(), filesystem: "ext4".into() })]);
+    let unmounted = Command::new("umount").arg(&point).status()?;
+    ensure!(unmounted.success(), "umount: {unmounted}");
+    seen
+}
+
+/// What the page cache alone has is counted, and nothing is opened for that.
+fn unwritten(folder: &Path) -> Result<()> {
+    let (disk, _) = disk(folder)?;
+    let count = || KernelDisks.unwritten(&disk.0)?.context("the kernel does not say: is debugfs mounted?");
+    KernelDisks.flush(&disk.0)?;
+    ensure!(count()? <= SLACK, "{} bytes of a disk that was written out", count()?);
+    let mut writer = OpenOptions::new().write(true).open(&disk.0)?;
+    writer.write_all(&vec![7; usize::try_from(UNWRITTEN)?])?;
+    let found = count()?;
+    ensure!(found.abs_diff(UNWRITTEN) <= SLACK, "{found} bytes, and {UNWRITTEN} were written");
+    writer.sync_all()?;
+    ensure!(count()? <= SLACK, "{} bytes after fsync", count()?);
+    Ok(())
+}
+
 /// Prints a line for a check; whether it holds.
 fn holds(name: &str, outcome: &Result<()>) -> bool {
     match outcome {
@@ -181,5 +307,9 @@ fn holds(name: &str, outcome: &Result<()>) -> bool {
 pub(crate) fn run(folder: &Path) -> bool {
     let calls = holds("size, sequence, read-only, read-ahead and flush of a disk", &calls(folder));
     let pages = holds("BLKFLSBUF drops what the page cache has of a disk", &cached_pages(folder));
-    holds("whoever holds a disk is named", &holders(folder)) && calls && pages
+    let parts =
+        holds("and what it has of its partitions, after it is written", &pages_of_a_partition(folder));
+    let users = holds("users of a disk are named, with the way in which they read and write", &users(folder));
+    let unwritten = holds("what is not written to a disk is counted", &unwritten(folder));
+    holds("whoever holds a disk is named", &holders(folder)) && calls && pages && parts && users && unwritten
 }

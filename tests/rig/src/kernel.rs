@@ -109,17 +109,23 @@ const EARLY: &[&str] = &[
     "configfs",
 ];
 
-const META: &str = "linux-image-amd64";
+/// The package that depends on the newest of a kind.
+fn meta(kernel: Kernel) -> &'static str {
+    match kernel {
+        Kernel::Stable | Kernel::Backports => "linux-image-amd64",
+        Kernel::Cloud => "linux-image-cloud-amd64",
+    }
+}
 
 /// What the folder is made from, as a short hash.
 pub(crate) fn key(kernel: Kernel) -> String {
     let version = "1"; // raise it when the code below makes something else from the same inputs
-    key_of(&[version, &sources(kernel).join("\n"), &KEEP.join(","), &EARLY.join(",")])
+    key_of(&[version, meta(kernel), &sources(kernel).join("\n"), &KEEP.join(","), &EARLY.join(",")])
 }
 
 fn sources(kernel: Kernel) -> Vec<String> {
     match kernel {
-        Kernel::Stable => root::sources(),
+        Kernel::Stable | Kernel::Cloud => root::sources(),
         Kernel::Backports => vec![root::backports()],
     }
 }
@@ -187,9 +193,9 @@ fn fetch(dir: &Path, kernel: Kernel) -> Result<PathBuf> {
         );
     }
     update.context("read Debian's package lists (is the mirror reachable?)")?;
-    let show = apt("apt-cache", &["show", "--no-all-versions", META]).unwrap_or_default();
+    let show = apt("apt-cache", &["show", "--no-all-versions", meta(kernel)]).unwrap_or_default();
     let Some(name) = dependency(&show) else {
-        return Err(KernelNotAvailable { name: kernel.name(), reason: format!("there is no {META}") }.into());
+        return Err(KernelNotAvailable { name: kernel.name(), reason: format!("there is no {}", meta(kernel)) }.into());
     };
     eprintln!("rig: fetching {name}");
     apt("apt-get", &["download", "-q", &name]).with_context(|| format!("download {name}"))?;

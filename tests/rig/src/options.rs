@@ -19,14 +19,20 @@ pub enum Kernel {
     Stable,
     /// The newest kernel that Debian offers for that release.
     Backports,
+    /// The release's kernel for clouds: without Fibre Channel, FCoE and DLM, and most drivers.
+    Cloud,
 }
 
 impl Kernel {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Stable, Self::Backports, Self::Cloud];
+
     /// Its name in messages and folders.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stable => "stable",
             Self::Backports => "backports",
+            Self::Cloud => "cloud",
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use mooring_rig::{RigOptions, Running, Vm};
+use mooring_rig::{Kernel, RigOptions, Running, Vm};
 use serde_json::Value;
 
 use crate::control::{Control, PORT, attachment_of};
@@ -13,16 +13,34 @@ use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
 use crate::site::{Programs, Site};
 
+use users::Users;
+
+mod users;
+
 const HALF_MINUTE: Duration = Duration::from_secs(30);
 
 /// Writes of host1, each followed by an attach of host2.
 const ROUNDS: u32 = 4;
 
+/// What a writer leaves in the page cache.
+const DIRTY_BYTES: u64 = 4 << 20;
+
+/// How far the kernel's count of it may be off.
+const SLACK: u64 = 192 << 10;
+
 /// Read-ahead of an operator's own, in sectors: the kernel's is another one.
 const OWN_READ_AHEAD: &str = "2048";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
-    let site = Site::up(RigOptions::standard(2).named("cache").forward(PORT), programs)?;
+    on(programs, Kernel::Stable)
+}
+
+pub(super) fn backports(programs: &Programs) -> Result<()> {
+    on(programs, Kernel::Backports)
+}
+
+fn on(programs: &Programs, kernel: Kernel) -> Result<()> {
+    let site = Site::up(RigOptions::standard(2).named("cache").kernel(kernel).forward(PORT), programs)?;
     let result = scenes(&site);
     site.end(result)
 }
@@ -78,6 +96,8 @@ impl Scene<'_> {
         self.live_change()?;
         self.holds()?;
         self.dirty_pages()?;
+        Users { scene: self }.acts()?;
+        self.lost_pages()?;
         self.control.json(&["detach", writer])?;
         self.control.json(&["volume", "delete", &self.volume, "--timeout", "120"])?;
         Ok(())
@@ -125,6 +145,27 @@ impl Scene<'_> {
         let keeper = self.reader.command(["sh", "-c", &script]).spawn()?;
         check(keeper.wait_stdout("open", HALF_MINUTE), || "nobody keeps the disk open".to_owned())?;
         Ok(keeper)
+    }
+
+    /// A forced detach takes what was not written with it, and says how much that was.
+    fn lost_pages(&mut self) -> Result<()> {
+        let (attached, _) = self.attach(&["--cache", "off"])?;
+        let fill = format!("dd if=/dev/zero bs={DIRTY_BYTES} count=1 status=none >&4");
+        let writer = self.keep_open(&attached.path, "4<>", &fill)?;
+        self.control.json(&["detach", &attached.id, "--force"])?;
+        let record = wait_for("what was not written", HALF_MINUTE, || {
+            let record = self.control.json(&["receipt", "show", &attached.id])?;
+            Ok(record["unwritten_bytes"].is_u64().then_some(record))
+        })?;
+        let lost = record["unwritten_bytes"].as_u64().unwrap_or_default();
+        check(lost.abs_diff(DIRTY_BYTES) <= SLACK, || {
+            format!("{DIRTY_BYTES} bytes were not written, and the record says {record}")
+        })?;
+        Self::close(writer)?;
+        self.evidence.shows(format!(
+            "a forced detach with {DIRTY_BYTES} bytes in the page cache alone: its record says that {lost} were not written"
+        ));
+        Ok(())
     }
 
     fn close(keeper: Running) -> Result<()> {
@@ -244,9 +285,25 @@ impl Scene<'_> {
             Ok(self.reader.sh(&script)?.status.success().then_some(()))
         })?;
         self.is_off_soon(&attached)?;
+        self.limits_read_anew(&attached)?;
         self.detach(&attached)?;
         self.evidence
             .shows("off over a recovery, an agent's kill -9, and a disk that was deleted and came back");
+        Ok(())
+    }
+
+    /// Linux 6.11 and newer set the read-ahead anew with the disk's limits.
+    fn limits_read_anew(&mut self, attached: &Attached) -> Result<()> {
+        let rescan =
+            format!("echo 1 > /sys/block/$(basename $(readlink -f {}))/device/rescan", attached.path);
+        self.reader.sh(&rescan)?.ok()?;
+        let after = self.read_ahead(&attached.path)?;
+        // Nobody tells of it: the next look finds it.
+        wait_for("no read-ahead", Duration::from_mins(1), || {
+            Ok((self.read_ahead(&attached.path)? == "0").then_some(()))
+        })?;
+        self.evidence
+            .shows(format!("the kernel has read the disk's limits anew (read-ahead {after} then): 0 again"));
         Ok(())
     }
 

@@ -5,6 +5,8 @@ use super::{
     extend, faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, port_ids,
     portals, power_cuts, reservations, ro_fuzz, sessiond_killed, snapshots, stuck, volumes,
 };
+use mooring_rig::Kernel;
+
 use crate::demo;
 
 /// All scenarios.
@@ -51,10 +53,19 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "cache",
-        shows: "a page cache that is off is dropped at each attach and detach, over recoveries and restarts; with the control that reads old blocks",
+        shows: "a page cache that is off is dropped at each attach and detach, over recoveries and restarts; with the control that reads old blocks; who uses the disk otherwise is named",
         tier: Tier::Core,
-        usual: 50,
+        usual: 65,
         run: cache::run,
+    },
+    Scenario {
+        name: "cache-backports",
+        shows: "the same on the newest kernel that Debian offers for the release, which sets the read-ahead anew by itself",
+        tier: Tier::Rotation {
+            subject: &["connectors/src/plan.rs", "tests/src/scenarios/cache.rs", "tests/src/scenarios/cache"],
+        },
+        usual: 100,
+        run: cache::backports,
     },
     Scenario {
         name: "agent-fc",
@@ -108,6 +119,13 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Core,
         usual: 90,
         run: |programs| demo::run(programs, None),
+    },
+    Scenario {
+        name: "main-job-cloud",
+        shows: "the same on the release's kernel for clouds",
+        tier: Tier::Rotation { subject: &["tests/rig/src/kernel.rs"] },
+        usual: 90,
+        run: |programs| demo::on(programs, None, Kernel::Cloud),
     },
     Scenario {
         name: "trials",
