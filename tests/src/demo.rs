@@ -59,12 +59,12 @@ pub type Wait = dyn Fn(&Site) -> Result<()>;
 /// Runs the demo. With `keep`, that is called when all but the last scene is done: both hosts are attached, and everything
 /// runs; nothing is removed then.
 pub fn run(programs: &Programs, keep: Option<&Wait>) -> Result<()> {
-    let began = Instant::now();
     on(programs, keep, Kernel::Stable)
 }
 
 /// The same on another kernel.
 pub fn on(programs: &Programs, keep: Option<&Wait>, kernel: Kernel) -> Result<()> {
+    let began = Instant::now();
     let site = Site::up(RigOptions::standard(2).named("demo").kernel(kernel).forward(PORT), programs)?;
     let result = scenes(&site, began, keep);
     if result.is_err() {

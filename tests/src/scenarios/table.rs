@@ -124,7 +124,7 @@ pub const ALL: &[Scenario] = &[
         name: "main-job-cloud",
         shows: "the same on the release's kernel for clouds",
         tier: Tier::Rotation { subject: &["tests/rig/src/kernel.rs"] },
-        usual: 90,
+        usual: 110,
         run: |programs| demo::on(programs, None, Kernel::Cloud),
     },
     Scenario {
