@@ -16,7 +16,7 @@ use mooring_agent::machine::Machine;
 use mooring_agent::run::{self, HostParts};
 use mooring_connectors::{Arrivals, Fabric, Parts, RunLinks, Sessiond, Ways};
 use mooring_host::{KernelDisks, KernelUevents, Uevents};
-use mooring_systemd::notify;
+use mooring_systemd::{cores, notify};
 
 /// As the controller's: a change is many small pieces of memory that one thread takes and another gives back.
 #[global_allocator]
@@ -75,6 +75,9 @@ struct AdoptArgs {
 }
 
 pub(crate) fn main() -> ExitCode {
+    if let Err(warning) = cores::leave_none() {
+        eprintln!("mooring-agent: {warning}");
+    }
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

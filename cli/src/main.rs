@@ -3,8 +3,13 @@
 use std::process::ExitCode;
 
 use mooring_cli::{Cli, Failure};
+use nix::sys::prctl::set_dumpable;
+use nix::sys::resource::{Resource, setrlimit};
 
 fn main() -> ExitCode {
+    // A token stands in its memory. What cannot be had is no reason to do nothing.
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    let _ = set_dumpable(false);
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => {

@@ -17,7 +17,7 @@ use mooring_controller::metrics::Metrics;
 use mooring_controller::policy::Policies;
 use mooring_controller::rebuild::{self, How};
 use mooring_controller::service::{Database, Dial, HOLD_DEFAULT, Service, ServiceOptions};
-use mooring_systemd::notify;
+use mooring_systemd::{cores, notify};
 
 /// A request is some thousands of small pieces of memory that one thread takes and another gives back: with glibc's that is a
 /// sixth of the processor time, and what a burst has taken stays taken.
@@ -119,6 +119,9 @@ struct RebuildArgs {
 const WORKERS_MAX: usize = 8;
 
 fn main() -> ExitCode {
+    if let Err(warning) = cores::leave_none() {
+        eprintln!("mooring-controller: {warning}");
+    }
     let cli = Cli::parse();
     let done = match cli.command {
         None => run(&cli.run),

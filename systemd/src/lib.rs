@@ -6,6 +6,7 @@
 
 pub mod certificates;
 pub mod config;
+pub mod cores;
 pub mod folder;
 #[cfg(feature = "metrics")]
 pub mod metrics;

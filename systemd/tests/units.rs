@@ -203,6 +203,13 @@ fn the_controllers_unit_names_the_places_of_the_code() {
 /// systemd's own opinion, where it is installed. Only what it says about this unit counts: the program and the group are
 /// not on the machine that builds.
 #[test]
+fn no_daemon_leaves_a_core_file() {
+    for service in [agent(), sessiond(), controller()] {
+        assert_eq!(one(&service, "LimitCORE"), "0");
+    }
+}
+
+#[test]
 fn systemd_takes_the_units() {
     for (name, unit, program) in [
         ("mooring-agent.service", paths::AGENT_UNIT, paths::AGENT_PROGRAM),

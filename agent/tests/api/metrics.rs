@@ -102,7 +102,14 @@ fn every_metric_is_documented_and_every_documented_one_is_there() {
     }
     let silent: Vec<_> =
         there.iter().filter(|name| samples(&text).iter().all(|sample| sample.metric != **name)).collect();
-    let none = ["connections", "connections_misused", "health_reasons", "job_done_bytes", "job_limit_bytes", "job_size_bytes"];
+    let none = [
+        "connections",
+        "connections_misused",
+        "health_reasons",
+        "job_done_bytes",
+        "job_limit_bytes",
+        "job_size_bytes",
+    ];
     assert_eq!(
         silent,
         none.map(|name| format!("mooring_agent_{name}")).iter().collect::<Vec<_>>(),

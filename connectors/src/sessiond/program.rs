@@ -17,7 +17,7 @@ use mooring_host::{
     IscsiOpenError, KernelDisks, KernelIscsi, KernelIscsiEvents, KernelTree, LockError, LockFile, PortId,
     SystemClock, harden, iscsi_modules,
 };
-use mooring_systemd::{config, notify};
+use mooring_systemd::{config, cores, notify};
 use tracing_subscriber::EnvFilter;
 
 use super::identity::FreshInquiry;
@@ -54,6 +54,9 @@ struct Args {
 
 /// Runs the daemon as its arguments say. Returns when it could not start, or had only something to say.
 pub fn main() -> ExitCode {
+    if let Err(warning) = cores::leave_none() {
+        eprintln!("mooring-sessiond: {warning}");
+    }
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -195,7 +195,11 @@ fn fetch(dir: &Path, kernel: Kernel) -> Result<PathBuf> {
     update.context("read Debian's package lists (is the mirror reachable?)")?;
     let show = apt("apt-cache", &["show", "--no-all-versions", meta(kernel)]).unwrap_or_default();
     let Some(name) = dependency(&show) else {
-        return Err(KernelNotAvailable { name: kernel.name(), reason: format!("there is no {}", meta(kernel)) }.into());
+        return Err(KernelNotAvailable {
+            name: kernel.name(),
+            reason: format!("there is no {}", meta(kernel)),
+        }
+        .into());
     };
     eprintln!("rig: fetching {name}");
     apt("apt-get", &["download", "-q", &name]).with_context(|| format!("download {name}"))?;
