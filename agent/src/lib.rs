@@ -1,6 +1,7 @@
 //! The per-host agent: specs in; volumes, exports and connections made true; reports out.
 
 pub mod adopt;
+pub mod args;
 pub mod capabilities;
 pub mod config;
 pub mod connections;

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use clap::{Parser, Subcommand};
+use clap::Parser;
 use mooring_agent::adopt::{self, Only, What};
+use mooring_agent::args::{Args, Command};
 use mooring_agent::config::{Config, HostRole};
 use mooring_agent::engine::Engine;
 use mooring_agent::listen;
@@ -21,58 +22,6 @@ use mooring_systemd::{cores, notify};
 /// As the controller's: a change is many small pieces of memory that one thread takes and another gives back.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
-/// Manages this host's volumes and exports them, and attaches volumes of other hosts
-///
-/// Runs as root, normally under systemd (mooring-agent.service). It makes LVM logical volumes, configures LIO iSCSI
-/// targets natively through configfs, and attaches volumes through mooring-sessiond. Stopping or killing it drops no
-/// session and no I/O.
-#[derive(Debug, Parser)]
-#[command(
-    name = "mooring-agent",
-    version,
-    after_help = "Examples:\n  mooring-agent --config /etc/mooring/agent.toml\n  mooring-agent adopt --plan\n\nTalk to it:  mooring --agent unix:/run/mooring/agent.sock volume list"
-)]
-struct Args {
-    /// The configuration file
-    #[arg(long, global = true, default_value = "/etc/mooring/agent.toml", env = "MOORING_AGENT_CONFIG")]
-    config: PathBuf,
-    /// Read and check the configuration with its certificates and keys, say what is wrong, and do nothing else
-    #[arg(long)]
-    check: bool,
-    #[command(subcommand)]
-    command: Option<Command>,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Takes over exports that targetcli or Cinder's LVM driver made, without dropping a session
-    ///
-    /// Each keeps its names for ever: target, portal group, LUN numbers, unit serial, logical volume. The agent must be stopped
-    /// for --apply (sessions go on without it), and nothing else may change these exports any more: see "Take over exports" in
-    /// docs/operations.md first.
-    #[command(
-        after_help = "Examples:\n  mooring-agent adopt --plan\n  mooring-agent adopt --apply --only iqn.2010-10.org.openstack:volume-7f3c1e52-0d5b-4f0a-9a55-5d3c2b1a0f9e"
-    )]
-    Adopt(AdoptArgs),
-}
-
-#[derive(Debug, clap::Args)]
-#[command(group(clap::ArgGroup::new("what").required(true)))]
-struct AdoptArgs {
-    /// Say of every export that Mooring did not make what would be recorded and changed, or why it cannot be taken over
-    #[arg(long, group = "what")]
-    plan: bool,
-    /// Do it
-    #[arg(long, group = "what")]
-    apply: bool,
-    /// Only this one: a target's name, GROUP/LV, or a volume's id. May be given several times
-    #[arg(long, value_name = "IQN|GROUP/LV|ID")]
-    only: Vec<String>,
-    /// Answer as JSON
-    #[arg(long)]
-    json: bool,
-}
 
 pub(crate) fn main() -> ExitCode {
     if let Err(warning) = cores::leave_none() {

@@ -117,11 +117,10 @@ impl Cli {
 
     fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut cli = Self::from_arg_matches(matches)?;
-        let typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
-        cli.global.typed = Typed { agent: typed("agent"), controller: typed("controller") };
+        cli.global.typed = Typed::of(matches);
         // A revoke by force is answered when that is promised, proven or not: whoever asks has somebody to fence.
         let hasty = matches!(&cli.command, Command::Export(ExportCommand::Revoke(revoke)) if revoke.force);
-        if hasty && !typed("timeout") {
+        if hasty && !is_typed(matches, "timeout") {
             cli.global.timeout = u32::try_from(KERNEL_ANSWER_DEADLINE.as_secs()).unwrap_or(u32::MAX);
         }
         Ok(cli)
@@ -135,6 +134,17 @@ pub struct Typed {
     pub agent: bool,
     /// `--controller`
     pub controller: bool,
+}
+
+impl Typed {
+    /// As clap has read the line.
+    pub(crate) fn of(matches: &ArgMatches) -> Self {
+        Self { agent: is_typed(matches, "agent"), controller: is_typed(matches, "controller") }
+    }
+}
+
+fn is_typed(matches: &ArgMatches, id: &str) -> bool {
+    matches.value_source(id) == Some(ValueSource::CommandLine)
 }
 
 /// Options of every command.

@@ -46,6 +46,14 @@ impl fmt::Display for SecretSource {
 }
 
 impl SecretSource {
+    /// Whether reading it takes nothing from a terminal and warns of nothing.
+    pub(crate) fn is_silent(&self) -> bool {
+        match self {
+            Self::Stdin => false,
+            Self::File(path) => File::open(path).is_ok_and(|file| public_mode(&file).is_none()),
+        }
+    }
+
     /// The secret, without one newline at its end.
     pub(crate) fn read(&self) -> Result<Secret, Failure> {
         let failed = |error: io::Error| Failure::Usage(format!("cannot read a secret from {self}: {error}"));
@@ -65,11 +73,16 @@ impl SecretSource {
     }
 }
 
+/// A file's mode, if others can read it.
+fn public_mode(file: &File) -> Option<u32> {
+    let meta = file.metadata().ok()?;
+    let mode = meta.permissions().mode() & 0o777;
+    (meta.is_file() && mode & 0o044 != 0).then_some(mode)
+}
+
 /// A secret that others can read is none. The grant is made all the same: the file is the caller's.
 fn warn_if_public(source: &SecretSource, file: &File) {
-    let Ok(meta) = file.metadata() else { return };
-    let mode = meta.permissions().mode() & 0o777;
-    if meta.is_file() && mode & 0o044 != 0 {
+    if let Some(mode) = public_mode(file) {
         // Nothing depends on this line being read.
         let _ = writeln!(
             io::stderr(),

@@ -12,6 +12,7 @@ mod agent;
 mod args;
 mod capabilities;
 mod chap;
+pub mod complete;
 mod controller;
 mod cut;
 mod display;

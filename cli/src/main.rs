@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use clap_complete::CompleteEnv;
 use mooring_cli::{Cli, Failure};
 use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, setrlimit};
@@ -10,6 +11,8 @@ fn main() -> ExitCode {
     // A token stands in its memory. What cannot be had is no reason to do nothing.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     let _ = set_dumpable(false);
+    // Only where a shell asks for it, by `COMPLETE`. The scripts are in the package and find this program by its name.
+    CompleteEnv::with_factory(mooring_cli::complete::command).bin("mooring").completer("mooring").complete();
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => {

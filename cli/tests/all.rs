@@ -4,6 +4,7 @@
 
 mod attach;
 mod commands;
+mod complete;
 mod controller;
 mod cut_commands;
 mod export_commands;

@@ -8,6 +8,7 @@
 //! receipt; a decision from a missing report; a secret in a log, an error or an answer to those who may not see it.
 
 mod agents;
+pub mod args;
 pub mod auth;
 pub mod clock;
 pub mod config;

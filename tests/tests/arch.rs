@@ -44,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("mooring-guest", &[]),
     ("mooring-host", &[]),
     ("mooring-model", &[]),
+    ("mooring-packages", &["mooring-agent", "mooring-cli", "mooring-connectors", "mooring-controller"]),
     ("mooring-rig", &["mooring-guest"]),
     ("mooring-sim", &["mooring-agent", "mooring-api", "mooring-controller", "mooring-host", "mooring-model"]),
     ("mooring-systemd", &[]),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use mooring_host::{
     IscsiOpenError, KernelDisks, KernelIscsi, KernelIscsiEvents, KernelTree, LockError, LockFile, PortId,
     SystemClock, harden, iscsi_modules,
@@ -50,6 +50,11 @@ struct Args {
     #[cfg(feature = "faults")]
     #[arg(long)]
     print_steps: bool,
+}
+
+/// The command line as clap reads it, for the man page.
+pub fn command() -> clap::Command {
+    Args::command()
 }
 
 /// Runs the daemon as its arguments say. Returns when it could not start, or had only something to say.

@@ -1,0 +1,60 @@
+//! The command line of `mooring-agent`, as clap reads it. Its man page is made from this.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Manages this host's volumes and exports them, and attaches volumes of other hosts
+///
+/// Runs as root, normally under systemd (mooring-agent.service). It makes LVM logical volumes, configures LIO iSCSI
+/// targets natively through configfs, and attaches volumes through mooring-sessiond. Stopping or killing it drops no
+/// session and no I/O.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mooring-agent",
+    version,
+    after_help = "Examples:\n  mooring-agent --config /etc/mooring/agent.toml\n  mooring-agent adopt --plan\n\nTalk to it:  mooring --agent unix:/run/mooring/agent.sock volume list"
+)]
+pub struct Args {
+    /// The configuration file
+    #[arg(long, global = true, default_value = "/etc/mooring/agent.toml", env = "MOORING_AGENT_CONFIG")]
+    pub config: PathBuf,
+    /// Read and check the configuration with its certificates and keys, say what is wrong, and do nothing else
+    #[arg(long)]
+    pub check: bool,
+    /// The chore, instead of the daemon.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// Chores beside the daemon.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Takes over exports that targetcli or Cinder's LVM driver made, without dropping a session
+    ///
+    /// Each keeps its names for ever: target, portal group, LUN numbers, unit serial, logical volume. The agent must be stopped
+    /// for --apply (sessions go on without it), and nothing else may change these exports any more: see "Take over exports" in
+    /// docs/operations.md first.
+    #[command(
+        after_help = "Examples:\n  mooring-agent adopt --plan\n  mooring-agent adopt --apply --only iqn.2010-10.org.openstack:volume-7f3c1e52-0d5b-4f0a-9a55-5d3c2b1a0f9e"
+    )]
+    Adopt(AdoptArgs),
+}
+
+/// `adopt`.
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("what").required(true)))]
+pub struct AdoptArgs {
+    /// Say of every export that Mooring did not make what would be recorded and changed, or why it cannot be taken over
+    #[arg(long, group = "what")]
+    pub plan: bool,
+    /// Do it
+    #[arg(long, group = "what")]
+    pub apply: bool,
+    /// Only this one: a target's name, GROUP/LV, or a volume's id. May be given several times
+    #[arg(long, value_name = "IQN|GROUP/LV|ID")]
+    pub only: Vec<String>,
+    /// Answer as JSON
+    #[arg(long)]
+    pub json: bool,
+}

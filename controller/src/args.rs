@@ -1,0 +1,104 @@
+//! The command line of `mooring-controller`, as clap reads it. Its man page is made from this.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::PATH_DEFAULT;
+
+/// The control plane: volumes, types and attachments as users see them, over the Block Storage API v3
+///
+/// Normally under systemd (mooring-controller.service), as a user of its own. It dials the agents that its configuration
+/// enrols and makes them serve, attach and detach volumes. Stopping or killing it drops no session and no I/O.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mooring-controller",
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  mooring-controller --config /etc/mooring/controller.toml\n  mooring-controller token --name ci --project 0123456789abcdef0123456789abcdef\n  mooring-controller rebuild --from-agents --dry-run\n\nTalk to it:  mooring host list"
+)]
+pub struct Cli {
+    /// The chore, instead of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// How to serve.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// Chores.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve (the same as no command)
+    Run(RunArgs),
+    /// Make a token: print it once, and the block for the token file
+    Token(TokenArgs),
+    /// After a total loss: fill an empty database with what the agents keep
+    ///
+    /// The database is lost, and there is no backup. The agents go on as they are; each keeps what it was told, and beside it
+    /// what a controller needs. This asks every agent of the configuration and writes what they keep to an EMPTY database. No
+    /// session is cut, no grant is lost, and none is made. No controller may run meanwhile. With a backup, however old, restore
+    /// that and start with --restored: it knows more.
+    Rebuild(RebuildArgs),
+}
+
+/// `run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The configuration file
+    #[arg(long, default_value = PATH_DEFAULT, env = "MOORING_CONTROLLER_CONFIG")]
+    pub config: PathBuf,
+    /// Read and check the configuration, the token file, the policies, certificates and keys, say what is wrong, and do
+    /// nothing else
+    #[arg(long)]
+    pub check: bool,
+    /// Ask nobody who they are: everybody is an admin. Refused unless every listener is loopback
+    #[arg(long)]
+    pub no_auth: bool,
+    /// With --no-auth: also where listeners are not loopback. Everybody who reaches them is an admin
+    #[arg(long, requires = "no_auth")]
+    pub no_auth_on_networks: bool,
+    /// The database was restored from a backup: what it wishes is held until it agrees with the agents or is confirmed
+    #[arg(long)]
+    pub restored: bool,
+}
+
+/// `token`.
+#[derive(Debug, Args)]
+pub struct TokenArgs {
+    /// Whose token it is; unique in the token file
+    #[arg(long)]
+    pub name: String,
+    /// The project that it acts for: letters, digits, - and _ (usually 32 hexadecimal digits)
+    #[arg(long)]
+    pub project: String,
+    /// The user that volumes are recorded under [default: the name]
+    #[arg(long)]
+    pub user: Option<String>,
+    /// What it may be, by the policies; may be given several times [default: member]
+    #[arg(long)]
+    pub role: Vec<String>,
+    /// The same as --role admin: may see and change everything
+    #[arg(long)]
+    pub admin: bool,
+}
+
+/// `rebuild`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  mooring-controller rebuild --from-agents --dry-run\n  mooring-controller rebuild --from-agents --without storage7\n\nRun it as the controller's user:  sudo -u mooring-controller mooring-controller rebuild --from-agents"
+)]
+pub struct RebuildArgs {
+    /// From what the agents keep: the only source there is
+    #[arg(long, required = true)]
+    pub from_agents: bool,
+    /// The configuration file: its agents are asked, its database is filled
+    #[arg(long, default_value = PATH_DEFAULT, env = "MOORING_CONTROLLER_CONFIG")]
+    pub config: PathBuf,
+    /// Do not ask this agent, which is gone for good: what it keeps is left out. May be given several times
+    #[arg(long, value_name = "AGENT")]
+    pub without: Vec<String>,
+    /// Say what would be done, write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
