@@ -66,12 +66,12 @@ fn completing(command: Command) -> Command {
     command.mut_subcommands(completing)
 }
 
-/// What the completion would be called with: all behind the shell script's `--`.
+/// Returns the words of the unfinished line: all behind the `--` of the shell's script.
 fn typed(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     words.skip_while(|word| word != "--").skip(1).collect()
 }
 
-/// The options of every command in a line that is not complete; `None` if nothing can be read from it.
+/// Reads the options of every command, and the commands' names, from an unfinished line; `None` if clap can read nothing.
 fn global(words: Vec<OsString>) -> Option<(Global, Vec<String>)> {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(words).ok()?;
     let typed = crate::args::Typed::of(&matches);
@@ -107,7 +107,7 @@ fn candidates(named: &[Named]) -> Vec<CompletionCandidate> {
     runtime.block_on(async { tokio::time::timeout(PATIENCE, all).await.unwrap_or_default() })
 }
 
-/// Whom the command asks: as the command itself finds it.
+/// Finds the side that the command itself would ask.
 fn side_of(global: &Global, path: &[String]) -> Result<Side, Failure> {
     match path.first().map(String::as_str) {
         Some(word @ ("export" | "plan")) => side::agent(global, word).map(Side::Agent),

@@ -2,6 +2,9 @@
 //!
 //! What must never happen here: a page that is written by hand, and says what the program does not do.
 
+#[cfg(test)]
+mod metadata;
+
 use std::fs;
 use std::path::Path;
 

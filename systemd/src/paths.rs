@@ -49,5 +49,9 @@ pub const MODULES_LOAD: &str = include_str!("../modules-load.d/mooring.conf");
 pub const SYSCTL: &str = include_str!("../sysctl.d/mooring.conf");
 /// `sysusers.d/mooring.conf`.
 pub const SYSUSERS: &str = include_str!("../sysusers.d/mooring.conf");
+/// `sysusers.d/mooring-controller.conf`.
+pub const CONTROLLER_SYSUSERS: &str = include_str!("../sysusers.d/mooring-controller.conf");
 /// `tmpfiles.d/mooring.conf`.
 pub const TMPFILES: &str = include_str!("../tmpfiles.d/mooring.conf");
+/// `tmpfiles.d/mooring-controller.conf`.
+pub const CONTROLLER_TMPFILES: &str = include_str!("../tmpfiles.d/mooring-controller.conf");

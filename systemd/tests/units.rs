@@ -125,6 +125,9 @@ fn modules_group_and_folders() {
     assert_eq!(lines(paths::SYSCTL), [["fs.inotify.max_user_watches", "=", "1048576"]]);
     let users = lines(paths::SYSUSERS);
     assert!(users.contains(&vec!["g", paths::GROUP, "-"]));
+    // Either package may be there without the other.
+    let users = lines(paths::CONTROLLER_SYSUSERS);
+    assert!(users.contains(&vec!["g", paths::GROUP, "-"]));
     assert!(users.iter().any(|line| line.starts_with(&["u", paths::CONTROLLER_USER, "-"])));
     assert!(users.contains(&vec!["m", paths::CONTROLLER_USER, paths::GROUP]));
     let folders: Vec<_> = lines(paths::TMPFILES).iter().map(|line| (line[0], line[1], line[2])).collect();
@@ -132,7 +135,19 @@ fn modules_group_and_folders() {
     assert!(folders.contains(&("d", paths::RUNTIME_DIR, "0750")));
     assert!(folders.contains(&("d", paths::SESSIOND_DIR, "0700")));
     assert!(folders.contains(&("d", paths::CONFIG_DIR, "0750")));
+    let line = |text| lines(text).into_iter().find(|line| line[1] == paths::CONFIG_DIR).unwrap().join(" ");
+    assert_eq!(line(paths::TMPFILES), line(paths::CONTROLLER_TMPFILES));
     assert_eq!(one(&agent(), "RuntimeDirectoryMode"), "0750");
+}
+
+/// The package enables both before anybody has configured them: a unit that fails at each start would fill the journal.
+#[test]
+fn a_unit_waits_for_its_configuration() {
+    for (unit, config) in
+        [(paths::AGENT_UNIT, paths::AGENT_CONFIG), (paths::CONTROLLER_UNIT, paths::CONTROLLER_CONFIG)]
+    {
+        assert_eq!(parse(unit).unwrap()["Unit"]["ConditionPathExists"], [config]);
+    }
 }
 
 #[test]

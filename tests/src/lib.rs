@@ -14,6 +14,7 @@ pub mod evidence;
 pub mod fibre;
 pub mod initiator;
 pub mod native;
+pub mod packages;
 mod pki;
 pub mod scenarios;
 pub mod site;

@@ -81,7 +81,8 @@ fn programs(root: &Path) -> Programs {
 /// overflow is a panic, and in a VM they are as fast (under emulation the kernel and the start of a process take its time). Each has the
 /// fault points of its crate, which do nothing unless one is named. Demo, benchmarks and soak run what is shipped.
 fn build_tested(root: &Path) -> Result<Count> {
-    stages::test_programs(root, &PROGRAMS_IN_VMS).map(|_| Count::PASSED)
+    let names = [PROGRAMS_IN_VMS.as_slice(), &[mooring_tests::packages::MAN]].concat();
+    stages::test_programs(root, &names).map(|_| Count::PASSED)
 }
 
 /// Where they are.
@@ -104,6 +105,7 @@ const ALL_TESTS: [&str; 2] = ["--workspace", "--all-features"];
 fn ensure_packages(with_images: bool) -> Result<Count> {
     if with_images {
         packages::ensure()?;
+        mooring_tests::packages::ensure()?;
     }
     packages::ensure_postgresql()?;
     clients::ensure_venv()?;

@@ -1,50 +1,35 @@
-//! Installed as the README says, under systemd itself: one machine that is storage node, host and controller, with what Debian's
+//! Installed from the packages, under systemd itself: one machine that is storage node, host and controller, with what Debian's
 //! packages start beside it. The units' sandboxes let through what the daemons need, an image's reader in its own sandbox included;
-//! what systemd restarts drops no session.
+//! what systemd restarts drops no session, nor does an upgrade, a removal or a purge of the packages.
 //!
-//! What must never happen here: a step that the README does not have; a file that is not the one that is shipped.
+//! What must never happen here: a step that the README does not have; a file that the packages do not bring.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use mooring_rig::{RigOptions, Vm, VmSpec};
+use mooring_rig::{RigOptions, Running, Vm, VmSpec};
 use serde_json::Value;
 
 use crate::control::attachment_of;
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
-use crate::site::{BIN, GROUP, Programs, Site, TARGET, goes_on, going, number, progress};
-
-/// What goes into `/usr/bin`.
-const PROGRAMS: [&str; 4] = ["mooring-agent", "mooring-sessiond", "mooring-controller", "mooring"];
+use crate::packages::{self, Compression, Recipe, VARIANTS};
+use crate::site::{GROUP, Programs, Site, TARGET, goes_on, going, number, progress};
 
 /// The daemons, in the order in which the README starts them.
 const DAEMONS: &str = "mooring-sessiond mooring-agent mooring-controller";
 
-/// The files of `systemd/`, and where they go.
-const FILES: [(&str, &str); 8] = [
-    (
-        "/etc/systemd/system/mooring-agent.service",
-        include_str!("../../../systemd/units/mooring-agent.service"),
-    ),
-    (
-        "/etc/systemd/system/mooring-sessiond.service",
-        include_str!("../../../systemd/units/mooring-sessiond.service"),
-    ),
-    (
-        "/etc/systemd/system/mooring-controller.service",
-        include_str!("../../../systemd/units/mooring-controller.service"),
-    ),
-    ("/etc/modules-load.d/mooring.conf", include_str!("../../../systemd/modules-load.d/mooring.conf")),
-    ("/etc/sysctl.d/mooring.conf", include_str!("../../../systemd/sysctl.d/mooring.conf")),
-    ("/etc/sysusers.d/mooring.conf", include_str!("../../../systemd/sysusers.d/mooring.conf")),
-    ("/etc/tmpfiles.d/mooring.conf", include_str!("../../../systemd/tmpfiles.d/mooring.conf")),
-    ("/etc/udev/rules.d/58-mooring.rules", include_str!("../../../systemd/udev/58-mooring.rules")),
-];
+/// Versions of the packages: the first is installed, the second is what it is upgraded to.
+const VERSIONS: [&str; 2] = ["0.0.1", "0.0.2"];
 
-const INSTALL: &str = "systemd-sysusers mooring.conf && systemd-tmpfiles --create mooring.conf && \
-    sysctl -q -p /etc/sysctl.d/mooring.conf && systemctl daemon-reload && udevadm control --reload";
+/// A writer that leaves the emulated processor to dpkg.
+const PACED: [&str; 4] = ["--threads", "2", "--every-ms", "20"];
+
+/// Saved exports, as targetcli leaves them.
+const OF_TARGETCLI: &str =
+    r#"{"storage_objects": [], "targets": [{"fabric": "iscsi", "wwn": "iqn.2003-01.org.example:x"}]}"#;
 
 const CONTROLLER: &str = "tokens = \"/etc/mooring/tokens.toml\"\n\
     [[agents]]\nname = \"storage1\"\naddress = \"unix:/run/mooring/agent.sock\"\n";
@@ -69,6 +54,24 @@ fn wishes_in(folder: &str) -> String {
     )
 }
 
+/// Lists what the kernel's target and LVM have.
+fn built() -> String {
+    format!("find {TARGET}/iscsi {TARGET}/core | sort; lvs --noheadings -o lv_uuid,lv_tags {GROUP}")
+}
+
+/// Ends a writer that must not have seen an error; says how it went.
+fn went_on(writer: Running) -> Result<String> {
+    goes_on(&writer)?;
+    let seen = progress(&writer)?;
+    check(number(&seen, "errors")? == 0, || format!("the writer saw an error: {seen}"))?;
+    drop((writer.kill()?, writer.wait()?));
+    Ok(format!(
+        "{} writes, no error, longest gap {} ms",
+        number(&seen, "done")?,
+        number(&seen, "longest_gap_ms")?
+    ))
+}
+
 /// Where the volume is made from.
 const IMAGES: &str = "/var/lib/mooring/images";
 
@@ -77,9 +80,14 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     if let Some(storage) = options.vms.first_mut() {
         *storage = VmSpec { systemd: true, memory_mib: 1536, ..VmSpec::storage() };
     }
+    let agent = programs.path("mooring-agent")?;
+    let folder = agent.parent().context("the folder of the programs")?;
+    // On the same file system: cargo-deb is shown links to the programs.
+    let work = tempfile::tempdir_in(folder).context("make a folder for the packages")?;
+    let debs = versions(folder, work.path())?;
     let site = Site::up(options, programs)?;
     let result = Machine::new(&site).and_then(|mut machine| {
-        let played = machine.play();
+        let played = machine.play(&debs);
         if played.is_err() {
             let log = machine
                 .sh("journalctl --no-pager -o cat -n 200 -u 'mooring-*'; systemctl --failed --no-pager");
@@ -90,15 +98,32 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     site.end(result)
 }
 
+/// The packages of each version.
+fn versions(programs: &Path, work: &Path) -> Result<Vec<Vec<PathBuf>>> {
+    let put_together = &work.join("made");
+    let [first, ..] = VERSIONS;
+    let recipe = Recipe { programs, work: put_together, version: first, compression: Compression::Fast };
+    let made = packages::make(&recipe)?;
+    let of = |version: &str| {
+        let folder = work.join(version);
+        std::fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
+        let again = |(deb, (name, _)): (&PathBuf, &(&str, &str))| {
+            let to = folder.join(format!("{name}.deb"));
+            packages::repack(deb, version, &to).map(|()| to)
+        };
+        made.iter().zip(&VARIANTS).map(again).collect()
+    };
+    VERSIONS.iter().map(|version| of(version)).collect()
+}
+
 struct Machine<'a> {
-    site: &'a Site,
     vm: &'a Vm,
     evidence: Evidence,
 }
 
 impl<'a> Machine<'a> {
     fn new(site: &'a Site) -> Result<Self> {
-        Ok(Self { site, vm: site.storage()?, evidence: Evidence::default() })
+        Ok(Self { vm: site.storage()?, evidence: Evidence::default() })
     }
 
     fn sh(&self, script: &str) -> Result<String> {
@@ -123,8 +148,9 @@ impl<'a> Machine<'a> {
         })
     }
 
-    fn play(&mut self) -> Result<()> {
-        self.install()?;
+    fn play(&mut self, debs: &[Vec<PathBuf>]) -> Result<()> {
+        self.install(debs)?;
+        self.configure()?;
         self.start()?;
         self.import()?;
         self.inside()?;
@@ -135,21 +161,47 @@ impl<'a> Machine<'a> {
             "attached natively to the machine itself: the disk reads as the image that it was made from",
         );
         self.restarts(&id, &path)?;
+        self.upgrade(&id, &path)?;
+        self.purge(&id, &path)?;
         self.damaged(&id, &path)?;
         self.quiet()?;
         self.leave()
     }
 
-    fn install(&self) -> Result<()> {
-        self.site.uses(&PROGRAMS)?;
-        self.sh(&format!("cd {BIN}; install -m 0755 {} /usr/bin/", PROGRAMS.join(" ")))?;
-        self.sh(
-            "mkdir -p /etc/modules-load.d /etc/sysctl.d /etc/sysusers.d /etc/tmpfiles.d /etc/udev/rules.d",
-        )?;
-        for (path, text) in FILES {
-            self.vm.write(path, text.as_bytes(), 0o644)?;
+    /// dpkg with the packages of one version, and what it printed.
+    fn dpkg(&self, version: &str) -> Result<String> {
+        let files: Vec<_> = VARIANTS.iter().map(|(name, _)| format!("/root/{version}/{name}.deb")).collect();
+        self.sh(&format!("dpkg --force-unsafe-io -i {} 2>&1", files.join(" ")))
+    }
+
+    /// On a machine that has exports of targetcli, and no configuration yet.
+    fn install(&mut self, debs: &[Vec<PathBuf>]) -> Result<()> {
+        for (version, debs) in VERSIONS.iter().zip(debs) {
+            self.sh(&format!("mkdir -p /root/{version} /etc/rtslib-fb-target"))?;
+            for ((name, _), deb) in VARIANTS.iter().zip(debs) {
+                self.vm.push(deb, &format!("/root/{version}/{name}.deb"), 0o644)?;
+            }
         }
-        self.sh(INSTALL)?;
+        // The VMs' image has it from its making: on it no package starts anything.
+        self.sh("rm -f /usr/sbin/policy-rc.d")?;
+        let saved = "/etc/rtslib-fb-target/saveconfig.json";
+        self.vm.write(saved, OF_TARGETCLI.as_bytes(), 0o600)?;
+        let said = self.dpkg(VERSIONS[0])?;
+        for words in ["Write /etc/mooring/agent.toml", "Write /etc/mooring/controller.toml", "adopt --plan"] {
+            check(said.contains(words), || format!("the installation does not say {words:?}: {said}"))?;
+        }
+        let kept = self.sh(&format!("cat {saved}; rm {saved}"))?;
+        check(kept == OF_TARGETCLI, || format!("what targetcli has is now: {kept}"))?;
+        let units = self.sh(&format!(
+            "systemctl is-enabled {DAEMONS} || true; systemctl show -p ActiveState -p ConditionResult {DAEMONS}"
+        ))?;
+        let states: Vec<_> = units.split_whitespace().collect();
+        let waits = ["disabled", "enabled", "enabled"];
+        let idle = states.iter().filter(|state| **state == "ActiveState=inactive").count();
+        check(states.starts_with(&waits) && idle == 3, || format!("not configured, the units are: {units}"))
+    }
+
+    fn configure(&self) -> Result<()> {
         let agent = format!(
             "portals = [\"{}:3260\"]\nimages_dir = \"{IMAGES}\"\n[[groups]]\nname = \"{GROUP}\"\nthin_pool = \"2GiB\"\n[host]\n",
             self.vm.ip(0)
@@ -175,7 +227,7 @@ impl<'a> Machine<'a> {
         let (said, failed) = (lines.next().unwrap_or_default(), lines.collect::<Vec<_>>().join("; "));
         check(!failed.contains("mooring"), || format!("units that failed: {failed}"))?;
         self.evidence.shows(format!(
-            "installed and started by the README's commands: three daemons active under systemd ({said}), {} services in all",
+            "installed from the packages and started by the README's commands: three daemons active under systemd ({said}), {} services in all",
             beside.trim()
         ));
         Ok(())
@@ -249,15 +301,71 @@ impl<'a> Machine<'a> {
         self.sh(&format!("systemctl stop {DAEMONS}"))?;
         goes_on(&writer).context("without any daemon")?;
         self.sh(&format!("systemctl start {DAEMONS}"))?;
-        let seen = progress(&writer)?;
-        check(number(&seen, "errors")? == 0, || format!("the writer saw an error: {seen}"))?;
-        drop((writer.kill()?, writer.wait()?));
         self.evidence.shows(format!(
-            "restarted ({}), killed with -9 and stopped by systemd: {} writes, no error, longest gap {} ms",
+            "restarted ({}), killed with -9 and stopped by systemd: {}",
             restarts.join(", "),
-            number(&seen, "done")?,
-            number(&seen, "longest_gap_ms")?
+            went_on(writer)?
         ));
+        Ok(())
+    }
+
+    /// To another version, while a host writes: all three daemons are new ones, configured and attached as before.
+    fn upgrade(&mut self, id: &str, path: &str) -> Result<()> {
+        let started = format!(
+            "systemctl show -p InvocationID --value {DAEMONS}; sha256sum /etc/mooring/*.toml; \
+             dpkg-query -W -f '${{Version}} ' mooring mooring-agent mooring-controller"
+        );
+        let disk = Disk::new(self.vm, path.to_owned());
+        let writer = disk.write_stamps(&PACED)?;
+        going(&writer)?;
+        let before = self.sh(&started)?;
+        let began = Instant::now();
+        self.dpkg(VERSIONS[1])?;
+        let took = began.elapsed();
+        self.up_soon()?;
+        self.ready_soon(id)?;
+        let after = self.sh(&started)?;
+        let new = before.lines().zip(after.lines()).filter(|(before, after)| before != after).count();
+        check(new == 4 && after.matches(VERSIONS[1]).count() == 3, || {
+            format!("three daemons and the versions should differ, and no file:\n{before}\n{after}")
+        })?;
+        self.evidence.shows(format!("upgraded by dpkg in {:.1} s: {}", took.as_secs_f64(), went_on(writer)?));
+        Ok(())
+    }
+
+    /// The packages are removed and purged while a host writes, and installed again with the operator's files: what the kernel and LVM
+    /// have is as it was.
+    fn purge(&mut self, id: &str, path: &str) -> Result<()> {
+        let built = built();
+        let disk = Disk::new(self.vm, path.to_owned());
+        let writer = disk.write_stamps(&PACED)?;
+        going(&writer)?;
+        let before = self.sh(&built)?;
+        let names = "mooring-controller mooring-agent mooring";
+        let said = self.sh(&format!("cp -a /etc/mooring /root/kept; dpkg -r {names} 2>&1"))?;
+        check(said.contains("1 iSCSI targets and 1 attached disks"), || {
+            format!("it does not say what goes on in the kernel: {said}")
+        })?;
+        self.sh("test -s /etc/mooring/agent.toml; test ! -e /usr/bin/mooring-agent")?;
+        goes_on(&writer).context("with the packages removed")?;
+        let said = self.sh(&format!("dpkg -P {names} 2>&1"))?;
+        for words in ["kept: /var/lib/mooring (", "kept: /var/lib/mooring-controller ("] {
+            check(said.contains(words), || format!("the purge does not say {words:?}: {said}"))?;
+        }
+        let left = self.sh(
+            "ls /etc/mooring/*.toml 2>/dev/null || true; find /etc/systemd /usr/lib/systemd /var/lib/systemd -name 'mooring*'; \
+             pgrep -a '^mooring-(agent|sessiond|control)' || true",
+        )?;
+        check(left.trim().is_empty(), || format!("left behind by the purge: {left}"))?;
+        let after = self.sh(&built)?;
+        check(after == before, || format!("before it was\n{before}\nand is\n{after}"))?;
+        goes_on(&writer).context("with the packages purged")?;
+        self.sh("mkdir -p /etc/mooring; cp -a /root/kept/. /etc/mooring/")?;
+        self.dpkg(VERSIONS[1])?;
+        self.sh("systemctl enable --now mooring-sessiond")?;
+        self.up_soon()?;
+        self.ready_soon(id)?;
+        self.evidence.shows(format!("removed, purged and installed again: {}", went_on(writer)?));
         Ok(())
     }
 
@@ -274,8 +382,7 @@ impl<'a> Machine<'a> {
         let disk = Disk::new(self.vm, path.to_owned());
         let writer = disk.write_stamps(&["--threads", "2"])?;
         going(&writer)?;
-        let built =
-            format!("find {TARGET}/iscsi {TARGET}/core | sort; lvs --noheadings -o lv_uuid,lv_tags {GROUP}");
+        let built = built();
         let before = self.sh(&built)?;
         self.sh(&format!(
             "systemctl stop mooring-agent; {DAMAGE}; systemctl start --no-block mooring-agent"
@@ -304,15 +411,10 @@ impl<'a> Machine<'a> {
         self.ready_soon(id)?;
         let after = self.sh(&built)?;
         check(after == before, || format!("before it was\n{before}\nand is\n{after}"))?;
-        goes_on(&writer)?;
-        let seen = progress(&writer)?;
-        check(number(&seen, "errors")? == 0, || format!("the writer saw an error: {seen}"))?;
-        drop((writer.kill()?, writer.wait()?));
         self.evidence.shows(format!(
             "a damaged row of the agent's store is refused and named; moved aside, the store is built anew, target and LVM as they \
-             were: {} writes, no error, longest gap {} ms",
-            number(&seen, "done")?,
-            number(&seen, "longest_gap_ms")?
+             were: {}",
+            went_on(writer)?
         ));
         Ok(())
     }

@@ -27,10 +27,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "installed",
-        shows: "the README's installation under systemd: the units' sandboxes, an image in them, restarts while a host writes",
+        shows: "the packages under systemd: the units' sandboxes, an image in them; restarts, an upgrade, a removal and a purge while a host writes",
         tier: Tier::Rotation {
             subject: &[
+                "packages",
                 "systemd",
+                "tests/src/packages.rs",
                 "agent/src/main.rs",
                 "agent/src/run.rs",
                 "agent/src/config.rs",
@@ -41,7 +43,7 @@ pub const ALL: &[Scenario] = &[
                 "connectors/src/sessiond/program.rs",
             ],
         },
-        usual: 105,
+        usual: 215,
         run: installed::run,
     },
     Scenario {
