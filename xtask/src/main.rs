@@ -4,11 +4,14 @@
 
 mod bench_api;
 mod beside;
+mod chroots;
 mod demo;
 mod full;
 mod lanes;
 mod machine;
+mod package;
 mod proto;
+mod repository;
 mod sim;
 mod slow;
 mod stages;
@@ -57,6 +60,8 @@ enum Chore {
     Arch,
     /// Make the code and the descriptor of the wire from api/proto
     Proto(proto::ProtoArgs),
+    /// Make the Debian packages, and a signed apt folder with them
+    Package(package::PackageArgs),
     /// Real kernels in QEMU: build, boot, run commands, cut power and networks
     Vm(vm::VmArgs),
 }
@@ -171,6 +176,7 @@ fn main() -> ExitCode {
     }
     let result = match Cli::parse().chore {
         Chore::Proto(args) => proto::run(&args, &root()).map(|()| ExitCode::SUCCESS),
+        Chore::Package(args) => package::run(&args, &root()).map(|()| ExitCode::SUCCESS),
         Chore::Vm(args) => vm::run(args),
         Chore::Scenario(args) => lanes::scenario(&args, &root()),
         Chore::Test(args) => Ok(code(test::run(&args, &root()))),

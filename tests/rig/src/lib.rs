@@ -47,6 +47,7 @@ pub use kernel::KernelNotAvailable;
 pub use options::{Kernel, RigOptions, VmSpec};
 pub use process::alive;
 pub use rig::{Rig, run_root};
+pub use root::sources_of;
 pub use running::{Output, Progress, Running, Seen, Status};
 pub use vm::{COMMAND_LIMIT, Command, Cut, Networks, Vm};
 pub use waited::WaitRanOut;

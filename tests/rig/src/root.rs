@@ -98,14 +98,19 @@ pub(crate) fn mirrors() -> (String, String) {
     (setting("MOORING_RIG_MIRROR", MIRROR), setting("MOORING_RIG_SECURITY", SECURITY))
 }
 
-/// Lines for apt: the release with its updates.
-pub(crate) fn sources() -> Vec<String> {
+/// Lines for apt: a release of Debian with its updates.
+pub fn sources_of(release: &str) -> Vec<String> {
     let (mirror, security) = mirrors();
     vec![
-        format!("deb {mirror} {RELEASE} main"),
-        format!("deb {mirror} {RELEASE}-updates main"),
-        format!("deb {security} {RELEASE}-security main"),
+        format!("deb {mirror} {release} main"),
+        format!("deb {mirror} {release}-updates main"),
+        format!("deb {security} {release}-security main"),
     ]
+}
+
+/// Lines for apt: the VMs' release with its updates.
+pub(crate) fn sources() -> Vec<String> {
+    sources_of(RELEASE)
 }
 
 /// The line for the release's backports.

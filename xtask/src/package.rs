@@ -1,0 +1,141 @@
+//! `cargo xtask package`: builds what is shipped and makes the Debian packages of it, on request with a signed apt folder around them.
+//!
+//! What must never happen here: a package whose version sorts below that of an earlier commit.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use mooring_tests::packages::{self, Compression, Recipe, VARIANTS};
+
+use crate::stages::{self, cargo, one};
+use crate::{chroots, repository};
+
+/// Crates whose programs are packaged, and the one that writes their man pages.
+const CRATES: [&str; 5] =
+    ["mooring-agent", "mooring-cli", "mooring-connectors", "mooring-controller", "mooring-packages"];
+
+/// Options of `cargo xtask package`.
+#[derive(Debug, Args)]
+pub(crate) struct PackageArgs {
+    /// Folder for the three packages [default: target/packages]
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Put them into this apt folder as well, beside what it has, and sign it. Made if it is not there; its key comes to lie in
+    /// DIR-key, outside of what apt reads
+    #[arg(long, value_name = "DIR")]
+    repository: Option<PathBuf>,
+    /// Sign with this key of your own GnuPG, by its fingerprint or address, and make none
+    #[arg(long, value_name = "KEY", requires = "repository")]
+    key: Option<String>,
+    /// Install, remove and purge them by apt in a chroot of Debian 12 and one of Debian 13 (some minutes, as root)
+    #[arg(long)]
+    test: bool,
+}
+
+/// Builds, packs, and does what else is wanted.
+pub(crate) fn run(args: &PackageArgs, root: &Path) -> Result<()> {
+    packages::ensure()?;
+    let mut build = vec!["build", "--release", "--bins"];
+    for name in CRATES {
+        build.extend(["-p", name]);
+    }
+    one(cargo(root, &build))?;
+    let target = stages::target(root);
+    let version = version(root)?;
+    let recipe = Recipe {
+        programs: &target.join("release"),
+        work: &target.join("package"),
+        version: &version,
+        compression: Compression::Small,
+    };
+    let made = packages::make(&recipe)?;
+    let output = args.output.clone().unwrap_or_else(|| target.join("packages"));
+    let kept = keep(&made, &output, &version)?;
+    for path in &kept {
+        println!("{}", path.display());
+    }
+    if let Some(folder) = &args.repository {
+        repository::add(folder, args.key.as_deref(), &kept)?;
+        println!("{}: signed; {} is its key", folder.display(), repository::public_key(folder).display());
+    }
+    if args.test {
+        let folder = tempfile::tempdir().context("make a folder for the test's repository")?;
+        let repository = folder.path().join("apt");
+        repository::add(&repository, None, &kept)?;
+        chroots::test(&repository)?;
+    }
+    Ok(())
+}
+
+/// Copies the packages to where they are wanted, under the names that apt knows them by.
+fn keep(made: &[PathBuf], output: &Path, version: &str) -> Result<Vec<PathBuf>> {
+    fs::create_dir_all(output).with_context(|| format!("make {}", output.display()))?;
+    let architecture = said(Command::new("dpkg").arg("--print-architecture"))?;
+    VARIANTS
+        .iter()
+        .zip(made)
+        .map(|((name, _), from)| {
+            let to = output.join(format!("{name}_{version}_{architecture}.deb"));
+            fs::copy(from, &to).with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
+            Ok(to)
+        })
+        .collect()
+}
+
+/// The version of this tree: that of the workspace where its tag is on HEAD; else one that sorts before it, and behind that of
+/// every earlier commit.
+fn version(root: &Path) -> Result<String> {
+    let release = env!("CARGO_PKG_VERSION");
+    let git = |args: &[&str]| {
+        said(Command::new("git").args(["-c", "safe.directory=*"]).args(args).current_dir(root))
+    };
+    let Ok(commits) = git(&["rev-list", "--count", "HEAD"]) else {
+        println!("no history of commits: the packages have the version {release}~0");
+        return Ok(format!("{release}~0"));
+    };
+    let changed = !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    let tagged = git(&["tag", "--points-at", "HEAD"])?.lines().any(|tag| tag == format!("v{release}"));
+    let commit = git(&["rev-parse", "--short=9", "HEAD"])?;
+    Ok(version_of(release, tagged, &commits, &commit, changed))
+}
+
+fn version_of(release: &str, tagged: bool, commits: &str, commit: &str, changed: bool) -> String {
+    let local = if changed { "+local" } else { "" };
+    if tagged { format!("{release}{local}") } else { format!("{release}~{commits}.g{commit}{local}") }
+}
+
+/// Runs a command and returns its output, without blanks at the ends.
+pub(crate) fn said(command: &mut Command) -> Result<String> {
+    let out = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;
+    if !out.status.success() {
+        bail!("{command:?} ended with {}: {}", out.status, String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_commit_has_a_later_version_and_the_release_the_last() {
+        let versions = [
+            version_of("0.1.0", false, "99", "fffffffff", false),
+            version_of("0.1.0", false, "100", "000000000", false),
+            version_of("0.1.0", false, "100", "000000000", true),
+            version_of("0.1.0", true, "101", "000000000", false),
+            version_of("0.1.0", true, "101", "000000000", true),
+        ];
+        if mooring_rig::packages::find("dpkg").is_none() {
+            return;
+        }
+        for pair in versions.windows(2) {
+            let compared =
+                Command::new("dpkg").args(["--compare-versions", &pair[0], "lt", &pair[1]]).status();
+            assert!(compared.unwrap().success(), "{pair:?}");
+        }
+    }
+}
