@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use mooring_api::{Address, TlsFiles};
 use mooring_model::{ClusterId, IqnPrefix};
@@ -19,7 +19,7 @@ use toml::Spanned;
 
 use crate::policy::ENFORCE_NEW_DEFAULTS;
 use crate::quota::{Key, LIMIT_MAX, Limit};
-use crate::service::{AgentEntry, PostgresOptions, Scheduler, SecretsOnGet};
+use crate::service::{AgentEntry, KEEP_AUDIT_DEFAULT, PostgresOptions, Scheduler, SecretsOnGet};
 
 mod callers;
 mod scheduler;
@@ -37,6 +37,9 @@ pub const EXAMPLE: &str = include_str!("../controller.example.toml");
 /// Where the API listens unless the file says otherwise: the port of the Block Storage API.
 pub const LISTEN_DEFAULT: SocketAddr =
     SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 8776));
+
+/// Longest time that a line of the audit log is kept, if not for ever: a hundred years.
+const KEEP_DAYS_MAX: u64 = 36_500;
 
 /// The configuration, checked.
 #[derive(Debug, Clone)]
@@ -75,6 +78,8 @@ pub struct Config {
     pub database: Option<PostgresOptions>,
     /// How clients call us, where a proxy hides it.
     pub public_url: Option<String>,
+    /// How long a line of the audit log is kept; `None`: for ever.
+    pub keep_audit: Option<Duration>,
     /// Where the metrics are; empty: nowhere.
     pub metrics: Vec<SocketAddr>,
     /// What is logged, as `tracing-subscriber` filters are written.
@@ -128,6 +133,7 @@ impl Config {
         let public_url = wrong.note(raw.public_url.map(|text| public_url(&file, &text)).transpose());
         let metrics = raw.metrics.map_or_else(|| Ok(Vec::new()), |raw| metrics::listen(&file, &raw));
         let metrics = wrong.note(metrics);
+        let keep_audit = wrong.note(keep_audit(&file, raw.audit.keep_days.as_ref()));
         let log = wrong.note(file.log(raw.log, "mooring_controller"));
         wrong.end(|| {
             Some(Self {
@@ -148,6 +154,7 @@ impl Config {
                 agents,
                 database: database?,
                 public_url: public_url?,
+                keep_audit: keep_audit?,
                 metrics: metrics?,
                 log: log?,
             })
@@ -201,6 +208,8 @@ struct RawConfig {
     agents: Vec<Spanned<RawAgent>>,
     database: Option<Spanned<RawDatabase>>,
     public_url: Option<Spanned<String>>,
+    #[serde(default)]
+    audit: RawAudit,
     metrics: Option<Spanned<RawMetrics>>,
     log: Option<Spanned<String>>,
 }
@@ -211,6 +220,12 @@ struct RawAttach {
     protect_instances: bool,
     hosts: BTreeMap<String, Spanned<Vec<Spanned<String>>>>,
     shared_initiators: bool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+struct RawAudit {
+    keep_days: Option<Spanned<i64>>,
 }
 
 impl Default for RawAttach {
@@ -313,6 +328,22 @@ fn listen(
         addresses.push(address);
     }
     Ok(addresses)
+}
+
+/// 0: for ever.
+fn keep_audit(file: &File<'_>, days: Option<&Spanned<i64>>) -> Result<Option<Duration>, ConfigError> {
+    let Some(days) = days else { return Ok(Some(KEEP_AUDIT_DEFAULT)) };
+    match u64::try_from(*days.get_ref()) {
+        Ok(0) => Ok(None),
+        Ok(number) if number <= KEEP_DAYS_MAX => Ok(Some(Duration::from_hours(number * 24))),
+        _ => {
+            let why = format!(
+                "audit.keep_days: {} is not 0 (for ever) to {KEEP_DAYS_MAX}: want how many days a line of the audit log is kept",
+                days.get_ref()
+            );
+            Err(file.wrong(&days.span(), why))
+        }
+    }
 }
 
 /// Limits of single types are set through the API, which knows the types.
@@ -432,6 +463,23 @@ mod tests {
     const GOOD: &str = "tokens = \"/etc/mooring/tokens.toml\"\n";
 
     #[test]
+    fn the_audit_log_is_kept_for_a_year_or_as_long_as_the_file_says() {
+        let of = |text: &str| {
+            let config = Config::parse(&format!("{GOOD}{text}"), "file", Asked::Everybody);
+            config.map(|config| config.keep_audit)
+        };
+        let days = |days: u64| Some(Duration::from_hours(days * 24));
+        assert_eq!(of("").unwrap(), days(365));
+        assert_eq!(of("[audit]\n").unwrap(), days(365));
+        assert_eq!(of("[audit]\nkeep_days = 30\n").unwrap(), days(30));
+        assert_eq!(of("[audit]\nkeep_days = 0\n").unwrap(), None);
+        for wrong in ["-1", "36501", "9223372036854775807"] {
+            let error = of(&format!("[audit]\nkeep_days = {wrong}\n")).unwrap_err().to_string();
+            assert!(error.contains("audit.keep_days") && error.contains("line 3"), "{error}");
+        }
+    }
+
+    #[test]
     fn the_example_is_a_configuration_and_shows_every_key() {
         let config = Config::parse(EXAMPLE, "example", Asked::Everybody).unwrap();
         assert_eq!(config.listen, [LISTEN_DEFAULT]);
@@ -451,6 +499,8 @@ mod tests {
             "cluster",
             "public_url",
             "[metrics]",
+            "[audit]",
+            "keep_days",
             "log",
             "[tls]",
             "[database]",

@@ -1,5 +1,6 @@
 //! The records of the control plane, and who is asking. Plain data: the rules are in `rules`.
 
+mod audit;
 mod cut;
 mod export;
 mod fence;
@@ -23,6 +24,7 @@ use uuid::Uuid;
 use crate::initiators::Initiators;
 use crate::rules::transport::Transport;
 
+pub use audit::{AuditCall, AuditEntry, AuditLine, AuditObject, AuditQuery};
 pub use cut::{CutWish, VolumeCut};
 pub use export::{ExportAsk, ExportState, VolumeExport};
 pub use fence::{DisputedInitiator, FencePart, FenceState, FencedExport, HostFence, NewFence, UnknownNode};

@@ -9,6 +9,7 @@
 
 mod agents;
 pub mod args;
+mod audit;
 pub mod auth;
 pub mod clock;
 pub mod config;

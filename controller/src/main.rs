@@ -106,7 +106,9 @@ fn workers() -> usize {
 fn prepare(config: &Config) -> Result<tokio::runtime::Runtime> {
     tracing_subscriber::fmt()
         .with_env_filter(
-            tracing_subscriber::EnvFilter::try_new(&config.log).context("`log` in the configuration")?,
+            // The audit log is in the journal whatever else is; `audit=off` in the file ends that.
+            tracing_subscriber::EnvFilter::try_new(format!("audit=info,{}", config.log))
+                .context("`log` in the configuration")?,
         )
         .with_writer(std::io::stderr)
         .with_ansi(false)
@@ -157,6 +159,7 @@ fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> (Servi
         native_hosts: config.native_hosts,
         hold: HOLD_DEFAULT,
         shared_initiators: config.shared_initiators,
+        keep_audit: config.keep_audit,
     };
     (options, database)
 }

@@ -173,6 +173,7 @@ impl Metrics {
     pub async fn text(&self) -> Result<String, fmt::Error> {
         let (counted, answers) = self.counts().await;
         let (agents, requests) = (self.service.count_agents(), self.requests.clone());
+        let (audit_waiting, audit_lost) = self.service.count_audit();
         metrics::text(PREFIX, move |to| {
             to.info("build", "The controller's version", &[("version", env!("CARGO_PKG_VERSION"))])?;
             say_agents(to, &agents)?;
@@ -183,6 +184,13 @@ impl Metrics {
                 Some(u64::from(answers)),
             )?;
             say_counts(to, counted.as_ref())?;
+            to.gauge(
+                "audit_waiting",
+                "Lines of the audit log that are not in the database yet",
+                None,
+                Some(audit_waiting),
+            )?;
+            to.counter("audit_lost", "Lines of the audit log that are in the journal only", audit_lost)?;
             say_requests(to, &requests)
         })
     }

@@ -5,6 +5,7 @@
 mod actions;
 mod again;
 mod attach;
+mod audit;
 mod cache;
 mod check;
 pub(crate) mod counts;
@@ -54,6 +55,7 @@ use crate::store::{Abort, AttachmentRow, Db, Kind, ReviewKind, Store, StoreError
 pub use crate::store::{Database, PostgresOptions};
 
 pub use crate::flow::place::{DOWN_MAX, Scheduler, ZONE_DEFAULT};
+pub use audit::{AUDIT_LINES_DEFAULT, AUDIT_LINES_MAX};
 pub use detach::Way;
 pub use fence::REASON_MAX;
 pub use mode::NewMode;
@@ -151,7 +153,12 @@ pub struct ServiceOptions {
     pub hold: Duration,
     /// Two names of hosts may log in under one name of an initiator.
     pub shared_initiators: bool,
+    /// How long a line of the audit log is kept. `None`: for ever.
+    pub keep_audit: Option<Duration>,
 }
+
+/// How long a line of the audit log is kept, unless the options say otherwise.
+pub const KEEP_AUDIT_DEFAULT: Duration = Duration::from_hours(365 * 24);
 
 /// How long a detach stays announced. Whoever announces one begins it within seconds; one who died holds up the others no longer.
 pub const HOLD_DEFAULT: Duration = Duration::from_mins(10);
@@ -185,6 +192,7 @@ impl ServiceOptions {
             native_hosts: BTreeMap::new(),
             hold: HOLD_DEFAULT,
             shared_initiators: false,
+            keep_audit: Some(KEEP_AUDIT_DEFAULT),
         }
     }
 }
@@ -347,6 +355,8 @@ impl Service {
     /// Starts to dial the agents and to go on with everything that was going on. Needs a tokio runtime.
     pub fn start(&self) {
         self.inner.spawn(heard::run(Arc::clone(&self.inner)));
+        let inner = Arc::clone(&self.inner);
+        self.inner.spawn(async move { inner.keep_audit().await });
         if let Some(dialer) = self.inner.store.dialer() {
             // Who gets an agent's lease goes on with everything that is on its way there.
             self.inner.spawn(lease::run(Arc::clone(&self.inner), dialer));
@@ -363,11 +373,12 @@ impl Service {
         });
     }
 
-    /// Ends all tasks at once; every wish is durable, and another start goes on.
+    /// Ends all tasks at once and writes what is left of the audit log; every wish is durable, and another start goes on.
     pub async fn stop(&self) {
         if let Some(mut tasks) = self.inner.take_tasks() {
             tasks.shutdown().await;
         }
+        self.inner.audit.end(&self.inner.store).await;
         if let Some(dialer) = self.inner.store.dialer() {
             lease::leave(&self.inner.notes, &dialer).await;
         }

@@ -41,6 +41,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::agents::{Agents, lease};
+use crate::audit::Audit;
 use crate::service::{Refusal, ServiceOptions};
 use crate::store::{Db, Store, micros};
 pub(crate) use pulse::Follower;
@@ -146,6 +147,8 @@ pub(crate) struct Inner {
     tasks: Mutex<Option<JoinSet<()>>>,
     /// For other controllers on the same database.
     pub(crate) notes: lease::Notes,
+    /// Lines of the audit log that are not in the database yet.
+    pub(crate) audit: Audit,
     born: u64,
 }
 
@@ -174,6 +177,7 @@ impl Inner {
             looks: looks::Looks::default(),
             waits: waits::Waits::default(),
             tasks: Mutex::new(Some(JoinSet::new())),
+            audit: Audit::default(),
             // Revisions of an earlier run must not look like ours.
             born: u64::try_from(micros(now)).unwrap_or(0),
         }

@@ -104,9 +104,14 @@ async fn create<B: Backend>(State(app): State<App<B>>, ctx: Ctx, Body(body): Bod
         _ => NewConnector::None,
     };
     let volume = VolumeId::from_u128(volume.as_u128());
+    ctx.notes.object("volume", &volume);
+    if let Some(instance) = &instance {
+        ctx.notes.object("instance", instance);
+    }
     let new = NewAttachment { id: None, volume, instance, mode, connector };
     let wait = Wait(app.agents_wait());
     let attachment = app.backend().create_attachment(&ctx.caller, new, wait).await?;
+    ctx.notes.object("attachment", &attachment.id);
     Ok(Json(json!({ "attachment": views::attachment(&attachment) })))
 }
 
@@ -141,7 +146,8 @@ async fn action<B: Backend>(
 ) -> Result<StatusCode, Fault> {
     ctx.since(Version::ATTACHMENTS)?;
     match named(&body)?.0 {
-        "os-complete" => {
+        name @ "os-complete" => {
+            ctx.notes.action(name);
             ctx.since(Version::COMPLETE)?;
             app.backend().complete_attachment(&ctx.caller, attachment_id(&id)?).await?;
             Ok(StatusCode::NO_CONTENT)

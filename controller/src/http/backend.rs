@@ -11,11 +11,11 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::domain::{
-    AttachAction, Attachment, AttachmentCheck, AttachmentLive, AttachmentReceipt, Caller, CutWish,
-    DetachRecord, ExportAsk, Host, HostChange, HostFence, HostJobs, HostUsage, Jobs, ManageVolume,
-    ManageableVolume, Message, MetadataChange, NewAttachment, NewFence, NewSnapshot, NewVolume, Placement,
-    PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeExport,
-    VolumeName, VolumeReservations, VolumeState, VolumeType, VolumesSummary, Zone,
+    AttachAction, Attachment, AttachmentCheck, AttachmentLive, AttachmentReceipt, AuditCall, AuditLine,
+    AuditQuery, Caller, CutWish, DetachRecord, ExportAsk, Host, HostChange, HostFence, HostJobs, HostUsage,
+    Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewFence, NewSnapshot,
+    NewVolume, Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction,
+    VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeType, VolumesSummary, Zone,
 };
 use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
@@ -29,11 +29,18 @@ macro_rules! backend {
     ($($(#[$doc:meta])* fn $name:ident(&self, caller: &Caller $(, $arg:ident: $type:ty)*) -> $answer:ty;)*) => {
         /// Everything that can be asked. See [`Service`] for what each method promises.
         pub trait Backend: Clone + Send + Sync + 'static {
+            /// Takes the audit line of a call whose answer is known. It never waits.
+            fn record(&self, call: AuditCall);
+
             $($(#[$doc])* fn $name(&self, caller: &Caller $(, $arg: $type)*)
                 -> impl Future<Output = Result<$answer, Refusal>> + Send;)*
         }
 
         impl Backend for Service {
+            fn record(&self, call: AuditCall) {
+                Service::record(self, call);
+            }
+
             $(async fn $name(&self, caller: &Caller $(, $arg: $type)*) -> Result<$answer, Refusal> {
                 Service::$name(self, caller $(, $arg)*).await
             })*
@@ -42,6 +49,8 @@ macro_rules! backend {
 }
 
 backend! {
+    /// Lines of the audit log.
+    fn audit(&self, caller: &Caller, query: AuditQuery) -> Vec<AuditLine>;
     /// Types.
     fn types(&self, caller: &Caller, query: ListQuery) -> Page<VolumeType>;
     /// One type, by name or id.

@@ -10,6 +10,7 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{StatusCode, header};
 use serde_json::Value;
 
+use super::audit::Notes;
 use super::fault::Fault;
 
 /// Largest request body in bytes: Cinder's `osapi_max_request_body_size`.
@@ -30,7 +31,11 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Fault> {
         let kind = content_type(&request)?;
+        let notes = request.extensions().get::<Notes>().cloned();
         let bytes = read(request).await?;
+        if let Some(notes) = notes {
+            notes.body(bytes.clone());
+        }
         if bytes.is_empty() {
             return Err(Fault::bad_request("Malformed request body"));
         }

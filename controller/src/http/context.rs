@@ -9,6 +9,7 @@ use axum::http::header;
 use axum::http::request::Parts;
 use uuid::Uuid;
 
+use super::audit::Notes;
 use super::fault::Fault;
 use super::query::Query;
 use super::version::Version;
@@ -29,6 +30,8 @@ pub(crate) struct Ctx {
     pub(super) path: Arc<str>,
     pub(super) query: Query,
     pub(super) policies: Arc<Policies>,
+    /// For the audit log.
+    pub(super) notes: Notes,
 }
 
 impl Ctx {

@@ -25,15 +25,21 @@ pub(crate) struct Fault {
     status: StatusCode,
     message: String,
     detail: Option<String>,
+    /// For the audit log: the message without the values that it repeats.
+    problem: Option<String>,
 }
 
 /// What is logged about an answer, carried to where the request's id is known.
 #[derive(Debug, Clone)]
 pub(super) struct Detail(pub(super) String);
 
+/// The words of the audit log about an answer. The log takes out what else comes from the request's body.
+#[derive(Debug, Clone)]
+pub(super) struct Problem(pub(super) String);
+
 impl Fault {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), detail: None }
+        Self { status, message: message.into(), detail: None, problem: None }
     }
 
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
@@ -64,6 +70,7 @@ impl Fault {
             status: StatusCode::INTERNAL_SERVER_ERROR,
             message: SERVER_ERRED.to_owned(),
             detail: Some(detail.into()),
+            problem: None,
         }
     }
 
@@ -91,6 +98,7 @@ impl Fault {
 impl From<Refusal> for Fault {
     fn from(refusal: Refusal) -> Self {
         let text = refusal.to_string();
+        let problem = problem(&refusal, &text);
         let (status, message) = match refusal {
             Refusal::Invalid(_) => (StatusCode::BAD_REQUEST, text),
             Refusal::Forbidden(_) => (StatusCode::FORBIDDEN, text),
@@ -116,7 +124,21 @@ impl From<Refusal> for Fault {
             }
             Refusal::NotFound { .. } => (StatusCode::NOT_FOUND, text),
         };
-        Self::new(status, message)
+        Self { problem, ..Self::new(status, message) }
+    }
+}
+
+/// A refusal as the audit log says it, without what it repeats of a request that is wrong.
+fn problem(refusal: &Refusal, text: &str) -> Option<String> {
+    match refusal {
+        Refusal::NotFound { kind, .. } => Some(format!("{kind} could not be found")),
+        // A value stands in quotes, or behind the last words.
+        Refusal::Invalid(_) => {
+            let plain = text.split(['\'', '"', '`']).next().unwrap_or_default();
+            Some(plain.trim_end_matches([' ', ':', '(']).to_owned()).filter(|plain| !plain.is_empty())
+        }
+        Refusal::Internal(_) => None,
+        _ => Some(text.to_owned()),
     }
 }
 
@@ -129,6 +151,11 @@ impl IntoResponse for Fault {
             inner.insert("retryAfter".to_owned(), json!("0"));
         }
         let mut response = (self.status, Json(json!({ self.name(): inner }))).into_response();
+        // Words of the front about a body may repeat it.
+        let repeats = [StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND, StatusCode::NOT_IMPLEMENTED];
+        let repeats = repeats.contains(&self.status);
+        let problem = self.problem.clone().or_else(|| (!repeats).then(|| self.message.clone()));
+        response.extensions_mut().insert(Problem(problem.unwrap_or_else(|| self.name().to_owned())));
         let headers = response.headers_mut();
         if self.status == StatusCode::PAYLOAD_TOO_LARGE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("0"));

@@ -68,6 +68,7 @@ async fn import<B: Backend>(
         hints: Hints { image: Some(image(fields)?), ..Hints::default() },
     };
     let made = app.backend().create_volume(&ctx.caller, new).await?;
+    ctx.notes.object("volume", &made.id);
     let state = app.backend().volume_state(&ctx.caller, made.id).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "volume": volume(&state) }))))
 }

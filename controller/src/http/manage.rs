@@ -180,6 +180,7 @@ async fn manage<B: Backend>(
         bootable: fields.boolean("bootable")?.unwrap_or_default(),
     };
     let volume = app.backend().manage_volume(&ctx.caller, new).await?;
+    ctx.notes.object("volume", &volume.id);
     let view = views::volume(&ctx, VolumeKeys::changed(&ctx), &volume);
     Ok((StatusCode::ACCEPTED, Json(json!({ "volume": view }))))
 }

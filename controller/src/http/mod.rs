@@ -2,13 +2,15 @@
 //!
 //! A request passes, in this order: its request id; the version documents, which anybody may read; authentication; the
 //! project in the address; the bound on requests at work; the microversion; the route; the body. What it asks for is done by
-//! the [`Backend`], and nothing is decided here. What of a body nobody has read is thrown away before the answer.
+//! the [`Backend`], and nothing is decided here. What of a body nobody has read is thrown away before the answer. A call that
+//! changes something has a line of the audit log, wherever on this way it ends.
 //!
 //! What must never happen here: an answer without a request id; an error that is not in the API's words; a decision about
 //! volumes; a secret in the log (bodies and answers are never logged).
 
 mod actions;
 mod attachments;
+mod audit;
 mod backend;
 mod body;
 mod context;
@@ -63,6 +65,7 @@ use crate::auth::{Auth, AuthRefusal, Identity, project_ok};
 use crate::domain::Caller;
 use crate::permits::{self, Holder, Permits, Turn};
 use crate::policy::{Policies, Target};
+use audit::Notes;
 use body::BodyTimeout;
 use context::{Ctx, REQUEST_ID, global_request_id, host_header, new_request_id};
 use fault::{Detail, Fault, Unrouted, unknown_route};
@@ -166,6 +169,7 @@ fn own_routes<B: Backend>() -> Routes<B> {
         .merge(fences::routes())
         .merge(jobs::routes())
         .merge(images::routes())
+        .merge(audit::routes())
 }
 
 struct Front<B> {
@@ -207,7 +211,7 @@ async fn answer<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request
         // What changes something is finished even when the client is gone, but nothing is waited for then.
         let (client, gone) = watch::channel(());
         request.extensions_mut().insert(Client(gone));
-        let done = tokio::spawn(dispatch(front, request, id.clone())).await;
+        let done = tokio::spawn(audited(front, request, id.clone())).await;
         drop(client);
         done.unwrap_or_else(|error| (Fault::internal(error.to_string()).into_response(), None))
     };
@@ -240,6 +244,28 @@ async fn answer<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request
     }
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+/// Dispatches a request, and keeps its line of the audit log if it has one.
+async fn audited<B: Backend>(front: Arc<Front<B>>, mut request: Request, id: String) -> Echoed {
+    if !audit::is_recorded(request.method()) {
+        return dispatch(front, request, id).await;
+    }
+    let api = front.api(request.uri().path());
+    let line = audit::Line::begin(&front.app, &mut request, &id, api);
+    let (response, echo) = dispatch(front, request, id).await;
+    line.end(&response);
+    (response, echo)
+}
+
+impl<B> Front<B> {
+    /// The API of an address, and the path below it; `None`: it is of neither.
+    fn api(&self, path: &str) -> Option<openapi::Api> {
+        if let Some(rest) = path.strip_prefix("/v3/") {
+            return Some((openapi::Which::BlockStorage, address(&self.collections, rest).path));
+        }
+        path.strip_prefix("/mooring/v1/").map(|rest| (openapi::Which::Own, format!("/{rest}")))
+    }
 }
 
 async fn dispatch<B: Backend>(front: Arc<Front<B>>, request: Request, id: String) -> Echoed {
@@ -308,10 +334,12 @@ async fn volumes_api<B: Backend>(front: &Front<B>, request: Request, id: String,
     if project.as_ref().is_some_and(|project| !project_ok(project)) {
         return (unknown_route(), None);
     }
+    let notes = request.extensions().get::<Notes>().cloned().unwrap_or_default();
     let identity = match identity(front, request.headers(), called(&request), peer(&request)).await {
         Ok(identity) => identity,
         Err(refusal) => return (refused(front, refusal), None),
     };
+    notes.identity(&identity);
     let version = match version::asked(request.headers()) {
         Ok(version) => version,
         Err((fault, echo)) => return (fault.into_response(), echo),
@@ -327,6 +355,7 @@ async fn volumes_api<B: Backend>(front: &Front<B>, request: Request, id: String,
         Ok(caller) => caller,
         Err(refusal) => return (refused(front, refusal), version.echo()),
     };
+    notes.caller(&caller);
     let turn = match admit(front, &request, &caller) {
         Ok(turn) => turn,
         Err(fault) => return (fault.into_response(), version.echo()),
@@ -339,14 +368,17 @@ async fn volumes_api<B: Backend>(front: &Front<B>, request: Request, id: String,
 }
 
 async fn own_api<B: Backend>(front: &Front<B>, request: Request, id: String, path: String) -> Response {
+    let notes = request.extensions().get::<Notes>().cloned().unwrap_or_default();
     let identity = match identity(front, request.headers(), called(&request), peer(&request)).await {
         Ok(identity) => identity,
         Err(refusal) => return refused(front, refusal),
     };
+    notes.identity(&identity);
     let caller = match identity.caller(&front.app.0.options.policies, None, id) {
         Ok(caller) => caller,
         Err(refusal) => return refused(front, refusal),
     };
+    notes.caller(&caller);
     let turn = match admit(front, &request, &caller) {
         Ok(turn) => turn,
         Err(fault) => return fault.into_response(),
@@ -415,7 +447,8 @@ fn routed<B: Backend>(
     rewrite(&mut parts, &path)?;
     parts.extensions.insert(BodyTimeout(front.app.0.options.body_timeout));
     let policies = Arc::clone(&front.app.0.options.policies);
-    parts.extensions.insert(Ctx { caller, version, base, path: path.into(), query, policies });
+    let notes = parts.extensions.get::<Notes>().cloned().unwrap_or_default();
+    parts.extensions.insert(Ctx { caller, version, base, path: path.into(), query, policies, notes });
     Ok(Request::from_parts(parts, body))
 }
 

@@ -89,13 +89,19 @@ async fn create<B: Backend>(
     let volume = fields.uuid("volume", false)?.map(|id| volume_id(&id.to_string())).transpose()?;
     let volume = volume.ok_or_else(|| fields.wrong("'volume' is a required property"))?;
     let host = fields.text("host", 1, false)?.unwrap_or_default().to_owned();
+    ctx.notes.object("volume", &volume);
     let mode = mode(fields)?;
     let transport = transport(fields)?;
     let cache = cache(fields)?;
     let connector = NewConnector::Native { host, transport, cache };
     let new = NewAttachment { id, volume, instance: None, mode, connector };
     let wait = Wait(app.agents_wait());
+    // Also of one that is refused: somebody tried it.
+    if let Some(id) = &id {
+        ctx.notes.object("attachment", id);
+    }
     let made = app.backend().create_attachment(&ctx.caller, new, wait).await?;
+    ctx.notes.object("attachment", &made.id);
     let live = app.backend().live(&ctx.caller, made.id, None, Wait(Duration::ZERO)).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "attachment": view(&live) }))))
 }

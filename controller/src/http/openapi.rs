@@ -4,6 +4,7 @@
 //!
 //! What must never happen here: a route that is described otherwise than it answers.
 
+mod find;
 mod gates;
 
 use std::sync::LazyLock;
@@ -11,6 +12,8 @@ use std::sync::LazyLock;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
+
+pub(super) use find::{Api, Which, find};
 
 use crate::list::{ATTACHMENTS, Collection, Kind, MESSAGES, SNAPSHOTS, TYPES, VOLUMES};
 
@@ -359,7 +362,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
 ];
 
 /// Mooring's own API.
-static OWN: [Operation; 34] = [
+static OWN: [Operation; 35] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
     op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
@@ -485,6 +488,17 @@ static OWN: [Operation; 34] = [
     .admin()
     .status(204)
     .takes("Any"),
+    op("GET", "/audit", "listAudit", "The calls that changed something, or would have; the newest first")
+        .admin()
+        .queries(&[
+            ("since", TEXT),
+            ("until", TEXT),
+            ("user", TEXT),
+            ("object", TEXT),
+            ("limit", NUMBER),
+            ("marker", NUMBER),
+        ])
+        .gives("AuditLines"),
     op("POST", "/epoch", "raiseEpoch", "Make later wishes newer than all before")
         .admin()
         .takes("Any")

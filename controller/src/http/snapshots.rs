@@ -86,8 +86,10 @@ async fn create<B: Backend>(
         ));
     }
     let in_use = force == Some(true) || ctx.version >= Version::SNAPSHOT_IN_USE;
+    ctx.notes.object("volume", &id);
     let new = NewSnapshot { volume: volume_id(&id.to_string())?, name, description, metadata, in_use };
     let snapshot = app.backend().create_snapshot(&ctx.caller, new).await?;
+    ctx.notes.object("snapshot", &snapshot.id);
     let view = views::snapshot(&ctx, &snapshot, SnapshotView::Changed);
     Ok((StatusCode::ACCEPTED, Json(json!({ "snapshot": view }))))
 }

@@ -103,6 +103,7 @@ async fn create<B: Backend>(State(app): State<App<B>>, ctx: Ctx, Body(body): Bod
     let is_public = fields.boolean(IS_PUBLIC)?.unwrap_or(true);
     let specs = fields.texts("extra_specs", "")?.unwrap_or_default();
     let kind = app.backend().create_type(&ctx.caller, name, description, is_public, specs).await?;
+    ctx.notes.object("type", &kind.id);
     Ok(Json(json!({ "volume_type": views::volume_type(&ctx, &kind, TypeView::Created) })))
 }
 
@@ -168,6 +169,7 @@ async fn action<B: Backend>(
         "removeProjectAccess" => ("removeProjectAccess", false),
         other => return Err(no_such_action(other)),
     };
+    ctx.notes.action(name);
     let fields = schema::body(&body, name)?;
     fields.required("project")?;
     fields.only(&["project"])?;
@@ -175,6 +177,7 @@ async fn action<B: Backend>(
     if !project_ok(project) {
         return Err(invalid("project", &json!(project), "it is not a project's id"));
     }
+    ctx.notes.object("project", project);
     app.backend().set_type_access(&ctx.caller, type_id(&id)?, project, allowed).await?;
     Ok(StatusCode::ACCEPTED)
 }

@@ -315,6 +315,7 @@ async fn create<B: Backend>(
     not_from_an_image(fields)?;
     let new = NewVolume { id, name, description, size_gib, source, volume_type, metadata, hints };
     let volume = app.backend().create_volume(&ctx.caller, new).await?;
+    ctx.notes.object("volume", &volume.id);
     Ok((
         StatusCode::ACCEPTED,
         Json(json!({ "volume": views::volume(&ctx, VolumeKeys::changed(&ctx), &volume) })),

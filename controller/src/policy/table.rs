@@ -236,4 +236,5 @@ pub(super) const POLICIES: &[Policy] = &[
     admin("mooring:export"),
     member("mooring:extend_cancel"),
     admin("mooring:choose_id"),
+    admin("mooring:audit"),
 ];

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+mod audit;
 mod counts;
 mod identities;
 mod numbers;
@@ -21,6 +22,7 @@ use mooring_model::{
 use serde_json::Map;
 use uuid::Uuid;
 
+use self::audit::{audit_lines_are_kept_once_and_found, old_audit_lines_are_pruned};
 use self::counts::what_is_there_is_counted_by_its_words;
 use self::identities::{an_identity_is_one_volumes_for_ever, found_volumes_may_share_an_identity};
 use self::numbers::{
@@ -94,6 +96,8 @@ contract![
     what_is_there_is_counted_by_its_words,
     an_identity_is_one_volumes_for_ever,
     found_volumes_may_share_an_identity,
+    audit_lines_are_kept_once_and_found,
+    old_audit_lines_are_pruned,
 ];
 
 impl Place {

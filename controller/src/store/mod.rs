@@ -11,6 +11,7 @@
 
 mod agents;
 mod attachments;
+mod audit;
 #[cfg(test)]
 mod contract;
 mod copies;
@@ -61,6 +62,7 @@ pub(crate) use self::postgres::Dialer;
 pub use self::postgres::PostgresOptions;
 pub(crate) use agents::{AgentRow, Heard, Said};
 pub(crate) use attachments::{Asked, AttachmentRow, DetachedFilter, Nexus};
+pub(crate) use audit::PRUNE_ROWS_MAX;
 use error::Cause;
 pub use error::StoreError;
 pub(crate) use fences::FenceRow;

@@ -29,7 +29,7 @@ use super::sql::{EachRow, Row, Sql, SqlError, Value};
 pub(crate) const FILE_NAME: &str = "mooring-controller.db";
 
 /// Every schema ever released, oldest first. Only ever appended to.
-const SCHEMAS: [&str; 10] = [
+const SCHEMAS: [&str; 11] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
@@ -40,6 +40,7 @@ const SCHEMAS: [&str; 10] = [
     include_str!("schema/8.sql"),
     include_str!("schema/9.sql"),
     include_str!("schema/10.sql"),
+    include_str!("schema/11.sql"),
 ];
 
 /// How long a change waits for somebody else's lock on the file (an operator's sqlite3 shell).

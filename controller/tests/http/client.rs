@@ -68,8 +68,13 @@ impl Api {
 
     /// Of a control plane with a store. Its callers are admins.
     pub(crate) fn on(service: &Service) -> Self {
+        Self::of(service, Auth::NoAuth)
+    }
+
+    /// Of a control plane with a store.
+    pub(crate) fn of(service: &Service, auth: Auth) -> Self {
         let options = Options {
-            auth: Auth::NoAuth,
+            auth,
             policies: std::sync::Arc::default(),
             public_url: None,
             tls: false,

@@ -1,6 +1,7 @@
 //! A control plane in memory. It keeps what the front gives it, so that tests see what reached it; its rules are only as
 //! many as the front's answers depend on.
 
+mod audit;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,11 +10,12 @@ use std::time::{Duration, SystemTime};
 
 use mooring_controller::domain::{
     AttachAction, AttachStatus, Attached, Attachment, AttachmentCheck, AttachmentLive, AttachmentReceipt,
-    AttachmentStatus, Caller, CutWish, DetachRecord, ExportAsk, FencePart, Hints, Host, HostChange,
-    HostFence, HostJobs, HostUsage, Job, Jobs, ManageVolume, ManageableVolume, Message, MetadataChange,
-    NewAttachment, NewConnector, NewFence, NewSnapshot, NewVolume, NexusLive, Placement, PoolFilter,
-    PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction, VolumeExport, VolumeName,
-    VolumeReservations, VolumeState, VolumeStatus, VolumeType, VolumesSummary, Zone,
+    AttachmentStatus, AuditCall, AuditLine, AuditQuery, Caller, CutWish, DetachRecord, ExportAsk, FencePart,
+    Hints, Host, HostChange, HostFence, HostJobs, HostUsage, Job, Jobs, ManageVolume, ManageableVolume,
+    Message, MetadataChange, NewAttachment, NewConnector, NewFence, NewSnapshot, NewVolume, NexusLive,
+    Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction,
+    VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeStatus, VolumeType, VolumesSummary,
+    Zone,
 };
 use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
@@ -40,6 +42,14 @@ fn not_found<T>(kind: &'static str, what: impl std::fmt::Display) -> Result<T, R
 }
 
 impl Backend for Fake {
+    fn record(&self, call: AuditCall) {
+        self.keep_call(call);
+    }
+
+    async fn audit(&self, caller: &Caller, query: AuditQuery) -> Result<Vec<AuditLine>, Refusal> {
+        self.audit_lines(caller, query)
+    }
+
     async fn types(&self, caller: &Caller, query: ListQuery) -> Result<Page<VolumeType>, Refusal> {
         let state = self.ask(caller)?;
         let nothing = query.filters.iter().any(|filter| filter.test == Test::Nothing);
@@ -776,20 +786,15 @@ impl Backend for Fake {
     }
 
     async fn storage_hosts(&self, caller: &Caller) -> Result<Vec<StorageHost>, Refusal> {
-        drop(self.ask(caller)?);
-        Ok(vec![state::storage_host()])
+        self.ask(caller).map(|_| vec![state::storage_host()])
     }
 
     async fn storage_host(&self, caller: &Caller, name: &str) -> Result<Vec<HostUsage>, Refusal> {
         drop(self.ask(caller)?);
-        if name != "storage1@lvm" {
-            return not_found("Host", name);
-        }
-        Ok(vec![usage("p"), usage("q")])
+        if name == "storage1@lvm" { Ok(vec![usage("p"), usage("q")]) } else { not_found("Host", name) }
     }
 
     async fn hosts(&self, caller: &Caller) -> Result<Vec<Host>, Refusal> {
-        drop(self.ask(caller)?);
-        Ok(vec![host()])
+        self.ask(caller).map(|_| vec![host()])
     }
 }

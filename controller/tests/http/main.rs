@@ -6,6 +6,7 @@
 
 mod actions;
 mod attachments;
+mod audit;
 mod auth;
 mod client;
 mod fake;

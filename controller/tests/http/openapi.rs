@@ -144,6 +144,19 @@ pub(crate) fn taking() -> Vec<(Method, &'static str, &'static Value)> {
     all
 }
 
+/// Every operation that changes something: method, template, description.
+pub(crate) fn writing() -> Vec<(Method, &'static str, &'static Value)> {
+    let mut all = Vec::new();
+    for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            if ["post", "put", "patch", "delete"].contains(&method.as_str()) {
+                all.push((method.to_ascii_uppercase().parse().unwrap(), path.as_str(), operation));
+            }
+        }
+    }
+    all
+}
+
 /// The schema of a body.
 pub(crate) fn schema_named(content: &Value) -> &'static Value {
     let name = content["application/json"]["schema"]["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
@@ -172,7 +185,7 @@ fn body_for(
     json!({ key: body })
 }
 
-fn filled(template: &str) -> String {
+pub(crate) fn filled(template: &str) -> String {
     let dead = "00000000-0000-4000-8000-00000000dead";
     let part = |part: &str| match part {
         "{project_id}" => PROJECT.to_owned(),

@@ -103,12 +103,14 @@ async fn action<B: Backend>(
 ) -> Result<Response, Fault> {
     let (name, value) = named(&body)?;
     if let Some(handler) = handler::<B>(name) {
+        ctx.notes.action(name);
         return handler(Call { app: &app, ctx: &ctx, id: volume_id(&id)?, name, value }).await;
     }
     let policy = LATER.iter().find(|(later, _)| *later == name).map(|(_, policy)| *policy);
     if policy.is_none() && !FORMER.contains(&name) {
         return Err(no_such_action(name));
     }
+    ctx.notes.action(name);
     let volume = app.backend().volume(&ctx.caller, volume_id(&id)?).await?;
     policy.map(|policy| ctx.may_with(policy, &volume)).transpose()?;
     Err(Fault::not_implemented(format!("the action {name}")))

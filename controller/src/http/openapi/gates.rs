@@ -194,6 +194,7 @@ const OPERATIONS: &[(&str, Gate)] = &[
     ("fenceHost", FENCE),
     ("unfenceHost", FENCE),
     ("listFences", FENCE),
+    ("listAudit", Policies(&["mooring:audit"])),
     ("listJobs", Policies(&["mooring:jobs"])),
     ("limitJobs", Policies(&["mooring:jobs"])),
     ("listLive", ATTACHMENTS),

@@ -32,6 +32,9 @@ pub(crate) struct State {
     /// What was done to volumes.
     pub(crate) actions: Vec<VolumeAction>,
     pub(crate) messages: Vec<Message>,
+    /// Lines of the audit log, and how it was asked for last.
+    pub(crate) calls: Vec<AuditCall>,
+    pub(crate) audit_query: Option<AuditQuery>,
     /// Who asked last.
     pub(crate) caller: Option<Caller>,
     /// How long the last call might have waited.

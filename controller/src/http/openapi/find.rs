@@ -1,0 +1,106 @@
+//! Finds the operation that an address belongs to, also where no route has taken the request yet.
+//!
+//! What must never happen here: an address of one operation that is found as another's.
+
+use axum::http::Method;
+
+use super::{BLOCK_STORAGE, OWN, Operation};
+
+/// An API, and the path below it (below the project, for the Block Storage API).
+pub(in crate::http) type Api = (Which, String);
+
+/// The two APIs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::http) enum Which {
+    BlockStorage,
+    Own,
+}
+
+/// An operation and the objects that its address names.
+pub(in crate::http) struct Found {
+    pub(in crate::http) id: &'static str,
+    /// Kinds and ids, as they stand in the address.
+    pub(in crate::http) objects: Vec<(String, String)>,
+}
+
+fn name_of(part: &str) -> Option<&str> {
+    part.strip_prefix('{')?.strip_suffix('}')
+}
+
+/// The kind of what stands below a collection: a `volume` below `volumes`.
+fn kind_of(name: &str, collection: &str) -> String {
+    match (name, collection) {
+        ("id" | "name", "qos-specs") => "qos-spec".to_owned(),
+        ("id" | "name", "os-volume-transfer" | "volume-transfers") => "transfer".to_owned(),
+        ("id" | "name", plural) => plural.strip_suffix('s').unwrap_or(plural).to_owned(),
+        (other, _) => other.to_owned(),
+    }
+}
+
+/// Matches a path with an operation's; the number of its parts that stand for something, and those.
+fn matched(operation: &Operation, path: &str) -> Option<Vec<(String, String)>> {
+    let (mut said, mut parts) = (operation.path.split('/'), path.split('/'));
+    let (mut objects, mut collection) = (Vec::new(), "");
+    loop {
+        match (said.next(), parts.next()) {
+            (None, None) => return Some(objects),
+            (Some(said), Some(part)) => match name_of(said) {
+                Some(name) if !part.is_empty() => {
+                    objects.push((kind_of(name, collection), part.to_owned()));
+                }
+                None if said == part => collection = said,
+                _ => return None,
+            },
+            _ => return None,
+        }
+    }
+}
+
+/// Finds an operation. Of two that match, the one whose path stands for fewer parts: that is the router's choice, too.
+pub(in crate::http) fn find((api, path): (Which, &str), method: &Method) -> Option<Found> {
+    let all: &[Operation] = match api {
+        Which::BlockStorage => &BLOCK_STORAGE,
+        Which::Own => &OWN,
+    };
+    let of_method = all.iter().filter(|operation| operation.method == method.as_str());
+    let found = of_method.filter_map(|operation| Some((operation.id, matched(operation, path)?)));
+    let (id, objects) = found.min_by_key(|(_, objects)| objects.len())?;
+    Some(Found { id, objects })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_is_found_by_its_own_address() {
+        for (which, all) in [(Which::BlockStorage, &BLOCK_STORAGE[..]), (Which::Own, &OWN[..])] {
+            for operation in all {
+                let part =
+                    |part: &str| if name_of(part).is_some() { "x".to_owned() } else { part.to_owned() };
+                let path = operation.path.split('/').map(part).collect::<Vec<_>>().join("/");
+                let method = operation.method.parse().unwrap();
+                let found = find((which, &path), &method).unwrap();
+                assert_eq!(found.id, operation.id, "{path}");
+                assert_eq!(found.objects.len(), operation.path.matches('{').count(), "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn objects_have_the_kinds_of_their_collections() {
+        let of = |which, method: &str, path: &str| {
+            find((which, path), &method.parse().unwrap()).map(|found| (found.id, found.objects))
+        };
+        let pair = |kind: &str, id: &str| (kind.to_owned(), id.to_owned());
+        let (storage, own) = (Which::BlockStorage, Which::Own);
+        assert_eq!(
+            of(storage, "DELETE", "/volumes/v/metadata/k"),
+            Some(("deleteMetadata", vec![pair("volume", "v"), pair("key", "k")]))
+        );
+        assert_eq!(of(own, "POST", "/hosts/h/fence"), Some(("fenceHost", vec![pair("host", "h")])));
+        assert_eq!(of(storage, "PUT", "/os-quota-sets/p"), Some(("setQuotas", vec![pair("project", "p")])));
+        assert_eq!(of(storage, "DELETE", "/volumes/"), None);
+        assert_eq!(of(own, "PATCH", "/hosts/h/fence"), None);
+    }
+}

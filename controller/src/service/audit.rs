@@ -1,0 +1,45 @@
+//! The audit log: who called what, from where, on which object, with which answer.
+//!
+//! What must never happen here: a line shown to somebody who is no auditor.
+
+use super::{Refusal, Service};
+use crate::domain::{AuditCall, AuditEntry, AuditLine, AuditQuery, Caller};
+use crate::flow::Inner;
+use crate::policy::Target;
+use crate::store::Db;
+
+/// Lines of one answer, unless more are asked for.
+pub const AUDIT_LINES_DEFAULT: u32 = 100;
+
+/// Lines of one answer at most.
+pub const AUDIT_LINES_MAX: u32 = 1_000;
+
+impl Service {
+    /// Takes the line of a call whose answer is known. It never waits: the database gets the line within a second.
+    pub fn record(&self, call: AuditCall) {
+        self.inner.audit.record(AuditEntry { at: self.inner.options.clock.now(), call });
+    }
+
+    /// Lines of the audit log, the newest first, at most [`AUDIT_LINES_MAX`]. Lines of this controller that wait for the
+    /// database are written first.
+    pub async fn audit(&self, caller: &Caller, query: AuditQuery) -> Result<Vec<AuditLine>, Refusal> {
+        self.inner.policies().check("mooring:audit", caller, &Target::default())?;
+        self.inner.audit.flush(&self.inner.store).await?;
+        let query = AuditQuery { limit: query.limit.min(AUDIT_LINES_MAX), ..query };
+        let read = move |db: &Db<'_>| Ok(db.audit_lines(&query)?);
+        self.inner.store.read("read the audit log", read).await
+    }
+
+    /// Lines that wait for the database, and lines that are in the journal only.
+    pub(crate) fn count_audit(&self) -> (u64, u64) {
+        let audit = &self.inner.audit;
+        (u64::try_from(audit.count_waiting()).unwrap_or(u64::MAX), audit.lost())
+    }
+}
+
+impl Inner {
+    /// Writes and prunes the audit log until it is dropped.
+    pub(super) async fn keep_audit(&self) {
+        self.audit.run(&self.store, self.options.keep_audit, || self.options.clock.now()).await;
+    }
+}

@@ -1,0 +1,110 @@
+//! The audit log.
+//!
+//! What must never happen here: a line that is changed (a trigger refuses it); a deletion by anything but age.
+
+use std::time::SystemTime;
+
+use super::Db;
+use super::sql::{Row, SqlError, Value, values};
+use crate::domain::{AuditCall, AuditEntry, AuditLine, AuditObject, AuditQuery};
+
+/// Lines that one transaction prunes at most: no change waits behind a longer one.
+pub(crate) const PRUNE_ROWS_MAX: u32 = 1_000;
+
+const COLUMNS: &str = "seq, at_us, request, user_name, project, roles, peer, method, operation, action, objects, status, \
+                       problem";
+
+fn object(line: &str) -> Option<AuditObject> {
+    let (kind, id) = line.split_once(':')?;
+    Some(AuditObject { kind: kind.to_owned(), id: id.to_owned() })
+}
+
+fn audit_line(row: &mut Row) -> Result<AuditLine, SqlError> {
+    let roles: Option<String> = row.get(5)?;
+    let peer: Option<String> = row.get(6)?;
+    let objects: String = row.get(10)?;
+    let call = AuditCall {
+        request: row.get(2)?,
+        user: row.get(3)?,
+        project: row.get(4)?,
+        roles: roles.iter().flat_map(|roles| roles.split_whitespace()).map(str::to_owned).collect(),
+        from: peer.and_then(|peer| peer.parse().ok()),
+        method: row.get(7)?,
+        operation: row.get(8)?,
+        action: row.get(9)?,
+        objects: objects.lines().filter_map(object).collect(),
+        status: u16::try_from(row.get::<u32>(11)?).unwrap_or(0),
+        problem: row.get(12)?,
+    };
+    Ok(AuditLine { seq: row.get(0)?, entry: AuditEntry { at: row.time(1)?, call } })
+}
+
+impl Db<'_> {
+    /// Appends a line. One whose request id is there already is there already.
+    pub(crate) fn append_audit(&self, entry: &AuditEntry) -> Result<(), SqlError> {
+        let call = &entry.call;
+        let lines = call.objects.iter().map(|object| format!("{}:{}", object.kind, object.id));
+        let objects = lines.collect::<Vec<_>>().join("\n");
+        let roles = call.user.is_some().then(|| call.roles.join(" "));
+        let peer = call.from.map(|from| from.to_string());
+        let sql = "INSERT INTO audit (at_us, request, user_name, project, roles, peer, method, operation, action, objects, \
+                   status, problem) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
+                   ON CONFLICT (request) DO NOTHING RETURNING seq";
+        let values = values![
+            entry.at,
+            call.request.as_str(),
+            call.user.as_deref(),
+            call.project.as_deref(),
+            roles,
+            peer,
+            call.method.as_str(),
+            call.operation.as_deref(),
+            call.action.as_deref(),
+            objects,
+            u32::from(call.status),
+            call.problem.as_deref()
+        ];
+        let Some(seq) = self.one(sql, &values, |row| row.get::<u64>(0))? else { return Ok(()) };
+        for object in &call.objects {
+            let sql = "INSERT INTO audit_objects (object, seq) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+            self.run(sql, &values![object.id.as_str(), seq])?;
+        }
+        Ok(())
+    }
+
+    /// Lines, the newest first.
+    pub(crate) fn audit_lines(&self, query: &AuditQuery) -> Result<Vec<AuditLine>, SqlError> {
+        let mut terms = Vec::new();
+        let mut values: Vec<Value> = Vec::new();
+        let mut term = |text: &str, value: Value| {
+            values.push(value);
+            terms.push(text.replace("?#", &format!("?{}", values.len())));
+        };
+        if let Some(since) = query.since {
+            term("at_us >= ?#", since.into());
+        }
+        if let Some(until) = query.until {
+            term("at_us < ?#", until.into());
+        }
+        if let Some(user) = &query.user {
+            term("user_name = ?#", user.as_str().into());
+        }
+        if let Some(object) = &query.object {
+            term("seq IN (SELECT seq FROM audit_objects WHERE object = ?#)", object.as_str().into());
+        }
+        if let Some(marker) = query.marker {
+            term("seq < ?#", marker.into());
+        }
+        let terms = if terms.is_empty() { String::new() } else { format!("WHERE {}", terms.join(" AND ")) };
+        values.push(query.limit.into());
+        let sql = format!("SELECT {COLUMNS} FROM audit {terms} ORDER BY seq DESC LIMIT ?{}", values.len());
+        self.all(&sql, &values, audit_line)
+    }
+
+    /// Deletes the oldest lines from before a time, at most [`PRUNE_ROWS_MAX`]; returns how many there were.
+    pub(crate) fn prune_audit(&self, before: SystemTime) -> Result<u64, SqlError> {
+        let sql =
+            "DELETE FROM audit WHERE seq IN (SELECT seq FROM audit WHERE at_us < ?1 ORDER BY at_us LIMIT ?2)";
+        self.run(sql, &values![before, PRUNE_ROWS_MAX])
+    }
+}
