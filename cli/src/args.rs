@@ -20,6 +20,7 @@ use crate::select::{VolumeName, VolumeRef};
 
 mod attach;
 mod attachment;
+mod audit;
 mod cut;
 mod delete;
 mod export_file;
@@ -39,6 +40,7 @@ pub(crate) use attach::AttachArgs;
 pub(crate) use attachment::{
     AttachmentCacheArgs, AttachmentCheckArgs, AttachmentListArgs, AttachmentModeArgs, AttachmentShowArgs,
 };
+pub(crate) use audit::AuditArgs;
 pub(crate) use cut::CutArgs;
 pub(crate) use delete::DeleteArgs;
 pub(crate) use export_file::VolumeExportArgs;
@@ -261,6 +263,8 @@ Examples:
     /// Look at the records of detaches: what was cut, who asked, and whether it is proven (controller)
     #[command(subcommand)]
     Receipt(ReceiptCommand),
+    /// Look at the audit log: who called what, from where, with which answer (controller)
+    Audit(AuditArgs),
     /// Make every later change newer than all before (controller)
     #[command(subcommand)]
     Epoch(EpochCommand),

@@ -94,6 +94,10 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         },
         Command::Job(command) => run_job(&global, &command).await,
         Command::Receipt(command) => run_receipt(&global, &command).await,
+        Command::Audit(args) => {
+            let client = Client::open(&global, side::controller(&global, "audit")?)?;
+            print(json, &controller::audit::list(&client, &args).await?)
+        }
         Command::Epoch(EpochCommand::Raise) => {
             let client = Client::open(&global, side::controller(&global, "epoch raise")?)?;
             print(json, &controller::epoch::raise(&client).await?)

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 mod attach;
+mod audit_commands;
 mod commands;
 mod complete;
 mod controller;

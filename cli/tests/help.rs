@@ -31,6 +31,7 @@ fn help() {
         &["snapshot", "delete", "--help"],
         &["receipt", "list", "--help"],
         &["receipt", "show", "--help"],
+        &["audit", "--help"],
         &["epoch", "raise", "--help"],
         &["host", "list", "--help"],
         &["type", "create", "--help"],

@@ -10,6 +10,7 @@
 pub(crate) mod answers;
 pub(crate) mod attach;
 pub(crate) mod attachment;
+pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod client;
 pub(crate) mod detach;
