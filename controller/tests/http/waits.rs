@@ -107,6 +107,12 @@ async fn long_polls_of_one_member_stop_nobody() {
         assert!(refused.status == 503 && text.contains(&WAITS.of_project.to_string()), "{refused:?}");
     }
     assert_eq!(polls.len(), WAITS.of_project, "these wait");
+    // Each is work until it waits.
+    until("all polls to wait", async || {
+        let own = site.ask(&site.p, "GET", "/v3/volumes", None).await;
+        if own.status == 200 { Ok(()) } else { Err(format!("{own:?}")) }
+    })
+    .await;
     for token in [&site.p, &site.q, &site.admin] {
         let others = site.ask(token, "GET", "/v3/volumes", None).await;
         assert_eq!(others.status, 200, "{others:?}");
