@@ -46,7 +46,7 @@ impl fmt::Display for SecretSource {
 }
 
 impl SecretSource {
-    /// Whether reading it takes nothing from a terminal and warns of nothing.
+    /// True if reading it takes nothing from a terminal and warns of nothing.
     pub(crate) fn is_silent(&self) -> bool {
         match self {
             Self::Stdin => false,

@@ -20,8 +20,8 @@ const SHARED_FILESYSTEMS: [&str; 2] = ["gfs2", "ocfs2"];
 /// Users that a problem names; the rest are counted.
 const NAMED_MAX: usize = 3;
 
-/// Whether several hosts can mount a file system of this kind at once.
-pub fn is_made_for_sharing(filesystem: &str) -> bool {
+/// True if several hosts can mount a file system of this kind at once.
+fn is_made_for_sharing(filesystem: &str) -> bool {
     SHARED_FILESYSTEMS.contains(&filesystem)
 }
 

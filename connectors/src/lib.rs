@@ -29,9 +29,7 @@ pub mod vpd;
 pub mod wire;
 
 pub use apply::{Made, Observer, apply, make};
-pub use audit::{
-    BUFFERED_IO, UNSHARED_FILESYSTEM, disk_user, is_made_for_sharing, is_udev, is_wrong, problems,
-};
+pub use audit::{BUFFERED_IO, UNSHARED_FILESYSTEM, disk_user, is_udev, is_wrong, problems};
 pub use device::{Arrivals, Parts, Seat, Unit};
 pub use direct::DirectSessions;
 pub use error::{Cause, Error};

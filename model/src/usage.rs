@@ -93,8 +93,8 @@ pub struct DiskCheck {
     pub cache: Option<Cache>,
     /// Its users.
     pub users: Vec<DiskUser>,
-    /// What could not be looked at: there may be users.
+    /// Parts that could not be looked at: there may be users.
     pub unseen: Vec<String>,
-    /// What is wrong with a disk whose cache is off.
+    /// Wrong uses of a disk whose cache is off.
     pub problems: Vec<Problem>,
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use mooring_connectors::{BUFFERED_IO, UNSHARED_FILESYSTEM, disk_user, is_wrong, problems};
 use mooring_host::{DiskError, DiskUser};
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE;
-use mooring_model::{Cache, Chain, ConnectionReport, Cure, DiskCheck, HostDisk, VolumeId};
+use mooring_model::{Cache, Chain, Cure, DiskCheck, HostDisk, VolumeId};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::Connections;
@@ -169,17 +169,18 @@ impl Connections {
     /// Keeps what a walk has found, and reports it if it is new.
     fn keep_audit(&self, looked: &Looked, users: &BTreeSet<DiskUser>) {
         let audit = Audit { sequence: looked.disk.sequence, problems: problems(users) };
-        let report = {
+        let said = {
             let mut state = looked.cell.state();
             if state.audit == audit {
                 return;
             }
             let news = state.audit.problems != audit.problems;
             state.audit = audit;
-            self.report(looked.cell.id, &state).filter(|_| news)
+            let report = self.report(looked.cell.id, &state).filter(|_| news);
+            report.map(|report| (state.audit.problems_of(&report).to_vec(), report))
         };
-        if let Some(report) = report {
-            for problem in report.problems.iter().filter(|it| is_of_audit(&it.object)) {
+        if let Some((found, report)) = said {
+            for problem in found {
                 tracing::warn!(volume = %looked.cell.id, %problem, "the disk's cache is off, and it is used otherwise");
             }
             self.publish(report);
@@ -250,19 +251,13 @@ impl Connections {
     pub(crate) fn wrong(&self) -> Wrong {
         let mut wrong = Wrong::default();
         for cell in self.cells() {
-            let report: Option<ConnectionReport> = {
-                let state = cell.state();
-                self.report(cell.id, &state)
-            };
-            let objects: BTreeSet<_> =
-                report.into_iter().flat_map(|it| it.problems).map(|problem| problem.object).collect();
-            wrong.buffered += u64::from(objects.contains(BUFFERED_IO));
-            wrong.unshared += u64::from(objects.contains(UNSHARED_FILESYSTEM));
+            let state = cell.state();
+            let report = state.end.report.as_ref().filter(|_| state.wish.is_some());
+            for problem in report.map_or(&[][..], |report| state.audit.problems_of(report)) {
+                wrong.buffered += u64::from(problem.object == BUFFERED_IO);
+                wrong.unshared += u64::from(problem.object == UNSHARED_FILESYSTEM);
+            }
         }
         wrong
     }
-}
-
-fn is_of_audit(object: &str) -> bool {
-    object == BUFFERED_IO || object == UNSHARED_FILESYSTEM
 }

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mooring_connectors::wire::SessionStatus;
 use mooring_connectors::{Memory, same};
-use mooring_model::{ConnectionReport, ConnectionSpec, Generation, Problem, Stamp, StuckStep, VolumeId};
+use mooring_model::{
+    Cache, ConnectionReport, ConnectionSpec, Generation, Problem, Stamp, StuckStep, VolumeId,
+};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -71,9 +73,17 @@ impl End {
 /// The last look at the users of a disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Audit {
-    /// The disk's sequence number: of another disk nothing is known.
+    /// The disk's sequence number.
     pub(crate) sequence: u64,
     pub(crate) problems: Vec<Problem>,
+}
+
+impl Audit {
+    /// The problems of a connection as it is: of another disk nothing is known, and with the cache on nobody minds.
+    pub(crate) fn problems_of(&self, report: &ConnectionReport) -> &[Problem] {
+        let is_of = report.disk.as_ref().is_some_and(|disk| disk.sequence == self.sequence);
+        if is_of && report.cache == Some(Cache::Off) { &self.problems } else { &[] }
+    }
 }
 
 /// A session as `mooring-sessiond` told it: there, or gone.
@@ -94,7 +104,7 @@ pub(crate) struct State {
     pub(crate) memory: Memory,
     /// Bytes that the page cache had not written when the session was cut beside a pass.
     pub(crate) unwritten: Option<u64>,
-    /// Who used the disk wrongly, by the last look.
+    /// The last look at the users of the disk.
     pub(crate) audit: Audit,
     /// The session as the last pass saw it.
     pub(crate) seen: Option<SessionStatus>,

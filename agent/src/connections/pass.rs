@@ -9,8 +9,7 @@ use std::sync::Arc;
 use mooring_connectors::wire::SessionState;
 use mooring_connectors::{Error, Made, Memory, Observer, Op, Wanted, make, report};
 use mooring_model::{
-    BlockedKind, Cache, Chain, ConnectionPhase, ConnectionReport, Cure, Generation, Plan, Problem, Step,
-    VolumeId,
+    BlockedKind, Chain, ConnectionPhase, ConnectionReport, Cure, Generation, Plan, Problem, Step, VolumeId,
 };
 
 use super::cell::{Cell, End, State, Wish, WishKind};
@@ -111,7 +110,7 @@ impl Connections {
             state.seen = seen;
         }
         state.end = end;
-        let report = self.report(cell.id, &state).filter(|_| changed);
+        let report = if changed { self.report(cell.id, &state) } else { None };
         drop(state);
         if let Some(report) = report {
             self.publish(report);
@@ -168,10 +167,7 @@ impl Connections {
         let wish = state.wish.as_ref()?;
         let mut report = state.end.report.clone().unwrap_or_else(|| self.unseen(volume, wish, None));
         report.stuck = state.stuck();
-        let of_this = report.disk.as_ref().is_some_and(|disk| disk.sequence == state.audit.sequence);
-        if of_this && report.cache == Some(Cache::Off) {
-            report.problems.extend(state.audit.problems.iter().cloned());
-        }
+        report.problems.extend(state.audit.problems_of(&report).iter().cloned());
         Some(report)
     }
 

@@ -1,4 +1,4 @@
-//! Who uses the disks of connections: looked at by the agent itself, and on request.
+//! Looks at the users of connections' disks: by the agent itself, and on request.
 
 use mooring_api::v1::{self, DiskAccess as Access, DiskUserKind as Kind};
 use mooring_connectors::{BUFFERED_IO, UNSHARED_FILESYSTEM};

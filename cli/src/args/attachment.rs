@@ -34,10 +34,10 @@ pub struct AttachmentModeArgs {
     pub barrier: bool,
 }
 
-/// What `attachment check` is for.
+/// The line of `attachment check` in the list of commands.
 pub(super) const CHECK: &str = "Look now at who uses an attachment's disk on its host, and how";
 
-/// Its further help.
+/// Further help of `attachment check`.
 pub(super) const CHECK_MORE: &str = "\
 The host's agent looks at once at all processes (open with O_DIRECT, open without, mapped), at file
 systems mounted from the disk in any mount namespace, at swap areas, and at devices on top (dm, md,

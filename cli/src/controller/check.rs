@@ -14,7 +14,7 @@ use crate::display::{NONE, or_none, table};
 use crate::error::Failure;
 use crate::{Exit, Reply};
 
-/// What the host has found.
+/// Findings of the host.
 #[derive(Debug, Deserialize)]
 pub(crate) struct CheckRecord {
     attachment_id: String,

@@ -18,7 +18,6 @@ use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Inner, Next};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, wire};
 use crate::domain::AttachmentStatus;
-use crate::rules;
 use crate::service::Refusal;
 use crate::store::{Abort, AttachmentRow, Db, Kind, SpecRow};
 
@@ -226,8 +225,7 @@ struct Seen {
 /// True if the agent has made a wish true that it keeps without its cache flag: an agent of an earlier release took it, and kept
 /// what it knew of it. The agent is of a newer release now, and nothing but a newer wish brings the flag to it.
 fn lost_cache_flag(rows: &[AttachmentRow], host: AgentId, seen: &Seen) -> bool {
-    let on_disk = rows.iter().filter(|row| row.native == Some(host) && row.connect_wanted);
-    let wanted = rules::cache::effective(on_disk.map(|row| row.cache));
+    let wanted = wishes::cache_on(rows, host);
     let is_on =
         |report: &ConnectionReport| report.phase == ConnectionPhase::Ready && report.cache == Some(Cache::On);
     seen.keeps_cache_flag && wanted == Some(Cache::Off) && seen.report.as_ref().is_some_and(is_on)

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mooring_api::{Message, v1};
 use mooring_model::{
-    AgentId, AttachmentWish, BarrierId, ByteSize, Chap, ChapSide, ConnectionSpec, ExportIdentity, ExportSpec,
-    FcExportSpec, FcGrant, FcRoute, Generation, Grant, Initiator, InitiatorSlot, Iqn, LUN_DEFAULT, Lun, Mode,
-    Portal, Revert, Secret, TPG_DEFAULT, Tuning, Upload, VolumeId, VolumeSpec, Wwpn,
+    AgentId, AttachmentWish, BarrierId, ByteSize, Cache, Chap, ChapSide, ConnectionSpec, ExportIdentity,
+    ExportSpec, FcExportSpec, FcGrant, FcRoute, Generation, Grant, Initiator, InitiatorSlot, Iqn,
+    LUN_DEFAULT, Lun, Mode, Portal, Revert, Secret, TPG_DEFAULT, Tuning, Upload, VolumeId, VolumeSpec, Wwpn,
 };
 use serde_json::json;
 
@@ -336,6 +336,13 @@ fn wished(row: &AttachmentRow) -> Option<impl PartialEq + '_> {
         (&row.mountpoint, &row.connector, row.claimed, row.cache),
     );
     (row.grant_wanted || row.connect_wanted).then_some(part)
+}
+
+/// The cache flag in force on a volume's disk at a host, by the volume's rows. `None`: no attachment there has a path, or is to get
+/// one.
+pub(crate) fn cache_on(rows: &[AttachmentRow], host: AgentId) -> Option<Cache> {
+    let on_disk = rows.iter().filter(|row| row.native == Some(host) && row.connect_wanted);
+    rules::cache::effective(on_disk.map(|row| row.cache))
 }
 
 /// Whether these changes leave every wish of their volume as it is. One that asks since which generation it is wished is

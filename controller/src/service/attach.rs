@@ -272,14 +272,13 @@ pub(super) fn connect(
     inner: &Inner,
     db: &Db<'_>,
     volume: &VolumeRow,
+    specs: &Specs,
     row: &mut AttachmentRow,
     place: Place,
     rows: &[AttachmentRow],
 ) -> Result<Option<String>, Abort> {
     super::has_no_twin(db, volume)?;
-    let volume_type = db.type_by_id(volume.type_id)?;
-    let specs = volume_type.map(|of| of.extra_specs).unwrap_or_default();
-    let initiators = chosen(inner, volume, &specs, &place, rows)?;
+    let initiators = chosen(inner, volume, specs, &place, rows)?;
     fence::forbids(db, &initiators, place.host.as_deref())?;
     if let Some(why) = ends_first(rows, row, &initiators, &place) {
         return Ok(Some(why));
@@ -301,7 +300,7 @@ pub(super) fn connect(
         return Err(Refusal::Invalid(full()).into());
     }
     if sharing > 0 {
-        rules::may_mix(&specs, Some(row.id), &initiators, row.mode, &there).map_err(Refusal::Conflict)?;
+        rules::may_mix(specs, Some(row.id), &initiators, row.mode, &there).map_err(Refusal::Conflict)?;
     }
     // Nothing is begun that cannot go on now.
     inner.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
@@ -327,17 +326,22 @@ pub(super) fn connect(
     Ok(None)
 }
 
+/// The extra specs of a volume's type.
+pub(super) fn specs_of(db: &Db<'_>, volume: &VolumeRow) -> Result<Specs, Abort> {
+    Ok(db.type_by_id(volume.type_id)?.map(|of| of.extra_specs).unwrap_or_default())
+}
+
 /// A new attachment, reserved.
 pub(super) fn new_row(
     db: &Db<'_>,
     volume: &VolumeRow,
+    specs: &Specs,
     instance: Option<Uuid>,
     id: AttachmentId,
-) -> Result<AttachmentRow, Abort> {
-    let volume_type = db.type_by_id(volume.type_id)?;
-    let cache = rules::cache::of_type(&volume_type.map(|of| of.extra_specs).unwrap_or_default());
+) -> AttachmentRow {
+    let cache = rules::cache::of_type(specs);
     // Of another project's volume, an admin's attachment is that project's.
-    Ok(AttachmentRow { instance, cache, ..AttachmentRow::reserved(id, volume.id, &volume.project, db.now) })
+    AttachmentRow { instance, cache, ..AttachmentRow::reserved(id, volume.id, &volume.project, db.now) }
 }
 
 /// Refuses a repeated request with an id that asks for something else than it has: it is made once.
@@ -442,13 +446,16 @@ fn create(
     may_reserve(inner, caller, &volume, &existing, new.instance)?;
     let connector = place.as_ref().and_then(|place| place.connector.as_ref());
     let id = new.id.unwrap_or_else(AttachmentId::random);
-    let mut row = new_row(db, &volume, new.instance, id)?;
+    let specs = specs_of(db, &volume)?;
+    let mut row = new_row(db, &volume, &specs, new.instance, id);
     row.mode = rules::mode(new.mode, connector, new.instance, &existing, volume.readonly == Some(true))
         .map_err(Refusal::Invalid)?;
     row.mode_asked = new.mode.is_some();
     if let Some(place) = place {
         row.status = AttachmentStatus::Attaching;
-        if let Some(why) = connect(inner, db, &volume, &mut row, place, &before).map_err(as_invalid)? {
+        if let Some(why) =
+            connect(inner, db, &volume, &specs, &mut row, place, &before).map_err(as_invalid)?
+        {
             return Ok(Step::Busy(volume.id, why));
         }
     }
@@ -500,7 +507,8 @@ fn update(
             .map_err(Refusal::Invalid)?;
     }
     let before = db.attachments_of(volume.id)?;
-    if let Some(why) = connect(inner, db, &volume, &mut row, place, &before)? {
+    let specs = specs_of(db, &volume)?;
+    if let Some(why) = connect(inner, db, &volume, &specs, &mut row, place, &before)? {
         return Ok(Step::Busy(volume.id, why));
     }
     row.status = AttachmentStatus::Attaching;

@@ -18,7 +18,6 @@ use crate::flow::Inner;
 use crate::flow::wishes::{self, Rewished};
 use crate::permits;
 use crate::policy::Target;
-use crate::rules;
 use crate::store::{Abort, AttachmentRow, Db, Kind};
 
 /// The disk of a host that is to follow a flag.
@@ -34,7 +33,7 @@ struct Wanted {
 fn wanted(db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Wanted>, Abort> {
     let Some(host) = row.native.filter(|_| row.connect_wanted) else { return Ok(None) };
     let Some(spec) = db.spec(row.volume, Kind::Connection(host))? else { return Ok(None) };
-    let cache = effective(&db.attachments_of(row.volume)?, host).unwrap_or(row.cache);
+    let cache = wishes::cache_on(&db.attachments_of(row.volume)?, host).unwrap_or(row.cache);
     Ok(Some(Wanted { volume: row.volume, host, generation: spec.stamp.generation, cache }))
 }
 
@@ -47,12 +46,6 @@ pub(super) fn may_be(agent: &Agent, cache: Cache) -> Result<(), Refusal> {
         ))),
         Some(true) | None => Ok(()),
     }
-}
-
-/// The flag in force on the disk of a native attachment, by these rows of its volume.
-fn effective(rows: &[AttachmentRow], host: AgentId) -> Option<Cache> {
-    let on_disk = rows.iter().filter(|row| row.native == Some(host) && row.connect_wanted);
-    rules::cache::effective(on_disk.map(|row| row.cache))
 }
 
 fn begin(

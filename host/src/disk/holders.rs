@@ -226,6 +226,15 @@ impl Machine {
     }
 
     fn has_open(&self, process: &Path, numbers: &BTreeSet<u64>) -> io::Result<bool> {
+        Ok(self.descriptors(process, |number| numbers.contains(&number))?.next().transpose()?.is_some())
+    }
+
+    /// The descriptors of a process that lead to block devices which are `meant`, with the devices' numbers.
+    fn descriptors(
+        &self,
+        process: &Path,
+        meant: impl Fn(u64) -> bool,
+    ) -> io::Result<impl Iterator<Item = io::Result<(PathBuf, u64)>>> {
         let mut descriptors = entries(&process.join("fd"))?;
         if descriptors.is_empty() {
             // Of a process whose first thread has ended only the other threads show them.
@@ -233,15 +242,16 @@ impl Machine {
                 descriptors.extend(entries(&thread.join("fd"))?);
             }
         }
-        for descriptor in descriptors {
-            let Some(target) = unless_gone(fs::read_link(&descriptor))? else { continue };
+        Ok(descriptors.into_iter().filter_map(move |descriptor| {
+            let target = match unless_gone(fs::read_link(&descriptor)) {
+                Ok(target) => target?,
+                Err(error) => return Some(Err(error)),
+            };
             // Sockets, pipes and the like have a name that is no path. A device is asked for its number through the
             // descriptor: its name may be another namespace's.
-            if target.is_absolute() && self.is_one(&descriptor, numbers) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+            let number = if target.is_absolute() { (self.number)(&descriptor) } else { None };
+            number.filter(|number| meant(*number)).map(|number| Ok((descriptor, number)))
+        }))
     }
 }
 

@@ -71,14 +71,8 @@ fn with<T>(
     device: &Path,
     work: impl FnOnce(&Opened) -> Result<T, Failure>,
 ) -> Result<T, DiskError> {
-    let failed = |op, failure: Failure| DiskError {
-        op,
-        path: device.to_owned(),
-        errno: failure.errno,
-        detail: failure.detail,
-    };
-    let opened = open(device).map_err(|error| failed(DiskOp::Open, error.into()))?;
-    work(&opened).map_err(|failure| failed(op, failure))
+    let opened = open(device).map_err(|error| Failure::from(error).at(DiskOp::Open, device))?;
+    work(&opened).map_err(|failure| failure.at(op, device))
 }
 
 /// An error number and what is known beside it.
@@ -91,6 +85,10 @@ pub(super) struct Failure {
 impl Failure {
     fn io(detail: String) -> Self {
         Self { errno: Errno::EIO, detail }
+    }
+
+    fn at(self, op: DiskOp, device: &Path) -> DiskError {
+        DiskError { op, path: device.to_owned(), errno: self.errno, detail: self.detail }
     }
 }
 
@@ -179,21 +177,12 @@ impl Disks for KernelDisks {
     }
 
     fn usage(&self, devices: &[PathBuf]) -> Result<Usage, DiskError> {
-        let failed = |failure: Failure| {
-            let path = devices.first().cloned().unwrap_or_default();
-            DiskError { op: DiskOp::Usage, path, errno: failure.errno, detail: failure.detail }
-        };
-        Usage::of(&Machine::this(), devices).map_err(failed)
+        let first = devices.first().map_or(Path::new(""), PathBuf::as_path);
+        Usage::of(&Machine::this(), devices).map_err(|failure| failure.at(DiskOp::Usage, first))
     }
 
     fn unwritten(&self, device: &Path) -> Result<Option<u64>, DiskError> {
-        let failed = |failure: Failure| DiskError {
-            op: DiskOp::Unwritten,
-            path: device.to_owned(),
-            errno: failure.errno,
-            detail: failure.detail,
-        };
-        Machine::this().unwritten(device).map_err(failed)
+        Machine::this().unwritten(device).map_err(|failure| failure.at(DiskOp::Unwritten, device))
     }
 }
 

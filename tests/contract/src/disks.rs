@@ -65,6 +65,13 @@ impl Drop for Keeper {
     }
 }
 
+/// Waits until udev has looked at what has come and at what was written to.
+fn settle() -> Result<()> {
+    let settled = Command::new("udevadm").arg("settle").status()?;
+    ensure!(settled.success(), "udevadm settle: {settled}");
+    Ok(())
+}
+
 /// A file of 1 MiB in this folder, and a loop device on it.
 fn disk(folder: &Path) -> Result<(Loop, PathBuf)> {
     let file = folder.join("mooring-contract-disk");
@@ -118,8 +125,7 @@ fn calls(folder: &Path) -> Result<()> {
 fn cached_pages(folder: &Path) -> Result<()> {
     let (disk, file) = disk(folder)?;
     // udev reads a device that has come.
-    let settled = Command::new("udevadm").arg("settle").status()?;
-    ensure!(settled.success(), "udevadm settle: {settled}");
+    settle()?;
     let keeper = File::open(&disk.0)?;
     let read = || -> Result<u8> {
         let mut found = [0; 1];
@@ -161,8 +167,7 @@ fn pages_of_a_partition(folder: &Path) -> Result<()> {
     let made = Command::new("losetup").args(["--show", "--find", "--partscan"]).arg(&file).output()?;
     ensure!(made.status.success(), "losetup: {made:?}");
     let disk = Loop(String::from_utf8(made.stdout)?.trim().into());
-    let settled = Command::new("udevadm").arg("settle").status()?;
-    ensure!(settled.success(), "udevadm settle: {settled}");
+    settle()?;
     let part = PathBuf::from(format!("{}p1", disk.0.display()));
     let keeper = OpenOptions::new().read(true).write(true).open(&part).context("the partition")?;
     let read = || -> Result<u8> {
@@ -197,8 +202,7 @@ fn holders(folder: &Path) -> Result<()> {
     std::os::unix::fs::symlink(&disk.0, &link)?;
     let held_by = |wanted: &[Holder]| -> Result<()> {
         // udev looks into a device that has come or was written to, and holds it for as long.
-        let settled = Command::new("udevadm").arg("settle").status()?;
-        ensure!(settled.success(), "udevadm settle: {settled}");
+        settle()?;
         let found = KernelDisks.holders(&link)?;
         ensure!(found == wanted, "it is held by {found:?}, and said to be by {wanted:?}");
         Ok(())
@@ -231,8 +235,7 @@ fn users(folder: &Path) -> Result<()> {
     let (disk, _) = disk(folder)?;
     let device = disk.name();
     let used_by = |wanted: &[(&str, User)]| -> Result<()> {
-        let settled = Command::new("udevadm").arg("settle").status()?;
-        ensure!(settled.success(), "udevadm settle: {settled}");
+        settle()?;
         let usage = KernelDisks.usage(std::slice::from_ref(&disk.0))?;
         ensure!(usage.unseen.is_empty(), "not everything was seen: {:?}", usage.unseen);
         let user =

@@ -16,7 +16,7 @@ use crate::permits;
 use crate::rules;
 use crate::service::again::{self, Words};
 use crate::service::attach::{
-    self, Begun, Place, Step, as_invalid, client_place, connect, existing_of, may_reserve, new_row,
+    self, Begun, Place, Step, as_invalid, client_place, connect, existing_of, may_reserve, new_row, specs_of,
 };
 use crate::service::view::{self, Secrets};
 use crate::service::{Refusal, Service, Wait, not_in_review, volumes};
@@ -94,6 +94,7 @@ fn open(
         let row = opened(id, &wanted, &place)?.clone();
         return again::connector(inner, db, &volume, row, &place, revision).map_err(as_invalid);
     }
+    let specs = specs_of(db, &volume)?;
     let mut row = if let Some(row) = rows.iter().find(own).cloned() {
         // Its connection was terminated, and is made again.
         row
@@ -101,7 +102,7 @@ fn open(
         let existing = existing_of(&rows, promised(&volume));
         may_reserve(inner, caller, &volume, &existing, None)?;
         let readonly = volume.readonly == Some(true);
-        let mut row = new_row(db, &volume, None, AttachmentId::random())?;
+        let mut row = new_row(db, &volume, &specs, None, AttachmentId::random());
         row.mode = rules::mode(None, place.connector.as_ref(), None, &existing, readonly)
             .map_err(Refusal::Invalid)?;
         row.legacy = true;
@@ -111,7 +112,7 @@ fn open(
     if let Some(initiator) = row.initiator.as_ref().filter(|_| row.held) {
         return Ok(Step::Busy(id, format!("the access of {initiator} is being taken away")));
     }
-    if let Some(why) = connect(inner, db, &volume, &mut row, place, &rows).map_err(as_invalid)? {
+    if let Some(why) = connect(inner, db, &volume, &specs, &mut row, place, &rows).map_err(as_invalid)? {
         return Ok(Step::Busy(id, why));
     }
     if row.legacy {
@@ -145,7 +146,8 @@ fn meant(
             let existing = existing_of(rows, promised(volume));
             may_reserve(inner, caller, volume, &existing, said.instance)?;
             keep_promise(db, volume)?;
-            let mut row = new_row(db, volume, said.instance, AttachmentId::random())?;
+            let specs = specs_of(db, volume)?;
+            let mut row = new_row(db, volume, &specs, said.instance, AttachmentId::random());
             row.mode = Mode::ReadWrite;
             row.host.clone_from(&said.host);
             Ok(row)

@@ -211,13 +211,11 @@ impl Walk<'_> {
     fn process(&mut self, pid: u32, process: &Path, rights: u64) -> io::Result<()> {
         let mut found = BTreeSet::new();
         if rights & super::SYS_PTRACE != 0 {
-            let mut folders = vec![process.to_owned()];
-            if entries(&process.join("fd"))?.is_empty() {
-                // Of a process whose first thread has ended only the other threads show them.
-                folders = entries(&process.join("task"))?;
-            }
-            for folder in folders {
-                self.descriptors(&folder, &mut found)?;
+            for descriptor in self.machine.descriptors(process, |number| self.layers.contains_key(&number))? {
+                let (descriptor, number) = descriptor?;
+                found.extend(
+                    flags_of(&descriptor)?.as_deref().and_then(access).map(|access| (number, access)),
+                );
             }
         }
         if rights & SEES_MAPPINGS != 0 {
@@ -228,21 +226,6 @@ impl Walk<'_> {
             for (number, access) in found {
                 self.add(number, &User::Process { pid, name: name.clone(), access });
             }
-        }
-        Ok(())
-    }
-
-    fn descriptors(&self, process: &Path, found: &mut BTreeSet<(u64, DiskAccess)>) -> io::Result<()> {
-        for descriptor in entries(&process.join("fd"))? {
-            let Some(target) = unless_gone(fs::read_link(&descriptor))? else { continue };
-            // Sockets, pipes and the like have a name that is no path.
-            if !target.is_absolute() {
-                continue;
-            }
-            let number = (self.machine.number)(&descriptor);
-            let Some(number) = number.filter(|number| self.layers.contains_key(number)) else { continue };
-            let info = text(&process.join("fdinfo").join(name_of(&descriptor)))?;
-            found.extend(info.as_deref().and_then(access).map(|access| (number, access)));
         }
         Ok(())
     }
@@ -266,6 +249,12 @@ impl Walk<'_> {
 fn name_of_process(process: &Path) -> String {
     let name = text(&process.join("comm")).ok().flatten().unwrap_or_default();
     name.trim_end().to_owned()
+}
+
+/// The `fdinfo` of a descriptor, which stands beside its folder; `None` if it has gone.
+fn flags_of(descriptor: &Path) -> io::Result<Option<String>> {
+    let Some(owner) = descriptor.parent().and_then(Path::parent) else { return Ok(None) };
+    text(&owner.join("fdinfo").join(name_of(descriptor)))
 }
 
 /// How a descriptor of this `fdinfo` reads and writes; `None` if it does neither (O_PATH), or has gone.
