@@ -298,6 +298,7 @@ fn a_copy_is_taken_by_an_agent_that_knows_nothing_of_the_export() {
     until(&agent, &v, "");
     agent.make(v1::PutExportRequest { reservations_copy: copy, ..put_export(&v, 3, &ALL) });
     let agent = restart(&node, agent);
+    eventually("the export", || node.reach(&v).len() == 3);
     assert_eq!((kept(&agent, &v), is_fenced(&node, &v, "host3")), (String::new(), false));
 }
 

@@ -33,7 +33,7 @@ use crate::store::AgentRow;
 use crate::store::leases::Said;
 use lease::Hold;
 use roll::Roll;
-pub(crate) use seen::{Kept, SeenVolume, fc_grants, fc_logged_in, logged_in};
+pub(crate) use seen::{Heard, Kept, SeenVolume, fc_grants, fc_logged_in, logged_in};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -326,9 +326,9 @@ impl Agent {
         self.state().connections.get(&id).cloned().unwrap_or_default()
     }
 
-    /// Takes a report of an export. Whether it says anything new.
-    pub(crate) fn saw_export(&self, report: &ExportReport) -> bool {
-        Arc::make_mut(self.state().volumes.entry(report.volume).or_default()).see_export(report)
+    /// Takes a report of an export. `true` if it says anything new.
+    pub(crate) fn saw_export(&self, report: &ExportReport, heard: Heard) -> bool {
+        Arc::make_mut(self.state().volumes.entry(report.volume).or_default()).see_export(report, heard)
     }
 
     /// Volumes of which the last report shows somebody who could be logged in and is not.
@@ -379,9 +379,9 @@ impl Agent {
         }
     }
 
-    /// Takes a report of a volume.
-    pub(crate) fn saw_volume(&self, report: &VolumeReport) {
-        Arc::make_mut(self.state().volumes.entry(report.id).or_default()).see_volume(report);
+    /// Takes a report of a volume. `false`: another one came since it was asked for, and which is the later cannot be told.
+    pub(crate) fn saw_volume(&self, report: &VolumeReport, heard: Heard) -> bool {
+        Arc::make_mut(self.state().volumes.entry(report.id).or_default()).see_volume(report, heard)
     }
 
     /// Everything that it can be asked is unknown from now on.

@@ -40,6 +40,22 @@ impl SeenVolume {
     }
 }
 
+/// How a report came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Heard {
+    /// By the stream of reports, in the order in which the agent made them.
+    Reported,
+    /// In the answer to a call that began then: reports may have come meanwhile that the agent made later.
+    Answered(Instant),
+}
+
+impl Heard {
+    /// Another report was taken since this one was asked for.
+    fn is_overtaken(self, last: Option<Instant>) -> bool {
+        matches!(self, Self::Answered(asked) if last > Some(asked))
+    }
+}
+
 /// The same, as it is kept. Its volume's id is said with it: it stands in most names, and in none of what is kept.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kept {
@@ -48,6 +64,8 @@ pub(crate) struct Kept {
     /// What it keeps of the export's wish.
     pub(crate) export_stamp: Option<Stamp>,
     volume: Option<Box<[u8]>>,
+    /// When the volume was reported last.
+    volume_at: Option<Instant>,
     export: Option<Box<[u8]>>,
     /// Of the report of the export.
     generation: Option<Generation>,
@@ -149,10 +167,10 @@ impl Kept {
             kept.moved().receipts = seen.receipts;
         }
         if let Some(report) = seen.volume {
-            kept.see_volume(&report);
+            kept.see_volume(&report, Heard::Reported);
         }
         if let Some(report) = seen.export {
-            kept.see_export(&report);
+            kept.see_export(&report, Heard::Reported);
         }
         kept
     }
@@ -161,14 +179,23 @@ impl Kept {
         self.moved.get_or_insert_default()
     }
 
-    pub(super) fn see_volume(&mut self, report: &VolumeReport) {
+    /// Takes a report of the volume. `false`: another one came since it was asked for, and which is the later cannot be told.
+    pub(super) fn see_volume(&mut self, report: &VolumeReport, heard: Heard) -> bool {
+        if heard.is_overtaken(self.volume_at) {
+            return false;
+        }
+        self.volume_at = Some(Instant::now());
         self.volume = Some(packed_volume(report));
+        true
     }
 
-    /// Answers and the stream of reports race: an older generation does not replace a newer. Whether it says anything new: of
-    /// each change both come.
-    pub(super) fn see_export(&mut self, report: &ExportReport) -> bool {
-        if self.generation > Some(report.generation) {
+    /// Takes a report of the export, unless one of a newer generation is there, or one of this generation came since it was asked
+    /// for: of each change both an answer and a report come. `true` if it says anything new.
+    pub(super) fn see_export(&mut self, report: &ExportReport, heard: Heard) -> bool {
+        let generation = Some(report.generation);
+        if self.generation > generation
+            || (self.generation == generation && heard.is_overtaken(self.export_at))
+        {
             return false;
         }
         self.export_at = Some(Instant::now());
@@ -335,13 +362,34 @@ mod tests {
         let mut kept = Kept::new(seen);
         assert_eq!((kept.volume(id), kept.export(id)), (Some(volume()), Some(export(2))));
         // The same again is no news, an older one is not taken, a newer one is.
-        assert!(!kept.see_export(&export(2)));
-        assert!(!kept.see_export(&export(1)));
+        let heard = Heard::Reported;
+        assert!(!kept.see_export(&export(2), heard));
+        assert!(!kept.see_export(&export(1), heard));
         assert_eq!(kept.export(id), Some(export(2)));
-        assert!(kept.see_export(&export(3)));
-        assert!(kept.see_export(&ExportReport { in_force: false, ..export(3) }));
+        assert!(kept.see_export(&export(3), heard));
+        assert!(kept.see_export(&ExportReport { in_force: false, ..export(3) }, heard));
         assert!(!kept.export(id).unwrap().in_force);
         assert_eq!((Kept::default().volume(id), Kept::default().export(id)), (None, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_dropped_when_a_report_came_since_it_was_asked_for() {
+        let id = VolumeId::from_u128(7);
+        let creating = VolumeReport { phase: Phase::Creating, ..volume() };
+        let later = ExportReport { in_force: false, ..export(2) };
+        let mut kept = Kept::default();
+        let asked = Heard::Answered(Instant::now());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(kept.see_volume(&volume(), Heard::Reported) && kept.see_export(&later, Heard::Reported));
+        // Which is the later cannot be told of a volume; of an export its generation tells.
+        assert!(!kept.see_volume(&creating, asked) && !kept.see_export(&export(2), asked));
+        assert_eq!((kept.volume(id), kept.export(id)), (Some(volume()), Some(later)));
+        assert!(kept.see_export(&export(3), asked));
+        // What is asked for from now on is taken.
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let asked = Heard::Answered(Instant::now());
+        assert!(kept.see_volume(&creating, asked) && !kept.see_export(&export(3), asked));
+        assert_eq!((kept.volume(id), kept.export(id)), (Some(creating), Some(export(3))));
     }
 
     #[test]

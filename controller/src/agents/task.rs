@@ -17,7 +17,7 @@ use tonic::{Code, Streaming};
 
 use super::calls::{agent_client, error_of, host_client, within};
 use super::words::{self, Word};
-use super::{Agent, Kept, SeenConnection, SeenVolume, wire};
+use super::{Agent, Heard, Kept, SeenConnection, SeenVolume, wire};
 use crate::flow::{Inner, Job, fenced, review};
 use crate::store::{AgentRow, Db};
 
@@ -405,7 +405,7 @@ async fn take_report(inner: &Arc<Inner>, agent: &Arc<Agent>, report: v1::Report)
                 let own = agent.knows_volume(id) || inner.takes(agent, Word::Volume(id)).await;
                 // What is nobody's here is remembered: operators ask who serves what, and its id is given to nobody. It moves nothing.
                 if own || agent.has_room() {
-                    agent.saw_volume(&report);
+                    agent.saw_volume(&report, Heard::Reported);
                     if report.phase == Phase::Orphan {
                         found_again(inner, agent, id).await;
                     }
@@ -419,7 +419,7 @@ async fn take_report(inner: &Arc<Inner>, agent: &Arc<Agent>, report: v1::Report)
             if let Some(report) = wire::export(&report) {
                 let id = report.volume;
                 let own = agent.knows_volume(id) || inner.takes(agent, Word::Volume(id)).await;
-                let news = (own || agent.has_room()) && agent.saw_export(&report);
+                let news = (own || agent.has_room()) && agent.saw_export(&report, Heard::Reported);
                 if own && news {
                     inner.export_news(id, true);
                 }

@@ -13,10 +13,11 @@ use std::sync::Arc;
 
 use mooring_api::{Message, v1};
 use mooring_model::{Cure, Phase};
+use tokio::time::Instant;
 
 use super::{AGAIN, Inner, Next, growth, manage, wishes};
 use crate::agents::calls::CallError;
-use crate::agents::{Agent, wire};
+use crate::agents::{Agent, Heard, wire};
 use crate::rules::Operation;
 use crate::service::Refusal;
 use crate::store::{self, Abort, Db, Event, Kind, SpecRow, VolumeRow, Wish};
@@ -69,6 +70,7 @@ impl Inner {
             deadline_ms: wait_ms,
             new: is_new(volume, spec),
         };
+        let heard = Heard::Answered(Instant::now());
         let answer = agent.put_volume(put).await?;
         let released = spec.wish.body.is_none() && !spec.wish.hard;
         if let Some(error) = manage::release_failed(agent, &answer).filter(|_| released) {
@@ -77,8 +79,8 @@ impl Inner {
         agent.took_volume(id, spec.stamp.clone());
         let report = answer.report.as_ref().and_then(wire::volume).filter(|it| it.id == id);
         let gone = report.as_ref().is_some_and(|report| report.phase == Phase::Gone);
-        if let Some(report) = report {
-            agent.saw_volume(&report);
+        if report.is_some_and(|report| !agent.saw_volume(&report, heard)) {
+            self.look(agent, id).await?;
         }
         self.touch(id);
         Ok(answer.done || gone)

@@ -11,6 +11,7 @@ use mooring_api::{Message, v1};
 use mooring_model::{
     AgentId, AttachmentId, Cure, ExportReport, Generation, Phase, Problem, Proof, Receipt, VolumeId,
 };
+use tokio::time::Instant;
 
 use super::once::once;
 use super::seen::{fc_ports, is_same_place, is_seen, seen_mode, wanted_mode};
@@ -19,7 +20,7 @@ use super::wishes::{self, Rewished};
 use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, Next, growth};
 use crate::agents::calls::CallError;
 use crate::agents::words::{self, Word};
-use crate::agents::{Agent, wire};
+use crate::agents::{Agent, Heard, wire};
 use crate::domain::AttachmentStatus;
 use crate::initiators::Initiators;
 use crate::rules::Operation;
@@ -310,6 +311,7 @@ impl Inner {
             reservations_copy: work.volume.reservations_copy().to_owned(),
         };
         let asking = self.ask_storage(id);
+        let heard = Heard::Answered(Instant::now());
         let answer = agent.put_export(put).await?;
         asking.answered();
         let receipts: Vec<_> = answer.receipts.iter().filter_map(wire::receipt).collect();
@@ -317,7 +319,7 @@ impl Inner {
         agent.took_export(id, spec.stamp.clone(), all && !receipts.is_empty());
         // As a rule it was reported, too, and whoever came second says nothing new.
         let report = answer.report.as_ref().and_then(wire::export).filter(|it| it.volume == id);
-        if report.is_none_or(|report| agent.saw_export(&report)) {
+        if report.is_none_or(|report| agent.saw_export(&report, heard)) {
             self.touch(id);
         }
         Ok((answer.done, receipts))
@@ -453,13 +455,14 @@ impl Inner {
 
     /// Looks at a volume now. Returns its receipts.
     pub(crate) async fn look(&self, agent: &Arc<Agent>, id: VolumeId) -> Result<Vec<Receipt>, CallError> {
+        let heard = Heard::Answered(Instant::now());
         let status = agent.get_volume(id.to_string(), LOOK_LIMIT).await?;
         // An answer says of no other volume.
         if let Some(report) = status.export.as_ref().and_then(wire::export).filter(|it| it.volume == id) {
-            agent.saw_export(&report);
+            agent.saw_export(&report, heard);
         }
         if let Some(report) = status.volume.as_ref().and_then(wire::volume).filter(|it| it.id == id) {
-            agent.saw_volume(&report);
+            agent.saw_volume(&report, heard);
         }
         self.touch(id);
         Ok(status.receipts.iter().filter_map(wire::receipt).collect())

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use mooring_api::v1;
 use mooring_model::{AgentId, AttachmentId, Generation, Initiator, Proof, Receipt, Stamp, VolumeId};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::review::is_ahead;
 use super::storage::{LOOK_LIMIT, Work};
 use super::{AGAIN, Inner, Next};
 use crate::agents::calls::CallError;
-use crate::agents::{Agent, wire};
+use crate::agents::{Agent, Heard, wire};
 use crate::initiators::Initiators;
 use crate::service::Refusal;
 use crate::store::{Abort, AttachmentRow, Db, Kind, Taking, Wish};
@@ -424,11 +425,12 @@ impl Inner {
             live_sessions: v1::LiveSessions::Cut.into(),
             reservations_copy: reservations_copy.unwrap_or_default(),
         };
+        let heard = Heard::Answered(Instant::now());
         match agent.put_export(put).await {
             Ok(answer) => {
                 agent.took_export(id, stamp, false);
                 if let Some(report) = answer.report.as_ref().and_then(wire::export) {
-                    agent.saw_export(&report);
+                    agent.saw_export(&report, heard);
                 }
                 tracing::warn!(volume = %id, agent = agent.entry.name, %generation, "access is taken away as its agent has it");
                 Ok(None)

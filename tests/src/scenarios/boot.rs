@@ -33,8 +33,13 @@ for comm in glob.glob("/proc/[0-9]*/comm"):
             os.kill(int(comm.split("/")[2]), signal.SIGKILL)
     except OSError: # another process ended meanwhile
         pass
+def enabled(path):
+    try:
+        return open(path).read().strip() == "1"
+    except OSError: # the mkdir of this portal group has not come back yet
+        return False
 print(open("/sys/kernel/rcu_expedited").read().strip())
-print(sum(open(enable).read().strip() == "1" for enable in glob.glob(folder + "/iqn.*/tpgt_1/enable")))
+print(sum(map(enabled, glob.glob(folder + "/iqn.*/tpgt_1/enable"))))
 "#;
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
