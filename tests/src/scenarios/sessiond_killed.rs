@@ -227,8 +227,23 @@ impl<'a> Killed<'a> {
         })
     }
 
+    /// The path leads to the disk of before, at any moment. Its INQUIRY is sent past the file systems (SG_IO): the kernel sends no such
+    /// command again that a recovery has cut off, and so a failed one is tried again, and said.
     fn same_disk(&mut self, attached: &Attached<'_>) -> Result<()> {
-        let naa = attached.disk.naa()?;
+        let disk = &attached.disk;
+        let name = disk.name()?;
+        let mut failed = None;
+        let naa = wait_for("the disk to say who it is", HALF_MINUTE, || {
+            disk.naa().map(Some).inspect_err(|error| {
+                let device = format!("/sys/block/{}/device", name.rsplit('/').next().unwrap_or_default());
+                let state =
+                    disk.vm.sh(&format!("cat {device}/state; dmesg | tail -n 5")).map(|out| out.stdout);
+                failed.get_or_insert_with(|| format!("{error:#}; {}", state.unwrap_or_default()));
+            })
+        })?;
+        if let Some(failed) = failed {
+            self.evidence.note(format!("(an INQUIRY failed, and was sent again: {failed})"));
+        }
         let first = self.naa.get_or_insert_with(|| naa.clone());
         check(*first == naa, || format!("the disk {first} has become {naa}"))
     }
