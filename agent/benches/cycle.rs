@@ -193,6 +193,7 @@ impl Rig {
             clock: Arc::new(SystemClock),
             folders: None,
             callers: None,
+            addresses_changed: Arc::default(),
             addresses: Arc::new(|| vec![IpAddr::from(Ipv4Addr::new(10, 0, 0, 1)).into()]),
             root: dir.path().join("root"),
         };

@@ -270,6 +270,7 @@ mod tests {
                 images: Arc::new(self.fake.images()),
                 pr: Arc::new(self.fake.clone()),
                 clock: Arc::new(SystemClock),
+                addresses_changed: Arc::default(),
                 addresses: Arc::new(move || here.clone()),
                 root: self.sys.path().to_owned(),
             }

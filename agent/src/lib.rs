@@ -9,6 +9,7 @@ pub mod engine;
 mod expedite;
 mod fibre_channel;
 pub mod images;
+mod links;
 pub mod listen;
 mod lvm_gate;
 pub mod machine;

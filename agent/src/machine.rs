@@ -3,12 +3,15 @@
 #[cfg(feature = "faults")]
 mod faults;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use mooring_host::{
     BlockDevices, Callers, Clock, Commands, Folders, HostCommands, ImageServers, KernelBlocks, KernelCallers,
-    KernelFolders, KernelTree, LocalAddress, LocalAddresses, PrSessions, QemuServers, SystemClock, Tree,
+    KernelFolders, KernelTree, LocalAddress, PrSessions, QemuServers, SystemClock, Tree,
 };
+use tokio::sync::Notify;
+
+use crate::links::Links;
 
 /// Lists the addresses of this machine. Asked often: it costs little while nothing changes.
 pub type Addresses = dyn Fn() -> Vec<LocalAddress> + Send + Sync;
@@ -36,13 +39,20 @@ pub struct Machine {
     pub clock: Arc<dyn Clock>,
     /// This machine's addresses.
     pub addresses: Arc<Addresses>,
+    /// Notified when addresses or their links may have changed. They are looked at each second without it, too.
+    pub addresses_changed: Arc<Notify>,
     /// Where folders that the kernel names by absolute path (`dbroot`) are made: `/`, or a test's folder.
     pub root: std::path::PathBuf,
 }
 
 impl Machine {
-    /// The machine that this process runs on, with LIO's tree at `configfs`.
+    /// The machine that this process runs on, with LIO's tree at `configfs`. Inside of a runtime its addresses are followed, outside of
+    /// one they are listed at each question.
     pub fn real(configfs: &std::path::Path) -> Self {
+        let links = Arc::<Links>::default();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            drop(runtime.spawn(Arc::clone(&links).follow()));
+        }
         let machine = Self {
             target: Arc::new(KernelTree::new(configfs)),
             folders: watched(configfs),
@@ -53,7 +63,8 @@ impl Machine {
             images: Arc::new(QemuServers),
             pr: Arc::new(mooring_connectors::DirectSessions),
             clock: Arc::new(SystemClock),
-            addresses: Arc::new(followed()),
+            addresses_changed: links.changed(),
+            addresses: Arc::new(move || links.now()),
             root: "/".into(),
         };
         #[cfg(feature = "faults")]
@@ -70,20 +81,5 @@ fn watched(configfs: &std::path::Path) -> Option<Arc<dyn Folders>> {
             tracing::warn!(%errno, "cannot watch LIO's folders: exports are looked at by every resync");
             None
         }
-    }
-}
-
-/// The addresses of this machine, by rtnetlink. Where they cannot be listed, they are as they were: nobody loses an address by
-/// an error.
-fn followed() -> impl Fn() -> Vec<LocalAddress> {
-    let follower = Mutex::new((LocalAddresses::default(), Vec::new()));
-    move || {
-        let mut guard = follower.lock().unwrap_or_else(PoisonError::into_inner);
-        let (addresses, last) = &mut *guard;
-        match addresses.now() {
-            Ok(now) => now.clone_into(last),
-            Err(errno) => tracing::warn!(%errno, "cannot list the addresses of this host"),
-        }
-        last.clone()
     }
 }

@@ -123,12 +123,33 @@ pub(crate) struct Digests {
     pub target: String,
 }
 
+/// The interface that a portal stands on.
+#[derive(Debug, Serialize)]
+pub(crate) struct Link {
+    pub portal: String,
+    pub interface: String,
+    /// The interface is up, and its link, too.
+    pub up: bool,
+    /// Bytes of its largest packet; `null`: it is not known.
+    pub mtu: Option<u32>,
+}
+
+impl Link {
+    fn text(&self) -> String {
+        let down = if self.up { "" } else { ", DOWN" };
+        let mtu = self.mtu.map_or_else(String::new, |mtu| format!(", MTU {mtu}"));
+        format!("{} ({}{mtu}{down})", self.portal, self.interface)
+    }
+}
+
 /// A way to reach volumes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Transport {
     pub protocol: String,
     /// Also the names of its ports.
     pub portals: Vec<String>,
+    /// Of portals whose address the host has.
+    pub links: Vec<Link>,
     pub ready: bool,
     pub ports: Vec<Port>,
     pub digests: Option<Digests>,
@@ -140,6 +161,12 @@ impl Transport {
     fn of_wire(transport: &v1::Transport) -> Self {
         let names = transport.ports.iter().map(|it| &it.port);
         let port = |it: &v1::FcPort| Port { port: it.port.clone(), state: it.state.clone() };
+        let link = |it: &v1::PortalLink| Link {
+            portal: it.portal.clone(),
+            interface: it.interface.clone(),
+            up: it.up,
+            mtu: it.mtu,
+        };
         let digests = |it: &v1::Digests| Digests {
             header: it.header.clone(),
             data: it.data.clone(),
@@ -148,12 +175,22 @@ impl Transport {
         Self {
             protocol: transport.protocol.clone(),
             portals: transport.portals.iter().chain(names).cloned().collect(),
+            links: list(&transport.links, link),
             ready: transport.ready,
             ports: list(&transport.ports, port),
             digests: transport.digests.as_ref().map(digests),
             volumes_per_initiator_max: transport.volumes_per_initiator_max,
             health: transport.health.as_ref().map(Health::of_wire),
         }
+    }
+
+    /// Portals, with their interfaces where they are known.
+    fn portals_text(&self) -> String {
+        let text = |portal: &String| {
+            let link = self.links.iter().find(|link| link.portal == *portal);
+            link.map_or_else(|| portal.clone(), Link::text)
+        };
+        joined(&self.portals.iter().map(text).collect::<Vec<_>>())
     }
 
     fn digests_text(&self) -> String {
@@ -344,7 +381,7 @@ fn write_transports(f: &mut Formatter<'_>, transports: &[Transport]) -> fmt::Res
         [
             transport.protocol.clone(),
             if transport.ready { "yes" } else { "NO" }.to_owned(),
-            joined(&transport.portals),
+            transport.portals_text(),
             transport.digests_text(),
             health_text(transport.health.as_ref()),
         ]

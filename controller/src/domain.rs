@@ -30,6 +30,7 @@ pub use export::{ExportAsk, ExportState, VolumeExport};
 pub use fence::{DisputedInitiator, FencePart, FenceState, FencedExport, HostFence, NewFence, UnknownNode};
 pub use host::{
     Health, HealthLevel, HealthReason, Host, HostModule, HostPool, HostReport, HostTransport, ModuleState,
+    PortalLink,
 };
 pub use image::HostImage;
 pub use jobs::{HostJobs, Job, Jobs};

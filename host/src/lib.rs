@@ -5,6 +5,8 @@
 //! What must never happen here: a decision. This crate does what it is told, once, and says exactly what failed.
 //! `unsafe` lives in the module `sys` alone.
 
+#[cfg(feature = "addresses")]
+mod addresses;
 mod block;
 mod callers;
 mod clock;
@@ -32,6 +34,8 @@ pub mod contract;
 #[cfg(feature = "fake")]
 pub mod fake;
 
+#[cfg(feature = "addresses")]
+pub use addresses::local_addresses;
 pub use block::{BlockDevices, BlockError, KernelBlocks, Mapped};
 pub use callers::{CallerChanges, Callers, KernelCallers};
 pub use clock::{Clock, SystemClock};
@@ -52,7 +56,7 @@ pub use iscsi::{
     iscsi_modules, parse_event,
 };
 pub use lock::{LockError, LockFile};
-pub use net::{DialError, LocalAddress, LocalAddresses, dial, dial_here, drop_connection, local_addresses};
+pub use net::{DialError, LocalAddress, dial, dial_here, drop_connection};
 pub use pr::{PrCommand, PrError, PrNexus, PrSession, PrSessions};
 pub use remains::{Remains, remains_of};
 pub use tree::{Entry, EntryKind, KernelTree, Tree, TreeError, TreeOp, TreePath, tree_operations};

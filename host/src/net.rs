@@ -1,9 +1,8 @@
-//! The addresses of this machine, and TCP connections to portals.
+//! TCP connections to portals.
 //!
 //! What must never happen here: a connection attempt without an end; bytes that are still sent after a connection was
 //! dropped.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd as _;
@@ -11,14 +10,10 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect, setsockopt, socket,
-    sockopt,
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike as _};
-
-use crate::netlink::{MESSAGE_BYTES_MAX, Netlink};
 
 /// An address of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,81 +24,14 @@ pub struct LocalAddress {
     pub interface: String,
     /// The interface is up, and its link, too.
     pub up: bool,
+    /// Bytes of the interface's largest packet. `None`: it is not known.
+    pub mtu: Option<u32>,
 }
 
 impl From<IpAddr> for LocalAddress {
     /// Of an interface without a name that is up, as fakes have it.
     fn from(ip: IpAddr) -> Self {
-        Self { ip, interface: String::new(), up: true }
-    }
-}
-
-/// The addresses of this machine's interfaces, loopback included, in order.
-pub fn local_addresses() -> Result<Vec<LocalAddress>, Errno> {
-    let interfaces = nix::ifaddrs::getifaddrs()?;
-    let address = |interface: nix::ifaddrs::InterfaceAddress| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
-        let ip = v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))?;
-        let up = interface.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
-        Some(LocalAddress { ip, interface: interface.interface_name, up })
-    };
-    let addresses: BTreeSet<_> = interfaces.filter_map(address).collect();
-    Ok(addresses.into_iter().collect())
-}
-
-/// The groups of rtnetlink that say that a link or an address has come, gone or changed: `RTMGRP_LINK`,
-/// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` of linux/rtnetlink.h.
-const ADDRESS_GROUPS: u32 = 0x1 | 0x10 | 0x100;
-
-/// The addresses of this machine, followed by rtnetlink. What the kernel tells is taken as "look again" and nothing else, so
-/// that a message that is lost or not understood costs a look and no truth.
-#[derive(Debug)]
-pub struct LocalAddresses {
-    /// `None`: it cannot be had, and every question is a look.
-    events: Option<Netlink>,
-    known: Option<Vec<LocalAddress>>,
-    buffer: Vec<u8>,
-}
-
-impl Default for LocalAddresses {
-    fn default() -> Self {
-        let events = Netlink::open(SockProtocol::NetlinkRoute, 0, ADDRESS_GROUPS)
-            .inspect_err(|errno| tracing::warn!(%errno, "cannot follow addresses: they are listed each time"))
-            .ok();
-        Self { events, known: None, buffer: vec![0; MESSAGE_BYTES_MAX] }
-    }
-}
-
-impl LocalAddresses {
-    /// The addresses as they are now. Costs one system call while nothing has changed.
-    pub fn now(&mut self) -> Result<&[LocalAddress], Errno> {
-        if self.has_changed() {
-            self.known = None;
-        }
-        let known = match self.known.take() {
-            Some(known) => known,
-            None => local_addresses()?,
-        };
-        Ok(self.known.insert(known))
-    }
-
-    /// Takes all that the kernel has said meanwhile.
-    fn has_changed(&mut self) -> bool {
-        let Some(events) = &self.events else { return true };
-        let mut changed = false;
-        loop {
-            match events.receive(&mut self.buffer, Duration::ZERO) {
-                Ok(None) => return changed,
-                // What was lost was a change, too.
-                Ok(Some(_)) | Err(Errno::ENOBUFS) => changed = true,
-                Err(errno) => {
-                    tracing::warn!(%errno, "cannot follow addresses any more: they are listed each time");
-                    self.events = None;
-                    return true;
-                }
-            }
-        }
+        Self { ip, interface: String::new(), up: true, mtu: None }
     }
 }
 
@@ -241,16 +169,5 @@ mod tests {
         let begun = Instant::now();
         assert!(dial_here("192.0.2.1:3260".parse().unwrap(), Duration::from_secs(1)).is_err());
         assert!(begun.elapsed() < WAIT);
-    }
-
-    #[test]
-    fn loopback_is_an_address_of_this_machine() {
-        let is_loopback = |address: &LocalAddress| address.ip == IpAddr::from(Ipv4Addr::LOCALHOST);
-        let all = local_addresses().unwrap();
-        let found = all.iter().find(|address| is_loopback(address)).unwrap();
-        assert_eq!((found.interface.as_str(), found.up), ("lo", true));
-        let mut followed = LocalAddresses::default();
-        assert!(followed.now().unwrap().iter().any(is_loopback));
-        assert!(followed.now().unwrap().iter().any(is_loopback), "and while nothing has changed");
     }
 }

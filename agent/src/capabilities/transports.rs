@@ -80,8 +80,18 @@ pub(super) fn iscsi(
         Some(Fault { code: Code::PortalUnreachable, weight: Weight::Fails, on, problem })
     };
     faults.extend(absent.iter().filter_map(|portal| unreachable(portal)));
+    let link = |portal: &&Portal| {
+        let address = here.iter().find(|address| address.ip == portal.address())?;
+        Some(v1::PortalLink {
+            portal: portal.to_string(),
+            interface: address.interface.clone(),
+            up: address.up,
+            mtu: address.mtu,
+        })
+    };
     let transport = |portals: Vec<&Portal>, ready| v1::Transport {
         protocol: ISCSI.to_owned(),
+        links: portals.iter().filter_map(link).collect(),
         portals: portals.iter().map(ToString::to_string).collect(),
         ready,
         ..v1::Transport::default()

@@ -1,4 +1,5 @@
-//! Where portals can be reached: the addresses of this host, looked at every second (one system call while nothing changes).
+//! Where portals can be reached: the addresses of this host and their links, looked at when the kernel tells of a change, and every second (no
+//! system call while nothing changes).
 //!
 //! A portal stands in the kernel whether its address is there or not: the kernel binds freely, so that a portal whose address
 //! is missing waits, and answers the moment it comes, also without an agent; one whose address goes keeps its sessions. So a
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     fn address(ip: &str, up: bool) -> LocalAddress {
-        LocalAddress { ip: ip.parse().unwrap(), interface: "eth1".to_owned(), up }
+        LocalAddress { ip: ip.parse().unwrap(), interface: "eth1".to_owned(), up, mtu: None }
     }
 
     #[test]

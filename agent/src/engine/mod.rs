@@ -41,6 +41,7 @@ mod status;
 mod steps;
 mod strays;
 mod sweep;
+mod tend;
 #[cfg(test)]
 pub(crate) mod testing;
 mod upload;
@@ -63,23 +64,19 @@ use tokio::time::Instant;
 pub use refusal::Refusal;
 pub use status::{Planned, PlannedStep, Status};
 
-use crate::capabilities::{self, Lvm};
+use crate::capabilities::Lvm;
 use crate::config::Config;
 use crate::fibre_channel::Ports;
 use crate::images::Images;
 use crate::lvm_gate::Gated;
 use crate::machine::Machine;
-use crate::store::{Kind, PURGED_EVERY, Store, StoreError};
+use crate::store::{Kind, Store, StoreError};
 use crate::turn::{self, Claim, RETRY_MAX, Seldom};
 use crate::workers::Workers;
 use cell::{Cell, OpenReceipt, Wish};
 
 /// Reports that a watcher may lag behind before it is cut off.
 const REPORTS_QUEUED_MAX: usize = 4096;
-
-/// How often it is looked whether the store's file and kernel modules are where they were, in seconds: nobody waits for it, and
-/// whoever writes finds out by himself.
-const PLACES_WATCHED_EVERY: u64 = 5;
 
 /// How long the start waits for the first look at the machine.
 const START_WITHIN: Duration = Duration::from_secs(2);
@@ -443,101 +440,7 @@ impl Engine {
             engine.follow_disks().await;
         });
         tokio::spawn(self.clone().follow_folders());
-        let engine = self.clone();
-        tokio::spawn(async move {
-            let mut tick = tokio::time::interval(Duration::from_secs(1));
-            let mut until_sweep = engine.shared.config.resync_seconds;
-            let mut until_places = 0;
-            let mut in_place = true;
-            let mut started = false;
-            let mut modules = Vec::new();
-            loop {
-                tick.tick().await;
-                engine.shared.workers.tend();
-                engine.tend_bulk();
-                if until_places == 0 {
-                    until_places = PLACES_WATCHED_EVERY;
-                    engine.watch_place(&mut in_place);
-                    engine.watch_modules(&mut modules);
-                }
-                until_places -= 1;
-                engine.watch_addresses();
-                engine.beat();
-                engine.knock_soon();
-                engine.keep_whole_soon();
-                if engine.shared.store.has_unwritten() {
-                    let flusher = engine.clone();
-                    engine.shared.workers.submit(move || flusher.flush());
-                }
-                // Not at the start: what a boot has to make comes first.
-                if started && !engine.is_making() && engine.shared.store.lacks_room() {
-                    let roomy = engine.clone();
-                    engine.shared.workers.submit(move || roomy.make_room());
-                }
-                started = true;
-                until_sweep = until_sweep.saturating_sub(1);
-                if until_sweep == 0 {
-                    until_sweep = engine.shared.config.resync_seconds;
-                    let sweeper = engine.clone();
-                    engine.shared.workers.submit(move || {
-                        sweeper.housekeep();
-                        sweeper.sweep();
-                    });
-                }
-            }
-        });
-    }
-
-    /// Says when the store's file goes, and when it is back. `in_place`: as it was at the look before.
-    fn watch_place(&self, in_place: &mut bool) {
-        let found = self.shared.store.check_place();
-        if found.is_ok() == *in_place {
-            return;
-        }
-        *in_place = found.is_ok();
-        self.lvm().tell();
-        match found {
-            Ok(()) => tracing::warn!("the store is back in its place: changes are taken again"),
-            Err(error) => tracing::error!(error = %Chain(&error), "no change is taken any more"),
-        }
-    }
-
-    /// Tells when a kernel module that is needed comes or goes. `loaded`: as at the look before.
-    fn watch_modules(&self, loaded: &mut Vec<bool>) {
-        let now = capabilities::loaded_modules(&self.shared.machine, &self.shared.config);
-        if *loaded != now {
-            *loaded = now;
-            self.lvm().tell();
-        }
-    }
-
-    /// Writes down the proofs that no change has taken along.
-    fn flush(&self) {
-        if let Err(error) = self.shared.store.flush() {
-            tracing::error!(error = %Chain(&error), "cannot write receipts down; tried again at the next tick");
-        }
-    }
-
-    /// Makes the store's log long.
-    fn make_room(&self) {
-        if let Err(error) = self.shared.store.make_room() {
-            tracing::warn!(error = %Chain(&error), "the store's log has no room of its own: changes take longer to keep");
-        }
-    }
-
-    /// Forgets what is old, and moves the store's log into its file.
-    fn housekeep(&self) {
-        self.forget_places();
-        if let Err(error) = self.purge().and_then(|()| self.shared.store.checkpoint()) {
-            tracing::warn!(error = %Chain(&error), "the store's housekeeping failed; tried again at the next tick");
-        }
-    }
-
-    /// Forgets old tombstones, if that was not done lately: it reads all wishes that are kept.
-    fn purge(&self) -> Result<(), StoreError> {
-        let now = self.shared.machine.clock.now();
-        let purge = || self.shared.store.purge(now, |kind, id| self.is_gone(kind, id)).map(drop);
-        self.shared.purged.when_due(now, PURGED_EVERY, purge)
+        tokio::spawn(self.clone().tend());
     }
 
     /// Whether nothing is left of an object whose tombstone is kept.

@@ -33,6 +33,7 @@ pub(crate) fn engine(dir: &Path, fake: &FakeMachine) -> Engine {
         images: Arc::new(fake.images()),
         pr: Arc::new(fake.clone()),
         clock: Arc::new(SystemClock),
+        addresses_changed: Arc::default(),
         addresses: Arc::new(|| vec![std::net::IpAddr::from([10, 0, 0, 1]).into()]),
         root: dir.to_owned(),
     };

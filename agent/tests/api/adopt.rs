@@ -103,6 +103,7 @@ impl Others {
             images: Arc::new(fake.images()),
             pr: Arc::new(fake.clone()),
             clock: Arc::new(SystemClock),
+            addresses_changed: Arc::default(),
             addresses: Arc::new(move || fake.local_addresses()),
             root: self.node.dir.path().join("root"),
         }

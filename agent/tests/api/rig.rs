@@ -165,6 +165,7 @@ impl Node {
             images: Arc::new(switch.clone()),
             pr: Arc::new(switch.clone()),
             clock: Arc::new(self.clock.clone()),
+            addresses_changed: Arc::default(),
             addresses: Arc::new(move || fake.local_addresses()),
             root: self.dir.path().join("root"),
         };

@@ -931,6 +931,25 @@ pub struct Transport {
     /// Volumes that one initiator may be granted on this host, over Fibre Channel.
     #[prost(uint32, optional, tag = "7")]
     pub volumes_per_initiator_max: ::core::option::Option<u32>,
+    /// Of each portal whose address this host has, where it stands.
+    #[prost(message, repeated, tag = "8")]
+    pub links: ::prost::alloc::vec::Vec<PortalLink>,
+}
+/// The interface that a portal stands on.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PortalLink {
+    /// As in `portals`.
+    #[prost(string, tag = "1")]
+    pub portal: ::prost::alloc::string::String,
+    /// The interface that has its address.
+    #[prost(string, tag = "2")]
+    pub interface: ::prost::alloc::string::String,
+    /// The interface is up, and its link, too.
+    #[prost(bool, tag = "3")]
+    pub up: bool,
+    /// Bytes of the interface's largest packet. Not set: it is not known.
+    #[prost(uint32, optional, tag = "4")]
+    pub mtu: ::core::option::Option<u32>,
 }
 /// As a target has them, as "CRC32C,None": the first that the initiator has, too, is taken.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -14,6 +14,7 @@ use mooring_model::{
 
 use crate::domain::{
     Health, HealthLevel, HealthReason, HostModule, HostPool, HostReport, HostTransport, ModuleState,
+    PortalLink,
 };
 use crate::store::time_of;
 
@@ -315,11 +316,16 @@ pub(crate) fn host_pool(wire: &v1::Pool) -> HostPool {
     }
 }
 
+fn portal_link(wire: &v1::PortalLink) -> PortalLink {
+    PortalLink { portal: wire.portal.clone(), interface: wire.interface.clone(), up: wire.up, mtu: wire.mtu }
+}
+
 fn host_transport(wire: &v1::Transport) -> HostTransport {
     HostTransport {
         protocol: wire.protocol.clone(),
         ready: wire.ready,
         portals: wire.portals.clone(),
+        links: wire.links.iter().map(portal_link).collect(),
         ports: wire.ports.iter().map(|port| (port.port.clone(), port.state.clone())).collect(),
         digests: wire.digests.as_ref().map(|said| (said.header.clone(), said.data.clone())),
         volumes_per_initiator_max: wire.volumes_per_initiator_max,

@@ -150,6 +150,8 @@ pub struct HostTransport {
     pub ready: bool,
     /// Over iSCSI.
     pub portals: Vec<String>,
+    /// The interfaces of the portals whose address the host has.
+    pub links: Vec<PortalLink>,
     /// Over Fibre Channel: ports, with what their adapters say.
     pub ports: Vec<(String, String)>,
     /// What targets offer for headers and for data, over iSCSI.
@@ -158,6 +160,19 @@ pub struct HostTransport {
     pub volumes_per_initiator_max: Option<u32>,
     /// How well it is.
     pub health: Option<Health>,
+}
+
+/// The interface that a portal stands on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortalLink {
+    /// `IP:PORT`.
+    pub portal: String,
+    /// The interface's name.
+    pub interface: String,
+    /// The interface is up, and its link, too.
+    pub up: bool,
+    /// Bytes of its largest packet. `None`: it is not known.
+    pub mtu: Option<u32>,
 }
 
 /// A kernel module that an agent needs.

@@ -16,7 +16,7 @@ use super::schema;
 use super::views::rfc3339;
 use super::volumes::volume_id;
 use crate::domain::{
-    Health, HealthReason, Host, HostChange, HostModule, HostPool, HostReport, HostTransport,
+    Health, HealthReason, Host, HostChange, HostModule, HostPool, HostReport, HostTransport, PortalLink,
 };
 use crate::service::Refusal;
 
@@ -77,10 +77,12 @@ fn pool_view(pool: &HostPool) -> Value {
 fn transport_view(transport: &HostTransport) -> Value {
     let port = |(port, state): &(String, String)| json!({ "port": port, "state": state });
     let digests = |(header, data): &(String, String)| json!({ "header": header, "data": data });
+    let link = |link: &PortalLink| json!({ "portal": link.portal, "interface": link.interface, "up": link.up, "mtu": link.mtu });
     json!({
         "protocol": transport.protocol,
         "ready": transport.ready,
         "portals": transport.portals,
+        "links": transport.links.iter().map(link).collect::<Vec<_>>(),
         "ports": transport.ports.iter().map(port).collect::<Vec<_>>(),
         "digests": transport.digests.as_ref().map(digests),
         "volumes_per_initiator_max": transport.volumes_per_initiator_max,

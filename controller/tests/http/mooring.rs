@@ -41,6 +41,7 @@ async fn hosts() {
         "transports": [
             {
                 "protocol": "iscsi", "ready": false, "portals": ["10.0.0.1:3260"], "ports": [],
+                "links": [{ "portal": "10.0.0.1:3260", "interface": "eth1", "up": true, "mtu": 9000 }],
                 "digests": { "header": "CRC32C,None", "data": "CRC32C,None" },
                 "volumes_per_initiator_max": null,
                 "health": { "level": "failed", "reasons": [{
@@ -49,7 +50,7 @@ async fn hosts() {
                 }] },
             },
             {
-                "protocol": "fc", "ready": false, "portals": [],
+                "protocol": "fc", "ready": false, "portals": [], "links": [],
                 "ports": [{ "port": "fc/20:00:52:54:00:14:00:0a", "state": "Online" }],
                 "digests": null, "volumes_per_initiator_max": null, "health": null,
             },

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use mooring_controller::domain::{
-    Health, HealthLevel, HealthReason, HostModule, HostReport, HostTransport, ModuleState,
+    Health, HealthLevel, HealthReason, HostModule, HostReport, HostTransport, ModuleState, PortalLink,
 };
 use mooring_model::Mode;
 
@@ -177,6 +177,12 @@ pub(crate) fn host_report() -> HostReport {
     let transport = HostTransport {
         protocol: "iscsi".to_owned(),
         portals: vec!["10.0.0.1:3260".to_owned()],
+        links: vec![PortalLink {
+            portal: "10.0.0.1:3260".to_owned(),
+            interface: "eth1".to_owned(),
+            up: true,
+            mtu: Some(9000),
+        }],
         digests: Some(("CRC32C,None".to_owned(), "CRC32C,None".to_owned())),
         health: Some(Health { level: HealthLevel::Failed, reasons: vec![reason] }),
         ..HostTransport::default()

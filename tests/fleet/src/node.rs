@@ -218,6 +218,7 @@ impl Node {
             images: Arc::new(self.machine.images()),
             pr: Arc::new(self.machine.clone()),
             clock: Arc::new(SystemClock),
+            addresses_changed: Arc::default(),
             addresses: Arc::new(move || vec![IpAddr::from(own).into()]),
             root: self.dir.join("root"),
         };

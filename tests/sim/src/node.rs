@@ -124,6 +124,7 @@ impl Node {
             images: Arc::new(self.machine.images()),
             pr: Arc::new(self.machine.clone()),
             clock: Arc::new(self.clock.clone()),
+            addresses_changed: Arc::default(),
             addresses: {
                 let machine = self.machine.clone();
                 Arc::new(move || machine.local_addresses())

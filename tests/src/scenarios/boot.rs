@@ -25,7 +25,12 @@ const WATCH: &str = r#"
 import glob, os, signal, sys, time
 print("watching", flush=True)
 folder = "/sys/kernel/config/target/iscsi"
-while not os.path.isdir(folder) or sum(name.startswith("iqn") for name in os.listdir(folder)) < int(sys.argv[1]):
+def targets():
+    try:
+        return sum(name.startswith("iqn") for name in os.listdir(folder))
+    except OSError: # the mkdir of the folder has not come back yet
+        return 0
+while targets() < int(sys.argv[1]):
     time.sleep(0.002)
 for comm in glob.glob("/proc/[0-9]*/comm"):
     try:

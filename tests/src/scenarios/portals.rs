@@ -16,6 +16,8 @@ use crate::site::{Programs, Site, going, number, progress};
 /// The portals: the first has no address at the beginning.
 const PORTALS: [&str; 2] = ["[fd00:10::10]:3260", "10.20.0.10:3260"];
 
+const HALF_MINUTE: Duration = Duration::from_secs(30);
+
 /// The first network's prefix of IPv6; a VM's last part is that of its IPv4 address.
 const PREFIX: &str = "fd00:10::";
 
@@ -63,6 +65,7 @@ impl<'a> Truth<'a> {
         self.seen(&one, &two)?;
         self.goes(&disk)?;
         self.missing(&two)?;
+        self.link(&one)?;
         check(agent.is_running(), || "the agent has ended".to_owned())?;
         self.control.json(&["detach", &one])?;
         // Its host cannot be told, and need not be.
@@ -82,13 +85,13 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
-    /// What the storage node says of its first portal.
-    fn trouble(&self) -> Result<Vec<String>> {
+    /// What the storage node says of this portal.
+    fn trouble(&self, portal: &str) -> Result<Vec<String>> {
         let shown = self.site.json(&["export", "show", &self.volume])?;
         let problems = shown["export"]["problems"].as_array().cloned().unwrap_or_default();
         let of_portal = |problem: &Value| {
             let (object, text) = (problem["object"].as_str()?, problem["text"].as_str()?);
-            object.contains(PORTALS[0]).then(|| text.to_owned())
+            object.contains(portal).then(|| text.to_owned())
         };
         Ok(problems.iter().filter_map(of_portal).collect())
     }
@@ -97,7 +100,7 @@ impl<'a> Truth<'a> {
     fn waiting(&mut self) -> Result<(String, Disk<'a>)> {
         let live = self.control.attach(&self.volume, "host1", "rw")?;
         let (id, path) = (text(&live, "id")?.to_owned(), text(&live, "device_path")?.to_owned());
-        let said = self.trouble()?;
+        let said = self.trouble(PORTALS[0])?;
         check(said.len() == 1 && said[0].contains("the portal waits for it"), || format!("{said:?}"))?;
         self.evidence.shows(format!("portal {} waits: {}", PORTALS[0], said[0]));
         let session = self.session("host1")?;
@@ -108,7 +111,7 @@ impl<'a> Truth<'a> {
 
     /// The session of a host, as the controller lists it.
     fn session(&self, host: &str) -> Result<Value> {
-        wait_for("the host's session", Duration::from_secs(30), || {
+        wait_for("the host's session", HALF_MINUTE, || {
             let all = self.control.json(&["session", "list", "--volume", &self.volume, "--host", host])?;
             Ok(all["sessions"]
                 .as_array()
@@ -122,8 +125,8 @@ impl<'a> Truth<'a> {
     fn comes(&mut self) -> Result<String> {
         let before = self.tree()?;
         self.address("storage", 10, "add")?;
-        wait_for("the portal is there", Duration::from_secs(30), || {
-            Ok(self.trouble()?.is_empty().then_some(()))
+        wait_for("the portal is there", HALF_MINUTE, || {
+            Ok(self.trouble(PORTALS[0])?.is_empty().then_some(()))
         })?;
         check(self.tree()? == before, || "something was done in configfs".to_owned())?;
         self.evidence.shows("the address comes: no longer a problem, and configfs is as it was");
@@ -142,7 +145,7 @@ impl<'a> Truth<'a> {
 
     /// How many connections the storage agent sees: that it follows them, and not only looks at sessions in their turn.
     fn connections(&self, wanted: u64) -> Result<()> {
-        wait_for(&format!("{wanted} connections to be followed"), Duration::from_secs(30), || {
+        wait_for(&format!("{wanted} connections to be followed"), HALF_MINUTE, || {
             Ok((self.site.metric("mooring_agent_portal_connections")? == wanted).then_some(()))
         })
     }
@@ -175,8 +178,8 @@ impl<'a> Truth<'a> {
         let writer = disk.write_stamps(&[])?;
         going(&writer)?;
         self.address("storage", 10, "del")?;
-        wait_for("the portal is reported", Duration::from_secs(30), || {
-            Ok((!self.trouble()?.is_empty()).then_some(()))
+        wait_for("the portal is reported", HALF_MINUTE, || {
+            Ok((!self.trouble(PORTALS[0])?.is_empty()).then_some(()))
         })?;
         wait_for("host2 over the other portal", Duration::from_mins(2), || {
             let address = self.session("host2")?["session"]["addresses"][0].clone();
@@ -200,6 +203,40 @@ impl<'a> Truth<'a> {
             "host1 has written {} MiB, last {}",
             session["written_mib"], session["last_activity"]
         ));
+        Ok(())
+    }
+
+    /// The link of the other portal goes down, and comes back: the agent says on which interface a portal stands, and that it is down.
+    fn link(&mut self, one: &str) -> Result<()> {
+        let before = self.tree()?;
+        let storage = self.site.storage()?;
+        let on = storage
+            .sh("ip -o -4 address show | sed -n 's/^[0-9]*: \\([^ ]*\\) .* 10.20.0.10.*/\\1/p'")?
+            .ok()?;
+        let interface = on.line().to_owned();
+        storage.sh(&format!("ip link set {interface} mtu 1400"))?.ok()?;
+        let link = wait_for("the interface's MTU", HALF_MINUTE, || {
+            let shown = self.site.json(&["agent", "show"])?;
+            let links =
+                shown["transports"].as_array().into_iter().flatten().filter_map(|it| it["links"].as_array());
+            let link = links.flatten().find(|link| link["portal"] == PORTALS[1]).cloned();
+            Ok(link.filter(|link| link["mtu"] == 1400))
+        })?;
+        check(link["interface"] == interface && link["up"] == true, || format!("{link}"))?;
+        storage.sh(&format!("ip link set {interface} down"))?.ok()?;
+        let said = wait_for("the link that is down", HALF_MINUTE, || {
+            Ok(self.trouble(PORTALS[1])?.into_iter().find(|text| text.contains("is down")))
+        })?;
+        check(said.contains(&interface), || said.clone())?;
+        storage.sh(&format!("ip link set {interface} mtu 1500; ip link set {interface} up"))?.ok()?;
+        wait_for("the link to be up", HALF_MINUTE, || {
+            Ok(self.trouble(PORTALS[1])?.is_empty().then_some(()))
+        })?;
+        wait_for("host1's session", Duration::from_mins(2), || {
+            Ok((self.control.live(one)?["session_missing"] == false).then_some(()))
+        })?;
+        check(self.tree()? == before, || "something was done in configfs".to_owned())?;
+        self.evidence.shows(format!("{link}; its link goes down: {said}; it comes back, and host1 with it"));
         Ok(())
     }
 

@@ -261,10 +261,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "portals",
-        shows: "portals of IPv6 and IPv4 whose addresses come and go under I/O, sessions and counters as they are seen, a host without power is missing",
+        shows: "portals of IPv6 and IPv4 whose addresses come and go under I/O, sessions and counters as they are seen, a host without power is missing, a link that is down is named",
         tier: Tier::Rotation {
             subject: &[
                 "agent/src/engine/addresses.rs",
+                "agent/src/links.rs",
+                "host/src/addresses.rs",
                 "agent/src/engine/pulse.rs",
                 "agent/src/engine/counts.rs",
                 "targets/src/live.rs",

@@ -148,6 +148,7 @@ fn machine(args: &Args, folder: &Path) -> Result<Machine> {
         images: Arc::new(fake.images()),
         pr: Arc::new(fake.clone()),
         clock: Arc::new(SystemClock),
+        addresses_changed: Arc::default(),
         addresses: Arc::new(move || vec![IpAddr::from(portal).into()]),
         root: folder.join("root"),
     })

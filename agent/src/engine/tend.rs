@@ -1,0 +1,126 @@
+//! What has its turn each second, and the store's housekeeping.
+//!
+//! What must never happen here: work that waits for a device, on this task; it is given to the workers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mooring_model::Chain;
+
+use super::Engine;
+use crate::capabilities;
+use crate::store::{PURGED_EVERY, StoreError};
+
+/// Notices of changed addresses within this time are one: a bond that loses its links sends dozens.
+const NOTICES_GATHERED: Duration = Duration::from_millis(50);
+
+/// How often it is looked whether the store's file and kernel modules are where they were, in seconds: nobody waits for it, and
+/// whoever writes finds out by himself.
+const PLACES_WATCHED_EVERY: u64 = 5;
+
+impl Engine {
+    /// Does for ever what has its turn each second, and looks at addresses when they change.
+    pub(super) async fn tend(self) {
+        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        let mut until_sweep = self.shared.config.resync_seconds;
+        let mut until_places = 0;
+        let mut in_place = true;
+        let mut started = false;
+        let mut modules = Vec::new();
+        let changed = Arc::clone(&self.shared.machine.addresses_changed);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = changed.notified() => {
+                    self.watch_addresses();
+                    // A burst of notices is one.
+                    tokio::time::sleep(NOTICES_GATHERED).await;
+                    continue;
+                }
+            }
+            self.shared.workers.tend();
+            self.tend_bulk();
+            if until_places == 0 {
+                until_places = PLACES_WATCHED_EVERY;
+                self.watch_place(&mut in_place);
+                self.watch_modules(&mut modules);
+            }
+            until_places -= 1;
+            self.watch_addresses();
+            self.beat();
+            self.knock_soon();
+            self.keep_whole_soon();
+            if self.shared.store.has_unwritten() {
+                let flusher = self.clone();
+                self.shared.workers.submit(move || flusher.flush());
+            }
+            // Not at the start: what a boot has to make comes first.
+            if started && !self.is_making() && self.shared.store.lacks_room() {
+                let roomy = self.clone();
+                self.shared.workers.submit(move || roomy.make_room());
+            }
+            started = true;
+            until_sweep = until_sweep.saturating_sub(1);
+            if until_sweep == 0 {
+                until_sweep = self.shared.config.resync_seconds;
+                let sweeper = self.clone();
+                self.shared.workers.submit(move || {
+                    sweeper.housekeep();
+                    sweeper.sweep();
+                });
+            }
+        }
+    }
+
+    /// Says when the store's file goes, and when it is back. `in_place`: as it was at the look before.
+    fn watch_place(&self, in_place: &mut bool) {
+        let found = self.shared.store.check_place();
+        if found.is_ok() == *in_place {
+            return;
+        }
+        *in_place = found.is_ok();
+        self.lvm().tell();
+        match found {
+            Ok(()) => tracing::warn!("the store is back in its place: changes are taken again"),
+            Err(error) => tracing::error!(error = %Chain(&error), "no change is taken any more"),
+        }
+    }
+
+    /// Tells when a kernel module that is needed comes or goes. `loaded`: as at the look before.
+    fn watch_modules(&self, loaded: &mut Vec<bool>) {
+        let now = capabilities::loaded_modules(&self.shared.machine, &self.shared.config);
+        if *loaded != now {
+            *loaded = now;
+            self.lvm().tell();
+        }
+    }
+
+    /// Writes down the proofs that no change has taken along.
+    fn flush(&self) {
+        if let Err(error) = self.shared.store.flush() {
+            tracing::error!(error = %Chain(&error), "cannot write receipts down; tried again at the next tick");
+        }
+    }
+
+    /// Makes the store's log long.
+    fn make_room(&self) {
+        if let Err(error) = self.shared.store.make_room() {
+            tracing::warn!(error = %Chain(&error), "the store's log has no room of its own: changes take longer to keep");
+        }
+    }
+
+    /// Forgets what is old, and moves the store's log into its file.
+    fn housekeep(&self) {
+        self.forget_places();
+        if let Err(error) = self.purge().and_then(|()| self.shared.store.checkpoint()) {
+            tracing::warn!(error = %Chain(&error), "the store's housekeeping failed; tried again at the next tick");
+        }
+    }
+
+    /// Forgets old tombstones, if that was not done lately: it reads all wishes that are kept.
+    fn purge(&self) -> Result<(), StoreError> {
+        let now = self.shared.machine.clock.now();
+        let purge = || self.shared.store.purge(now, |kind, id| self.is_gone(kind, id)).map(drop);
+        self.shared.purged.when_due(now, PURGED_EVERY, purge)
+    }
+}
