@@ -11,18 +11,20 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use mooring_api::Address;
 use mooring_model::limit::{KERNEL_ANSWER_DEADLINE, KERNEL_ANSWER_DEADLINE_MAX};
 use mooring_model::{
-    AttachmentId, ByteSize, ClusterId, Iqn, Mode, Portal, Provisioning, VgName, VolumeId, VolumeSpec,
+    AttachmentId, ByteSize, ClusterId, Iqn, Mode, Portal, Provisioning, VolumeId, VolumeSpec,
 };
 
 use crate::chap::SecretSource;
 use crate::controller::url::ControllerUrl;
-use crate::select::{VolumeName, VolumeRef};
+use crate::select::VolumeRef;
 
 mod attach;
 mod attachment;
 mod audit;
+mod create;
 mod cut;
 mod delete;
+mod demo;
 mod export_file;
 mod extend;
 mod hosts;
@@ -41,8 +43,10 @@ pub(crate) use attachment::{
     AttachmentCacheArgs, AttachmentCheckArgs, AttachmentListArgs, AttachmentModeArgs, AttachmentShowArgs,
 };
 pub(crate) use audit::AuditArgs;
+pub(crate) use create::CreateArgs;
 pub(crate) use cut::CutArgs;
 pub(crate) use delete::DeleteArgs;
+pub(crate) use demo::DemoArgs;
 pub(crate) use export_file::VolumeExportArgs;
 pub(crate) use extend::ExtendArgs;
 pub(crate) use hosts::{HostCommand, PoolCommand};
@@ -283,6 +287,17 @@ Examples:
     /// Let hosts reach a volume over iSCSI, and stop them (one agent)
     #[command(subcommand)]
     Export(ExportCommand),
+    /// Take a guided tour: one volume on two hosts, one of them cut off by force (controller)
+    #[command(after_help = "\
+Makes a type and a volume of 1 GiB, attaches it to two hosts, cuts one off by force, and takes
+everything away again. Each step is a command that you can type, and is shown with its answer.
+Touches nothing that it has not made. Run it as root on one of the hosts: then it reads and writes,
+too. It may make types (by default: an admin).
+
+Examples:
+  sudo mooring demo
+  mooring demo --writer host1 --reader host2 --keep")]
+    Demo(DemoArgs),
     /// Say what the agent would do now, and why; changes nothing (one agent)
     #[command(after_help = "\
 An empty plan means that what is wanted is what is there. `blocked` lists what the agent leaves
@@ -588,41 +603,6 @@ Examples:
   mooring agent show
   mooring agent show --json | jq '.pools[] | {name, free_bytes}'")]
     Show,
-}
-
-/// `volume create`.
-#[derive(Debug, Args)]
-pub struct CreateArgs {
-    /// A name for people; no two volumes share it
-    pub name: VolumeName,
-    /// The size, for example 10GiB (units B, KiB, MiB, GiB, TiB); that of its source without this
-    #[arg(long, value_parser = volume_size, allow_hyphen_values = true, required_unless_present_any = ["snapshot", "from"])]
-    pub size: Option<ByteSize>,
-    /// Make it from this snapshot: its id, or its name where that is unique (controller)
-    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "from")]
-    pub snapshot: Option<VolumeRef>,
-    /// Make it from what this volume holds at that moment: its id, or its name where that is unique (controller)
-    #[arg(long, value_name = "VOLUME")]
-    pub from: Option<VolumeRef>,
-    /// The volume's type, by name or id; that of its source, or the controller's default type without this
-    #[arg(long = "type", value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
-    pub kind: Option<String>,
-    /// The volume group (with --agent); may be left out where the agent has exactly one
-    #[arg(long, value_name = "VG")]
-    pub group: Option<VgName>,
-    /// The volume's id, which nobody has ever had; a new one without this (controller: for admins)
-    #[arg(long, value_name = "UUID")]
-    pub id: Option<VolumeId>,
-    /// A key of your own for this request, 1 to 64 characters: the same key again finds the volume that it made (controller)
-    #[arg(long, value_name = "KEY", value_parser = request_key, conflicts_with_all = ["id", "group"])]
-    pub request_key: Option<String>,
-}
-
-fn request_key(text: &str) -> Result<String, String> {
-    match text.chars().count() {
-        1..=64 => Ok(text.to_owned()),
-        count => Err(format!("{count} characters: want 1 to 64")),
-    }
 }
 
 /// One volume.

@@ -15,6 +15,7 @@ mod chap;
 pub mod complete;
 mod controller;
 mod cut;
+mod demo;
 mod display;
 mod error;
 mod export;
@@ -97,6 +98,13 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Audit(args) => {
             let client = Client::open(&global, side::controller(&global, "audit")?)?;
             print(json, &controller::audit::list(&client, &args).await?)
+        }
+        Command::Demo(args) => {
+            let client = Client::open(&global, side::controller(&global, "demo")?)?;
+            if json {
+                return Err(Failure::Usage("the tour is for people: say it without --json".to_owned()));
+            }
+            demo::demo(&client, &args).await
         }
         Command::Epoch(EpochCommand::Raise) => {
             let client = Client::open(&global, side::controller(&global, "epoch raise")?)?;

@@ -8,6 +8,7 @@ mod commands;
 mod complete;
 mod controller;
 mod cut_commands;
+mod demo_command;
 mod export_commands;
 mod fake;
 mod fake_controller;

@@ -74,7 +74,7 @@ impl<'a> Control<'a> {
         storage.write("/etc/mooring/tokens.toml", tokens.as_bytes(), 0o600)?;
         storage.write("/etc/mooring/token", TOKEN.as_bytes(), 0o600)?;
         let mut config = format!(
-            "state_dir = \"/srv/mooring/controller\"\nlisten = [\"127.0.0.1:{PORT}\", \"10.30.0.10:{PORT}\"]\n\
+            "state_dir = \"/srv/mooring/controller\"\nlisten = [\"127.0.0.1:{PORT}\", \"10.30.0.10:{PORT}\", \"10.10.0.10:{PORT}\"]\n\
              insecure = true\ntokens = \"/etc/mooring/tokens.toml\"\nlog = \"info\"\n\
              [quota]\nvolumes = -1\ngigabytes = -1\n\
              [[agents]]\nname = \"storage\"\naddress = \"{AGENT}\"\n"
@@ -161,6 +161,14 @@ impl<'a> Control<'a> {
             vec![format!("{BIN}/mooring"), "--token-file".to_owned(), "/etc/mooring/token".to_owned()];
         argv.extend(args.iter().map(|&arg| arg.to_owned()));
         argv
+    }
+
+    /// Runs `mooring` on a host, as root, against the controller.
+    pub fn mooring_on(&self, host: &NativeHost<'_>, args: &[&str]) -> Result<Output> {
+        host.vm.write("/etc/mooring/token", TOKEN.as_bytes(), 0o600)?;
+        let mut words = Self::words(&["--controller", &format!("http://10.10.0.10:{PORT}"), "--insecure"]);
+        words.extend(args.iter().map(|&arg| arg.to_owned()));
+        host.vm.command(words).timeout(Duration::from_mins(6)).run()
     }
 
     /// The words of a force detach, for a shell on the storage node.

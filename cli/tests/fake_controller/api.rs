@@ -10,6 +10,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::hosts::hosts;
 use super::{FakeController, State};
 
 const STEPS: [&str; 4] = ["granted", "logged_in", "device_ready", "done"];
@@ -148,10 +149,12 @@ fn quick(
             200,
             json!({ "host": { "name": "storage", "bytes_per_second": body["bytes_per_second"], "problem": null } }),
         ),
-        ("GET", ["mooring", "v1", "hosts"]) => (200, hosts(state.knobs.orphan.as_deref())),
-        ("GET", ["mooring", "v1", "hosts", "storage"]) => (200, json!({ "host": hosts(None)["hosts"][0] })),
+        ("GET", ["mooring", "v1", "hosts"]) => (200, hosts(&state.knobs)),
+        ("GET", ["mooring", "v1", "hosts", "storage"]) => {
+            (200, json!({ "host": hosts(&state.knobs)["hosts"][0] }))
+        }
         ("POST", ["mooring", "v1", "hosts", "storage", word]) => {
-            let mut host = hosts(None)["hosts"][0].clone();
+            let mut host = hosts(&state.knobs)["hosts"][0].clone();
             host["disabled"] = json!(*word == "disable");
             host["disabled_reason"] = body["reason"].clone();
             host["drained"] = json!(*word == "drain");
@@ -209,30 +212,6 @@ fn quick(
         (method, ["v3", "snapshots", rest @ ..]) => snapshots(state, method, rest, (body, query)),
         _ => fault(404, "itemNotFound", "The resource could not be found."),
     }
-}
-
-fn hosts(orphan: Option<&str>) -> Value {
-    let health = json!({ "level": "degraded", "reasons": [
-        { "code": "portal_unreachable", "level": "failed", "object": "portal 10.0.0.9:3260", "text": "it waits" },
-        { "code": "portal_unreachable", "level": "failed", "object": "portal 10.0.0.8:3260", "text": "it waits" },
-    ] });
-    let module = |name: &str, state: &str, remedy: Value| json!({ "name": name, "needed_for": "x", "state": state, "remedy": remedy });
-    let report = json!({
-        "kernel_release": "6.1.0-40-amd64",
-        "transports": [{ "protocol": "iscsi", "ready": true }, { "protocol": "fc", "ready": false }],
-        "modules": [module("dm_mod", "present", Value::Null), module("tcm_fc", "loadable", "modprobe tcm_fc".into())],
-    });
-    // The others are of a release that does not say it.
-    let said = |name: &str, said: &Value| if name == "storage" { said.clone() } else { Value::Null };
-    let host = |name: &str, up: bool, pools: Value| {
-        json!({ "name": name, "health": said(name, &health), "report": said(name, &report), "address": format!("https://{name}:7710"), "agent_id": "0a0a0a0a-0001-4002-8003-00000000000a",
-                "initiator": format!("iqn.2026-11.dev.mooring:host.{name}"), "up": up,
-                "why_down": if up { Value::Null } else { "connection refused".into() },
-                "last_report": "2026-11-21T10:00:00Z", "pools": pools,
-                "problems": if name == "storage" { json!(["volume x is in review"].into_iter().chain(orphan).collect::<Vec<_>>()) } else { json!([]) } })
-    };
-    let pool = json!([{ "name": "vg0", "total_bytes": 8_u64 << 30, "free_bytes": 6_u64 << 30 }]);
-    json!({ "hosts": [host("storage", true, pool), host("host1", true, json!([])), host("host2", false, json!([]))] })
 }
 
 fn post_type(state: &mut State, body: &Value) -> Answer {

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses another part")]
 
 mod api;
+mod hosts;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -66,6 +67,8 @@ pub(crate) struct Knobs {
     pub(crate) volume_cut: Option<Value>,
     /// What an operator should look at on the storage node.
     pub(crate) orphan: Option<String>,
+    /// No host is down.
+    pub(crate) all_up: bool,
     /// Volumes per page of a list.
     pub(crate) page: Option<usize>,
 }
