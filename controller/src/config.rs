@@ -22,10 +22,13 @@ use crate::quota::{Key, LIMIT_MAX, Limit};
 use crate::service::{AgentEntry, KEEP_AUDIT_DEFAULT, PostgresOptions, Scheduler, SecretsOnGet};
 
 mod callers;
+mod enrolment;
 mod scheduler;
 
 use callers::RawKeystone;
 pub use callers::{Asked, Callers};
+pub use enrolment::Enrolment;
+use enrolment::RawEnrolment;
 use scheduler::RawScheduler;
 
 /// Where the file is unless the command line says otherwise.
@@ -74,6 +77,8 @@ pub struct Config {
     pub cluster: Option<ClusterId>,
     /// The enrolled agents.
     pub agents: Vec<AgentEntry>,
+    /// The authority that signs the certificates of agents that join; `None`: no agent can join.
+    pub enrolment: Option<Enrolment>,
     /// The database that several controllers share; `None`: the embedded one, in `state_dir`.
     pub database: Option<PostgresOptions>,
     /// How clients call us, where a proxy hides it.
@@ -129,6 +134,8 @@ impl Config {
         let native_hosts = (agents.len() == raw.agents.len())
             .then(|| wrong.note(callers::native_hosts(&file, &raw.attach.hosts, &agents)))
             .flatten();
+        let enrolment =
+            wrong.note(raw.enrolment.as_ref().map(|raw| enrolment::enrolment(&file, raw)).transpose());
         let database = wrong.note(raw.database.as_ref().map(|raw| database(&file, raw)).transpose());
         let public_url = wrong.note(raw.public_url.map(|text| public_url(&file, &text)).transpose());
         let metrics = raw.metrics.map_or_else(|| Ok(Vec::new()), |raw| metrics::listen(&file, &raw));
@@ -152,6 +159,7 @@ impl Config {
                 iqn_prefix: iqn_prefix?,
                 cluster: cluster?,
                 agents,
+                enrolment: enrolment?,
                 database: database?,
                 public_url: public_url?,
                 keep_audit: keep_audit?,
@@ -170,6 +178,9 @@ impl Config {
         let mut warnings = BTreeSet::new();
         if let Some(tls) = &self.tls {
             warnings.extend(certificates::check_identity(&tls.cert, &tls.key, now)?);
+        }
+        if let Some(enrolment) = &self.enrolment {
+            warnings.extend(enrolment.check(now)?);
         }
         for TlsFiles { ca, cert, key } in self.agents.iter().map(|agent| &agent.tls) {
             if let Some(ca) = ca {
@@ -206,6 +217,7 @@ struct RawConfig {
     scheduler: Option<Spanned<RawScheduler>>,
     #[serde(default)]
     agents: Vec<Spanned<RawAgent>>,
+    enrolment: Option<Spanned<RawEnrolment>>,
     database: Option<Spanned<RawDatabase>>,
     public_url: Option<Spanned<String>>,
     #[serde(default)]
@@ -508,6 +520,11 @@ mod tests {
             "password_file",
             "cert",
             "key",
+            "[enrolment]",
+            "authority",
+            "authority_key",
+            "client_cert",
+            "client_key",
             "[scheduler]",
             "reserved_percentage",
             "max_over_subscription_ratio",
@@ -590,6 +607,11 @@ mod tests {
             ("[attach.hosts]\np = [\"h\"]", "no host of [[agents]]"),
             ("[attach.hosts]\n\"a b\" = []", "no project"),
             ("[tls]\ncert = \"/c\"", "tls.key"),
+            ("[enrolment]\nauthority = \"a.crt\"", "enrolment.authority"),
+            ("[enrolment]\nauthority_key = \"a.key\"", "enrolment.authority_key"),
+            ("[enrolment]\nclient_cert = \"a.key\"", "enrolment.client_cert"),
+            ("[enrolment]\nclient_key = \"a.key\"", "enrolment.client_key"),
+            ("[enrolment]\nkey = \"/a.key\"", "unknown key"),
             ("[scheduler]\nreserved_percentage = 101", "reserved_percentage"),
             ("[scheduler]\nreserved_percentage = -1", "reserved_percentage"),
             ("[scheduler]\nmax_over_subscription_ratio = 0.9", "max_over_subscription_ratio"),

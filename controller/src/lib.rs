@@ -11,6 +11,7 @@ mod agents;
 pub mod args;
 mod audit;
 pub mod auth;
+pub mod authority;
 pub mod clock;
 pub mod config;
 pub mod domain;

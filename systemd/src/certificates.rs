@@ -9,16 +9,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use data_encoding::HEXLOWER;
 use rustls::InconsistentKeys;
 use rustls::RootCertStore;
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use sha2::{Digest, Sha256};
 use x509_parser::parse_x509_certificate;
 
-/// How long before its end a certificate is warned of.
-const SOON: Duration = Duration::from_hours(14 * 24);
+/// How long before its end a certificate is warned of. Those that Mooring renews itself are renewed before that.
+const SOON: Duration = Duration::from_hours(30 * 24);
 
 /// A file that TLS cannot use.
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +126,17 @@ pub fn check_authority(path: &Path, now: SystemTime) -> Result<Vec<String>, Cert
         store.add(der).map_err(|error| content(path, "certificate of an authority", &error))?;
     }
     Ok(warnings)
+}
+
+/// Fingerprint of a certificate's public key: `sha256:` and 64 hexadecimal digits, over its SubjectPublicKeyInfo. A renewed
+/// certificate of the same key has the same.
+///
+/// # Errors
+/// `pem` holds no certificate that can be read.
+pub fn pin(pem: &str) -> Result<String, String> {
+    let der = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| error.to_string())?;
+    let (_, parsed) = parse_x509_certificate(&der).map_err(|error| error.to_string())?;
+    Ok(format!("sha256:{}", HEXLOWER.encode(&Sha256::digest(parsed.public_key().raw))))
 }
 
 #[cfg(test)]

@@ -1,0 +1,295 @@
+//! The authority of this installation: it signs the certificates of agents and of the controller.
+//!
+//! A certificate opens one thing only. An agent's has the extended key usage serverAuth and one name, made from its enrolment;
+//! the controller's client certificate has clientAuth. So no host's certificate opens another agent, and an agent is only
+//! taken for the one that the controller dials.
+//!
+//! What must never happen here: a certificate that says what a request asked for instead of what the controller knows; a
+//! signature for a key that the requester did not prove to have; anything of a private key in an error or a `Debug`.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use mooring_systemd::certificates::{self, CertificateError};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SubjectPublicKeyInfo,
+};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
+use uuid::Uuid;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::parse_x509_certificate;
+use x509_parser::prelude::FromDer as _;
+
+/// How long the authority is valid.
+pub const AUTHORITY_LIFE: Duration = Duration::from_hours(10 * 365 * 24);
+
+/// How long a certificate that the authority signs is valid. It is renewed at two thirds of that.
+pub const CERTIFICATE_LIFE: Duration = Duration::from_hours(90 * 24);
+
+/// How far a machine's clock may be behind the controller's without a new certificate being too young for it.
+const BACKDATED: Duration = Duration::from_hours(1);
+
+/// The name in the certificate that the controller shows to agents.
+pub const CONTROLLER_NAME: &str = "controller.mooring.invalid";
+
+/// The name in an agent's certificate, and the one that the controller dials it by: every enrolment has another.
+pub fn agent_server_name(id: Uuid) -> String {
+    format!("{id}.agents.mooring.invalid")
+}
+
+/// A refusal to load the authority or to sign.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// A file of the authority cannot be read.
+    #[error("cannot read the authority's file {}: run mooring-controller init, or restore it from a backup", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The files are no certificate and its key.
+    #[error("the authority cannot be used")]
+    Files(#[from] CertificateError),
+    /// The certificate may not sign others.
+    #[error("{} is no certificate of an authority: it may not sign others", .path.display())]
+    NoAuthority {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The private key cannot be used.
+    #[error("the authority's key cannot be used: want an ECDSA P-256 key in PEM format (PKCS#8)")]
+    Key,
+    /// The certificate signing request is refused.
+    #[error("the certificate signing request is refused: {why}")]
+    Request {
+        /// The reason.
+        why: &'static str,
+    },
+    /// A name cannot stand in a certificate.
+    #[error("{name:?} cannot stand in a certificate: want a DNS name or an IP address")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The certificate could not be made.
+    #[error("cannot make the certificate of {subject}")]
+    Sign {
+        /// The subject.
+        subject: String,
+        /// The reason.
+        #[source]
+        source: rcgen::Error,
+    },
+}
+
+/// A certificate that the authority signed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issued {
+    /// The certificate, as PEM.
+    pub certificate: String,
+    /// The end of its validity.
+    pub expires_at: SystemTime,
+}
+
+/// A certificate with a new key of its own.
+pub struct Identity {
+    /// The certificate.
+    pub issued: Issued,
+    /// The private key, as PEM.
+    pub key: String,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("issued", &self.issued).field("key", &"***").finish()
+    }
+}
+
+/// The authority: its certificate, and its key.
+pub struct Authority {
+    pem: String,
+    pin: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority").field("pin", &self.pin).finish_non_exhaustive()
+    }
+}
+
+/// Makes a private key, as PEM.
+pub fn make_key() -> Result<String, AuthorityError> {
+    new_key("a private key").map(|key| key.serialize_pem())
+}
+
+fn new_key(subject: &str) -> Result<KeyPair, AuthorityError> {
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
+        .map_err(|source| AuthorityError::Sign { subject: subject.to_owned(), source })
+}
+
+fn key_of(pem: &str) -> Result<KeyPair, AuthorityError> {
+    let key = KeyPair::from_pem(pem).map_err(|_| AuthorityError::Key)?;
+    if key.algorithm() == &PKCS_ECDSA_P256_SHA256 { Ok(key) } else { Err(AuthorityError::Key) }
+}
+
+/// A certificate's content, with nothing but what is said here.
+fn params(subject: &str, now: SystemTime, life: Duration) -> (CertificateParams, SystemTime) {
+    let expires_at = now + life;
+    let mut params = CertificateParams::default();
+    params.distinguished_name.remove(DnType::CommonName);
+    params.distinguished_name.push(DnType::CommonName, subject);
+    params.not_before = (now - BACKDATED).into();
+    params.not_after = expires_at.into();
+    (params, expires_at)
+}
+
+/// The certificate of an authority over `key`, as PEM. `name` says whose authority it is.
+pub fn self_sign(key: &str, name: &str, now: SystemTime) -> Result<String, AuthorityError> {
+    let key = key_of(key)?;
+    let (mut params, _) = params(&format!("Mooring authority {name}"), now, AUTHORITY_LIFE);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let signed = params.self_signed(&key);
+    signed
+        .map(|certificate| certificate.pem())
+        .map_err(|source| AuthorityError::Sign { subject: "the authority".to_owned(), source })
+}
+
+impl Authority {
+    /// Loads the authority from its files.
+    pub fn load(certificate: &Path, key: &Path) -> Result<Self, AuthorityError> {
+        let read = |path: &Path| {
+            std::fs::read_to_string(path)
+                .map_err(|source| AuthorityError::Read { path: path.to_owned(), source })
+        };
+        let (pem, key_pem) = (read(certificate)?, read(key)?);
+        // An end that is near is told by `--check`.
+        let _warnings = certificates::check_identity(certificate, key, SystemTime::now())?;
+        let no_authority = || AuthorityError::NoAuthority { path: certificate.to_owned() };
+        Self::of(pem, &key_pem).and_then(|loaded| loaded.ok_or_else(no_authority))
+    }
+
+    /// The authority of a certificate and its key; `None` if the certificate may not sign others.
+    fn of(pem: String, key: &str) -> Result<Option<Self>, AuthorityError> {
+        let key = key_of(key)?;
+        // The first one is the authority in force; others are of authorities before it.
+        let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return Ok(None) };
+        let Ok((_, parsed)) = parse_x509_certificate(&der) else { return Ok(None) };
+        let Ok(pin) = certificates::pin(&pem) else { return Ok(None) };
+        if !parsed.is_ca() {
+            return Ok(None);
+        }
+        let issuer = Issuer::from_ca_cert_der(&der, key)
+            .map_err(|source| AuthorityError::Sign { subject: "the authority".to_owned(), source })?;
+        Ok(Some(Self { pem, pin, issuer }))
+    }
+
+    /// The authority's certificate, as PEM.
+    pub fn certificate_pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// The pin by which `mooring-agent join` knows this authority: `sha256:` and 64 hexadecimal digits.
+    pub fn pin(&self) -> &str {
+        &self.pin
+    }
+
+    /// Signs an agent's certificate signing request. Only the key of the request and its signature count.
+    pub fn sign_agent(
+        &self,
+        csr_pem: &str,
+        name: &str,
+        id: Uuid,
+        now: SystemTime,
+    ) -> Result<Issued, AuthorityError> {
+        let public = requested_key(csr_pem)?;
+        let names = vec![dns(&agent_server_name(id))?];
+        self.sign(&public, name, names, ExtendedKeyUsagePurpose::ServerAuth, now)
+    }
+
+    /// Makes the certificate of the controller's API for these names and addresses, with a new key.
+    pub fn server(&self, names: &[String], now: SystemTime) -> Result<Identity, AuthorityError> {
+        let subject = names.first().map_or("controller", String::as_str);
+        let names = names.iter().map(|name| name_or_address(name)).collect::<Result<_, _>>()?;
+        self.identity(subject, names, ExtendedKeyUsagePurpose::ServerAuth, now)
+    }
+
+    /// Makes the certificate that the controller shows to agents, with a new key.
+    pub fn client(&self, now: SystemTime) -> Result<Identity, AuthorityError> {
+        let names = vec![dns(CONTROLLER_NAME)?];
+        self.identity("Mooring controller", names, ExtendedKeyUsagePurpose::ClientAuth, now)
+    }
+
+    fn identity(
+        &self,
+        subject: &str,
+        names: Vec<SanType>,
+        usage: ExtendedKeyUsagePurpose,
+        now: SystemTime,
+    ) -> Result<Identity, AuthorityError> {
+        let key = new_key(subject)?;
+        let issued = self.sign(&key, subject, names, usage, now)?;
+        Ok(Identity { issued, key: key.serialize_pem() })
+    }
+
+    fn sign(
+        &self,
+        public: &impl PublicKeyData,
+        subject: &str,
+        names: Vec<SanType>,
+        usage: ExtendedKeyUsagePurpose,
+        now: SystemTime,
+    ) -> Result<Issued, AuthorityError> {
+        let (mut params, expires_at) = params(subject, now, CERTIFICATE_LIFE);
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![usage];
+        params.subject_alt_names = names;
+        let signed = params.signed_by(public, &self.issuer);
+        let signed = signed.map_err(|source| AuthorityError::Sign { subject: subject.to_owned(), source })?;
+        Ok(Issued { certificate: signed.pem(), expires_at })
+    }
+}
+
+fn dns(name: &str) -> Result<SanType, AuthorityError> {
+    let text = name.try_into().map_err(|_| AuthorityError::Name { name: name.to_owned() })?;
+    Ok(SanType::DnsName(text))
+}
+
+fn name_or_address(name: &str) -> Result<SanType, AuthorityError> {
+    match name.parse::<IpAddr>() {
+        Ok(address) => Ok(SanType::IpAddress(address)),
+        Err(_) if rustls::pki_types::DnsName::try_from(name).is_ok() => dns(name),
+        Err(_) => Err(AuthorityError::Name { name: name.to_owned() }),
+    }
+}
+
+/// The public key of a request whose signature proves that the requester has the private one.
+fn requested_key(csr_pem: &str) -> Result<SubjectPublicKeyInfo, AuthorityError> {
+    let refused = |why| AuthorityError::Request { why };
+    let der = CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes())
+        .map_err(|_| refused("it is none in PEM format"))?;
+    let (rest, request) = X509CertificationRequest::from_der(&der)
+        .map_err(|_| refused("it is no PKCS#10 certificate signing request"))?;
+    if !rest.is_empty() {
+        return Err(refused("something follows it"));
+    }
+    request.verify_signature().map_err(|_| refused("its signature is not that of its key"))?;
+    let key = SubjectPublicKeyInfo::from_der(request.certification_request_info.subject_pki.raw);
+    match key {
+        Ok(key) if key.algorithm() == &PKCS_ECDSA_P256_SHA256 => Ok(key),
+        _ => Err(refused("want an ECDSA P-256 key")),
+    }
+}
+
+#[cfg(test)]
+mod tests;
