@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use mooring_systemd::paths::CONFIG_DIR;
 
 use crate::config::PATH_DEFAULT;
 
@@ -15,7 +16,7 @@ use crate::config::PATH_DEFAULT;
     name = "mooring-controller",
     version,
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  mooring-controller --config /etc/mooring/controller.toml\n  mooring-controller token --name ci --project 0123456789abcdef0123456789abcdef\n  mooring-controller rebuild --from-agents --dry-run\n\nTalk to it:  mooring host list"
+    after_help = "Examples:\n  mooring-controller init\n  mooring-controller --config /etc/mooring/controller.toml\n  mooring-controller token --name ci --project 0123456789abcdef0123456789abcdef\n  mooring-controller rebuild --from-agents --dry-run\n\nTalk to it:  mooring host list"
 )]
 pub struct Cli {
     /// The chore, instead of serving.
@@ -31,6 +32,11 @@ pub struct Cli {
 pub enum Command {
     /// Serve (the same as no command)
     Run(RunArgs),
+    /// Make what a new controller needs: authority, certificates, the first admin's token, the configuration
+    ///
+    /// Run it once as root, on the controller's machine. It never changes or replaces a file that is there: it says which are
+    /// there and makes the others, so that it may be run again. The token is printed once and kept nowhere.
+    Init(InitArgs),
     /// Make a token: print it once, and the block for the token file
     Token(TokenArgs),
     /// After a total loss: fill an empty database with what the agents keep
@@ -61,6 +67,21 @@ pub struct RunArgs {
     /// The database was restored from a backup: what it wishes is held until it agrees with the agents or is confirmed
     #[arg(long)]
     pub restored: bool,
+}
+
+/// `init`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  mooring-controller init\n  mooring-controller init --name storage.example.org --name 10.0.0.5"
+)]
+pub struct InitArgs {
+    /// A name or an address by which clients and agents reach this controller; may be given several times. The first one
+    /// stands in the links of answers and in the commands of `mooring host token` [default: this machine's addresses and name]
+    #[arg(long, value_name = "NAME|IP")]
+    pub name: Vec<String>,
+    /// Where the files go
+    #[arg(long, value_name = "DIR", default_value = CONFIG_DIR)]
+    pub folder: PathBuf,
 }
 
 /// `token`.

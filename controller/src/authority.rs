@@ -64,7 +64,7 @@ pub enum AuthorityError {
         path: PathBuf,
     },
     /// The private key cannot be used.
-    #[error("the authority's key cannot be used: want an ECDSA P-256 key in PEM format (PKCS#8)")]
+    #[error("a private key cannot be used: want an ECDSA P-256 key in PEM format (PKCS#8)")]
     Key,
     /// The certificate signing request is refused.
     #[error("the certificate signing request is refused: {why}")]
@@ -96,20 +96,6 @@ pub struct Issued {
     pub certificate: String,
     /// The end of its validity.
     pub expires_at: SystemTime,
-}
-
-/// A certificate with a new key of its own.
-pub struct Identity {
-    /// The certificate.
-    pub issued: Issued,
-    /// The private key, as PEM.
-    pub key: String,
-}
-
-impl fmt::Debug for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identity").field("issued", &self.issued).field("key", &"***").finish()
-    }
 }
 
 /// The authority: its certificate, and its key.
@@ -215,29 +201,22 @@ impl Authority {
         self.sign(&public, name, names, ExtendedKeyUsagePurpose::ServerAuth, now)
     }
 
-    /// Makes the certificate of the controller's API for these names and addresses, with a new key.
-    pub fn server(&self, names: &[String], now: SystemTime) -> Result<Identity, AuthorityError> {
+    /// Signs the certificate of the controller's API for these names and addresses, over a private key.
+    pub fn sign_server(
+        &self,
+        key: &str,
+        names: &[String],
+        now: SystemTime,
+    ) -> Result<Issued, AuthorityError> {
         let subject = names.first().map_or("controller", String::as_str);
         let names = names.iter().map(|name| name_or_address(name)).collect::<Result<_, _>>()?;
-        self.identity(subject, names, ExtendedKeyUsagePurpose::ServerAuth, now)
+        self.sign(&key_of(key)?, subject, names, ExtendedKeyUsagePurpose::ServerAuth, now)
     }
 
-    /// Makes the certificate that the controller shows to agents, with a new key.
-    pub fn client(&self, now: SystemTime) -> Result<Identity, AuthorityError> {
+    /// Signs the certificate that the controller shows to agents, over a private key.
+    pub fn sign_client(&self, key: &str, now: SystemTime) -> Result<Issued, AuthorityError> {
         let names = vec![dns(CONTROLLER_NAME)?];
-        self.identity("Mooring controller", names, ExtendedKeyUsagePurpose::ClientAuth, now)
-    }
-
-    fn identity(
-        &self,
-        subject: &str,
-        names: Vec<SanType>,
-        usage: ExtendedKeyUsagePurpose,
-        now: SystemTime,
-    ) -> Result<Identity, AuthorityError> {
-        let key = new_key(subject)?;
-        let issued = self.sign(&key, subject, names, usage, now)?;
-        Ok(Identity { issued, key: key.serialize_pem() })
+        self.sign(&key_of(key)?, "Mooring controller", names, ExtendedKeyUsagePurpose::ClientAuth, now)
     }
 
     fn sign(

@@ -17,6 +17,7 @@ pub mod config;
 pub mod domain;
 mod flow;
 pub mod http;
+pub mod init;
 pub mod initiators;
 mod kept;
 pub mod list;

@@ -5,14 +5,16 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use mooring_controller::args::{Cli, Command, RebuildArgs, RunArgs, TokenArgs};
+use mooring_controller::args::{Cli, Command, InitArgs, RebuildArgs, RunArgs, TokenArgs};
 use mooring_controller::auth::{Auth, Keystone, NewToken, Tokens, project_ok};
 use mooring_controller::clock::Clock;
 use mooring_controller::config::{Asked, Callers, Config};
 use mooring_controller::http::{self, BODY_TIMEOUT, Options, Serving};
+use mooring_controller::init;
 use mooring_controller::metrics::Metrics;
 use mooring_controller::policy::Policies;
 use mooring_controller::rebuild::{self, How};
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         None => run(&cli.run),
         Some(Command::Run(args)) => run(&args),
+        Some(Command::Init(args)) => init(&args),
         Some(Command::Token(args)) => token(&args),
         Some(Command::Rebuild(args)) => rebuild(&args),
     };
@@ -45,6 +48,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn init(args: &InitArgs) -> Result<()> {
+    init::init(&args.folder, &args.name, SystemTime::now(), &mut std::io::stdout().lock())?;
+    Ok(())
 }
 
 fn token(args: &TokenArgs) -> Result<()> {

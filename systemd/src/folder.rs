@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -58,6 +59,52 @@ pub fn private_file(dir: &Path, name: &str) -> Result<PathBuf, FolderError> {
     file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(unusable)?;
     fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(unusable)?;
     Ok(path)
+}
+
+/// Permissions and owner of a file that is written as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// Permissions.
+    pub mode: u32,
+    /// User and group; `None`: those of the writer.
+    pub owner: Option<(u32, u32)>,
+}
+
+/// Writes a file that is not there yet: whole and durable, or not at all. Returns false, and changes nothing, if something
+/// has this name.
+pub fn write_new(path: &Path, text: &str, kept: Kept) -> io::Result<bool> {
+    match whole(path, text, kept)?.persist_noclobber(path) {
+        Ok(_) => named(path).map(|()| true),
+        Err(refused) if refused.error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(refused) => Err(refused.error),
+    }
+}
+
+/// Writes a file in the place of the one that has its name: a reader finds one or the other, whole.
+pub fn write_over(path: &Path, text: &str, kept: Kept) -> io::Result<()> {
+    whole(path, text, kept)?.persist(path).map_err(|refused| refused.error)?;
+    named(path)
+}
+
+/// A durable file that has no name of its own yet. Nobody else may read it before its permissions are set.
+fn whole(path: &Path, text: &str, kept: Kept) -> io::Result<tempfile::NamedTempFile> {
+    let mut file = tempfile::Builder::new().prefix(".mooring-").tempfile_in(parent(path))?;
+    if let Some((user, group)) = kept.owner {
+        std::os::unix::fs::fchown(file.as_file(), Some(user), Some(group))?;
+    }
+    file.as_file().set_permissions(fs::Permissions::from_mode(kept.mode))?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    Ok(file)
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}
+
+/// Makes a name durable.
+fn named(path: &Path) -> io::Result<()> {
+    fs::File::open(parent(path)).and_then(|folder| folder.sync_all())
 }
 
 /// A file that was opened at its path: says whether that path still leads to it. An open file outlives its name, and its lock
@@ -124,6 +171,25 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert_eq!(private_file(&dir, "x.db").unwrap(), path);
         assert_eq!((mode(&path), fs::read_to_string(&path).unwrap().as_str()), (0o600, "kept"));
+    }
+
+    #[test]
+    fn a_new_file_takes_no_others_place_and_one_over_it_does() {
+        let top = tempfile::tempdir().unwrap();
+        let path = top.path().join("a.key");
+        let kept = Kept { mode: 0o640, owner: None };
+        assert!(write_new(&path, "first", kept).unwrap());
+        assert!(!write_new(&path, "second", kept).unwrap());
+        assert_eq!((fs::read_to_string(&path).unwrap().as_str(), mode(&path)), ("first", 0o640));
+        write_over(&path, "third", Kept { mode: 0o600, owner: None }).unwrap();
+        assert_eq!((fs::read_to_string(&path).unwrap().as_str(), mode(&path)), ("third", 0o600));
+        // A link that leads nowhere is a name, too, and is not followed.
+        let link = top.path().join("link");
+        std::os::unix::fs::symlink(top.path().join("none"), &link).unwrap();
+        assert!(!write_new(&link, "x", kept).unwrap());
+        assert!(!top.path().join("none").exists());
+        assert!(write_new(&top.path().join("no/such"), "x", kept).is_err());
+        assert_eq!(fs::read_dir(top.path()).unwrap().count(), 2, "nothing else is left");
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(super) fn enrolment(file: &File<'_>, table: &Spanned<RawEnrolment>) -> Resul
     Ok(Enrolment {
         authority: path(&raw.authority, "authority", "authority.crt")?,
         authority_key: path(&raw.authority_key, "authority_key", "authority.key")?,
-        client_cert: path(&raw.client_cert, "client_cert", "controller-client.crt")?,
-        client_key: path(&raw.client_key, "client_key", "controller-client.key")?,
+        client_cert: path(&raw.client_cert, "client_cert", "controller/client.crt")?,
+        client_key: path(&raw.client_key, "client_key", "controller/client.key")?,
     })
 }

@@ -8,6 +8,8 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
 
 use mooring_controller::config::{Asked, Config};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mooring-controller");
 
@@ -60,8 +62,12 @@ impl Running {
     }
 }
 
-fn exchange(mut stream: impl Read + Write, path: &str) -> String {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+fn exchange(stream: impl Read + Write, path: &str) -> String {
+    exchange_with(stream, path, "")
+}
+
+fn exchange_with(mut stream: impl Read + Write, path: &str, more: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{more}\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     // TLS ends with its own words or, with us, sometimes without: what came is what counts.
@@ -158,18 +164,13 @@ fn it_asks_for_tokens_and_takes_those_that_it_made() {
     assert!(!log.contains(&token));
 }
 
-#[test]
-fn tls() {
-    let dir = tempfile::tempdir().unwrap();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
-    std::fs::write(&cert, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    let path =
-        config(dir.path(), &format!("[tls]\ncert = \"{}\"\nkey = \"{}\"", cert.display(), key.display()));
-    let running = Running::start(&path, &["--no-auth"]);
+/// A TLS connection to the program, which shows a certificate for localhost of this authority.
+fn over_tls(
+    running: &Running,
+    authority: CertificateDer<'static>,
+) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(made.cert.der().clone()).unwrap();
+    roots.add(authority).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut client = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -180,7 +181,20 @@ fn tls() {
     client.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let name = "localhost".try_into().unwrap();
     let connection = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
-    let stream = rustls::StreamOwned::new(connection, TcpStream::connect(running.address).unwrap());
+    rustls::StreamOwned::new(connection, TcpStream::connect(running.address).unwrap())
+}
+
+#[test]
+fn tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let path =
+        config(dir.path(), &format!("[tls]\ncert = \"{}\"\nkey = \"{}\"", cert.display(), key.display()));
+    let running = Running::start(&path, &["--no-auth"]);
+    let stream = over_tls(&running, made.cert.der().clone());
     let answer = exchange(stream, "/");
     assert!(answer.starts_with("HTTP/1.1 300") && answer.contains("https://localhost/v3/"), "{answer}");
     // Plain text is not answered.
@@ -256,4 +270,35 @@ fn a_rebuild_says_what_it_is_and_what_it_needs() {
     assert!(run(&["--without", "s2"]).contains("no agent of this name"));
     assert!(run(&["--without", "s1"]).contains("no agent belongs to a cluster"));
     assert!(!state.exists(), "nothing was written");
+}
+
+#[test]
+fn a_controller_serves_with_what_its_init_made() {
+    let top = tempfile::tempdir().unwrap();
+    let folder = top.path().join("etc");
+    let init = ["init", "--folder", folder.to_str().unwrap(), "--name", "localhost"];
+    let made = run(&init);
+    let said = String::from_utf8(made.stdout).unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let token = said.lines().find_map(|line| line.strip_prefix("the admin's token, shown this once: "));
+    let path = folder.join("controller.toml");
+    assert!(run(&["--config", path.to_str().unwrap(), "--check"]).status.success());
+    // Another port and database than those of a controller of this machine.
+    let text = std::fs::read_to_string(&path).unwrap();
+    let state = format!("\nstate_dir = \"{}\"", top.path().join("state").display());
+    let text: String =
+        text.replace(":8776\"]", ":0\"]").replace("\nstate_dir = \"/var/lib/mooring-controller\"", &state);
+    std::fs::write(&path, &text).unwrap();
+    let running = Running::start(&path, &[]);
+    let authority = CertificateDer::from_pem_file(folder.join("authority.crt")).unwrap();
+    let header = format!("X-Auth-Token: {}\r\n", token.unwrap());
+    let answer = exchange_with(over_tls(&running, authority.clone()), "/mooring/v1/hosts", &header);
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("{\"hosts\":[]}"), "{answer}");
+    let refused = exchange(over_tls(&running, authority), "/mooring/v1/hosts");
+    assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
+    // It may be run beside a controller, and changes nothing.
+    let again = run(&init);
+    assert!(again.status.success() && std::fs::read_to_string(&path).unwrap() == text);
+    let said = String::from_utf8(again.stdout).unwrap();
+    assert!(!said.contains("shown this once"), "{said}");
 }
