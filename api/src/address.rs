@@ -64,7 +64,7 @@ impl fmt::Display for Address {
 }
 
 /// PEM files for a TLS connection.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The authority that signed the other side's certificate.
     pub ca: Option<PathBuf>,
@@ -72,6 +72,8 @@ pub struct TlsFiles {
     pub cert: Option<PathBuf>,
     /// Our key.
     pub key: Option<PathBuf>,
+    /// The name that the other side's certificate must have. `None`: the address's.
+    pub server_name: Option<String>,
 }
 
 /// Why an agent was not reached.
@@ -132,9 +134,13 @@ fn client_tls(address: &Address, files: &TlsFiles) -> Result<ClientTlsConfig, Co
     let ca = read(&files.ca, "the authority's certificate (--ca FILE)")?;
     let cert = read(&files.cert, "a client certificate (--cert FILE)")?;
     let key = read(&files.key, "the client certificate's key (--key FILE)")?;
-    Ok(ClientTlsConfig::new()
+    let config = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(ca))
-        .identity(Identity::from_pem(cert, key)))
+        .identity(Identity::from_pem(cert, key));
+    Ok(match &files.server_name {
+        Some(name) => config.domain_name(name),
+        None => config,
+    })
 }
 
 #[cfg(test)]

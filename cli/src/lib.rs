@@ -158,6 +158,8 @@ async fn run_host(global: &Global, command: &HostCommand) -> Result<Exit, Failur
     match command {
         HostCommand::List => print(json, &host::list(&open("host list")?).await?),
         HostCommand::Show(args) => print(json, &host::show(&open("host show")?, &args.host).await?),
+        HostCommand::Token(args) => print(json, &host::token(&open("host token")?, args).await?),
+        HostCommand::Revoke(args) => print(json, &host::revoke(&open("host revoke")?, &args.host).await?),
         HostCommand::Disable(args) => {
             let reason = args.reason.as_deref();
             print(json, &host::change(&open("host disable")?, &args.host, "disable", reason).await?)

@@ -38,7 +38,12 @@ impl Session {
                 "{agent} is plain text: everybody on the way reads and changes everything. Use https, or say --insecure"
             )));
         }
-        let files = TlsFiles { ca: global.ca.clone(), cert: global.cert.clone(), key: global.key.clone() };
+        let files = TlsFiles {
+            ca: global.ca.clone(),
+            cert: global.cert.clone(),
+            key: global.key.clone(),
+            server_name: None,
+        };
         let channel = connect(agent, &files).await.map_err(Failure::Connect)?;
         let mut session = Self {
             client: AgentClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX),

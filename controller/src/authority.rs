@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use data_encoding::HEXLOWER;
 use mooring_systemd::certificates::{self, CertificateError};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -20,6 +21,7 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
+use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::parse_x509_certificate;
@@ -250,6 +252,12 @@ fn name_or_address(name: &str) -> Result<SanType, AuthorityError> {
         Err(_) if rustls::pki_types::DnsName::try_from(name).is_ok() => dns(name),
         Err(_) => Err(AuthorityError::Name { name: name.to_owned() }),
     }
+}
+
+/// The SHA-256 of a request's public key, in hexadecimal digits: by it the same requester is known again.
+pub fn requested_key_hash(csr_pem: &str) -> Result<String, AuthorityError> {
+    let key = requested_key(csr_pem)?;
+    Ok(HEXLOWER.encode(&Sha256::digest(key.der_bytes())))
 }
 
 /// The public key of a request whose signature proves that the requester has the private one.

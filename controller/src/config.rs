@@ -171,6 +171,16 @@ impl Config {
 }
 
 impl Config {
+    /// Where agents reach this controller to join: the public URL, else the first address with TLS that is not loopback. `None`: nowhere.
+    pub fn url_of_agents(&self) -> Option<String> {
+        let public = self.public_url.clone().filter(|url| url.starts_with("https://"));
+        let outside = |address: &&SocketAddr| {
+            let ip = address.ip();
+            self.tls.is_some() && !ip.is_loopback() && !ip.is_unspecified()
+        };
+        public.or_else(|| self.listen.iter().find(outside).map(|address| format!("https://{address}")))
+    }
+
     /// Looks at the certificates and keys that the configuration names, of the API and of the agents. Returns what is to be
     /// warned of.
     pub fn check_tls(&self) -> Result<Vec<String>, CertificateError> {
@@ -182,7 +192,7 @@ impl Config {
         if let Some(enrolment) = &self.enrolment {
             warnings.extend(enrolment.check(now)?);
         }
-        for TlsFiles { ca, cert, key } in self.agents.iter().map(|agent| &agent.tls) {
+        for TlsFiles { ca, cert, key, .. } in self.agents.iter().map(|agent| &agent.tls) {
             if let Some(ca) = ca {
                 warnings.extend(certificates::check_authority(ca, now)?);
             }
@@ -426,7 +436,7 @@ fn agent(
     }
     let name = name.into_inner();
     let zone = raw.zone.as_ref().map(|zone| scheduler::zone(file, zone, "agents.zone")).transpose()?;
-    Ok(AgentEntry { name, address, tls, insecure: raw.insecure, zone })
+    Ok(AgentEntry { name, address, tls, insecure: raw.insecure, zone, enrolment: None })
 }
 
 fn agent_tls(file: &File<'_>, entry: &Spanned<RawAgent>, address: &Address) -> Result<TlsFiles, ConfigError> {
@@ -435,6 +445,7 @@ fn agent_tls(file: &File<'_>, entry: &Spanned<RawAgent>, address: &Address) -> R
         ca: file.optional_path(raw.ca.as_ref(), "agents.ca")?,
         cert: file.optional_path(raw.cert.as_ref(), "agents.cert")?,
         key: file.optional_path(raw.key.as_ref(), "agents.key")?,
+        server_name: None,
     };
     let all = files.ca.is_some() && files.cert.is_some() && files.key.is_some();
     let any = files.ca.is_some() || files.cert.is_some() || files.key.is_some();

@@ -2,6 +2,7 @@
 
 mod audit;
 mod cut;
+mod enrolment;
 mod export;
 mod fence;
 mod host;
@@ -26,6 +27,7 @@ use crate::rules::transport::Transport;
 
 pub use audit::{AuditCall, AuditEntry, AuditLine, AuditObject, AuditQuery};
 pub use cut::{CutWish, VolumeCut};
+pub use enrolment::{Enrolment, JoinToken, ParseRolesError, Role, Roles};
 pub use export::{ExportAsk, ExportState, VolumeExport};
 pub use fence::{DisputedInitiator, FencePart, FenceState, FencedExport, HostFence, NewFence, UnknownNode};
 pub use host::{

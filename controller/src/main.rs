@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use mooring_controller::args::{Cli, Command, InitArgs, RebuildArgs, RunArgs, TokenArgs};
 use mooring_controller::auth::{Auth, Keystone, NewToken, Tokens, project_ok};
+use mooring_controller::authority::Authority;
 use mooring_controller::clock::Clock;
 use mooring_controller::config::{Asked, Callers, Config};
 use mooring_controller::http::{self, BODY_TIMEOUT, Options, Serving};
@@ -18,7 +19,7 @@ use mooring_controller::init;
 use mooring_controller::metrics::Metrics;
 use mooring_controller::policy::Policies;
 use mooring_controller::rebuild::{self, How};
-use mooring_controller::service::{Database, Dial, HOLD_DEFAULT, Service, ServiceOptions};
+use mooring_controller::service::{Database, Dial, Enroller, HOLD_DEFAULT, Service, ServiceOptions};
 use mooring_systemd::{cores, notify};
 
 /// A request is some thousands of small pieces of memory that one thread takes and another gives back: with glibc's that is a
@@ -135,7 +136,7 @@ fn rebuild(args: &RebuildArgs) -> Result<()> {
     let config = Config::load(&args.config, Asked::Nobody)?;
     let runtime = prepare(&config)?;
     let how = How { without: args.without.clone(), dry_run: args.dry_run };
-    let (options, database) = options_of(config, Arc::default(), false);
+    let (options, database) = options_of(config, Arc::default(), false)?;
     let report = runtime.block_on(rebuild::run(options, database, &how))?;
     runtime.shutdown_background();
     match write!(std::io::stdout(), "{report}") {
@@ -145,8 +146,22 @@ fn rebuild(args: &RebuildArgs) -> Result<()> {
     }
 }
 
+/// What agents join by, as the configuration has it.
+fn enroller(config: &Config) -> Result<Option<Enroller>> {
+    let Some(files) = &config.enrolment else { return Ok(None) };
+    let authority = Authority::load(&files.authority, &files.authority_key)?;
+    Ok(Some(Enroller {
+        authority: Arc::new(authority),
+        authority_file: files.authority.clone(),
+        client_cert: files.client_cert.clone(),
+        client_key: files.client_key.clone(),
+        url: config.url_of_agents(),
+    }))
+}
+
 /// What the control plane is opened with, and on which database.
-fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> (ServiceOptions, Database) {
+fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> Result<(ServiceOptions, Database)> {
+    let enroller = enroller(&config)?;
     let database = match config.database {
         Some(postgres) => Database::Postgres(Box::new(postgres)),
         None => Database::Embedded(config.state_dir.clone()),
@@ -154,6 +169,7 @@ fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> (Servi
     let options = ServiceOptions {
         state_dir: config.state_dir,
         agents: config.agents,
+        enroller,
         cluster: config.cluster,
         iqn_prefix: config.iqn_prefix,
         restored,
@@ -169,7 +185,7 @@ fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> (Servi
         shared_initiators: config.shared_initiators,
         keep_audit: config.keep_audit,
     };
-    (options, database)
+    Ok((options, database))
 }
 
 fn warn_of_no_auth(auth: &Auth) {
@@ -193,7 +209,7 @@ async fn serve(config: Config, auth: Auth, policies: Arc<Policies>, restored: bo
     let (listen, api_tls, public_url) =
         (config.listen.clone(), config.tls.clone(), config.public_url.clone());
     let metrics_listen = config.metrics.clone();
-    let (options, database) = options_of(config, Arc::clone(&policies), restored);
+    let (options, database) = options_of(config, Arc::clone(&policies), restored)?;
     let service = tokio::task::spawn_blocking(move || Service::open_on(options, database)).await??;
     let tls = match &api_tls {
         Some(tls) => Some(

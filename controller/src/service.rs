@@ -11,6 +11,7 @@ mod check;
 pub(crate) mod counts;
 mod cut;
 mod detach;
+mod enrol;
 mod fence;
 mod images;
 mod jobs;
@@ -40,12 +41,15 @@ use std::time::Duration;
 
 use mooring_api::{Address, TlsFiles};
 use mooring_model::{ClusterId, ExportReport, Generation, Initiator, IqnPrefix, Mode, Problem, VolumeId};
+use uuid::Uuid;
 
 pub use crate::agents::dial::{Dial, Dialled};
 
-use crate::agents::{heard, lease, task};
+use crate::agents::{heard, lease};
+use crate::authority::Authority;
 use crate::clock::Clock;
 use crate::domain::Caller;
+use crate::flow::enrolled::Enrolled;
 use crate::flow::taking::UNSENT;
 use crate::flow::{Inner, review, wishes};
 use crate::initiators::Initiators;
@@ -57,6 +61,7 @@ pub use crate::store::{Database, PostgresOptions};
 pub use crate::flow::place::{DOWN_MAX, Scheduler, ZONE_DEFAULT};
 pub use audit::{AUDIT_LINES_DEFAULT, AUDIT_LINES_MAX};
 pub use detach::Way;
+pub use enrol::{JOIN_TOKEN_LIFE, JoinRequest, Joined, NewJoinToken};
 pub use fence::REASON_MAX;
 pub use mode::NewMode;
 pub use receipts::RECORDS_MAX;
@@ -71,6 +76,9 @@ pub enum Refusal {
     /// 403.
     #[error("{0}")]
     Forbidden(String),
+    /// 401: a join token that is worth nothing.
+    #[error("{0}")]
+    Unauthenticated(String),
     /// 404: `Volume`, `Volume type`, `Attachment`, `Host` and what was asked for.
     #[error("{kind} {what} could not be found.")]
     NotFound {
@@ -105,8 +113,8 @@ pub enum Refusal {
     Internal(String),
 }
 
-/// An agent that the configuration enrols.
-#[derive(Debug, Clone)]
+/// An agent that the configuration names, or that has joined.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentEntry {
     /// Unique; how people call it.
     pub name: String,
@@ -118,6 +126,23 @@ pub struct AgentEntry {
     pub insecure: bool,
     /// The availability zone of its pools. `None`: [`ZONE_DEFAULT`].
     pub zone: Option<String>,
+    /// The enrolment by which it joined. `None`: the configuration names it.
+    pub enrolment: Option<Uuid>,
+}
+
+/// What agents join by: the authority that signs their certificates, and what the controller shows to them.
+#[derive(Debug, Clone)]
+pub struct Enroller {
+    /// Signs.
+    pub authority: Arc<Authority>,
+    /// Its certificate, as a PEM file.
+    pub authority_file: PathBuf,
+    /// The certificate that enrolled agents are shown, as a PEM file.
+    pub client_cert: PathBuf,
+    /// The key of that, as a PEM file.
+    pub client_key: PathBuf,
+    /// Where agents reach this controller: `https://HOST:PORT`. `None`: nowhere, as it is configured.
+    pub url: Option<String>,
 }
 
 /// What a control plane is opened with.
@@ -125,8 +150,10 @@ pub struct AgentEntry {
 pub struct ServiceOptions {
     /// Holds the database. Made with mode 0700 when it is not there.
     pub state_dir: PathBuf,
-    /// The enrolled agents.
+    /// The agents of the configuration.
     pub agents: Vec<AgentEntry>,
+    /// What others join by. `None`: nobody can.
+    pub enroller: Option<Enroller>,
     /// The cluster's id. `None`: the database's own, made with it. Another one than the database's is an error.
     pub cluster: Option<ClusterId>,
     /// What stands before `:<volume uuid>` in target names, for names that the agents do not report.
@@ -179,6 +206,7 @@ impl ServiceOptions {
         Self {
             state_dir,
             agents: Vec::new(),
+            enroller: None,
             cluster: None,
             iqn_prefix: IqnPrefix::default(),
             restored: false,
@@ -334,9 +362,9 @@ impl Service {
                 );
             }
             name_twins(db)?;
-            Ok(db.agents()?)
+            Ok((db.agents()?, Enrolled::read(db)?))
         };
-        let known = store.prepare("prepare the store", prepare).map_err(OpenError::Prepare)?;
+        let (known, enrolled) = store.prepare("prepare the store", prepare).map_err(OpenError::Prepare)?;
         let inner = Arc::new(Inner::new(options, store));
         for row in known {
             // What an agent said last still decides, until it says otherwise.
@@ -348,6 +376,7 @@ impl Service {
                 state.last_report = row.reported_at;
             }
         }
+        inner.enrol(enrolled, false);
         let guard = Arc::new(Guard(Arc::clone(&inner)));
         Ok(Self { inner, _guard: guard })
     }
@@ -362,8 +391,8 @@ impl Service {
             self.inner.spawn(lease::run(Arc::clone(&self.inner), dialer));
             return;
         }
-        for agent in self.inner.agents.all() {
-            self.inner.spawn(task::run(Arc::clone(&self.inner), Arc::clone(agent)));
+        for agent in self.inner.agents.all().iter() {
+            self.inner.drive(agent);
         }
         let inner = Arc::clone(&self.inner);
         self.inner.spawn(async move {

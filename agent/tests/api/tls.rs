@@ -72,6 +72,7 @@ fn only_a_client_with_a_certificate_of_the_configured_authority_is_served() {
         ca: Some(ca.to_owned()),
         cert: Some(cert),
         key: Some(key),
+        server_name: None,
     };
     let good = ask(&address, show(&ca, ours.sign(dir, "operator", "operator")));
     assert_eq!(good, Ok(agent.engine().agent_id().to_string()));
@@ -79,7 +80,7 @@ fn only_a_client_with_a_certificate_of_the_configured_authority_is_served() {
     assert!(stranger.is_err(), "{stranger:?}");
     let deceived = ask(&address, show(&foreign_ca, ours.sign(dir, "deceived", "operator")));
     assert!(deceived.is_err(), "{deceived:?}");
-    let nobody = ask(&address, TlsFiles { ca: Some(ca), cert: None, key: None });
+    let nobody = ask(&address, TlsFiles { ca: Some(ca), ..TlsFiles::default() });
     assert!(nobody.is_err_and(|text| text.contains("client certificate")));
     // Also when its own software does not insist, and not in plain text either.
     let bare = agent.wait(async {
@@ -124,7 +125,7 @@ fn connections_without_a_handshake_are_few_and_end() {
         assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0, "it said nothing, and is not let in");
     }
     let (cert, key) = ours.sign(files.path(), "operator", "operator");
-    let shown = TlsFiles { ca: Some(ca), cert: Some(cert), key: Some(key) };
+    let shown = TlsFiles { ca: Some(ca), cert: Some(cert), key: Some(key), server_name: None };
     let address = Address::Tls(format!("127.0.0.1:{port}"));
     let hello = agent.wait(async {
         let channel = mooring_api::connect(&address, &shown).await.unwrap();

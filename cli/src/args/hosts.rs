@@ -2,7 +2,7 @@
 //!
 //! What must never happen here: a secret as an argument.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use mooring_model::Initiator;
 
 /// Hosts.
@@ -19,6 +19,24 @@ Examples:
 Example:
   mooring host show storage1")]
     Show(HostArgs),
+    /// Make a token with which a host may join: prints the line to type there
+    #[command(after_help = "\
+The token is good for this one host, once, within an hour. A new one takes its place. The controller
+must have an authority: `mooring-controller init` makes one.
+
+Examples:
+  mooring host token storage1 --role storage
+  mooring host token host7 --role host
+  mooring host token node3 --role storage,host --json | jq -r .command")]
+    Token(HostTokenArgs),
+    /// End the enrolment of a host: the controller dials it no more, and its certificate is worth nothing
+    #[command(after_help = "\
+What the host serves and attaches goes on: take that away first, or fence it (`mooring host fence`).
+It may join again with a new token.
+
+Example:
+  mooring host revoke host7")]
+    Revoke(HostArgs),
     /// Place no new volumes there; what is there stays as it is
     #[command(after_help = "\
 Example:
@@ -71,6 +89,35 @@ Examples:
   mooring host fences
   mooring host fences --all")]
     Fences(FencesArgs),
+}
+
+/// The job of a host's agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum HostRole {
+    /// It serves volumes.
+    Storage,
+    /// It attaches them.
+    Host,
+}
+
+impl HostRole {
+    /// The word of the controller's API.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Storage => "storage",
+            Self::Host => "host",
+        }
+    }
+}
+
+/// `host token`.
+#[derive(Debug, Args)]
+pub struct HostTokenArgs {
+    /// The name that people call the host by: 1 to 64 letters, digits, -, _ and .
+    pub host: String,
+    /// storage: it serves volumes; host: it attaches them; both with a comma between them [default: both]
+    #[arg(long, value_name = "ROLE", value_delimiter = ',')]
+    pub role: Vec<HostRole>,
 }
 
 /// One host.

@@ -3,9 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use crate::Reply;
+use crate::args::HostTokenArgs;
 use crate::controller::Client;
 use crate::controller::client::Call;
-use crate::controller::records::{Hosts, OneHost, Pools};
+use crate::controller::records::{Hosts, JoinToken, OneHost, Pools, Revoked};
 use crate::error::Failure;
 
 /// `host list`.
@@ -33,6 +34,24 @@ pub(crate) async fn change(
     }
     let path = ["mooring", "v1", "hosts", host, word];
     Ok(Reply::ok(client.read(Call::make("the change of a host", &path, Value::Object(body))).await?))
+}
+
+/// `host token`.
+pub(crate) async fn token(client: &Client, args: &HostTokenArgs) -> Result<Reply<JoinToken>, Failure> {
+    let mut body = Map::new();
+    if !args.role.is_empty() {
+        let roles: Vec<_> = args.role.iter().map(|role| role.as_str()).collect();
+        body.insert("roles".to_owned(), json!(roles));
+    }
+    let path = ["mooring", "v1", "hosts", &args.host, "token"];
+    // Made twice, the second token takes the first one's place.
+    Ok(Reply::ok(client.read(Call::make("the new token", &path, Value::Object(body))).await?))
+}
+
+/// `host revoke`. What is revoked already is revoked again.
+pub(crate) async fn revoke(client: &Client, host: &str) -> Result<Reply<Revoked>, Failure> {
+    let path = ["mooring", "v1", "hosts", host, "revoke"];
+    Ok(Reply::ok(client.read(Call::make("the end of an enrolment", &path, json!({}))).await?))
 }
 
 /// `pool list`.

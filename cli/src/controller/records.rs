@@ -258,6 +258,9 @@ pub(crate) struct HostRecord {
     pub agent_id: Option<String>,
     #[serde(default)]
     pub initiator: Option<String>,
+    /// `null`: the controller's configuration names it.
+    #[serde(default)]
+    pub enrolment: Option<EnrolmentRecord>,
     #[serde(default)]
     pub zone: Option<String>,
     /// No new volumes are placed there.
@@ -284,6 +287,33 @@ pub(crate) struct HostRecord {
     /// What an operator should look at.
     #[serde(default)]
     pub problems: Vec<String>,
+}
+
+/// The join of an agent.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct EnrolmentRecord {
+    #[serde(default)]
+    pub roles: Vec<String>,
+    #[serde(default)]
+    pub expires_at: Option<String>,
+}
+
+/// A join token, and the line to type.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct JoinToken {
+    pub name: String,
+    pub roles: Vec<String>,
+    pub token: String,
+    pub url: String,
+    pub pin: String,
+    pub expires_at: Option<String>,
+    pub command: String,
+}
+
+/// `host revoke`
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Revoked {
+    pub revoked: String,
 }
 
 /// A pool of a storage node.

@@ -12,8 +12,8 @@ use crate::controller::answers::{
 };
 use crate::controller::quota::{Quota, Quotas};
 use crate::controller::records::{
-    Attachments, HostRecord, Hosts, Kept, Live, ModuleRecord, OneHost, PlacePool, PoolRecord, Pools,
-    TransportRecord,
+    Attachments, HostRecord, Hosts, JoinToken, Kept, Live, ModuleRecord, OneHost, PlacePool, PoolRecord,
+    Pools, Revoked, TransportRecord,
 };
 use crate::display::{NONE, facts, joined, named, or_none, size, table};
 
@@ -28,7 +28,9 @@ pub(super) fn write_lines(f: &mut Formatter<'_>, kind: &str, lines: &[String]) -
 impl Display for Hosts {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if self.hosts.is_empty() {
-            return f.write_str("no hosts: enrol one in the controller's configuration");
+            return f.write_str(
+                "no hosts: make a token with `mooring host token NAME`, and let one join with it",
+            );
         }
         let row = |host: &Kept<HostRecord>| {
             [
@@ -61,7 +63,43 @@ impl Display for Hosts {
     }
 }
 
+impl Display for JoinToken {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "Type this on {}, as root, before {}. The token is shown once, and is good for one host.\n",
+            self.name,
+            or_none(self.expires_at.as_deref())
+        )?;
+        write!(f, "  {}", self.command)
+    }
+}
+
+impl Display for Revoked {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} is dialled no more, and its certificate is worth nothing. What it serves and attaches goes on until it is taken away there",
+            self.revoked
+        )
+    }
+}
+
 impl HostRecord {
+    /// The roles by which it joined, and the end of its certificate.
+    fn enrolment_text(&self) -> String {
+        self.enrolment.as_ref().map_or_else(
+            || "no: it stands in the controller's configuration".to_owned(),
+            |join| {
+                format!(
+                    "as {}, certificate until {}",
+                    join.roles.join(", "),
+                    or_none(join.expires_at.as_deref())
+                )
+            },
+        )
+    }
+
     /// Whether new volumes are placed there.
     fn placing(&self) -> &'static str {
         match (self.pools.is_empty(), self.disabled, self.drained) {
@@ -142,6 +180,7 @@ impl Display for OneHost {
             ("ADDRESS", or_none(host.address.as_deref())),
             ("AGENT", or_none(host.agent_id.as_deref())),
             ("INITIATOR", host.initiators_text()),
+            ("JOINED", host.enrolment_text()),
             ("KERNEL", or_none(host.report.as_ref().map(|report| report.kernel_release.as_str()))),
             ("TRANSPORTS", host.transports_text()),
             ("MODULES", host.modules_text()),

@@ -219,11 +219,16 @@ struct Manager {
     renewed: Instant,
 }
 
+/// The names of all agents.
+fn names(inner: &Inner) -> Vec<String> {
+    inner.agents.all().iter().map(|agent| agent.entry.name.clone()).collect()
+}
+
 /// Keeps this controller among those who are alive, and drives the agents whose leases it gets, for ever.
 pub(crate) async fn run(inner: Arc<Inner>, dialer: Arc<Dialer>) {
     let inbox = inner.notes.inbox.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(mut inbox) = inbox else { return };
-    let enrols = inner.agents.all().iter().map(|agent| agent.entry.name.clone()).collect();
+    let enrols = names(&inner);
     let mut manager = Manager {
         inner,
         id: String::new(),
@@ -301,6 +306,7 @@ impl Manager {
             self.join(members).await?;
         }
         self.renewed = began;
+        self.follow_enrolments(members).await?;
         let alive = members.members().await?;
         let others = alive.iter().any(|member| member.id != self.id);
         self.inner.notes.alone.store(!others, Ordering::Relaxed);
@@ -323,6 +329,20 @@ impl Manager {
             members.announce(&[format!("l {}", self.id)]).await?;
         }
         Ok(())
+    }
+
+    /// Drives no longer what has left the registry, and says of what is new there that this controller may drive it.
+    async fn follow_enrolments(&mut self, members: &Members) -> Result<(), SqlError> {
+        let enrols = names(&self.inner);
+        if enrols == self.enrols {
+            return Ok(());
+        }
+        let gone: Vec<_> = self.enrols.iter().filter(|name| !enrols.contains(name)).cloned().collect();
+        self.enrols = enrols;
+        for name in gone {
+            self.lose(&name, "its enrolment has ended").await;
+        }
+        members.enrol(&self.id, &self.enrols).await
     }
 
     async fn join(&mut self, members: &Members) -> Result<(), SqlError> {
@@ -371,7 +391,7 @@ impl Manager {
     }
 
     fn agent(&self, name: &str) -> Option<Arc<Agent>> {
-        self.inner.agents.named(name).cloned()
+        self.inner.agents.named(name)
     }
 
     fn hold(&mut self, name: &str, until: Instant) {
@@ -527,6 +547,9 @@ impl Manager {
     /// The safety net: whatever is on its way is looked at, what agents were not told is sent, and who waits looks again.
     async fn poll(&mut self) {
         self.polled = Instant::now();
+        if let Err(refusal) = self.inner.refresh_enrolments().await {
+            tracing::warn!(error = %refusal, "cannot read who has joined");
+        }
         let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, db.volumes_held()?));
         match self.inner.store.read("list what is on its way", read).await {
             Ok((moving, held)) => {
@@ -590,7 +613,7 @@ impl Inner {
         let Ok((storage, hosts)) = self.store.read("read a volume", read).await else { return };
         let theirs = |id| {
             let agent = self.agents.by_id(id)?;
-            (!agent.hold().is_ours()).then(|| Arc::clone(agent))
+            (!agent.hold().is_ours()).then_some(agent)
         };
         let mut asked = JoinSet::new();
         if let Some(agent) = storage.and_then(theirs) {

@@ -9,6 +9,7 @@ pub(crate) mod calls;
 pub(crate) mod dial;
 pub(crate) mod heard;
 pub(crate) mod lease;
+mod registry;
 mod roll;
 mod seen;
 pub(crate) mod task;
@@ -24,6 +25,7 @@ use mooring_model::{
     AgentId, ConnectionReport, ExportReport, Generation, Initiator, Iqn, Receipt, Stamp, VolumeId,
     VolumeReport, Wwpn,
 };
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::flow::fenced::{self, Exports};
@@ -32,6 +34,7 @@ use crate::service::AgentEntry;
 use crate::store::AgentRow;
 use crate::store::leases::Said;
 use lease::Hold;
+pub(crate) use registry::Agents;
 use roll::Roll;
 pub(crate) use seen::{Heard, Kept, SeenVolume, fc_grants, fc_logged_in, logged_in};
 
@@ -89,9 +92,9 @@ const VOLUMES_MAX: usize = 1 << 18;
 /// An enrolled agent.
 #[derive(Debug)]
 pub(crate) struct Agent {
-    /// As the configuration says.
+    /// As the configuration or its enrolment says.
     pub(crate) entry: AgentEntry,
-    /// Among all of them.
+    /// Its number: agents that came later have greater ones.
     place: usize,
     roll: Arc<Mutex<Roll>>,
     state: Mutex<AgentState>,
@@ -99,6 +102,8 @@ pub(crate) struct Agent {
     hold: Mutex<Hold>,
     /// How it is asked while another controller drives it.
     borrowed: tokio::sync::Mutex<Option<calls::Borrowed>>,
+    /// The task that follows it, where no lease decides who does.
+    drive: Mutex<Option<AbortHandle>>,
 }
 
 impl Agent {
@@ -125,6 +130,19 @@ impl Agent {
         drop(roll);
         state.id = Some(id);
         state.initiator = initiator;
+    }
+
+    /// Nobody finds it by what it said that it is.
+    fn leaves_the_roll(&self) {
+        let state = self.state();
+        let mut roll = lock(&self.roll);
+        roll.ids.changed(self.place, state.id.as_ref(), None);
+        roll.initiators.changed(self.place, state.initiator.as_ref(), None);
+    }
+
+    /// The task that follows it from now on.
+    pub(crate) fn is_driven_by(&self, drive: AbortHandle) {
+        *lock(&self.drive) = Some(drive);
     }
 
     /// The ports through which its host can attach over Fibre Channel, as it said last: those that are online.
@@ -393,86 +411,5 @@ impl Agent {
         state.volumes.clear();
         state.connections.clear();
         state.orphans.clear();
-    }
-}
-
-/// All of them, in the configuration's order.
-#[derive(Debug)]
-pub(crate) struct Agents {
-    all: Vec<Arc<Agent>>,
-    names: HashMap<String, usize>,
-    roll: Arc<Mutex<Roll>>,
-}
-
-impl Agents {
-    /// None was reached yet. `shared`: other controllers may drive them.
-    pub(crate) fn new(entries: Vec<AgentEntry>, shared: bool) -> Self {
-        let hold = || if shared { Hold::Theirs(Said::default()) } else { Hold::Always };
-        let roll = Arc::<Mutex<Roll>>::default();
-        let names = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
-        let agent = |(place, entry)| {
-            Arc::new(Agent {
-                entry,
-                place,
-                roll: Arc::clone(&roll),
-                state: Mutex::new(AgentState::default()),
-                hold: Mutex::new(hold()),
-                borrowed: tokio::sync::Mutex::default(),
-            })
-        };
-        Self { all: entries.into_iter().enumerate().map(agent).collect(), names, roll }
-    }
-
-    /// All.
-    pub(crate) fn all(&self) -> &[Arc<Agent>] {
-        &self.all
-    }
-
-    /// By its id.
-    pub(crate) fn by_id(&self, id: AgentId) -> Option<&Arc<Agent>> {
-        let place = lock(&self.roll).ids.first(&id)?;
-        self.all.get(place)
-    }
-
-    /// By the name that it logs in under.
-    pub(crate) fn by_initiator(&self, initiator: &Iqn) -> Option<&Arc<Agent>> {
-        let place = lock(&self.roll).initiators.first(initiator)?;
-        self.all.get(place)
-    }
-
-    /// By its name.
-    pub(crate) fn named(&self, name: &str) -> Option<&Arc<Agent>> {
-        self.all.get(*self.names.get(name)?)
-    }
-
-    /// By its name, or by the text of its id.
-    pub(crate) fn by_name(&self, text: &str) -> Option<&Arc<Agent>> {
-        self.named(text).or_else(|| text.parse().ok().and_then(|id| self.by_id(id)))
-    }
-
-    /// Its name, or its id when no name has it.
-    pub(crate) fn name_of(&self, id: AgentId) -> String {
-        self.by_id(id).map_or_else(|| id.to_string(), |agent| agent.entry.name.clone())
-    }
-
-    /// It, if it is up and we drive it: only then may anything be changed there. The work of this task relies on that from
-    /// now on.
-    pub(crate) fn held(&self, id: AgentId) -> Result<Arc<Agent>, String> {
-        let agent = self.up(id)?;
-        let hold = agent.hold();
-        if !hold.is_ours() {
-            return Err(format!("another controller drives agent {}", agent.entry.name));
-        }
-        lease::rely_on(&agent, &hold);
-        Ok(agent)
-    }
-
-    /// It, if it is up.
-    pub(crate) fn up(&self, id: AgentId) -> Result<Arc<Agent>, String> {
-        match self.by_id(id) {
-            Some(agent) if agent.is_up() => Ok(Arc::clone(agent)),
-            Some(agent) => Err(agent.why_down()),
-            None => Err(format!("no agent of this configuration has the id {id}")),
-        }
     }
 }

@@ -6,6 +6,8 @@ use std::time::SystemTime;
 
 use mooring_model::{AgentId, Iqn, Mode};
 
+use super::Enrolment;
+
 /// An enrolled agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
@@ -17,6 +19,8 @@ pub struct Host {
     pub agent: Option<AgentId>,
     /// Under which name it logs in; `None` where it does not attach.
     pub initiator: Option<Iqn>,
+    /// The enrolment by which it joined. `None`: the configuration names it.
+    pub enrolment: Option<Enrolment>,
     /// Its pools: it serves volumes.
     pub pools: Vec<HostPool>,
     /// Its availability zone.

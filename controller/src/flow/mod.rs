@@ -7,6 +7,7 @@
 //! What must never happen here: a plan that is kept; a call for an object that the store does not know; a job that waits for
 //! another volume's agent.
 
+pub(crate) mod enrolled;
 pub(crate) mod fenced;
 mod first;
 mod growth;
@@ -37,7 +38,7 @@ use std::time::{Duration, SystemTime};
 
 use mooring_model::{AgentId, AttachmentId, VolumeId};
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::agents::{Agents, lease};
@@ -184,11 +185,11 @@ impl Inner {
     }
 
     /// Runs a task until its end, or ours.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        if let Some(tasks) = lock(&self.tasks).as_mut() {
-            while tasks.try_join_next().is_some() {}
-            tasks.spawn(task);
-        }
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
+        let mut tasks = lock(&self.tasks);
+        let tasks = tasks.as_mut()?;
+        while tasks.try_join_next().is_some() {}
+        Some(tasks.spawn(task))
     }
 
     /// Takes all tasks, to end them; none can be spawned any more.

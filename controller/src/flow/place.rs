@@ -107,8 +107,8 @@ pub(crate) fn pools(inner: &Inner, db: &Db<'_>, figures: Figures) -> Result<Vec<
     for row in db.agents()? {
         let Some(agent) = inner.agents.named(&row.name) else { continue };
         let Some(report) = &row.capabilities else { continue };
-        let settings = settings(inner, agent);
-        let known = agent_of(&row, agent, &settings, db, report);
+        let settings = settings(inner, &agent);
+        let known = agent_of(&row, &agent, &settings, db, report);
         for reported in &report.pools {
             let parts = sums.remove(&(row.id, reported.name.clone())).unwrap_or_default();
             let sum = summed(&parts, reported.extent_bytes);

@@ -14,13 +14,14 @@ use crate::domain::{
     AttachAction, Attachment, AttachmentCheck, AttachmentLive, AttachmentReceipt, AuditCall, AuditLine,
     AuditQuery, Caller, CutWish, DetachRecord, ExportAsk, Host, HostChange, HostFence, HostJobs, HostUsage,
     Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewFence, NewSnapshot,
-    NewVolume, Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction,
-    VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeType, VolumesSummary, Zone,
+    NewVolume, Placement, PoolFilter, PoolState, Roles, ServiceState, Snapshot, StorageHost, Volume,
+    VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeType, VolumesSummary,
+    Zone,
 };
 use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
 use crate::rules::retype::MigrationPolicy;
-use crate::service::{NewMode, Refusal, Service, Wait, Way};
+use crate::service::{JoinRequest, Joined, NewJoinToken, NewMode, Refusal, Service, Wait, Way};
 
 /// An attachment's end: its receipt, and the attachments that the volume still has.
 pub type Detached = (AttachmentReceipt, Vec<Attachment>);
@@ -31,6 +32,10 @@ macro_rules! backend {
         pub trait Backend: Clone + Send + Sync + 'static {
             /// Takes the audit line of a call whose answer is known. It never waits.
             fn record(&self, call: AuditCall);
+            /// The certificate of the authority by which agents join.
+            fn authority(&self) -> Result<String, Refusal>;
+            /// Lets an agent join.
+            fn join(&self, asked: JoinRequest) -> impl Future<Output = Result<Joined, Refusal>> + Send;
 
             $($(#[$doc])* fn $name(&self, caller: &Caller $(, $arg: $type)*)
                 -> impl Future<Output = Result<$answer, Refusal>> + Send;)*
@@ -39,6 +44,14 @@ macro_rules! backend {
         impl Backend for Service {
             fn record(&self, call: AuditCall) {
                 Service::record(self, call);
+            }
+
+            fn authority(&self) -> Result<String, Refusal> {
+                Service::authority(self)
+            }
+
+            async fn join(&self, asked: JoinRequest) -> Result<Joined, Refusal> {
+                Service::join(self, asked).await
             }
 
             $(async fn $name(&self, caller: &Caller $(, $arg: $type)*) -> Result<$answer, Refusal> {
@@ -205,6 +218,10 @@ backend! {
     fn change_service(&self, caller: &Caller, binary: &str, host: &str, change: HostChange) -> ();
     /// Changes a host.
     fn change_host(&self, caller: &Caller, name_or_id: &str, change: HostChange) -> Host;
+    /// Makes a token with which a host may join.
+    fn make_join_token(&self, caller: &Caller, name: &str, roles: Roles) -> NewJoinToken;
+    /// Ends the enrolment of a host.
+    fn revoke_host(&self, caller: &Caller, name: &str) -> ();
     /// Cuts a host off from every volume.
     fn fence_host(&self, caller: &Caller, name: &str, new: NewFence, wait: Wait) -> HostFence;
     /// Lifts that.

@@ -101,6 +101,7 @@ impl From<Refusal> for Fault {
         let problem = problem(&refusal, &text);
         let (status, message) = match refusal {
             Refusal::Invalid(_) => (StatusCode::BAD_REQUEST, text),
+            Refusal::Unauthenticated(_) => (StatusCode::UNAUTHORIZED, text),
             Refusal::Forbidden(_) => (StatusCode::FORBIDDEN, text),
             Refusal::Conflict(_) | Refusal::OtherHost(_) => (StatusCode::CONFLICT, text),
             Refusal::Exceeded(_) => (StatusCode::PAYLOAD_TOO_LARGE, text),

@@ -16,7 +16,8 @@ use super::schema;
 use super::views::rfc3339;
 use super::volumes::volume_id;
 use crate::domain::{
-    Health, HealthReason, Host, HostChange, HostModule, HostPool, HostReport, HostTransport, PortalLink,
+    Enrolment, Health, HealthReason, Host, HostChange, HostModule, HostPool, HostReport, HostTransport,
+    PortalLink, Role,
 };
 use crate::service::Refusal;
 
@@ -115,12 +116,21 @@ fn report_view(report: &HostReport) -> Value {
     })
 }
 
+fn enrolment_view(enrolment: &Enrolment) -> Value {
+    json!({
+        "roles": enrolment.roles.iter().map(Role::as_str).collect::<Vec<_>>(),
+        "joined_at": rfc3339(enrolment.joined_at),
+        "expires_at": rfc3339(enrolment.expires_at),
+    })
+}
+
 fn view(host: &Host) -> Value {
     json!({
         "name": host.name,
         "address": host.address,
         "agent_id": host.agent.map(|id| id.to_string()),
         "initiator": host.initiator.as_ref().map(ToString::to_string),
+        "enrolment": host.enrolment.as_ref().map(enrolment_view),
         "zone": host.zone,
         "disabled": host.disabled,
         "disabled_reason": host.disabled_reason,

@@ -20,6 +20,7 @@ mod fences;
 mod hosts;
 mod images;
 mod jobs;
+mod joining;
 mod later;
 mod limits;
 mod manage;
@@ -167,6 +168,7 @@ fn own_routes<B: Backend>() -> Routes<B> {
         .merge(mooring::routes())
         .merge(hosts::routes())
         .merge(fences::routes())
+        .merge(joining::routes())
         .merge(jobs::routes())
         .merge(images::routes())
         .merge(audit::routes())
@@ -275,6 +277,7 @@ async fn dispatch<B: Backend>(front: Arc<Front<B>>, request: Request, id: String
         "" | "/" if reading => versions(&front, &request, StatusCode::MULTIPLE_CHOICES),
         "/v3" | "/v3/" if reading => versions(&front, &request, StatusCode::OK),
         openapi::PATH if reading => (openapi::answer(), None),
+        _ if joining::is_open(request.method(), path) => (joining::answer(&front.app, request).await, None),
         _ => {
             if let Some(rest) = path.strip_prefix("/v3/") {
                 let rest = rest.to_owned();

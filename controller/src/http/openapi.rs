@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 pub(super) use find::{Api, Which, find};
 
+use super::joining::{AUTHORITY, JOIN};
 use crate::list::{ATTACHMENTS, Collection, Kind, MESSAGES, SNAPSHOTS, TYPES, VOLUMES};
 
 /// Where it is served.
@@ -362,7 +363,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
 ];
 
 /// Mooring's own API.
-static OWN: [Operation; 35] = [
+static OWN: [Operation; 37] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
     op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
@@ -384,6 +385,19 @@ static OWN: [Operation; 35] = [
     op("GET", "/volumes/{id}/placement", "showPlacement", "How a volume came to its place")
         .admin()
         .gives("ShownPlacement"),
+    op(
+        "POST",
+        "/hosts/{name}/token",
+        "makeJoinToken",
+        "A token with which a host may join, once, within an hour",
+    )
+    .admin()
+    .takes("NewJoinToken")
+    .gives("JoinToken"),
+    op("POST", "/hosts/{name}/revoke", "revokeHost", "End the enrolment of a host: it is dialled no more")
+        .admin()
+        .takes("Nothing")
+        .gives("Revoked"),
     op("GET", "/hosts/{name}/fence", "showFence", "Whether a host is cut off, and the receipt of that")
         .admin()
         .gives("ShownFence"),
@@ -506,10 +520,13 @@ static OWN: [Operation; 35] = [
 ];
 
 /// What is not of one API.
-static ROOT: [Operation; 3] = [
+static ROOT: [Operation; 5] = [
     op("GET", "/", "listVersions", "The versions").status(300).gives("Versions"),
     op("GET", "/v3/", "showVersions", "The versions").gives("Versions"),
     op("GET", PATH, "showDescription", "This document").gives("Any"),
+    op("GET", AUTHORITY, "showAuthority", "The certificate of the authority by which agents join")
+        .gives("Authority"),
+    op("POST", JOIN, "join", "Let an agent join, by its token").takes("Join").gives("Joined"),
 ];
 
 fn reference(schema: &str) -> Value {

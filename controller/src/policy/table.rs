@@ -226,6 +226,7 @@ pub(super) const POLICIES: &[Policy] = &[
     admin("mooring:live_all"),
     admin("mooring:confirm_review"),
     admin("mooring:raise_epoch"),
+    admin("mooring:host_enrol"),
     admin("mooring:fence"),
     admin("mooring:cut"),
     reader("mooring:receipts"),

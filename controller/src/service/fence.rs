@@ -230,7 +230,8 @@ fn unknown(inner: &Inner, db: &Db<'_>, fence: Uuid) -> Result<Vec<UnknownNode>, 
             agent.why_down()
         }
     };
-    let all = inner.agents.all().iter().filter(silent);
+    let all = inner.agents.all();
+    let all = all.iter().filter(silent);
     let mut unknown: Vec<_> =
         all.map(|agent| UnknownNode { node: agent.entry.name.clone(), why: why(agent) }).collect();
     for id in serving.into_iter().filter(|id| inner.agents.by_id(*id).is_none()) {
@@ -360,7 +361,7 @@ impl Service {
     /// of in the answer, and is compared when it speaks.
     async fn compare_nodes(&self, deadline: Instant) {
         let mut asked = JoinSet::new();
-        for agent in self.inner.agents.all() {
+        for agent in self.inner.agents.all().iter() {
             let (inner, agent) = (Arc::clone(&self.inner), Arc::clone(agent));
             asked.spawn(async move {
                 if let Err(why) = inner.compare_fences(&agent).await {

@@ -21,7 +21,7 @@ pub(super) fn check(inner: &Inner, caller: &Caller, of: &HostImage) -> Result<()
     let what = || of.host.chars().take(TEXT_CHARS_MAX).collect();
     let agent =
         inner.agents.by_name(&of.host).ok_or_else(|| Refusal::NotFound { kind: "Host", what: what() })?;
-    check_format(agent, of.image.format)
+    check_format(&agent, of.image.format)
 }
 
 /// Whether this agent reads and writes images of a format, as far as it has said.

@@ -57,7 +57,8 @@ impl Service {
     pub async fn jobs(&self, caller: &Caller) -> Result<Jobs, Refusal> {
         self.inner.policies().check(JOBS, caller, &Target::default())?;
         let mut asked = JoinSet::new();
-        let storage = self.inner.agents.all().iter().filter(|agent| agent.is_storage());
+        let all = self.inner.agents.all();
+        let storage = all.iter().filter(|agent| agent.is_storage());
         for (place, agent) in storage.enumerate() {
             asked.spawn(ask(place, Arc::clone(agent)));
         }

@@ -252,7 +252,7 @@ impl Service {
                 let agent = inner.agents.named(&row.name)?;
                 Some(StorageHost {
                     name: format!("{}@{BACKEND}", row.name),
-                    zone: zone_of(agent).to_owned(),
+                    zone: zone_of(&agent).to_owned(),
                     up: agent.is_up(),
                     enabled: !row.disabled,
                     heard_at: agent.state().last_report.max(row.heard_at),

@@ -15,7 +15,9 @@ use tokio::time::Instant;
 use super::view::{self, Secrets};
 use super::{Refusal, Service, Wait, attach, cache, sessions};
 use crate::agents::{Agent, AgentState, fc_logged_in, wire};
-use crate::domain::{AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Host, Job, VolumeState};
+use crate::domain::{
+    AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Enrolment, Host, Job, VolumeState,
+};
 use crate::flow::Inner;
 use crate::flow::place::zone_of;
 use crate::flow::seen::seen_mode;
@@ -124,6 +126,20 @@ fn silence(state: &AgentState) -> Option<String> {
     ))
 }
 
+/// How long before its end an agent's certificate is warned of. It is renewed a month before its end, and so that has failed.
+const ENDS_SOON: Duration = Duration::from_hours(28 * 24);
+
+/// A certificate that was not renewed in time.
+fn ends_soon(enrolment: &Enrolment, now: SystemTime) -> Option<String> {
+    let left = enrolment.expires_at.duration_since(now).unwrap_or_default();
+    (left < ENDS_SOON).then(|| {
+        format!(
+            "its certificate ends in {} days, and was not renewed: see the agent's log, or revoke it and let it join again",
+            left.as_secs() / 86_400
+        )
+    })
+}
+
 fn host_of(agent: &Agent, row: Option<&AgentRow>) -> Host {
     let (up, id, initiator) = (agent.is_up(), agent.id(), agent.initiator());
     let state = agent.state();
@@ -141,6 +157,7 @@ fn host_of(agent: &Agent, row: Option<&AgentRow>) -> Host {
         address: agent.entry.address.to_string(),
         agent: id,
         initiator,
+        enrolment: None,
         pools: pools.iter().map(wire::host_pool).collect(),
         zone: zone_of(agent).to_owned(),
         disabled: row.is_some_and(|row| row.disabled),
@@ -329,9 +346,10 @@ impl Service {
         self.inner.policies().check("mooring:hosts", caller, &Target::default())?;
         let read = |db: &Db<'_>| {
             let rows = db.agents()?;
-            Ok((db.volumes_in_review()?, rows, db.fenced_now()?))
+            Ok((db.volumes_in_review()?, rows, db.fenced_now()?, db.enrolments()?))
         };
-        let (reviewed, rows, fences) = self.inner.store.read("list what is in review", read).await?;
+        let (reviewed, rows, fences, enrolments) =
+            self.inner.store.read("list what is in review", read).await?;
         let row = |agent: &Agent| rows.iter().find(|row| row.name == agent.entry.name);
         let fenced = |row: &AgentRow| {
             let own = row.initiator.clone().map(Initiator::Iscsi);
@@ -343,7 +361,10 @@ impl Service {
         };
         let mut hosts: Vec<_> =
             self.inner.agents.all().iter().map(|agent| host_of(agent, row(agent))).collect();
+        let now = self.inner.options.clock.now();
         for host in &mut hosts {
+            host.enrolment = enrolments.iter().find(|one| one.name == host.name && !one.revoked).cloned();
+            host.problems.extend(host.enrolment.as_ref().and_then(|enrolment| ends_soon(enrolment, now)));
             host.problems.extend(rows.iter().find(|row| row.name == host.name).and_then(fenced));
         }
         for (agent, missing) in self.missing_sessions().await? {

@@ -216,7 +216,7 @@ impl Service {
         let name = backend.strip_suffix(BACKEND).and_then(|host| host.strip_suffix('@'));
         let agent = name.and_then(|name| self.inner.agents.named(name)).ok_or_else(missing)?;
         let pool = pool.map(|pool| pool.parse().map_err(|_| missing())).transpose()?;
-        Ok((Arc::clone(agent), pool))
+        Ok((agent, pool))
     }
 
     async fn lvs_of(&self, agent: &Agent, pool: Option<&PoolName>) -> Result<Vec<ManageableVolume>, Refusal> {

@@ -66,7 +66,7 @@ impl Service {
         let missing = Refusal::NotFound { kind: "Service", what: shown };
         let name = host.strip_suffix(BACKEND).and_then(|host| host.strip_suffix('@'));
         let enrolled = name.and_then(|name| self.inner.agents.named(name));
-        let Some(agent) = enrolled.cloned() else { return Err(missing) };
+        let Some(agent) = enrolled else { return Err(missing) };
         let inner = self.inner.clone();
         let read = move |db: &Db<'_>| {
             let Some(row) = db.agent_named(&agent.entry.name)? else { return Ok(None) };
@@ -84,7 +84,8 @@ impl Service {
         let read = move |db: &Db<'_>| {
             let rows = db.agents()?;
             let mut zones: BTreeMap<&str, bool> = BTreeMap::new();
-            for agent in inner.agents.all() {
+            let all = inner.agents.all();
+            for agent in all.iter() {
                 let row = rows.iter().find(|row| row.name == agent.entry.name);
                 let serves = row.is_some_and(|row| {
                     let has_pools = row.capabilities.as_ref().is_some_and(|report| !report.pools.is_empty());

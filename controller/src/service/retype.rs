@@ -63,8 +63,8 @@ fn fits(
     let Some(agent) = inner.agents.named(&row.name) else {
         return Ok(Err(format!("agent {} is not enrolled any more", row.name)));
     };
-    let settings = Settings { zone: volume.zone.clone(), ..place::settings(inner, agent) };
-    let agent = place::agent_of(row, agent, &settings, db, report);
+    let settings = Settings { zone: volume.zone.clone(), ..place::settings(inner, &agent) };
+    let agent = place::agent_of(row, &agent, &settings, db, report);
     let Some(reported) = report.pools.iter().find(|pool| pool.name == volume.pool) else {
         return Ok(Err(format!("agent {} reports no pool {}", row.name, volume.pool)));
     };

@@ -73,7 +73,7 @@ impl Service {
             for row in db.agents()? {
                 let serves = row.capabilities.as_ref().is_some_and(|report| !report.pools.is_empty());
                 let agent = inner.agents.named(&row.name);
-                services.extend(agent.filter(|_| serves).map(|agent| service(&row, agent)));
+                services.extend(agent.filter(|_| serves).map(|agent| service(&row, &agent)));
             }
             services.sort_by(|a, b| a.host.cmp(&b.host));
             Ok(services)

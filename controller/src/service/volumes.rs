@@ -316,7 +316,8 @@ fn id(
     if db.is_known_id(id)? {
         return Err(taken.into());
     }
-    let enrolled = inner.agents.all().iter().map(|agent| agent.entry.name.as_str());
+    let all = inner.agents.all();
+    let enrolled = all.iter().map(|agent| agent.entry.name.as_str());
     if let Some(agent) = db.unheard_since_restore(enrolled)? {
         return Err(Refusal::Unavailable(format!(
             "agent {agent} was not heard since the controller's database was restored, and may have a volume of this id: wait for it, \

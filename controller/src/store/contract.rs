@@ -4,6 +4,7 @@
 
 mod audit;
 mod counts;
+mod enrolments;
 mod identities;
 mod numbers;
 #[path = "../../tests/support/pg.rs"]
@@ -24,6 +25,7 @@ use uuid::Uuid;
 
 use self::audit::{audit_lines_are_kept_once_and_found, old_audit_lines_are_pruned};
 use self::counts::what_is_there_is_counted_by_its_words;
+use self::enrolments::{a_name_has_one_join_token, an_enrolment_is_kept_changed_and_revoked};
 use self::identities::{an_identity_is_one_volumes_for_ever, found_volumes_may_share_an_identity};
 use self::numbers::{
     a_fibre_channel_number_is_given_once, a_fibre_channel_number_is_one_volumes_until_it_is_cut,
@@ -98,6 +100,8 @@ contract![
     found_volumes_may_share_an_identity,
     audit_lines_are_kept_once_and_found,
     old_audit_lines_are_pruned,
+    an_enrolment_is_kept_changed_and_revoked,
+    a_name_has_one_join_token,
 ];
 
 impl Place {

@@ -104,6 +104,14 @@ fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
+/// Rows of the leases of agents that have none yet.
+fn new_leases() -> String {
+    format!(
+        "INSERT INTO leases (agent, since_us) SELECT name, {NOW} FROM unnest($1::text[]) AS name \
+         ORDER BY name ON CONFLICT (agent) DO NOTHING"
+    )
+}
+
 impl Members {
     /// Connects, and listens to the notes of others. Their receiver ends with the connection.
     pub(crate) async fn connect(
@@ -126,17 +134,21 @@ impl Members {
         Ok((Self { client }, notes))
     }
 
-    /// Says that this controller is there, with the agents of its configuration.
+    /// Says that this controller is there, with the agents that it may drive.
     pub(crate) async fn join(&self, id: &str, enrols: &[String]) -> Result<(), SqlError> {
         let sql = format!(
             "INSERT INTO controllers (id, enrols, started_us, until_us) VALUES ($1, $2, {NOW}, {NOW} + $3)"
         );
-        let leases = format!(
-            "INSERT INTO leases (agent, since_us) SELECT name, {NOW} FROM unnest($1::text[]) AS name \
-             ORDER BY name ON CONFLICT (agent) DO NOTHING"
-        );
-        self.client.execute(&leases, &[&enrols]).await?;
+        self.client.execute(&new_leases(), &[&enrols]).await?;
         self.client.execute(&sql, &[&id, &enrols.join("\n"), &micros(LEASE)]).await?;
+        Ok(())
+    }
+
+    /// Says which agents this controller may drive from now on.
+    pub(crate) async fn enrol(&self, id: &str, enrols: &[String]) -> Result<(), SqlError> {
+        self.client.execute(&new_leases(), &[&enrols]).await?;
+        let sql = "UPDATE controllers SET enrols = $2 WHERE id = $1";
+        self.client.execute(sql, &[&id, &enrols.join("\n")]).await?;
         Ok(())
     }
 

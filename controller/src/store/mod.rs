@@ -17,6 +17,7 @@ mod contract;
 mod copies;
 mod counts;
 mod cuts;
+mod enrolments;
 mod error;
 #[cfg(test)]
 mod faults;

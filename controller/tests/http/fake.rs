@@ -2,6 +2,7 @@
 //! many as the front's answers depend on.
 
 mod audit;
+mod enrol;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ use mooring_controller::domain::{
     AttachmentStatus, AuditCall, AuditLine, AuditQuery, Caller, CutWish, DetachRecord, ExportAsk, FencePart,
     Hints, Host, HostChange, HostFence, HostJobs, HostUsage, Job, Jobs, ManageVolume, ManageableVolume,
     Message, MetadataChange, NewAttachment, NewConnector, NewFence, NewSnapshot, NewVolume, NexusLive,
-    Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction,
+    Placement, PoolFilter, PoolState, Roles, ServiceState, Snapshot, StorageHost, Volume, VolumeAction,
     VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeStatus, VolumeType, VolumesSummary,
     Zone,
 };
@@ -21,7 +22,7 @@ use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
 use mooring_controller::quota::{Entry, Key, Limit, Limits};
 use mooring_controller::rules::retype::MigrationPolicy;
-use mooring_controller::service::{NewMode, Refusal, Wait, Way};
+use mooring_controller::service::{JoinRequest, Joined, NewJoinToken, NewMode, Refusal, Wait, Way};
 use mooring_model::{
     AgentId, AttachmentId, ByteSize, Cache, Cause, Counters, Generation, HeldReservation, Iqn, Mode, Proof,
     Receipt, ReservationType, ReservationsChange, Revoked, SessionReport, Source, VolumeId,
@@ -29,8 +30,9 @@ use mooring_model::{
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+pub(crate) use enrol::TOKEN as JOIN_TOKEN;
 pub(crate) use state::State;
-use state::{changed, connect, fence_of, host, placement_of, services, usage, whole};
+use state::{changed, connect, host, placement_of, services, whole};
 
 pub(crate) const SECRET: &str = "swordfish-swordfish";
 
@@ -712,21 +714,32 @@ impl Backend for Fake {
         host: &str,
         change: HostChange,
     ) -> Result<(), Refusal> {
-        let mut state = self.ask(caller)?;
-        if (binary, host) != ("cinder-volume", "storage1@lvm") {
-            return not_found("Service", host);
-        }
-        state.said = Some(("storage1".to_owned(), change));
-        Ok(())
+        self.service_said(caller, (binary, host), change)
     }
 
     async fn change_host(&self, caller: &Caller, name: &str, change: HostChange) -> Result<Host, Refusal> {
-        let hosts = self.hosts(caller).await?;
-        let Some(host) = hosts.into_iter().find(|host| host.name == name) else {
-            return not_found("Host", name);
-        };
-        self.state().said = Some((name.to_owned(), change));
-        Ok(host)
+        self.host_said(self.hosts(caller).await?, name, change)
+    }
+
+    fn authority(&self) -> Result<String, Refusal> {
+        Ok(enrol::AUTHORITY.to_owned())
+    }
+
+    async fn join(&self, asked: JoinRequest) -> Result<Joined, Refusal> {
+        self.joined(asked)
+    }
+
+    async fn make_join_token(
+        &self,
+        caller: &Caller,
+        name: &str,
+        roles: Roles,
+    ) -> Result<NewJoinToken, Refusal> {
+        self.new_token(caller, name, roles)
+    }
+
+    async fn revoke_host(&self, caller: &Caller, name: &str) -> Result<(), Refusal> {
+        self.revoked(caller, name)
     }
 
     async fn fence_host(
@@ -736,23 +749,11 @@ impl Backend for Fake {
         new: NewFence,
         wait: Wait,
     ) -> Result<HostFence, Refusal> {
-        let mut state = self.ask(caller)?;
-        state.wait = Some(wait.0);
-        if name == "nosuch" {
-            return not_found("Host", name);
-        }
-        let fence = fence_of(caller, name, new.reason, &state);
-        (state.also, state.fence) = (new.also, Some(fence.clone()));
-        Ok(fence)
+        self.fenced(caller, name, new, wait)
     }
 
     async fn unfence_host(&self, caller: &Caller, name: &str, anyway: bool) -> Result<HostFence, Refusal> {
-        let fence = self.fence(caller, name).await?;
-        if !fence.is_proven() && !anyway {
-            return Err(Refusal::Conflict(format!("host {name}: not proven")));
-        }
-        self.state().fence = None;
-        Ok(HostFence { lifted_at: Some(SystemTime::UNIX_EPOCH), ..fence })
+        self.unfenced(self.fence(caller, name).await?, anyway)
     }
 
     async fn fence(&self, caller: &Caller, name: &str) -> Result<HostFence, Refusal> {
@@ -790,8 +791,7 @@ impl Backend for Fake {
     }
 
     async fn storage_host(&self, caller: &Caller, name: &str) -> Result<Vec<HostUsage>, Refusal> {
-        drop(self.ask(caller)?);
-        if name == "storage1@lvm" { Ok(vec![usage("p"), usage("q")]) } else { not_found("Host", name) }
+        self.usage_of(caller, name)
     }
 
     async fn hosts(&self, caller: &Caller) -> Result<Vec<Host>, Refusal> {

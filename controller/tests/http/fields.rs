@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::client::{Api, DEAD, INSTANCE, PROJECT};
+use crate::fake::JOIN_TOKEN;
 use crate::openapi::{schema_named, taking};
 
 /// The end of a field.
@@ -362,6 +363,17 @@ fn hosts() -> Vec<Call> {
                 ("also", Applied, json!(["iqn.2026-01.org.example:other"])),
             ],
         ),
+        call("makeJoinToken", json!({}), [("roles", Applied, json!(["host"]))]),
+        call("revokeHost", json!({}), []),
+        call(
+            "join",
+            json!({ "token": JOIN_TOKEN, "csr": "a request", "address": "https://host9:7710" }),
+            [
+                ("token", Refused, json!("another token")),
+                ("csr", Applied, json!("another request")),
+                ("address", Applied, json!("https://host9:7711")),
+            ],
+        ),
         call("unfenceHost", json!({}), [("anyway", Applied, json!(true))]),
         call("limitJobs", json!({ "bytes_per_second": 1 }), [("bytes_per_second", Applied, json!(2))]),
     ]
@@ -604,7 +616,7 @@ async fn tried(method: &Method, template: &str, body: &Value) -> (u16, String) {
     let answer = api.call(method.as_str(), &path).version("latest").json(&body).send().await;
     let state = api.fake.state();
     let kept = format!(
-        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {}",
+        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {}",
         state.volumes,
         state.snapshots,
         state.types,
@@ -621,6 +633,7 @@ async fn tried(method: &Method, template: &str, body: &Value) -> (u16, String) {
         state.said,
         state.heard,
         state.also,
+        state.joins.iter().map(|one| (&one.csr, &one.address)).collect::<Vec<_>>(),
         words_of(state.action.as_ref()),
     );
     (answer.status.as_u16(), outcome(&format!("{} {} {kept}", answer.status, answer.body)))

@@ -67,6 +67,11 @@ async fn hosts() {
             "address": "unix:/run/mooring/agent.sock",
             "agent_id": "00000000-0000-0000-0000-000000000007",
             "initiator": "iqn.2026-11.dev.mooring:host.7",
+            "enrolment": {
+                "roles": ["host"],
+                "joined_at": "1970-01-01T00:00:00.000000Z",
+                "expires_at": "1970-01-01T00:00:00.000000Z",
+            },
             "zone": "nova",
             "disabled": false,
             "disabled_reason": null,

@@ -335,6 +335,7 @@ fn options(dir: &tempfile::TempDir, names: &[String], state: &str, restored: boo
         tls: mooring_api::TlsFiles::default(),
         insecure: false,
         zone: None,
+        enrolment: None,
     };
     ServiceOptions {
         agents: names.iter().map(entry).collect(),

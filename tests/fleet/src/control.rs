@@ -166,6 +166,7 @@ impl Control {
             // Plain text, on loopback.
             insecure: address.starts_with("http://"),
             zone: None,
+            enrolment: None,
         };
         let mut options = ServiceOptions {
             agents: self.agents.iter().map(entry).collect(),

@@ -46,6 +46,7 @@ impl Control {
                 tls: mooring_api::TlsFiles::default(),
                 insecure: false,
                 zone: None,
+                enrolment: None,
             })
         };
         let agents = wires.iter().map(entry).collect::<Result<_>>()?;

@@ -4,7 +4,7 @@
 
 use axum::http::Method;
 
-use super::{BLOCK_STORAGE, OWN, Operation};
+use super::{BLOCK_STORAGE, OWN, Operation, ROOT};
 
 /// An API, and the path below it (below the project, for the Block Storage API).
 pub(in crate::http) type Api = (Which, String);
@@ -62,6 +62,13 @@ pub(in crate::http) fn find((api, path): (Which, &str), method: &Method) -> Opti
         Which::BlockStorage => &BLOCK_STORAGE,
         Which::Own => &OWN,
     };
+    // The addresses of no project stand there whole.
+    let open = |operation: &&Operation| {
+        api == Which::Own && operation.path.strip_prefix("/mooring/v1") == Some(path)
+    };
+    if let Some(found) = ROOT.iter().filter(open).find(|operation| operation.method == method.as_str()) {
+        return Some(Found { id: found.id, objects: Vec::new() });
+    }
     let of_method = all.iter().filter(|operation| operation.method == method.as_str());
     let found = of_method.filter_map(|operation| Some((operation.id, matched(operation, path)?)));
     let (id, objects) = found.min_by_key(|(_, objects)| objects.len())?;

@@ -190,6 +190,8 @@ const OPERATIONS: &[(&str, Gate)] = &[
     ("drainHost", SERVICES_UPDATE),
     ("undrainHost", SERVICES_UPDATE),
     ("showPlacement", Policies(&["volume_extension:volume_host_attribute"])),
+    ("makeJoinToken", Policies(&["mooring:host_enrol"])),
+    ("revokeHost", Policies(&["mooring:host_enrol"])),
     ("showFence", FENCE),
     ("fenceHost", FENCE),
     ("unfenceHost", FENCE),
@@ -222,6 +224,8 @@ const OPERATIONS: &[(&str, Gate)] = &[
     ("listVersions", Open("read before anybody logs in")),
     ("showVersions", Open("read before anybody logs in")),
     ("showDescription", Open("read before anybody logs in")),
+    ("showAuthority", Open("a certificate is no secret, and an agent that joins reads it first")),
+    ("join", Open("the token in its body decides, and who joins has no other identity yet")),
 ];
 
 /// The rows of the actions on volumes, by their names. Those that Mooring does not have yet stand in [`actions::LATER`].

@@ -85,7 +85,7 @@ pub(super) fn native_place(
         return Err(Refusal::Invalid(text));
     };
     if let Some(cache) = cache {
-        may_be(agent, cache)?;
+        may_be(&agent, cache)?;
     }
     let (fc, without_fc) = match fc_port(&agent.entry.name, &agent.fc_initiator_ports()) {
         Ok(port) => (Some(port), None),

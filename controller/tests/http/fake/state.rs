@@ -35,6 +35,8 @@ pub(crate) struct State {
     /// Lines of the audit log, and how it was asked for last.
     pub(crate) calls: Vec<AuditCall>,
     pub(crate) audit_query: Option<AuditQuery>,
+    /// Those who joined.
+    pub(crate) joins: Vec<JoinRequest>,
     /// Who asked last.
     pub(crate) caller: Option<Caller>,
     /// How long the last call might have waited.
@@ -565,6 +567,7 @@ pub(super) fn host() -> Host {
         address: "unix:/run/mooring/agent.sock".to_owned(),
         agent: Some(AgentId::from_u128(7)),
         initiator: "iqn.2026-11.dev.mooring:host.7".parse().ok(),
+        enrolment: Some(super::enrol::enrolment("host1", "https://host1:7710")),
         pools: vec![HostPool { name: "vg0".to_owned(), total: 10, free: 4, ..HostPool::default() }],
         zone: "nova".to_owned(),
         disabled: false,

@@ -1,0 +1,157 @@
+//! The registry of agents: who is enrolled now, found by name, by id, and by the name that its host logs in under. Agents come and go
+//! while the controller runs: whoever holds one goes on with it, and whoever asks gets those of that moment.
+//!
+//! What must never happen here: an agent that is found after it was taken out; two agents of one name.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use mooring_model::{AgentId, Iqn};
+
+use super::lease::{self, Hold};
+use super::roll::Roll;
+use super::{Agent, AgentState, lock};
+use crate::service::AgentEntry;
+use crate::store::leases::Said;
+
+/// The agents at one moment: those of the configuration first, in its order, then the others as they came.
+#[derive(Debug, Default)]
+pub(crate) struct Roster {
+    all: Vec<Arc<Agent>>,
+    names: HashMap<String, usize>,
+    /// The place of the next agent that comes. Places grow, and none is given twice.
+    next: usize,
+}
+
+impl Deref for Roster {
+    type Target = [Arc<Agent>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.all
+    }
+}
+
+impl Roster {
+    fn new(all: Vec<Arc<Agent>>, next: usize) -> Self {
+        let names = all.iter().enumerate().map(|(at, agent)| (agent.entry.name.clone(), at)).collect();
+        Self { all, names, next }
+    }
+
+    fn named(&self, name: &str) -> Option<&Arc<Agent>> {
+        self.all.get(*self.names.get(name)?)
+    }
+
+    fn at_place(&self, place: usize) -> Option<&Arc<Agent>> {
+        let at = self.all.binary_search_by_key(&place, |agent| agent.place).ok()?;
+        self.all.get(at)
+    }
+}
+
+/// All agents.
+#[derive(Debug)]
+pub(crate) struct Agents {
+    roster: RwLock<Arc<Roster>>,
+    roll: Arc<Mutex<Roll>>,
+    /// Other controllers may drive them.
+    shared: bool,
+}
+
+impl Agents {
+    /// None was reached yet. `shared`: other controllers may drive them.
+    pub(crate) fn new(entries: Vec<AgentEntry>, shared: bool) -> Self {
+        let agents = Self { roster: RwLock::default(), roll: Arc::default(), shared };
+        for entry in entries {
+            drop(agents.add(entry));
+        }
+        agents
+    }
+
+    /// The agents of this moment.
+    pub(crate) fn all(&self) -> Arc<Roster> {
+        Arc::clone(&self.roster.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes an agent in. `None`: there is one of this name.
+    pub(crate) fn add(&self, entry: AgentEntry) -> Option<Arc<Agent>> {
+        let mut roster = self.roster.write().unwrap_or_else(PoisonError::into_inner);
+        if roster.named(&entry.name).is_some() {
+            return None;
+        }
+        let hold = if self.shared { Hold::Theirs(Said::default()) } else { Hold::Always };
+        let agent = Arc::new(Agent {
+            entry,
+            place: roster.next,
+            roll: Arc::clone(&self.roll),
+            state: Mutex::new(AgentState::default()),
+            hold: Mutex::new(hold),
+            borrowed: tokio::sync::Mutex::default(),
+            drive: Mutex::default(),
+        });
+        let all = roster.all.iter().cloned().chain([Arc::clone(&agent)]).collect();
+        *roster = Arc::new(Roster::new(all, roster.next + 1));
+        Some(agent)
+    }
+
+    /// Takes an agent out, for good: nobody finds it any more, nobody follows it, and it is down for whoever still holds it.
+    pub(crate) fn remove(&self, agent: &Arc<Agent>, why: &str) {
+        let mut roster = self.roster.write().unwrap_or_else(PoisonError::into_inner);
+        let all: Vec<_> = roster.all.iter().filter(|other| !Arc::ptr_eq(other, agent)).cloned().collect();
+        *roster = Arc::new(Roster::new(all, roster.next));
+        drop(roster);
+        if let Some(drive) = lock(&agent.drive).take() {
+            drive.abort();
+        }
+        agent.leaves_the_roll();
+        agent.set_hold(Hold::Theirs(Said::default()));
+        agent.down(why.to_owned());
+    }
+
+    /// The agent of this id.
+    pub(crate) fn by_id(&self, id: AgentId) -> Option<Arc<Agent>> {
+        let place = lock(&self.roll).ids.first(&id)?;
+        self.all().at_place(place).cloned()
+    }
+
+    /// The agent whose host logs in under this name.
+    pub(crate) fn by_initiator(&self, initiator: &Iqn) -> Option<Arc<Agent>> {
+        let place = lock(&self.roll).initiators.first(initiator)?;
+        self.all().at_place(place).cloned()
+    }
+
+    /// The agent of this name.
+    pub(crate) fn named(&self, name: &str) -> Option<Arc<Agent>> {
+        self.all().named(name).cloned()
+    }
+
+    /// The agent of this name, or of the id that this text is.
+    pub(crate) fn by_name(&self, text: &str) -> Option<Arc<Agent>> {
+        self.named(text).or_else(|| text.parse().ok().and_then(|id| self.by_id(id)))
+    }
+
+    /// Its name, or its id when no name has it.
+    pub(crate) fn name_of(&self, id: AgentId) -> String {
+        self.by_id(id).map_or_else(|| id.to_string(), |agent| agent.entry.name.clone())
+    }
+
+    /// It, if it is up and we drive it: only then may anything be changed there. The work of this task relies on that from
+    /// now on.
+    pub(crate) fn held(&self, id: AgentId) -> Result<Arc<Agent>, String> {
+        let agent = self.up(id)?;
+        let hold = agent.hold();
+        if !hold.is_ours() {
+            return Err(format!("another controller drives agent {}", agent.entry.name));
+        }
+        lease::rely_on(&agent, &hold);
+        Ok(agent)
+    }
+
+    /// It, if it is up.
+    pub(crate) fn up(&self, id: AgentId) -> Result<Arc<Agent>, String> {
+        match self.by_id(id) {
+            Some(agent) if agent.is_up() => Ok(agent),
+            Some(agent) => Err(agent.why_down()),
+            None => Err(format!("no enrolled agent has the id {id}")),
+        }
+    }
+}

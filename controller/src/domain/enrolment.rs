@@ -1,0 +1,125 @@
+//! Agents that joined with a token, and the tokens.
+//!
+//! What must never happen here: a token's text.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use uuid::Uuid;
+
+/// The job of an agent on its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// It serves volumes.
+    Storage,
+    /// It attaches them.
+    Host,
+}
+
+impl Role {
+    /// The word for it in the API and on command lines.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Storage => "storage",
+            Self::Host => "host",
+        }
+    }
+}
+
+/// The roles of one agent: at least one, each once, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roles(Vec<Role>);
+
+impl Roles {
+    /// `None` for an empty list.
+    pub fn new(mut roles: Vec<Role>) -> Option<Self> {
+        roles.sort_unstable();
+        roles.dedup();
+        (!roles.is_empty()).then_some(Self(roles))
+    }
+
+    /// The roles, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Role> {
+        self.0.iter().copied()
+    }
+}
+
+impl fmt::Display for Roles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<_> = self.iter().map(Role::as_str).collect();
+        f.write_str(&words.join(","))
+    }
+}
+
+/// A text that names no roles.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no role: want storage, host, or both with a comma between them")]
+pub struct ParseRolesError(String);
+
+impl FromStr for Roles {
+    type Err = ParseRolesError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let role = |word: &str| match word {
+            "storage" => Ok(Role::Storage),
+            "host" => Ok(Role::Host),
+            _ => Err(ParseRolesError(text.to_owned())),
+        };
+        let roles = text.split(',').map(role).collect::<Result<_, _>>()?;
+        Self::new(roles).ok_or_else(|| ParseRolesError(text.to_owned()))
+    }
+}
+
+/// An agent that joined with a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Enrolment {
+    /// The name that people call it by.
+    pub name: String,
+    /// The name of this enrolment in the agent's certificate. A new join makes a new one.
+    pub id: Uuid,
+    /// Where it is dialled: `https://HOST:PORT`.
+    pub address: String,
+    /// What it is for.
+    pub roles: Roles,
+    /// It is never dialled again, and its certificate is worth nothing.
+    pub revoked: bool,
+    /// The availability zone of its pools. `None`: the default one.
+    pub zone: Option<String>,
+    /// The time of the join.
+    pub joined_at: SystemTime,
+    /// The end of its certificate.
+    pub expires_at: SystemTime,
+}
+
+/// A token by which one agent may join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinToken {
+    /// The SHA-256 of the token, in hexadecimal digits.
+    pub hash: String,
+    /// The agent that may join with it.
+    pub name: String,
+    /// The roles that it gets.
+    pub roles: Roles,
+    /// The token is worth nothing from then on.
+    pub expires_at: SystemTime,
+    /// The SHA-256 of the key of the one that has joined with it: only this one may ask again. `None`: nobody has.
+    pub used_by: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_are_read_as_they_are_written() {
+        for text in ["storage", "host", "storage,host"] {
+            assert_eq!(text.parse::<Roles>().unwrap().to_string(), text);
+        }
+        assert_eq!("host,storage,host".parse::<Roles>().unwrap().to_string(), "storage,host");
+        for text in ["", ",", "storage,", "Storage", "storage host", "admin"] {
+            assert!(text.parse::<Roles>().is_err(), "{text:?}");
+        }
+        assert_eq!(Roles::new(Vec::new()), None);
+    }
+}

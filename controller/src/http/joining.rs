@@ -1,0 +1,134 @@
+//! How agents join: below `/mooring/v1`, tokens and revocations for admins; and, for an agent that has no identity yet, the
+//! authority's certificate and the join itself.
+//!
+//! What must never happen here: a token or a certificate signing request in a log; an address that is open and changes more than
+//! its token allows.
+
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json, Router, routing};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use super::App;
+use super::audit::Notes;
+use super::backend::Backend;
+use super::body::{Body, BodyTimeout};
+use super::context::{At, Ctx};
+use super::fault::Fault;
+use super::routes::Routes;
+use super::schema::{self, Fields};
+use super::views::rfc3339;
+use crate::domain::{Role, Roles};
+use crate::permits::Holder;
+use crate::service::JoinRequest;
+
+/// The address of the join.
+pub(super) const JOIN: &str = "/mooring/v1/join";
+
+/// The address of the authority's certificate.
+pub(super) const AUTHORITY: &str = "/mooring/v1/authority";
+
+type Answer = Result<Json<Value>, Fault>;
+
+pub(super) fn routes<B: Backend>() -> Routes<B> {
+    Routes::new()
+        .route("/hosts/{name}/token", routing::post(token::<B>))
+        .route("/hosts/{name}/revoke", routing::post(revoke::<B>))
+}
+
+/// The roles of a request: both when none is said.
+fn roles(fields: Fields<'_>) -> Result<Roles, Fault> {
+    let wrong = || fields.wrong("roles: want a list of storage, host, or both");
+    let Some(value) = fields.some("roles") else {
+        return Roles::new(vec![Role::Storage, Role::Host]).ok_or_else(wrong);
+    };
+    let words = value.as_array().ok_or_else(wrong)?;
+    let words: Option<Vec<&str>> = words.iter().map(Value::as_str).collect();
+    words.and_then(|words| words.join(",").parse().ok()).ok_or_else(wrong)
+}
+
+async fn token<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(name): At<String>,
+    Body(body): Body,
+) -> Answer {
+    let fields = schema::whole(&body)?;
+    fields.only(&["roles"])?;
+    let new = app.backend().make_join_token(&ctx.caller, &name, roles(fields)?).await?;
+    Ok(Json(json!({
+        "name": new.name,
+        "roles": new.roles.iter().map(Role::as_str).collect::<Vec<_>>(),
+        "token": new.token,
+        "url": new.url,
+        "pin": new.pin,
+        "expires_at": rfc3339(new.expires_at),
+        "command": new.command(),
+    })))
+}
+
+async fn revoke<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(name): At<String>,
+    Body(body): Body,
+) -> Answer {
+    schema::whole(&body)?.only(&[])?;
+    app.backend().revoke_host(&ctx.caller, &name).await?;
+    Ok(Json(json!({ "revoked": name })))
+}
+
+/// True: this address is answered without a caller.
+pub(super) fn is_open(method: &Method, path: &str) -> bool {
+    (path == JOIN && method == Method::POST)
+        || (path == AUTHORITY && matches!(*method, Method::GET | Method::HEAD))
+}
+
+/// Answers an address that is open. All who call it share the permits of one project: nobody else waits for them.
+pub(super) async fn answer<B: Backend>(app: &App<B>, mut request: Request) -> Response {
+    let holder = Holder { project: "(join)".to_owned(), cuts: false };
+    let turn = match app.0.permits.admit(holder, None) {
+        Ok(turn) => turn,
+        Err(full) => {
+            let text = format!("{full}: try again in a second.");
+            return Fault::new(StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+        }
+    };
+    request.extensions_mut().insert(BodyTimeout(app.0.options.body_timeout));
+    let router = Router::new()
+        .route(JOIN, routing::post(join::<B>))
+        .route(AUTHORITY, routing::get(authority::<B>))
+        .with_state(app.clone());
+    turn.run(router.oneshot(request)).await.into_response()
+}
+
+async fn authority<B: Backend>(State(app): State<App<B>>) -> Answer {
+    Ok(Json(json!({ "authority": app.backend().authority()? })))
+}
+
+async fn join<B: Backend>(
+    State(app): State<App<B>>,
+    Extension(notes): Extension<Notes>,
+    Body(body): Body,
+) -> Answer {
+    let fields = schema::whole(&body)?;
+    fields.only(&["token", "csr", "address"])?;
+    let text = |key| {
+        fields.required(key)?;
+        Ok::<_, Fault>(fields.text(key, 1, false)?.unwrap_or_default().to_owned())
+    };
+    let asked = JoinRequest { token: text("token")?, csr: text("csr")?, address: text("address")? };
+    let joined = app.backend().join(asked).await?;
+    let enrolment = &joined.enrolment;
+    notes.object("host", &enrolment.name);
+    Ok(Json(json!({
+        "name": enrolment.name,
+        "roles": enrolment.roles.iter().map(Role::as_str).collect::<Vec<_>>(),
+        "certificate": joined.certificate,
+        "authority": joined.authority,
+        "cluster": joined.cluster.to_string(),
+        "expires_at": rfc3339(enrolment.expires_at),
+    })))
+}

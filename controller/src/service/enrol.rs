@@ -1,0 +1,282 @@
+//! How agents join: tokens, certificates, and the end of both.
+//!
+//! What must never happen here: a certificate for a name or a role that its token was not for; a token that two keys can use; an
+//! agent that is dialled after it was revoked.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
+use mooring_api::Address;
+use mooring_model::ClusterId;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::{Enroller, Inner, Refusal, Service};
+use crate::authority::requested_key_hash;
+use crate::domain::{Caller, Enrolment, JoinToken, Roles};
+use crate::policy::Target;
+use crate::store::{Abort, Db};
+
+/// How long a join token is worth something.
+pub const JOIN_TOKEN_LIFE: Duration = Duration::from_hours(1);
+
+/// Random bytes of a join token.
+const TOKEN_BYTES: usize = 32;
+
+/// Longest name of an agent that joins: it stands in a certificate.
+const NAME_CHARS_MAX: usize = 64;
+
+/// A token, and what its holder types.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NewJoinToken {
+    /// The agent that may join with it.
+    pub name: String,
+    /// The roles that it gets.
+    pub roles: Roles,
+    /// The token: shown once, and kept as its hash.
+    pub token: String,
+    /// Where the agent reaches this controller.
+    pub url: String,
+    /// By which the agent knows this controller.
+    pub pin: String,
+    /// The token is worth nothing from then on.
+    pub expires_at: SystemTime,
+}
+
+impl fmt::Debug for NewJoinToken {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewJoinToken").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl NewJoinToken {
+    /// The line that is typed on the host.
+    pub fn command(&self) -> String {
+        format!("mooring-agent join {} --token {} --pin {}", self.url, self.token, self.pin)
+    }
+}
+
+/// A request to join.
+#[derive(Clone)]
+pub struct JoinRequest {
+    /// The token.
+    pub token: String,
+    /// The certificate signing request, as PEM.
+    pub csr: String,
+    /// Where the agent will listen: `https://HOST:PORT`.
+    pub address: String,
+}
+
+impl fmt::Debug for JoinRequest {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinRequest").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// What an agent gets that has joined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Joined {
+    /// Its enrolment.
+    pub enrolment: Enrolment,
+    /// Its certificate, as PEM.
+    pub certificate: String,
+    /// The certificate of the authority, as PEM.
+    pub authority: String,
+    /// The cluster that it joined.
+    pub cluster: ClusterId,
+}
+
+fn hash_of(text: &str) -> String {
+    HEXLOWER.encode(&Sha256::digest(text.as_bytes()))
+}
+
+/// A name that can stand in a certificate, in `host@lvm#pool` and on command lines.
+fn check_name(name: &str) -> Result<(), Refusal> {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let starts = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    if starts && name.len() <= NAME_CHARS_MAX && name.bytes().all(known) {
+        return Ok(());
+    }
+    Err(Refusal::Invalid(format!(
+        "the name of a host: want 1 to {NAME_CHARS_MAX} letters, digits, -, _ and ., the first a letter or a digit"
+    )))
+}
+
+/// An address that the controller can dial.
+fn check_address(address: &str) -> Result<(), Refusal> {
+    match address.parse() {
+        Ok(Address::Tls(_)) if address.len() <= super::TEXT_CHARS_MAX => Ok(()),
+        _ => Err(Refusal::Invalid("address: want https://HOST:PORT, where the agent will listen".to_owned())),
+    }
+}
+
+fn not_of_the_configuration(inner: &Inner, name: &str) -> Result<(), Refusal> {
+    if inner.options.agents.iter().any(|entry| entry.name == name) {
+        return Err(Refusal::Conflict(format!(
+            "{name} is an agent of the controller's configuration: take its [[agents]] entry out, and restart, before it joins"
+        )));
+    }
+    Ok(())
+}
+
+/// An agent that has joined stays the only one of its name until it is revoked.
+fn not_joined(db: &Db<'_>, name: &str) -> Result<(), Abort> {
+    match db.enrolment(name)? {
+        Some(enrolment) if !enrolment.revoked => Err(Refusal::Conflict(format!(
+            "{name} has joined, as {}: revoke it first (`mooring host revoke {name}`)",
+            enrolment.address
+        ))
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// The token of this text, if `key` may use it now.
+fn usable(db: &Db<'_>, token: &str, key: &str) -> Result<JoinToken, Abort> {
+    let refused = |why: &str| {
+        Refusal::Unauthenticated(format!(
+            "the join token {why}: make a new one with `mooring host token NAME`"
+        ))
+    };
+    let known = db
+        .join_token(&hash_of(token))?
+        .ok_or_else(|| refused("is not known, or a newer one took its place"))?;
+    match &known.used_by {
+        Some(other) if other != key => Err(refused("was used already, by another host or key").into()),
+        _ if known.expires_at <= db.now => Err(refused("has expired").into()),
+        _ => Ok(known),
+    }
+}
+
+/// A request to join, with the hash of its public key.
+struct Asked {
+    request: JoinRequest,
+    key: String,
+}
+
+impl Asked {
+    /// Signs a certificate and keeps the enrolment, if the token is for this.
+    fn admit(&self, inner: &Inner, enroller: &Enroller, db: &Db<'_>) -> Result<Joined, Abort> {
+        let token = usable(db, &self.request.token, &self.key)?;
+        not_of_the_configuration(inner, &token.name)?;
+        let id = match (&token.used_by, db.enrolment(&token.name)?) {
+            (Some(_), Some(standing)) if !standing.revoked => standing.id,
+            (Some(_), _) => {
+                let text = format!("{} has joined with this token, and was revoked since", token.name);
+                return Err(Refusal::Unauthenticated(text).into());
+            }
+            (None, _) => {
+                not_joined(db, &token.name)?;
+                Uuid::new_v4()
+            }
+        };
+        let issued = enroller.authority.sign_agent(&self.request.csr, &token.name, id, db.now);
+        let issued = issued.map_err(|error| Refusal::Invalid(error.to_string()))?;
+        let enrolment = Enrolment {
+            name: token.name.clone(),
+            id,
+            address: self.request.address.clone(),
+            roles: token.roles.clone(),
+            revoked: false,
+            zone: None,
+            joined_at: db.now,
+            expires_at: issued.expires_at,
+        };
+        db.put_enrolment(&enrolment)?;
+        db.put_join_token(&JoinToken { used_by: Some(self.key.clone()), ..token })?;
+        let authority = enroller.authority.certificate_pem().to_owned();
+        Ok(Joined { enrolment, certificate: issued.certificate, authority, cluster: inner.store.cluster() })
+    }
+}
+
+impl Service {
+    fn enroller(&self) -> Result<&Enroller, Refusal> {
+        self.inner.options.enroller.as_ref().ok_or_else(|| {
+            Refusal::Conflict(
+                "this controller has no authority that agents could join by: run `mooring-controller init`, which adds \
+                 [enrolment] to a new configuration, or add it to yours"
+                    .to_owned(),
+            )
+        })
+    }
+
+    /// Makes a token with which one agent may join, once, within an hour. It takes the place of an earlier one of the name.
+    pub async fn make_join_token(
+        &self,
+        caller: &Caller,
+        name: &str,
+        roles: Roles,
+    ) -> Result<NewJoinToken, Refusal> {
+        self.inner.policies().check("mooring:host_enrol", caller, &Target::default())?;
+        check_name(name)?;
+        let enroller = self.enroller()?;
+        let url = enroller.url.clone().ok_or_else(|| {
+            Refusal::Conflict(
+                "no agent could reach this controller: it has no public_url, and listens on no https address that is not loopback"
+                    .to_owned(),
+            )
+        })?;
+        not_of_the_configuration(&self.inner, name)?;
+        let mut bytes = [0; TOKEN_BYTES];
+        getrandom::fill(&mut bytes)
+            .map_err(|error| Refusal::Internal(format!("no random bytes: {error}")))?;
+        let token = BASE64URL_NOPAD.encode(&bytes);
+        let new = JoinToken {
+            hash: hash_of(&token),
+            name: name.to_owned(),
+            roles: roles.clone(),
+            expires_at: self.inner.options.clock.now() + JOIN_TOKEN_LIFE,
+            used_by: None,
+        };
+        let expires_at = new.expires_at;
+        let write = move |db: &Db<'_>| {
+            not_joined(db, &new.name)?;
+            Ok(db.put_join_token(&new)?)
+        };
+        self.inner.store.write("keep a join token", write).await?;
+        let pin = enroller.authority.pin().to_owned();
+        Ok(NewJoinToken { name: name.to_owned(), roles, token, url, pin, expires_at })
+    }
+
+    /// The certificate of the authority, as PEM. It is no secret.
+    pub fn authority(&self) -> Result<String, Refusal> {
+        Ok(self.enroller()?.authority.certificate_pem().to_owned())
+    }
+
+    /// Lets an agent join that has a token. The same token with the same key again is the same join: its answer may have been lost.
+    pub async fn join(&self, request: JoinRequest) -> Result<Joined, Refusal> {
+        let enroller = self.enroller()?.clone();
+        let key = requested_key_hash(&request.csr).map_err(|error| Refusal::Invalid(error.to_string()))?;
+        check_address(&request.address)?;
+        let asked = Asked { request, key };
+        let inner = self.inner.clone();
+        let write = move |db: &Db<'_>| asked.admit(&inner, &enroller, db);
+        let joined = self.inner.store.write("let an agent join", write).await?;
+        tracing::info!(
+            agent = joined.enrolment.name,
+            address = joined.enrolment.address,
+            "an agent has joined"
+        );
+        self.inner.refresh_enrolments().await?;
+        Ok(joined)
+    }
+
+    /// Ends an enrolment: the agent is dialled no more, its certificate is worth nothing, and so is a token of its name.
+    pub async fn revoke_host(&self, caller: &Caller, name: &str) -> Result<(), Refusal> {
+        self.inner.policies().check("mooring:host_enrol", caller, &Target::default())?;
+        let own = name.to_owned();
+        let write = move |db: &Db<'_>| {
+            db.drop_join_token(&own)?;
+            Ok(db.revoke_enrolment(&own)?)
+        };
+        if !self.inner.store.write("revoke an agent", write).await? {
+            not_of_the_configuration(&self.inner, name)?;
+            let what = name.chars().take(super::TEXT_CHARS_MAX).collect();
+            return Err(Refusal::NotFound { kind: "Host", what });
+        }
+        self.inner.refresh_enrolments().await
+    }
+}

@@ -1,0 +1,63 @@
+//! Enrolments and join tokens on every database.
+
+use uuid::Uuid;
+
+use super::*;
+use crate::domain::{Enrolment, JoinToken};
+
+fn at(second: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(second)
+}
+
+fn enrolment(name: &str, id: u128) -> Enrolment {
+    Enrolment {
+        name: name.to_owned(),
+        id: Uuid::from_u128(id),
+        address: format!("https://{name}:7710"),
+        roles: "storage,host".parse().unwrap(),
+        revoked: false,
+        zone: Some("east".to_owned()),
+        joined_at: at(1),
+        expires_at: at(90),
+    }
+}
+
+pub(super) async fn an_enrolment_is_kept_changed_and_revoked(place: Place) {
+    let all = [enrolment("a", 1), Enrolment { zone: None, ..enrolment("b", 2) }];
+    let kept = all.clone();
+    place.write(move |db| Ok(kept.iter().rev().try_for_each(|one| db.put_enrolment(one))?)).await;
+    assert_eq!(place.read(|db| Ok(db.enrolments()?)).await, all);
+    // A new join takes the place of the old one.
+    let again = Enrolment { roles: "host".parse().unwrap(), ..enrolment("a", 3) };
+    let kept = again.clone();
+    place.write(move |db| Ok(db.put_enrolment(&kept)?)).await;
+    assert_eq!(place.read(|db| Ok(db.enrolment("a")?)).await, Some(again));
+    let revoked = place.write(|db| Ok((db.revoke_enrolment("b")?, db.revoke_enrolment("c")?))).await;
+    assert_eq!(revoked, (true, false));
+    let b = place.read(|db| Ok(db.enrolment("b")?)).await.unwrap();
+    assert_eq!(b, Enrolment { revoked: true, ..all[1].clone() });
+    assert_eq!(place.read(|db| Ok(db.enrolment("c")?)).await, None);
+}
+
+pub(super) async fn a_name_has_one_join_token(place: Place) {
+    let token = |hash: &str, name: &str| JoinToken {
+        hash: hash.to_owned(),
+        name: name.to_owned(),
+        roles: "host".parse().unwrap(),
+        expires_at: at(60),
+        used_by: None,
+    };
+    let all = [token("old", "a"), token("new", "a"), token("other", "b"), token("gone", "c")];
+    let kept = all.clone();
+    place.write(move |db| Ok(kept.iter().try_for_each(|one| db.put_join_token(one))?)).await;
+    place.write(|db| Ok(db.drop_join_token("c")?)).await;
+    let find = |hash: &'static str| place.read(move |db| Ok(db.join_token(hash)?));
+    for hash in ["old", "gone", ""] {
+        assert_eq!(find(hash).await, None, "{hash}");
+    }
+    assert_eq!((find("new").await, find("other").await), (Some(all[1].clone()), Some(all[2].clone())));
+    let used = JoinToken { used_by: Some("key".to_owned()), ..all[1].clone() };
+    let kept = used.clone();
+    place.write(move |db| Ok(db.put_join_token(&kept)?)).await;
+    assert_eq!(find("new").await, Some(used));
+}
