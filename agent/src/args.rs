@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use mooring_model::{Portal, VgName};
+
+use crate::join::Role;
 
 /// Manages this host's volumes and exports them, and attaches volumes of other hosts
 ///
@@ -13,7 +16,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "mooring-agent",
     version,
-    after_help = "Examples:\n  mooring-agent --config /etc/mooring/agent.toml\n  mooring-agent adopt --plan\n\nTalk to it:  mooring --agent unix:/run/mooring/agent.sock volume list"
+    after_help = "Examples:\n  mooring-agent --config /etc/mooring/agent.toml\n  mooring-agent adopt --plan\n  mooring-agent join https://10.0.0.5:8776 --token … --pin sha256:…\n\nTalk to it:  mooring --agent unix:/run/mooring/agent.sock volume list"
 )]
 pub struct Args {
     /// The configuration file
@@ -39,6 +42,44 @@ pub enum Command {
         after_help = "Examples:\n  mooring-agent adopt --plan\n  mooring-agent adopt --apply --only iqn.2010-10.org.openstack:volume-7f3c1e52-0d5b-4f0a-9a55-5d3c2b1a0f9e"
     )]
     Adopt(AdoptArgs),
+    /// Joins a controller: makes a key, gets a certificate over it, writes the configuration and starts the units
+    ///
+    /// `mooring host token NAME` prints the whole command. The controller is known by the pin; the token is sent to no other. On a
+    /// terminal it asks for portals and volume groups that no option names. A configuration that is there is not changed: then
+    /// only the certificate and its key are.
+    #[command(
+        after_help = "Examples:\n  mooring-agent join https://10.0.0.5:8776 --token … --pin sha256:… --portal 10.0.0.1 --group vg0\n  mooring-agent join https://10.0.0.5:8776 --token … --pin sha256:… --role host"
+    )]
+    Join(JoinArgs),
+}
+
+/// `join`.
+#[derive(Debug, clap::Args)]
+pub struct JoinArgs {
+    /// The controller: https://HOST[:PORT]
+    pub url: String,
+    /// The join token, which can be used once
+    #[arg(long, hide_env_values = true, env = "MOORING_JOIN_TOKEN")]
+    pub token: String,
+    /// The fingerprint of the controller's authority: sha256: and 64 hexadecimal digits
+    #[arg(long)]
+    pub pin: String,
+    /// Where the controller reaches this agent, as HOST:PORT [default: the address of this host that leads to the controller,
+    /// port 7710]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub address: Option<String>,
+    /// What this machine is for; both unless one is named
+    #[arg(long, value_delimiter = ',')]
+    pub role: Vec<Role>,
+    /// An address of this host where targets listen; may be given several times
+    #[arg(long, value_name = "IP[:PORT]")]
+    pub portal: Vec<Portal>,
+    /// A volume group that may be used; may be given several times
+    #[arg(long, value_name = "VG")]
+    pub group: Vec<VgName>,
+    /// Do not start the units
+    #[arg(long)]
+    pub no_start: bool,
 }
 
 /// `adopt`.

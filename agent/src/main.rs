@@ -2,21 +2,23 @@
 //!
 //! Stop is not detach: nothing is torn down when this process ends, however it ends.
 
-use std::path::PathBuf;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use mooring_agent::adopt::{self, Only, What};
-use mooring_agent::args::{Args, Command};
+use mooring_agent::args::{Args, Command, JoinArgs};
 use mooring_agent::config::{Config, HostRole};
 use mooring_agent::engine::Engine;
+use mooring_agent::join::{self, Ground};
 use mooring_agent::listen;
 use mooring_agent::machine::Machine;
 use mooring_agent::run::{self, HostParts};
 use mooring_connectors::{Arrivals, Fabric, Parts, RunLinks, Sessiond, Ways};
-use mooring_host::{KernelDisks, KernelUevents, Uevents};
+use mooring_host::{HostCommands, KernelDisks, KernelUevents, Uevents, local_addresses};
 use mooring_systemd::{cores, notify};
 
 /// As the controller's: a change is many small pieces of memory that one thread takes and another gives back.
@@ -45,6 +47,9 @@ fn want_small_pages() -> nix::Result<()> {
 fn run(args: &Args) -> Result<()> {
     // Before anything is allocated in numbers.
     let small_pages = want_small_pages();
+    if let Some(Command::Join(asked)) = &args.command {
+        return join_controller(asked, &args.config);
+    }
     let config = Config::load(&args.config)?;
     if args.check {
         for warning in listen::check_tls(&config)? {
@@ -77,6 +82,21 @@ fn run(args: &Args) -> Result<()> {
     runtime.block_on(serve(config))?;
     // Threads that are lost in a kernel call are not waited for.
     runtime.shutdown_background();
+    Ok(())
+}
+
+fn join_controller(args: &JoinArgs, config: &Path) -> Result<()> {
+    let addresses = local_addresses().context("list the addresses of this host")?;
+    let terminal = std::io::stdin().is_terminal();
+    let mut input = std::io::stdin().lock();
+    let ground = Ground {
+        commands: &HostCommands,
+        addresses,
+        terminal: if terminal { Some(&mut input) } else { None },
+        out: &mut std::io::stdout().lock(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("start the runtime")?.block_on(join::join(args, config, ground))?;
     Ok(())
 }
 

@@ -25,6 +25,7 @@ mod grow;
 mod images;
 mod input;
 mod jobs;
+mod join;
 mod machine_faults;
 mod manage;
 mod metrics;

@@ -1,0 +1,162 @@
+//! The agent's private key and its certificate: made on this host, and replaced together.
+//!
+//! A new key waits beside the one in use, in `KEY.new`, until its certificate is there; whoever was cut off goes on with it.
+//!
+//! What must never happen here: a private key that others can read or that leaves this host; a certificate in use with
+//! another key.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use mooring_systemd::certificates::{self, CertificateError};
+use mooring_systemd::folder::{self, Kept};
+use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
+
+use crate::config::Tls;
+
+/// Readable by its owner alone.
+const PRIVATE: Kept = Kept { mode: 0o600, owner: None };
+
+/// A key or certificate that could not be made or kept.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// A file cannot be written or read.
+    #[error("cannot {verb} {}: is this run as root?", .path.display())]
+    File {
+        /// What was tried.
+        verb: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The key that waits for its certificate is none.
+    #[error("{} holds no private key: remove it, and run this again", .path.display())]
+    Waiting {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The key or the request cannot be made.
+    #[error("cannot make a key and a certificate signing request")]
+    Make(#[from] rcgen::Error),
+    /// The certificate does not fit the key.
+    #[error("the certificate that was given cannot be used")]
+    Certificate(#[from] CertificateError),
+}
+
+/// A key that has no certificate yet.
+pub struct NewKey {
+    pem: String,
+    waiting: PathBuf,
+    /// The certificate signing request, as PEM.
+    pub csr: String,
+}
+
+fn waiting(tls: &Tls) -> PathBuf {
+    let mut name = tls.key.clone().into_os_string();
+    name.push(".new");
+    name.into()
+}
+
+fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> IdentityError {
+    let path = path.to_owned();
+    move |source| IdentityError::File { verb, path, source }
+}
+
+/// Makes a key beside the one in use, or takes the one that waits there.
+pub fn new_key(tls: &Tls) -> Result<NewKey, IdentityError> {
+    let waiting = waiting(tls);
+    if !waiting.exists() {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        folder::write_new(&waiting, &key.serialize_pem(), PRIVATE).map_err(failed("write", &waiting))?;
+    }
+    let pem = fs::read_to_string(&waiting).map_err(failed("read", &waiting))?;
+    let key = KeyPair::from_pem(&pem).map_err(|_| IdentityError::Waiting { path: waiting.clone() })?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "mooring-agent");
+    let csr = params.serialize_request(&key)?.pem()?;
+    Ok(NewKey { pem, waiting, csr })
+}
+
+/// Puts the certificate and its key in the place of those in use. Where one file holds both, that is one step.
+pub fn install(tls: &Tls, key: &NewKey, certificate: &str) -> Result<(), IdentityError> {
+    let both = format!("{}{certificate}", key.pem);
+    folder::write_over(&key.waiting, &both, PRIVATE).map_err(failed("write", &key.waiting))?;
+    // Of a pair that does not fit nothing is used; the key waits on.
+    if let Err(error) = certificates::check_identity(&key.waiting, &key.waiting, SystemTime::now()) {
+        folder::write_over(&key.waiting, &key.pem, PRIVATE).map_err(failed("write", &key.waiting))?;
+        return Err(error.into());
+    }
+    let put =
+        |path: &Path, text: &str| folder::write_over(path, text, PRIVATE).map_err(failed("write", path));
+    if tls.cert == tls.key {
+        put(&tls.key, &both)?;
+    } else {
+        put(&tls.key, &key.pem)?;
+        put(&tls.cert, certificate)?;
+    }
+    fs::remove_file(&key.waiting).map_err(failed("remove", &key.waiting))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn signed(key: &KeyPair) -> String {
+        CertificateParams::new(vec!["a".to_owned()]).unwrap().self_signed(key).unwrap().pem()
+    }
+
+    fn place(dir: &Path, cert: &str, key: &str) -> Tls {
+        Tls { cert: dir.join(cert), key: dir.join(key), client_ca: dir.join("ca") }
+    }
+
+    #[test]
+    fn a_key_waits_for_its_certificate_and_both_are_put_in_place() {
+        for (cert, key) in [("agent.pem", "agent.pem"), ("agent.crt", "agent.key")] {
+            let dir = tempfile::tempdir().unwrap();
+            let tls = place(dir.path(), cert, key);
+            let first = new_key(&tls).unwrap();
+            let again = new_key(&tls).unwrap();
+            assert_eq!(first.pem, again.pem, "whoever was cut off goes on with the same key");
+            assert!(!tls.key.exists() && !first.csr.contains("PRIVATE"));
+            install(&tls, &again, &signed(&KeyPair::from_pem(&again.pem).unwrap())).unwrap();
+            assert_eq!(
+                certificates::check_identity(&tls.cert, &tls.key, SystemTime::now()).unwrap().len(),
+                0
+            );
+            let mode = fs::metadata(&tls.key).unwrap().permissions().mode() & 0o777;
+            assert_eq!((mode, waiting(&tls).exists()), (0o600, false));
+            let next = new_key(&tls).unwrap();
+            assert_ne!(next.pem, first.pem, "the next one is another");
+        }
+    }
+
+    #[test]
+    fn a_certificate_of_another_key_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let tls = place(dir.path(), "agent.pem", "agent.pem");
+        let first = new_key(&tls).unwrap();
+        install(&tls, &first, &signed(&KeyPair::from_pem(&first.pem).unwrap())).unwrap();
+        let before = fs::read_to_string(&tls.key).unwrap();
+        let next = new_key(&tls).unwrap();
+        for wrong in [signed(&KeyPair::generate().unwrap()), "no certificate".to_owned(), String::new()] {
+            assert!(install(&tls, &next, &wrong).is_err());
+            assert_eq!(fs::read_to_string(&tls.key).unwrap(), before);
+            assert_eq!(new_key(&tls).unwrap().pem, next.pem);
+        }
+    }
+
+    #[test]
+    fn a_waiting_file_without_a_key_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let tls = place(dir.path(), "agent.pem", "agent.pem");
+        fs::write(waiting(&tls), "no key").unwrap();
+        let error = new_key(&tls).err().unwrap().to_string();
+        assert!(error.contains("agent.pem.new"), "{error}");
+    }
+}
