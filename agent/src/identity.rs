@@ -8,9 +8,8 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
-use mooring_systemd::certificates::{self, CertificateError};
+use mooring_systemd::certificates;
 use mooring_systemd::folder::{self, Kept};
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 
@@ -43,8 +42,8 @@ pub enum IdentityError {
     #[error("cannot make a key and a certificate signing request")]
     Make(#[from] rcgen::Error),
     /// The certificate does not fit the key.
-    #[error("the certificate that was given cannot be used")]
-    Certificate(#[from] CertificateError),
+    #[error("the certificate that was given is not that of this host's new key")]
+    OtherKey,
 }
 
 /// A key that has no certificate yet.
@@ -66,6 +65,29 @@ fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Identity
     move |source| IdentityError::File { verb, path, source }
 }
 
+/// The key that waits for its certificate, if there is one.
+pub fn waiting_key(tls: &Tls) -> Result<Option<NewKey>, IdentityError> {
+    if waiting(tls).exists() { new_key(tls).map(Some) } else { Ok(None) }
+}
+
+/// Forgets the key and the certificate. The empty file that is left says so: an agent without certificates by mistake does not
+/// start, and one that has left does.
+pub fn forget(tls: &Tls) -> Result<(), IdentityError> {
+    folder::write_over(&tls.key, "", PRIVATE).map_err(failed("write", &tls.key))?;
+    for path in [&waiting(tls), &tls.cert] {
+        let there = path.exists() && *path != tls.key;
+        if there {
+            fs::remove_file(path).map_err(failed("remove", path))?;
+        }
+    }
+    Ok(())
+}
+
+/// True once [`forget`] was called and no key came after it.
+pub fn forgotten(tls: &Tls) -> bool {
+    fs::metadata(&tls.key).is_ok_and(|found| found.len() == 0)
+}
+
 /// Makes a key beside the one in use, or takes the one that waits there.
 pub fn new_key(tls: &Tls) -> Result<NewKey, IdentityError> {
     let waiting = waiting(tls);
@@ -81,19 +103,18 @@ pub fn new_key(tls: &Tls) -> Result<NewKey, IdentityError> {
     Ok(NewKey { pem, waiting, csr })
 }
 
+/// Refuses a certificate of another key. The key waits on.
+pub fn fits(key: &NewKey, certificate: &str) -> Result<(), IdentityError> {
+    if certificates::fits(certificate, &key.pem) { Ok(()) } else { Err(IdentityError::OtherKey) }
+}
+
 /// Puts the certificate and its key in the place of those in use. Where one file holds both, that is one step.
 pub fn install(tls: &Tls, key: &NewKey, certificate: &str) -> Result<(), IdentityError> {
-    let both = format!("{}{certificate}", key.pem);
-    folder::write_over(&key.waiting, &both, PRIVATE).map_err(failed("write", &key.waiting))?;
-    // Of a pair that does not fit nothing is used; the key waits on.
-    if let Err(error) = certificates::check_identity(&key.waiting, &key.waiting, SystemTime::now()) {
-        folder::write_over(&key.waiting, &key.pem, PRIVATE).map_err(failed("write", &key.waiting))?;
-        return Err(error.into());
-    }
+    fits(key, certificate)?;
     let put =
         |path: &Path, text: &str| folder::write_over(path, text, PRIVATE).map_err(failed("write", path));
     if tls.cert == tls.key {
-        put(&tls.key, &both)?;
+        put(&tls.key, &format!("{}{certificate}", key.pem))?;
     } else {
         put(&tls.key, &key.pem)?;
         put(&tls.cert, certificate)?;
@@ -126,7 +147,9 @@ mod tests {
             assert!(!tls.key.exists() && !first.csr.contains("PRIVATE"));
             install(&tls, &again, &signed(&KeyPair::from_pem(&again.pem).unwrap())).unwrap();
             assert_eq!(
-                certificates::check_identity(&tls.cert, &tls.key, SystemTime::now()).unwrap().len(),
+                certificates::check_identity(&tls.cert, &tls.key, std::time::SystemTime::now())
+                    .unwrap()
+                    .len(),
                 0
             );
             let mode = fs::metadata(&tls.key).unwrap().permissions().mode() & 0o777;

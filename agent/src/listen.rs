@@ -6,37 +6,40 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use mooring_api::v1::agent_server::AgentServer;
 use mooring_api::v1::host_server::HostServer;
+use mooring_api::v1::identity_server::IdentityServer;
 use mooring_api::{Address, MESSAGE_BYTES_MAX};
 use mooring_host::{Front, Incoming, Listener, next_caller};
 use mooring_systemd::certificates::{self, CertificateError};
 use mooring_systemd::places::Places;
-use tokio::io::Interest;
+use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{mpsc, watch};
+use tokio_rustls::server::TlsStream;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::server::Router;
-use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic::transport::Server;
+use tonic::transport::server::{Connected, Router};
 
-use crate::config::{Config, Tls};
+use crate::config::Config;
 use crate::connections::Connections;
+use crate::door::Door;
 use crate::engine::Engine;
+use crate::identity;
 use crate::metrics;
 use crate::places::{self, Seated};
 use crate::serve::Service;
 use crate::serve_host::HostService;
+use crate::serve_identity::IdentityService;
 use crate::turn::Seldom;
 
 /// Requests at work per connection.
 const REQUESTS_PER_CONNECTION_MAX: usize = 256;
-
-/// A TLS handshake must be complete within this time: until then nobody knows who has connected.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections that nobody has taken yet, of one address.
 const ARRIVED_MAX: usize = 64;
@@ -94,36 +97,33 @@ fn bind_unix(path: &Path) -> Result<UnixListener> {
 /// Looks at the certificates and keys that the configuration names. Returns what is to be warned of.
 pub fn check_tls(config: &Config) -> Result<Vec<String>, CertificateError> {
     let Some(tls) = &config.tls else { return Ok(Vec::new()) };
+    if identity::forgotten(tls) {
+        return Ok(vec![
+            "this agent has left its controller, and serves nobody over TLS: run mooring-agent join"
+                .to_owned(),
+        ]);
+    }
     let now = SystemTime::now();
     let mut warnings = certificates::check_identity(&tls.cert, &tls.key, now)?;
     warnings.extend(certificates::check_authority(&tls.client_ca, now)?);
     Ok(warnings)
 }
 
-fn tls_config(tls: &Tls) -> Result<ServerTlsConfig> {
-    let read = |path: &Path| std::fs::read(path).with_context(|| format!("read {}", path.display()));
-    let identity = Identity::from_pem(read(&tls.cert)?, read(&tls.key)?);
-    let authority = Certificate::from_pem(read(&tls.client_ca)?);
-    Ok(ServerTlsConfig::new().identity(identity).client_ca_root(authority).timeout(HANDSHAKE_TIMEOUT))
-}
-
 fn router(
     engine: &Engine,
     host: Option<&Connections>,
-    tls: Option<ServerTlsConfig>,
+    door: Option<Arc<Door>>,
     stop: watch::Receiver<bool>,
-) -> Result<Router> {
+) -> Router {
     let mut server = Server::builder().concurrency_limit_per_connection(REQUESTS_PER_CONNECTION_MAX);
-    if let Some(tls) = tls {
-        server = server.tls_config(tls).context("use the TLS certificate and key")?;
-    }
     let service = Service::new(engine.clone(), stop.clone());
     let service = AgentServer::new(service).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let host = host.map(|connections| {
         HostServer::new(HostService::new(connections.clone(), stop))
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
     });
-    Ok(server.add_service(service).add_optional_service(host))
+    let identity = IdentityServer::new(IdentityService::new(door));
+    server.add_service(service).add_service(identity).add_optional_service(host)
 }
 
 /// How long answers that are under way may take after `stop`. What they wait for is durable: nothing is lost with them.
@@ -146,31 +146,28 @@ pub async fn serve_with(
     let mut ways = Vec::new();
     // Whoever is on this machine finds a place while the network has none.
     let (local, network) = (places::places(), places::places());
+    let door = engine.config().tls.as_ref().map(Door::open).transpose()?.map(Arc::new);
     for address in api {
-        let tls = match (&address, &engine.config().tls) {
-            (Address::Tls(_), Some(tls)) => Some(tls_config(tls)?),
-            (Address::Tls(_), None) => bail!("listen on {address}: [tls] is missing in the configuration"),
-            _ => None,
-        };
-        let router = router(engine, host, tls, stop.clone())?;
+        let router = router(engine, host, door.clone(), stop.clone());
         let stopped = stopped(stop.clone());
         tracing::info!(%address, "listening");
         if let Address::Unix(_) = address {
             let (sender, arrived) = mpsc::channel(ARRIVED_MAX);
             ways.push(Way::Unix(sender, local.clone()));
-            let arrived = ReceiverStream::new(arrived).map(Ok::<_, std::io::Error>);
-            tasks.spawn(async move {
-                let served = router.serve_with_incoming_shutdown(arrived, stopped).await;
-                served.with_context(|| format!("serve {address}"))
-            });
-        } else {
-            let (sender, arrived) = mpsc::channel(ARRIVED_MAX);
-            ways.push(Way::Tcp(sender, network.clone()));
-            let arrived = ReceiverStream::new(arrived).map(Ok::<_, std::io::Error>);
-            tasks.spawn(async move {
-                let served = router.serve_with_incoming_shutdown(arrived, stopped).await;
-                served.with_context(|| format!("serve {address}"))
-            });
+            tasks.spawn(serve_router(router, arrived, stopped, address));
+            continue;
+        }
+        let (sender, arrived) = mpsc::channel(ARRIVED_MAX);
+        ways.push(Way::Tcp(sender, network.clone()));
+        match (&address, &door) {
+            (Address::Tls(_), Some(door)) => {
+                let entered = handshakes(arrived, Arc::clone(door));
+                tasks.spawn(serve_router(router, entered, stopped, address));
+            }
+            (Address::Tls(_), None) => bail!("listen on {address}: [tls] is missing in the configuration"),
+            (Address::Plain(_) | Address::Unix(_), _) => {
+                tasks.spawn(serve_router(router, arrived, stopped, address));
+            }
         }
     }
     if !metrics.is_empty() {
@@ -200,6 +197,41 @@ pub async fn serve_with(
     // Nobody listens any more: the front is told by the end of its socket.
     tasks.shutdown().await;
     ended
+}
+
+/// Answers the calls of connections as they come, until `stopped`.
+async fn serve_router<S>(
+    router: Router,
+    arrived: mpsc::Receiver<S>,
+    stopped: impl Future<Output = ()>,
+    address: Address,
+) -> Result<()>
+where
+    S: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
+    let arrived = ReceiverStream::new(arrived).map(Ok::<_, std::io::Error>);
+    let served = router.serve_with_incoming_shutdown(arrived, stopped).await;
+    served.with_context(|| format!("serve {address}"))
+}
+
+/// Connections whose handshake is done, of those that arrive. Each has a task of its own, so that a slow one holds nobody up.
+fn handshakes(
+    mut arrived: mpsc::Receiver<Seated<TcpStream>>,
+    door: Arc<Door>,
+) -> mpsc::Receiver<TlsStream<Seated<TcpStream>>> {
+    let (sender, entered) = mpsc::channel(ARRIVED_MAX);
+    tokio::spawn(async move {
+        while let Some(stream) = arrived.recv().await {
+            let (door, sender) = (Arc::clone(&door), sender.clone());
+            tokio::spawn(async move {
+                match door.enter(stream).await {
+                    Ok(stream) => drop(sender.send(stream).await),
+                    Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
+                }
+            });
+        }
+    });
+    entered
 }
 
 /// The log names one lost connection in this time: strangers must not fill it.

@@ -117,6 +117,14 @@ pub fn check_identity(cert: &Path, key: &Path, now: SystemTime) -> Result<Vec<St
     }
 }
 
+/// True if the first certificate of a text is that of the first private key of another; false also if there is none.
+pub fn fits(certificate: &str, key: &str) -> bool {
+    let Ok(der) = CertificateDer::from_pem_slice(certificate.as_bytes()) else { return false };
+    let Ok(key) = PrivateKeyDer::from_pem_slice(key.as_bytes()) else { return false };
+    let Ok(key) = any_supported_type(&key) else { return false };
+    CertifiedKey::new(vec![der], key).keys_match().is_ok()
+}
+
 /// Checks the certificates of an authority. Returns what is to be warned of.
 pub fn check_authority(path: &Path, now: SystemTime) -> Result<Vec<String>, CertificateError> {
     let found = certificates(path)?;
@@ -126,6 +134,19 @@ pub fn check_authority(path: &Path, now: SystemTime) -> Result<Vec<String>, Cert
         store.add(der).map_err(|error| content(path, "certificate of an authority", &error))?;
     }
     Ok(warnings)
+}
+
+/// Beginning and end of a certificate's validity.
+///
+/// # Errors
+/// `pem` holds no certificate that can be read.
+pub fn validity(pem: &str) -> Result<(SystemTime, SystemTime), String> {
+    let der = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| error.to_string())?;
+    let (_, parsed) = parse_x509_certificate(&der).map_err(|error| error.to_string())?;
+    let time = |time: &x509_parser::time::ASN1Time| {
+        UNIX_EPOCH + Duration::from_secs(u64::try_from(time.timestamp()).unwrap_or(0))
+    };
+    Ok((time(&parsed.validity().not_before), time(&parsed.validity().not_after)))
 }
 
 /// Fingerprint of a certificate's public key: `sha256:` and 64 hexadecimal digits, over its SubjectPublicKeyInfo. A renewed
@@ -185,6 +206,20 @@ mod tests {
             let said = checked.unwrap_err().to_string();
             assert!(words.iter().all(|word| said.contains(word)), "{said}");
             assert!(!said.contains("PRIVATE"), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_validity_and_the_pin_of_a_certificate_are_read() {
+        let (cert, _) = made();
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!(validity(&cert).unwrap(), (at(YEAR.0), at(YEAR.1)));
+        assert!(pin(&cert).unwrap().starts_with("sha256:"));
+        let ((cert, key), other) = (made(), made());
+        assert!(fits(&cert, &key) && !fits(&cert, &other.1) && !fits(&key, &key) && !fits(&cert, &cert));
+        for wrong in ["", "no PEM"] {
+            assert!(!fits(wrong, &key) && !fits(&cert, wrong));
+            assert!(validity(wrong).is_err() && pin(wrong).is_err());
         }
     }
 

@@ -8,6 +8,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 const GENERATED: &str = "api/src/generated/mooring.v1.rs";
+/// Everything that is compiled.
+const PROTOS: [&str; 3] = ["mooring/v1/agent.proto", "mooring/v1/host.proto", "mooring/v1/identity.proto"];
+
 const DESCRIPTOR: &str = "api/proto/mooring.v1.binpb";
 
 /// What to do with the generated files.
@@ -20,9 +23,7 @@ pub(crate) struct ProtoArgs {
 
 /// Generates, or compares.
 pub(crate) fn run(args: &ProtoArgs, root: &Path) -> Result<()> {
-    let descriptors =
-        protox::compile(["mooring/v1/agent.proto", "mooring/v1/host.proto"], [root.join("api/proto")])
-            .context("compile api/proto")?;
+    let descriptors = protox::compile(PROTOS, [root.join("api/proto")]).context("compile api/proto")?;
     let bytes = prost::Message::encode_to_vec(&descriptors);
     let out = tempfile::tempdir().context("make a folder for generated code")?;
     tonic_prost_build::configure()

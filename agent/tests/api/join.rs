@@ -334,7 +334,7 @@ fn a_refused_token_and_a_controller_that_dies_leave_the_key_for_the_next_try() {
         (Way::Refuses("the token was used"), "refuses: the token was used"),
         (Way::Refuses("the token has expired"), "refuses: the token has expired"),
         (Way::Dies, "run the same command again"),
-        (Way::OtherKey, "cannot be used"),
+        (Way::OtherKey, "not that of this host's new key"),
     ] {
         let controller = site.controller(way);
         let error = site.join(&site.args(&controller)).unwrap_err();

@@ -15,6 +15,7 @@ mod crash;
 mod cut;
 mod damaged;
 mod discard;
+mod door;
 mod drift;
 mod early;
 mod fencing;

@@ -1,0 +1,194 @@
+//! The agent's side of TLS: which certificate callers are shown, and whose certificates they must show.
+//!
+//! Both may change while the agent runs. A handshake sees what is in force when it begins; connections that are open go on.
+//!
+//! What must never happen here: a caller without a certificate of the trusted authority; an authority that replaces the trusted
+//! one without its word.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use mooring_systemd::certificates;
+use mooring_systemd::folder::{self, Kept};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::config::Tls;
+use crate::identity::{self, IdentityError};
+
+/// A TLS handshake must be complete within this time: until then nobody knows who has connected.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A refusal to change the certificate. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum DoorError {
+    /// The request cannot be granted.
+    #[error("{0}")]
+    Refused(&'static str),
+    /// A file cannot be read, written or used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The new files cannot be used.
+    #[error("the new certificate cannot be used")]
+    Use(#[source] anyhow::Error),
+    /// The authority's file cannot be written.
+    #[error("cannot write the authority's certificate")]
+    Authority(#[source] io::Error),
+}
+
+/// The certificate and the authority in force.
+pub struct Door {
+    tls: Tls,
+    /// `None`: this agent has left, and lets nobody in.
+    config: Mutex<Option<Arc<ServerConfig>>>,
+    /// One change at a time.
+    change: Mutex<()>,
+}
+
+fn authorities(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
+    let found: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?;
+    if found.is_empty() {
+        bail!("there is no certificate in it");
+    }
+    Ok(found)
+}
+
+fn roots(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(authority.clone())?;
+    }
+    Ok(roots)
+}
+
+/// What the files say. TLS 1.3 only: both sides are Mooring's.
+fn server_config(tls: &Tls) -> Result<Arc<ServerConfig>> {
+    let read = |path: &Path| fs::read(path).with_context(|| format!("read {}", path.display()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let used = |path: &Path| format!("use {}", path.display());
+    let trusted = authorities(&read(&tls.client_ca)?).with_context(|| used(&tls.client_ca))?;
+    let trusted = Arc::new(roots(&trusted).with_context(|| used(&tls.client_ca))?);
+    let callers = WebPkiClientVerifier::builder_with_provider(trusted, Arc::clone(&provider)).build()?;
+    let chain = authorities(&read(&tls.cert)?).with_context(|| used(&tls.cert))?;
+    let key = PrivateKeyDer::from_pem_slice(&read(&tls.key)?).with_context(|| used(&tls.key))?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(callers)
+        .with_single_cert(chain, key)
+        .context("use the TLS certificate and key")?;
+    config.alpn_protocols.push(b"h2".to_vec());
+    Ok(Arc::new(config))
+}
+
+impl Door {
+    /// Reads the files of the configuration.
+    pub fn open(tls: &Tls) -> Result<Self> {
+        let config = if identity::forgotten(tls) {
+            tracing::warn!(
+                "this agent has left its controller: nobody is let in over TLS (mooring-agent join)"
+            );
+            None
+        } else {
+            Some(server_config(tls)?)
+        };
+        Ok(Self { tls: tls.clone(), config: Mutex::new(config), change: Mutex::new(()) })
+    }
+
+    fn in_force(&self) -> Option<Arc<ServerConfig>> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn put_in_force(&self, config: Option<Arc<ServerConfig>>) {
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    /// The handshake with one caller.
+    pub(crate) async fn enter<S>(&self, stream: S) -> io::Result<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let Some(config) = self.in_force() else {
+            return Err(io::Error::other("this agent has left its controller"));
+        };
+        let handshake = TlsAcceptor::from(config).accept(stream);
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long");
+        tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(late)?
+    }
+
+    /// Makes a key, or takes the one that waits; returns its certificate signing request.
+    pub fn new_key(&self) -> Result<String, DoorError> {
+        let _one = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        if identity::forgotten(&self.tls) {
+            return Err(DoorError::Refused("this agent has left: run mooring-agent join"));
+        }
+        Ok(identity::new_key(&self.tls)?.csr)
+    }
+
+    /// Takes a certificate over the key that waits, and the authorities that callers are known by from now on. Returns the end of
+    /// its validity.
+    pub fn set_certificate(&self, certificate: &str, authority: &str) -> Result<SystemTime, DoorError> {
+        let _one = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = |why| move |_| DoorError::Refused(why);
+        let given = authorities(authority.as_bytes())
+            .map_err(refused("authority: want certificates in PEM format"))?;
+        let own = CertificateDer::from_pem_slice(certificate.as_bytes())
+            .map_err(|_| DoorError::Refused("certificate: want one in PEM format"))?;
+        let trusted = fs::read(&self.tls.client_ca).ok().and_then(|pem| authorities(&pem).ok());
+        if !trusted.unwrap_or_default().iter().any(|trusted| given.contains(trusted)) {
+            return Err(DoorError::Refused("authority: none of them is trusted here"));
+        }
+        signed(&own, &given)?;
+        let (_, ends) = certificates::validity(certificate)
+            .map_err(|_| DoorError::Refused("certificate: it cannot be read"))?;
+        let key = identity::waiting_key(&self.tls)?;
+        let in_use = fs::read(&self.tls.cert).ok().and_then(|pem| CertificateDer::from_pem_slice(&pem).ok());
+        let again = in_use.as_ref() == Some(&own);
+        let key = match key {
+            // The answer was lost, and the caller asks again.
+            _ if again => None,
+            Some(key) => Some(key),
+            None => return Err(DoorError::Refused("certificate: no key waits for one: call NewKey first")),
+        };
+        // What is about to be signed by a new authority is trusted before it is shown.
+        let kept = Kept { mode: 0o644, owner: None };
+        if let Some(key) = key {
+            identity::fits(&key, certificate)?;
+            folder::write_over(&self.tls.client_ca, authority, kept).map_err(DoorError::Authority)?;
+            identity::install(&self.tls, &key, certificate)?;
+        }
+        self.put_in_force(Some(server_config(&self.tls).map_err(DoorError::Use)?));
+        tracing::info!("the certificate was renewed");
+        Ok(ends)
+    }
+
+    /// Forgets key and certificate, and lets nobody in from now on.
+    pub fn leave(&self) -> Result<(), DoorError> {
+        let _one = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        self.put_in_force(None);
+        identity::forget(&self.tls)?;
+        tracing::warn!(
+            "this agent was revoked: it serves nobody over TLS until it joins again (mooring-agent join)"
+        );
+        Ok(())
+    }
+}
+
+/// Refuses a certificate that no authority of these signed, as a server's, for now.
+fn signed(own: &CertificateDer<'_>, given: &[CertificateDer<'static>]) -> Result<(), DoorError> {
+    const WHY: &str = "certificate: the authority given did not sign it for a server, or it is not valid now";
+    let wrong = |_: rustls::Error| DoorError::Refused(WHY);
+    let own = ParsedCertificate::try_from(own).map_err(wrong)?;
+    let roots = roots(given).map_err(|_| DoorError::Refused("authority: one of them is none"))?;
+    let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms.all;
+    verify_server_cert_signed_by_trust_anchor(&own, &roots, &[], UnixTime::now(), algorithms).map_err(wrong)
+}
