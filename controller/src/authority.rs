@@ -24,6 +24,7 @@ use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 use x509_parser::prelude::FromDer as _;
 
@@ -221,6 +222,36 @@ impl Authority {
         self.sign(&key_of(key)?, "Mooring controller", names, ExtendedKeyUsagePurpose::ClientAuth, now)
     }
 
+    /// Signs one of the controller's certificates anew over its key, for the same names, once two thirds of its life are over. `None`:
+    /// it is not due, or another authority signed it.
+    pub fn renew(
+        &self,
+        certificate: &str,
+        key: &str,
+        now: SystemTime,
+    ) -> Result<Option<Issued>, AuthorityError> {
+        let Ok((begins, ends)) = certificates::validity(certificate) else { return Ok(None) };
+        let life = ends.duration_since(begins).unwrap_or_default();
+        if now < begins + life * 2 / 3 {
+            return Ok(None);
+        }
+        let Ok(der) = CertificateDer::from_pem_slice(certificate.as_bytes()) else { return Ok(None) };
+        let Ok((_, parsed)) = parse_x509_certificate(&der) else { return Ok(None) };
+        let Ok(own) = CertificateDer::from_pem_slice(self.pem.as_bytes()) else { return Ok(None) };
+        let Ok((_, own)) = parse_x509_certificate(&own) else { return Ok(None) };
+        if parsed.verify_signature(Some(own.public_key())).is_err() || parsed.is_ca() {
+            return Ok(None);
+        }
+        let usage = parsed.extended_key_usage().ok().flatten();
+        if usage.is_some_and(|usage| usage.value.client_auth) {
+            return self.sign_client(key, now).map(Some);
+        }
+        let names = parsed.subject_alternative_name().ok().flatten();
+        let names = names.map(|names| names.value.general_names.iter().filter_map(name_of).collect());
+        let names: Vec<_> = names.unwrap_or_default();
+        self.sign_server(key, &names, now).map(Some)
+    }
+
     fn sign(
         &self,
         public: &impl PublicKeyData,
@@ -238,6 +269,18 @@ impl Authority {
         let signed = params.signed_by(public, &self.issuer);
         let signed = signed.map_err(|source| AuthorityError::Sign { subject: subject.to_owned(), source })?;
         Ok(Issued { certificate: signed.pem(), expires_at })
+    }
+}
+
+fn name_of(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => {
+            let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            let address = v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+            address.ok().map(|address| address.to_string())
+        }
+        _ => None,
     }
 }
 

@@ -26,6 +26,7 @@ pub mod permits;
 pub mod policy;
 pub mod quota;
 pub mod rebuild;
+pub mod renewal;
 pub mod rules;
 pub mod schedule;
 pub mod service;

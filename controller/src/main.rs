@@ -19,6 +19,7 @@ use mooring_controller::init;
 use mooring_controller::metrics::Metrics;
 use mooring_controller::policy::Policies;
 use mooring_controller::rebuild::{self, How};
+use mooring_controller::renewal::{self, Renewal};
 use mooring_controller::service::{Database, Dial, Enroller, HOLD_DEFAULT, Service, ServiceOptions};
 use mooring_systemd::{cores, notify};
 
@@ -209,6 +210,11 @@ async fn serve(config: Config, auth: Auth, policies: Arc<Policies>, restored: bo
     let (listen, api_tls, public_url) =
         (config.listen.clone(), config.tls.clone(), config.public_url.clone());
     let metrics_listen = config.metrics.clone();
+    let certificates = config.clone();
+    if let Some(renewal) = Renewal::of(&config) {
+        // One that has ended while the controller was off is not shown to anybody.
+        renewal.look(SystemTime::now(), None).await;
+    }
     let (options, database) = options_of(config, Arc::clone(&policies), restored)?;
     let service = tokio::task::spawn_blocking(move || Service::open_on(options, database)).await??;
     let tls = match &api_tls {
@@ -233,6 +239,7 @@ async fn serve(config: Config, auth: Auth, policies: Arc<Policies>, restored: bo
         router = metrics.measured(router);
         tokio::spawn(metrics.serve(for_metrics, stopped.clone()));
     }
+    tokio::spawn(renewal::keep(certificates, tls.clone(), stopped.clone()));
     notify::ready();
     tracing::info!("ready");
     notify::on_stop(stop).context("wait for SIGTERM and SIGINT")?;

@@ -206,3 +206,34 @@ fn the_authority_is_loaded_from_its_own_files_only() {
         assert!(error.contains(word) && !error.contains("PRIVATE"), "{error}");
     }
 }
+
+#[test]
+fn a_certificate_is_renewed_at_two_thirds_of_its_life_with_its_names_and_key() {
+    let (authority, now, key) = (authority(), SystemTime::now(), make_key().unwrap());
+    let names = ["controller1".to_owned(), "192.0.2.7".to_owned(), "fd00::7".to_owned()];
+    let server = authority.sign_server(&key, &names, now).unwrap().certificate;
+    let client = authority.sign_client(&key, now).unwrap().certificate;
+    let (early, due) =
+        (now + CERTIFICATE_LIFE * 2 / 3 - Duration::from_hours(2), now + CERTIFICATE_LIFE * 2 / 3);
+    for pem in [&server, &client] {
+        assert_eq!(authority.renew(pem, &key, early).unwrap(), None);
+        // Also one that has ended: the machine may have been off for long.
+        for time in [due, now + 2 * CERTIFICATE_LIFE] {
+            let renewed = authority.renew(pem, &key, time).unwrap().unwrap();
+            assert_eq!(renewed.expires_at, time + CERTIFICATE_LIFE);
+            assert!(certificates::fits(&renewed.certificate, &key));
+            assert_eq!(calls(&authority, &renewed.certificate, time).is_ok(), pem == &client);
+            for name in &names {
+                assert_eq!(
+                    serves(&authority, &renewed.certificate, name, time).is_ok(),
+                    pem == &server,
+                    "{name}"
+                );
+            }
+        }
+    }
+    // An operator's own certificate is the operator's to renew.
+    assert_eq!(self::authority().renew(&server, &key, due).unwrap(), None);
+    assert_eq!(authority.renew("no certificate", &key, due).unwrap(), None);
+    assert_eq!(authority.renew(authority.certificate_pem(), &key, now + AUTHORITY_LIFE).unwrap(), None);
+}

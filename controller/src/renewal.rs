@@ -1,0 +1,236 @@
+//! The controller renews its own certificates at two thirds of their life, while it serves.
+//!
+//! The key stays, so that a renewal is one file put in the place of another. Agents' certificates are renewed through the agents.
+//!
+//! What must never happen here: a certificate of another authority replaced; a controller that ends because a renewal fails.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use axum_server::tls_rustls::RustlsConfig;
+use mooring_model::Chain;
+use mooring_systemd::folder::{self, Kept};
+use tokio::sync::watch;
+
+use crate::authority::{Authority, AuthorityError};
+use crate::config::{Config, Enrolment, Tls};
+use crate::http;
+
+/// How often the certificates are looked at.
+const LOOK_EVERY: Duration = Duration::from_hours(1);
+
+/// How often an end that is near is told in the log.
+const WARN_EVERY: Duration = Duration::from_hours(24);
+
+/// A certificate that could not be renewed.
+#[derive(Debug, thiserror::Error)]
+pub enum RenewalError {
+    /// The authority cannot be used.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// A file cannot be read or written.
+    #[error("cannot renew {}: the folder must be writable for the controller's user", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The certificates that are renewed, and the authority that does it.
+#[derive(Debug, Clone)]
+pub struct Renewal {
+    enrolment: Enrolment,
+    tls: Option<Tls>,
+}
+
+impl Renewal {
+    /// Those of a configuration; `None` if it has no authority.
+    pub fn of(config: &Config) -> Option<Self> {
+        Some(Self { enrolment: config.enrolment.clone()?, tls: config.tls.clone() })
+    }
+
+    /// Renews what is due. Returns the certificates that were renewed.
+    pub fn renew(&self, now: SystemTime) -> Result<Vec<PathBuf>, RenewalError> {
+        let authority = Authority::load(&self.enrolment.authority, &self.enrolment.authority_key)?;
+        let mut pairs = vec![(&self.enrolment.client_cert, &self.enrolment.client_key)];
+        pairs.extend(self.tls.as_ref().map(|tls| (&tls.cert, &tls.key)));
+        let mut renewed = Vec::new();
+        for (certificate, key) in pairs {
+            let failed = |source| RenewalError::File { path: certificate.clone(), source };
+            let pem = fs::read_to_string(certificate).map_err(failed)?;
+            let own = fs::read_to_string(key).map_err(failed)?;
+            if let Some(issued) = authority.renew(&pem, &own, now)? {
+                let kept = Kept { mode: 0o644, owner: None };
+                folder::write_over(certificate, &issued.certificate, kept).map_err(failed)?;
+                renewed.push(certificate.clone());
+            }
+        }
+        Ok(renewed)
+    }
+
+    /// Renews what is due, says so, and shows it to whoever connects from now on.
+    pub async fn look(&self, now: SystemTime, served: Option<&RustlsConfig>) {
+        let this = self.clone();
+        let renewed = match tokio::task::spawn_blocking(move || this.renew(now)).await {
+            Ok(Ok(renewed)) => renewed,
+            Ok(Err(error)) => {
+                tracing::warn!(error = %Chain(&error), "a certificate of this controller is not renewed");
+                return;
+            }
+            Err(error) => {
+                tracing::error!(%error, "the renewal of certificates broke off");
+                return;
+            }
+        };
+        for path in renewed {
+            tracing::info!(path = %path.display(), "the certificate was renewed");
+            if let (Some(tls), Some(served)) = (&self.tls, served)
+                && tls.cert == path
+            {
+                show(tls, served).await;
+            }
+        }
+    }
+}
+
+async fn show(tls: &Tls, served: &RustlsConfig) {
+    match http::tls(&tls.cert, &tls.key).await {
+        Ok(read) => served.reload_from_config(read.get_inner()),
+        Err(error) => warn(&tls.cert, &error),
+    }
+}
+
+fn warn(path: &Path, error: &io::Error) {
+    tracing::warn!(path = %path.display(), %error, "the renewed certificate cannot be read: it is shown after a restart");
+}
+
+/// Warns in the log of certificates that end within 30 days, of agents and authorities too.
+fn tell(config: &Config) {
+    match config.check_tls() {
+        Ok(warnings) => {
+            for warning in warnings {
+                tracing::warn!("{warning}");
+            }
+        }
+        Err(error) => tracing::warn!(error = %Chain(&error), "a certificate cannot be used"),
+    }
+}
+
+/// Looks at the certificates until `stop`.
+pub async fn keep(config: Config, served: Option<RustlsConfig>, mut stop: watch::Receiver<bool>) {
+    let renewal = Renewal::of(&config);
+    let mut told: Option<SystemTime> = None;
+    loop {
+        let now = SystemTime::now();
+        if let Some(renewal) = &renewal {
+            renewal.look(now, served.as_ref()).await;
+        }
+        if told.is_none_or(|told| now.duration_since(told).is_ok_and(|since| since >= WARN_EVERY)) {
+            told = Some(now);
+            tell(&config);
+        }
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+
+    use super::*;
+    use crate::config::Asked;
+    use crate::init;
+
+    const NAME: &str = "controller1.example.org";
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    fn made(folder: &Path, at: SystemTime) -> Config {
+        let names = [NAME.to_owned()];
+        init::init(folder, &names, at, &mut Vec::new()).unwrap();
+        Config::load(&folder.join("controller.toml"), Asked::Everybody).unwrap()
+    }
+
+    /// The certificate that a client is shown.
+    fn shown(served: &RustlsConfig, authority: &Path) -> CertificateDer<'static> {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+        let client =
+            rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_root_certificates(roots)
+                .with_no_client_auth();
+        let mut client = rustls::ClientConnection::new(Arc::new(client), NAME.try_into().unwrap()).unwrap();
+        let mut server = rustls::ServerConnection::new(served.get_inner()).unwrap();
+        while client.is_handshaking() {
+            let mut wire = Vec::new();
+            client.write_tls(&mut wire).unwrap();
+            server.read_tls(&mut wire.as_slice()).unwrap();
+            server.process_new_packets().unwrap();
+            let mut wire = Vec::new();
+            while server.wants_write() {
+                server.write_tls(&mut wire).unwrap();
+            }
+            let mut wire = wire.as_slice();
+            while !wire.is_empty() {
+                client.read_tls(&mut wire).unwrap();
+                client.process_new_packets().unwrap();
+            }
+        }
+        client.peer_certificates().unwrap()[0].clone().into_owned()
+    }
+
+    #[tokio::test]
+    async fn certificates_are_renewed_while_they_are_served() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let top = tempfile::tempdir().unwrap();
+        let due = SystemTime::now();
+        let config = made(top.path(), due - 61 * DAY);
+        let (tls, enrolment) = (config.tls.clone().unwrap(), config.enrolment.clone().unwrap());
+        let served = http::tls(&tls.cert, &tls.key).await.unwrap();
+        let renewal = Renewal::of(&config).unwrap();
+        let key = fs::read_to_string(&tls.key).unwrap();
+        let before = shown(&served, &enrolment.authority);
+        renewal.look(due - 31 * DAY, Some(&served)).await;
+        assert_eq!(shown(&served, &enrolment.authority), before, "it is not due");
+        let client = fs::read_to_string(&enrolment.client_cert).unwrap();
+        renewal.look(due, Some(&served)).await;
+        let after = shown(&served, &enrolment.authority);
+        assert_ne!(after, before);
+        assert_eq!(after, CertificateDer::from_pem_file(&tls.cert).unwrap());
+        assert_eq!(served.get_inner().alpn_protocols, [b"http/1.1".to_vec()]);
+        assert_eq!(fs::read_to_string(&tls.key).unwrap(), key);
+        assert_ne!(fs::read_to_string(&enrolment.client_cert).unwrap(), client);
+        assert_eq!(renewal.renew(due).unwrap(), Vec::<PathBuf>::new(), "once is enough");
+    }
+
+    #[tokio::test]
+    async fn a_certificate_of_an_operator_is_left_and_a_failure_is_none_of_the_service() {
+        let top = tempfile::tempdir().unwrap();
+        let config = made(top.path(), SystemTime::now());
+        let tls = config.tls.clone().unwrap();
+        let own = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
+        fs::write(&tls.cert, own.cert.pem()).unwrap();
+        fs::write(&tls.key, own.signing_key.serialize_pem()).unwrap();
+        let renewal = Renewal::of(&config).unwrap();
+        let late = SystemTime::now() + 5 * 365 * DAY;
+        let renewed = renewal.renew(late).unwrap();
+        assert_eq!(renewed, [config.enrolment.clone().unwrap().client_cert]);
+        assert_eq!(fs::read_to_string(&tls.cert).unwrap(), own.cert.pem());
+        fs::remove_file(&config.enrolment.clone().unwrap().authority_key).unwrap();
+        assert!(renewal.renew(late).is_err());
+        renewal.look(late, None).await;
+    }
+}
