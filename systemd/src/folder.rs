@@ -183,6 +183,10 @@ mod tests {
         assert_eq!((fs::read_to_string(&path).unwrap().as_str(), mode(&path)), ("first", 0o640));
         write_over(&path, "third", Kept { mode: 0o600, owner: None }).unwrap();
         assert_eq!((fs::read_to_string(&path).unwrap().as_str(), mode(&path)), ("third", 0o600));
+        let found = fs::metadata(&path).unwrap();
+        let ours = Kept { mode: 0o600, owner: Some((found.uid(), found.gid())) };
+        write_over(&path, "fourth", ours).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().uid(), found.uid());
         // A link that leads nowhere is a name, too, and is not followed.
         let link = top.path().join("link");
         std::os::unix::fs::symlink(top.path().join("none"), &link).unwrap();

@@ -115,12 +115,13 @@ impl Controller {
             return Err(refusal(answer).await);
         }
         let AuthorityAnswer { authority } = read(answer).await?;
+        // The pin proves one certificate. Whoever stands between could have added another.
+        let authority = first(&authority)?;
         let found = certificates::pin(&authority)
             .map_err(|why| JoinError::Answer { why: format!("authority: {why}") })?;
         if found != pin {
             return Err(JoinError::WrongPin { url: url.to_string(), found });
         }
-        // More than that one certificate would not have been proven.
         let proven = Certificate::from_pem(authority.as_bytes()).map_err(JoinError::Tls)?;
         let client = builder().tls_certs_only([proven]).build().map_err(JoinError::Tls)?;
         Ok(Self { url, client, authority })
@@ -138,6 +139,16 @@ impl Controller {
         })?;
         if answer.status().is_success() { read(answer).await } else { Err(refusal(answer).await) }
     }
+}
+
+/// The first certificate of a text, and nothing else of it.
+fn first(pem: &str) -> Result<String, JoinError> {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    const END: &str = "-----END CERTIFICATE-----";
+    let found = pem.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END));
+    let (body, _) = found
+        .ok_or_else(|| JoinError::Answer { why: "authority: there is no certificate in it".to_owned() })?;
+    Ok(format!("{BEGIN}{body}{END}\n"))
 }
 
 fn at(url: &Url, what: &str) -> Url {

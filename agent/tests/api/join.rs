@@ -40,6 +40,8 @@ enum Way {
     Old,
     /// It gives another authority's certificate than its own.
     OtherAuthority,
+    /// Somebody between has added an authority to the answer.
+    Added,
     /// The token allows this role alone.
     Only(&'static str),
 }
@@ -210,6 +212,9 @@ fn answer(
     let (status, said) = match way {
         Way::Unconfigured => ("409 Conflict", fault("run mooring-controller init")),
         Way::OtherAuthority if body.is_empty() => ("200 OK", serde_json::json!({"authority": authority().0})),
+        Way::Added if body.is_empty() => {
+            ("200 OK", serde_json::json!({"authority": format!("{authority_pem}{}", authority().0)}))
+        }
         _ if body.is_empty() => ("200 OK", serde_json::json!({"authority": authority_pem})),
         Way::Dies => return,
         Way::Refuses(message) => ("401 Unauthorized", fault(message)),
@@ -466,10 +471,13 @@ fn the_program_joins_and_checks_what_it_has_written() {
 }
 
 #[test]
-fn an_authority_certificate_is_kept_as_it_was_proven() {
-    let site = Site::new();
-    let controller = site.controller(Way::Good);
-    site.join(&site.args(&controller)).unwrap();
-    let kept = CertificateDer::from_pem_file(site.dir.path().join("agent-ca.crt")).unwrap();
-    assert_eq!(kept, CertificateDer::from_pem_slice(site.authority.as_bytes()).unwrap());
+fn the_authority_is_kept_as_it_was_proven_and_nothing_beside_it() {
+    for way in [Way::Good, Way::Added] {
+        let site = Site::new();
+        let controller = site.controller(way);
+        site.join(&site.args(&controller)).unwrap();
+        let kept = CertificateDer::pem_file_iter(site.dir.path().join("agent-ca.crt")).unwrap();
+        let kept: Vec<_> = kept.map(Result::unwrap).collect();
+        assert_eq!(kept, [CertificateDer::from_pem_slice(site.authority.as_bytes()).unwrap()]);
+    }
 }
