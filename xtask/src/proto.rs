@@ -8,10 +8,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 const GENERATED: &str = "api/src/generated/mooring.v1.rs";
+const DESCRIPTOR: &str = "api/proto/mooring.v1.binpb";
 /// Everything that is compiled.
 const PROTOS: [&str; 3] = ["mooring/v1/agent.proto", "mooring/v1/host.proto", "mooring/v1/identity.proto"];
-
-const DESCRIPTOR: &str = "api/proto/mooring.v1.binpb";
 
 /// What to do with the generated files.
 #[derive(Debug, Args)]
