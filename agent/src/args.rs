@@ -56,7 +56,7 @@ pub enum Command {
 /// `join`.
 #[derive(Debug, clap::Args)]
 pub struct JoinArgs {
-    /// The controller: https://HOST[:PORT]
+    /// The controller, as https://HOST:PORT
     pub url: String,
     /// The join token, which can be used once
     #[arg(long, hide_env_values = true, env = "MOORING_JOIN_TOKEN")]
