@@ -39,6 +39,15 @@ const TOKEN: &str = "umask 077; mooring-controller token --name ops --project ad
     chgrp mooring-controller /etc/mooring/controller.toml /etc/mooring/tokens.toml; \
     chmod 0640 /etc/mooring/controller.toml /etc/mooring/tokens.toml";
 
+/// A controller by its init, in its unit's sandbox, asked over TLS by the authority alone; then that configuration is taken away.
+const INIT: &str = "set -e; mooring-controller init > /root/init; systemctl start mooring-controller; \
+    export MOORING_CA=/etc/mooring/authority.crt; \
+    export MOORING_TOKEN=$(sed -n 's/^the admin.s token, shown this once: //p' /root/init); \
+    export MOORING_CONTROLLER=$(sed -n 's/.*MOORING_CONTROLLER=\\([^ ]*\\).*/\\1/p' /root/init); \
+    mooring host list > /dev/null; mooring-controller init | grep -c 'not changed'; \
+    systemctl stop mooring-controller; stat -c '%U %a' /etc/mooring/authority.key /etc/mooring/controller; \
+    rm /etc/mooring/controller.toml /etc/mooring/tokens.toml /root/init";
+
 const CHECK: &str = "mooring-agent --check; modprobe iscsi_tcp && mooring-sessiond --check; \
     setpriv --reuid mooring-controller --regid mooring-controller --init-groups mooring-controller --check";
 
@@ -187,7 +196,7 @@ impl<'a> Machine<'a> {
         let saved = "/etc/rtslib-fb-target/saveconfig.json";
         self.vm.write(saved, OF_TARGETCLI.as_bytes(), 0o600)?;
         let said = self.dpkg(VERSIONS[0])?;
-        for words in ["Write /etc/mooring/agent.toml", "Write /etc/mooring/controller.toml", "adopt --plan"] {
+        for words in ["Write /etc/mooring/agent.toml", "Run: mooring-controller init", "adopt --plan"] {
             check(said.contains(words), || format!("the installation does not say {words:?}: {said}"))?;
         }
         let kept = self.sh(&format!("cat {saved}; rm {saved}"))?;
@@ -207,6 +216,10 @@ impl<'a> Machine<'a> {
             self.vm.ip(0)
         );
         self.vm.write("/etc/mooring/agent.toml", agent.as_bytes(), 0o600)?;
+        let made = self.sh(INIT)?;
+        let user = "mooring-controller";
+        let want = format!("8\n{user} 600\n{user} 700\n");
+        check(made == want, || format!("what init made: {made}"))?;
         self.vm.write("/etc/mooring/controller.toml", CONTROLLER.as_bytes(), 0o640)?;
         self.sh(TOKEN)?;
         let checked = self.sh(CHECK)?;
