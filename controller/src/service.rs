@@ -386,6 +386,7 @@ impl Service {
         self.inner.spawn(heard::run(Arc::clone(&self.inner)));
         let inner = Arc::clone(&self.inner);
         self.inner.spawn(async move { inner.keep_audit().await });
+        self.inner.spawn(Arc::clone(&self.inner).keep_certificates());
         if let Some(dialer) = self.inner.store.dialer() {
             // Who gets an agent's lease goes on with everything that is on its way there.
             self.inner.spawn(lease::run(Arc::clone(&self.inner), dialer));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_api::v1::host_client::HostClient;
+use mooring_api::v1::identity_client::IdentityClient;
 use mooring_api::{CURE_KEY, Channel, MESSAGE_BYTES_MAX, v1};
 use mooring_model::{Chain, Cure};
 use tokio::time::Instant;
@@ -17,6 +18,9 @@ use super::lease::Hold;
 
 /// Over what the agent was asked to wait: the wire, and its disk.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// A call about an agent's certificate: it writes some files.
+const IDENTITY_LIMIT: Duration = Duration::from_secs(5);
 
 /// Another agent may answer at an address from one day to the next.
 const BORROWED_FOR: Duration = Duration::from_secs(10);
@@ -108,6 +112,30 @@ pub(super) struct Borrowed {
 }
 
 impl Agent {
+    /// Has the agent make a new key. Returns its certificate signing request.
+    pub(crate) async fn new_key(&self) -> Result<String, CallError> {
+        let mut client = IdentityClient::new(self.channel()?);
+        let call = client.new_key(v1::NewKeyRequest {});
+        Ok(within(&self.entry.name, IDENTITY_LIMIT, call).await?.csr)
+    }
+
+    /// Gives the agent the certificate over that key.
+    pub(crate) async fn set_certificate(
+        &self,
+        certificate: String,
+        authority: String,
+    ) -> Result<(), CallError> {
+        let mut client = IdentityClient::new(self.channel()?);
+        let call = client.set_certificate(v1::SetCertificateRequest { certificate, authority });
+        within(&self.entry.name, IDENTITY_LIMIT, call).await.map(drop)
+    }
+
+    /// Tells the agent that it was revoked: it forgets its certificate, and lets nobody in over TLS.
+    pub(crate) async fn leave(&self) -> Result<(), CallError> {
+        let mut client = IdentityClient::new(self.channel()?);
+        within(&self.entry.name, IDENTITY_LIMIT, client.leave(v1::LeaveRequest {})).await.map(drop)
+    }
+
     /// For what changes something: only while we drive it.
     fn channel(&self) -> Result<Channel, CallError> {
         let channel = self.state().channel.clone().filter(|_| self.hold().is_ours());

@@ -5,15 +5,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use mooring_api::TlsFiles;
+use mooring_model::Chain;
+use tokio::time::MissedTickBehavior;
 
 use super::Inner;
 use crate::agents::{Agent, task};
-use crate::authority::agent_server_name;
+use crate::authority::{CERTIFICATE_LIFE, agent_server_name};
 use crate::domain::Enrolment;
 use crate::service::{AgentEntry, Enroller, Refusal};
 use crate::store::{AgentRow, Db};
+
+/// How often it is looked whose certificate is to be renewed.
+const RENEWED_EVERY: Duration = Duration::from_hours(1);
 
 /// Rows that say who is dialled, and what those said last.
 pub(crate) struct Enrolled {
@@ -57,7 +63,74 @@ fn entry(enroller: &Enroller, enrolment: &Enrolment) -> Option<AgentEntry> {
     })
 }
 
+/// A certificate is renewed at two thirds of its life.
+fn is_due(enrolment: &Enrolment, now: SystemTime) -> bool {
+    let left = enrolment.expires_at.duration_since(now).unwrap_or_default();
+    !enrolment.revoked && left < CERTIFICATE_LIFE / 3
+}
+
 impl Inner {
+    /// Renews the certificates of enrolled agents, for ever.
+    pub(crate) async fn keep_certificates(self: Arc<Self>) {
+        if self.options.enroller.is_none() {
+            return;
+        }
+        let mut tick = tokio::time::interval(RENEWED_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            if let Err(refusal) = self.renew_certificates().await {
+                tracing::warn!(error = %refusal, "cannot read whose certificates are to be renewed");
+            }
+        }
+    }
+
+    /// Renews the certificates that are due, of the agents that are up and that this controller drives.
+    pub(crate) async fn renew_certificates(&self) -> Result<(), Refusal> {
+        let Some(enroller) = &self.options.enroller else { return Ok(()) };
+        let enrolments = self.store.read("read who has joined", |db| Ok(db.enrolments()?)).await?;
+        let now = self.options.clock.now();
+        for enrolment in enrolments.into_iter().filter(|enrolment| is_due(enrolment, now)) {
+            let agent = self
+                .agents
+                .named(&enrolment.name)
+                .filter(|agent| agent.entry.enrolment == Some(enrolment.id));
+            let Some(agent) = agent.filter(|agent| agent.is_up() && agent.hold().is_ours()) else { continue };
+            if let Err(why) = self.renew(enroller, &agent, enrolment).await {
+                tracing::warn!(
+                    agent = agent.entry.name,
+                    why,
+                    "the certificate of an agent was not renewed; tried again"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    async fn renew(&self, enroller: &Enroller, agent: &Agent, enrolment: Enrolment) -> Result<(), String> {
+        let csr = agent.new_key().await.map_err(|error| error.to_string())?;
+        let authority = &enroller.authority;
+        let issued = authority.sign_agent(&csr, &enrolment.name, enrolment.id, self.options.clock.now());
+        let issued = issued.map_err(|error| Chain(&error).to_string())?;
+        let given = agent.set_certificate(issued.certificate, authority.certificate_pem().to_owned()).await;
+        given.map_err(|error| error.to_string())?;
+        let (name, id, ends) = (enrolment.name, enrolment.id, issued.expires_at);
+        let write = move |db: &Db<'_>| {
+            // Whoever has joined again meanwhile has another certificate.
+            let standing = db.enrolment(&name)?.filter(|standing| standing.id == id);
+            if let Some(standing) = standing {
+                db.put_enrolment(&Enrolment { expires_at: ends, ..standing })?;
+            }
+            Ok(())
+        };
+        self.store
+            .write("keep that a certificate was renewed", write)
+            .await
+            .map_err(|refusal| refusal.to_string())?;
+        tracing::info!(agent = agent.entry.name, "the certificate of an agent was renewed");
+        Ok(())
+    }
+
     /// Follows an agent from now on, where no lease decides who does.
     pub(crate) fn drive(self: &Arc<Self>, agent: &Arc<Agent>) {
         if self.store.dialer().is_some() {

@@ -30,6 +30,9 @@ pub(super) const JOIN: &str = "/mooring/v1/join";
 /// The address of the authority's certificate.
 pub(super) const AUTHORITY: &str = "/mooring/v1/authority";
 
+/// Longest text of a join, in bytes: a request for a P-256 key has some five hundred.
+const TEXT_BYTES_MAX: usize = 8 << 10;
+
 type Answer = Result<Json<Value>, Fault>;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
@@ -115,9 +118,14 @@ async fn join<B: Backend>(
 ) -> Answer {
     let fields = schema::whole(&body)?;
     fields.only(&["token", "csr", "address"])?;
-    let text = |key| {
+    let text = |key: &'static str| {
         fields.required(key)?;
-        Ok::<_, Fault>(fields.text(key, 1, false)?.unwrap_or_default().to_owned())
+        let text = fields
+            .some(key)
+            .and_then(Value::as_str)
+            .filter(|text| (1..=TEXT_BYTES_MAX).contains(&text.len()));
+        let wrong = || Fault::bad_request(format!("{key}: want a text of 1 to {TEXT_BYTES_MAX} bytes"));
+        text.map(str::to_owned).ok_or_else(wrong)
     };
     let asked = JoinRequest { token: text("token")?, csr: text("csr")?, address: text("address")? };
     let joined = app.backend().join(asked).await?;

@@ -54,7 +54,9 @@ impl fmt::Debug for NewJoinToken {
 impl NewJoinToken {
     /// The line that is typed on the host.
     pub fn command(&self) -> String {
-        format!("mooring-agent join {} --token {} --pin {}", self.url, self.token, self.pin)
+        let line = format!("mooring-agent join {} --token {} --pin {}", self.url, self.token, self.pin);
+        // Without it the agent asks for what every role needs.
+        if self.roles.iter().count() > 1 { line } else { format!("{line} --role {}", self.roles) }
     }
 }
 
@@ -264,9 +266,17 @@ impl Service {
         Ok(joined)
     }
 
-    /// Ends an enrolment: the agent is dialled no more, its certificate is worth nothing, and so is a token of its name.
+    /// Renews the certificates of agents that are due now, without waiting for their time.
+    pub async fn renew_certificates(&self) -> Result<(), Refusal> {
+        self.inner.renew_certificates().await
+    }
+
+    /// Ends an enrolment: the agent is dialled no more, its certificate is worth nothing, and so is a token of its name. An agent that
+    /// answers is told, and lets nobody in any more.
     pub async fn revoke_host(&self, caller: &Caller, name: &str) -> Result<(), Refusal> {
         self.inner.policies().check("mooring:host_enrol", caller, &Target::default())?;
+        let agent =
+            self.inner.agents.named(name).filter(|agent| agent.entry.enrolment.is_some() && agent.is_up());
         let own = name.to_owned();
         let write = move |db: &Db<'_>| {
             db.drop_join_token(&own)?;
@@ -276,6 +286,12 @@ impl Service {
             not_of_the_configuration(&self.inner, name)?;
             let what = name.chars().take(super::TEXT_CHARS_MAX).collect();
             return Err(Refusal::NotFound { kind: "Host", what });
+        }
+        // The row decides. What is said to the agent beside it is for the agent's own side.
+        if let Some(agent) = agent
+            && let Err(error) = agent.leave().await
+        {
+            tracing::warn!(agent = name, %error, "an agent was revoked, and could not be told");
         }
         self.inner.refresh_enrolments().await
     }

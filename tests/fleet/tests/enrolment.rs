@@ -1,0 +1,379 @@
+//! Enrolment with the real controller and real agents over TLS: a token, a join, a certificate that is renewed, a revocation, and
+//! everything that must not open an agent.
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use mooring_agent::args::JoinArgs;
+use mooring_agent::config::Config;
+use mooring_agent::identity;
+use mooring_agent::join::{self, Ground, JoinError};
+use mooring_agent::machine::Machine;
+use mooring_agent::run;
+use mooring_controller::auth::Auth;
+use mooring_controller::authority::{self, Authority};
+use mooring_controller::domain::{Caller, Host, Roles};
+use mooring_controller::http::{self, BODY_TIMEOUT, Options, Serving};
+use mooring_controller::service::{Enroller, JoinRequest, NewJoinToken, Refusal, Service, ServiceOptions};
+use mooring_host::fake::FakeMachine;
+use mooring_host::{KernelTree, SystemClock};
+use mooring_model::Chain;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn admin() -> Caller {
+    Caller {
+        project: "p".to_owned(),
+        user: "admin".to_owned(),
+        roles: ["admin", "member", "reader"].map(str::to_owned).to_vec(),
+        admin: true,
+        service: false,
+        request: "req-test".to_owned(),
+    }
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// A free port of loopback.
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[track_caller]
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "never came: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A controller with an authority of its own, which listens with TLS.
+struct Site {
+    dir: tempfile::TempDir,
+    service: Service,
+    runtime: Runtime,
+    _stop: watch::Sender<bool>,
+}
+
+impl Site {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let key = authority::make_key().unwrap();
+        let certificate = authority::self_sign(&key, "test", now).unwrap();
+        let (authority_file, authority_key) =
+            (write("authority.crt", &certificate), write("authority.key", &key));
+        let signer = Authority::load(&authority_file, &authority_key).unwrap();
+        let (server, client) = (authority::make_key().unwrap(), authority::make_key().unwrap());
+        let cert = signer.sign_server(&server, &["127.0.0.1".to_owned()], now).unwrap().certificate;
+        let tls = (write("server.crt", &cert), write("server.key", &server));
+        let shown = signer.sign_client(&client, now).unwrap().certificate;
+        let address = free();
+        let options = ServiceOptions {
+            enroller: Some(Enroller {
+                authority: Arc::new(signer),
+                authority_file,
+                client_cert: write("client.crt", &shown),
+                client_key: write("client.key", &client),
+                url: Some(format!("https://{address}")),
+            }),
+            ..ServiceOptions::new(dir.path().join("state"))
+        };
+        let policies = Arc::clone(&options.policies);
+        let service = Service::open(options).unwrap();
+        let runtime = runtime();
+        let (stop, stopped) = watch::channel(false);
+        let (served, front) = (service.clone(), service.clone());
+        let bound = runtime.block_on(http::bind(&[address])).map_err(|(_, error)| error).unwrap();
+        let tls = runtime.block_on(http::tls(&tls.0, &tls.1)).unwrap();
+        runtime.spawn(async move {
+            served.start();
+            let options = Options {
+                auth: Auth::NoAuth,
+                policies,
+                public_url: None,
+                tls: true,
+                body_timeout: BODY_TIMEOUT,
+            };
+            let serving = Serving { tls: Some(tls), ..Serving::default() };
+            http::serve(http::router(front, options), bound, serving, stopped).await.unwrap();
+        });
+        Self { dir, service, runtime, _stop: stop }
+    }
+
+    fn token(&self, name: &str) -> Result<NewJoinToken, Refusal> {
+        let roles: Roles = "storage".parse().unwrap();
+        self.runtime.block_on(self.service.make_join_token(&admin(), name, roles))
+    }
+
+    fn hosts(&self) -> Vec<Host> {
+        self.runtime.block_on(self.service.hosts(&admin())).unwrap()
+    }
+
+    fn host(&self, name: &str) -> Option<Host> {
+        self.hosts().into_iter().find(|host| host.name == name)
+    }
+
+    fn revoke(&self, name: &str) -> Result<(), Refusal> {
+        self.runtime.block_on(self.service.revoke_host(&admin(), name))
+    }
+
+    #[track_caller]
+    fn until_up(&self, name: &str) -> Host {
+        until(&format!("{name} is up"), || self.host(name).filter(|host| host.up))
+    }
+
+    /// Why a host is down: it was dialled, and said no.
+    #[track_caller]
+    fn until_refused(&self, name: &str, word: &str) {
+        let refused = |host: Host| host.why_down.filter(|why| why.contains(word));
+        until(&format!("{name} is refused for {word}"), || self.host(name).and_then(refused));
+    }
+
+    fn node(&self, name: &str) -> Node {
+        let dir = self.dir.path().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        Node { dir, address: free() }
+    }
+
+    /// Makes every certificate due.
+    fn age(&self) {
+        let database =
+            rusqlite::Connection::open(self.dir.path().join("state/mooring-controller.db")).unwrap();
+        let soon = SystemTime::now() + Duration::from_hours(24);
+        let us = i64::try_from(soon.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros()).unwrap();
+        database.execute("UPDATE enrolments SET expires_us = ?1", [us]).unwrap();
+    }
+}
+
+/// A machine that may join.
+struct Node {
+    dir: PathBuf,
+    address: SocketAddr,
+}
+
+/// An agent at work.
+struct Agent {
+    runtime: Option<Runtime>,
+    _stop: watch::Sender<bool>,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_secs(10));
+        }
+    }
+}
+
+impl Node {
+    fn config(&self) -> PathBuf {
+        self.dir.join("agent.toml")
+    }
+
+    fn identity(&self) -> PathBuf {
+        self.dir.join("agent.pem")
+    }
+
+    fn join(&self, token: &NewJoinToken) -> Result<(), JoinError> {
+        self.join_by(&token.url, &token.token, &token.pin)
+    }
+
+    fn join_by(&self, url: &str, token: &str, pin: &str) -> Result<(), JoinError> {
+        let args = JoinArgs {
+            url: url.to_owned(),
+            token: token.to_owned(),
+            pin: pin.to_owned(),
+            address: Some(self.address.to_string()),
+            role: vec![join::Role::Storage],
+            portal: vec!["127.0.0.1".parse().unwrap()],
+            group: vec!["vg0".parse().unwrap()],
+            no_start: true,
+        };
+        let fake = FakeMachine::new();
+        let lvm = fake.lvm();
+        let mut out = Vec::new();
+        let ground = Ground { commands: &lvm, addresses: Vec::new(), terminal: None, out: &mut out };
+        runtime().block_on(join::join(&args, &self.config(), ground))
+    }
+
+    /// Starts the agent by the configuration that the join has written, on a fake machine.
+    fn start(&self) -> Agent {
+        let mut config = Config::load(&self.config()).unwrap();
+        let folder = |name: &str| self.dir.join(name);
+        (config.state_dir, config.run_dir, config.configfs) =
+            (folder("state"), folder("run"), folder("configfs"));
+        config.listen.retain(|address| matches!(address, mooring_api::Address::Tls(_)));
+        let fake = FakeMachine::new();
+        fake.set_root(self.dir.join("root"));
+        fake.add_vg("vg0", 8 << 30);
+        let machine = Machine {
+            target: Arc::new(fake.lio()),
+            folders: None,
+            callers: None,
+            sys: Arc::new(KernelTree::new(self.dir.join("sys"))),
+            commands: Arc::new(fake.lvm()),
+            blocks: Arc::new(fake.blocks()),
+            images: Arc::new(fake.images()),
+            pr: Arc::new(fake.clone()),
+            clock: Arc::new(SystemClock),
+            addresses_changed: Arc::default(),
+            addresses: Arc::new(|| vec![std::net::IpAddr::from([127, 0, 0, 1]).into()]),
+            root: self.dir.join("root"),
+        };
+        let runtime = runtime();
+        let (stop, stopped) = watch::channel(false);
+        runtime.spawn(async move {
+            let ended = run::run(config, machine, None, |_| Ok(()), stopped).await;
+            if let Err(error) = ended {
+                eprintln!("an agent has ended: {error:#}");
+            }
+        });
+        Agent { runtime: Some(runtime), _stop: stop }
+    }
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn a_host_joins_is_renewed_and_revoked_without_a_restart() {
+    let site = Site::new();
+    let node = site.node("node1");
+    let token = site.token("node1").unwrap();
+    assert!(token.command().contains(&format!("--token {} --pin sha256:", token.token)));
+    node.join(&token).unwrap();
+    assert!(!site.host("node1").unwrap().up, "it is dialled, and not there yet");
+    let agent = node.start();
+    let host = site.until_up("node1");
+    let joined = host.enrolment.unwrap();
+    assert_eq!(
+        (joined.roles.to_string().as_str(), host.address),
+        ("storage", format!("https://{}", node.address))
+    );
+
+    // Two thirds of its life are over.
+    let before = read(&node.identity());
+    site.age();
+    site.runtime.block_on(site.service.renew_certificates()).unwrap();
+    let after = read(&node.identity());
+    assert!(before != after, "key and certificate are new");
+    let renewed = site.host("node1").unwrap().enrolment.unwrap();
+    assert_eq!(renewed.id, joined.id);
+    assert!(renewed.expires_at > SystemTime::now() + Duration::from_hours(80 * 24));
+    assert!(site.host("node1").unwrap().up, "its connection is as it was");
+    drop(agent);
+    until("node1 is down", || site.host("node1").filter(|host| !host.up));
+    let agent = node.start();
+    site.until_up("node1");
+
+    site.revoke("node1").unwrap();
+    assert!(site.host("node1").is_none());
+    assert!(!node.identity().exists() || read(&node.identity()).is_empty(), "the agent was told");
+    drop(agent);
+    // What it had opens nothing any more, although the name joins again.
+    let again = site.token("node1").unwrap();
+    node.join(&again).unwrap();
+    let new = read(&node.identity());
+    std::fs::write(node.identity(), &after).unwrap();
+    let agent = node.start();
+    site.until_refused("node1", "not valid for name");
+    drop(agent);
+    std::fs::write(node.identity(), new).unwrap();
+    let _agent = node.start();
+    site.until_up("node1");
+}
+
+#[test]
+fn a_token_is_for_one_name_one_key_and_one_hour() {
+    let site = Site::new();
+    let (one, two) = (site.node("one"), site.node("two"));
+    let token = site.token("node1").unwrap();
+    let refused = |result: Result<(), JoinError>| Chain(&result.unwrap_err()).to_string();
+    let text = refused(one.join_by(&token.url, "another", &token.pin));
+    assert!(text.contains("is not known"), "{text}");
+    assert!(site.hosts().is_empty());
+    // The answer to its first request is lost: the key waits, and may ask again.
+    let both = one.identity();
+    let tls =
+        mooring_agent::config::Tls { cert: both.clone(), key: both, client_ca: one.dir.join("agent-ca.crt") };
+    let asked = JoinRequest {
+        token: token.token.clone(),
+        csr: identity::new_key(&tls).unwrap().csr,
+        address: format!("https://{}", one.address),
+    };
+    let first = site.runtime.block_on(site.service.join(asked)).unwrap();
+    one.join(&token).unwrap();
+    assert_eq!(site.host("node1").unwrap().enrolment.unwrap().id, first.enrolment.id);
+    assert_eq!(site.hosts().len(), 1);
+    let text = refused(two.join(&token));
+    assert!(text.contains("was used already"), "{text}");
+    assert!(!two.config().exists(), "nothing is written");
+    // The name is taken until it is revoked.
+    let taken = site.token("node1").unwrap_err();
+    assert!(matches!(&taken, Refusal::Conflict(text) if text.contains("host revoke node1")), "{taken}");
+    // A newer token takes the place of an older one.
+    let (old, new) = (site.token("node2").unwrap(), site.token("node2").unwrap());
+    assert!(refused(two.join(&old)).contains("a newer one took its place"));
+    let expire = "UPDATE join_tokens SET expires_us = 0 WHERE name = 'node2'";
+    let database = rusqlite::Connection::open(site.dir.path().join("state/mooring-controller.db")).unwrap();
+    database.execute(expire, []).unwrap();
+    let text = refused(two.join(&new));
+    assert!(text.contains("has expired"), "{text}");
+    // A revoked name's token is gone, and so is the join that it was used for.
+    site.revoke("node1").unwrap();
+    assert!(refused(one.join(&token)).contains("is not known"));
+    assert!(matches!(site.revoke("nobody"), Err(Refusal::NotFound { .. })));
+    for name in ["", "-x", "a b", "ä", &"x".repeat(65)] {
+        assert!(matches!(site.token(name), Err(Refusal::Invalid(_))), "{name:?}");
+    }
+}
+
+/// An agent's certificate is no key to another agent, nor does another host's stand for it.
+#[test]
+fn the_certificate_of_one_host_is_worth_nothing_at_another() {
+    let site = Site::new();
+    let (one, two) = (site.node("one"), site.node("two"));
+    one.join(&site.token("node1").unwrap()).unwrap();
+    two.join(&site.token("node2").unwrap()).unwrap();
+    let own = read(&one.identity());
+    std::fs::write(one.identity(), read(&two.identity())).unwrap();
+    let agent = one.start();
+    site.until_refused("node1", "not valid for name");
+    drop(agent);
+    std::fs::write(one.identity(), own).unwrap();
+    let _agent = one.start();
+    site.until_up("node1");
+    // The other host dials it, with what it has.
+    let files = mooring_api::TlsFiles {
+        ca: Some(two.dir.join("agent-ca.crt")),
+        cert: Some(two.identity()),
+        key: Some(two.identity()),
+        server_name: Some(authority::agent_server_name(site.host("node1").unwrap().enrolment.unwrap().id)),
+    };
+    let address = format!("https://{}", one.address).parse().unwrap();
+    let asked = site.runtime.block_on(async {
+        let channel = mooring_api::connect(&address, &files).await.map_err(|error| error.to_string())?;
+        let mut client = mooring_api::v1::agent_client::AgentClient::new(channel);
+        let hello = client.get_capabilities(mooring_api::v1::GetCapabilitiesRequest {}).await;
+        hello.map(drop).map_err(|status| status.to_string())
+    });
+    assert!(asked.is_err(), "a host's certificate opened another host's agent");
+}
