@@ -132,7 +132,9 @@ impl Config {
             .then(|| wrong.note(scheduler::scheduler(&file, raw.scheduler.as_ref(), &agents)))
             .flatten();
         let native_hosts = (agents.len() == raw.agents.len())
-            .then(|| wrong.note(callers::native_hosts(&file, &raw.attach.hosts, &agents)))
+            .then(|| {
+                wrong.note(callers::native_hosts(&file, &raw.attach.hosts, &agents, raw.enrolment.is_some()))
+            })
             .flatten();
         let enrolment =
             wrong.note(raw.enrolment.as_ref().map(|raw| enrolment::enrolment(&file, raw)).transpose());
@@ -281,6 +283,7 @@ struct RawAgent {
     ca: Option<Spanned<String>>,
     cert: Option<Spanned<String>>,
     key: Option<Spanned<String>>,
+    server_name: Option<Spanned<String>>,
     #[serde(default)]
     insecure: bool,
     zone: Option<Spanned<String>>,
@@ -439,13 +442,27 @@ fn agent(
     Ok(AgentEntry { name, address, tls, insecure: raw.insecure, zone, enrolment: None })
 }
 
+/// A name that a certificate can have.
+fn server_name(file: &File<'_>, name: &Spanned<String>) -> Result<String, ConfigError> {
+    let text = name.get_ref();
+    match rustls::pki_types::ServerName::try_from(text.as_str()) {
+        Ok(_) => Ok(text.clone()),
+        Err(_) => Err(file.wrong(
+            &name.span(),
+            format!(
+                "agents.server_name: {text:?} is no name of a certificate: want a DNS name or an IP address"
+            ),
+        )),
+    }
+}
+
 fn agent_tls(file: &File<'_>, entry: &Spanned<RawAgent>, address: &Address) -> Result<TlsFiles, ConfigError> {
     let raw = entry.get_ref();
     let files = TlsFiles {
         ca: file.optional_path(raw.ca.as_ref(), "agents.ca")?,
         cert: file.optional_path(raw.cert.as_ref(), "agents.cert")?,
         key: file.optional_path(raw.key.as_ref(), "agents.key")?,
-        server_name: None,
+        server_name: raw.server_name.as_ref().map(|name| server_name(file, name)).transpose()?,
     };
     let all = files.ca.is_some() && files.cert.is_some() && files.key.is_some();
     let any = files.ca.is_some() || files.cert.is_some() || files.key.is_some();
@@ -454,9 +471,9 @@ fn agent_tls(file: &File<'_>, entry: &Spanned<RawAgent>, address: &Address) -> R
             &entry.span(),
             format!("agents: {address} wants all three of ca, cert and key: both sides show certificates"),
         )),
-        Address::Unix(_) | Address::Plain(_) if any => Err(file.wrong(
+        Address::Unix(_) | Address::Plain(_) if any || files.server_name.is_some() => Err(file.wrong(
             &entry.span(),
-            format!("agents: ca, cert and key are for https addresses, and {address} is none"),
+            format!("agents: ca, cert, key and server_name are for https addresses, and {address} is none"),
         )),
         Address::Tls(_) | Address::Unix(_) | Address::Plain(_) => Ok(files),
     }
@@ -484,6 +501,35 @@ mod tests {
     use super::*;
 
     const GOOD: &str = "tokens = \"/etc/mooring/tokens.toml\"\n";
+
+    #[test]
+    fn an_agents_certificate_may_have_another_name_than_its_address() {
+        let of = |address: &str, more: &str| {
+            let text = format!("{GOOD}[[agents]]\nname = \"a\"\naddress = \"{address}\"\n{more}\n");
+            Config::parse(&text, "file", Asked::Everybody).map(|config| config.agents[0].tls.clone())
+        };
+        let files = "ca = \"/a\"\ncert = \"/b\"\nkey = \"/c\"\n";
+        assert_eq!(of("https://a:1", files).unwrap().server_name, None);
+        let named = of("https://a:1", &format!("{files}server_name = \"x.invalid\"")).unwrap();
+        assert_eq!(named.server_name.as_deref(), Some("x.invalid"));
+        for (address, more) in [
+            ("https://a:1", format!("{files}server_name = \"no name\"")),
+            ("unix:/run/a", "server_name = \"x.invalid\"".to_owned()),
+        ] {
+            let error = of(address, &more).unwrap_err().to_string();
+            assert!(error.contains("server_name"), "{error}");
+        }
+    }
+
+    #[test]
+    fn hosts_that_join_may_be_named_before_they_do() {
+        let of = |more: &str| {
+            let text = format!("{GOOD}{more}[attach.hosts]\np = [\"host7\"]\n");
+            Config::parse(&text, "file", Asked::Everybody).map(|config| config.native_hosts)
+        };
+        assert!(of("").unwrap_err().to_string().contains("is no host of [[agents]]"));
+        assert_eq!(of("[enrolment]\n").unwrap()["p"], BTreeSet::from(["host7".to_owned()]));
+    }
 
     #[test]
     fn the_audit_log_is_kept_for_a_year_or_as_long_as_the_file_says() {

@@ -67,6 +67,7 @@ pub(super) fn native_hosts(
     file: &File<'_>,
     raw: &BTreeMap<String, Spanned<Vec<Spanned<String>>>>,
     agents: &[AgentEntry],
+    others_join: bool,
 ) -> Result<BTreeMap<String, BTreeSet<String>>, ConfigError> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (project, hosts) in raw {
@@ -78,7 +79,8 @@ pub(super) fn native_hosts(
         let named = all.entry(project.clone()).or_default();
         for host in hosts.get_ref() {
             let name = host.get_ref();
-            if agents.iter().all(|agent| &agent.name != name) {
+            // Hosts that join are not known here.
+            if !others_join && agents.iter().all(|agent| &agent.name != name) {
                 let why = format!("attach.hosts: {name:?} is no host of [[agents]]: want a name from there");
                 return Err(file.wrong(&host.span(), why));
             }

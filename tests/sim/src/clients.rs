@@ -45,6 +45,7 @@ fn connector(node: u8) -> Map<String, Value> {
 fn short(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Invalid(_) => "invalid",
+        Refusal::Unauthenticated(_) => "unauthenticated",
         Refusal::Forbidden(_) => "forbidden",
         Refusal::NotFound { .. } => "not found",
         Refusal::Changed(_) => "changed",

@@ -31,22 +31,12 @@ const PACED: [&str; 4] = ["--threads", "2", "--every-ms", "20"];
 const OF_TARGETCLI: &str =
     r#"{"storage_objects": [], "targets": [{"fabric": "iscsi", "wwn": "iqn.2003-01.org.example:x"}]}"#;
 
-const CONTROLLER: &str = "tokens = \"/etc/mooring/tokens.toml\"\n\
-    [[agents]]\nname = \"storage1\"\naddress = \"unix:/run/mooring/agent.sock\"\n";
-
-const TOKEN: &str = "umask 077; mooring-controller token --name ops --project admin --admin > /etc/mooring/tokens.toml; \
-    sed -n 's/^# \\(mooring_.*\\)/\\1/p' /etc/mooring/tokens.toml > /root/token; \
-    chgrp mooring-controller /etc/mooring/controller.toml /etc/mooring/tokens.toml; \
-    chmod 0640 /etc/mooring/controller.toml /etc/mooring/tokens.toml";
-
-/// A controller by its init, in its unit's sandbox, asked over TLS by the authority alone; then that configuration is taken away.
-const INIT: &str = "set -e; mooring-controller init > /root/init; systemctl start mooring-controller; \
-    export MOORING_CA=/etc/mooring/authority.crt; \
-    export MOORING_TOKEN=$(sed -n 's/^the admin.s token, shown this once: //p' /root/init); \
-    export MOORING_CONTROLLER=$(sed -n 's/.*MOORING_CONTROLLER=\\([^ ]*\\).*/\\1/p' /root/init); \
-    mooring host list > /dev/null; mooring-controller init | grep -c 'not changed'; \
-    systemctl stop mooring-controller; stat -c '%U %a' /etc/mooring/authority.key /etc/mooring/controller; \
-    rm /etc/mooring/controller.toml /etc/mooring/tokens.toml /root/init";
+/// The controller's commands of the README. What `init` prints is put where the other commands find it.
+const INIT: &str = "set -e; umask 077; mooring-controller init > /root/init; systemctl start mooring-controller; \
+    sed -n 's/^the admin.s token, shown this once: //p' /root/init > /root/token; \
+    sed -n 's/.*\\(MOORING_CONTROLLER=[^ ]*\\).*/export \\1/p' /root/init > /root/env; \
+    echo export MOORING_CA=/etc/mooring/authority.crt >> /root/env; \
+    mooring-controller init | grep -c 'not changed'; stat -c '%U %a' /etc/mooring/authority.key /etc/mooring/controller";
 
 const CHECK: &str = "mooring-agent --check; modprobe iscsi_tcp && mooring-sessiond --check; \
     setpriv --reuid mooring-controller --regid mooring-controller --init-groups mooring-controller --check";
@@ -142,7 +132,7 @@ impl<'a> Machine<'a> {
 
     /// `mooring --json` as the README calls it.
     fn mooring(&self, words: &str) -> Result<Value> {
-        let out = self.sh(&format!("mooring --token-file /root/token --json {words}"))?;
+        let out = self.sh(&format!(". /root/env; mooring --token-file /root/token --json {words}"))?;
         serde_json::from_str(&out).with_context(|| format!("`mooring {words}` answered: {out}"))
     }
 
@@ -210,20 +200,38 @@ impl<'a> Machine<'a> {
         check(states.starts_with(&waits) && idle == 3, || format!("not configured, the units are: {units}"))
     }
 
-    fn configure(&self) -> Result<()> {
-        let agent = format!(
-            "portals = [\"{}:3260\"]\nimages_dir = \"{IMAGES}\"\n[[groups]]\nname = \"{GROUP}\"\nthin_pool = \"2GiB\"\n[host]\n",
-            self.vm.ip(0)
-        );
-        self.vm.write("/etc/mooring/agent.toml", agent.as_bytes(), 0o600)?;
+    /// The controller makes what it needs, and the machine joins it.
+    fn configure(&mut self) -> Result<()> {
         let made = self.sh(INIT)?;
         let user = "mooring-controller";
         let want = format!("8\n{user} 600\n{user} 700\n");
         check(made == want, || format!("what init made: {made}"))?;
-        self.vm.write("/etc/mooring/controller.toml", CONTROLLER.as_bytes(), 0o640)?;
-        self.sh(TOKEN)?;
+        let ip = self.vm.ip(0);
+        let token = self.mooring("host token storage1")?;
+        let command = text(&token, "command")?;
+        let wrong = command.replace(text(&token, "token")?, "nobodys-token");
+        let how = format!("--address {ip}:7710 --portal {ip} --group {GROUP} --no-start");
+        let refused = self.vm.sh(&format!("{wrong} {how} 2>&1"))?;
+        check(!refused.status.success() && refused.stdout.contains("the join token is not known"), || {
+            format!("a wrong token: {}", refused.stdout)
+        })?;
+        let said = self.sh(&format!("{command} {how}"))?;
+        check(said.contains("joined as storage1 (storage, host)"), || said.clone())?;
+        let used = self.vm.sh(&format!("{command} {how} 2>&1"))?;
+        check(!used.status.success() && used.stdout.contains("was used already"), || {
+            format!("a token that was used: {}", used.stdout)
+        })?;
+        // What its operator changes in the file that the join has written.
+        self.sh(&format!(
+            "sed -i 's|^# images_dir = .*|images_dir = \"{IMAGES}\"|; s|^# thin_pool = .*|thin_pool = \"2GiB\"|; s|^reserve = .*|reserve = \"64MiB\"|' /etc/mooring/agent.toml"
+        ))?;
         let checked = self.sh(CHECK)?;
-        check(checked.lines().count() >= 3, || format!("the checks say: {checked}"))
+        check(checked.lines().count() >= 3, || format!("the checks say: {checked}"))?;
+        self.evidence.shows(format!(
+            "a controller by init, the machine by its token: {}",
+            said.lines().next().unwrap_or_default()
+        ));
+        Ok(())
     }
 
     fn start(&mut self) -> Result<()> {
