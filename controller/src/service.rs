@@ -362,7 +362,7 @@ impl Service {
                 );
             }
             name_twins(db)?;
-            Ok((db.agents()?, Enrolled::read(db)?))
+            Ok((db.agents()?, Enrolled::read(db, &BTreeSet::new())?))
         };
         let (known, enrolled) = store.prepare("prepare the store", prepare).map_err(OpenError::Prepare)?;
         let inner = Arc::new(Inner::new(options, store));
@@ -376,7 +376,7 @@ impl Service {
                 state.last_report = row.reported_at;
             }
         }
-        inner.enrol(enrolled, false);
+        inner.enrol(enrolled, true);
         let guard = Arc::new(Guard(Arc::clone(&inner)));
         Ok(Self { inner, _guard: guard })
     }

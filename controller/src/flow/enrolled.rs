@@ -3,7 +3,7 @@
 //!
 //! What must never happen here: an agent dialled that is revoked; a certificate of an earlier enrolment taken for the one of now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -28,9 +28,12 @@ pub(crate) struct Enrolled {
 }
 
 impl Enrolled {
-    /// Reads them.
-    pub(crate) fn read(db: &Db<'_>) -> Result<Self, crate::store::SqlError> {
-        Ok(Self { enrolments: db.enrolments()?, rows: db.agents()? })
+    /// Reads them. What agents said is read only if one is there that is not in `known`: it is much.
+    pub(crate) fn read(db: &Db<'_>, known: &BTreeSet<String>) -> Result<Self, crate::store::SqlError> {
+        let enrolments = db.enrolments()?;
+        let comes = |enrolment: &Enrolment| !enrolment.revoked && !known.contains(&enrolment.name);
+        let rows = if enrolments.iter().any(comes) { db.agents()? } else { Vec::new() };
+        Ok(Self { enrolments, rows })
     }
 }
 
@@ -39,7 +42,7 @@ fn entry(enroller: &Enroller, enrolment: &Enrolment) -> Option<AgentEntry> {
     let address =
         enrolment.address.parse().ok().filter(|address| matches!(address, mooring_api::Address::Tls(_)));
     let Some(address) = address else {
-        tracing::error!(
+        tracing::debug!(
             agent = enrolment.name,
             address = enrolment.address,
             "an enrolment has no https address: it is not dialled"
@@ -141,10 +144,11 @@ impl Inner {
         }
     }
 
-    /// Makes the registry what the rows of the database say. `drive`: those who come are followed at once.
-    pub(crate) fn enrol(self: &Arc<Self>, enrolled: Enrolled, drive: bool) {
+    /// Makes the registry what the rows of the database say. `starts`: nobody is followed yet, and what the configuration does not fit is
+    /// told.
+    pub(crate) fn enrol(self: &Arc<Self>, enrolled: Enrolled, starts: bool) {
         let Some(enroller) = &self.options.enroller else {
-            if enrolled.enrolments.iter().any(|enrolment| !enrolment.revoked) {
+            if starts && enrolled.enrolments.iter().any(|enrolment| !enrolment.revoked) {
                 tracing::warn!(
                     "agents have joined, and this configuration has no [enrolment]: they are not dialled"
                 );
@@ -173,11 +177,13 @@ impl Inner {
                         agent.take_row(row);
                     }
                     changed = true;
-                    if drive {
+                    if !starts {
                         self.drive(&agent);
                     }
                 }
-                None if self.agents.named(&name).is_some_and(|agent| agent.entry.enrolment.is_none()) => {
+                None if starts
+                    && self.agents.named(&name).is_some_and(|agent| agent.entry.enrolment.is_none()) =>
+                {
                     tracing::warn!(
                         agent = name,
                         "an agent is enrolled, and stands in the configuration: the configuration counts"
@@ -193,8 +199,10 @@ impl Inner {
 
     /// Reads the rows again, and makes the registry what they say.
     pub(crate) async fn refresh_enrolments(self: &Arc<Self>) -> Result<(), Refusal> {
-        let enrolled = self.store.read("read who has joined", |db| Ok(Enrolled::read(db)?)).await?;
-        self.enrol(enrolled, true);
+        let known = self.agents.all().iter().map(|agent| agent.entry.name.clone()).collect();
+        let read = move |db: &Db<'_>| Ok(Enrolled::read(db, &known)?);
+        let enrolled = self.store.read("read who has joined", read).await?;
+        self.enrol(enrolled, false);
         Ok(())
     }
 }
