@@ -10,6 +10,7 @@ use mooring_controller::auth::{Auth, NewToken, Tokens};
 use mooring_controller::http::{BODY_TIMEOUT, Options, router};
 use mooring_controller::permits::WAITS;
 use mooring_controller::policy::Policies;
+use mooring_controller::service::Wait;
 use mooring_model::AttachmentId;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -85,10 +86,20 @@ impl Site {
         all
     }
 
-    /// A long poll of this attachment, of which nothing new comes.
+    /// A long poll of this attachment, of which nothing new comes: what agents still have to say of it after it was made has been said.
     async fn poll(&self, id: AttachmentId) -> String {
-        let live = self.rig.service.live(&admin(), id, None, SHORT).await.unwrap();
-        format!("/mooring/v1/attachments/{id}?after={}&wait_ms=60000", live.revision)
+        const QUIET: Wait = Wait(Duration::from_millis(500));
+        let service = &self.rig.service;
+        let mut known = service.live(&admin(), id, None, SHORT).await.unwrap().revision;
+        let began = Instant::now();
+        loop {
+            let revision = service.live(&admin(), id, Some(known), QUIET).await.unwrap().revision;
+            if revision == known {
+                return format!("/mooring/v1/attachments/{id}?after={known}&wait_ms=60000");
+            }
+            assert!(began.elapsed() < LONG.0, "something new comes all the time");
+            known = revision;
+        }
     }
 }
 
