@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use mooring_rig::{Kernel, image};
+use mooring_rig::{Kernel, image, room};
 use mooring_tests::clients;
 
 /// One fixed piece of work of one processor, outside of our own builds.
@@ -32,6 +32,14 @@ fn told(parts: &[(&str, bool)]) -> String {
     let each: Vec<_> =
         parts.iter().map(|(name, warm)| format!("{name} {}", if *warm { "warm" } else { "cold" })).collect();
     format!("cache: mixed ({})", each.join(", "))
+}
+
+/// Says how much is free where the programs and the VMs' disks are.
+pub(crate) fn room(root: &Path) -> String {
+    match room::free(root) {
+        Ok(free) => format!("free on the disk: {} MiB", free >> 20),
+        Err(error) => format!("free on the disk: {error:#}"),
+    }
 }
 
 /// Says how long the fixed piece of work takes now.

@@ -384,7 +384,7 @@ pub(crate) fn run(args: &TestArgs, root: &Path) -> bool {
     } else {
         Wanted::Usual
     };
-    let cache = machine::cache(root);
+    let (cache, room) = (machine::cache(root), machine::room(root));
     let mut check =
         Check { root, stages: Stages::default(), wanted, timings: Timings::new(args.timings), built: false };
     let beside = check.without_vms(!args.no_vm);
@@ -399,6 +399,7 @@ pub(crate) fn run(args: &TestArgs, root: &Path) -> bool {
         full.standing().into_iter().for_each(|line| check.stages.note(line));
     }
     check.stages.note(cache);
+    check.stages.note(format!("{room} at the start; {} at the end", machine::room(root)));
     check.stages.note(machine::speed());
     check.stages.finish()
 }

@@ -34,6 +34,7 @@ mod process;
 mod qemu;
 mod qmp;
 mod rig;
+pub mod room;
 mod root;
 mod running;
 pub mod selfcheck;

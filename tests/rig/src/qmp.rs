@@ -48,6 +48,27 @@ impl Qmp {
         }
     }
 
+    /// How the VM was stopped by QEMU itself, and by which disk. `None`: it runs.
+    pub(crate) fn stopped(&mut self) -> Result<Option<String>> {
+        let state = self.execute("query-status", &json!({}))?;
+        if state.get("running").and_then(Value::as_bool) == Some(true) {
+            return Ok(None);
+        }
+        let status = state.get("status").and_then(Value::as_str).unwrap_or("of unknown status");
+        let blocks = self.execute("query-block", &json!({}))?;
+        let disks: Vec<String> = blocks
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|block| {
+                let told = block.get("io-status").and_then(Value::as_str).filter(|told| *told != "ok")?;
+                let device = block.get("device").and_then(Value::as_str).unwrap_or("a disk");
+                Some(format!("{device}: {told}"))
+            })
+            .collect();
+        Ok(Some(format!("{status} ({})", disks.join(", "))))
+    }
+
     fn line(&mut self) -> Result<Value> {
         let mut line = String::new();
         if self.reader.read_line(&mut line)? == 0 {
@@ -60,6 +81,34 @@ impl Qmp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a connection says after it was greeted, when QEMU gives these answers, one to each command.
+    fn with_answers<T: Send>(answers: &[&str], ask: impl FnOnce(&mut Qmp) -> T + Send) -> T {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| ask(&mut Qmp::start(ours).unwrap()));
+            let mut reader = BufReader::new(theirs.try_clone().unwrap());
+            let mut theirs = theirs;
+            writeln!(theirs, r#"{{"QMP": {{}}}}"#).unwrap();
+            for answer in [r#"{"return": {}}"#].iter().chain(answers) {
+                reader.read_line(&mut String::new()).unwrap();
+                writeln!(theirs, "{answer}").unwrap();
+            }
+            asked.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_vm_that_qemu_stopped_is_told_with_its_disk() {
+        let runs = [r#"{"return": {"running": true, "status": "running"}}"#];
+        assert_eq!(with_answers(&runs, |qmp| qmp.stopped().unwrap()), None);
+        let full = [
+            r#"{"return": {"running": false, "status": "io-error"}}"#,
+            r#"{"return": [{"device": "root", "io-status": "ok"}, {"device": "data0", "io-status": "nospace"}]}"#,
+        ];
+        let told = with_answers(&full, |qmp| qmp.stopped().unwrap());
+        assert_eq!(told.as_deref(), Some("io-error (data0: nospace)"));
+    }
 
     #[test]
     fn events_are_passed_over_and_errors_are_named() {

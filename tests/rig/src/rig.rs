@@ -17,7 +17,7 @@ use crate::options::{NETWORKS, RigOptions, address};
 use crate::phases::{self, Phase};
 use crate::switch::Switch;
 use crate::vm::{Shared, Vm};
-use crate::{evidence, process};
+use crate::{evidence, process, room};
 
 /// VMs that are up, until it is dropped.
 pub struct Rig {
@@ -41,7 +41,9 @@ impl Rig {
         let (accel, why) = accel::choose(&image::cache_dir(&options.root_dir), &images, &initramfs)?;
         let start = Instant::now();
         let dir = run_folder(&options)?;
-        let mut rig = Self::assemble(options, images, accel, &dir, &initramfs).inspect_err(|_| {
+        let assembled =
+            room::check(&dir).and_then(|()| Self::assemble(options, images, accel, &dir, &initramfs));
+        let mut rig = assembled.inspect_err(|_| {
             process::forget(&dir);
             let _ = fs::remove_dir_all(&dir);
         })?;
@@ -147,8 +149,16 @@ impl Rig {
     }
 
     /// How a scenario on this rig has ended: what passed has clean consoles as well. A wait that ran out beside a kernel's
-    /// complaint is no [`WaitRanOut`](crate::WaitRanOut): kernels do not complain of slowness.
+    /// complaint is no [`WaitRanOut`](crate::WaitRanOut): kernels do not complain of slowness. Neither is one beside a VM that QEMU has
+    /// stopped, which it does when the machine that runs it has no room for what a guest writes.
     pub fn verdict(&self, result: Result<()>) -> Result<()> {
+        let stopped: Vec<String> = match result {
+            Ok(()) => Vec::new(),
+            Err(_) => self.vms.iter().filter_map(Vm::stopped).collect(),
+        };
+        if !stopped.is_empty() {
+            return result.map_err(|error| anyhow!("{}; because of that: {error:#}", stopped.join("; ")));
+        }
         match (result, self.check_consoles()) {
             (Ok(()), consoles) => consoles,
             (Err(error), Ok(())) => Err(error),

@@ -24,6 +24,7 @@ use crate::options::{NETWORKS, VmSpec, address};
 use crate::process::Guarded;
 use crate::qemu;
 use crate::qmp::Qmp;
+use crate::room;
 use crate::running::{Output, Running, shorten};
 use crate::switch::Switch;
 use crate::volatile;
@@ -271,6 +272,15 @@ impl Vm {
             }
             None => bail!("{} is off already", self.name()),
         }
+    }
+
+    /// Why QEMU has stopped it, if it has: a stopped VM answers nothing, and its clock stands. `None`: it runs, is off, or QEMU does not
+    /// answer either.
+    pub(crate) fn stopped(&self) -> Option<String> {
+        let stopped = lock(&self.live).as_mut()?.qmp.stopped().ok().flatten()?;
+        let name = self.name();
+        let room = room::told(&self.shared.dir);
+        Some(format!("QEMU has stopped {name}: {stopped}; {room}"))
     }
 
     /// Turns it off, if it is on.
