@@ -32,7 +32,7 @@ use x509_parser::prelude::FromDer as _;
 pub const AUTHORITY_LIFE: Duration = Duration::from_hours(10 * 365 * 24);
 
 /// How long a certificate that the authority signs is valid. It is renewed at two thirds of that.
-pub const CERTIFICATE_LIFE: Duration = Duration::from_hours(90 * 24);
+pub const CERTIFICATE_LIFE: Duration = Duration::from_hours(96 * 24);
 
 /// How far a machine's clock may be behind the controller's without a new certificate being too young for it.
 const BACKDATED: Duration = Duration::from_hours(1);

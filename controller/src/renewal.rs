@@ -154,6 +154,8 @@ mod tests {
 
     const NAME: &str = "controller1.example.org";
 
+    use crate::authority::CERTIFICATE_LIFE;
+
     const DAY: Duration = Duration::from_hours(24);
 
     fn made(folder: &Path, at: SystemTime) -> Config {
@@ -197,7 +199,7 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let top = tempfile::tempdir().unwrap();
         let due = SystemTime::now();
-        let config = made(top.path(), due - 61 * DAY);
+        let config = made(top.path(), due - CERTIFICATE_LIFE * 2 / 3 - DAY);
         let (tls, enrolment) = (config.tls.clone().unwrap(), config.enrolment.clone().unwrap());
         let served = http::tls(&tls.cert, &tls.key).await.unwrap();
         let renewal = Renewal::of(&config).unwrap();

@@ -61,7 +61,7 @@ pub use crate::store::{Database, PostgresOptions};
 pub use crate::flow::place::{DOWN_MAX, Scheduler, ZONE_DEFAULT};
 pub use audit::{AUDIT_LINES_DEFAULT, AUDIT_LINES_MAX};
 pub use detach::Way;
-pub use enrol::{JOIN_TOKEN_LIFE, JoinRequest, Joined, NewJoinToken};
+pub use enrol::{JOIN_TOKEN_LIFE, JoinRefused, JoinRequest, Joined, NewJoinToken};
 pub use fence::REASON_MAX;
 pub use mode::NewMode;
 pub use receipts::RECORDS_MAX;
@@ -362,7 +362,7 @@ impl Service {
                 );
             }
             name_twins(db)?;
-            Ok((db.agents()?, Enrolled::read(db, &BTreeSet::new())?))
+            Ok((db.agents()?, Enrolled::read(db, |enrolment| !enrolment.revoked)?))
         };
         let (known, enrolled) = store.prepare("prepare the store", prepare).map_err(OpenError::Prepare)?;
         let inner = Arc::new(Inner::new(options, store));

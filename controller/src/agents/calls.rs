@@ -130,9 +130,10 @@ impl Agent {
         within(&self.entry.name, IDENTITY_LIMIT, call).await.map(drop)
     }
 
-    /// Tells the agent that it was revoked: it forgets its certificate, and lets nobody in over TLS.
+    /// Tells the agent that it was revoked: it forgets its certificate, and lets nobody in over TLS. Whoever revoked it tells it, also
+    /// while another controller drives it.
     pub(crate) async fn leave(&self) -> Result<(), CallError> {
-        let mut client = IdentityClient::new(self.channel()?);
+        let mut client = IdentityClient::new(self.any_channel().await?);
         within(&self.entry.name, IDENTITY_LIMIT, client.leave(v1::LeaveRequest {})).await.map(drop)
     }
 
@@ -142,7 +143,7 @@ impl Agent {
         channel.ok_or_else(|| CallError::Lost(self.why_down()))
     }
 
-    /// For questions: also while another controller drives it.
+    /// For questions, and for the end of an enrolment: also while another controller drives it.
     async fn any_channel(&self) -> Result<Channel, CallError> {
         if !matches!(self.hold(), Hold::Theirs(_)) {
             return self.channel();

@@ -57,6 +57,8 @@ pub(crate) enum Hold {
     Ours(String, watch::Receiver<Instant>),
     /// Another, or nobody.
     Theirs(Said),
+    /// Nobody, ever again: it has left the registry.
+    Gone,
 }
 
 impl Hold {
@@ -65,7 +67,7 @@ impl Hold {
         match self {
             Self::Always => true,
             Self::Ours(_, until) => Instant::now() < *until.borrow(),
-            Self::Theirs(_) => false,
+            Self::Theirs(_) | Self::Gone => false,
         }
     }
 }
@@ -147,6 +149,8 @@ enum Out {
     Touch(VolumeId),
     /// An agent went up or down.
     Said,
+    /// An agent has joined, or was revoked.
+    Enrolled,
 }
 
 /// What tells other controllers. On an embedded database there are none.
@@ -190,6 +194,11 @@ impl Notes {
     /// An agent went up or down.
     pub(crate) fn said(&self) {
         self.send(Out::Said);
+    }
+
+    /// An agent has joined, or was revoked.
+    pub(crate) fn enrolled(&self) {
+        self.send(Out::Enrolled);
     }
 
     fn joined(&self, id: Option<&str>) {
@@ -397,19 +406,24 @@ impl Manager {
     fn hold(&mut self, name: &str, until: Instant) {
         let Some(agent) = self.agent(name) else { return };
         let (until, watched) = watch::channel(until);
-        agent.set_hold(Hold::Ours(self.id.clone(), watched));
+        if !agent.set_hold(Hold::Ours(self.id.clone(), watched)) {
+            return;
+        }
         self.written.remove(name);
         let inner = Arc::clone(&self.inner);
         while self.drives.try_join_next().is_some() {}
+        let driven = Arc::clone(&agent);
         let drives = self.drives.spawn(async move {
             // When the lease is over this ends, and whoever started it cleans up.
             let drive = async {
-                let hold = agent.hold();
-                rely_on(&agent, &hold);
-                task::run(inner, Arc::clone(&agent)).await;
+                let hold = driven.hold();
+                rely_on(&driven, &hold);
+                task::run(inner, Arc::clone(&driven)).await;
             };
             guarded(drive).await;
         });
+        // An agent that leaves the registry ends it. If one of its name has joined by then, this one's end is what is seen here.
+        agent.is_driven_by(drives.clone());
         self.held.insert(name.to_owned(), Held { until, drives, said: None });
     }
 
@@ -499,18 +513,22 @@ impl Manager {
         inbox: &mut mpsc::UnboundedReceiver<Out>,
     ) -> Result<(), SqlError> {
         let mut volumes: BTreeMap<VolumeId, bool> = BTreeMap::new();
-        let mut said = false;
+        let (mut said, mut enrolled) = (false, false);
         let mut next = Some(first);
         while let Some(out) = next {
             match out {
                 Out::Wish(volume) => drop(volumes.insert(volume, true)),
                 Out::Touch(volume) => drop(volumes.entry(volume).or_default()),
                 Out::Said => said = true,
+                Out::Enrolled => enrolled = true,
             }
             next = inbox.try_recv().ok();
         }
         if said {
             self.say(members).await?;
+        }
+        if enrolled {
+            members.announce(&[format!("e {}", self.id)]).await?;
         }
         let id = &self.id;
         let note =
@@ -537,6 +555,10 @@ impl Manager {
                 self.inner.touch_here(volume);
             }
             (Some("s"), _) => self.stand(members).await?,
+            (Some("e"), _) => {
+                self.refresh_enrolments().await;
+                self.turn(members).await?;
+            }
             (Some("l"), _) => self.turn(members).await?,
             // Of a newer controller.
             _ => {}
@@ -544,12 +566,16 @@ impl Manager {
         Ok(())
     }
 
-    /// The safety net: whatever is on its way is looked at, what agents were not told is sent, and who waits looks again.
-    async fn poll(&mut self) {
-        self.polled = Instant::now();
+    async fn refresh_enrolments(&self) {
         if let Err(refusal) = self.inner.refresh_enrolments().await {
             tracing::warn!(error = %refusal, "cannot read who has joined");
         }
+    }
+
+    /// The safety net: whatever is on its way is looked at, what agents were not told is sent, and who waits looks again.
+    async fn poll(&mut self) {
+        self.polled = Instant::now();
+        self.refresh_enrolments().await;
         let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, db.volumes_held()?));
         match self.inner.store.read("list what is on its way", read).await {
             Ok((moving, held)) => {

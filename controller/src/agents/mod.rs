@@ -102,7 +102,7 @@ pub(crate) struct Agent {
     hold: Mutex<Hold>,
     /// How it is asked while another controller drives it.
     borrowed: tokio::sync::Mutex<Option<calls::Borrowed>>,
-    /// The task that follows it, where no lease decides who does.
+    /// The task that follows it, or followed it last.
     drive: Mutex<Option<AbortHandle>>,
 }
 
@@ -125,14 +125,26 @@ impl Agent {
     /// Who it says that it is.
     pub(crate) fn is_known_as(&self, state: &mut AgentState, id: AgentId, initiator: Option<Iqn>) {
         let mut roll = lock(&self.roll);
-        roll.ids.changed(self.place, state.id.as_ref(), Some(&id));
-        roll.initiators.changed(self.place, state.initiator.as_ref(), initiator.as_ref());
+        // Looked at under the roll's lock: whoever takes it out of the registry takes it off the roll after that.
+        if !matches!(*lock(&self.hold), Hold::Gone) {
+            roll.ids.changed(self.place, state.id.as_ref(), Some(&id));
+            roll.initiators.changed(self.place, state.initiator.as_ref(), initiator.as_ref());
+        }
         drop(roll);
         state.id = Some(id);
         state.initiator = initiator;
     }
 
-    /// Nobody finds it by what it said that it is.
+    /// Nobody drives it any more, nor finds it by what it said that it is.
+    fn is_gone(&self, why: &str) {
+        *lock(&self.hold) = Hold::Gone;
+        if let Some(drive) = lock(&self.drive).take() {
+            drive.abort();
+        }
+        self.leaves_the_roll();
+        self.down(why.to_owned());
+    }
+
     fn leaves_the_roll(&self) {
         let state = self.state();
         let mut roll = lock(&self.roll);
@@ -140,9 +152,14 @@ impl Agent {
         roll.initiators.changed(self.place, state.initiator.as_ref(), None);
     }
 
-    /// The task that follows it from now on.
+    /// The task that follows it from now on. It ends at once where the agent has left the registry meanwhile.
     pub(crate) fn is_driven_by(&self, drive: AbortHandle) {
-        *lock(&self.drive) = Some(drive);
+        let mut driven = lock(&self.drive);
+        if matches!(*lock(&self.hold), Hold::Gone) {
+            drive.abort();
+        } else {
+            *driven = Some(drive);
+        }
     }
 
     /// The ports through which its host can attach over Fibre Channel, as it said last: those that are online.
@@ -213,9 +230,14 @@ impl Agent {
         lock(&self.hold).clone()
     }
 
-    /// Another drives it from now on.
-    pub(crate) fn set_hold(&self, hold: Hold) {
-        *lock(&self.hold) = hold;
+    /// Who drives it from now on. `false`: it has left the registry, and nobody does.
+    pub(crate) fn set_hold(&self, hold: Hold) -> bool {
+        let mut known = lock(&self.hold);
+        if matches!(*known, Hold::Gone) {
+            return false;
+        }
+        *known = hold;
+        true
     }
 
     /// How it is, for other controllers.
@@ -229,7 +251,7 @@ impl Agent {
     pub(crate) fn learn(&self, said: Said) -> bool {
         let news = match self.hold() {
             Hold::Theirs(known) => known != said,
-            Hold::Always | Hold::Ours(..) => true,
+            Hold::Always | Hold::Ours(..) | Hold::Gone => true,
         };
         {
             let mut state = self.state();

@@ -99,12 +99,7 @@ impl Agents {
         let all: Vec<_> = roster.all.iter().filter(|other| !Arc::ptr_eq(other, agent)).cloned().collect();
         *roster = Arc::new(Roster::new(all, roster.next));
         drop(roster);
-        if let Some(drive) = lock(&agent.drive).take() {
-            drive.abort();
-        }
-        agent.leaves_the_roll();
-        agent.set_hold(Hold::Theirs(Said::default()));
-        agent.down(why.to_owned());
+        agent.is_gone(why);
     }
 
     /// The agent of this id.
@@ -153,5 +148,58 @@ impl Agents {
             Some(agent) => Err(agent.why_down()),
             None => Err(format!("no enrolled agent has the id {id}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mooring_api::TlsFiles;
+
+    use super::*;
+
+    fn entry(name: &str) -> AgentEntry {
+        AgentEntry {
+            name: name.to_owned(),
+            address: "unix:/nowhere".parse().unwrap(),
+            tls: TlsFiles::default(),
+            insecure: false,
+            zone: None,
+            enrolment: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_still_holds_an_agent_that_has_left_brings_it_to_nobody() {
+        for shared in [false, true] {
+            let agents = Agents::new(Vec::new(), shared);
+            let (id, other) = (AgentId::from_u128(1), AgentId::from_u128(2));
+            let left = agents.add(entry("a")).unwrap();
+            left.is_known_as(&mut left.state(), id, None);
+            agents.remove(&left, "it was revoked");
+            let came = agents.add(entry("a")).unwrap();
+            // Its task was in the middle of a step: it says who it is once more, and is handed a drive and a lease.
+            left.is_known_as(&mut left.state(), other, None);
+            assert!(!left.set_hold(Hold::Always) && !left.hold().is_ours());
+            let drive = tokio::spawn(std::future::pending::<()>());
+            left.is_driven_by(drive.abort_handle());
+            assert!(drive.await.unwrap_err().is_cancelled());
+            came.is_known_as(&mut came.state(), id, None);
+            assert!(agents.by_id(id).is_some_and(|found| Arc::ptr_eq(&found, &came)), "shared: {shared}");
+            assert!(agents.by_id(other).is_none());
+            assert_eq!(left.why_down(), "agent a is down: it was revoked");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_task_of_an_agent_that_leaves_ends() {
+        let agents = Agents::new(Vec::new(), false);
+        let agent = agents.add(entry("a")).unwrap();
+        let drive = tokio::spawn(std::future::pending::<()>());
+        agent.is_driven_by(drive.abort_handle());
+        agents.remove(&agent, "it was revoked");
+        let ended = tokio::time::timeout(Duration::from_secs(10), drive).await.unwrap();
+        assert!(ended.unwrap_err().is_cancelled());
     }
 }

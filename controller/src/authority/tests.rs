@@ -99,7 +99,7 @@ fn a_callers_certificate_calls_and_serves_nothing() {
 }
 
 #[test]
-fn a_certificate_lives_for_ninety_days() {
+fn a_certificate_lives_for_ninety_six_days() {
     let (authority, now) = (authority(), SystemTime::now());
     let id = Uuid::new_v4();
     let issued = authority.sign_agent(&csr(&CertificateParams::default()), "a", id, now).unwrap();

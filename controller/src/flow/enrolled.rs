@@ -3,7 +3,7 @@
 //!
 //! What must never happen here: an agent dialled that is revoked; a certificate of an earlier enrolment taken for the one of now.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -28,10 +28,12 @@ pub(crate) struct Enrolled {
 }
 
 impl Enrolled {
-    /// Reads them. What agents said is read only if one is there that is not in `known`: it is much.
-    pub(crate) fn read(db: &Db<'_>, known: &BTreeSet<String>) -> Result<Self, crate::store::SqlError> {
+    /// Reads them. What agents said is read only if an enrolment is there that comes into force by this: it is much.
+    pub(crate) fn read(
+        db: &Db<'_>,
+        comes: impl Fn(&Enrolment) -> bool,
+    ) -> Result<Self, crate::store::SqlError> {
         let enrolments = db.enrolments()?;
-        let comes = |enrolment: &Enrolment| !enrolment.revoked && !known.contains(&enrolment.name);
         let rows = if enrolments.iter().any(comes) { db.agents()? } else { Vec::new() };
         Ok(Self { enrolments, rows })
     }
@@ -197,10 +199,24 @@ impl Inner {
         }
     }
 
-    /// Reads the rows again, and makes the registry what they say.
+    /// True if the registry does not have this enrolment as it stands: by name, id and address.
+    fn comes(&self, enrolment: &Enrolment) -> bool {
+        let Some(enroller) = self.options.enroller.as_ref().filter(|_| !enrolment.revoked) else {
+            return false;
+        };
+        match self.agents.named(&enrolment.name) {
+            None => true,
+            Some(agent) if agent.entry.enrolment.is_none() => false,
+            Some(agent) => entry(enroller, enrolment).is_some_and(|entry| entry != agent.entry),
+        }
+    }
+
+    /// Reads the rows again, and makes the registry what they say. One after the other: what was read before a row was written must not
+    /// be applied after what it says.
     pub(crate) async fn refresh_enrolments(self: &Arc<Self>) -> Result<(), Refusal> {
-        let known = self.agents.all().iter().map(|agent| agent.entry.name.clone()).collect();
-        let read = move |db: &Db<'_>| Ok(Enrolled::read(db, &known)?);
+        let _turn = self.enrolling.lock().await;
+        let inner = Arc::clone(self);
+        let read = move |db: &Db<'_>| Ok(Enrolled::read(db, |enrolment| inner.comes(enrolment))?);
         let enrolled = self.store.read("read who has joined", read).await?;
         self.enrol(enrolled, false);
         Ok(())

@@ -138,6 +138,8 @@ pub(crate) struct Inner {
     pub(crate) options: ServiceOptions,
     pub(crate) store: Store,
     pub(crate) agents: Agents,
+    /// Held while rows of enrolments are read and the registry is made what they say.
+    enrolling: tokio::sync::Mutex<()>,
     flights: Mutex<HashMap<Job, Arc<Flight>>>,
     /// In order, so that all are told in the same order each time.
     pulses: Mutex<BTreeMap<VolumeId, Pulse>>,
@@ -172,6 +174,7 @@ impl Inner {
             options,
             store,
             agents,
+            enrolling: tokio::sync::Mutex::default(),
             flights: Mutex::default(),
             pulses: Mutex::default(),
             clocks: Mutex::default(),

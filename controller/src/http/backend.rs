@@ -21,7 +21,7 @@ use crate::domain::{
 use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
 use crate::rules::retype::MigrationPolicy;
-use crate::service::{JoinRequest, Joined, NewJoinToken, NewMode, Refusal, Service, Wait, Way};
+use crate::service::{JoinRefused, JoinRequest, Joined, NewJoinToken, NewMode, Refusal, Service, Wait, Way};
 
 /// An attachment's end: its receipt, and the attachments that the volume still has.
 pub type Detached = (AttachmentReceipt, Vec<Attachment>);
@@ -35,7 +35,7 @@ macro_rules! backend {
             /// The certificate of the authority by which agents join.
             fn authority(&self) -> Result<String, Refusal>;
             /// Lets an agent join.
-            fn join(&self, asked: JoinRequest) -> impl Future<Output = Result<Joined, Refusal>> + Send;
+            fn join(&self, asked: JoinRequest) -> impl Future<Output = Result<Joined, JoinRefused>> + Send;
 
             $($(#[$doc])* fn $name(&self, caller: &Caller $(, $arg: $type)*)
                 -> impl Future<Output = Result<$answer, Refusal>> + Send;)*
@@ -50,7 +50,7 @@ macro_rules! backend {
                 Service::authority(self)
             }
 
-            async fn join(&self, asked: JoinRequest) -> Result<Joined, Refusal> {
+            async fn join(&self, asked: JoinRequest) -> Result<Joined, JoinRefused> {
                 Service::join(self, asked).await
             }
 

@@ -128,7 +128,12 @@ async fn join<B: Backend>(
         text.map(str::to_owned).ok_or_else(wrong)
     };
     let asked = JoinRequest { token: text("token")?, csr: text("csr")?, address: text("address")? };
-    let joined = app.backend().join(asked).await?;
+    let joined = app.backend().join(asked).await.map_err(|refused| {
+        if let Some(name) = &refused.name {
+            notes.object("host", name);
+        }
+        refused.refusal
+    })?;
     let enrolment = &joined.enrolment;
     notes.object("host", &enrolment.name);
     Ok(Json(json!({

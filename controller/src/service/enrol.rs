@@ -4,6 +4,7 @@
 //! agent that is dialled after it was revoked.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
@@ -91,6 +92,22 @@ pub struct Joined {
     pub cluster: ClusterId,
 }
 
+/// A join that was refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{refusal}")]
+pub struct JoinRefused {
+    /// The host that the token is for. `None`: the token is not known, or was not looked at.
+    pub name: Option<String>,
+    /// Why.
+    pub refusal: Refusal,
+}
+
+impl From<Refusal> for JoinRefused {
+    fn from(refusal: Refusal) -> Self {
+        Self { name: None, refusal }
+    }
+}
+
 fn hash_of(text: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(text.as_bytes()))
 }
@@ -136,16 +153,13 @@ fn not_joined(db: &Db<'_>, name: &str) -> Result<(), Abort> {
     }
 }
 
-/// The token of this text, if `key` may use it now.
-fn usable(db: &Db<'_>, token: &str, key: &str) -> Result<JoinToken, Abort> {
-    let refused = |why: &str| {
-        Refusal::Unauthenticated(format!(
-            "the join token {why}: make a new one with `mooring host token NAME`"
-        ))
-    };
-    let known = db
-        .join_token(&hash_of(token))?
-        .ok_or_else(|| refused("is not known, or a newer one took its place"))?;
+fn not_usable(why: &str) -> Refusal {
+    Refusal::Unauthenticated(format!("the join token {why}: make a new one with `mooring host token NAME`"))
+}
+
+/// The token, if `key` may use it now.
+fn usable(db: &Db<'_>, known: JoinToken, key: &str) -> Result<JoinToken, Abort> {
+    let refused = not_usable;
     match &known.used_by {
         Some(other) if other != key => Err(refused("was used already, by another host or key").into()),
         _ if known.expires_at <= db.now => Err(refused("has expired").into()),
@@ -157,12 +171,18 @@ fn usable(db: &Db<'_>, token: &str, key: &str) -> Result<JoinToken, Abort> {
 struct Asked {
     request: JoinRequest,
     key: String,
+    /// The host that its token is for, once that is known.
+    name: Arc<OnceLock<String>>,
 }
 
 impl Asked {
     /// Signs a certificate and keeps the enrolment, if the token is for this.
     fn admit(&self, inner: &Inner, enroller: &Enroller, db: &Db<'_>) -> Result<Joined, Abort> {
-        let token = usable(db, &self.request.token, &self.key)?;
+        let known = db.join_token(&hash_of(&self.request.token))?;
+        let known = known.ok_or_else(|| not_usable("is not known, or a newer one took its place"))?;
+        // A transaction that is tried again finds it set, by the same token.
+        let _ = self.name.set(known.name.clone());
+        let token = usable(db, known, &self.key)?;
         not_of_the_configuration(inner, &token.name)?;
         let id = match (&token.used_by, db.enrolment(&token.name)?) {
             (Some(_), Some(standing)) if !standing.revoked => standing.id,
@@ -249,19 +269,22 @@ impl Service {
     }
 
     /// Lets an agent join that has a token. The same token with the same key again is the same join: its answer may have been lost.
-    pub async fn join(&self, request: JoinRequest) -> Result<Joined, Refusal> {
+    pub async fn join(&self, request: JoinRequest) -> Result<Joined, JoinRefused> {
         let enroller = self.enroller()?.clone();
         let key = requested_key_hash(&request.csr).map_err(|error| Refusal::Invalid(error.to_string()))?;
         check_address(&request.address)?;
-        let asked = Asked { request, key };
+        let name = Arc::new(OnceLock::new());
+        let asked = Asked { request, key, name: Arc::clone(&name) };
         let inner = self.inner.clone();
         let write = move |db: &Db<'_>| asked.admit(&inner, &enroller, db);
-        let joined = self.inner.store.write("let an agent join", write).await?;
+        let joined = self.inner.store.write("let an agent join", write).await;
+        let joined = joined.map_err(|refusal| JoinRefused { name: name.get().cloned(), refusal })?;
         tracing::info!(
             agent = joined.enrolment.name,
             address = joined.enrolment.address,
             "an agent has joined"
         );
+        self.inner.notes.enrolled();
         self.inner.refresh_enrolments().await?;
         Ok(joined)
     }
@@ -287,6 +310,7 @@ impl Service {
             let what = name.chars().take(super::TEXT_CHARS_MAX).collect();
             return Err(Refusal::NotFound { kind: "Host", what });
         }
+        self.inner.notes.enrolled();
         // The row decides. What is said to the agent beside it is for the agent's own side.
         if let Some(agent) = agent
             && let Err(error) = agent.leave().await

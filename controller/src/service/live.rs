@@ -126,8 +126,8 @@ fn silence(state: &AgentState) -> Option<String> {
     ))
 }
 
-/// How long before its end an agent's certificate is warned of. It is renewed a month before its end, and so that has failed.
-const ENDS_SOON: Duration = Duration::from_hours(28 * 24);
+/// How long before its end an agent's certificate is warned of. It is renewed 32 days before its end, and so that has failed.
+const ENDS_SOON: Duration = Duration::from_hours(30 * 24);
 
 /// A certificate that was not renewed in time.
 fn ends_soon(enrolment: &Enrolment, now: SystemTime) -> Option<String> {

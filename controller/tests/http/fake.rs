@@ -22,7 +22,9 @@ use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
 use mooring_controller::quota::{Entry, Key, Limit, Limits};
 use mooring_controller::rules::retype::MigrationPolicy;
-use mooring_controller::service::{JoinRequest, Joined, NewJoinToken, NewMode, Refusal, Wait, Way};
+use mooring_controller::service::{
+    JoinRefused, JoinRequest, Joined, NewJoinToken, NewMode, Refusal, Wait, Way,
+};
 use mooring_model::{
     AgentId, AttachmentId, ByteSize, Cache, Cause, Counters, Generation, HeldReservation, Iqn, Mode, Proof,
     Receipt, ReservationType, ReservationsChange, Revoked, SessionReport, Source, VolumeId,
@@ -725,7 +727,7 @@ impl Backend for Fake {
         Ok(enrol::AUTHORITY.to_owned())
     }
 
-    async fn join(&self, asked: JoinRequest) -> Result<Joined, Refusal> {
+    async fn join(&self, asked: JoinRequest) -> Result<Joined, JoinRefused> {
         self.joined(asked)
     }
 

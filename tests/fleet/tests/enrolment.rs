@@ -2,6 +2,9 @@
 //! everything that must not open an agent.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+#[path = "../../../controller/tests/support/pg.rs"]
+mod pg;
+
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +18,11 @@ use mooring_agent::machine::Machine;
 use mooring_agent::run;
 use mooring_controller::auth::Auth;
 use mooring_controller::authority::{self, Authority};
-use mooring_controller::domain::{Caller, Host, Roles};
+use mooring_controller::domain::{AuditCall, AuditQuery, Caller, Host, Roles};
 use mooring_controller::http::{self, BODY_TIMEOUT, Options, Serving};
-use mooring_controller::service::{Enroller, JoinRequest, NewJoinToken, Refusal, Service, ServiceOptions};
+use mooring_controller::service::{
+    Database, Enroller, JoinRequest, NewJoinToken, PostgresOptions, Refusal, Service, ServiceOptions,
+};
 use mooring_host::fake::FakeMachine;
 use mooring_host::{KernelTree, SystemClock};
 use mooring_model::Chain;
@@ -68,6 +73,11 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
+        Self::with(None, None)
+    }
+
+    /// With the authority of another controller, and with a database of a server in the place of its own.
+    fn with(of: Option<&Self>, database: Option<&str>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let now = SystemTime::now();
         let write = |name: &str, text: &str| {
@@ -75,8 +85,12 @@ impl Site {
             std::fs::write(&path, text).unwrap();
             path
         };
-        let key = authority::make_key().unwrap();
-        let certificate = authority::self_sign(&key, "test", now).unwrap();
+        let (certificate, key) = if let Some(other) = of {
+            ["authority.crt", "authority.key"].map(|name| read(&other.dir.path().join(name))).into()
+        } else {
+            let key = authority::make_key().unwrap();
+            (authority::self_sign(&key, "test", now).unwrap(), key)
+        };
         let (authority_file, authority_key) =
             (write("authority.crt", &certificate), write("authority.key", &key));
         let signer = Authority::load(&authority_file, &authority_key).unwrap();
@@ -96,7 +110,14 @@ impl Site {
             ..ServiceOptions::new(dir.path().join("state"))
         };
         let policies = Arc::clone(&options.policies);
-        let service = Service::open(options).unwrap();
+        let service = match database {
+            None => Service::open(options),
+            Some(url) => {
+                let shared = PostgresOptions::new(url, None, None, false).unwrap();
+                Service::open_on(options, Database::Postgres(Box::new(shared)))
+            }
+        };
+        let service = service.unwrap();
         let runtime = runtime();
         let (stop, stopped) = watch::channel(false);
         let (served, front) = (service.clone(), service.clone());
@@ -136,7 +157,16 @@ impl Site {
 
     #[track_caller]
     fn until_up(&self, name: &str) -> Host {
-        until(&format!("{name} is up"), || self.host(name).filter(|host| host.up))
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let host = self.host(name);
+            if let Some(host) = host.clone().filter(|host| host.up) {
+                return host;
+            }
+            let why = host.and_then(|host| host.why_down);
+            assert!(Instant::now() < end, "{name} never came up: {why:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Why a host is down: it was dialled, and said no.
@@ -159,6 +189,21 @@ impl Site {
         let soon = SystemTime::now() + Duration::from_hours(24);
         let us = i64::try_from(soon.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros()).unwrap();
         database.execute("UPDATE enrolments SET expires_us = ?1", [us]).unwrap();
+    }
+}
+
+/// A request to join by a new key, as an agent makes it.
+fn request(node: &Node, token: &NewJoinToken) -> JoinRequest {
+    let both = node.identity();
+    let tls = mooring_agent::config::Tls {
+        cert: both.clone(),
+        key: both,
+        client_ca: node.dir.join("agent-ca.crt"),
+    };
+    JoinRequest {
+        token: token.token.clone(),
+        csr: identity::new_key(&tls).unwrap().csr,
+        address: format!("https://{}", node.address),
     }
 }
 
@@ -311,15 +356,7 @@ fn a_token_is_for_one_name_one_key_and_one_hour() {
     assert!(text.contains("is not known"), "{text}");
     assert!(site.hosts().is_empty());
     // The answer to its first request is lost: the key waits, and may ask again.
-    let both = one.identity();
-    let tls =
-        mooring_agent::config::Tls { cert: both.clone(), key: both, client_ca: one.dir.join("agent-ca.crt") };
-    let asked = JoinRequest {
-        token: token.token.clone(),
-        csr: identity::new_key(&tls).unwrap().csr,
-        address: format!("https://{}", one.address),
-    };
-    let first = site.runtime.block_on(site.service.join(asked)).unwrap();
+    let first = site.runtime.block_on(site.service.join(request(&one, &token))).unwrap();
     one.join(&token).unwrap();
     assert_eq!(site.host("node1").unwrap().enrolment.unwrap().id, first.enrolment.id);
     assert_eq!(site.hosts().len(), 1);
@@ -376,4 +413,81 @@ fn the_certificate_of_one_host_is_worth_nothing_at_another() {
         hello.map(drop).map_err(|status| status.to_string())
     });
     assert!(asked.is_err(), "a host's certificate opened another host's agent");
+}
+
+/// Whatever reads the rows meanwhile: a host that was revoked is dialled no more, and one that joined is.
+#[test]
+fn joins_and_revocations_beside_each_other_leave_what_the_rows_say() {
+    let site = Site::new();
+    let node = site.node("node");
+    for round in 0..20 {
+        let [stays, goes] = ["stays", "goes"].map(|name| format!("{name}{round}"));
+        let token = site.token(&goes).unwrap();
+        site.runtime.block_on(site.service.join(request(&node, &token))).unwrap();
+        let comes = request(&node, &site.token(&stays).unwrap());
+        site.runtime.block_on(async {
+            let (service, name) = (site.service.clone(), goes.clone());
+            let revoked = tokio::spawn(async move { service.revoke_host(&admin(), &name).await });
+            let service = site.service.clone();
+            let joined = tokio::spawn(async move { service.join(comes).await.map(drop) });
+            revoked.await.unwrap().unwrap();
+            joined.await.unwrap().unwrap();
+        });
+        assert!(site.host(&goes).is_none(), "revoked, and still there");
+        assert!(site.host(&stays).is_some(), "joined, and not there");
+    }
+}
+
+/// Two controllers with one database and one authority: a join at either is known to both, and a revocation at the one that does not
+/// drive the agent ends it at both, and at the agent.
+#[test]
+fn a_join_and_a_revocation_reach_the_other_controller() {
+    let server = pg::Server::new();
+    let url = server.database("enrolment");
+    let one = Site::with(None, Some(&url));
+    let other = Site::with(Some(&one), Some(&url));
+    let both = [&one, &other];
+    let node = one.node("node1");
+    for (asked, told) in [(0, 1), (1, 0)] {
+        let [asked, told] = [asked, told].map(|at: usize| both[at]);
+        node.join(&asked.token("node1").unwrap()).unwrap();
+        let agent = node.start();
+        for site in both {
+            site.until_up("node1");
+        }
+        // Whichever drives it: each of the two is asked once.
+        told.revoke("node1").unwrap();
+        until("the agent was told", || {
+            (!node.identity().exists() || read(&node.identity()).is_empty()).then_some(())
+        });
+        for site in both {
+            until("node1 is gone", || site.host("node1").is_none().then_some(()));
+        }
+        drop(agent);
+    }
+}
+
+/// Whose token was refused is said to those who keep watch, and not to whoever has shown it.
+#[test]
+fn a_refused_join_is_in_the_audit_log_with_the_host_that_its_token_was_for() {
+    let site = Site::new();
+    let (one, two) = (site.node("one"), site.node("two"));
+    let token = site.token("node1").unwrap();
+    one.join(&token).unwrap();
+    let error = Chain(&two.join(&token).unwrap_err()).to_string();
+    assert!(!error.contains("node1"), "{error}");
+    two.join_by(&token.url, "another", &token.pin).unwrap_err();
+    let query = AuditQuery { limit: 100, ..AuditQuery::default() };
+    let lines = until("the lines", || {
+        let lines = site.runtime.block_on(site.service.audit(&admin(), query.clone())).unwrap();
+        let joins = lines.into_iter().map(|line| line.entry.call);
+        let joins: Vec<_> = joins.filter(|call| call.operation.as_deref() == Some("join")).collect();
+        (joins.len() == 3).then_some(joins)
+    });
+    let named = |call: &AuditCall| {
+        call.objects.iter().map(|object| format!("{} {}", object.kind, object.id)).collect::<Vec<_>>()
+    };
+    let told: Vec<_> = lines.iter().map(|call| (call.status, named(call))).collect();
+    let of_node1 = vec!["host node1".to_owned()];
+    assert_eq!(told, [(401, vec![]), (401, of_node1.clone()), (200, of_node1)]);
 }

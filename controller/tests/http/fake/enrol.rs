@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use mooring_controller::domain::{
     Caller, Enrolment, Host, HostChange, HostFence, HostUsage, NewFence, Roles,
 };
-use mooring_controller::service::{JoinRequest, Joined, NewJoinToken, Refusal, Wait};
+use mooring_controller::service::{JoinRefused, JoinRequest, Joined, NewJoinToken, Refusal, Wait};
 use mooring_model::ClusterId;
 use uuid::Uuid;
 
@@ -58,9 +58,9 @@ impl Fake {
         if name == "nosuch" { not_found("Host", name) } else { Ok(()) }
     }
 
-    pub(super) fn joined(&self, asked: JoinRequest) -> Result<Joined, Refusal> {
+    pub(super) fn joined(&self, asked: JoinRequest) -> Result<Joined, JoinRefused> {
         if asked.token != TOKEN {
-            return Err(Refusal::Unauthenticated("the join token is not known".to_owned()));
+            return Err(Refusal::Unauthenticated("the join token is not known".to_owned()).into());
         }
         let enrolment = enrolment("host9", &asked.address);
         self.state().joins.push(asked);
