@@ -1,5 +1,6 @@
 //! The command line of `mooring-agent`, as clap reads it. Its man page is made from this.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
@@ -54,7 +55,7 @@ pub enum Command {
 }
 
 /// `join`.
-#[derive(Debug, clap::Args)]
+#[derive(clap::Args)]
 pub struct JoinArgs {
     /// The controller, as https://HOST:PORT
     pub url: String,
@@ -80,6 +81,13 @@ pub struct JoinArgs {
     /// Do not start the units
     #[arg(long)]
     pub no_start: bool,
+}
+
+impl fmt::Debug for JoinArgs {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinArgs").field("url", &self.url).finish_non_exhaustive()
+    }
 }
 
 /// `adopt`.

@@ -27,7 +27,7 @@ use crate::rules::transport::Transport;
 
 pub use audit::{AuditCall, AuditEntry, AuditLine, AuditObject, AuditQuery};
 pub use cut::{CutWish, VolumeCut};
-pub use enrolment::{Enrolment, JoinToken, ParseRolesError, Role, Roles};
+pub use enrolment::{Enrolment, JoinToken, ParseRolesError, Role, Roles, is_zone};
 pub use export::{ExportAsk, ExportState, VolumeExport};
 pub use fence::{DisputedInitiator, FencePart, FenceState, FencedExport, HostFence, NewFence, UnknownNode};
 pub use host::{

@@ -48,7 +48,7 @@ pub use crate::agents::dial::{Dial, Dialled};
 use crate::agents::{heard, lease};
 use crate::authority::Authority;
 use crate::clock::Clock;
-use crate::domain::Caller;
+use crate::domain::{Caller, Enrolment, Role, Roles};
 use crate::flow::enrolled::Enrolled;
 use crate::flow::taking::UNSENT;
 use crate::flow::{Inner, review, wishes};
@@ -61,7 +61,7 @@ pub use crate::store::{Database, PostgresOptions};
 pub use crate::flow::place::{DOWN_MAX, Scheduler, ZONE_DEFAULT};
 pub use audit::{AUDIT_LINES_DEFAULT, AUDIT_LINES_MAX};
 pub use detach::Way;
-pub use enrol::{JOIN_TOKEN_LIFE, JoinRefused, JoinRequest, Joined, NewJoinToken};
+pub use enrol::{JOIN_TOKEN_LIFE, JoinRefused, JoinRequest, JoinTerms, Joined, NewJoinToken};
 pub use fence::REASON_MAX;
 pub use mode::NewMode;
 pub use receipts::RECORDS_MAX;
@@ -126,8 +126,29 @@ pub struct AgentEntry {
     pub insecure: bool,
     /// The availability zone of its pools. `None`: [`ZONE_DEFAULT`].
     pub zone: Option<String>,
-    /// The enrolment by which it joined. `None`: the configuration names it.
-    pub enrolment: Option<Uuid>,
+    /// The enrolment by which it joined. `None`: the configuration names it, and it may do everything.
+    pub enrolment: Option<EntryEnrolment>,
+}
+
+/// What an enrolment says of the agent that is dialled by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EntryEnrolment {
+    /// The enrolment.
+    pub id: Uuid,
+    /// The roles by which it joined.
+    pub roles: Roles,
+}
+
+impl AgentEntry {
+    /// True if the agent may do this.
+    pub fn may(&self, role: Role) -> bool {
+        self.enrolment.as_ref().is_none_or(|enrolment| enrolment.roles.has(role))
+    }
+
+    /// True if the agent joined by this enrolment.
+    pub(crate) fn is_of(&self, enrolment: &Enrolment) -> bool {
+        self.enrolment.as_ref().is_some_and(|own| own.id == enrolment.id)
+    }
 }
 
 /// What agents join by: the authority that signs their certificates, and what the controller shows to them.

@@ -118,6 +118,9 @@ pub struct HostTokenArgs {
     /// storage: it serves volumes; host: it attaches them; both with a comma between them [default: both]
     #[arg(long, value_name = "ROLE", value_delimiter = ',')]
     pub role: Vec<HostRole>,
+    /// The availability zone of its pools [default: nova]
+    #[arg(long, value_name = "ZONE")]
+    pub zone: Option<String>,
 }
 
 /// One host.

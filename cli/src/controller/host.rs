@@ -43,6 +43,9 @@ pub(crate) async fn token(client: &Client, args: &HostTokenArgs) -> Result<Reply
         let roles: Vec<_> = args.role.iter().map(|role| role.as_str()).collect();
         body.insert("roles".to_owned(), json!(roles));
     }
+    if let Some(zone) = &args.zone {
+        body.insert("zone".to_owned(), json!(zone));
+    }
     let path = ["mooring", "v1", "hosts", &args.host, "token"];
     // Made twice, the second token takes the first one's place.
     Ok(Reply::ok(client.read(Call::make("the new token", &path, Value::Object(body))).await?))

@@ -303,6 +303,8 @@ pub(crate) struct EnrolmentRecord {
 pub(crate) struct JoinToken {
     pub name: String,
     pub roles: Vec<String>,
+    #[serde(default)]
+    pub zone: Option<String>,
     pub token: String,
     pub url: String,
     pub pin: String,

@@ -14,7 +14,9 @@ use tokio::time::Instant;
 use tonic::{Code, Response, Status};
 
 use super::Agent;
+use super::dial::Dial;
 use super::lease::Hold;
+use crate::service::AgentEntry;
 
 /// Over what the agent was asked to wait: the wire, and its disk.
 const GRACE: Duration = Duration::from_secs(10);
@@ -111,6 +113,14 @@ pub(super) struct Borrowed {
     checked: Instant,
 }
 
+/// Tells an agent that it was revoked: it forgets its certificate, and lets nobody in over TLS. It is dialled for that alone, so that
+/// it does not matter who drives it, nor that the registry has it no more.
+pub(crate) async fn leave(dial: &Dial, entry: &AgentEntry) -> Result<(), String> {
+    let channel = dial.dial(entry).await?;
+    let leave = async { IdentityClient::new(channel).leave(v1::LeaveRequest {}).await };
+    within(&entry.name, IDENTITY_LIMIT, leave).await.map(drop).map_err(|error| error.to_string())
+}
+
 impl Agent {
     /// Has the agent make a new key. Returns its certificate signing request.
     pub(crate) async fn new_key(&self) -> Result<String, CallError> {
@@ -130,20 +140,13 @@ impl Agent {
         within(&self.entry.name, IDENTITY_LIMIT, call).await.map(drop)
     }
 
-    /// Tells the agent that it was revoked: it forgets its certificate, and lets nobody in over TLS. Whoever revoked it tells it, also
-    /// while another controller drives it.
-    pub(crate) async fn leave(&self) -> Result<(), CallError> {
-        let mut client = IdentityClient::new(self.any_channel().await?);
-        within(&self.entry.name, IDENTITY_LIMIT, client.leave(v1::LeaveRequest {})).await.map(drop)
-    }
-
     /// For what changes something: only while we drive it.
     fn channel(&self) -> Result<Channel, CallError> {
         let channel = self.state().channel.clone().filter(|_| self.hold().is_ours());
         channel.ok_or_else(|| CallError::Lost(self.why_down()))
     }
 
-    /// For questions, and for the end of an enrolment: also while another controller drives it.
+    /// For questions: also while another controller drives it.
     async fn any_channel(&self) -> Result<Channel, CallError> {
         if !matches!(self.hold(), Hold::Theirs(_)) {
             return self.channel();

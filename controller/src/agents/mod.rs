@@ -5,6 +5,7 @@
 //!
 //! What must never happen here: a decision; a report of one agent taken for another's; a call without a deadline.
 
+mod beyond;
 pub(crate) mod calls;
 pub(crate) mod dial;
 pub(crate) mod heard;
@@ -60,6 +61,8 @@ pub(crate) struct AgentState {
     id: Option<AgentId>,
     /// Under which name it logs in.
     initiator: Option<Iqn>,
+    /// It said under which name it logs in, whether its roles cover that or not.
+    attaches: bool,
     /// What it can do.
     pub(crate) capabilities: Option<v1::Capabilities>,
     /// When it was asked for that, and answered.

@@ -17,7 +17,8 @@ use tonic::{Code, Streaming};
 
 use super::calls::{agent_client, error_of, host_client, within};
 use super::words::{self, Word};
-use super::{Agent, Heard, Kept, SeenConnection, SeenVolume, wire};
+use super::{Agent, Heard, Kept, SeenConnection, SeenVolume, beyond, wire};
+use crate::domain::Role;
 use crate::flow::{Inner, Job, fenced, review};
 use crate::store::{AgentRow, Db};
 
@@ -232,6 +233,8 @@ async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Resu
     let initiator = Some(hello.initiator.as_str()).filter(|text| !text.is_empty()).map(str::parse::<Iqn>);
     let initiator =
         initiator.transpose().map_err(|error| format!("it says a wrong initiator name: {error}"))?;
+    agent.state().attaches = initiator.is_some();
+    let initiator = initiator.filter(|_| agent.entry.may(Role::Host));
     let (name, own) = (agent.entry.name.clone(), initiator.clone());
     let enrolls = Arc::clone(inner);
     let write = move |db: &Db<'_>| {
@@ -488,6 +491,7 @@ async fn take_capabilities(
     {
         let mut state = agent.state();
         state.capabilities_silent = None;
+        beyond::leave_out(&agent.entry, state.attaches, &mut new);
         if new.pools_unknown {
             // That it cannot say what its pools are does not take them away.
             new.pools = state.capabilities.as_ref().map(|known| known.pools.clone()).unwrap_or_default();

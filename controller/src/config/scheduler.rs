@@ -4,6 +4,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{ConfigError, File};
+use crate::domain::is_zone;
 use crate::schedule::Multipliers;
 use crate::service::{AgentEntry, Scheduler, ZONE_DEFAULT};
 
@@ -25,8 +26,7 @@ pub(super) struct RawScheduler {
 /// A zone's name. Types list several with commas between them.
 pub(super) fn zone(file: &File<'_>, text: &Spanned<String>, key: &str) -> Result<String, ConfigError> {
     let zone = text.get_ref();
-    let plain = zone.trim() == zone && !zone.contains(',') && !zone.chars().any(char::is_control);
-    if zone.is_empty() || zone.chars().count() > 255 || !plain {
+    if !is_zone(zone) {
         let why = format!("{key}: {zone:?} is no zone: want 1 to 255 characters without commas");
         return Err(file.wrong(&text.span(), why));
     }

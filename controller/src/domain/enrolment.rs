@@ -39,6 +39,11 @@ impl Roles {
         (!roles.is_empty()).then_some(Self(roles))
     }
 
+    /// True if this role is one of them.
+    pub fn has(&self, role: Role) -> bool {
+        self.0.contains(&role)
+    }
+
     /// The roles, in order.
     pub fn iter(&self) -> impl Iterator<Item = Role> {
         self.0.iter().copied()
@@ -71,6 +76,12 @@ impl FromStr for Roles {
     }
 }
 
+/// True if this can be the name of an availability zone. Types list several with commas between them.
+pub fn is_zone(text: &str) -> bool {
+    let plain = text.trim() == text && !text.contains(',') && !text.chars().any(char::is_control);
+    !text.is_empty() && text.chars().count() <= 255 && plain
+}
+
 /// An agent that joined with a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enrolment {
@@ -101,6 +112,8 @@ pub struct JoinToken {
     pub name: String,
     /// The roles that it gets.
     pub roles: Roles,
+    /// The availability zone that its pools get. `None`: the default one.
+    pub zone: Option<String>,
     /// The token is worth nothing from then on.
     pub expires_at: SystemTime,
     /// The SHA-256 of the key of the one that has joined with it: only this one may ask again. `None`: nobody has.

@@ -15,11 +15,11 @@ use super::Inner;
 use crate::agents::{Agent, task};
 use crate::authority::{CERTIFICATE_LIFE, agent_server_name};
 use crate::domain::Enrolment;
-use crate::service::{AgentEntry, Enroller, Refusal};
+use crate::service::{AgentEntry, Enroller, EntryEnrolment, Refusal};
 use crate::store::{AgentRow, Db};
 
 /// How often it is looked whose certificate is to be renewed.
-const RENEWED_EVERY: Duration = Duration::from_hours(1);
+const RENEWED_EVERY: Duration = Duration::from_mins(5);
 
 /// Rows that say who is dialled, and what those said last.
 pub(crate) struct Enrolled {
@@ -64,7 +64,7 @@ fn entry(enroller: &Enroller, enrolment: &Enrolment) -> Option<AgentEntry> {
         tls,
         insecure: false,
         zone,
-        enrolment: Some(enrolment.id),
+        enrolment: Some(EntryEnrolment { id: enrolment.id, roles: enrolment.roles.clone() }),
     })
 }
 
@@ -96,10 +96,7 @@ impl Inner {
         let enrolments = self.store.read("read who has joined", |db| Ok(db.enrolments()?)).await?;
         let now = self.options.clock.now();
         for enrolment in enrolments.into_iter().filter(|enrolment| is_due(enrolment, now)) {
-            let agent = self
-                .agents
-                .named(&enrolment.name)
-                .filter(|agent| agent.entry.enrolment == Some(enrolment.id));
+            let agent = self.agents.named(&enrolment.name).filter(|agent| agent.entry.is_of(&enrolment));
             let Some(agent) = agent.filter(|agent| agent.is_up() && agent.hold().is_ours()) else { continue };
             if let Err(why) = self.renew(enroller, &agent, enrolment).await {
                 tracing::warn!(

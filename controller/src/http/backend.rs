@@ -14,14 +14,15 @@ use crate::domain::{
     AttachAction, Attachment, AttachmentCheck, AttachmentLive, AttachmentReceipt, AuditCall, AuditLine,
     AuditQuery, Caller, CutWish, DetachRecord, ExportAsk, Host, HostChange, HostFence, HostJobs, HostUsage,
     Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewFence, NewSnapshot,
-    NewVolume, Placement, PoolFilter, PoolState, Roles, ServiceState, Snapshot, StorageHost, Volume,
-    VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeType, VolumesSummary,
-    Zone,
+    NewVolume, Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction,
+    VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeType, VolumesSummary, Zone,
 };
 use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
 use crate::rules::retype::MigrationPolicy;
-use crate::service::{JoinRefused, JoinRequest, Joined, NewJoinToken, NewMode, Refusal, Service, Wait, Way};
+use crate::service::{
+    JoinRefused, JoinRequest, JoinTerms, Joined, NewJoinToken, NewMode, Refusal, Service, Wait, Way,
+};
 
 /// An attachment's end: its receipt, and the attachments that the volume still has.
 pub type Detached = (AttachmentReceipt, Vec<Attachment>);
@@ -219,7 +220,7 @@ backend! {
     /// Changes a host.
     fn change_host(&self, caller: &Caller, name_or_id: &str, change: HostChange) -> Host;
     /// Makes a token with which a host may join.
-    fn make_join_token(&self, caller: &Caller, name: &str, roles: Roles) -> NewJoinToken;
+    fn make_join_token(&self, caller: &Caller, name: &str, terms: JoinTerms) -> NewJoinToken;
     /// Ends the enrolment of a host.
     fn revoke_host(&self, caller: &Caller, name: &str) -> ();
     /// Cuts a host off from every volume.

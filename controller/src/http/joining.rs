@@ -22,7 +22,7 @@ use super::schema::{self, Fields};
 use super::views::rfc3339;
 use crate::domain::{Role, Roles};
 use crate::permits::Holder;
-use crate::service::JoinRequest;
+use crate::service::{JoinRequest, JoinTerms};
 
 /// The address of the join.
 pub(super) const JOIN: &str = "/mooring/v1/join";
@@ -59,11 +59,14 @@ async fn token<B: Backend>(
     Body(body): Body,
 ) -> Answer {
     let fields = schema::whole(&body)?;
-    fields.only(&["roles"])?;
-    let new = app.backend().make_join_token(&ctx.caller, &name, roles(fields)?).await?;
+    fields.only(&["roles", "zone"])?;
+    let zone = fields.text("zone", 1, true)?.map(str::to_owned);
+    let terms = JoinTerms { roles: roles(fields)?, zone };
+    let new = app.backend().make_join_token(&ctx.caller, &name, terms).await?;
     Ok(Json(json!({
         "name": new.name,
         "roles": new.roles.iter().map(Role::as_str).collect::<Vec<_>>(),
+        "zone": new.zone,
         "token": new.token,
         "url": new.url,
         "pin": new.pin,

@@ -13,20 +13,35 @@ use mooring_model::ClusterId;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::{Enroller, Inner, Refusal, Service};
+use super::{AgentEntry, Enroller, Inner, Refusal, Service};
+use crate::agents::calls;
 use crate::authority::requested_key_hash;
-use crate::domain::{Caller, Enrolment, JoinToken, Roles};
+use crate::domain::{Caller, Enrolment, JoinToken, Role, Roles, is_zone};
 use crate::policy::Target;
 use crate::store::{Abort, Db};
 
 /// How long a join token is worth something.
 pub const JOIN_TOKEN_LIFE: Duration = Duration::from_hours(1);
 
+/// How often, with which pause and for how long in all an agent is told that it was revoked, if it does not answer.
+const LEAVE_TRIES: usize = 3;
+const LEAVE_PAUSE: Duration = Duration::from_millis(250);
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
 /// Random bytes of a join token.
 const TOKEN_BYTES: usize = 32;
 
 /// Longest name of an agent that joins: it stands in a certificate.
 const NAME_CHARS_MAX: usize = 64;
+
+/// What a host gets that joins by a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinTerms {
+    /// Its roles.
+    pub roles: Roles,
+    /// The availability zone of its pools. `None`: the default one.
+    pub zone: Option<String>,
+}
 
 /// A token, and what its holder types.
 #[derive(Clone, PartialEq, Eq)]
@@ -35,6 +50,8 @@ pub struct NewJoinToken {
     pub name: String,
     /// The roles that it gets.
     pub roles: Roles,
+    /// The availability zone that its pools get. `None`: the default one.
+    pub zone: Option<String>,
     /// The token: shown once, and kept as its hash.
     pub token: String,
     /// Where the agent reaches this controller.
@@ -153,6 +170,26 @@ fn not_joined(db: &Db<'_>, name: &str) -> Result<(), Abort> {
     }
 }
 
+/// A name under which volumes or connections are known keeps the roles that these need.
+fn may_have_what_it_has(db: &Db<'_>, token: &JoinToken) -> Result<(), Abort> {
+    let Some(known) = db.agent_named(&token.name)? else { return Ok(()) };
+    let (volumes, connections) = (db.volumes_on(known.id)?.len(), db.connections_on(known.id)?.len());
+    let lacks = [(Role::Storage, volumes, "volumes"), (Role::Host, connections, "connections")]
+        .into_iter()
+        .find(|(role, count, _)| *count > 0 && !token.roles.has(*role));
+    match lacks {
+        None => Ok(()),
+        Some((role, count, what)) => {
+            let text = format!(
+                "{} has {count} {what}, and its token is not for the role {}: make one with that role",
+                token.name,
+                role.as_str()
+            );
+            Err(Refusal::Conflict(text).into())
+        }
+    }
+}
+
 fn not_usable(why: &str) -> Refusal {
     Refusal::Unauthenticated(format!("the join token {why}: make a new one with `mooring host token NAME`"))
 }
@@ -192,6 +229,7 @@ impl Asked {
             }
             (None, _) => {
                 not_joined(db, &token.name)?;
+                may_have_what_it_has(db, &token)?;
                 Uuid::new_v4()
             }
         };
@@ -203,7 +241,7 @@ impl Asked {
             address: self.request.address.clone(),
             roles: token.roles.clone(),
             revoked: false,
-            zone: None,
+            zone: token.zone.clone(),
             joined_at: db.now,
             expires_at: issued.expires_at,
         };
@@ -230,10 +268,15 @@ impl Service {
         &self,
         caller: &Caller,
         name: &str,
-        roles: Roles,
+        terms: JoinTerms,
     ) -> Result<NewJoinToken, Refusal> {
         self.inner.policies().check("mooring:host_enrol", caller, &Target::default())?;
         check_name(name)?;
+        let JoinTerms { roles, zone } = terms;
+        if let Some(wrong) = zone.as_ref().filter(|zone| !is_zone(zone)) {
+            let why = format!("zone: {wrong:?} is no zone: want 1 to 255 characters without commas");
+            return Err(Refusal::Invalid(why));
+        }
         let enroller = self.enroller()?;
         let url = enroller.url.clone().ok_or_else(|| {
             Refusal::Conflict(
@@ -250,6 +293,7 @@ impl Service {
             hash: hash_of(&token),
             name: name.to_owned(),
             roles: roles.clone(),
+            zone: zone.clone(),
             expires_at: self.inner.options.clock.now() + JOIN_TOKEN_LIFE,
             used_by: None,
         };
@@ -260,7 +304,7 @@ impl Service {
         };
         self.inner.store.write("keep a join token", write).await?;
         let pin = enroller.authority.pin().to_owned();
-        Ok(NewJoinToken { name: name.to_owned(), roles, token, url, pin, expires_at })
+        Ok(NewJoinToken { name: name.to_owned(), roles, zone, token, url, pin, expires_at })
     }
 
     /// The certificate of the authority, as PEM. It is no secret.
@@ -298,8 +342,7 @@ impl Service {
     /// answers is told, and lets nobody in any more.
     pub async fn revoke_host(&self, caller: &Caller, name: &str) -> Result<(), Refusal> {
         self.inner.policies().check("mooring:host_enrol", caller, &Target::default())?;
-        let agent =
-            self.inner.agents.named(name).filter(|agent| agent.entry.enrolment.is_some() && agent.is_up());
+        let agent = self.inner.agents.named(name).filter(|agent| agent.entry.enrolment.is_some());
         let own = name.to_owned();
         let write = move |db: &Db<'_>| {
             db.drop_join_token(&own)?;
@@ -312,11 +355,30 @@ impl Service {
         }
         self.inner.notes.enrolled();
         // The row decides. What is said to the agent beside it is for the agent's own side.
-        if let Some(agent) = agent
-            && let Err(error) = agent.leave().await
-        {
-            tracing::warn!(agent = name, %error, "an agent was revoked, and could not be told");
+        let told = async {
+            if let Some(agent) = agent {
+                self.tell_to_leave(&agent.entry).await;
+            }
+        };
+        let ((), refreshed) = tokio::join!(told, self.inner.refresh_enrolments());
+        refreshed
+    }
+
+    /// Tells an agent that it was revoked, if it answers soon.
+    async fn tell_to_leave(&self, entry: &AgentEntry) {
+        let mut why = "no answer".to_owned();
+        let told = async {
+            for _ in 0..LEAVE_TRIES {
+                match calls::leave(&self.inner.options.dial, entry).await {
+                    Ok(()) => return true,
+                    Err(error) => why = error,
+                }
+                tokio::time::sleep(LEAVE_PAUSE).await;
+            }
+            false
+        };
+        if !tokio::time::timeout(LEAVE_LIMIT, told).await.unwrap_or(false) {
+            tracing::warn!(agent = entry.name, why, "an agent was revoked, and could not be told");
         }
-        self.inner.refresh_enrolments().await
     }
 }

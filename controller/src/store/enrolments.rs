@@ -60,14 +60,15 @@ impl Db<'_> {
 
     /// Keeps a token, in the place of an earlier one of its name.
     pub(crate) fn put_join_token(&self, token: &JoinToken) -> Result<(), SqlError> {
-        let sql = "INSERT INTO join_tokens (hash, name, roles, expires_us, used_by) VALUES (?1, ?2, ?3, ?4, ?5) \
+        let sql = "INSERT INTO join_tokens (hash, name, roles, zone, expires_us, used_by) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
                    ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, roles = excluded.roles, \
-                   expires_us = excluded.expires_us, used_by = excluded.used_by";
+                   zone = excluded.zone, expires_us = excluded.expires_us, used_by = excluded.used_by";
         let roles = token.roles.to_string();
         let values = values![
             token.hash.as_str(),
             token.name.as_str(),
             roles,
+            token.zone.as_deref(),
             token.expires_at,
             token.used_by.as_deref()
         ];
@@ -76,14 +77,15 @@ impl Db<'_> {
 
     /// The token of this hash.
     pub(crate) fn join_token(&self, hash: &str) -> Result<Option<JoinToken>, SqlError> {
-        let sql = "SELECT hash, name, roles, expires_us, used_by FROM join_tokens WHERE hash = ?1";
+        let sql = "SELECT hash, name, roles, zone, expires_us, used_by FROM join_tokens WHERE hash = ?1";
         self.one(sql, &values![hash], |row| {
             Ok(JoinToken {
                 hash: row.get(0)?,
                 name: row.get(1)?,
                 roles: row.parsed(2)?,
-                expires_at: row.time(3)?,
-                used_by: row.get(4)?,
+                zone: row.get(3)?,
+                expires_at: row.time(4)?,
+                used_by: row.get(5)?,
             })
         })
     }

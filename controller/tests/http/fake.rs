@@ -14,7 +14,7 @@ use mooring_controller::domain::{
     AttachmentStatus, AuditCall, AuditLine, AuditQuery, Caller, CutWish, DetachRecord, ExportAsk, FencePart,
     Hints, Host, HostChange, HostFence, HostJobs, HostUsage, Job, Jobs, ManageVolume, ManageableVolume,
     Message, MetadataChange, NewAttachment, NewConnector, NewFence, NewSnapshot, NewVolume, NexusLive,
-    Placement, PoolFilter, PoolState, Roles, ServiceState, Snapshot, StorageHost, Volume, VolumeAction,
+    Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction,
     VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeStatus, VolumeType, VolumesSummary,
     Zone,
 };
@@ -22,9 +22,7 @@ use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
 use mooring_controller::quota::{Entry, Key, Limit, Limits};
 use mooring_controller::rules::retype::MigrationPolicy;
-use mooring_controller::service::{
-    JoinRefused, JoinRequest, Joined, NewJoinToken, NewMode, Refusal, Wait, Way,
-};
+use mooring_controller::service::{JoinRefused, JoinRequest, JoinTerms, Joined, NewMode, Refusal, Wait, Way};
 use mooring_model::{
     AgentId, AttachmentId, ByteSize, Cache, Cause, Counters, Generation, HeldReservation, Iqn, Mode, Proof,
     Receipt, ReservationType, ReservationsChange, Revoked, SessionReport, Source, VolumeId,
@@ -731,13 +729,8 @@ impl Backend for Fake {
         self.joined(asked)
     }
 
-    async fn make_join_token(
-        &self,
-        caller: &Caller,
-        name: &str,
-        roles: Roles,
-    ) -> Result<NewJoinToken, Refusal> {
-        self.new_token(caller, name, roles)
+    async fn make_join_token(&self, caller: &Caller, name: &str, terms: JoinTerms) -> enrol::Made {
+        self.new_token(caller, name, terms)
     }
 
     async fn revoke_host(&self, caller: &Caller, name: &str) -> Result<(), Refusal> {

@@ -363,7 +363,11 @@ fn hosts() -> Vec<Call> {
                 ("also", Applied, json!(["iqn.2026-01.org.example:other"])),
             ],
         ),
-        call("makeJoinToken", json!({}), [("roles", Applied, json!(["host"]))]),
+        call(
+            "makeJoinToken",
+            json!({}),
+            [("roles", Applied, json!(["host"])), ("zone", Applied, json!("other"))],
+        ),
         call("revokeHost", json!({}), []),
         call(
             "join",

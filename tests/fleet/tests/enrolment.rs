@@ -18,10 +18,11 @@ use mooring_agent::machine::Machine;
 use mooring_agent::run;
 use mooring_controller::auth::Auth;
 use mooring_controller::authority::{self, Authority};
-use mooring_controller::domain::{AuditCall, AuditQuery, Caller, Host, Roles};
+use mooring_controller::domain::{AuditCall, AuditQuery, Caller, Host};
 use mooring_controller::http::{self, BODY_TIMEOUT, Options, Serving};
 use mooring_controller::service::{
-    Database, Enroller, JoinRequest, NewJoinToken, PostgresOptions, Refusal, Service, ServiceOptions,
+    Database, Enroller, JoinRequest, JoinTerms, NewJoinToken, PostgresOptions, Refusal, Service,
+    ServiceOptions,
 };
 use mooring_host::fake::FakeMachine;
 use mooring_host::{KernelTree, SystemClock};
@@ -139,8 +140,12 @@ impl Site {
     }
 
     fn token(&self, name: &str) -> Result<NewJoinToken, Refusal> {
-        let roles: Roles = "storage".parse().unwrap();
-        self.runtime.block_on(self.service.make_join_token(&admin(), name, roles))
+        self.token_for(name, "storage", None)
+    }
+
+    fn token_for(&self, name: &str, roles: &str, zone: Option<&str>) -> Result<NewJoinToken, Refusal> {
+        let terms = JoinTerms { roles: roles.parse().unwrap(), zone: zone.map(str::to_owned) };
+        self.runtime.block_on(self.service.make_join_token(&admin(), name, terms))
     }
 
     fn hosts(&self) -> Vec<Host> {
@@ -241,12 +246,16 @@ impl Node {
     }
 
     fn join_by(&self, url: &str, token: &str, pin: &str) -> Result<(), JoinError> {
+        self.join_as(join::Role::Storage, url, token, pin)
+    }
+
+    fn join_as(&self, role: join::Role, url: &str, token: &str, pin: &str) -> Result<(), JoinError> {
         let args = JoinArgs {
             url: url.to_owned(),
             token: token.to_owned(),
             pin: pin.to_owned(),
             address: Some(self.address.to_string()),
-            role: vec![join::Role::Storage],
+            role: vec![role],
             portal: vec!["127.0.0.1".parse().unwrap()],
             group: vec!["vg0".parse().unwrap()],
             no_start: true,
@@ -420,7 +429,7 @@ fn the_certificate_of_one_host_is_worth_nothing_at_another() {
 fn joins_and_revocations_beside_each_other_leave_what_the_rows_say() {
     let site = Site::new();
     let node = site.node("node");
-    for round in 0..20 {
+    for round in 0..8 {
         let [stays, goes] = ["stays", "goes"].map(|name| format!("{name}{round}"));
         let token = site.token(&goes).unwrap();
         site.runtime.block_on(site.service.join(request(&node, &token))).unwrap();
@@ -490,4 +499,36 @@ fn a_refused_join_is_in_the_audit_log_with_the_host_that_its_token_was_for() {
     let told: Vec<_> = lines.iter().map(|call| (call.status, named(call))).collect();
     let of_node1 = vec!["host node1".to_owned()];
     assert_eq!(told, [(401, vec![]), (401, of_node1.clone()), (200, of_node1)]);
+}
+
+/// The controller uses no more of an agent than the roles by which it joined, whatever the agent's configuration says.
+#[test]
+fn roles_are_those_of_the_token_and_so_is_the_zone() {
+    let site = Site::new();
+    let node = site.node("node1");
+    for wrong in ["", "a,b", " a", "a\n"] {
+        let refused = site.token_for("node1", "storage", Some(wrong)).unwrap_err();
+        assert!(matches!(&refused, Refusal::Invalid(why) if why.starts_with("zone: ")), "{refused}");
+    }
+    let token = site.token_for("node1", "host", Some("az2")).unwrap();
+    node.join_as(join::Role::Host, &token.url, &token.token, &token.pin).unwrap();
+    // Whoever administers the node would have it serve volumes all the same.
+    let config = read(&node.config()).replace("\n[host]\n", "\n# [host]\n");
+    let config = config.replacen("# portals = ", "portals = ", 1);
+    std::fs::write(node.config(), format!("{config}\n[[groups]]\nname = \"vg0\"\n")).unwrap();
+    let agent = node.start();
+    let host = site.until_up("node1");
+    assert_eq!((host.zone.as_str(), host.pools.len()), ("az2", 0));
+    let told = "role storage: its configuration has `groups`";
+    until("the problem", || {
+        site.host("node1").filter(|host| host.problems.iter().any(|problem| problem.starts_with(told)))
+    });
+    drop(agent);
+    site.revoke("node1").unwrap();
+    std::fs::remove_file(node.config()).unwrap();
+    node.join(&site.token("node1").unwrap()).unwrap();
+    let _agent = node.start();
+    let host = until("its pool", || site.host("node1").filter(|host| host.up && host.pools.len() == 1));
+    assert_eq!(host.zone, "nova");
+    assert!(!host.problems.iter().any(|problem| problem.starts_with("role ")), "{:?}", host.problems);
 }

@@ -44,6 +44,7 @@ pub(super) async fn a_name_has_one_join_token(place: Place) {
         hash: hash.to_owned(),
         name: name.to_owned(),
         roles: "host".parse().unwrap(),
+        zone: (name == "a").then(|| "az2".to_owned()),
         expires_at: at(60),
         used_by: None,
     };

@@ -20,6 +20,7 @@ CREATE TABLE join_tokens (
     hash       TEXT    PRIMARY KEY,
     name       TEXT    NOT NULL,
     roles      TEXT    NOT NULL,
+    zone       TEXT,
     expires_us INTEGER NOT NULL,
     used_by    TEXT
 ) STRICT, WITHOUT ROWID;

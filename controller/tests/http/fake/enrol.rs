@@ -2,10 +2,8 @@
 
 use std::time::SystemTime;
 
-use mooring_controller::domain::{
-    Caller, Enrolment, Host, HostChange, HostFence, HostUsage, NewFence, Roles,
-};
-use mooring_controller::service::{JoinRefused, JoinRequest, Joined, NewJoinToken, Refusal, Wait};
+use mooring_controller::domain::{Caller, Enrolment, Host, HostChange, HostFence, HostUsage, NewFence};
+use mooring_controller::service::{JoinRefused, JoinRequest, JoinTerms, Joined, NewJoinToken, Refusal, Wait};
 use mooring_model::ClusterId;
 use uuid::Uuid;
 
@@ -17,6 +15,9 @@ pub(crate) const AUTHORITY: &str = "-----BEGIN CERTIFICATE-----";
 
 /// The token that the fake takes.
 pub(crate) const TOKEN: &str = "a-token-of-the-fake";
+
+/// A token, or why there is none.
+pub(super) type Made = Result<NewJoinToken, Refusal>;
 
 /// An agent that has joined.
 pub(super) fn enrolment(name: &str, address: &str) -> Enrolment {
@@ -33,19 +34,15 @@ pub(super) fn enrolment(name: &str, address: &str) -> Enrolment {
 }
 
 impl Fake {
-    pub(super) fn new_token(
-        &self,
-        caller: &Caller,
-        name: &str,
-        roles: Roles,
-    ) -> Result<NewJoinToken, Refusal> {
+    pub(super) fn new_token(&self, caller: &Caller, name: &str, terms: JoinTerms) -> Made {
         drop(self.ask(caller)?);
         if name == "nosuch" {
             return not_found("Host", name);
         }
         Ok(NewJoinToken {
             name: name.to_owned(),
-            roles,
+            roles: terms.roles,
+            zone: terms.zone,
             token: TOKEN.to_owned(),
             url: "https://storage.example.org:8776".to_owned(),
             pin: "sha256:00".to_owned(),

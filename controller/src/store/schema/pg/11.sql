@@ -21,6 +21,7 @@ CREATE TABLE join_tokens (
     hash       TEXT COLLATE "C" PRIMARY KEY,
     name       TEXT COLLATE "C" NOT NULL,
     roles      TEXT COLLATE "C" NOT NULL,
+    zone       TEXT COLLATE "C",
     expires_us BIGINT NOT NULL,
     used_by    TEXT COLLATE "C"
 );
