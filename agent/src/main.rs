@@ -126,7 +126,7 @@ fn parts(config: &Config, role: &HostRole, machine: &Machine) -> Parts {
     Parts {
         sys: machine.sys.clone(),
         disks: Arc::new(KernelDisks),
-        links: Arc::new(RunLinks::new(&config.run_dir, "/dev")),
+        links: Arc::new(RunLinks::new(&config.run_dir, "/dev").telling_udev("/sys")),
         sessions: Arc::new(Ways::new(Arc::new(Sessiond::new(&config.run_dir, software)), fabric)),
         arrivals: Arrivals::default(),
         dev: PathBuf::from("/dev"),

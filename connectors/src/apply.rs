@@ -11,7 +11,7 @@ use mooring_model::{Plan, Step};
 
 use crate::device::{self, Parts, Probe, Unit};
 use crate::error::{Cause, Error};
-use crate::links::ReadAhead;
+use crate::links::{LinkName, ReadAhead};
 use crate::op::{DiskRef, Op};
 use crate::plan::{Wanted, plan};
 use crate::view::{Memory, View, view};
@@ -161,6 +161,9 @@ fn run(op: &Op, parts: &Parts, memory: &mut Memory, observer: &dyn Observer) -> 
         Op::Link { volume, link, disk } => {
             check(parts, disk)?;
             parts.links.make(*volume, *link, &disk.path)?;
+            if let LinkName::Volume(_) = link {
+                parts.links.name_disk(*volume, disk)?;
+            }
         }
         Op::Unlink { volume, link } => parts.links.remove(*volume, *link)?,
         Op::Logout { volume } => end(parts, memory, *volume, End::Logout)?,

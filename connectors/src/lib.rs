@@ -19,6 +19,7 @@ pub mod fake;
 pub mod iscsi;
 mod line;
 mod links;
+mod named;
 mod op;
 mod plan;
 mod report;

@@ -3,7 +3,7 @@
 //!
 //! Beside them stands a record of which attachments a volume has links of (`connections/<volume uuid>/<attachment uuid>`),
 //! written before the link and taken away after it: so a link that is no longer wanted is found without looking at those
-//! of other volumes.
+//! of other volumes. The disk behind the volume's link has a record for udev ([`crate::named`]), which goes with that link.
 //!
 //! What must never happen here: something replaced or removed that is not a link of ours; a moment without a link while it
 //! is pointed elsewhere.
@@ -15,6 +15,9 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use mooring_model::{AttachmentId, VolumeId};
+
+use crate::named::{DiskNames, Failed};
+use crate::op::DiskRef;
 
 /// A link for users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,7 +98,12 @@ pub trait Links: Send + Sync {
     fn read_ahead(&self, volume: VolumeId) -> Result<Option<ReadAhead>, LinkError>;
     /// Records the read-ahead to put back, atomically, or forgets it. It outlives the links: their disk may stay.
     fn keep_read_ahead(&self, volume: VolumeId, kept: Option<ReadAhead>) -> Result<(), LinkError>;
-    /// Removes a link and forgets it; one that is gone is fine. Something foreign in its place stays.
+    /// Lets udev name a verified disk after the volume: `/dev/disk/by-id/mooring-<volume uuid>`. Kernel 5.15 and newer.
+    fn name_disk(&self, volume: VolumeId, disk: &DiskRef) -> Result<(), LinkError>;
+    /// True if udev can name the disk of this sequence number after the volume.
+    fn is_disk_named(&self, volume: VolumeId, sequence: u64) -> Result<bool, LinkError>;
+    /// Removes a link and forgets it, with the volume's link its name of the disk; one that is gone is fine. Something foreign in its
+    /// place stays.
     fn remove(&self, volume: VolumeId, link: LinkName) -> Result<(), LinkError>;
 }
 
@@ -104,12 +112,20 @@ pub trait Links: Send + Sync {
 pub struct RunLinks {
     run_dir: PathBuf,
     dev: PathBuf,
+    names: DiskNames,
 }
 
 impl RunLinks {
     /// Links below this folder, to devices below `dev` (`/dev`).
     pub fn new(run_dir: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
-        Self { run_dir: run_dir.into(), dev: dev.into() }
+        let run_dir = run_dir.into();
+        Self { names: DiskNames::new(run_dir.clone()), run_dir, dev: dev.into() }
+    }
+
+    /// The same, and udev is told by this sysfs (`/sys`) when a disk gets or loses its name.
+    #[must_use]
+    pub fn telling_udev(self, sys: impl Into<PathBuf>) -> Self {
+        Self { names: self.names.telling_udev(sys.into()), ..self }
     }
 
     fn records(&self, volume: VolumeId) -> PathBuf {
@@ -138,6 +154,12 @@ impl RunLinks {
             }
             Err(error) => Err(failed("look at", path)(error)),
         }
+    }
+}
+
+impl From<Failed> for LinkError {
+    fn from(failure: Failed) -> Self {
+        failed(failure.what, &failure.path)(failure.error)
     }
 }
 
@@ -258,8 +280,19 @@ impl Links for RunLinks {
             .map_err(failed("write", &file))
     }
 
+    fn name_disk(&self, volume: VolumeId, disk: &DiskRef) -> Result<(), LinkError> {
+        Ok(self.names.give(volume, disk)?)
+    }
+
+    fn is_disk_named(&self, volume: VolumeId, sequence: u64) -> Result<bool, LinkError> {
+        Ok(self.names.has(volume, sequence)?)
+    }
+
     fn remove(&self, volume: VolumeId, link: LinkName) -> Result<(), LinkError> {
         let path = self.path(link);
+        if let LinkName::Volume(_) = link {
+            self.names.take(volume)?;
+        }
         if let LinkSeen::To(_) = self.seen(&path)? {
             unless(&[ErrorKind::NotFound], fs::remove_file(&path)).map_err(failed("unlink", &path))?;
         }

@@ -75,7 +75,7 @@ impl SeenDisk {
 pub struct LinkView {
     /// What stands in its place.
     pub seen: LinkSeen,
-    /// It is recorded as one of this volume.
+    /// It is recorded as one of this volume. Of the volume's own link, whose name needs no record: udev can name the verified disk.
     pub recorded: bool,
 }
 
@@ -197,6 +197,11 @@ pub fn view(parts: &Parts, wanted: &Wanted, memory: &mut Memory) -> Result<View,
     let there = view.disks.iter().any(|disk| disk.block.is_ok());
     if let (Wanted::Present { .. }, true) = (wanted, there) {
         view.kept_read_ahead = kept()?;
+        let verified = view.right().map(|(_, block)| block.sequence);
+        if let (Some(sequence), Some(link)) = (verified, view.links.get_mut(&LinkName::Volume(volume))) {
+            let named = parts.links.is_disk_named(volume, sequence);
+            link.recorded = named.map_err(Error::view("the paths for users"))?;
+        }
     }
     if let (SessionState::LoggedIn, false, Some(unit)) = (session.state, there, units.first()) {
         view.waited = memory.miss(*unit);

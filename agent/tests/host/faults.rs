@@ -88,7 +88,7 @@ fn a_lost_session_is_recovering_and_keeps_its_paths() {
     site.world.lose(volume(1), false);
     eventually("it is ready", || agent.report(1).phase() == v1::ConnectionPhase::Ready);
     assert_eq!(agent.report(1).session.unwrap().relogins, 1);
-    assert_eq!(agent.door.changes(), 4, "nothing was done but the attach: {:?}", agent.door.log());
+    assert_eq!(agent.door.changes(), 5, "nothing was done but the attach: {:?}", agent.door.log());
     site.assert_lawful();
 }
 

@@ -13,6 +13,7 @@ use super::World;
 use crate::client::{ClientError, SessionEvent};
 use crate::device::{Arrivals, Parts};
 use crate::links::{LinkError, LinkName, LinkSeen, Links, ReadAhead, RunLinks};
+use crate::op::DiskRef;
 use crate::sessions::{SessionChanges, Sessions};
 use crate::wire::{End, SessionStatus, SessionWish};
 
@@ -280,6 +281,16 @@ impl Links for Door {
             |kept| format!("keep the read-ahead {}", kept.sectors),
         );
         self.act(what, || self.shared.links.keep_read_ahead(volume, kept)).map_err(dead)?
+    }
+
+    fn name_disk(&self, volume: VolumeId, disk: &DiskRef) -> Result<(), LinkError> {
+        self.act(format!("name {}", disk.path.display()), || self.shared.links.name_disk(volume, disk))
+            .map_err(dead)?
+    }
+
+    fn is_disk_named(&self, volume: VolumeId, sequence: u64) -> Result<bool, LinkError> {
+        Self::look(self).map_err(dead)?;
+        self.shared.links.is_disk_named(volume, sequence)
     }
 
     fn remove(&self, volume: VolumeId, link: LinkName) -> Result<(), LinkError> {

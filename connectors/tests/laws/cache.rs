@@ -23,7 +23,10 @@ fn cached(counter: u64, attachments: &[Attached]) -> Wanted {
 fn a_cache_that_is_off_is_dropped_at_each_path_that_comes_or_goes() {
     let site = Site::new();
     let (one, two) = ((1, Mode::ReadWrite, Cache::Off), (2, Mode::ReadWrite, Cache::On));
-    assert_eq!(verbs(&site, &cached(1, &[one])), ["write", "drop", "keep", "read-ahead", "link", "link"]);
+    assert_eq!(
+        verbs(&site, &cached(1, &[one])),
+        ["write", "drop", "keep", "read-ahead", "link", "link", "name"]
+    );
     assert_eq!(site.world.read_ahead(volume()), Some(0));
     site.world.read_buffered(volume());
     assert_eq!(verbs(&site, &cached(2, &[one, two])), ["drop", "link"], "stricter of the two");
@@ -77,7 +80,10 @@ fn a_cache_is_turned_off_and_on_under_paths_that_stand() {
     assert_eq!(site.report(&with(11, Cache::Off)).cache, Some(Cache::Off));
     // The record of a disk that has gone says nothing of the next one.
     site.world.lose_disk(volume());
-    assert_eq!(verbs(&site, &with(12, Cache::On)), ["unlink", "unlink", "write", "forget", "link", "link"]);
+    assert_eq!(
+        verbs(&site, &with(12, Cache::On)),
+        ["unlink", "unlink", "write", "forget", "link", "link", "name"]
+    );
     assert_eq!(site.world.read_ahead(volume()), Some(256));
     assert!(site.make(&with(13, Cache::Off)).left.unwrap().is_quiet());
     // The disk goes, and with it what was kept of it.

@@ -156,6 +156,7 @@ impl<'a> Machine<'a> {
         let live = attachment_of(self.mooring("attach data --host storage1")?);
         let (id, path) = (text(&live, "id")?.to_owned(), text(&live, "device_path")?.to_owned());
         self.sh(&format!("cmp -n 16777216 {IMAGES}/disk.raw {path}"))?;
+        self.named(&live, &path)?;
         self.evidence.shows(
             "attached natively to the machine itself: the disk reads as the image that it was made from",
         );
@@ -297,6 +298,19 @@ impl<'a> Machine<'a> {
         self.evidence.shows(
             "an LVM member inside of an LV: udev finds it in one that is not ours (the control), and does not look into ours",
         );
+        Ok(())
+    }
+
+    /// udev names the attached disk after its volume, and no other disk that it knows.
+    fn named(&mut self, live: &Value, path: &str) -> Result<()> {
+        let name = format!("/dev/disk/by-id/mooring-{}", text(live, "volume_id")?);
+        wait_for("udev's name of the disk", Duration::from_secs(30), || {
+            let same = format!("test \"$(readlink -f {name})\" = \"$(readlink -f {path})\"");
+            Ok(self.sh(&same).is_ok().then_some(()))
+        })?;
+        let names = self.sh("ls -d /dev/disk/by-id/mooring-*")?;
+        check(names.trim() == name, || format!("udev's names: {names}"))?;
+        self.evidence.shows(format!("udev names the attached disk {name}"));
         Ok(())
     }
 

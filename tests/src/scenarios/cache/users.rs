@@ -49,12 +49,16 @@ impl Users<'_, '_> {
         Ok((found, out.status.code().unwrap_or(-1)))
     }
 
-    /// Users as `KIND NAME ACCESS-OR-FILESYSTEM`, without udev, which looks at disks for a moment.
-    fn users(found: &Value) -> Vec<String> {
+    /// The users without udev, which looks at disks for a moment.
+    fn lasting(found: &Value) -> impl Iterator<Item = &Value> {
         let users = found["users"].as_array().into_iter().flatten();
-        let users = users.filter(|user| !user["name"].as_str().unwrap_or_default().contains("udev"));
+        users.filter(|user| !user["name"].as_str().unwrap_or_default().contains("udev"))
+    }
+
+    /// Users as `KIND NAME ACCESS-OR-FILESYSTEM`.
+    fn users(found: &Value) -> Vec<String> {
         let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        users
+        Self::lasting(found)
             .map(|user| {
                 let how = [&user["access"], &user["filesystem"]].map(word).concat();
                 format!("{} {} {how}", word(&user["kind"]), word(&user["name"]))
@@ -108,7 +112,8 @@ impl Users<'_, '_> {
         let (found, status) = self.until_used_by(attached, &["process sleep buffered"])?;
         check(status == 1 && found["problems"][0]["code"] == "buffered_io", || format!("{status}: {found}"))?;
         let said = self.until_problem(attached, Some("buffered_io"))?;
-        let pid = format!("sleep (pid {})", found["users"][0]["pid"]);
+        let pid = Self::lasting(&found).next().map(|user| format!("sleep (pid {})", user["pid"]));
+        let pid = pid.context("a user of the disk")?;
         check(said.contains(&pid), || format!("{pid} is not in {said}"))?;
         Scene::close(keeper)?;
         // What has gone is found by the next look: a check has it come at once.
