@@ -52,6 +52,12 @@ pub enum Command {
         after_help = "Examples:\n  mooring-agent join https://10.0.0.5:8776 --token … --pin sha256:… --portal 10.0.0.1 --group vg0\n  mooring-agent join https://10.0.0.5:8776 --token … --pin sha256:… --role host"
     )]
     Join(JoinArgs),
+    /// Unmounts, flushes and logs out every attached disk of this host, as mooring-release.service does it at a shutdown
+    ///
+    /// Services that still use a disk are waited for, all in all 150 s. Attachments stay: an agent that runs attaches them again at
+    /// once, and after a boot they come back.
+    #[command(after_help = "What it did at the last shutdown:  journalctl -b -1 -u mooring-release")]
+    ReleaseMounts,
 }
 
 /// `join`.

@@ -17,9 +17,10 @@ use mooring_agent::join::{self, Ground};
 use mooring_agent::listen;
 use mooring_agent::machine::Machine;
 use mooring_agent::run::{self, HostParts};
+use mooring_connectors::release::{self, RELEASE_WITHIN, ThisMachine};
 use mooring_connectors::{Arrivals, Fabric, Parts, RunLinks, Sessiond, Ways};
 use mooring_host::{HostCommands, KernelDisks, KernelUevents, Uevents, local_addresses};
-use mooring_systemd::{cores, notify};
+use mooring_systemd::{cores, notify, paths};
 
 /// As the controller's: a change is many small pieces of memory that one thread takes and another gives back.
 #[global_allocator]
@@ -49,6 +50,9 @@ fn run(args: &Args) -> Result<()> {
     let small_pages = want_small_pages();
     if let Some(Command::Join(asked)) = &args.command {
         return join_controller(asked, &args.config);
+    }
+    if let Some(Command::ReleaseMounts) = &args.command {
+        return release_mounts(&args.config);
     }
     let config = Config::load(&args.config)?;
     if args.check {
@@ -97,6 +101,26 @@ fn join_controller(args: &JoinArgs, config: &Path) -> Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("start the runtime")?.block_on(join::join(args, config, ground))?;
+    Ok(())
+}
+
+/// A configuration that cannot be read any more keeps no disk mounted.
+fn release_mounts(config: &Path) -> Result<()> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).without_time().init();
+    let run_dir = Config::load(config).map_or_else(
+        |error| {
+            tracing::warn!(%error, "the usual run folder is taken");
+            PathBuf::from(paths::RUNTIME_DIR)
+        },
+        |config| config.run_dir,
+    );
+    let door: Arc<dyn release::Door> = Arc::new(ThisMachine::new(run_dir));
+    let went = release::release(&door, RELEASE_WITHIN).map_err(anyhow::Error::msg)?;
+    let left: Vec<_> = release::left(&went).iter().map(|device| device.display().to_string()).collect();
+    if !left.is_empty() {
+        anyhow::bail!("not let go of: {}", left.join(", "));
+    }
+    tracing::info!(disks = went.len(), "nothing of an attached disk is in use");
     Ok(())
 }
 

@@ -22,6 +22,7 @@ mod links;
 mod named;
 mod op;
 mod plan;
+pub mod release;
 mod report;
 pub mod sessiond;
 mod sessions;

@@ -6,6 +6,7 @@
 //!
 //! What must never happen here: a file for a disk that nobody has verified; a file that a reader finds half written.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -131,6 +132,23 @@ impl DiskNames {
     }
 }
 
+/// Every disk that has a name, by its sequence number. Some may be gone.
+pub(crate) fn named(run_dir: &Path) -> io::Result<BTreeMap<u64, VolumeId>> {
+    let mut found = BTreeMap::new();
+    let entries = match fs::read_dir(run_dir.join("disks")) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let sequence = path.file_name().and_then(|name| name.to_str()?.parse::<u64>().ok());
+        let text = read(&path)?.unwrap_or_default();
+        let volume = text.trim_end().strip_prefix(KEY).and_then(|id| id.parse().ok());
+        found.extend(sequence.zip(volume));
+    }
+    Ok(found)
+}
+
 /// What udev's rule reads the volume's id from.
 const KEY: &str = "MOORING_VOLUME=";
 
@@ -227,6 +245,7 @@ mod tests {
         rig.names.give(volume, &disk("/dev/sda", 7)).ok().unwrap();
         assert_eq!(rig.files(), [("7".to_owned(), format!("MOORING_VOLUME={volume}\n"))]);
         assert_eq!(rig.told(), (true, true));
+        assert_eq!(named(&rig.folder.path().join("run")).unwrap(), BTreeMap::from([(7, volume)]));
         assert!(rig.names.has(volume, 7).ok().unwrap());
         assert!(!rig.names.has(volume, 8).ok().unwrap(), "another disk");
         assert!(!rig.names.has(VolumeId::from_u128(2), 7).ok().unwrap(), "another volume");

@@ -38,6 +38,8 @@ pub enum DiskOp {
     GetReadAhead,
     /// Looking for those who hold it open.
     Holders,
+    /// Looking for what stands on it.
+    Layers,
     /// Looking for those who use it, and how.
     Usage,
     /// Reading how much of it the page cache has not written.
@@ -150,6 +152,43 @@ pub struct Usage {
     pub disks: BTreeMap<PathBuf, BTreeSet<DiskUser>>,
     /// What could not be looked at, as sentences for people. Users may be there.
     pub unseen: BTreeSet<String>,
+}
+
+/// A device on top of a disk that nothing else stands on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Top {
+    /// Map of device-mapper, by its name there: LVM, LUKS, multipath.
+    Map(String),
+    /// RAID of the kernel, as `md127`.
+    Raid(String),
+    /// Loop device, as `loop0`.
+    Loop(String),
+    /// Another one, by the kernel's name.
+    Other(String),
+}
+
+/// What must go before a disk can.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Layers {
+    /// Swap areas on it, and swap files in its file systems.
+    pub swaps: Vec<PathBuf>,
+    /// Mount points of its file systems and of what is mounted below them, in the order in which they can be unmounted. Never the root.
+    pub mounts: Vec<PathBuf>,
+    /// Devices on top that nothing else stands on.
+    pub tops: Vec<Top>,
+}
+
+impl Layers {
+    /// True if nothing stands on the disk.
+    pub fn is_empty(&self) -> bool {
+        self.swaps.is_empty() && self.mounts.is_empty() && self.tops.is_empty()
+    }
+}
+
+/// Looks for what stands on a disk, its partitions included, in this process's mount namespace. Opens no device. Nothing if the
+/// disk has gone.
+pub fn layers(device: &Path) -> Result<Layers, DiskError> {
+    kernel::layers(device)
 }
 
 /// Block devices of SCSI disks. Calls on a blocked device may hang until its session's recovery timer ends: they belong on

@@ -40,7 +40,9 @@ pub use block::{BlockDevices, BlockError, KernelBlocks, Mapped};
 pub use callers::{CallerChanges, Callers, KernelCallers};
 pub use clock::{Clock, SystemClock};
 pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands, OUTPUT_BYTES_MAX};
-pub use disk::{DiskAccess, DiskError, DiskOp, DiskUser, Disks, Holder, KernelDisks, Usage, User};
+pub use disk::{
+    DiskAccess, DiskError, DiskOp, DiskUser, Disks, Holder, KernelDisks, Layers, Top, Usage, User, layers,
+};
 pub use dump::{dump, dump_below};
 pub use flow::{Flow, Followed};
 pub use folders::{FolderChanges, FolderId, Folders, KernelFolders, Noted};

@@ -41,6 +41,8 @@ pub const CONFIG_DIR: &str = "/etc/mooring";
 pub const AGENT_UNIT: &str = include_str!("../units/mooring-agent.service");
 /// The session daemon's unit.
 pub const SESSIOND_UNIT: &str = include_str!("../units/mooring-sessiond.service");
+/// The unit that lets go of attached disks at a shutdown.
+pub const RELEASE_UNIT: &str = include_str!("../units/mooring-release.service");
 /// The controller's unit.
 pub const CONTROLLER_UNIT: &str = include_str!("../units/mooring-controller.service");
 /// `modules-load.d/mooring.conf`.

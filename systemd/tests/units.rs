@@ -215,6 +215,31 @@ fn the_controllers_unit_names_the_places_of_the_code() {
     }
 }
 
+/// Only a shutdown runs it, between the agent, which would attach again, and the session daemon, which logs out.
+#[test]
+fn attached_disks_are_let_go_of_by_a_shutdown_alone_and_in_its_turn() {
+    let unit = parse(paths::RELEASE_UNIT).unwrap();
+    let words = |section: &str, key: &str| -> Vec<String> {
+        unit[section][key].iter().flat_map(|value| value.split(' ')).map(str::to_owned).collect()
+    };
+    assert_eq!(words("Unit", "RefuseManualStop"), ["yes"]);
+    assert_eq!(words("Unit", "Before"), ["mooring-agent.service", "remote-fs-pre.target"]);
+    assert_eq!(words("Unit", "After"), ["mooring-sessiond.service", "network.target"]);
+    let service = &unit["Service"];
+    let stop = format!("{} release-mounts --config {}", paths::AGENT_PROGRAM, paths::AGENT_CONFIG);
+    assert_eq!(one(service, "ExecStop"), stop);
+    assert_eq!(one(service, "RemainAfterExit"), "yes");
+    // In a mount namespace it would unmount a copy.
+    let hides = |key: &&String| {
+        ["Protect", "Private", "ReadOnly", "ReadWrite", "Inaccessible", "Root", "Mount"]
+            .iter()
+            .any(|start| key.starts_with(start))
+    };
+    assert_eq!(service.keys().find(hides), None);
+    let agent = parse(paths::AGENT_UNIT).unwrap();
+    assert!(agent["Unit"]["Wants"].contains(&"mooring-release.service".to_owned()));
+}
+
 /// systemd's own opinion, where it is installed. Only what it says about this unit counts: the program and the group are
 /// not on the machine that builds.
 #[test]
@@ -230,6 +255,7 @@ fn systemd_takes_the_units() {
         ("mooring-agent.service", paths::AGENT_UNIT, paths::AGENT_PROGRAM),
         ("mooring-sessiond.service", paths::SESSIOND_UNIT, paths::SESSIOND_PROGRAM),
         ("mooring-controller.service", paths::CONTROLLER_UNIT, paths::CONTROLLER_PROGRAM),
+        ("mooring-release.service", paths::RELEASE_UNIT, paths::AGENT_PROGRAM),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(name);

@@ -20,6 +20,7 @@ use nix::sys::stat::{major, makedev, minor};
 use super::Holder;
 use super::kernel::Failure;
 
+mod layers;
 mod partitions;
 mod users;
 

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::libc::{O_EXCL, O_NOFOLLOW, O_NONBLOCK};
 
 use super::holders::Machine;
-use super::{DiskError, DiskOp, Disks, Holder, Usage};
+use super::{DiskError, DiskOp, Disks, Holder, Layers, Usage};
 use crate::sys::{self, ScsiOutcome};
 
 /// How long an INQUIRY may take.
@@ -183,6 +183,18 @@ impl Disks for KernelDisks {
 
     fn unwritten(&self, device: &Path) -> Result<Option<u64>, DiskError> {
         Machine::this().unwritten(device).map_err(|failure| failure.at(DiskOp::Unwritten, device))
+    }
+}
+
+/// As [`super::layers`].
+pub(super) fn layers(device: &Path) -> Result<Layers, DiskError> {
+    match fs::metadata(device) {
+        Ok(found) if found.file_type().is_block_device() => {
+            Machine::this().layers(found.rdev()).map_err(|failure| failure.at(DiskOp::Layers, device))
+        }
+        Ok(_) => Err(Failure::from(Errno::ENOTBLK).at(DiskOp::Layers, device)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Layers::default()),
+        Err(error) => Err(Failure::from(error).at(DiskOp::Layers, device)),
     }
 }
 

@@ -283,6 +283,24 @@ impl Vm {
         Some(format!("QEMU has stopped {name}: {stopped}; {room}"))
     }
 
+    /// Waits until it has turned itself off; false if it has not within this time.
+    pub fn wait_off(&self, limit: Duration) -> Result<bool> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let mut live = lock(&self.live);
+            let Some(running) = live.as_mut() else { bail!("{} is off already", self.name()) };
+            if running.qemu.ended().is_some() {
+                *live = None;
+                return Ok(true);
+            }
+            drop(live);
+            if Instant::now() > deadline {
+                return Ok(false);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Turns it off, if it is on.
     pub(crate) fn off(&self) {
         drop(lock(&self.live).take());

@@ -25,6 +25,7 @@ mod readers;
 mod reservations;
 pub mod ro_fuzz;
 mod sessiond_killed;
+mod shutdown;
 mod snapshots;
 mod stuck;
 mod volumes;

@@ -3,7 +3,7 @@
 use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, contract, discard,
     extend, faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, port_ids,
-    portals, power_cuts, reservations, ro_fuzz, sessiond_killed, snapshots, stuck, volumes,
+    portals, power_cuts, reservations, ro_fuzz, sessiond_killed, shutdown, snapshots, stuck, volumes,
 };
 use mooring_rig::Kernel;
 
@@ -45,6 +45,20 @@ pub const ALL: &[Scenario] = &[
         },
         usual: 215,
         run: installed::run,
+    },
+    Scenario {
+        name: "shutdown",
+        shows: "a host turned off by systemd while services write to attached disks without fsync: every byte is there, also by fstab; with the control that loses",
+        tier: Tier::Rotation {
+            subject: &[
+                "systemd",
+                "connectors/src/release.rs",
+                "connectors/src/release",
+                "connectors/src/named.rs",
+            ],
+        },
+        usual: 110,
+        run: shutdown::run,
     },
     Scenario {
         name: "fc",

@@ -81,7 +81,11 @@ impl Machine {
     }
 
     /// The disk, its partitions, and what is on top of them, with their folders in sysfs. `loops` as [`Machine::loops`] gives.
-    fn stacked(&self, disk: u64, loops: &[(PathBuf, u64)]) -> Result<BTreeMap<u64, PathBuf>, Failure> {
+    pub(super) fn stacked(
+        &self,
+        disk: u64,
+        loops: &[(PathBuf, u64)],
+    ) -> Result<BTreeMap<u64, PathBuf>, Failure> {
         let mut found = BTreeMap::new();
         let mut next = vec![disk];
         while let Some(number) = next.pop() {

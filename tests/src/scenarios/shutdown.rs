@@ -1,0 +1,382 @@
+//! A host that attaches is turned off by systemd, with its units, while services write to two attached disks and never fsync: one mounted
+//! by hand, one by fstab. After the boot every byte is there. The control is the same without the unit that lets go of disks.
+//!
+//! What must never happen here: a count of bytes that a writer did not put down itself, on a disk of the VM's own.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use mooring_rig::{RigOptions, Vm, VmSpec};
+
+use crate::control::{Control, PORT};
+use crate::evidence::{Evidence, check, wait_for};
+use crate::native::text;
+use crate::site::{BIN, GROUP, Programs, Site};
+
+const SOON: Duration = Duration::from_mins(1);
+/// Longest that a shutdown may take here.
+const OFF_WITHIN: Duration = Duration::from_secs(75);
+/// The control's shutdown hangs; seen for so long it is believed. With the unit a shutdown takes some 4 s.
+const HANGS_AFTER: Duration = Duration::from_secs(30);
+/// Where the volumes are mounted, and how: nothing is said of a network of the first.
+const MOUNTS: [&str; 2] = ["/srv/hand", "/srv/fstab"];
+
+/// Brings the network down at its stop, as ifupdown's networking.service does. Its start did the rig.
+const NETWORK: &str = "[Unit]\nBefore=network.target\nWants=network.target\n[Service]\nType=oneshot\nRemainAfterExit=yes\n\
+    ExecStart=/bin/true\nExecStop=/bin/sh -c 'ip link set eth0 down; ip link set eth1 down'\n";
+
+/// Appends blocks that tell their number and never fsyncs them. Told to stop, it writes for two seconds more, as a service does that
+/// has something to put away, and then puts down on the VM's own disk how many there are.
+const WRITER: &str = r#"
+import os, signal, sys, time
+path, witness = sys.argv[1:]
+until = None
+def stop(*_):
+    global until
+    until = time.monotonic() + 2
+signal.signal(signal.SIGTERM, stop)
+log, count = open(path, "wb", buffering=0), 0
+while until is None or time.monotonic() < until:
+    log.write(b"%063d\n" % count * 64)
+    count += 1
+    time.sleep(0.02)
+log.close()
+note = open(witness, "w")
+note.write(str(count))
+note.flush()
+os.fsync(note.fileno())
+"#;
+
+/// Says how many blocks of a file are right, from its beginning.
+const READER: &str = r#"
+import sys
+data, count = open(sys.argv[1], "rb").read(), 0
+while data[count * 4096:(count + 1) * 4096] == b"%063d\n" % count * 64:
+    count += 1
+print(count)
+"#;
+
+pub(super) fn run(programs: &Programs) -> Result<()> {
+    let mut options = RigOptions::standard(1).named("shutdown").forward(PORT);
+    let host = options.vms.get_mut(1).context("a host")?;
+    *host = VmSpec { systemd: true, memory_mib: 768, disks: vec![256 << 20], ..VmSpec::host(1) };
+    let site = Site::up(options, programs)?;
+    let result = scenes(&site);
+    site.end(result)
+}
+
+fn scenes(site: &Site) -> Result<()> {
+    let agent = site.start_agent()?;
+    let mut control = Control::prepare(site)?;
+    let mut acts =
+        Acts { site, vm: site.rig.vm("host1")?, volumes: Vec::new(), evidence: Evidence::default() };
+    acts.sh("mkfs.ext4 -q /dev/vdc")?;
+    acts.install(true)?;
+    acts.sh("systemctl start rig-network mooring-sessiond mooring-agent")?;
+    control.start_controller()?;
+    let result = acts.all(&mut control);
+    if result.is_err() {
+        let log = acts.sh("journalctl --no-pager -o short-monotonic -n 150 -u 'mooring-*' -u '*.mount'");
+        eprintln!("--- the host's journal:\n{}", log.unwrap_or_else(|error| format!("{error:#}")));
+        control.print_logs();
+    }
+    drop(agent);
+    result
+}
+
+struct Acts<'a> {
+    site: &'a Site,
+    vm: &'a Vm,
+    /// The volumes, in the order of [`MOUNTS`].
+    volumes: Vec<String>,
+    evidence: Evidence,
+}
+
+/// The name that a volume has after every boot.
+fn name(volume: &str) -> String {
+    format!("/dev/disk/by-id/mooring-{volume}")
+}
+
+impl Acts<'_> {
+    fn sh(&self, script: &str) -> Result<String> {
+        Ok(self.vm.command(["sh", "-euc", script]).timeout(Duration::from_mins(2)).run()?.ok()?.stdout)
+    }
+
+    /// What the packages bring, and what a boot takes from the VM: its root is in memory. `whole`: with the unit that lets go.
+    fn install(&self, whole: bool) -> Result<()> {
+        let at = |unit: &str| format!("/etc/systemd/system/{unit}");
+        self.sh(&format!(
+            "mkdir -p /var/lib/mooring {} {}; mount /dev/vdc /var/lib/mooring; \
+             for one in agent sessiond; do ln -sf {BIN}/mooring-$one /usr/bin/mooring-$one; \
+             mkdir -p /etc/systemd/system/mooring-$one.service.d; done",
+            MOUNTS.join(" "),
+            at("mooring-release.service.d")
+        ))?;
+        self.vm.write(
+            "/etc/sysusers.d/mooring.conf",
+            include_bytes!("../../../systemd/sysusers.d/mooring.conf"),
+            0o644,
+        )?;
+        self.vm.write(
+            "/etc/tmpfiles.d/mooring.conf",
+            include_bytes!("../../../systemd/tmpfiles.d/mooring.conf"),
+            0o644,
+        )?;
+        self.vm.write(
+            "/etc/udev/rules.d/66-mooring-disks.rules",
+            include_bytes!("../../../systemd/udev/66-mooring-disks.rules"),
+            0o644,
+        )?;
+        let mut units = vec![
+            ("rig-network.service", NETWORK),
+            ("mooring-agent.service", include_str!("../../../systemd/units/mooring-agent.service")),
+            ("mooring-sessiond.service", include_str!("../../../systemd/units/mooring-sessiond.service")),
+        ];
+        if whole {
+            units.push((
+                "mooring-release.service",
+                include_str!("../../../systemd/units/mooring-release.service"),
+            ));
+        }
+        for (unit, text) in units {
+            self.vm.write(&at(unit), text.as_bytes(), 0o644)?;
+        }
+        // The programs of the tests lie in a file system of their own, which systemd would unmount first.
+        for unit in ["mooring-agent", "mooring-sessiond", "mooring-release"] {
+            let dropin = format!("[Unit]\nRequiresMountsFor={BIN}\n");
+            self.vm.write(&at(&format!("{unit}.service.d/rig.conf")), dropin.as_bytes(), 0o644)?;
+        }
+        self.vm.write("/run/writer.py", WRITER.as_bytes(), 0o644)?;
+        self.vm.write("/run/reader.py", READER.as_bytes(), 0o644)?;
+        // The kernel writes nothing by itself meanwhile: what is lost is what nobody has flushed.
+        self.sh(
+            "systemd-sysusers; systemd-tmpfiles --create mooring.conf; udevadm control --reload; systemctl daemon-reload; \
+             echo 60000 > /proc/sys/vm/dirty_expire_centisecs; echo 60000 > /proc/sys/vm/dirty_writeback_centisecs",
+        )
+        .map(drop)
+    }
+
+    fn all(&mut self, control: &mut Control<'_>) -> Result<()> {
+        self.attach(control)?;
+        self.sh(&format!(
+            "for disk in {}; do mkfs.ext4 -q $disk; done; mount {} {}",
+            self.volumes.iter().map(|volume| name(volume)).collect::<Vec<_>>().join(" "),
+            self.volume(0)?,
+            MOUNTS[0]
+        ))?;
+        self.fstab()?;
+        self.sh(&format!(
+            "systemctl daemon-reload; systemctl start srv-fstab.mount; mountpoint {}",
+            MOUNTS[1]
+        ))?;
+        self.refuses_a_stop()?;
+        self.write()?;
+        let took = self.turn_off(OFF_WITHIN)?.context("the host did not turn itself off")?;
+        self.every_byte(took)?;
+        self.boot(control, true)?;
+        self.comes_back(control)?;
+        self.without()
+    }
+
+    fn volume(&self, index: usize) -> Result<String> {
+        self.volumes.get(index).map(|volume| name(volume)).context("a volume")
+    }
+
+    /// Attaches a volume, detaches it, and attaches two others: the kernel's name of the first disk is one of theirs then.
+    fn attach(&mut self, control: &Control<'_>) -> Result<()> {
+        let (before, device) = self.attach_one(control, "before")?;
+        control.json(&["detach", &before, "--host", "host1"])?;
+        let gone = format!("! test -e {}", name(&before));
+        wait_for("the name to go", SOON, || Ok(self.sh(&gone).is_ok().then_some(())))?;
+        let mut devices = Vec::new();
+        for volume in ["hand", "fstab"] {
+            let (volume, device) = self.attach_one(control, volume)?;
+            self.volumes.push(volume);
+            devices.push(device);
+        }
+        check(devices.contains(&device), || format!("{device} is nobody's: {devices:?}"))?;
+        let names = self.sh("ls -d /dev/disk/by-id/mooring-*")?;
+        let mut wanted: Vec<_> = self.volumes.iter().map(|volume| name(volume)).collect();
+        wanted.sort();
+        check(names.lines().eq(&wanted), || format!("names that udev has given: {names}"))?;
+        let sessions = self.sessions()?;
+        check(sessions == 2, || format!("the target has {sessions} sessions"))?;
+        self.evidence.shows(format!(
+            "udev names each attached disk after its volume; {device} was another volume's before, whose name went with it"
+        ));
+        Ok(())
+    }
+
+    /// The volume, and the kernel's name of its disk, to which its name leads.
+    fn attach_one(&self, control: &Control<'_>, volume: &str) -> Result<(String, String)> {
+        let volume = control.volume(volume, None)?;
+        let live = control.attach(&volume, "host1", "rw")?;
+        let path = text(&live, "device_path")?;
+        let same = format!("test \"$(readlink -f {})\" = \"$(readlink -f {path})\"", name(&volume));
+        wait_for("udev's name of the disk", SOON, || Ok(self.sh(&same).is_ok().then_some(())))?;
+        let device = self.sh(&format!("readlink -f {path}"))?.trim().to_owned();
+        Ok((volume, device))
+    }
+
+    fn fstab(&self) -> Result<()> {
+        let line = format!("{} {} ext4 _netdev,nofail 0 0\n", self.volume(1)?, MOUNTS[1]);
+        self.vm.write("/etc/fstab", line.as_bytes(), 0o644)
+    }
+
+    /// Nothing but a shutdown runs the unit's stop.
+    fn refuses_a_stop(&self) -> Result<()> {
+        for verb in ["stop", "restart"] {
+            let out = self.vm.run(&["systemctl", verb, "mooring-release"])?;
+            check(!out.status.success() && out.stderr.contains("refused"), || {
+                format!("{verb}: {}", out.stderr)
+            })?;
+        }
+        self.sh("systemctl restart mooring-sessiond mooring-agent").map(drop)?;
+        self.sh(&format!("mountpoint {}", MOUNTS.join(" && mountpoint "))).map(drop)
+    }
+
+    /// Starts a writer on each mount, as services that know nothing of what they lie on.
+    fn write(&self) -> Result<()> {
+        for point in MOUNTS {
+            let name = point.trim_start_matches("/srv/");
+            self.sh(&format!(
+                "rm -f /var/lib/mooring/{name}; systemd-run -q --unit=writer-{name} python3 /run/writer.py {point}/log /var/lib/mooring/{name}"
+            ))?;
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        Ok(())
+    }
+
+    /// `systemctl poweroff`; how long it took until the power was off. `None`: it hung, and its power was cut.
+    fn turn_off(&self, within: Duration) -> Result<Option<Duration>> {
+        let began = Instant::now();
+        self.sh("systemctl poweroff --no-block")?;
+        if self.vm.wait_off(within)? {
+            return Ok(Some(began.elapsed()));
+        }
+        self.vm.power_cut()?;
+        Ok(None)
+    }
+
+    /// What the target has of each volume: the state of its file system, and after a replay of its journal how many blocks are right.
+    fn on_the_target(&self) -> Result<Vec<(String, u64)>> {
+        let storage = self.site.storage()?;
+        storage.write("/run/reader.py", READER.as_bytes(), 0o644)?;
+        let look = |volume: &String| {
+            let script = format!(
+                "sync; echo 3 > /proc/sys/vm/drop_caches; cd /srv/mooring; \
+                 dd if=/dev/{GROUP}/mooring-{volume} of=copy bs=1M conv=sparse status=none; \
+                 dumpe2fs -h copy 2>/dev/null | grep -E '^Filesystem (state|features)' | grep -oE 'clean|needs_recovery' | sort | tr '\\n' ' '; \
+                 echo; e2fsck -fy copy >/dev/null 2>&1 || true; debugfs -R 'dump /log log' copy 2>/dev/null; \
+                 python3 /run/reader.py log; rm -f copy log"
+            );
+            let out =
+                storage.command(["sh", "-euc", &script]).timeout(Duration::from_mins(2)).run()?.ok()?.stdout;
+            let mut lines = out.lines();
+            let state = lines.next().unwrap_or_default().trim().to_owned();
+            let blocks = lines.next().and_then(|line| line.parse().ok());
+            Ok((state, blocks.with_context(|| format!("what the target has: {out}"))?))
+        };
+        self.volumes.iter().map(look).collect()
+    }
+
+    /// What the writers have put down that they wrote; `None` for one that did not come to its end.
+    fn written(&self) -> Result<Vec<Option<u64>>> {
+        let disk = self.vm.data_disk_file(0);
+        let of = |point: &&str| {
+            let name = point.trim_start_matches("/srv/");
+            let out = std::process::Command::new("debugfs")
+                .args(["-R", &format!("cat /{name}")])
+                .arg(&disk)
+                .output()
+                .context("run debugfs")?;
+            Ok(String::from_utf8_lossy(&out.stdout).trim().parse().ok())
+        };
+        MOUNTS.iter().map(of).collect()
+    }
+
+    fn every_byte(&mut self, took: Duration) -> Result<()> {
+        let (written, there) = (self.written()?, self.on_the_target()?);
+        for ((written, (state, there)), point) in written.iter().zip(&there).zip(MOUNTS) {
+            let Some(written) = written else { bail!("the writer on {point} did not come to its end") };
+            check(written == there, || {
+                format!("{point}: {written} blocks written and {there} there ({state})")
+            })?;
+            check(state == "clean", || format!("{point} was not unmounted: {state}"))?;
+        }
+        let sessions = self.sessions()?;
+        check(sessions == 0, || format!("{sessions} sessions are left at the target"))?;
+        self.evidence.shows(format!(
+            "turned off by systemd in {:.1} s: {there:?} of {written:?} blocks are there, file systems clean, sessions logged out",
+            took.as_secs_f64()
+        ));
+        Ok(())
+    }
+
+    /// Sessions that the target has.
+    fn sessions(&self) -> Result<usize> {
+        let script = "cat /sys/kernel/config/target/iscsi/iqn.*/tpgt_1/acls/*/info | grep -c 'SID:' || true";
+        let out = self.site.storage()?.sh(script)?.ok()?.stdout;
+        out.trim().parse().with_context(|| format!("sessions: {out}"))
+    }
+
+    /// Boots the host; the daemons and fstab's mount start together, as in a boot of a machine with a disk.
+    fn boot(&self, control: &mut Control<'_>, whole: bool) -> Result<()> {
+        self.vm.boot()?;
+        control.configure_host("host1")?;
+        self.install(whole)?;
+        self.fstab()?;
+        self.sh("systemctl daemon-reload; systemctl start rig-network mooring-sessiond mooring-agent remote-fs.target")
+            .map(drop)
+    }
+
+    /// Nobody says anything: attachments come back, and fstab's mount with them.
+    fn comes_back(&mut self, control: &Control<'_>) -> Result<()> {
+        let began = Instant::now();
+        wait_for("fstab's mount", SOON, || {
+            Ok(self.sh(&format!("mountpoint {}", MOUNTS[1])).is_ok().then_some(()))
+        })?;
+        wait_for("the other disk", SOON, || {
+            Ok(self.sh(&format!("test -e {}", self.volume(0)?)).is_ok().then_some(()))
+        })?;
+        control.all_up_soon()?;
+        let read = self.sh(&format!(
+            "mount {} {}; for point in {}; do python3 /run/reader.py $point/log; done",
+            self.volume(0)?,
+            MOUNTS[0],
+            MOUNTS.join(" ")
+        ))?;
+        self.evidence.shows(format!(
+            "after a boot both attachments come back by themselves, fstab's mount by its name under /dev/disk/by-id ({:.1} s); read: {}",
+            began.elapsed().as_secs_f64(),
+            read.split_whitespace().collect::<Vec<_>>().join(", ")
+        ));
+        Ok(())
+    }
+
+    /// The control: the same without the unit, as it was before there was one.
+    fn without(&mut self) -> Result<()> {
+        self.sh("rm /etc/systemd/system/mooring-release.service; systemctl daemon-reload")?;
+        self.vm.allow_console("blocked for more than");
+        self.write()?;
+        let took = self.turn_off(HANGS_AFTER)?;
+        let (written, there) = (self.written()?, self.on_the_target()?);
+        let lost: Vec<_> = written
+            .iter()
+            .zip(&there)
+            .map(|(written, (_, there))| written.map(|written| written.saturating_sub(*there)))
+            .collect();
+        let hung = took.map_or_else(
+            || format!("hung for {} s, until the power was cut", HANGS_AFTER.as_secs()),
+            |took| format!("took {:.1} s", took.as_secs_f64()),
+        );
+        let unclean = there.iter().any(|(state, _)| state != "clean");
+        check(took.is_none() || unclean || lost.iter().any(|lost| lost.is_none_or(|lost| lost > 0)), || {
+            format!("without the unit nothing was lost either ({hung}): {there:?} of {written:?}")
+        })?;
+        self.evidence.shows(format!(
+            "control: without mooring-release.service the shutdown {hung}; blocks lost by hand and by fstab: {lost:?}, {there:?}"
+        ));
+        Ok(())
+    }
+}
