@@ -328,7 +328,10 @@ impl Sandboxed {
                 BWRAP,
             ])
             .args([
-                "--unshare-all",
+                "--unshare-user-try",
+                "--unshare-ipc",
+                "--unshare-pid",
+                "--unshare-net",
                 "--die-with-parent",
                 "--cap-drop",
                 "ALL",

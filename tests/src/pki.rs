@@ -1,7 +1,11 @@
 //! Certificates of one test site: an authority, a certificate for each agent, one for the controller.
 
+use std::time::{Duration, SystemTime};
+
 use anyhow::{Context, Result};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+
+const DAY: Duration = Duration::from_hours(24);
 
 /// An authority that lives as long as its site.
 pub(crate) struct Authority {
@@ -33,4 +37,17 @@ impl Authority {
         let cert = params.signed_by(&key, &self.issuer).with_context(|| format!("sign {name}"))?.pem();
         Ok(Signed { cert, key: key.serialize_pem() })
     }
+}
+
+/// A certificate for a client over its key, as PEM: 80 of its 90 days are over. `authority` is the authority's own key.
+pub(crate) fn due(authority: &str, key: &str) -> Result<String> {
+    let authority = KeyPair::from_pem(authority).context("read the key of the authority")?;
+    let key = KeyPair::from_pem(key).context("read the key of the client")?;
+    let mut params = CertificateParams::default();
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let now = SystemTime::now();
+    params.not_before = (now - 80 * DAY).into();
+    params.not_after = (now + 10 * DAY).into();
+    let issuer = Issuer::new(CertificateParams::default(), authority);
+    Ok(params.signed_by(&key, &issuer).context("sign the certificate of the client")?.pem())
 }

@@ -16,6 +16,7 @@ use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
 use crate::packages::{self, Compression, Recipe, VARIANTS};
+use crate::pki;
 use crate::site::{GROUP, Programs, Site, TARGET, goes_on, going, number, progress};
 
 /// The daemons, in the order in which the README starts them.
@@ -26,6 +27,13 @@ const VERSIONS: [&str; 2] = ["0.0.1", "0.0.2"];
 
 /// A writer that leaves the emulated processor to dpkg.
 const PACED: [&str; 4] = ["--threads", "2", "--every-ms", "20"];
+
+/// The most that `systemd-analyze security` may find open in each unit, of 10. A test of the units has the same numbers.
+const EXPOSURE_MAX: [(&str, f64); 3] =
+    [("mooring-controller", 1.2), ("mooring-agent", 4.5), ("mooring-sessiond", 3.0)];
+
+/// The certificate that the controller shows to agents, and its key, without their endings.
+const CLIENT: &str = "/etc/mooring/controller/client";
 
 /// Saved exports, as targetcli leaves them.
 const OF_TARGETCLI: &str =
@@ -151,6 +159,9 @@ impl<'a> Machine<'a> {
         self.install(debs)?;
         self.configure()?;
         self.start()?;
+        self.exposure()?;
+        self.renewal()?;
+        self.revocation()?;
         self.import()?;
         self.inside()?;
         let live = attachment_of(self.mooring("attach data --host storage1")?);
@@ -252,6 +263,58 @@ impl<'a> Machine<'a> {
             "installed from the packages and started by the README's commands: three daemons active under systemd ({said}), {} services in all",
             beside.trim()
         ));
+        Ok(())
+    }
+
+    /// No unit is more open than its bar, as this machine's systemd counts.
+    fn exposure(&mut self) -> Result<()> {
+        let mut levels = Vec::new();
+        for (unit, most) in EXPOSURE_MAX {
+            let said = self
+                .sh(&format!("systemd-analyze security --no-pager {unit} | grep 'Overall exposure level'"))?;
+            let level =
+                said.rsplit_once(": ").and_then(|(_, level)| level.split(' ').next()?.parse::<f64>().ok());
+            let level = level.with_context(|| format!("what systemd-analyze says: {said}"))?;
+            check(level <= most, || format!("{unit} is open to {level}, and at most {most} is allowed"))?;
+            levels.push(format!("{unit} {level}"));
+        }
+        self.evidence.shows(format!("exposure by systemd-analyze security: {}", levels.join(", ")));
+        Ok(())
+    }
+
+    /// The controller's unit lets it renew its certificates, and the agent's takes the new one.
+    fn renewal(&mut self) -> Result<()> {
+        let pem = |path: &str| self.vm.read(path).and_then(|pem| Ok(String::from_utf8(pem)?));
+        let aged = pki::due(&pem("/etc/mooring/authority.key")?, &pem(&format!("{CLIENT}.key"))?)?;
+        let certificate = format!("{CLIENT}.crt");
+        self.vm.write(&certificate, aged.as_bytes(), 0o644)?;
+        self.sh(&format!("chown mooring-controller: {certificate}; systemctl restart mooring-controller"))?;
+        self.up_soon()?;
+        let said = self.sh(&format!(
+            "journalctl --no-pager -o cat -u mooring-controller | grep -c 'the certificate was renewed' || true; \
+             stat -c '%U %a' {certificate}"
+        ))?;
+        check(said == "1\nmooring-controller 644\n" && pem(&certificate)? != aged, || {
+            format!("a certificate of the controller that was due is not renewed: {said}")
+        })?;
+        self.evidence.shows(
+            "the controller renews a certificate of its own that is due, and the agent lets it in with the new one",
+        );
+        Ok(())
+    }
+
+    /// The agent's unit lets it write its key and certificate anew, as a renewal does: revoked, it forgets them. Then it joins again.
+    fn revocation(&mut self) -> Result<()> {
+        self.mooring("host revoke storage1")?;
+        wait_for("the agent to forget its key", Duration::from_secs(30), || {
+            Ok((self.sh("stat -c '%s %a' /etc/mooring/agent.pem")? == "0 600\n").then_some(()))
+        })?;
+        check(!self.is_up(), || "a host that was revoked is still up".to_owned())?;
+        let token = self.mooring("host token storage1")?;
+        let said = self.sh(text(&token, "command")?)?;
+        check(said.contains("agent.toml is not changed; new are its certificate and key"), || said.clone())?;
+        self.up_soon()?;
+        self.evidence.shows("revoked, the agent forgets its key; with a new token it joins again");
         Ok(())
     }
 

@@ -27,7 +27,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "installed",
-        shows: "the packages under systemd: the units' sandboxes, an image in them; restarts, an upgrade, a removal and a purge while a host writes",
+        shows: "the packages under systemd: the units' sandboxes, certificates and an image in them; restarts, an upgrade, a removal and a purge while a host writes",
         tier: Tier::Rotation {
             subject: &[
                 "packages",
@@ -37,13 +37,15 @@ pub const ALL: &[Scenario] = &[
                 "agent/src/run.rs",
                 "agent/src/config.rs",
                 "agent/src/listen.rs",
+                "agent/src/door.rs",
                 "agent/src/images",
                 "controller/src/main.rs",
+                "controller/src/renewal.rs",
                 "controller/src/config.rs",
                 "connectors/src/sessiond/program.rs",
             ],
         },
-        usual: 215,
+        usual: 260,
         run: installed::run,
     },
     Scenario {
