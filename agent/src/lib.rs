@@ -22,6 +22,7 @@ pub mod run;
 pub mod serve;
 pub mod serve_host;
 mod serve_identity;
+pub mod standing;
 pub mod store;
 mod turn;
 pub mod volumes;

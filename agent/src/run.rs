@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use mooring_connectors::Parts;
 use mooring_host::{Front, Uevents, remains_of};
+use mooring_systemd::notify;
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -17,6 +18,7 @@ use crate::connections::Connections;
 use crate::engine::Engine;
 use crate::listen;
 use crate::machine::Machine;
+use crate::standing::Standing;
 use crate::store::{self, Store};
 
 /// What a host attaches volumes with.
@@ -103,6 +105,10 @@ pub async fn run(
         Some(host) => Some((Connections::new(engine.clone(), host.parts)?, host.uevents)),
         None => None,
     };
+    let shown = (engine.clone(), connections.as_ref().map(|(connections, _)| connections.clone()));
+    let telling = notify::spawn_status(notify::STATUS_EVERY, move || {
+        Standing::of(&shown.0, shown.1.as_ref()).to_string()
+    });
     engine.start().await;
     let connections = connections.map(|(connections, uevents)| {
         connections.start(uevents());
@@ -112,6 +118,9 @@ pub async fn run(
     let served = listen::serve_with(&engine, connections.as_ref(), bound, stop).await;
     // Passes that are at work may go on for a moment; the machine is left as it was found.
     engine.end_bulk();
+    if let Some(telling) = telling {
+        telling.abort();
+    }
     drop(front);
     served
 }

@@ -244,7 +244,12 @@ async fn serve(config: Config, auth: Auth, policies: Arc<Policies>, restored: bo
     tracing::info!("ready");
     notify::on_stop(stop).context("wait for SIGTERM and SIGINT")?;
     drop(notify::spawn_watchdog());
+    let shown = service.clone();
+    let telling = notify::spawn_status(notify::STATUS_EVERY, move || shown.status_line());
     let served = http::serve(router, bound, Serving { tls, ..Serving::default() }, stopped).await;
+    if let Some(telling) = telling {
+        telling.abort();
+    }
     service.stop().await;
     served.context("serve the API")?;
     tracing::info!("stopped; agents keep what they have");

@@ -3,6 +3,7 @@
 //! What must never happen here: "ready" before the daemon answers; a watchdog that is fed by something which runs on when
 //! the daemon hangs (that is why it is fed from the daemon's own runtime and not from a thread of its own).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -26,6 +27,34 @@ pub fn status(text: &str) {
     // The protocol is made of lines: a newline would start another assignment.
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     send(&[NotifyState::Status(&line)]);
+}
+
+/// How often a daemon looks whether its status line has changed.
+pub const STATUS_EVERY: Duration = Duration::from_secs(2);
+
+/// Keeps the line for `systemctl status` as `line` says it, from the current runtime: asks for it at once and each `every`, on a thread
+/// that may wait, and tells systemd when it has changed. Abort the handle to stop. `None` where nobody listens. To be called inside a
+/// tokio runtime.
+pub fn spawn_status(
+    every: Duration,
+    line: impl Fn() -> String + Send + Sync + 'static,
+) -> Option<JoinHandle<()>> {
+    std::env::var_os("NOTIFY_SOCKET")?;
+    let line = Arc::new(line);
+    let mut beat = interval(every);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    Some(tokio::spawn(async move {
+        let mut told = None;
+        loop {
+            beat.tick().await;
+            let asked = Arc::clone(&line);
+            let now = tokio::task::spawn_blocking(move || asked()).await.ok();
+            if let Some(text) = now.as_ref().filter(|_| now != told) {
+                status(text);
+                told = now;
+            }
+        }
+    }))
 }
 
 /// The daemon is alive.

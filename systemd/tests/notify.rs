@@ -3,6 +3,7 @@
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use mooring_systemd::notify;
@@ -40,6 +41,8 @@ fn systemd_hears_it() {
     }
     assert_eq!(heard.first().unwrap(), "READY=1\n");
     assert_eq!(heard[1], "STATUS=2 volumes READY=1\n", "one line, and no second assignment");
+    let lines: Vec<_> = heard[2..].iter().filter(|line| line.starts_with("STATUS=")).collect();
+    assert_eq!(lines, ["STATUS=look 1\n", "STATUS=look 2\n"], "at once, and when it has changed");
     let beats = heard.iter().filter(|line| *line == "WATCHDOG=1\n").count();
     assert!((2..=4).contains(&beats), "{heard:?}");
 }
@@ -56,11 +59,18 @@ fn what_the_environment_asks_for() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
     runtime.block_on(async {
+        let looks = AtomicU32::new(0);
+        let line = move || format!("look {}", looks.fetch_add(1, Ordering::Relaxed).min(3) / 2 + 1);
+        let telling = notify::spawn_status(Duration::from_millis(10), line);
+        assert_eq!(telling.is_some(), std::env::var_os("NOTIFY_SOCKET").is_some());
         let beating = notify::spawn_watchdog();
         assert_eq!(beating.is_some(), wanted.is_some());
         tokio::time::sleep(Duration::from_millis(250)).await;
         if let Some(beating) = beating {
             beating.abort();
+        }
+        if let Some(telling) = telling {
+            telling.abort();
         }
     });
     notify::stopping();

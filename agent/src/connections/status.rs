@@ -11,6 +11,7 @@ use mooring_model::{ConnectionPhase, ConnectionReport, ConnectionSpec, Stamp, Vo
 use super::Connections;
 use super::cell::{Cell, Wish};
 use crate::engine::lock;
+use crate::standing::Standing;
 
 /// One connection, with what the sender left.
 #[derive(Debug, Clone)]
@@ -79,6 +80,21 @@ impl Connections {
             }
         }
         phases
+    }
+
+    /// Adds what the status line says of connections.
+    pub(crate) fn count_standing(&self, standing: &mut Standing) {
+        let (mut wished, mut ready) = (0, 0);
+        for cell in self.cells() {
+            let state = cell.state();
+            let Some(report) = self.report(cell.id, &state) else { continue };
+            if state.wish.as_ref().and_then(Wish::spec).is_some() {
+                wished += 1;
+                ready += usize::from(report.phase == ConnectionPhase::Ready);
+            }
+            standing.problems += report.problems.len() + usize::from(report.stuck.is_some());
+        }
+        standing.connections = Some((wished, ready));
     }
 
     pub(super) fn wish_is_spec(cell: &Cell) -> bool {

@@ -91,6 +91,15 @@ impl Bulk {
         self.at_work.load(Ordering::Acquire) && !lock(&self.state).left.is_empty()
     }
 
+    /// How many are made, of how many; `None` while nothing is left to be made.
+    fn progress(&self) -> Option<(usize, usize)> {
+        if !self.at_work.load(Ordering::Acquire) {
+            return None;
+        }
+        let state = lock(&self.state);
+        (!state.left.is_empty()).then(|| (state.count.saturating_sub(state.left.len()), state.count))
+    }
+
     /// Waits until nothing is left to be made, for no longer than this. It is told, and does not look: the processors are the
     /// exports'.
     fn wait(&self, at_most: Duration) {
@@ -178,6 +187,11 @@ impl Engine {
         self.shared.bulk.is_making()
     }
 
+    /// How many exports of bulk work are made, of how many; `None` while there is no such work.
+    pub(super) fn restored(&self) -> Option<(usize, usize)> {
+        self.shared.bulk.progress()
+    }
+
     /// Waits until they are made, for no longer than this.
     pub(super) fn wait_until_made(&self, at_most: Duration) {
         self.shared.bulk.wait(at_most);
@@ -220,5 +234,23 @@ mod tests {
         assert_eq!(state.patience(Duration::ZERO), Duration::ZERO, "an end that was asked for");
         state.left.pop_first();
         assert_eq!(state.patience(LOST_AFTER), LOST_AFTER);
+    }
+
+    #[test]
+    fn the_progress_of_many_exports_is_told_until_all_are_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!("state_dir = \"{0}\"\nrun_dir = \"{0}\"\n[host]\n", dir.path().display());
+        let bulk = Bulk::new(&Config::parse(&text, "agent.toml").unwrap());
+        let tree = mooring_host::KernelTree::new(dir.path());
+        let few: BTreeSet<_> = (0..2).map(VolumeId::from_u128).collect();
+        let many: BTreeSet<_> = (0..120).map(VolumeId::from_u128).collect();
+        bulk.begin(&tree, &few);
+        assert_eq!(bulk.progress(), None, "it takes no time");
+        bulk.begin(&tree, &many);
+        for (made, volume) in many.iter().enumerate() {
+            assert_eq!(bulk.progress(), Some((made, 120)));
+            bulk.passed(&tree, *volume, true);
+        }
+        assert_eq!(bulk.progress(), None);
     }
 }

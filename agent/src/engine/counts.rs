@@ -13,6 +13,7 @@ use mooring_model::{
 
 use super::cell::{Cell, OpenReceipt, State};
 use super::{Engine, is_spec, lock};
+use crate::standing::Standing;
 
 /// What the state of a session is called that is logged in.
 pub(super) const LOGGED_IN: &str = "LOGGED_IN";
@@ -186,6 +187,23 @@ impl Engine {
         let (volume, export) = (state.volume_report(cell.id), state.export_counts());
         if volume.phase != Phase::Gone || export.is_some() {
             counts.volumes.push(VolumeCounts { id: cell.id, phase: volume.phase, size: volume.size, export });
+        }
+    }
+
+    /// Adds what the status line says of exports and volumes.
+    pub(crate) fn count_standing(&self, standing: &mut Standing) {
+        standing.restored = self.restored();
+        for cell in self.cells() {
+            let state = cell.state();
+            if is_spec(state.export.as_ref()) {
+                let made = state.export_end.report.as_ref().is_some_and(|report| report.in_force);
+                standing.exports += 1;
+                standing.waiting += usize::from(!(made && state.is_export_current()));
+            }
+            let of_volume = state.volume_end.report.as_ref().map_or(0, |report| report.problems.len());
+            let of_export = state.export_end.report.as_ref().map_or(0, |report| report.problems.len());
+            let of_call = usize::from(state.stuck().is_some()) + usize::from(state.store_failed.is_some());
+            standing.problems += of_volume + of_export + of_call;
         }
     }
 

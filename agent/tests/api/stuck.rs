@@ -1,5 +1,6 @@
 //! A kernel call that does not return: it is named, its volume says so at once, and nothing else waits for it.
 
+use mooring_agent::standing::Standing;
 use mooring_api::v1;
 use mooring_host::{Tree, TreePath};
 use tonic::Code;
@@ -36,6 +37,24 @@ fn a_stuck_volume_says_which_call_it_is() {
     node.fake.release(device(&v));
     eventually("it goes on", || agent.get(&v).unwrap().export.unwrap().in_force);
     assert_eq!(agent.plan(""), v1::PlanResponse::default());
+}
+
+#[test]
+fn the_status_line_says_what_waits_and_what_is_wrong() {
+    let node = Node::new();
+    let agent = node.start();
+    let line = |agent: &Agent| Standing::of(&agent.engine(), None).to_string();
+    assert_eq!(line(&agent), "0 exports");
+    agent.make(put_volume(&volume(1), 1));
+    assert_eq!(line(&agent), "0 exports", "a volume that nobody is granted");
+    drop(agent);
+    let (node, agent, v) = stuck_volume();
+    assert_eq!(line(&agent), "1 export (1 waiting), 1 problem");
+    agent.make(put_volume(&volume(2), 1));
+    agent.make(put_export(&volume(2), 1, &[("host1", RW)]));
+    assert_eq!(line(&agent), "2 exports (1 waiting), 1 problem");
+    node.fake.release(device(&v));
+    eventually("it goes on", || line(&agent) == "2 exports");
 }
 
 #[test]

@@ -199,7 +199,8 @@ fn watched() -> impl Fn(Pulse) {
         let mut told = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if *told != Some(pulse) {
             *told = Some(pulse);
-            notify::status(&format!("{} sessions, {} logged in", pulse.sessions, pulse.logged_in));
+            let plural = if pulse.sessions == 1 { "" } else { "s" };
+            notify::status(&format!("{} session{plural}, {} logged in", pulse.sessions, pulse.logged_in));
         }
     }
 }

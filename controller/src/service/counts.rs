@@ -87,4 +87,40 @@ impl Service {
         };
         self.inner.agents.all().iter().map(of).collect()
     }
+
+    /// The line that `systemctl status mooring-controller` shows, of what is in memory.
+    pub fn status_line(&self) -> String {
+        line(&self.count_agents())
+    }
+}
+
+/// `11 of 12 hosts up`, and how many of them this controller drives if others drive some.
+fn line(agents: &[AgentCounts]) -> String {
+    let number = |is: fn(&&AgentCounts) -> bool| agents.iter().filter(is).count();
+    let (up, ours) = (number(|agent| agent.up), number(|agent| agent.ours));
+    let plural = if agents.len() == 1 { "" } else { "s" };
+    let line = format!("{up} of {} host{plural} up", agents.len());
+    if ours == agents.len() { line } else { format!("{line}, {ours} driven by this controller") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_line_says_how_many_hosts_are_up_and_driven_here() {
+        let agent = |up, ours| AgentCounts {
+            name: "storage1".to_owned(),
+            up,
+            ours,
+            last_report: None,
+            dropped: BTreeMap::new(),
+        };
+        assert_eq!(line(&[]), "0 of 0 hosts up");
+        assert_eq!(line(&[agent(true, true)]), "1 of 1 host up");
+        let both = [agent(true, true), agent(false, true)];
+        assert_eq!(line(&both), "1 of 2 hosts up");
+        let shared = [agent(true, true), agent(true, false), agent(false, false)];
+        assert_eq!(line(&shared), "2 of 3 hosts up, 1 driven by this controller");
+    }
 }

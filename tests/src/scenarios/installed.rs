@@ -168,6 +168,7 @@ impl<'a> Machine<'a> {
         let (id, path) = (text(&live, "id")?.to_owned(), text(&live, "device_path")?.to_owned());
         self.sh(&format!("cmp -n 16777216 {IMAGES}/disk.raw {path}"))?;
         self.named(&live, &path)?;
+        self.status_lines()?;
         self.evidence.shows(
             "attached natively to the machine itself: the disk reads as the image that it was made from",
         );
@@ -374,6 +375,20 @@ impl<'a> Machine<'a> {
         let names = self.sh("ls -d /dev/disk/by-id/mooring-*")?;
         check(names.trim() == name, || format!("udev's names: {names}"))?;
         self.evidence.shows(format!("udev names the attached disk {name}"));
+        Ok(())
+    }
+
+    /// `systemctl status` says what each daemon has.
+    fn status_lines(&mut self) -> Result<()> {
+        let wanted = ["1 session, 1 logged in", "1 export, 1 attached", "1 of 1 host up"];
+        let lines = wait_for("the status lines of the daemons", Duration::from_secs(30), || {
+            let shown = self.sh(&format!("systemctl show -p StatusText --value {DAEMONS}"))?;
+            let lines: Vec<_> = shown.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
+            let all = lines.len() == wanted.len()
+                && lines.iter().zip(wanted).all(|(line, wanted)| line.starts_with(wanted));
+            Ok(all.then_some(lines))
+        })?;
+        self.evidence.shows(format!("the daemons' status lines: {}", lines.join("; ")));
         Ok(())
     }
 
