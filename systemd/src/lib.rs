@@ -13,3 +13,5 @@ pub mod metrics;
 pub mod notify;
 pub mod paths;
 pub mod places;
+#[cfg(feature = "sealing")]
+pub mod sealing;

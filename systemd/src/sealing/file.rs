@@ -1,0 +1,250 @@
+//! Where sealing keys come from: a credential of systemd, or a file that nobody else reads. One key a line, base64 of 32 bytes.
+//!
+//! What must never happen here: a key that others can read taken for a secret; a key in an error; a file of keys replaced by
+//! one that lacks a key.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use data_encoding::BASE64;
+use zeroize::Zeroizing;
+
+use super::{KEY_BYTES, Key, KeyId, SealingKeys};
+use crate::folder::{self, Anchor, Kept};
+
+/// The name of the credential.
+const CREDENTIAL: &str = "mooring-sealing-key";
+
+/// Longest file of keys, in bytes: some hundred keys.
+const FILE_BYTES_MAX: u64 = 16 * 1024;
+
+/// What a file of keys begins with.
+pub(super) const HEADING: &str = "# Mooring's sealing keys, one a line: the first seals, all open. Without them the database's secrets are lost: keep a \
+                       copy elsewhere.\n";
+
+/// Keys that cannot be had. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// The file cannot be read.
+    #[error("cannot read the sealing keys in {}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The file cannot be written.
+    #[error("cannot write the sealing keys to {}", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// Others can read the file.
+    #[error("others can read the sealing keys in {} (mode {mode:04o}): run chmod 600 on it", .path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Somebody else owns the file.
+    #[error(
+        "the sealing keys in {} belong to user {owner}: run chown on it, they must be root's or this daemon's own", .path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
+    /// A line that is no key. The line itself is not shown: it may be a key with a mistake.
+    #[error("{} line {line}: want a sealing key, the base64 of {KEY_BYTES} bytes, alone on its line", .path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// There is no key in it, or too much for keys.
+    #[error("{} holds {what}: want at least one sealing key, the base64 of {KEY_BYTES} bytes, one a line", .path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Says what it holds.
+        what: &'static str,
+    },
+    /// The kernel gives no random bytes.
+    #[error("cannot make a sealing key: the kernel gives no random bytes")]
+    Random,
+    /// A credential is read-only here.
+    #[error(
+        "the sealing keys come from a credential of systemd ({}), which cannot be changed here: put a new key into its source, as \
+         its first line (`openssl rand -base64 32` makes one), and keep the other lines", .0.display()
+    )]
+    Credential(PathBuf),
+    /// Somebody else changes the file.
+    #[error("another program changes the sealing keys in {}: try again", .0.display())]
+    Busy(PathBuf),
+}
+
+/// Where keys come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// A file that the configuration names.
+    Configured(PathBuf),
+    /// The credential that systemd hands over.
+    Credential(PathBuf),
+    /// The file in the state folder, which is made when there is none.
+    Own(PathBuf),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Configured(path) | Self::Own(path) => write!(f, "{}", path.display()),
+            Self::Credential(path) => write!(f, "the credential {}", path.display()),
+        }
+    }
+}
+
+impl Origin {
+    /// The file's name in a state folder.
+    pub const FILE_NAME: &str = "sealing.key";
+
+    /// Finds it: what the configuration names; else the credential, if systemd hands one over (`credentials` is
+    /// `$CREDENTIALS_DIRECTORY`); else the file in the state folder. `None`: there is no state folder.
+    pub fn find(
+        configured: Option<&Path>,
+        credentials: Option<&OsStr>,
+        state: Option<&Path>,
+    ) -> Option<Self> {
+        if let Some(path) = configured {
+            return Some(Self::Configured(path.to_owned()));
+        }
+        let handed = credentials.map(|folder| Path::new(folder).join(CREDENTIAL));
+        if let Some(path) = handed.filter(|path| path.exists()) {
+            return Some(Self::Credential(path));
+        }
+        state.map(|folder| Self::Own(folder.join(Self::FILE_NAME)))
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Configured(path) | Self::Credential(path) | Self::Own(path) => path,
+        }
+    }
+
+    /// Reads the keys.
+    pub fn load(&self) -> Result<SealingKeys, KeysError> {
+        let mut file = open(self.path())?;
+        // systemd guards the credential's folder; the permissions of the file show the mask of an access list.
+        if !matches!(self, Self::Credential(_)) {
+            guarded(self.path(), &file)?;
+        }
+        let text = text_of(self.path(), &mut file)?;
+        parse(self.path(), &text, self.to_string())
+    }
+}
+
+fn open(path: &Path) -> Result<fs::File, KeysError> {
+    fs::File::open(path).map_err(|source| KeysError::Read { path: path.to_owned(), source })
+}
+
+fn guarded(path: &Path, file: &fs::File) -> Result<fs::Metadata, KeysError> {
+    let found = file.metadata().map_err(|source| KeysError::Read { path: path.to_owned(), source })?;
+    if found.mode() & 0o077 != 0 {
+        return Err(KeysError::Exposed { path: path.to_owned(), mode: found.mode() & 0o7777 });
+    }
+    let own = nix::unistd::geteuid();
+    // Root reads everything anyway, and may change the keys of a daemon.
+    if !own.is_root() && found.uid() != 0 && found.uid() != own.as_raw() {
+        return Err(KeysError::Foreign { path: path.to_owned(), owner: found.uid() });
+    }
+    Ok(found)
+}
+
+fn text_of(path: &Path, file: &mut fs::File) -> Result<Zeroizing<String>, KeysError> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(FILE_BYTES_MAX).unwrap_or(0) + 1));
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|source| KeysError::Read { path: path.to_owned(), source })?;
+    let content = |what| KeysError::Content { path: path.to_owned(), what };
+    if u64::try_from(bytes.len()).is_ok_and(|bytes| bytes > FILE_BYTES_MAX) {
+        return Err(content("more than keys"));
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|_| content("no text"))?;
+    Ok(Zeroizing::new(text.to_owned()))
+}
+
+fn parse(path: &Path, text: &str, origin: String) -> Result<SealingKeys, KeysError> {
+    let mut keys: Vec<Key> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let bytes = BASE64.decode(line.as_bytes()).map(Zeroizing::new).ok();
+        let key = bytes.as_ref().and_then(|bytes| <&[u8; KEY_BYTES]>::try_from(bytes.as_slice()).ok());
+        let key = Key::new(key.ok_or_else(|| KeysError::Line { path: path.to_owned(), line: index + 1 })?);
+        if keys.iter().all(|other| other.id != key.id) {
+            keys.push(key);
+        }
+    }
+    let mut keys = keys.into_iter();
+    let first =
+        keys.next().ok_or_else(|| KeysError::Content { path: path.to_owned(), what: "no sealing key" })?;
+    Ok(SealingKeys { first, older: keys.collect(), origin })
+}
+
+/// A new key, as its line.
+fn new_line() -> Result<(KeyId, Zeroizing<String>), KeysError> {
+    let mut key = Zeroizing::new([0; KEY_BYTES]);
+    getrandom::fill(key.as_mut_slice()).map_err(|_| KeysError::Random)?;
+    Ok((KeyId::of(&key), Zeroizing::new(format!("{}\n", BASE64.encode(key.as_slice())))))
+}
+
+/// Makes a file with one new key, for its owner alone. Returns false, and changes nothing, if something has this name.
+pub fn make(path: &Path, owner: Option<(u32, u32)>) -> Result<bool, KeysError> {
+    let (_, line) = new_line()?;
+    let text = Zeroizing::new(format!("{HEADING}{}", line.as_str()));
+    let kept = Kept { mode: 0o600, owner };
+    folder::write_new(path, &text, kept).map_err(|source| KeysError::Write { path: path.to_owned(), source })
+}
+
+/// Puts a new key before those of a file: from the next start on it seals. Returns its id. The file is replaced as a whole, and
+/// keeps its owner.
+pub fn rotate(origin: &Origin) -> Result<KeyId, KeysError> {
+    let path = match origin {
+        Origin::Credential(path) => return Err(KeysError::Credential(path.clone())),
+        Origin::Configured(path) | Origin::Own(path) => path,
+    };
+    let read = |source| KeysError::Read { path: path.clone(), source };
+    let anchor = Anchor::of(path).map_err(read)?;
+    let mut file = open(path)?;
+    // Of two that run at once one would lose the other's key, which a start in between may have used.
+    file.try_lock().map_err(|_| KeysError::Busy(path.clone()))?;
+    if !anchor.holds() {
+        return Err(KeysError::Busy(path.clone()));
+    }
+    let found = guarded(path, &file)?;
+    let text = text_of(path, &mut file)?;
+    parse(path, &text, origin.to_string())?;
+    let (id, line) = new_line()?;
+    let heading = text.lines().take_while(|line| line.trim().is_empty() || line.trim().starts_with('#'));
+    let split = heading.map(|line| line.len() + 1).sum::<usize>().min(text.len());
+    let (heading, keys) = text.split_at(split);
+    let text = Zeroizing::new(format!("{heading}{}{keys}", line.as_str()));
+    let kept = Kept { mode: 0o600, owner: Some((found.uid(), found.gid())) };
+    folder::write_over(path, &text, kept)
+        .map_err(|source| KeysError::Write { path: path.clone(), source })?;
+    Ok(id)
+}
