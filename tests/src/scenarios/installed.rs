@@ -199,7 +199,7 @@ impl<'a> Machine<'a> {
         let saved = "/etc/rtslib-fb-target/saveconfig.json";
         self.vm.write(saved, OF_TARGETCLI.as_bytes(), 0o600)?;
         let said = self.dpkg(VERSIONS[0])?;
-        for words in ["Write /etc/mooring/agent.toml", "Run: mooring-controller init", "adopt --plan"] {
+        for words in ["Run: mooring-agent join", "Run: mooring-controller init", "adopt --plan"] {
             check(said.contains(words), || format!("the installation does not say {words:?}: {said}"))?;
         }
         let kept = self.sh(&format!("cat {saved}; rm {saved}"))?;
