@@ -217,7 +217,7 @@ mod tests {
     }
 
     fn store(dir: &tempfile::TempDir) -> Store {
-        let database = Database::Embedded(dir.path().join("state"));
+        let database = Database::embedded(dir.path().join("state"));
         Store::open(database, None, Clock::system()).unwrap()
     }
 

@@ -4,6 +4,7 @@
 //! authentication on a network because of a default; a value that is corrected silently.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -14,6 +15,7 @@ use mooring_systemd::certificates::{self, CertificateError};
 pub use mooring_systemd::config::ConfigError;
 use mooring_systemd::config::{self, File, Mistakes};
 use mooring_systemd::metrics::{self, RawMetrics};
+use mooring_systemd::sealing::Origin;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -49,6 +51,8 @@ const KEEP_DAYS_MAX: u64 = 36_500;
 pub struct Config {
     /// Holds the database.
     pub state_dir: PathBuf,
+    /// The keys that seal the database's secrets; `None`: those that systemd hands over, or those in `state_dir`.
+    pub sealing_key: Option<PathBuf>,
     /// Where the API listens.
     pub listen: Vec<SocketAddr>,
     /// The API's certificate; without it the API is plain HTTP.
@@ -114,6 +118,7 @@ impl Config {
         let Some(raw) = file.parse::<RawConfig>(&mut wrong) else { return wrong.end(|| None) };
         let state_dir = file.path_or(raw.state_dir.as_ref(), "state_dir", "/var/lib/mooring-controller");
         let state_dir = wrong.note(state_dir);
+        let sealing_key = wrong.note(file.optional_path(raw.sealing_key.as_ref(), "sealing_key"));
         let guarded = raw.insecure || raw.tls.is_some();
         let tls = wrong.note(raw.tls.as_ref().map(|raw| tls(&file, raw)).transpose());
         let listen = wrong.note(listen(&file, raw.listen.as_ref(), guarded, asked));
@@ -147,6 +152,7 @@ impl Config {
         wrong.end(|| {
             Some(Self {
                 state_dir: state_dir?,
+                sealing_key: sealing_key?,
                 listen: listen?,
                 tls: tls?,
                 callers: callers?,
@@ -183,6 +189,13 @@ impl Config {
         public.or_else(|| self.listen.iter().find(outside).map(|address| format!("https://{address}")))
     }
 
+    /// Where the keys are that seal the database's secrets. `credentials` is the folder in which systemd hands some over. `None`:
+    /// a database that several controllers share, and nothing says where: keys that each made for itself would differ.
+    pub fn sealing_keys(&self, credentials: Option<&OsStr>) -> Option<Origin> {
+        let own = self.database.is_none().then_some(self.state_dir.as_path());
+        Origin::find(self.sealing_key.as_deref(), credentials, own)
+    }
+
     /// Looks at the certificates and keys that the configuration names, of the API and of the agents. Returns what is to be
     /// warned of.
     pub fn check_tls(&self) -> Result<Vec<String>, CertificateError> {
@@ -211,6 +224,7 @@ impl Config {
 #[serde(deny_unknown_fields)]
 struct RawConfig {
     state_dir: Option<Spanned<String>>,
+    sealing_key: Option<Spanned<String>>,
     listen: Option<Spanned<Vec<Spanned<String>>>>,
     tls: Option<Spanned<RawTls>>,
     #[serde(default)]
@@ -554,6 +568,7 @@ mod tests {
         assert_eq!(config.listen, [LISTEN_DEFAULT]);
         let all = [
             "state_dir",
+            "sealing_key",
             "listen",
             "insecure",
             "tokens",
@@ -653,6 +668,7 @@ mod tests {
             ("listen = [\"127.0.0.1:1\", \"127.0.0.1:1\"]", "twice"),
             ("listen = [\"0.0.0.0:8776\"]", "plain text"),
             ("state_dir = \"here\"", "absolute"),
+            ("sealing_key = \"keys\"", "absolute"),
             ("cluster = \"x\"", "cluster"),
             ("iqn_prefix = \"x\"", "iqn_prefix"),
             ("public_url = \"storage\"", "public_url"),

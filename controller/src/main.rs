@@ -21,6 +21,7 @@ use mooring_controller::policy::Policies;
 use mooring_controller::rebuild::{self, How};
 use mooring_controller::renewal::{self, Renewal};
 use mooring_controller::service::{Database, Dial, Enroller, HOLD_DEFAULT, Service, ServiceOptions};
+use mooring_systemd::sealing::Origin;
 use mooring_systemd::{cores, notify};
 
 /// A request is some thousands of small pieces of memory that one thread takes and another gives back: with glibc's that is a
@@ -96,6 +97,10 @@ fn run(args: &RunArgs) -> Result<()> {
         for warning in config.check_tls()? {
             eprintln!("mooring-controller: {warning}");
         }
+        let keys = sealing_keys(&config)?;
+        if !matches!(&keys, Origin::Own(path) if !path.exists()) {
+            keys.load()?;
+        }
         println!("{}: ok", args.config.display());
         return Ok(());
     }
@@ -160,12 +165,22 @@ fn enroller(config: &Config) -> Result<Option<Enroller>> {
     }))
 }
 
+/// Where the keys are that seal the database's secrets.
+fn sealing_keys(config: &Config) -> Result<Origin> {
+    let credentials = std::env::var_os("CREDENTIALS_DIRECTORY");
+    config.sealing_keys(credentials.as_deref()).context(
+        "the database of [database] may be shared, and every controller seals its secrets with the same keys: name their file with \
+         sealing_key in the configuration (`(umask 077; openssl rand -base64 32 > FILE)` makes one; copy it to every controller), or \
+         hand them over as the systemd credential mooring-sealing-key",
+    )
+}
+
 /// What the control plane is opened with, and on which database.
 fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> Result<(ServiceOptions, Database)> {
-    let enroller = enroller(&config)?;
+    let (enroller, keys) = (enroller(&config)?, sealing_keys(&config)?);
     let database = match config.database {
-        Some(postgres) => Database::Postgres(Box::new(postgres)),
-        None => Database::Embedded(config.state_dir.clone()),
+        Some(postgres) => Database::Postgres { options: Box::new(postgres), keys },
+        None => Database::Embedded { folder: config.state_dir.clone(), keys },
     };
     let options = ServiceOptions {
         state_dir: config.state_dir,

@@ -356,7 +356,7 @@ fn check(options: &ServiceOptions) -> Result<(), OpenError> {
 impl Service {
     /// Opens the database (blocks). Nothing is dialled before [`Service::start`].
     pub fn open(options: ServiceOptions) -> Result<Self, OpenError> {
-        let database = Database::Embedded(options.state_dir.clone());
+        let database = Database::embedded(options.state_dir.clone());
         Self::open_on(options, database)
     }
 

@@ -10,6 +10,7 @@
 
 mod file;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use chacha20poly1305::aead::{Aead, Payload};
@@ -20,8 +21,8 @@ use zeroize::Zeroizing;
 
 pub use file::{KeysError, Origin, make, rotate};
 
-/// What every sealed value begins with. Field numbers of an encoded message begin at 1: none begins with this byte.
-const MAGIC: [u8; 3] = [0x00, b'M', b'S'];
+/// What every sealed value begins with, in whichever form. Field numbers of an encoded message begin at 1: none begins with this byte.
+pub const MAGIC: [u8; 3] = [0x00, b'M', b'S'];
 
 /// The form's number.
 const FORM: u8 = 1;
@@ -144,6 +145,9 @@ pub enum Look {
     Newer(u8),
 }
 
+/// How the values of a database stand there, and how many in each way.
+pub type Census = BTreeMap<Look, u64>;
+
 /// How a value stands there, by its first [`HEAD_BYTES`] bytes.
 pub fn look(value: &[u8]) -> Look {
     let Some(rest) = value.strip_prefix(&MAGIC) else { return Look::Clear };
@@ -210,6 +214,16 @@ impl SealingKeys {
     /// Where they come from.
     pub fn origin(&self) -> &str {
         &self.origin
+    }
+
+    /// What every value begins with that the first key seals.
+    pub fn head(&self) -> [u8; HEAD_BYTES] {
+        self.first.head()
+    }
+
+    /// The same of a text.
+    pub fn text_head(&self) -> String {
+        format!("{TEXT_PREFIX}{}", BASE64.encode(&self.head()))
     }
 
     /// Seals a value for its place.

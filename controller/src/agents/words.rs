@@ -170,7 +170,7 @@ mod tests {
 
     fn on_a_store<T: Send + 'static>(work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static) -> T {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(Database::Embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
         store.prepare("try", work).unwrap()
     }
 

@@ -431,7 +431,7 @@ mod tests {
     const VOLUME: VolumeId = VolumeId::from_u128(1);
 
     fn store(dir: &tempfile::TempDir) -> Store {
-        Store::open(Database::Embedded(dir.path().to_owned()), None, Clock::system()).unwrap()
+        Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap()
     }
 
     fn make_volume(db: &Db<'_>) -> Result<(), Abort> {

@@ -569,7 +569,7 @@ mod tests {
         ] {
             let dir = tempfile::tempdir().unwrap();
             let store =
-                Store::open(Database::Embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+                Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
             let shown = format!("{kept:?} {another}");
             let found = store.prepare("try", move |db| {
                 testing::insert_volume(db, VOLUME, AgentId::from_u128(9), &BTreeMap::new())?;

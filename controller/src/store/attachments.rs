@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use mooring_model::{
-    AgentId, AttachmentId, ByteSize, Cache, Chap, ChapSide, Generation, Iqn, Lun, Mode, Secret, VolumeId,
+    AgentId, AttachmentId, ByteSize, Cache, Chap, ChapSide, Generation, Iqn, Lun, Mode, VolumeId,
 };
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -458,12 +458,17 @@ impl Db<'_> {
     pub(crate) fn nexus(&self, volume: VolumeId, initiator: &Iqn) -> Result<Option<Nexus>, SqlError> {
         let sql = "SELECT chap_user, secret, mutual_user, mutual_secret FROM nexuses \
                    WHERE volume_id = ?1 AND initiator = ?2";
+        let (id, name) = (volume.to_string(), initiator.to_string());
         self.one(sql, &values![volume, initiator], |row| {
-            let side = |user: Option<String>, secret: Option<String>| {
-                Some(ChapSide { user: user?, secret: Secret::new(secret?) })
+            let kept: String = row.get(1)?;
+            let own = ChapSide { user: row.get(0)?, secret: self.open_secret(&id, &name, &kept)? };
+            let mutual = match (row.get::<Option<String>>(2)?, row.get::<Option<String>>(3)?) {
+                (Some(user), Some(kept)) => {
+                    Some(ChapSide { user, secret: self.open_mutual(&id, &name, &kept)? })
+                }
+                _ => None,
             };
-            let initiator = ChapSide { user: row.get(0)?, secret: Secret::new(row.get::<String>(1)?) };
-            Ok(Nexus(Chap { initiator, mutual: side(row.get(2)?, row.get(3)?) }))
+            Ok(Nexus(Chap { initiator: own, mutual }))
         })
     }
 
@@ -477,15 +482,16 @@ impl Db<'_> {
         let sql = "INSERT INTO nexuses (volume_id, initiator, chap_user, secret, mutual_user, mutual_secret) \
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
         let Chap { initiator: own, mutual } = &nexus.0;
+        let (secret, mutual_secret) = self.seal_secrets(volume, initiator, &nexus.0)?;
         self.run(
             sql,
             &values![
                 volume,
                 initiator,
                 &own.user,
-                own.secret.expose(),
+                secret,
                 mutual.as_ref().map(|side| side.user.as_str()),
-                mutual.as_ref().map(|side| side.secret.expose())
+                mutual_secret
             ],
         )
         .map(drop)

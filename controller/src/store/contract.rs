@@ -48,7 +48,7 @@ struct Place {
 
 fn options(name: &str) -> Database {
     let url = pg::Server::shared().database(name);
-    Database::Postgres(Box::new(PostgresOptions::new(&url, None, None, false).unwrap()))
+    testing::postgres(PostgresOptions::new(&url, None, None, false).unwrap())
 }
 
 fn open(database: Database) -> Result<Store, StoreError> {
@@ -57,7 +57,7 @@ fn open(database: Database) -> Result<Store, StoreError> {
 
 fn sqlite() -> Place {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(Database::Embedded(dir.path().join("state"))).unwrap();
+    let store = open(Database::embedded(dir.path().join("state"))).unwrap();
     Place { other: store.clone(), store, _dir: Some(dir) }
 }
 
@@ -607,10 +607,7 @@ async fn no_row_is_shown_by_an_error() {
     let place = postgres();
     let id = place.volume().await.id;
     let sql = "INSERT INTO nexuses (volume_id, initiator, chap_user, secret) VALUES (?1, NULL, 'u', 'geheim-geheim')";
-    let failed = place.store.shared.engine.write_blocking(SystemTime::now(), move |db| {
-        db.run(sql, &values![id])?;
-        Ok(())
-    });
+    let failed = place.store.shared.engine.change(move |to| Ok(to.run(sql, &values![id]).map(drop)?));
     let Err(Abort::Store(error)) = failed else { panic!("it was kept") };
     let text = format!("{} {error:?}", mooring_model::Chain(&error));
     assert!(text.contains("23502") && !text.contains("geheim"), "{text}");
@@ -625,15 +622,15 @@ async fn other_schemas_and_clusters_are_refused() {
     pg::Server::shared().psql(&name, "INSERT INTO schema_version VALUES (99)");
     let newer = open(options(&name)).unwrap_err();
     assert!(matches!(newer, StoreError::Newer { found: 99, .. }), "{newer}");
-    let Database::Postgres(wrong) = options(&name) else { panic!("it is PostgreSQL") };
-    let missing = open(Database::Postgres(Box::new(wrong.with_database("nosuch")))).unwrap_err();
+    let Database::Postgres { options: wrong, .. } = options(&name) else { panic!("it is PostgreSQL") };
+    let missing = open(testing::postgres(wrong.with_database("nosuch"))).unwrap_err();
     assert!(matches!(missing, StoreError::Reach { .. }), "{missing}");
 }
 
 /// Tables, with columns (kind, may be nothing) and unique indexes, as text.
 fn shape_of_sqlite() -> BTreeSet<String> {
     let dir = tempfile::tempdir().unwrap();
-    drop(open(Database::Embedded(dir.path().join("state"))).unwrap());
+    drop(open(Database::embedded(dir.path().join("state"))).unwrap());
     let conn = rusqlite::Connection::open(dir.path().join("state").join(sqlite::FILE_NAME)).unwrap();
     let lines = |sql: &str| {
         let mut statement = conn.prepare(sql).unwrap();
@@ -718,7 +715,7 @@ async fn write_on(store: Store, client: u32, stop: Arc<AtomicBool>, made: Arc<At
 async fn a_server_that_dies_loses_nothing_that_was_acknowledged() {
     let server = Arc::new(pg::Server::new());
     let options = PostgresOptions::new(&server.database("load"), None, None, false).unwrap();
-    let store = open(Database::Postgres(Box::new(options))).unwrap();
+    let store = open(testing::postgres(options)).unwrap();
     let (stop, made) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
     let mut going = tokio::task::JoinSet::new();
     for client in 0..6 {
@@ -776,7 +773,7 @@ fn a_runtime_that_ends_gives_the_file_back() {
         tokio::runtime::Builder::new_multi_thread().max_blocking_threads(1).enable_all().build().unwrap();
     let (busy, ends) = std::sync::mpsc::channel::<()>();
     runtime.spawn_blocking(move || ends.recv().is_err());
-    let place = || Database::Embedded(dir.path().to_owned());
+    let place = || Database::embedded(dir.path().to_owned());
     let store = open(place()).unwrap();
     let held = store.clone();
     let write = store.write("test", move |db| {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use mooring_systemd::folder::FolderError;
+use mooring_systemd::sealing::KeysError;
 use rusqlite::ErrorCode;
 
 use super::sql::SqlError;
@@ -50,6 +51,9 @@ pub enum StoreError {
         /// The newest that this controller knows.
         known: i64,
     },
+    /// The keys that seal secrets cannot be had.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
     /// The configuration names another cluster.
     #[error(
         "the store {store} belongs to cluster {kept}, not to {asked}: correct the configuration, or use that cluster's store"

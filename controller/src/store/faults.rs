@@ -10,7 +10,7 @@ use mooring_model::Chain;
 use super::*;
 
 fn open(dir: &Path) -> Result<Store, StoreError> {
-    Store::open(Database::Embedded(dir.to_owned()), None, Clock::system())
+    Store::open(Database::embedded(dir.to_owned()), None, Clock::system())
 }
 
 /// The file is named with what to do, for whoever starts it and in the log; a caller of the API is told neither.

@@ -263,7 +263,7 @@ mod tests {
         for (had, asked) in [("iqn.2026-01.lab:a", "iqn.2026-01.lab:a"), (PORTS, ONE), (ONE, PORTS)] {
             let dir = tempfile::tempdir().unwrap();
             let store =
-                Store::open(Database::Embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+                Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
             let work = move |db: &Db<'_>| {
                 for volume in VOLUMES {
                     testing::insert_volume(db, volume, AgentId::from_u128(9), &BTreeMap::new())?;
@@ -324,7 +324,7 @@ mod tests {
         }
         conn.pragma_update(None, "user_version", 6).unwrap();
         drop(conn);
-        let store = Store::open(Database::Embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
         let claimed = |db: &Db<'_>| {
             let rows = db.attachments(None)?;
             Ok(rows.into_iter().filter(|row| row.claimed).map(|row| row.id).collect::<Vec<_>>())

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use mooring_model::{AgentId, AttachmentId, Chap, ChapSide, Secret, VolumeId};
+use mooring_model::{AgentId, AttachmentId, Chap, ChapSide, VolumeId};
 use serde_json::Value as Json;
 use uuid::Uuid;
 
@@ -367,11 +367,13 @@ impl Db<'_> {
     /// The credentials of attachments' nexuses.
     pub(crate) fn nexuses_of(&self, ids: &[AttachmentId]) -> Result<HashMap<AttachmentId, Nexus>, SqlError> {
         let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
-        let before = "SELECT a.id, n.chap_user, n.secret FROM attachments a JOIN nexuses n \
+        let before = "SELECT a.id, n.chap_user, n.secret, n.volume_id, n.initiator FROM attachments a JOIN nexuses n \
                       ON n.volume_id = a.volume_id AND n.initiator = a.initiator WHERE a.id IN";
         let mut found = HashMap::new();
         self.in_chunks(before, "", &ids, |row| {
-            let initiator = ChapSide { user: row.get(1)?, secret: Secret::new(row.get::<String>(2)?) };
+            let (volume, name): (String, String) = (row.get(3)?, row.get(4)?);
+            let secret = self.open_secret(&volume, &name, &row.get::<String>(2)?)?;
+            let initiator = ChapSide { user: row.get(1)?, secret };
             found.insert(row.parsed(0)?, Nexus(Chap { initiator, mutual: None }));
             Ok(())
         })?;
@@ -436,7 +438,7 @@ mod tests {
             of in any::<prop::sample::Index>(),
         ) {
             let dir = tempfile::tempdir().unwrap();
-            let store = Store::open(crate::store::Database::Embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+            let store = Store::open(crate::store::Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
             // Something that is there, too: chance alone would find little.
             let known: BTreeMap<_, _> = of.get(&volumes).clone().into_iter().take(1).collect();
             for asked in [asked, known] {

@@ -34,6 +34,7 @@ mod quotas;
 mod receipts;
 mod reverts;
 mod reviews;
+mod sealing;
 mod specs;
 mod sql;
 mod sqlite;
@@ -50,6 +51,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mooring_model::ClusterId;
+use mooring_systemd::sealing::{Origin, SealingKeys};
 use tokio::sync::{Semaphore, oneshot};
 
 use self::postgres::Postgres;
@@ -90,6 +92,7 @@ pub(crate) struct Store {
 
 struct Shared {
     engine: Engine,
+    keys: Arc<SealingKeys>,
     cluster: ClusterId,
     clock: Clock,
     /// Places for reads of the embedded database: they are waited for here and not on threads.
@@ -101,13 +104,31 @@ enum Engine {
     Postgres(Postgres),
 }
 
-/// Which database.
+/// Which database, and where the keys are that seal its secrets.
 #[derive(Debug, Clone)]
 pub enum Database {
-    /// The embedded one, in this folder, which is made when it is not there.
-    Embedded(PathBuf),
+    /// The embedded one.
+    Embedded {
+        /// Its folder, which is made when it is not there.
+        folder: PathBuf,
+        /// Its keys.
+        keys: Origin,
+    },
     /// One that several controllers may share.
-    Postgres(Box<PostgresOptions>),
+    Postgres {
+        /// How it is reached.
+        options: Box<PostgresOptions>,
+        /// Its keys, the same at every controller.
+        keys: Origin,
+    },
+}
+
+impl Database {
+    /// The embedded one, with its keys beside it.
+    pub fn embedded(folder: PathBuf) -> Self {
+        let keys = Origin::Own(folder.join(Origin::FILE_NAME));
+        Self::Embedded { folder, keys }
+    }
 }
 
 impl fmt::Debug for Store {
@@ -119,6 +140,7 @@ impl fmt::Debug for Store {
 /// What a transaction works on.
 pub(crate) struct Db<'a> {
     sql: &'a dyn Sql,
+    keys: &'a SealingKeys,
     /// One time for all of a transaction.
     pub(crate) now: SystemTime,
 }
@@ -191,27 +213,27 @@ impl Store {
         cluster: Option<ClusterId>,
         clock: Clock,
     ) -> Result<Self, StoreError> {
-        let (engine, shown) = match database {
-            Database::Embedded(dir) => {
-                let sqlite = Sqlite::open(&dir)?;
+        let (engine, origin, shown) = match database {
+            Database::Embedded { folder, keys } => {
+                let sqlite = Sqlite::open(&folder)?;
                 let shown = sqlite.path().display().to_string();
-                (Engine::Sqlite(Arc::new(sqlite)), shown)
+                (Engine::Sqlite(Arc::new(sqlite)), keys, shown)
             }
-            Database::Postgres(options) => {
+            Database::Postgres { options, keys } => {
                 let postgres = Postgres::open(*options)?;
                 let shown = postgres.shown().to_owned();
-                (Engine::Postgres(postgres), shown)
+                (Engine::Postgres(postgres), keys, shown)
             }
         };
+        let keys = engine.seal(&origin, &shown)?;
         let prepare = move |db: &Db<'_>| {
             let cluster = own_cluster(db, &shown, cluster)?;
             db.make_default_type().map_err(|source| StoreError::sql("make the default type", source))?;
             Ok(cluster)
         };
-        let cluster = engine.prepare("prepare the store", clock.now(), prepare)?;
-        Ok(Self {
-            shared: Arc::new(Shared { engine, cluster, clock, reads: Arc::new(Semaphore::new(READERS)) }),
-        })
+        let cluster = engine.prepare("prepare the store", &keys, clock.now(), prepare)?;
+        let reads = Arc::new(Semaphore::new(READERS));
+        Ok(Self { shared: Arc::new(Shared { engine, keys, cluster, clock, reads }) })
     }
 
     /// How a shared database is reached; `None`: it is ours alone.
@@ -271,9 +293,10 @@ impl Store {
     ) -> oneshot::Receiver<Result<T, Abort>> {
         let (answer, answered) = oneshot::channel();
         let now = self.shared.clock.now();
+        let keys = Arc::clone(&self.shared.keys);
         match &self.shared.engine {
             Engine::Sqlite(sqlite) => sqlite.queue(Box::new(move |sql| {
-                let done = work(&Db { sql, now });
+                let done = work(&Db { sql, keys: &keys, now });
                 let keep = done.is_ok();
                 let told: Told = Box::new(move |kept| {
                     // Nobody waits any more: it is done all the same.
@@ -286,7 +309,7 @@ impl Store {
             })),
             Engine::Postgres(postgres) => postgres.write(
                 lease::fence(),
-                move |sql| work(&Db { sql, now }),
+                move |sql| work(&Db { sql, keys: &keys, now }),
                 move |done| drop(answer.send(done)),
             ),
         }
@@ -313,7 +336,10 @@ impl Store {
     ) -> Result<T, Refusal> {
         let now = self.shared.clock.now();
         match &self.shared.engine {
-            Engine::Sqlite(sqlite) => self.answer_of(op, Ok(sqlite.read_one(|sql| work(&Db { sql, now })))),
+            Engine::Sqlite(sqlite) => {
+                let keys = &self.shared.keys;
+                self.answer_of(op, Ok(sqlite.read_one(|sql| work(&Db { sql, keys, now }))))
+            }
             Engine::Postgres(_) => self.read(op, work).await,
         }
     }
@@ -328,7 +354,9 @@ impl Store {
         let now = shared.clock.now();
         if let Engine::Postgres(postgres) = &self.shared.engine {
             let (answer, answered) = oneshot::channel();
-            postgres.read(move |sql| work(&Db { sql, now }), move |done| drop(answer.send(done)));
+            let keys = Arc::clone(&self.shared.keys);
+            postgres
+                .read(move |sql| work(&Db { sql, keys: &keys, now }), move |done| drop(answer.send(done)));
             return self.answer_of(op, answered.await.map_err(|_| StoreError::Thread(op)));
         }
         let place =
@@ -337,7 +365,7 @@ impl Store {
             // It is given back when the read has ended, whether or not somebody still waits for it.
             let _place = place;
             match &shared.engine {
-                Engine::Sqlite(sqlite) => sqlite.read(|sql| work(&Db { sql, now })),
+                Engine::Sqlite(sqlite) => sqlite.read(|sql| work(&Db { sql, keys: &shared.keys, now })),
                 Engine::Postgres(_) => Err(StoreError::Thread(op).into()),
             }
         });
@@ -352,7 +380,7 @@ impl Store {
     ) -> Result<T, Refusal> {
         let now = self.shared.clock.now();
         let done = match &self.shared.engine {
-            Engine::Sqlite(sqlite) => sqlite.read(|sql| work(&Db { sql, now })),
+            Engine::Sqlite(sqlite) => sqlite.read(|sql| work(&Db { sql, keys: &self.shared.keys, now })),
             Engine::Postgres(_) => Err(StoreError::Thread("read").into()),
         };
         self.answer_of("read", Ok(done))
@@ -365,7 +393,7 @@ impl Store {
         op: &'static str,
         work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.shared.engine.prepare(op, self.shared.clock.now(), work)
+        self.shared.engine.prepare(op, &self.shared.keys, self.shared.clock.now(), work)
     }
 
     fn answer_of<T>(
@@ -414,27 +442,48 @@ impl Engine {
     fn prepare<T: Send + 'static>(
         &self,
         op: &'static str,
+        keys: &Arc<SealingKeys>,
         now: SystemTime,
         work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.write_blocking(now, work).map_err(|abort| match abort {
-            Abort::Store(error) => error.during(op, self.file()),
-            Abort::Refused(refusal) => StoreError::Row(refusal.to_string()),
-        })
+        let keys = Arc::clone(keys);
+        self.change(move |sql| work(&Db { sql, keys: &keys, now })).map_err(|abort| self.during(op, abort))
     }
 
-    fn write_blocking<T: Send + 'static>(
+    /// What a failure of the start means.
+    fn during(&self, op: &'static str, abort: Abort) -> StoreError {
+        match abort {
+            Abort::Store(error) => error.during(op, self.file()),
+            Abort::Refused(refusal) => StoreError::Row(refusal.to_string()),
+        }
+    }
+
+    /// One change at once, for the start.
+    fn change<T: Send + 'static>(
         &self,
-        now: SystemTime,
-        work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
+        work: impl Fn(&dyn Sql) -> Result<T, Abort> + Send + 'static,
     ) -> Result<T, Abort> {
         match self {
-            Self::Sqlite(sqlite) => sqlite.write(|sql| work(&Db { sql, now })),
+            Self::Sqlite(sqlite) => sqlite.write(work),
             Self::Postgres(postgres) => {
                 let (answer, answered) = mpsc::channel();
-                let tell = move |done| drop(answer.send(done));
-                postgres.write(None, move |sql| work(&Db { sql, now }), tell);
+                postgres.write(None, work, move |done| drop(answer.send(done)));
                 answered.recv().map_err(|_| StoreError::Thread("prepare the store"))?
+            }
+        }
+    }
+
+    /// One look at the last commit, for the start: of the embedded database on the connection that is open already.
+    fn look<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&dyn Sql) -> Result<T, Abort> + Send + 'static,
+    ) -> Result<T, Abort> {
+        match self {
+            Self::Sqlite(sqlite) => sqlite.read_one(work),
+            Self::Postgres(postgres) => {
+                let (answer, answered) = mpsc::channel();
+                postgres.read(work, move |done| drop(answer.send(done)));
+                answered.recv().map_err(|_| StoreError::Thread("look at the store"))?
             }
         }
     }

@@ -170,7 +170,7 @@ mod tests {
         conn.execute_batch(&rows()).unwrap();
         conn.pragma_update(None, "user_version", 2).unwrap();
         drop(conn);
-        check(Database::Embedded(dir.path().to_owned()));
+        check(Database::embedded(dir.path().to_owned()));
     }
 
     #[test]
@@ -184,6 +184,6 @@ mod tests {
         );
         server.psql(&name, &rows());
         let options = PostgresOptions::new(&url, None, None, false).unwrap();
-        check(Database::Postgres(Box::new(options)));
+        check(crate::store::testing::postgres(options));
     }
 }

@@ -22,7 +22,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const fn word(self) -> &'static str {
+    pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Volume => "volume",
             Self::Export => "export",
@@ -30,7 +30,7 @@ impl Kind {
         }
     }
 
-    fn agent(self) -> String {
+    pub(super) fn agent(self) -> String {
         match self {
             Self::Volume | Self::Export => String::new(),
             Self::Connection(agent) => agent.to_string(),
@@ -135,6 +135,7 @@ fn wished(row: &mut Row) -> Result<(VolumeId, Option<Wished>), SqlError> {
     Ok((volume, Some(Wished { volume, kind, agent, stamp })))
 }
 
+/// A wish as it is kept: its body is sealed.
 fn spec(row: &mut Row) -> Result<SpecRow, SqlError> {
     let digest = row.digest(2)?;
     Ok(SpecRow {
@@ -161,7 +162,12 @@ impl Db<'_> {
     /// One wish.
     pub(crate) fn spec(&self, volume: VolumeId, kind: Kind) -> Result<Option<SpecRow>, SqlError> {
         let sql = format!("SELECT {COLUMNS} FROM specs WHERE volume_id = ?1 AND kind = ?2 AND agent_id = ?3");
-        self.one(&sql, &values![volume, kind.word(), kind.agent()], spec)
+        let mut kept = self.one(&sql, &values![volume, kind.word(), kind.agent()], spec)?;
+        if let Some(kept) = &mut kept {
+            let body = kept.wish.body.take();
+            kept.wish.body = body.map(|body| self.open_body(volume, kind, body)).transpose()?;
+        }
+        Ok(kept)
     }
 
     /// Wishes this. The same content again changes nothing; another content is a new generation. Returns the generation, and
@@ -238,6 +244,7 @@ impl Db<'_> {
         wish: &Wish,
         settled: bool,
     ) -> Result<(), SqlError> {
+        let body = wish.body.as_ref().map(|body| self.seal_body(volume, kind, body)).transpose()?;
         self.run(
             sql,
             &values![
@@ -247,7 +254,7 @@ impl Db<'_> {
                 at.epoch,
                 at.counter,
                 wish.digest.as_bytes(),
-                wish.body.as_deref(),
+                body,
                 wish.opaque.as_slice(),
                 wish.hard,
                 settled

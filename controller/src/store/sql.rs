@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::time::SystemTime;
 
 use mooring_model::{Digest, Generation};
+use mooring_systemd::sealing::SealError;
 
 use super::time_of;
 
@@ -79,6 +80,9 @@ pub enum SqlError {
     /// The embedded database's file is not at its path any more: what is written into it is not kept.
     #[error("its file is not there any more")]
     Gone,
+    /// A secret cannot be sealed or opened.
+    #[error(transparent)]
+    Seal(#[from] SealError),
     /// A column does not hold what its place promises.
     #[error("column {index} holds {what}")]
     Column {

@@ -197,6 +197,26 @@ impl Sqlite {
         Ok(value)
     }
 
+    /// Writes the file anew, and empties its log: what was deleted or replaced before is in neither any more. For the start, while
+    /// nobody reads.
+    pub(super) fn rewrite(&self) -> Result<(), SqlError> {
+        let writer = lock(&self.writer);
+        in_place(&self.anchor)?;
+        // A second copy of a large database is not to be in memory.
+        writer.pragma_update(None, "temp_store", "FILE")?;
+        let vacuumed = writer.execute_batch("VACUUM");
+        writer.pragma_update(None, "temp_store", "MEMORY")?;
+        vacuumed?;
+        let busy: bool = writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        if busy {
+            return Err(SqlError::Group {
+                code: Some(ErrorCode::DatabaseBusy),
+                text: "another program reads the database".to_owned(),
+            });
+        }
+        in_place(&self.anchor)
+    }
+
     /// As [`Sqlite::read`], for few rows: on the writer's connection while nobody writes. Its pages are the newest ones, while
     /// a reader's are void after every commit and read again.
     pub(super) fn read_one<T, E: From<SqlError> + From<StoreError>>(

@@ -2,13 +2,15 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::SystemTime;
 
 use mooring_model::{AgentId, AttachmentId, VolumeId};
+use mooring_systemd::sealing::Origin;
 use serde_json::Map;
 
 use super::sql::{EachRow, Sql, SqlError, Value};
-use super::{AttachmentRow, DEFAULT_TYPE, Db, VolumeRow};
+use super::{AttachmentRow, DEFAULT_TYPE, Database, Db, PostgresOptions, VolumeRow};
 use crate::domain::{AttachStatus, VolumeStatus};
 
 struct Counting<'a> {
@@ -28,10 +30,16 @@ impl Sql for Counting<'_> {
     }
 }
 
+/// A database of the server. Its controllers have the same keys, from a file that has no permissions to look at.
+pub(crate) fn postgres(options: PostgresOptions) -> Database {
+    let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/sealing.key");
+    Database::Postgres { options: Box::new(options), keys: Origin::Credential(keys) }
+}
+
 /// How many statements the work needs.
 pub(crate) fn counted<T>(db: &Db<'_>, work: impl FnOnce(&Db<'_>) -> T) -> (T, usize) {
     let counting = Counting { sql: db.sql, count: Cell::new(0) };
-    let done = work(&Db { sql: &counting, now: db.now });
+    let done = work(&Db { sql: &counting, keys: db.keys, now: db.now });
     (done, counting.count.get())
 }
 

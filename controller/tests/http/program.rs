@@ -238,6 +238,31 @@ fn what_is_unsafe_or_wrong_is_refused() {
 }
 
 #[test]
+fn a_shared_database_wants_keys_that_every_controller_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = "postgres://mooring@/mooring?host=/nonexistent";
+    let path = config(dir.path(), &format!("[database]\nurl = \"{url}\""));
+    let args = ["--config", path.to_str().unwrap(), "--no-auth", "--check"];
+    for args in [&args[..], &args[..3]] {
+        let refused = run(args);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("sealing_key"), "{said}");
+        assert!(said.contains("openssl rand -base64 32") && said.contains("mooring-sealing-key"), "{said}");
+    }
+    assert!(!dir.path().join("state").exists(), "no key is made");
+    // The credential that systemd hands over.
+    let credential = dir.path().join("mooring-sealing-key");
+    std::fs::write(&credential, include_str!("../support/sealing.key")).unwrap();
+    let check =
+        || Command::new(PROGRAM).args(args).env("CREDENTIALS_DIRECTORY", dir.path()).output().unwrap();
+    assert!(check().status.success());
+    std::fs::write(&credential, "no key").unwrap();
+    let refused = check();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("mooring-sealing-key line 1"), "{said}");
+}
+
+#[test]
 fn a_rebuild_says_what_it_is_and_what_it_needs() {
     let rebuild = |more: &[&str]| Command::new(PROGRAM).arg("rebuild").args(more).output().unwrap();
     let help = String::from_utf8(rebuild(&["--help"]).stdout).unwrap();

@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -18,6 +18,7 @@ use mooring_controller::service::{
     AgentEntry, Database, OpenError, PostgresOptions, Refusal, Service, ServiceOptions, Wait,
 };
 use mooring_model::{AttachmentId, Mode, Receipt, VolumeId};
+use mooring_systemd::sealing::Origin;
 use tonic::{Code, Status};
 
 use super::{Fake, World, pg};
@@ -200,9 +201,13 @@ impl Rig {
             format!("[[agents]]\nname = \"{name}\"\naddress = \"unix:{}\"\n", socket.display())
         });
         let url = self.server().database(&format!("{}-state", self.prefix));
+        let keys = self.path("sealing.key");
+        std::fs::write(&keys, include_str!("sealing.key")).unwrap();
+        std::fs::set_permissions(&keys, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         format!(
-            "state_dir = \"{}\"\nlisten = [\"127.0.0.1:0\"]\ncluster = \"{}\"\n[database]\nurl = \"{url}\"\n{}",
+            "state_dir = \"{}\"\nsealing_key = \"{}\"\nlisten = [\"127.0.0.1:0\"]\ncluster = \"{}\"\n[database]\nurl = \"{url}\"\n{}",
             self.path("program").display(),
+            keys.display(),
             self.service.cluster(),
             agents.collect::<String>()
         )
@@ -228,7 +233,7 @@ impl Rig {
         mooring_controller::rebuild::run(options, database, &How::default()).await
     }
 
-    /// A copy of the database, as a backup makes it.
+    /// A copy of the database and of its keys, as a backup makes it.
     pub(crate) fn backup(&self, to: &str) {
         if ON_POSTGRES {
             let name = |state: &str| format!("{}-{state}", self.prefix);
@@ -241,6 +246,7 @@ impl Rig {
         std::fs::set_permissions(&target, private).unwrap();
         let from = rusqlite::Connection::open(self.path("state").join("mooring-controller.db")).unwrap();
         from.execute("VACUUM INTO ?1", [target.join("mooring-controller.db").to_str().unwrap()]).unwrap();
+        std::fs::copy(self.path("state").join("sealing.key"), target.join("sealing.key")).unwrap();
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -320,12 +326,14 @@ fn open(
 
 fn database(options: &ServiceOptions, server: Option<&'static pg::Server>, prefix: &str) -> Database {
     if !ON_POSTGRES {
-        return Database::Embedded(options.state_dir.clone());
+        return Database::embedded(options.state_dir.clone());
     }
     let state = options.state_dir.file_name().unwrap().to_str().unwrap();
     let server = server.unwrap_or_else(pg::Server::shared);
     let url = server.database(&format!("{prefix}-{state}"));
-    Database::Postgres(Box::new(PostgresOptions::new(&url, None, None, false).unwrap()))
+    let options = Box::new(PostgresOptions::new(&url, None, None, false).unwrap());
+    let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/sealing.key");
+    Database::Postgres { options, keys: Origin::Credential(keys) }
 }
 
 fn options(dir: &tempfile::TempDir, names: &[String], state: &str, restored: bool) -> ServiceOptions {

@@ -3,6 +3,7 @@
 //! What must never happen here: a key that others can read taken for a secret; a key in an error; a file of keys replaced by
 //! one that lacks a key.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use data_encoding::BASE64;
 use zeroize::Zeroizing;
 
-use super::{KEY_BYTES, Key, KeyId, SealingKeys};
+use super::{Census, KEY_BYTES, Key, KeyId, Look, SealingKeys};
 use crate::folder::{self, Anchor, Kept};
 
 /// The name of the credential.
@@ -90,6 +91,31 @@ pub enum KeysError {
          its first line (`openssl rand -base64 32` makes one), and keep the other lines", .0.display()
     )]
     Credential(PathBuf),
+    /// Values are sealed by keys that are not there.
+    #[error(
+        "{values} secrets of {store} are sealed by the key {keys}, which is not in {origin}, where it is looked for: put it back \
+         there from its backup. Nothing was changed. Without that key they are lost; docs/operations.md (Sealed secrets) says what to do then"
+    )]
+    Missing {
+        /// The database.
+        store: String,
+        /// The ids of the keys.
+        keys: String,
+        /// How many values.
+        values: u64,
+        /// Where keys are looked for.
+        origin: String,
+    },
+    /// A later version has sealed values.
+    #[error(
+        "secrets of {store} are sealed in form {form}, which this version does not know: install the newer one again"
+    )]
+    Newer {
+        /// The database.
+        store: String,
+        /// The number of the form.
+        form: u8,
+    },
     /// Somebody else changes the file.
     #[error("another program changes the sealing keys in {}: try again", .0.display())]
     Busy(PathBuf),
@@ -141,6 +167,36 @@ impl Origin {
         match self {
             Self::Configured(path) | Self::Credential(path) | Self::Own(path) => path,
         }
+    }
+
+    /// Reads the keys of a database whose values are sealed so. The file in the state folder is made if there is none, and
+    /// nothing is sealed. Nothing else is changed.
+    pub fn open(&self, found: &Census, store: &str) -> Result<SealingKeys, KeysError> {
+        let mut by = BTreeMap::new();
+        for (look, count) in found {
+            match look {
+                Look::Sealed(id) => drop(by.insert(*id, *count)),
+                Look::Newer(form) => return Err(KeysError::Newer { store: store.to_owned(), form: *form }),
+                Look::Clear => {}
+            }
+        }
+        let missing = |by: &BTreeMap<KeyId, u64>| KeysError::Missing {
+            store: store.to_owned(),
+            keys: by.keys().map(KeyId::to_string).collect::<Vec<_>>().join(", "),
+            values: by.values().sum(),
+            origin: self.to_string(),
+        };
+        if let Self::Own(path) = self
+            && !path.exists()
+        {
+            if !by.is_empty() {
+                return Err(missing(&by));
+            }
+            make(path, None)?;
+        }
+        let keys = self.load()?;
+        by.retain(|id, _| keys.ids().all(|there| there != *id));
+        if by.is_empty() { Ok(keys) } else { Err(missing(&by)) }
     }
 
     /// Reads the keys.

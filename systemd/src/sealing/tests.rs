@@ -41,7 +41,8 @@ proptest! {
         prop_assert_eq!(&*keys.open(PLACE, &sealed).unwrap(), &clear);
         let sealed = keys.seal_text(PLACE, &text).unwrap();
         prop_assert_eq!(look_text(&sealed), Look::Sealed(keys.first()));
-        prop_assert_eq!(look_text(&sealed[..TEXT_HEAD_CHARS]), Look::Sealed(keys.first()));
+        prop_assert_eq!(&sealed[..TEXT_HEAD_CHARS], keys.text_head());
+        prop_assert_eq!(look_text(&keys.text_head()), Look::Sealed(keys.first()));
         let opened = keys.open_text(PLACE, &sealed).unwrap();
         prop_assert_eq!(opened.as_str(), text);
     }
@@ -223,6 +224,32 @@ fn a_file_is_made_once_and_for_its_owner_alone() {
     let first = Origin::Own(path.clone()).load().unwrap().first();
     assert!(!make(&path, None).unwrap(), "another one is not put in its place");
     assert_eq!(Origin::Own(path).load().unwrap().first(), first);
+}
+
+#[test]
+fn keys_that_a_database_needs_are_there_or_nothing_is_made() {
+    let top = tempfile::tempdir().unwrap();
+    let own = Origin::Own(top.path().join("sealing.key"));
+    let (one, other) = (keys(&[A]).first(), keys(&[B]).first());
+    let found = Census::from([(Look::Sealed(one), 2), (Look::Sealed(other), 3), (Look::Clear, 4)]);
+    let error = own.open(&found, "the store").unwrap_err().to_string();
+    for part in ["5 secrets of the store", &one.to_string(), &other.to_string(), "sealing.key"] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(!own.path().exists());
+    let newer = own.open(&Census::from([(Look::Newer(9), 1)]), "the store").unwrap_err();
+    assert!(newer.to_string().contains("form 9") && !own.path().exists(), "{newer}");
+    write(own.path(), B, 0o600);
+    let error = own.open(&found, "the store").unwrap_err().to_string();
+    assert!(error.contains("2 secrets") && !error.contains(&other.to_string()), "{error}");
+    write(own.path(), &format!("{C}\n{A}\n{B}"), 0o600);
+    assert_eq!(own.open(&found, "the store").unwrap().first(), keys(&[C]).first());
+    // A file that the configuration names is the operator's to make.
+    let named = Origin::Configured(top.path().join("named"));
+    assert!(matches!(named.open(&Census::new(), "x"), Err(KeysError::Read { .. })));
+    let own = Origin::Own(top.path().join("new"));
+    own.open(&Census::from([(Look::Clear, 4)]), "the store").unwrap();
+    assert!(own.path().exists());
 }
 
 #[test]

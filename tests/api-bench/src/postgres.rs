@@ -3,6 +3,7 @@
 //! What must never happen here: a setting that lets a commit be lost; a server that outlives its benchmark.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -21,6 +22,9 @@ const SETTINGS: [&str; 7] = [
     "listen_addresses=",
     "log_min_messages=warning",
 ];
+
+/// Seals the secrets of a database that ends with the benchmark.
+const SEALING_KEY: &str = "AwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwM=\n";
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -107,9 +111,16 @@ impl Server {
         Ok(String::from_utf8(out.stdout)?.trim().to_owned())
     }
 
-    /// The controller's configuration for it.
-    pub fn config(&self) -> String {
-        format!("[database]\nurl = \"postgres://mooring@/mooring?host={}\"\n", self.folder.display())
+    /// The controller's configuration for it: keys at the top, then the table.
+    pub fn config(&self) -> Result<String> {
+        let keys = self.folder.with_extension("sealing.key");
+        fs::write(&keys, SEALING_KEY)?;
+        fs::set_permissions(&keys, fs::Permissions::from_mode(0o600))?;
+        Ok(format!(
+            "sealing_key = \"{}\"\n[database]\nurl = \"postgres://mooring@/mooring?host={}\"\n",
+            keys.display(),
+            self.folder.display()
+        ))
     }
 
     /// How often it has synced its log.

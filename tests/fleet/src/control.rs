@@ -154,7 +154,7 @@ impl Control {
 
     /// `mooring-controller rebuild --from-agents`. It must not run.
     pub fn rebuild(&self, how: &How) -> Result<Report, RebuildError> {
-        let database = Database::Embedded(self.state_dir.clone());
+        let database = Database::embedded(self.state_dir.clone());
         self.asking.block_on(rebuild::run(self.options(false), database, how))
     }
 

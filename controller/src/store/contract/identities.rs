@@ -158,7 +158,7 @@ async fn sqlite_of_schema_5_with_equal_naas_is_taken_over() {
     conn.execute_batch(&rows_of_before()).unwrap();
     drop(conn);
     std::fs::set_permissions(state.join(sqlite::FILE_NAME), private(0o600)).unwrap();
-    filled_by_an_earlier_release(open(Database::Embedded(state)).unwrap()).await;
+    filled_by_an_earlier_release(open(Database::embedded(state)).unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

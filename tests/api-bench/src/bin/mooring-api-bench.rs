@@ -122,7 +122,7 @@ async fn cycles(args: &Args, plan: &Plan, postgres: bool) -> Result<()> {
     };
     let name = if postgres { "postgresql" } else { "sqlite" };
     let (agent, entry) = plane::real_agent(&programs, folder.path())?;
-    let database = server.as_ref().map(Server::config).unwrap_or_default();
+    let database = server.as_ref().map(Server::config).transpose()?.unwrap_or_default();
     let control = Control::new(&programs, folder.path(), &database, &entry)?;
     match control.check()? {
         Err(why) if postgres && why.contains("database") => {
