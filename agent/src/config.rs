@@ -14,6 +14,7 @@ use mooring_model::{ByteSize, ClusterId, FcPort, IqnPrefix, Portal, VgName, Wwpn
 pub use mooring_systemd::config::ConfigError;
 use mooring_systemd::config::{self, File, Mistakes};
 use mooring_systemd::metrics::{self, RawMetrics};
+use mooring_systemd::sealing::Origin;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -47,6 +48,8 @@ const ANSWER_DEADLINE_MS_MIN: u32 = 100;
 pub struct Config {
     /// Holds the store. Survives a reboot.
     pub state_dir: PathBuf,
+    /// The keys that seal the store's secrets; `None`: those that systemd hands over, or those in `state_dir`.
+    pub sealing_key: Option<PathBuf>,
     /// Holds the socket. Gone after a reboot.
     pub run_dir: PathBuf,
     /// Where the API listens.
@@ -169,6 +172,7 @@ impl Config {
         let Some(raw) = file.parse::<RawConfig>(&mut wrong) else { return wrong.end(|| None) };
 
         let state_dir = wrong.note(file.path_or(raw.state_dir.as_ref(), "state_dir", "/var/lib/mooring"));
+        let sealing_key = wrong.note(file.optional_path(raw.sealing_key.as_ref(), "sealing_key"));
         let run_dir = wrong.note(file.path_or(raw.run_dir.as_ref(), "run_dir", "/run/mooring"));
         let has_tls = raw.tls.is_some();
         let tls = wrong.note(raw.tls.map(|raw| tls(&file, &raw)).transpose());
@@ -213,6 +217,7 @@ impl Config {
         wrong.end(|| {
             Some(Self {
                 state_dir: state_dir?,
+                sealing_key: sealing_key?,
                 run_dir: run_dir?,
                 listen: listen?,
                 tls: tls?,
@@ -235,6 +240,11 @@ impl Config {
         })
     }
 
+    /// Where the keys are that seal the store's secrets.
+    pub fn sealing_keys(&self) -> Origin {
+        Origin::find(self.sealing_key.as_deref()).unwrap_or_else(|| Origin::own(&self.state_dir))
+    }
+
     /// The configured group of this name.
     pub fn group(&self, name: &VgName) -> Option<&Group> {
         self.groups.iter().find(|group| &group.name == name)
@@ -250,6 +260,7 @@ fn millis(duration: Duration) -> u32 {
 #[serde(deny_unknown_fields)]
 struct RawConfig {
     state_dir: Option<Spanned<String>>,
+    sealing_key: Option<Spanned<String>>,
     run_dir: Option<Spanned<String>>,
     listen: Option<Spanned<Vec<Spanned<String>>>>,
     tls: Option<Spanned<RawTls>>,
@@ -541,6 +552,7 @@ mod tests {
             ("listen = [\"unix:/a\"", "agent.toml line "),
             ("insecure = 1", "agent.toml line 2: invalid type: integer `1`, expected a boolean"),
             ("state_dir = \"var\"", "agent.toml line 2: state_dir: \"var\" is not an absolute path: want /…"),
+            ("sealing_key = \"k\"", "agent.toml line 2: sealing_key: \"k\" is not an absolute path: want /…"),
             ("configfs = \"\"", "agent.toml line 2: configfs: \"\" is not an absolute path: want /…"),
             ("listen = []", "agent.toml line 2: listen: no address: nobody could reach this agent"),
             (
@@ -591,8 +603,8 @@ mod tests {
     fn unknown_keys_are_refused_with_the_known_ones() {
         assert_eq!(
             message("prot = 1"),
-            "agent.toml line 2: unknown key `prot`; known keys: `state_dir`, `run_dir`, `listen`, `tls`, \
-             `insecure`, `cluster`, `iqn_prefix`, `portals`, `groups`, `resync_seconds`, `answer_deadline_ms`, \
+            "agent.toml line 2: unknown key `prot`; known keys: `state_dir`, `sealing_key`, `run_dir`, `listen`, \
+             `tls`, `insecure`, `cluster`, `iqn_prefix`, `portals`, `groups`, `resync_seconds`, `answer_deadline_ms`, \
              `job_limit`, `ro_reservation`, `images_dir`, `configfs`, `log`, `host`, `fibre_channel`, `metrics`"
         );
         let text = format!("{SMALLEST}resrve = \"1GiB\"\n");

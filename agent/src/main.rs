@@ -59,6 +59,7 @@ fn run(args: &Args) -> Result<()> {
         for warning in listen::check_tls(&config)? {
             eprintln!("mooring-agent: {warning}");
         }
+        config.sealing_keys().check()?;
         println!("{}: ok", args.config.display());
         return Ok(());
     }

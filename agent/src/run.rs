@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::listen;
 use crate::machine::Machine;
 use crate::standing::Standing;
-use crate::store::{self, Store};
+use crate::store::{self, Store, StoreError};
 
 /// What a host attaches volumes with.
 pub struct HostParts {
@@ -56,6 +56,11 @@ pub(crate) fn lock_state(folder: &Path) -> Result<(Front, Option<u32>)> {
     let locked = front.lock(&folder.join("agent.lock"));
     let before = locked.context("only one agent may work on a state folder")?;
     Ok((front, before))
+}
+
+/// Opens the store of this configuration. The caller holds its folder's lock.
+pub(crate) fn open_store(config: &Config) -> Result<Store, StoreError> {
+    Store::open_with(&config.state_dir, &config.sealing_keys())
 }
 
 /// Waits until the agent before this one is gone, as far as it ever is: threads of it that hang in the kernel do nothing more than to
@@ -98,7 +103,7 @@ pub async fn run(
     let folder = config.state_dir.clone();
     let (front, before) = lock_state(&folder)?;
     outlive(before, &folder).await?;
-    let store = Store::open(&folder)?;
+    let store = open_store(&config)?;
     let bound = listen::bind(&front, &config)?;
     let engine = Engine::new(config, machine, store)?;
     let connections = match host {

@@ -4,7 +4,6 @@
 //! authentication on a network because of a default; a value that is corrected silently.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -189,11 +188,11 @@ impl Config {
         public.or_else(|| self.listen.iter().find(outside).map(|address| format!("https://{address}")))
     }
 
-    /// Where the keys are that seal the database's secrets. `credentials` is the folder in which systemd hands some over. `None`:
-    /// a database that several controllers share, and nothing says where: keys that each made for itself would differ.
-    pub fn sealing_keys(&self, credentials: Option<&OsStr>) -> Option<Origin> {
-        let own = self.database.is_none().then_some(self.state_dir.as_path());
-        Origin::find(self.sealing_key.as_deref(), credentials, own)
+    /// Where the keys are that seal the database's secrets. `None`: a database that several controllers share, and nothing says
+    /// where: keys that each made for itself would differ.
+    pub fn sealing_keys(&self) -> Option<Origin> {
+        let own = || self.database.is_none().then(|| Origin::own(&self.state_dir));
+        Origin::find(self.sealing_key.as_deref()).or_else(own)
     }
 
     /// Looks at the certificates and keys that the configuration names, of the API and of the agents. Returns what is to be

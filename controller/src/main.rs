@@ -97,10 +97,7 @@ fn run(args: &RunArgs) -> Result<()> {
         for warning in config.check_tls()? {
             eprintln!("mooring-controller: {warning}");
         }
-        let keys = sealing_keys(&config)?;
-        if !matches!(&keys, Origin::Own(path) if !path.exists()) {
-            keys.load()?;
-        }
+        sealing_keys(&config)?.check()?;
         println!("{}: ok", args.config.display());
         return Ok(());
     }
@@ -167,8 +164,7 @@ fn enroller(config: &Config) -> Result<Option<Enroller>> {
 
 /// Where the keys are that seal the database's secrets.
 fn sealing_keys(config: &Config) -> Result<Origin> {
-    let credentials = std::env::var_os("CREDENTIALS_DIRECTORY");
-    config.sealing_keys(credentials.as_deref()).context(
+    config.sealing_keys().context(
         "the database of [database] may be shared, and every controller seals its secrets with the same keys: name their file with \
          sealing_key in the configuration (`(umask 077; openssl rand -base64 32 > FILE)` makes one; copy it to every controller), or \
          hand them over as the systemd credential mooring-sealing-key",

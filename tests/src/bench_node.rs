@@ -269,7 +269,10 @@ impl Bench {
             .status()?;
         check(status.success(), || "mooring-store-fill failed".to_owned())?;
         self.sh("rm -f /srv/mooring/state/mooring-agent.db*")?;
-        storage.push(&folder.path().join("mooring-agent.db"), "/srv/mooring/state/mooring-agent.db", 0o600)
+        for file in ["mooring-agent.db", "sealing.key"] {
+            storage.push(&folder.path().join(file), &format!("/srv/mooring/state/{file}"), 0o600)?;
+        }
+        Ok(())
     }
 
     /// From the tree's own folder: the kernel walks the shorter half of each path only, as for the agent.

@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::{Candidate, Done, Error, Kept, Only, Shown, apply, show, survey};
 use crate::config::Config;
 use crate::machine::Machine;
-use crate::run::lock_state;
-use crate::store::{FILE_NAME, Store};
+use crate::run::{lock_state, open_store};
+use crate::store::FILE_NAME;
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub fn run(
         What::Apply => {
             let (_only_one, _) =
                 lock_state(&config.state_dir).context("stop the agent first: no session ends by that")?;
-            let store = Store::open(&config.state_dir)?;
+            let store = open_store(config)?;
             let candidates = survey(machine, config, Some(&Kept::read(&store, config)?))?;
             let shown = shown(&candidates, only)?;
             let done = apply(machine, &store, &candidates, only, &mut |_| ControlFlow::Continue(()))?;
@@ -72,7 +72,7 @@ fn plan(machine: &Machine, config: &Config) -> Result<Vec<Candidate>> {
     }
     match LockFile::acquire(config.state_dir.join("agent.lock")) {
         Ok(_only_one) => {
-            let kept = Kept::read(&Store::open(&config.state_dir)?, config)?;
+            let kept = Kept::read(&open_store(config)?, config)?;
             Ok(survey(machine, config, Some(&kept))?)
         }
         Err(LockError::Held { .. }) => Ok(survey(machine, config, None)?),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use mooring_model::{AgentId, ClusterId, Cure, Generation, VolumeId};
 use mooring_systemd::folder::FolderError;
+use mooring_systemd::sealing::{KeysError, SealError};
 use rusqlite::ErrorCode;
 
 use super::{Kind, place};
@@ -54,6 +55,14 @@ pub enum StoreError {
         /// What is wrong with it.
         why: String,
     },
+    /// The keys that seal secrets cannot be had.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// A secret cannot be sealed or opened.
+    #[error(
+        "{0}. If the store is what does not fit, move it aside, so that the controller sends its specs anew"
+    )]
+    Seal(SealError),
     /// One row makes no sense to this agent.
     #[error(
         "{what} is kept in a form that this agent cannot read: if a newer agent has written it, install that one \
@@ -201,11 +210,19 @@ pub enum StoreError {
     },
 }
 
+impl From<SealError> for StoreError {
+    fn from(error: SealError) -> Self {
+        Self::Seal(error)
+    }
+}
+
 impl StoreError {
     /// Who can cure it.
     pub const fn cure(&self) -> Cure {
         match self {
             Self::Folder(_)
+            | Self::Keys(_)
+            | Self::Seal(_)
             | Self::Open { .. }
             | Self::Look { .. }
             | Self::Gone { .. }

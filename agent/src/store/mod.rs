@@ -18,6 +18,7 @@ mod ports;
 mod receipt;
 mod reservations;
 mod room;
+mod sealing;
 mod spec;
 mod sum;
 mod whole;
@@ -25,11 +26,12 @@ mod whole;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mooring_model::{AgentId, ClusterId, IqnPrefix, VolumeId};
 use mooring_systemd::folder::{self, Anchor};
+use mooring_systemd::sealing::{Origin, SealingKeys};
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use rusqlite_migration::{M, Migrations};
 
@@ -76,6 +78,8 @@ pub struct Store {
     path: PathBuf,
     /// Its file, as it was opened.
     anchor: Anchor,
+    /// They seal the specs that hold secrets.
+    keys: Arc<SealingKeys>,
     /// Every change and every read.
     main: Mutex<Connection>,
     /// Checkpoints, beside the changes that go on.
@@ -104,9 +108,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Store {
-    /// Opens the store in this folder; makes both when they are not there. The caller holds the folder's lock: two agents
-    /// on one store would each think the other's writes impossible.
+    /// Opens the store in this folder, with the keys that lie beside it; makes what is not there. The caller holds the folder's lock:
+    /// two agents on one store would each think the other's writes impossible.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_with(dir, &Origin::own(dir))
+    }
+
+    /// As [`Store::open`], with keys from elsewhere.
+    pub fn open_with(dir: &Path, keys: &Origin) -> Result<Self, StoreError> {
         // SQLite gives its -wal and -shm files the permissions of the database.
         let path = folder::private_file(dir, FILE_NAME)?;
         let mut main = connect(&path)?;
@@ -115,6 +124,7 @@ impl Store {
         let set_up = |source| StoreError::of(&path, "set up the store", source);
         configure(&main).map_err(set_up)?;
         migrate(&path, &mut main)?;
+        let keys = sealing::prepare(&path, &mut main, keys)?;
         let keeper = connect(&path)?;
         let agent = agent_id(&path, &main)?;
         let fresh = is_empty(&main)
@@ -140,6 +150,7 @@ impl Store {
             fresh: AtomicBool::new(fresh),
             epoch: AtomicU64::new(epoch),
             anchor,
+            keys,
             path,
         })
     }

@@ -6,11 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use mooring_model::limit::TOMBSTONE_KEEP;
 use mooring_model::{Digest, Fence, Generation, Stamp, VolumeId};
+use mooring_systemd::sealing::SealingKeys;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::receipt::{self, NewReceipt};
 use super::sum::{self, Sql};
-use super::{Store, StoreError, micros, time_of};
+use super::{Store, StoreError, micros, sealing, time_of};
 
 /// How often it is worth a look which tombstones are old ([`Store::purge`]): each reads all specs, and they are kept for months.
 pub(crate) const PURGED_EVERY: Duration = Duration::from_hours(1);
@@ -27,7 +28,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    const fn as_str(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Volume => "volume",
             Self::Export => "export",
@@ -108,9 +109,9 @@ enum Fenced {
 }
 
 impl Store {
-    /// Keeps a spec, and with it the beginning of the revokes that it causes: all or nothing, synced once, and only if the
-    /// stamp is newer than the kept one. Returns the receipts' rows, in their order. The very same stamp again writes
-    /// nothing and returns no rows: the first call's receipts stand.
+    /// Keeps a spec, sealed if it may hold secrets, and with it the beginning of the revokes that it causes: all or nothing, synced
+    /// once, and only if the stamp is newer than the kept one. Returns the receipts' rows, in their order. The very same stamp again
+    /// writes nothing and returns no rows: the first call's receipts stand.
     pub fn put_spec(
         &self,
         kind: Kind,
@@ -123,8 +124,11 @@ impl Store {
         let op = || format!("keep {}", describe(kind, volume));
         let arrived = stamp.generation;
         let drop_old = self.begins(volume, receipts.len());
-        let (stamp, wish, opaque, receipts) =
-            (stamp.clone(), wish.clone(), opaque.to_vec(), receipts.to_vec());
+        let wish = match wish {
+            StoredWish::Spec(body) => StoredWish::Spec(sealing::seal(&self.keys, kind, volume, body)?),
+            other => other.clone(),
+        };
+        let (stamp, opaque, receipts) = (stamp.clone(), opaque.to_vec(), receipts.to_vec());
         let fenced = self.write(op, move |conn| {
             let kept = match kept_stamp(conn, kind, volume)? {
                 None => None,
@@ -170,7 +174,7 @@ impl Store {
                 conn.prepare_cached(&sql)?.query_map([], RawSpec::read)?.collect::<Result<Vec<_>, _>>()
             },
         )?;
-        rows.into_iter().map(RawSpec::parse).collect()
+        rows.into_iter().map(|row| row.parse(&self.keys)).collect()
     }
 
     /// One spec or tombstone.
@@ -183,7 +187,7 @@ impl Store {
                 statement.query_row(params![volume.to_string(), kind.as_str()], RawSpec::read).optional()
             },
         )?;
-        row.map(RawSpec::parse).transpose()
+        row.map(|row| row.parse(&self.keys)).transpose()
     }
 
     /// Forgets tombstones that are older than 90 days and whose object is gone (`gone` says so), and the receipts of volumes
@@ -323,11 +327,11 @@ impl RawSpec {
         })
     }
 
-    fn parse(self) -> Result<StoredSpec, StoreError> {
+    fn parse(self, keys: &SealingKeys) -> Result<StoredSpec, StoreError> {
         let (volume, kind) = parse_key(&self.volume, &self.kind)?;
         let unreadable = || StoreError::Row { what: describe(kind, volume) };
         let wish = match (self.body, self.tombstone) {
-            (Some(body), false) => StoredWish::Spec(body),
+            (Some(body), false) => StoredWish::Spec(sealing::open(keys, kind, volume, body)?),
             (None, true) if self.revoked => StoredWish::Revoked,
             (None, true) if self.released => StoredWish::Released,
             (None, true) => StoredWish::Tombstone { destroy: self.destroy },

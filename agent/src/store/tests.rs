@@ -242,7 +242,9 @@ fn tombstones_go_after_90_days_if_their_object_is_gone() {
 /// Copies what is on the disk, the log cut at `wal_bytes`, followed by what a torn write may leave.
 fn power_cut(from: &Path, wal_bytes: usize, tail: &[u8]) -> tempfile::TempDir {
     let to = tempfile::tempdir().unwrap();
-    fs::copy(from.join(FILE_NAME), to.path().join(FILE_NAME)).unwrap();
+    for file in [FILE_NAME, "sealing.key"] {
+        fs::copy(from.join(file), to.path().join(file)).unwrap();
+    }
     let wal = format!("{FILE_NAME}-wal");
     if let Ok(bytes) = fs::read(from.join(&wal)) {
         let mut cut = bytes[..wal_bytes.min(bytes.len())].to_vec();

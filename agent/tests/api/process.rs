@@ -1,11 +1,14 @@
 //! The program itself: one agent on one state folder, its exit codes and its last words, and its end by every signal.
 
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use mooring_api::v1;
+use mooring_agent::store::{Kind, Store, StoredWish};
 use mooring_api::v1::agent_client::AgentClient;
+use mooring_api::{Message, v1};
+use mooring_model::{Digest, Generation, Stamp};
 
 use crate::rig::*;
 
@@ -196,6 +199,43 @@ fn a_damaged_store_ends_it_with_what_to_do_and_what_it_says_helps() {
     let process = site.start();
     process.signal("-TERM");
     assert_eq!(process.end().0, Some(0));
+}
+
+#[test]
+fn every_command_finds_the_key_that_the_configuration_names() {
+    let site = Site::new();
+    let good = std::fs::read_to_string(site.path("agent.toml")).unwrap();
+    let own = site.path("state/sealing.key");
+    assert!(site.run(&["--check"]).0 == Some(0) && !site.path("state").exists(), "a check makes no key");
+    let store = Store::open(&site.path("state")).unwrap();
+    let (v, digest) = (volume(1), Digest::new([1; 32]).unwrap());
+    let stamp = Stamp { generation: Generation { epoch: 1, counter: 1 }, digest };
+    let spec = StoredWish::Spec(export_spec(&[("host1", RW)]).encode_to_vec());
+    store.put_spec(Kind::Export, v.parse().unwrap(), &stamp, &spec, b"", &[]).unwrap();
+    drop(store);
+    let named = site.path("named.key");
+    std::fs::rename(&own, &named).unwrap();
+    let commands = [&[][..], &["adopt", "--plan"], &["adopt", "--apply"]];
+    for args in commands {
+        let (code, said) = site.run(args);
+        assert!(code == Some(1) && said.contains("1 secrets of the store"), "{args:?}: {said}");
+        assert!(said.contains(own.to_str().unwrap()) && !said.contains(SECRET_WORD), "{said}");
+    }
+    assert!(!own.exists(), "no other key is made");
+    site.write(&format!("sealing_key = {named:?}\n{good}"));
+    assert_eq!(site.run(&["--check"]).0, Some(0));
+    for args in &commands[1..] {
+        let (_, said) = site.run(args);
+        assert!(!said.contains("sealed"), "{args:?}: {said}");
+    }
+    let process = site.start();
+    process.signal("-TERM");
+    assert_eq!(process.end().0, Some(0));
+    std::fs::set_permissions(&named, std::fs::Permissions::from_mode(0o640)).unwrap();
+    for args in [&["--check"], commands[0]] {
+        let (code, said) = site.run(args);
+        assert!(code == Some(1) && said.contains("chmod 600") && said.contains("named.key"), "{said}");
+    }
 }
 
 #[test]

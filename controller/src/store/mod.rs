@@ -126,7 +126,7 @@ pub enum Database {
 impl Database {
     /// The embedded one, with its keys beside it.
     pub fn embedded(folder: PathBuf) -> Self {
-        let keys = Origin::Own(folder.join(Origin::FILE_NAME));
+        let keys = Origin::own(&folder);
         Self::Embedded { folder, keys }
     }
 }

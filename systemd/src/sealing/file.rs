@@ -143,23 +143,23 @@ impl fmt::Display for Origin {
 
 impl Origin {
     /// The file's name in a state folder.
-    pub const FILE_NAME: &str = "sealing.key";
+    const FILE_NAME: &str = "sealing.key";
 
-    /// Finds it: what the configuration names; else the credential, if systemd hands one over (`credentials` is
-    /// `$CREDENTIALS_DIRECTORY`); else the file in the state folder. `None`: there is no state folder.
-    pub fn find(
-        configured: Option<&Path>,
-        credentials: Option<&OsStr>,
-        state: Option<&Path>,
-    ) -> Option<Self> {
-        if let Some(path) = configured {
-            return Some(Self::Configured(path.to_owned()));
-        }
-        let handed = credentials.map(|folder| Path::new(folder).join(CREDENTIAL));
-        if let Some(path) = handed.filter(|path| path.exists()) {
-            return Some(Self::Credential(path));
-        }
-        state.map(|folder| Self::Own(folder.join(Self::FILE_NAME)))
+    /// The file in this state folder.
+    pub fn own(state: &Path) -> Self {
+        Self::Own(state.join(Self::FILE_NAME))
+    }
+
+    /// Finds the file that the configuration names; else the credential, if systemd has handed one to this process. `None`:
+    /// neither.
+    pub fn find(configured: Option<&Path>) -> Option<Self> {
+        Self::find_in(configured, std::env::var_os("CREDENTIALS_DIRECTORY").as_deref())
+    }
+
+    pub(super) fn find_in(configured: Option<&Path>, credentials: Option<&OsStr>) -> Option<Self> {
+        let handed = || credentials.map(|folder| Path::new(folder).join(CREDENTIAL));
+        let named = configured.map(|path| Self::Configured(path.to_owned()));
+        named.or_else(|| handed().filter(|path| path.exists()).map(Self::Credential))
     }
 
     /// The file.
@@ -197,6 +197,15 @@ impl Origin {
         let keys = self.load()?;
         by.retain(|id, _| keys.ids().all(|there| there != *id));
         if by.is_empty() { Ok(keys) } else { Err(missing(&by)) }
+    }
+
+    /// Refuses keys with which a daemon would not start. Changes nothing: a file in the state folder that is not there is made by
+    /// the start.
+    pub fn check(&self) -> Result<(), KeysError> {
+        match self {
+            Self::Own(path) if !path.exists() => Ok(()),
+            _ => self.load().map(drop),
+        }
     }
 
     /// Reads the keys.

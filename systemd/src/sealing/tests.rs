@@ -196,23 +196,20 @@ fn keys_have_comments_and_blank_lines_between_them() {
 }
 
 #[test]
-fn the_configured_file_comes_before_the_credential_before_the_own_one() {
+fn the_configured_file_comes_before_the_credential() {
     let top = tempfile::tempdir().unwrap();
-    let (named, state) = (Path::new("/etc/keys"), Path::new("/var/lib/x"));
+    let named = Path::new("/etc/keys");
     let credentials = Some(top.path().as_os_str());
-    let own = Origin::Own(state.join("sealing.key"));
-    assert_eq!(Origin::find(None, credentials, Some(state)), Some(own), "there is no such credential");
+    assert_eq!(Origin::find_in(None, credentials), None, "there is no such credential");
     let credential = top.path().join("mooring-sealing-key");
     write(&credential, A, 0o440);
-    assert_eq!(
-        Origin::find(Some(named), credentials, Some(state)),
-        Some(Origin::Configured(named.to_owned()))
-    );
-    let found = Origin::find(None, credentials, Some(state)).unwrap();
+    let found = Origin::find_in(Some(named), credentials);
+    assert_eq!(found, Some(Origin::Configured(named.to_owned())));
+    let found = Origin::find_in(None, credentials).unwrap();
     assert_eq!(found, Origin::Credential(credential));
     // Its group bits are the mask of an access list.
     assert_eq!(found.load().unwrap().first(), keys(&[A]).first());
-    assert_eq!(Origin::find(None, None, None), None);
+    assert_eq!(Origin::find_in(None, None), None);
 }
 
 #[test]

@@ -110,11 +110,13 @@ impl Acts<'_> {
             .args(["--volumes", &volumes, "--exports", &volumes, "--hosts", &INITIATORS.to_string()])
             .status()?;
         check(status.success(), || "mooring-store-fill failed".to_owned())?;
-        let store = "mooring-agent.db";
-        let there = format!("/srv/mooring/state/{store}");
-        self.site.storage()?.push(&folder.path().join(store), &there, 0o600)?;
-        // What the agent writes is durable by itself. This was written for it.
-        self.storage(&format!("sync {there} /srv/mooring/state")).map(drop)
+        for file in ["mooring-agent.db", "sealing.key"] {
+            let there = format!("/srv/mooring/state/{file}");
+            self.site.storage()?.push(&folder.path().join(file), &there, 0o600)?;
+            // What the agent writes is durable by itself. This was written for it.
+            self.storage(&format!("sync {there} /srv/mooring/state"))?;
+        }
+        Ok(())
     }
 
     /// A group on a device that stands only once somebody makes it: after a boot its disk is late.
