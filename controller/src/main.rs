@@ -166,8 +166,8 @@ fn enroller(config: &Config) -> Result<Option<Enroller>> {
 fn sealing_keys(config: &Config) -> Result<Origin> {
     config.sealing_keys().context(
         "the database of [database] may be shared, and every controller seals its secrets with the same keys: name their file with \
-         sealing_key in the configuration (`(umask 077; openssl rand -base64 32 > FILE)` makes one; copy it to every controller), or \
-         hand them over as the systemd credential mooring-sealing-key",
+         sealing_key in the configuration (`(umask 077; openssl rand -base64 32 > FILE)` makes one: give it to the controller's user by \
+         chown, and copy it to every controller), or hand them over as the systemd credential mooring-sealing-key",
     )
 }
 

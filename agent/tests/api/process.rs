@@ -218,7 +218,7 @@ fn every_command_finds_the_key_that_the_configuration_names() {
     let commands = [&[][..], &["adopt", "--plan"], &["adopt", "--apply"]];
     for args in commands {
         let (code, said) = site.run(args);
-        assert!(code == Some(1) && said.contains("1 secrets of the store"), "{args:?}: {said}");
+        assert!(code == Some(1) && said.contains("(1 of them)"), "{args:?}: {said}");
         assert!(said.contains(own.to_str().unwrap()) && !said.contains(SECRET_WORD), "{said}");
     }
     assert!(!own.exists(), "no other key is made");

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use mooring_model::{AgentId, AttachmentId, Chap, ChapSide, VolumeId};
+use mooring_systemd::sealing::SealError;
 use serde_json::Value as Json;
 use uuid::Uuid;
 
@@ -364,7 +365,7 @@ impl Db<'_> {
         Ok(found)
     }
 
-    /// The credentials of attachments' nexuses.
+    /// The credentials of attachments' nexuses. Left out is one that does not open: it does not hide the others.
     pub(crate) fn nexuses_of(&self, ids: &[AttachmentId]) -> Result<HashMap<AttachmentId, Nexus>, SqlError> {
         let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
         let before = "SELECT a.id, n.chap_user, n.secret, n.volume_id, n.initiator FROM attachments a JOIN nexuses n \
@@ -372,7 +373,14 @@ impl Db<'_> {
         let mut found = HashMap::new();
         self.in_chunks(before, "", &ids, |row| {
             let (volume, name): (String, String) = (row.get(3)?, row.get(4)?);
-            let secret = self.open_secret(&volume, &name, &row.get::<String>(2)?)?;
+            let secret = match self.open_secret(&volume, &name, &row.get::<String>(2)?) {
+                Ok(secret) => secret,
+                Err(SqlError::Seal(error @ (SealError::Changed(_) | SealError::Clear(_)))) => {
+                    tracing::error!(%error, "an attachment is listed without its credentials");
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            };
             let initiator = ChapSide { user: row.get(1)?, secret };
             found.insert(row.parsed(0)?, Nexus(Chap { initiator, mutual: None }));
             Ok(())

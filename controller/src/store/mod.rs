@@ -225,13 +225,15 @@ impl Store {
                 (Engine::Postgres(postgres), keys, shown)
             }
         };
-        let keys = engine.seal(&origin, &shown)?;
+        let keys = engine.keys(&origin, &shown)?;
         let prepare = move |db: &Db<'_>| {
             let cluster = own_cluster(db, &shown, cluster)?;
             db.make_default_type().map_err(|source| StoreError::sql("make the default type", source))?;
             Ok(cluster)
         };
         let cluster = engine.prepare("prepare the store", &keys, clock.now(), prepare)?;
+        // Another cluster's database is not sealed by keys of ours.
+        engine.seal(&keys)?;
         let reads = Arc::new(Semaphore::new(READERS));
         Ok(Self { shared: Arc::new(Shared { engine, keys, cluster, clock, reads }) })
     }

@@ -1,13 +1,13 @@
-//! Secrets are sealed: credentials of nexuses, and specs of exports and connections, which repeat them. The keys lie outside of
-//! the database.
+//! Sealed secrets: credentials of nexuses, and specs of exports and connections, which repeat them. The keys lie outside of the
+//! database.
 //!
-//! Every start looks by which keys the database is sealed, and seals what is not by the first key of the file: what stands in
-//! clear (a controller of before wrote it), and what an older key has sealed. It does so in steps, each of them a transaction:
-//! one that is killed is gone on with at the next start. [`remains`] is what a step leaves behind: bytes of before in pages
-//! of the file, which are written anew at the end.
+//! Every start counts by which keys values are sealed, and seals by the first key of the file each value that stands in clear
+//! (controllers that do not seal wrote it) or that another key has sealed. It does so in steps, each of them a transaction: the next
+//! start goes on with one that is killed. [`remains`] says that pages of the file may still hold replaced values: the file is written
+//! anew at the end.
 //!
-//! What must never happen here: a change before every key is there that values are sealed by; a key made where values are sealed
-//! already; a value replaced that is not what was opened.
+//! What must never happen here: a value sealed, or a key made, before every key is there that values are sealed by; a secret of
+//! another cluster's database sealed; a value replaced that is not what was opened.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl Column {
 }
 
 impl Db<'_> {
-    /// The body of a spec, as it is kept.
+    /// Seals the body of a spec for its row.
     pub(super) fn seal_body(&self, volume: VolumeId, kind: Kind, body: &[u8]) -> Result<Vec<u8>, SqlError> {
         if kind == Kind::Volume {
             return Ok(body.to_vec());
@@ -105,7 +105,7 @@ impl Db<'_> {
         Ok(self.keys.seal(BODY.place(&[&volume.to_string(), kind.word(), &kind.agent()]), body)?)
     }
 
-    /// The body of a spec that is kept so.
+    /// Opens the body of a spec as its row has it.
     pub(super) fn open_body(&self, volume: VolumeId, kind: Kind, kept: Vec<u8>) -> Result<Vec<u8>, SqlError> {
         if kind == Kind::Volume {
             return Ok(kept);
@@ -114,7 +114,7 @@ impl Db<'_> {
         Ok(std::mem::take(&mut *self.keys.open(BODY.place(&place), &kept)?))
     }
 
-    /// The credentials of a nexus, as their secrets are kept: the initiator's and the target's.
+    /// Seals the secrets of a nexus for its row: the initiator's and the target's.
     pub(super) fn seal_secrets(
         &self,
         volume: VolumeId,
@@ -129,12 +129,12 @@ impl Db<'_> {
         Ok((own, chap.mutual.as_ref().map(|side| seal(MUTUAL_SECRET, side)).transpose()?))
     }
 
-    /// The initiator's secret of a nexus that is kept so.
+    /// Opens the initiator's secret of a nexus as its row has it.
     pub(super) fn open_secret(&self, volume: &str, initiator: &str, kept: &str) -> Result<Secret, SqlError> {
         self.open_text(&SECRET, &[volume, initiator], kept)
     }
 
-    /// The same of the target's.
+    /// As [`Db::open_secret`], the target's.
     pub(super) fn open_mutual(&self, volume: &str, initiator: &str, kept: &str) -> Result<Secret, SqlError> {
         self.open_text(&MUTUAL_SECRET, &[volume, initiator], kept)
     }
@@ -144,7 +144,7 @@ impl Db<'_> {
     }
 }
 
-/// How the values that are sealed stand there.
+/// Counts the sealed values by their keys.
 fn census(sql: &dyn Sql) -> Result<Census, SqlError> {
     let mut found = Census::new();
     for column in &COLUMNS {
@@ -177,7 +177,7 @@ impl Cursor {
     }
 }
 
-/// What was sealed.
+/// Counts of what was sealed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Sealed {
     /// Values that stood in clear, by table and column.
@@ -269,22 +269,26 @@ fn remains(sql: &dyn Sql) -> Result<bool, SqlError> {
 }
 
 impl Engine {
-    /// Sees that every secret is sealed by the first key, and returns the keys. Nothing is changed unless every key is there.
-    pub(super) fn seal(&self, origin: &Origin, store: &str) -> Result<Arc<SealingKeys>, StoreError> {
+    /// Reads the keys. An error: one is missing by which something is sealed. Nothing is changed in the database.
+    pub(super) fn keys(&self, origin: &Origin, store: &str) -> Result<Arc<SealingKeys>, StoreError> {
         let found = self.look_for_sealing(census)?;
-        let keys = Arc::new(origin.open(&found, &format!("the store {store}"))?);
+        Ok(Arc::new(origin.open(&found, &format!("the store {store}"))?))
+    }
+
+    /// Sees that the first key seals every secret.
+    pub(super) fn seal(&self, keys: &Arc<SealingKeys>) -> Result<(), StoreError> {
         let mut all = Sealed::default();
         let mut next = Cursor::at(0);
         while let Some(from) = next {
             let sealed;
-            (sealed, next) = self.seal_step(&keys, from)?;
+            (sealed, next) = self.seal_step(keys, from)?;
             all.add(&sealed);
         }
-        self.tell(&keys, &all)?;
+        self.tell(keys, &all)?;
         if self.look_for_sealing(remains)? {
             self.sweep();
         }
-        Ok(keys)
+        Ok(())
     }
 
     fn look_for_sealing<T: Send + 'static>(

@@ -93,8 +93,9 @@ pub enum KeysError {
     Credential(PathBuf),
     /// Values are sealed by keys that are not there.
     #[error(
-        "{values} secrets of {store} are sealed by the key {keys}, which is not in {origin}, where it is looked for: put it back \
-         there from its backup. Nothing was changed. Without that key they are lost; docs/operations.md (Sealed secrets) says what to do then"
+        "secrets of {store} are sealed by the key {keys} ({values} of them), which is not in {origin}, where keys are looked for: put it back \
+         there from its backup. No secret was changed. Without that key they are lost; docs/operations.md (Sealed secrets) says what to do \
+         then"
     )]
     Missing {
         /// The database.

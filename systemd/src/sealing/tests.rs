@@ -230,7 +230,7 @@ fn keys_that_a_database_needs_are_there_or_nothing_is_made() {
     let (one, other) = (keys(&[A]).first(), keys(&[B]).first());
     let found = Census::from([(Look::Sealed(one), 2), (Look::Sealed(other), 3), (Look::Clear, 4)]);
     let error = own.open(&found, "the store").unwrap_err().to_string();
-    for part in ["5 secrets of the store", &one.to_string(), &other.to_string(), "sealing.key"] {
+    for part in ["(5 of them)", &one.to_string(), &other.to_string(), "sealing.key"] {
         assert!(error.contains(part), "{error}");
     }
     assert!(!own.path().exists());
@@ -238,7 +238,7 @@ fn keys_that_a_database_needs_are_there_or_nothing_is_made() {
     assert!(newer.to_string().contains("form 9") && !own.path().exists(), "{newer}");
     write(own.path(), B, 0o600);
     let error = own.open(&found, "the store").unwrap_err().to_string();
-    assert!(error.contains("2 secrets") && !error.contains(&other.to_string()), "{error}");
+    assert!(error.contains("(2 of them)") && !error.contains(&other.to_string()), "{error}");
     write(own.path(), &format!("{C}\n{A}\n{B}"), 0o600);
     assert_eq!(own.open(&found, "the store").unwrap().first(), keys(&[C]).first());
     // A file that the configuration names is the operator's to make.

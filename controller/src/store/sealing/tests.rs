@@ -1,4 +1,4 @@
-//! Databases of before, kills between the steps, keys that are gone, rows that were moved; on both databases.
+//! Databases in clear, kills between the steps, keys that are gone, rows that were moved; on both databases.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,19 +6,20 @@ use std::path::PathBuf;
 
 use data_encoding::HEXLOWER;
 use mooring_api::v1;
-use mooring_model::AgentId;
+use mooring_model::{AgentId, AttachmentId, ClusterId};
 use mooring_systemd::sealing::KeysError;
 use uuid::Uuid;
 
 use super::*;
 use crate::clock::Clock;
+use crate::initiators::Initiators;
 use crate::store::contract::pg;
-use crate::store::{Database, Nexus, PostgresOptions, Store, Wish, sqlite};
+use crate::store::{AttachmentRow, Database, Nexus, PostgresOptions, Store, Wish, sqlite, testing};
 
 /// Volumes of the tests: each has two nexuses, an export and a connection; more than one step of each column.
 const VOLUMES: u32 = 250;
 
-const OF_BEFORE: &str = "secret-of-before-";
+const CLEAR: &str = "a-secret-in-clear-";
 
 /// A database, with its keys in a file.
 struct Site {
@@ -84,8 +85,8 @@ impl Site {
         }
     }
 
-    /// Makes the database, and puts in clear what is sealed, as a controller of before has kept it.
-    fn of_before(&self) {
+    /// Makes the database, and puts in clear what is sealed, as controllers that do not seal have kept it.
+    fn in_clear(&self) {
         sealing::make(&self.keys(), None).unwrap();
         drop(fill(self.open().unwrap()));
         let mut sql = Vec::new();
@@ -163,7 +164,7 @@ fn nexuses() -> impl Iterator<Item = (VolumeId, Iqn)> {
 }
 
 fn secrets(volume: VolumeId, initiator: &Iqn) -> (String, String) {
-    (format!("{OF_BEFORE}{volume}{initiator}"), format!("mutual-{OF_BEFORE}{volume}{initiator}"))
+    (format!("{CLEAR}{volume}{initiator}"), format!("mutual-{CLEAR}{volume}{initiator}"))
 }
 
 fn nexus(volume: VolumeId, initiator: &Iqn) -> Nexus {
@@ -181,7 +182,7 @@ fn specs() -> impl Iterator<Item = (VolumeId, Kind)> {
 fn body(volume: VolumeId, kind: Kind) -> Vec<u8> {
     let text = match kind {
         Kind::Volume => "vg0".to_owned(),
-        Kind::Export | Kind::Connection(_) => format!("{OF_BEFORE}{volume} in a spec"),
+        Kind::Export | Kind::Connection(_) => format!("{CLEAR}{volume} in a spec"),
     };
     [&[10, u8::try_from(text.len()).unwrap()], text.as_bytes()].concat()
 }
@@ -236,9 +237,9 @@ fn what_is_written_is_sealed_and_read_again() {
         check(&site.open().unwrap());
         let first = site.origin().load().unwrap().first();
         assert_eq!(site.census(), Census::from([(Look::Sealed(first), ALL)]));
-        assert!(site.kept().iter().all(|kept| !kept.contains(OF_BEFORE)));
+        assert!(site.kept().iter().all(|kept| !kept.contains(CLEAR)));
         if site.name.is_none() {
-            assert!(!site.has_bytes(OF_BEFORE.as_bytes()) && site.has_bytes(b"vg0"));
+            assert!(!site.has_bytes(CLEAR.as_bytes()) && site.has_bytes(b"vg0"));
         }
     }
 }
@@ -246,18 +247,18 @@ fn what_is_written_is_sealed_and_read_again() {
 #[test]
 fn a_database_in_clear_is_sealed_by_its_next_start() {
     for site in Site::both() {
-        site.of_before();
+        site.in_clear();
         let kept = site.kept();
-        assert!(kept.iter().any(|kept| kept.contains(OF_BEFORE)), "the control");
+        assert!(kept.iter().any(|kept| kept.contains(CLEAR)), "the control");
         if site.name.is_none() {
-            assert!(site.has_bytes(OF_BEFORE.as_bytes()), "the control");
+            assert!(site.has_bytes(CLEAR.as_bytes()), "the control");
         }
         let store = site.open().unwrap();
         check(&store);
-        assert!(site.kept().iter().all(|kept| !kept.contains(OF_BEFORE)));
+        assert!(site.kept().iter().all(|kept| !kept.contains(CLEAR)));
         if site.name.is_none() {
             // While the controller runs: its log is read, too.
-            assert!(!site.has_bytes(OF_BEFORE.as_bytes()), "clear bytes are left");
+            assert!(!site.has_bytes(CLEAR.as_bytes()), "clear bytes are left");
         }
         assert_eq!(site.ask("SELECT key FROM meta WHERE key = 'sealing_remains'"), Vec::<String>::new());
         drop(store);
@@ -271,7 +272,7 @@ fn a_database_in_clear_is_sealed_by_its_next_start() {
 #[test]
 fn a_sealing_that_was_killed_is_gone_on_with() {
     for site in Site::both() {
-        site.of_before();
+        site.in_clear();
         let mut sealed = Vec::new();
         while sealed.last() != Some(&ALL) {
             let keys = Arc::new(site.origin().load().unwrap());
@@ -282,7 +283,7 @@ fn a_sealing_that_was_killed_is_gone_on_with() {
                 (_, next) = killed.seal_step(&keys, from).unwrap();
             }
             site.kill(killed);
-            assert!(site.name.is_some() || site.has_bytes(OF_BEFORE.as_bytes()), "the control");
+            assert!(site.name.is_some() || site.has_bytes(CLEAR.as_bytes()), "the control");
             let next = engine(&site);
             sealed.push(next.look(|sql| Ok(census(sql)?)).unwrap().values().sum());
             site.kill(next);
@@ -291,7 +292,7 @@ fn a_sealing_that_was_killed_is_gone_on_with() {
         assert!(sealed.len() > 2 && sealed.is_sorted(), "{sealed:?}");
         check(&site.open().unwrap());
         if site.name.is_none() {
-            assert!(!site.has_bytes(OF_BEFORE.as_bytes()));
+            assert!(!site.has_bytes(CLEAR.as_bytes()));
         }
     }
 }
@@ -309,7 +310,7 @@ fn engine(site: &Site) -> Engine {
 #[test]
 fn without_its_key_a_database_is_refused_and_not_changed() {
     for site in Site::both() {
-        site.of_before();
+        site.in_clear();
         // A part of it is in clear still: not even that is sealed by another key.
         let half = nexuses().next().unwrap().0;
         drop(site.open().unwrap());
@@ -329,7 +330,7 @@ fn without_its_key_a_database_is_refused_and_not_changed() {
             matches!(&wrong, StoreError::Keys(KeysError::Missing { values, .. }) if *values == ALL - 1),
             "{text}"
         );
-        for part in [key.to_string(), site.keys().display().to_string(), "Nothing was changed".to_owned()] {
+        for part in [key.to_string(), site.keys().display().to_string(), "No secret was changed".to_owned()] {
             assert!(text.contains(&part), "{text}");
         }
         assert_eq!(site.kept(), kept);
@@ -397,7 +398,7 @@ fn a_secret_that_was_moved_to_another_row_is_refused() {
         let refused = |done: Result<(), StoreError>| {
             let text = Chain(&done.unwrap_err()).to_string();
             assert!(
-                text.contains("was changed, or sealed for another row") && !text.contains(OF_BEFORE),
+                text.contains("was changed, or sealed for another row") && !text.contains(CLEAR),
                 "{text}"
             );
         };
@@ -408,6 +409,46 @@ fn a_secret_that_was_moved_to_another_row_is_refused() {
         site.write(&format!("UPDATE nexuses SET secret = 'in-clear-in-clear' WHERE volume_id = '{other}'"));
         let text = Chain(&store.prepare("look", nexus).unwrap_err()).to_string();
         assert!(text.contains("is not sealed") && !text.contains("in-clear"), "{text}");
+    }
+}
+
+#[test]
+fn an_attachment_whose_secret_was_changed_hides_no_other() {
+    for site in Site::both() {
+        sealing::make(&site.keys(), None).unwrap();
+        let store = fill(site.open().unwrap());
+        let ids = [1, 2].map(AttachmentId::from_u128);
+        store
+            .prepare("attach", move |db| {
+                for (id, volume) in ids.into_iter().zip(volumes()) {
+                    testing::insert_volume(db, volume, AgentId::from_u128(9), &BTreeMap::new())?;
+                    let initiator = Some(Initiators::Iscsi(initiator(1)));
+                    let row = AttachmentRow::reserved(id, volume, "p", db.now);
+                    db.put_attachment(&AttachmentRow { initiator, ..row })?;
+                }
+                Ok(())
+            })
+            .unwrap();
+        let shown = || {
+            let nexuses = store.prepare("list", move |db| Ok(db.nexuses_of(&ids)?)).unwrap();
+            ids.map(|id| nexuses.get(&id).map(|nexus| nexus.0.initiator.secret.expose().to_owned()))
+        };
+        let [one, other] = [1, 2].map(|volume| secrets(VolumeId::from_u128(volume), &initiator(1)).0);
+        assert_eq!(shown(), [Some(one), Some(other.clone())]);
+        let first = VolumeId::from_u128(1);
+        site.write(&format!("UPDATE nexuses SET secret = mutual_secret WHERE volume_id = '{first}'"));
+        assert_eq!(shown(), [None, Some(other)]);
+    }
+}
+
+#[test]
+fn another_clusters_database_is_refused_before_it_is_sealed() {
+    for site in Site::both() {
+        site.in_clear();
+        let kept = site.kept();
+        let other = Store::open(site.database(), Some(ClusterId::from_u128(1)), Clock::system());
+        assert!(matches!(other, Err(StoreError::Cluster { .. })), "{other:?}");
+        assert_eq!(site.kept(), kept);
     }
 }
 
