@@ -58,6 +58,11 @@ pub enum Command {
     /// once, and after a boot they come back.
     #[command(after_help = "What it did at the last shutdown:  journalctl -b -1 -u mooring-release")]
     ReleaseMounts,
+    /// Makes a new key for the secrets in the store: the next start seals everything with it
+    ///
+    /// The new key becomes the first line of the file of keys, which keeps the others: they open what they have sealed. The log of
+    /// the next start says when the lines below the first can go.
+    RotateSealingKey,
 }
 
 /// `join`.

@@ -20,7 +20,7 @@ use mooring_agent::run::{self, HostParts};
 use mooring_connectors::release::{self, RELEASE_WITHIN, ThisMachine};
 use mooring_connectors::{Arrivals, Fabric, Parts, RunLinks, Sessiond, Ways};
 use mooring_host::{HostCommands, KernelDisks, KernelUevents, Uevents, local_addresses};
-use mooring_systemd::{cores, notify, paths};
+use mooring_systemd::{cores, notify, paths, sealing};
 
 /// As the controller's: a change is many small pieces of memory that one thread takes and another gives back.
 #[global_allocator]
@@ -61,6 +61,10 @@ fn run(args: &Args) -> Result<()> {
         }
         config.sealing_keys().check()?;
         println!("{}: ok", args.config.display());
+        return Ok(());
+    }
+    if let Some(Command::RotateSealingKey) = &args.command {
+        println!("{}", sealing::rotate(&config.sealing_keys())?.told("mooring-agent"));
         return Ok(());
     }
     if let Some(Command::Adopt(adopt)) = &args.command {

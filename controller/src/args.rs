@@ -46,6 +46,12 @@ pub enum Command {
     /// session is cut, no grant is lost, and none is made. No controller may run meanwhile. With a backup, however old, restore
     /// that and start with --restored: it knows more.
     Rebuild(RebuildArgs),
+    /// Make a new key for the secrets in the database: the next start seals everything with it
+    ///
+    /// The new key becomes the first line of the file of keys, which keeps the others: they open what they have sealed. The log of
+    /// the next start says when the lines below the first can go. Controllers that share a database do it by hand, one after the
+    /// other: see "Sealed secrets" in docs/operations.md.
+    RotateSealingKey(RotateArgs),
 }
 
 /// `run`.
@@ -102,6 +108,14 @@ pub struct TokenArgs {
     /// The same as --role admin: may see and change everything
     #[arg(long)]
     pub admin: bool,
+}
+
+/// `rotate-sealing-key`.
+#[derive(Debug, Args)]
+pub struct RotateArgs {
+    /// The configuration file: it says where the keys are
+    #[arg(long, default_value = PATH_DEFAULT, env = "MOORING_CONTROLLER_CONFIG")]
+    pub config: PathBuf,
 }
 
 /// `rebuild`.

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use mooring_controller::args::{Cli, Command, InitArgs, RebuildArgs, RunArgs, TokenArgs};
+use mooring_controller::args::{Cli, Command, InitArgs, RebuildArgs, RotateArgs, RunArgs, TokenArgs};
 use mooring_controller::auth::{Auth, Keystone, NewToken, Tokens, project_ok};
 use mooring_controller::authority::Authority;
 use mooring_controller::clock::Clock;
@@ -21,7 +21,7 @@ use mooring_controller::policy::Policies;
 use mooring_controller::rebuild::{self, How};
 use mooring_controller::renewal::{self, Renewal};
 use mooring_controller::service::{Database, Dial, Enroller, HOLD_DEFAULT, Service, ServiceOptions};
-use mooring_systemd::sealing::Origin;
+use mooring_systemd::sealing::{self, Origin};
 use mooring_systemd::{cores, notify};
 
 /// A request is some thousands of small pieces of memory that one thread takes and another gives back: with glibc's that is a
@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         Some(Command::Init(args)) => init(&args),
         Some(Command::Token(args)) => token(&args),
         Some(Command::Rebuild(args)) => rebuild(&args),
+        Some(Command::RotateSealingKey(args)) => rotate_sealing_key(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -169,6 +170,20 @@ fn sealing_keys(config: &Config) -> Result<Origin> {
          sealing_key in the configuration (`(umask 077; openssl rand -base64 32 > FILE)` makes one: give it to the controller's user by \
          chown, and copy it to every controller), or hand them over as the systemd credential mooring-sealing-key",
     )
+}
+
+fn rotate_sealing_key(args: &RotateArgs) -> Result<()> {
+    let config = Config::load(&args.config, Asked::Nobody)?;
+    let keys = sealing_keys(&config)?;
+    if config.database.is_some() {
+        bail!(
+            "the database of [database] may be shared, and a key that one controller alone has shuts out the others: put a new line \
+             (`openssl rand -base64 32`) behind the others in {keys} of every controller and restart each; then move it to the top at \
+             each and restart each"
+        );
+    }
+    println!("{}", sealing::rotate(&keys)?.told("mooring-controller"));
+    Ok(())
 }
 
 /// What the control plane is opened with, and on which database.

@@ -238,6 +238,47 @@ fn every_command_finds_the_key_that_the_configuration_names() {
     }
 }
 
+/// The lines of keys in a file that was read whole.
+fn keys_in(path: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+}
+
+/// A kill at any moment leaves the file as it was, or with one key more in front.
+#[test]
+fn a_new_sealing_key_is_made_whole_or_not_at_all() {
+    let site = Site::new();
+    let (code, said) = site.run(&["rotate-sealing-key"]);
+    assert!(code == Some(1) && said.contains("cannot read the sealing keys"), "{said}");
+    let stop = |process: Process| {
+        process.signal("-TERM");
+        process.end()
+    };
+    assert_eq!(stop(site.start()).0, Some(0));
+    let path = site.path("state/sealing.key");
+    let mut known = keys_in(&path);
+    let began = std::time::Instant::now();
+    assert_eq!(site.run(&["rotate-sealing-key"]).0, Some(0));
+    let takes = began.elapsed();
+    assert!(keys_in(&path).ends_with(&known) && keys_in(&path).len() == 2);
+    known = keys_in(&path);
+    for part in 0..24 {
+        let mut rotating = Process(site.command().arg("rotate-sealing-key").spawn().unwrap());
+        std::thread::sleep(takes * part / 16);
+        rotating.0.kill().unwrap();
+        rotating.0.wait().unwrap();
+        let now = keys_in(&path);
+        assert!(
+            now.ends_with(&known) && now.len() <= known.len() + 1,
+            "a key is gone, or there are too many"
+        );
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+        known = now;
+    }
+    let said = stop(site.start()).1;
+    assert!(said.contains("nothing is sealed by") && !known.iter().any(|key| said.contains(key)), "{said}");
+}
+
 #[test]
 fn mistakes_in_the_configuration_end_it_with_their_line() {
     let site = Site::new();

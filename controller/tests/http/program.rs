@@ -263,6 +263,37 @@ fn a_shared_database_wants_keys_that_every_controller_has() {
 }
 
 #[test]
+fn a_new_sealing_key_comes_before_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = dir.path().join("keys");
+    let named = format!("sealing_key = {keys:?}\n");
+    let path = config(dir.path(), &named);
+    let rotate = || {
+        let args = ["rotate-sealing-key", "--config", path.to_str().unwrap()];
+        let done = run(&args);
+        let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+        (done.status.success(), said)
+    };
+    let (done, said) = rotate();
+    assert!(!done && said.contains("cannot read the sealing keys"), "{said}");
+    let old = include_str!("../support/sealing.key");
+    std::fs::write(&keys, old).unwrap();
+    std::fs::set_permissions(&keys, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let (done, said) = rotate();
+    assert!(done && said.contains("systemctl restart mooring-controller"), "{said}");
+    let text = std::fs::read_to_string(&keys).unwrap();
+    let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!((lines.len(), lines[1]), (2, old.lines().last().unwrap()));
+    assert!(!said.contains(lines[0]), "the key is not printed");
+    // A shared database's keys are changed at all controllers, or the others are shut out.
+    let url = "postgres://mooring@/mooring?host=/nonexistent";
+    config(dir.path(), &format!("{named}[database]\nurl = \"{url}\""));
+    let (done, said) = rotate();
+    assert!(!done && said.contains("of every controller"), "{said}");
+    assert_eq!(std::fs::read_to_string(&keys).unwrap(), text);
+}
+
+#[test]
 fn a_rebuild_says_what_it_is_and_what_it_needs() {
     let rebuild = |more: &[&str]| Command::new(PROGRAM).arg("rebuild").args(more).output().unwrap();
     let help = String::from_utf8(rebuild(&["--help"]).stdout).unwrap();

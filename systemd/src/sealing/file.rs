@@ -286,9 +286,29 @@ pub fn make(path: &Path, owner: Option<(u32, u32)>) -> Result<bool, KeysError> {
     folder::write_new(path, &text, kept).map_err(|source| KeysError::Write { path: path.to_owned(), source })
 }
 
-/// Puts a new key before those of a file: from the next start on it seals. Returns its id. The file is replaced as a whole, and
-/// keeps its owner.
-pub fn rotate(origin: &Origin) -> Result<KeyId, KeysError> {
+/// A new key that a file has as its first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rotated {
+    /// The new key's id.
+    pub id: KeyId,
+    /// The file.
+    pub path: PathBuf,
+}
+
+impl Rotated {
+    /// Says what was done, and what the operator does next with this unit.
+    pub fn told(&self, unit: &str) -> String {
+        format!(
+            "{}: the key {} comes first now. Keep a copy of the file, and restart: `systemctl restart {unit}`. The start seals everything \
+             with that key, and its log says when the lines below it can go",
+            self.path.display(),
+            self.id
+        )
+    }
+}
+
+/// Puts a new key before those of a file: from the next start on it seals. The file is replaced as a whole, and keeps its owner.
+pub fn rotate(origin: &Origin) -> Result<Rotated, KeysError> {
     let path = match origin {
         Origin::Credential(path) => return Err(KeysError::Credential(path.clone())),
         Origin::Configured(path) | Origin::Own(path) => path,
@@ -312,5 +332,5 @@ pub fn rotate(origin: &Origin) -> Result<KeyId, KeysError> {
     let kept = Kept { mode: 0o600, owner: Some((found.uid(), found.gid())) };
     folder::write_over(path, &text, kept)
         .map_err(|source| KeysError::Write { path: path.clone(), source })?;
-    Ok(id)
+    Ok(Rotated { id, path: path.clone() })
 }

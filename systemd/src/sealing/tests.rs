@@ -258,7 +258,7 @@ fn a_rotation_puts_a_new_key_before_the_others() {
     make(&path, None).unwrap();
     let old = origin.load().unwrap();
     let sealed = old.seal(PLACE, b"x").unwrap();
-    let id = rotate(&origin).unwrap();
+    let id = rotate(&origin).unwrap().id;
     let new = origin.load().unwrap();
     assert_eq!(new.ids().collect::<Vec<_>>(), [id, old.first()]);
     assert_eq!(new.open(PLACE, &sealed).unwrap().as_slice(), b"x");

@@ -268,32 +268,49 @@ fn a_database_in_clear_is_sealed_by_its_next_start() {
     }
 }
 
-/// Killed after one step, then after two more, and so on; then before the file is written anew.
 #[test]
 fn a_sealing_that_was_killed_is_gone_on_with() {
     for site in Site::both() {
         site.in_clear();
-        let mut sealed = Vec::new();
-        while sealed.last() != Some(&ALL) {
-            let keys = Arc::new(site.origin().load().unwrap());
-            let killed = engine(&site);
-            let mut next = Cursor::at(0);
-            for _ in 0..=sealed.len() {
-                let Some(from) = next else { break };
-                (_, next) = killed.seal_step(&keys, from).unwrap();
-            }
-            site.kill(killed);
-            assert!(site.name.is_some() || site.has_bytes(CLEAR.as_bytes()), "the control");
-            let next = engine(&site);
-            sealed.push(next.look(|sql| Ok(census(sql)?)).unwrap().values().sum());
-            site.kill(next);
-            assert_eq!(site.ask("SELECT key FROM meta WHERE key = 'sealing_remains'").len(), 1);
+        kill_and_go_on(&site, true);
+    }
+}
+
+#[test]
+fn a_change_of_keys_that_was_killed_is_gone_on_with() {
+    for site in Site::both() {
+        sealing::make(&site.keys(), None).unwrap();
+        drop(fill(site.open().unwrap()));
+        sealing::rotate(&site.origin()).unwrap();
+        kill_and_go_on(&site, false);
+    }
+}
+
+/// Kills a start after one step, then after two more, and so on; then before the file is written anew.
+fn kill_and_go_on(site: &Site, clear: bool) {
+    let first = site.origin().load().unwrap().first();
+    let mut sealed = Vec::new();
+    while sealed.last() != Some(&ALL) {
+        let keys = Arc::new(site.origin().load().unwrap());
+        let killed = engine(site);
+        let mut next = Cursor::at(0);
+        for _ in 0..=sealed.len() {
+            let Some(from) = next else { break };
+            (_, next) = killed.seal_step(&keys, from).unwrap();
         }
-        assert!(sealed.len() > 2 && sealed.is_sorted(), "{sealed:?}");
-        check(&site.open().unwrap());
-        if site.name.is_none() {
-            assert!(!site.has_bytes(CLEAR.as_bytes()));
-        }
+        site.kill(killed);
+        assert!(!clear || site.name.is_some() || site.has_bytes(CLEAR.as_bytes()), "the control");
+        let next = engine(site);
+        let by_key = next.look(|sql| Ok(census(sql)?)).unwrap();
+        sealed.push(by_key.get(&Look::Sealed(first)).copied().unwrap_or_default());
+        site.kill(next);
+        assert_eq!(site.ask("SELECT key FROM meta WHERE key = 'sealing_remains'").len(), 1);
+    }
+    assert!(sealed.len() > 2 && sealed.is_sorted(), "{sealed:?}");
+    check(&site.open().unwrap());
+    assert_eq!(site.census(), Census::from([(Look::Sealed(first), ALL)]));
+    if site.name.is_none() {
+        assert!(!site.has_bytes(CLEAR.as_bytes()));
     }
 }
 
@@ -365,7 +382,7 @@ fn a_new_first_key_seals_everything_anew() {
         sealing::make(&site.keys(), None).unwrap();
         drop(fill(site.open().unwrap()));
         let old = site.origin().load().unwrap().first();
-        let new = sealing::rotate(&site.origin()).unwrap();
+        let new = sealing::rotate(&site.origin()).unwrap().id;
         let before = site.kept();
         check(&site.open().unwrap());
         assert!(
@@ -464,7 +481,7 @@ fn a_damaged_row_does_not_keep_the_others_from_a_new_key() {
         "UPDATE nexuses SET secret = (SELECT secret FROM nexuses WHERE volume_id <> '{one}' LIMIT 1) WHERE volume_id = '{one}' AND \
          initiator LIKE '%1'"
     ));
-    let new = sealing::rotate(&site.origin()).unwrap();
+    let new = sealing::rotate(&site.origin()).unwrap().id;
     let other = VolumeId::from_u128(2);
     let store = site.open().unwrap();
     let found = store.prepare("look", move |db| Ok(db.nexus(other, &initiator(1))?)).unwrap();
