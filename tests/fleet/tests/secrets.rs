@@ -1,0 +1,240 @@
+//! A run of the whole control plane, and then a search for each secret that the run used, in clear, base64 and hexadecimal: in every
+//! file that it has left, in the log of everybody, in the audit log and in what callers are told who may not know.
+//!
+//! docs/security.md names the places where secrets stand in clear: the kernel of the storage node and the sessions of the host, which
+//! are memory here, and the answers to those who may know.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use data_encoding::{BASE64_NOPAD, BASE64URL_NOPAD, HEXLOWER, HEXUPPER};
+use mooring_agent::config::Tls;
+use mooring_agent::identity;
+use mooring_api::v1;
+use mooring_api::v1::agent_client::AgentClient;
+use mooring_controller::authority::{self, Authority};
+use mooring_controller::service::Enroller;
+use mooring_fleet::{Client, Fleet, Node};
+use serde_json::json;
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// Takes what everybody in this process logs from now on.
+    fn of_everybody() -> Self {
+        let log = Self::default();
+        let writer = log.clone();
+        tracing_subscriber::fmt()
+            .with_env_filter("debug,mooring_agent=trace,mooring_controller=trace,mooring_connectors=trace")
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .init();
+        log
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The ways in which somebody may have written these bytes down. Base64 has three, by where they begin.
+fn forms(secret: &str) -> Vec<String> {
+    let mut forms = vec![secret.to_owned()];
+    let secret = secret.as_bytes();
+    forms.extend([HEXLOWER, HEXUPPER].map(|hex| hex.encode(secret)));
+    for base64 in [BASE64_NOPAD, BASE64URL_NOPAD] {
+        for before in 0..3 {
+            let text = base64.encode(&[&vec![0; before], secret].concat());
+            // Digits that a byte before or behind has a part in are left out.
+            let (from, to) = ((before * 8).div_ceil(6), (before + secret.len()) * 8 / 6);
+            forms.push(text[from..to].to_owned());
+        }
+    }
+    forms
+}
+
+#[test]
+fn the_search_finds_a_secret_in_each_form() {
+    let secret = "s3cret/of?ours";
+    for before in ["", "a", "ab", "abc"] {
+        let text = format!("{before}{secret}b");
+        for found in [
+            text.clone(),
+            HEXLOWER.encode(text.as_bytes()),
+            HEXUPPER.encode(text.as_bytes()),
+            BASE64_NOPAD.encode(text.as_bytes()),
+            BASE64URL_NOPAD.encode(text.as_bytes()),
+        ] {
+            assert!(forms(secret).iter().any(|form| found.contains(form)), "{found}");
+            assert!(!forms("s3cret/of?yours").iter().any(|form| found.contains(form)), "{found}");
+        }
+    }
+}
+
+/// Bytes as a text: whatever is no text in them becomes another character, and the rest stays.
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            files_below(&entry.path(), found);
+        } else if kind.is_file() {
+            found.push(entry.path());
+        }
+    }
+}
+
+/// The CHAP secrets of a volume, as its agent tells the controller for a rebuild.
+fn chap_secrets(node: &Node, volume: &str) -> Vec<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let all = runtime.block_on(async {
+        let address = node.address().parse().unwrap();
+        let channel = mooring_api::connect(&address, &mooring_api::TlsFiles::default()).await.unwrap();
+        let list = v1::ListVolumesRequest { with_secrets: true, ..Default::default() };
+        AgentClient::new(channel).list_volumes(list).await.unwrap().into_inner().volumes
+    });
+    let status = all.into_iter().find(|status| status.volume_id == volume).unwrap();
+    let grants = status.export_spec.unwrap().grants.into_iter();
+    let sides = grants.filter_map(|grant| grant.chap).flat_map(|chap| [chap.initiator, chap.mutual]);
+    sides.flatten().map(|side| side.secret).collect()
+}
+
+/// An authority, and what the controller needs to let hosts join.
+fn enroller(folder: &Path) -> Enroller {
+    let now = SystemTime::now();
+    let write = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let (key, own) = (authority::make_key().unwrap(), authority::make_key().unwrap());
+    let certificate = authority::self_sign(&key, "test", now).unwrap();
+    let (authority_file, authority_key) =
+        (write("authority.crt", &certificate), write("authority.key", &key));
+    let signer = Authority::load(&authority_file, &authority_key).unwrap();
+    let shown = signer.sign_client(&own, now).unwrap().certificate;
+    Enroller {
+        authority: Arc::new(signer),
+        authority_file,
+        client_cert: write("client.crt", &shown),
+        client_key: write("client.key", &own),
+        url: Some("https://127.0.0.1:1".to_owned()),
+    }
+}
+
+/// Hosts join, or try to: by a token that is good, by the same once more with another key, by one that was never made; and one is used
+/// by nobody. The tokens, and what whoever joined was told.
+fn joins(admin: &Client, keys: &Path) -> (Vec<String>, String) {
+    let token = |name: &str| {
+        let made = admin.post(&format!("/mooring/v1/hosts/{name}/token"), &json!({})).expect(200);
+        made["token"].as_str().unwrap().to_owned()
+    };
+    let join = |token: &str, file: &str| {
+        let path = keys.join(file);
+        let tls = Tls { cert: path.clone(), key: path.clone(), client_ca: path };
+        let csr = identity::new_key(&tls).unwrap().csr;
+        let body = json!({ "token": token, "csr": csr, "address": "https://127.0.0.1:1" });
+        admin.nobody().post("/mooring/v1/join", &body)
+    };
+    let (used, unused) = (token("joins"), token("waits"));
+    let unknown = "a-join-token-that-nobody-has-made".to_owned();
+    let mut told = join(&used, "first.pem").expect(200).to_string();
+    told += &join(&used, "second.pem").expect(401).to_string();
+    told += &join(&unknown, "third.pem").expect(401).to_string();
+    (vec![used, unused, unknown], told)
+}
+
+/// Says which secret is where, and how it is written there.
+fn found(secrets: &[String], searched: &[(String, String)]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, secret) in secrets.iter().enumerate() {
+        for form in forms(secret) {
+            let places = searched.iter().filter(|(_, text)| text.contains(&form));
+            found.extend(places.map(|(place, _)| format!("secret {at} as {form:?} in {place}")));
+        }
+    }
+    found
+}
+
+#[test]
+fn no_secret_of_a_run_is_found_where_it_must_not_be() {
+    let log = Log::of_everybody();
+    let aside = tempfile::tempdir().unwrap();
+    let keys = aside.path().to_owned();
+    let fleet = Fleet::builder()
+        .storage("s1", &[("vg0", 100)])
+        .host("h1")
+        .host("h2")
+        .tuned(move |options| options.enroller = Some(enroller(&keys)))
+        .start();
+    let (admin, member, reader) = (fleet.admin(), fleet.member(), fleet.reader());
+    let volume = member.volume(Some(&fleet.shared_type()), 1);
+    let stock = fleet.stock("node1");
+    let attached = member.attach(&volume, &stock, None);
+    let session = stock.login(&attached.info).unwrap();
+    let natives = ["h1", "h2"].map(|host| admin.attach_natively(&volume, host, "rw"));
+    let mut secrets = chap_secrets(fleet.storage("s1"), &volume);
+    secrets.push(attached.info["auth_password"].as_str().unwrap().to_owned());
+    secrets.sort_unstable();
+    secrets.dedup();
+    assert_eq!(secrets.len(), 5, "a client's, and two of each host");
+    secrets.extend([&admin, &member, &reader].map(|client| client.token().to_owned()));
+
+    let (joining, mut told) = joins(&admin, aside.path());
+    // Where no secret belongs, it is refused, and not repeated to anybody else.
+    member.post("/volumes", &json!({ "volume": { "size": &secrets[0] } })).expect(400);
+    member.action(&format!("/volumes/{volume}"), &secrets[1], &json!({ "x": &secrets[2] })).expect(400);
+    secrets.extend(joining);
+
+    // A killed controller has written what was read of its audit log.
+    let audit = admin.get("/mooring/v1/audit").expect(200).to_string();
+    assert_eq!(audit.matches("\"status\":401").count(), 2, "refused joins have lines: {audit}");
+
+    // Kills, a detach, one by force, and the end of all.
+    fleet.storage("s1").restart();
+    fleet.host("h1").restart();
+    fleet.control().restart();
+    fleet.until_up();
+    assert!(session.is_live());
+    member.delete(&format!("/attachments/{}", attached.id));
+    admin.delete(&format!("/mooring/v1/attachments/{}?force=true", natives[0]));
+    for path in ["/mooring/v1/audit", "/mooring/v1/hosts", "/mooring/v1/attachments"] {
+        told += &admin.get(path).expect(200).to_string();
+    }
+    for path in ["/volumes/detail", "/attachments/detail", &format!("/attachments/{}", natives[1])] {
+        told += &reader.get(path).expect(200).to_string();
+    }
+    fleet.control().stop();
+
+    let mut files = Vec::new();
+    files_below(fleet.folder(), &mut files);
+    let read = |file: &PathBuf| (file.display().to_string(), text_of(&std::fs::read(file).unwrap()));
+    let mut searched: Vec<_> = files.iter().map(read).collect();
+    for name in ["mooring-controller.db", "s1/state/mooring-agent.db", "h1/state/mooring-agent.db"] {
+        let knows = searched.iter().any(|(file, text)| file.contains(name) && text.contains(&volume));
+        assert!(knows, "the control: {name} knows the volume: {files:?}");
+    }
+    let logged = text_of(&log.0.lock().unwrap());
+    assert!(logged.contains(&volume) && logged.contains("audit"), "the control: there is a log");
+    assert!(told.contains(&volume));
+    let own = [("its own caller".to_owned(), attached.info.to_string())];
+    assert_eq!(found(&secrets, &own).len(), 1, "the control: who attaches is told");
+    searched.extend([("the log".to_owned(), logged), ("the answers".to_owned(), told)]);
+    assert_eq!(found(&secrets, &searched), Vec::<String>::new());
+}
