@@ -27,6 +27,7 @@ use mooring_controller::service::{
 use mooring_host::fake::FakeMachine;
 use mooring_host::{KernelTree, SystemClock};
 use mooring_model::Chain;
+use mooring_systemd::sealing::Origin;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -114,8 +115,10 @@ impl Site {
         let service = match database {
             None => Service::open(options),
             Some(url) => {
-                let shared = PostgresOptions::new(url, None, None, false).unwrap();
-                Service::open_on(options, Database::Postgres(Box::new(shared)))
+                let shared = Box::new(PostgresOptions::new(url, None, None, false).unwrap());
+                let keys = concat!(env!("CARGO_MANIFEST_DIR"), "/../../controller/tests/support/sealing.key");
+                let keys = Origin::Credential(keys.into());
+                Service::open_on(options, Database::Postgres { options: shared, keys })
             }
         };
         let service = service.unwrap();
