@@ -1,5 +1,5 @@
-//! Lints and pages, made at the lowest priority beside the tests, as most tests wait for clocks and leave processors idle; and VM
-//! images, made beside the build.
+//! Lints, pages and the check of `vagrant/`, made at the lowest priority beside the tests, as most tests wait for clocks and leave
+//! processors idle; and VM images, made beside the build.
 //!
 //! What must never happen: a result that is not counted.
 
@@ -13,8 +13,9 @@ use crate::stages::{self, Count, cargo, quietly};
 /// Makes one stage's cargo command.
 type Make = fn(&Path) -> Command;
 
-/// Stages that run beside the others, in this order: each takes cargo's lock on the build folder.
-const ALL: [(&str, Make); 3] = [("clippy", clippy), ("docs", docs), ("doc tests", doc_tests)];
+/// Stages that run beside the others, in this order: the first three take cargo's lock on the build folder.
+const ALL: [(&str, Make); 4] =
+    [("clippy", clippy), ("docs", docs), ("doc tests", doc_tests), ("vagrant", vagrant)];
 
 fn clippy(root: &Path) -> Command {
     let words =
@@ -30,6 +31,14 @@ fn docs(root: &Path) -> Command {
 
 fn doc_tests(root: &Path) -> Command {
     cargo(root, &["test", "--workspace", "--doc", "--all-features", "--color", "never"])
+}
+
+/// `cargo xtask vagrant`, as a process of its own: it has nothing to do with cargo.
+fn vagrant(root: &Path) -> Command {
+    let Ok(program) = crate::program() else { return cargo(root, &["xtask", "vagrant"]) };
+    let mut command = Command::new(program);
+    command.arg("vagrant").current_dir(root);
+    command
 }
 
 /// Makes what VMs boot from, before anybody asks for it. The stage that needs it waits for the lock of this, makes what is missing, and

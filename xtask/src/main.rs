@@ -17,6 +17,7 @@ mod slow;
 mod stages;
 mod test;
 mod timings;
+mod vagrant;
 mod vm;
 
 use std::path::{Path, PathBuf};
@@ -62,6 +63,8 @@ enum Chore {
     Proto(proto::ProtoArgs),
     /// Make the Debian packages, and a signed apt folder with them
     Package(package::PackageArgs),
+    /// Check vagrant/: its scripts, its provisioner, and its Vagrantfile for each provider. Makes no VM
+    Vagrant,
     /// Real kernels in QEMU: build, boot, run commands, cut power and networks
     Vm(vm::VmArgs),
 }
@@ -177,6 +180,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().chore {
         Chore::Proto(args) => proto::run(&args, &root()).map(|()| ExitCode::SUCCESS),
         Chore::Package(args) => package::run(&args, &root()).map(|()| ExitCode::SUCCESS),
+        Chore::Vagrant => vagrant::run(&root()).map(|()| ExitCode::SUCCESS),
         Chore::Vm(args) => vm::run(args),
         Chore::Scenario(args) => lanes::scenario(&args, &root()),
         Chore::Test(args) => Ok(code(test::run(&args, &root()))),

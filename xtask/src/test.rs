@@ -15,7 +15,7 @@ use crate::full::{self, Full, Part};
 use crate::sim::{self, SimArgs};
 use crate::stages::{self, Count, Stages, cargo, one, tee};
 use crate::timings::Timings;
-use crate::{lanes, machine, proto, slow};
+use crate::{lanes, machine, proto, slow, vagrant};
 
 /// What to run.
 #[derive(Debug, Default, Args)]
@@ -108,6 +108,7 @@ fn ensure_packages(with_images: bool) -> Result<Count> {
         mooring_tests::packages::ensure()?;
     }
     packages::ensure_postgresql()?;
+    vagrant::ensure()?;
     clients::ensure_venv()?;
     Ok(Count::PASSED)
 }
