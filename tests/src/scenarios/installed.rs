@@ -91,7 +91,7 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     let folder = agent.parent().context("the folder of the programs")?;
     // On the same file system: cargo-deb is shown links to the programs.
     let work = tempfile::tempdir_in(folder).context("make a folder for the packages")?;
-    let debs = versions(folder, work.path())?;
+    let debs = versions(folder, work.path(), &VERSIONS)?;
     let site = Site::up(options, programs)?;
     let result = Machine::new(&site).and_then(|mut machine| {
         let played = machine.play(&debs);
@@ -105,10 +105,10 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     site.end(result)
 }
 
-/// The packages of each version.
-fn versions(programs: &Path, work: &Path) -> Result<Vec<Vec<PathBuf>>> {
+/// The packages of each version, in the order of [`VARIANTS`].
+pub(super) fn versions(programs: &Path, work: &Path, versions: &[&str]) -> Result<Vec<Vec<PathBuf>>> {
     let put_together = &work.join("made");
-    let [first, ..] = VERSIONS;
+    let first = versions.first().context("a version of the packages")?;
     let recipe = Recipe { programs, work: put_together, version: first, compression: Compression::Fast };
     let made = packages::make(&recipe)?;
     let of = |version: &str| {
@@ -120,7 +120,7 @@ fn versions(programs: &Path, work: &Path) -> Result<Vec<Vec<PathBuf>>> {
         };
         made.iter().zip(&VARIANTS).map(again).collect()
     };
-    VERSIONS.iter().map(|version| of(version)).collect()
+    versions.iter().map(|version| of(version)).collect()
 }
 
 struct Machine<'a> {

@@ -28,6 +28,7 @@ mod sessiond_killed;
 mod shutdown;
 mod snapshots;
 mod stuck;
+mod vagrant_scripts;
 mod volumes;
 
 mod choose;

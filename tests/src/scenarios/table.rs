@@ -3,7 +3,8 @@
 use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, contract, discard,
     extend, faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, port_ids,
-    portals, power_cuts, reservations, ro_fuzz, sessiond_killed, shutdown, snapshots, stuck, volumes,
+    portals, power_cuts, reservations, ro_fuzz, sessiond_killed, shutdown, snapshots, stuck, vagrant_scripts,
+    volumes,
 };
 use mooring_rig::Kernel;
 
@@ -61,6 +62,22 @@ pub const ALL: &[Scenario] = &[
         },
         usual: 110,
         run: shutdown::run,
+    },
+    Scenario {
+        name: "vagrant-scripts",
+        shows: "what `vagrant up` runs, twice, under systemd: packages by apt, a controller, a storage node and a host that attaches natively; made anew, it joins again",
+        tier: Tier::Rotation {
+            subject: &[
+                "vagrant",
+                "packages",
+                "systemd",
+                "agent/src/join",
+                "agent/src/join.rs",
+                "controller/src/init",
+            ],
+        },
+        usual: 110,
+        run: vagrant_scripts::run,
     },
     Scenario {
         name: "fc",
