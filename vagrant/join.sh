@@ -26,8 +26,6 @@ case $line in
 	exit 1
 	;;
 esac
-# A token may begin with a dash, which as a word of its own would be an option.
-line=$(echo "$line" | sed 's/ --token / --token=/')
 # Its words hold neither blanks nor quotes. None is a pattern.
 set -f
 # shellcheck disable=SC2086

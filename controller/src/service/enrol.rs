@@ -28,6 +28,9 @@ const LEAVE_TRIES: usize = 3;
 const LEAVE_PAUSE: Duration = Duration::from_millis(250);
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
+/// How a join token begins: with no dash, which would make it an option of the command line that it stands on.
+const TOKEN_START: char = 'j';
+
 /// Random bytes of a join token.
 const TOKEN_BYTES: usize = 32;
 
@@ -288,7 +291,7 @@ impl Service {
         let mut bytes = [0; TOKEN_BYTES];
         getrandom::fill(&mut bytes)
             .map_err(|error| Refusal::Internal(format!("no random bytes: {error}")))?;
-        let token = BASE64URL_NOPAD.encode(&bytes);
+        let token = format!("{TOKEN_START}{}", BASE64URL_NOPAD.encode(&bytes));
         let new = JoinToken {
             hash: hash_of(&token),
             name: name.to_owned(),

@@ -316,6 +316,7 @@ fn a_host_joins_is_renewed_and_revoked_without_a_restart() {
     let node = site.node("node1");
     let token = site.token("node1").unwrap();
     assert!(token.command().contains(&format!("--token {} --pin sha256:", token.token)));
+    assert!(token.token.starts_with('j'), "a dash would make it an option");
     node.join(&token).unwrap();
     assert!(!site.host("node1").unwrap().up, "it is dialled, and not there yet");
     let agent = node.start();
