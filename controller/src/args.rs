@@ -46,6 +46,17 @@ pub enum Command {
     /// session is cut, no grant is lost, and none is made. No controller may run meanwhile. With a backup, however old, restore
     /// that and start with --restored: it knows more.
     Rebuild(RebuildArgs),
+    /// Copy the database, and the keys of its secrets, while the controller works
+    ///
+    /// The copy is what the database was at one moment. It is written whole or not at all, to a file that is not there yet, and looked
+    /// through. Its secrets stay sealed: keep the keys apart from it.
+    Backup(BackupArgs),
+    /// Put a backup in the place of the database: no controller may run
+    ///
+    /// The backup is looked through first, and the database that is there is kept under another name. The next start puts every
+    /// volume in review until its storage agent was heard: nothing that was granted, revoked or deleted after the backup is undone
+    /// by it. No session is cut.
+    Restore(RestoreArgs),
     /// Make a new key for the secrets in the database: the next start seals everything with it
     ///
     /// The new key becomes the first line of the file of keys, which keeps the others: they open what they have sealed. The log of
@@ -108,6 +119,38 @@ pub struct TokenArgs {
     /// The same as --role admin: may see and change everything
     #[arg(long)]
     pub admin: bool,
+}
+
+/// `backup`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  mooring-controller backup /var/backups/mooring-$(date +%F).db\n  mooring-controller backup /mnt/a/mooring.db --keys /mnt/b/mooring.key\n\nIn a shell, as root or as the controller's user. What else a backup needs: /etc/mooring (the authority, the configuration)"
+)]
+pub struct BackupArgs {
+    /// The file to write; it must not be there yet
+    pub file: PathBuf,
+    /// Copy the keys of the secrets to this file. Where there is one of an earlier backup, keys that it lacks are added to it
+    #[arg(long, value_name = "FILE")]
+    pub keys: Option<PathBuf>,
+    /// The configuration file: it says where the database and the keys are
+    #[arg(long, default_value = PATH_DEFAULT, env = "MOORING_CONTROLLER_CONFIG")]
+    pub config: PathBuf,
+}
+
+/// `restore`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  systemctl stop mooring-controller\n  mooring-controller restore /var/backups/mooring-2026-11-27.db\n  systemctl start mooring-controller\n\nOn a new machine, with the copy of /etc/mooring in its place:\n  mooring-controller restore /mnt/a/mooring.db --keys /mnt/b/mooring.key"
+)]
+pub struct RestoreArgs {
+    /// The backup
+    pub file: PathBuf,
+    /// The copy of the keys, where the file of keys that is there lacks some: they are added to it
+    #[arg(long, value_name = "FILE")]
+    pub keys: Option<PathBuf>,
+    /// The configuration file: it says where the database and the keys are
+    #[arg(long, default_value = PATH_DEFAULT, env = "MOORING_CONTROLLER_CONFIG")]
+    pub config: PathBuf,
 }
 
 /// `rotate-sealing-key`.

@@ -12,6 +12,7 @@ pub mod args;
 mod audit;
 pub mod auth;
 pub mod authority;
+pub mod backup;
 pub mod clock;
 pub mod config;
 pub mod domain;

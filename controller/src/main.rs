@@ -9,9 +9,12 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use mooring_controller::args::{Cli, Command, InitArgs, RebuildArgs, RotateArgs, RunArgs, TokenArgs};
+use mooring_controller::args::{
+    BackupArgs, Cli, Command, InitArgs, RebuildArgs, RestoreArgs, RotateArgs, RunArgs, TokenArgs,
+};
 use mooring_controller::auth::{Auth, Keystone, NewToken, Tokens, project_ok};
 use mooring_controller::authority::Authority;
+use mooring_controller::backup;
 use mooring_controller::clock::Clock;
 use mooring_controller::config::{Asked, Callers, Config};
 use mooring_controller::http::{self, BODY_TIMEOUT, Options, Serving};
@@ -43,6 +46,8 @@ fn main() -> ExitCode {
         Some(Command::Init(args)) => init(&args),
         Some(Command::Token(args)) => token(&args),
         Some(Command::Rebuild(args)) => rebuild(&args),
+        Some(Command::Backup(args)) => back_up(&args),
+        Some(Command::Restore(args)) => restore(&args),
         Some(Command::RotateSealingKey(args)) => rotate_sealing_key(&args),
     };
     match done {
@@ -183,6 +188,36 @@ fn rotate_sealing_key(args: &RotateArgs) -> Result<()> {
         );
     }
     println!("{}", sealing::rotate(&keys)?.told("mooring-controller"));
+    Ok(())
+}
+
+fn back_up(args: &BackupArgs) -> Result<()> {
+    let config = Config::load(&args.config, Asked::Nobody)?;
+    let keys = sealing_keys(&config)?;
+    if config.database.is_some() {
+        bail!(
+            "the database of [database] is PostgreSQL's, which makes consistent copies while controllers work:              `pg_dump --format=custom --file={} DATABASE`; copy the keys in {keys} to another place",
+            args.file.display()
+        );
+    }
+    let made =
+        backup::back_up(&config.state_dir, &keys, &args.file, args.keys.as_deref(), SystemTime::now())?;
+    print!("{made}");
+    Ok(())
+}
+
+fn restore(args: &RestoreArgs) -> Result<()> {
+    let config = Config::load(&args.config, Asked::Nobody)?;
+    let keys = sealing_keys(&config)?;
+    if config.database.is_some() {
+        bail!(
+            "the database of [database] is PostgreSQL's: stop all controllers, `createdb --encoding=UTF8 --template=template0 NAME`,              `pg_restore --exit-on-error --dbname=NAME {}`, name that database in `url`, and start one controller with --restored",
+            args.file.display()
+        );
+    }
+    let done =
+        backup::restore(&config.state_dir, &keys, &args.file, args.keys.as_deref(), SystemTime::now())?;
+    print!("{done}");
     Ok(())
 }
 

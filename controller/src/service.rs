@@ -368,7 +368,8 @@ impl Service {
         let restored = options.restored;
         let shared = store.dialer().is_some();
         let prepare = move |db: &Db<'_>| {
-            if restored {
+            let put_back = db.take_restored()?;
+            if restored || put_back {
                 if shared {
                     db.forget_controllers()?;
                 }

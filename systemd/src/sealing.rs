@@ -19,7 +19,7 @@ use data_encoding::BASE64;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
-pub use file::{KeysError, Origin, Rotated, make, rotate};
+pub use file::{KeysError, Origin, Rotated, add, make, rotate};
 
 /// What every sealed value begins with, in whichever form. Field numbers of an encoded message begin at 1: none begins with this byte.
 pub const MAGIC: [u8; 3] = [0x00, b'M', b'S'];

@@ -12,6 +12,7 @@
 mod agents;
 mod attachments;
 mod audit;
+pub(crate) mod backup;
 #[cfg(test)]
 mod contract;
 mod copies;

@@ -145,7 +145,7 @@ impl Db<'_> {
 }
 
 /// Counts the sealed values by their keys.
-fn census(sql: &dyn Sql) -> Result<Census, SqlError> {
+pub(super) fn census(sql: &dyn Sql) -> Result<Census, SqlError> {
     let mut found = Census::new();
     for column in &COLUMNS {
         let Column { table, name, rows, .. } = column;

@@ -29,7 +29,7 @@ use super::sql::{EachRow, Row, Sql, SqlError, Value};
 pub(crate) const FILE_NAME: &str = "mooring-controller.db";
 
 /// Every schema ever released, oldest first. Only ever appended to.
-const SCHEMAS: [&str; 12] = [
+pub(super) const SCHEMAS: [&str; 12] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
@@ -358,7 +358,13 @@ fn fail(work: Work, lost: &Lost) {
 }
 
 /// A connection in a transaction.
-struct Open<'a>(&'a Connection);
+pub(super) struct Open<'a>(&'a Connection);
+
+impl<'a> Open<'a> {
+    pub(super) fn on(conn: &'a Connection) -> Self {
+        Self(conn)
+    }
+}
 
 impl ToSql for Value {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
@@ -404,7 +410,7 @@ impl Sql for Open<'_> {
     }
 }
 
-fn take_lock(dir: &Path) -> Result<fs::File, StoreError> {
+pub(super) fn take_lock(dir: &Path) -> Result<fs::File, StoreError> {
     let path = dir.join("mooring-controller.lock");
     let unusable = |source| FolderError::Unusable { path: dir.to_owned(), source };
     let file = fs::OpenOptions::new()
@@ -421,7 +427,7 @@ fn take_lock(dir: &Path) -> Result<fs::File, StoreError> {
     }
 }
 
-fn connect(path: &Path) -> Result<Connection, StoreError> {
+pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = |source| StoreError::Open { path: path.to_owned(), source };
     let conn = Connection::open_with_flags(path, flags).map_err(open)?;
@@ -431,7 +437,7 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
 }
 
 /// Refuses a database that is damaged or comes from a newer controller, before anything is written to it.
-fn check(path: &Path, conn: &Connection) -> Result<(), StoreError> {
+pub(super) fn check(path: &Path, conn: &Connection) -> Result<(), StoreError> {
     let look = |source: rusqlite::Error| StoreError::of(path, "check the store", source);
     let found: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(look)?;
     let known = i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX);

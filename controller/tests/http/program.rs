@@ -294,6 +294,61 @@ fn a_new_sealing_key_comes_before_the_others() {
 }
 
 #[test]
+fn a_backup_is_made_while_it_serves_and_put_back_while_it_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = config(dir.path(), "");
+    let path = path.to_str().unwrap();
+    let (file, keys) = (dir.path().join("copy.db"), dir.path().join("copy.key"));
+    let chore = |chore: &str, file: &Path| {
+        let args = [chore, file.to_str().unwrap(), "--keys", keys.to_str().unwrap(), "--config", path];
+        let done = run(&args);
+        (done.status.success(), String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned())
+    };
+    let running = Running::start(Path::new(path), &["--no-auth"]);
+    let (done, said) = chore("backup", &file);
+    assert!(done && said.contains("0 volumes") && said.contains("keep them apart"), "{said}");
+    let (done, said) = chore("backup", &file);
+    assert!(!done && said.contains("is there already"), "{said}");
+    let (done, said) = chore("restore", &file);
+    assert!(!done && said.contains("stop that one first"), "{said}");
+    let (ended, log) = running.stop();
+    assert!(ended && !log.contains("the database was restored"), "{log}");
+    let (done, said) = chore("restore", &file);
+    assert!(done && said.contains("is kept as") && said.contains("systemctl start"), "{said}");
+    let log_of_a_start = || {
+        let output = dir.path().join("log");
+        let mut child = Command::new(PROGRAM)
+            .args(["--config", path, "--no-auth"])
+            .stderr(std::fs::File::create(&output).unwrap())
+            .spawn()
+            .unwrap();
+        let log = || std::fs::read_to_string(&output).unwrap();
+        while !log().contains(" ready") {
+            assert!(child.try_wait().unwrap().is_none(), "{}", log());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        log()
+    };
+    let (first, second) = (log_of_a_start(), log_of_a_start());
+    assert!(first.contains("the database was restored: the epoch is raised"), "{first}");
+    assert!(!second.contains("the database was restored"), "{second}");
+    // PostgreSQL makes consistent copies itself.
+    let keyed = dir.path().join("state/sealing.key");
+    config(
+        dir.path(),
+        &format!(
+            "sealing_key = {keyed:?}\n[database]\nurl = \"postgres://mooring@/mooring?host=/nonexistent\""
+        ),
+    );
+    let (done, said) = chore("backup", &dir.path().join("other.db"));
+    assert!(!done && said.contains("pg_dump"), "{said}");
+    let (done, said) = chore("restore", &file);
+    assert!(!done && said.contains("pg_restore") && said.contains("--restored"), "{said}");
+}
+
+#[test]
 fn a_rebuild_says_what_it_is_and_what_it_needs() {
     let rebuild = |more: &[&str]| Command::new(PROGRAM).arg("rebuild").args(more).output().unwrap();
     let help = String::from_utf8(rebuild(&["--help"]).stdout).unwrap();

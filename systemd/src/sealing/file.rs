@@ -307,8 +307,45 @@ impl Rotated {
     }
 }
 
+/// Puts keys of another file behind those of this one, which is made, for this owner, if there is none. Returns the ids of those that
+/// it lacked. Nothing is changed where it lacks none.
+pub fn add(origin: &Origin, from: &Origin, owner: Option<(u32, u32)>) -> Result<Vec<KeyId>, KeysError> {
+    let keys = from.load()?;
+    let text = text_of(from.path(), &mut open(from.path())?)?;
+    if let Origin::Configured(path) | Origin::Own(path) = origin {
+        let made = folder::write_new(path, &text, Kept { mode: 0o600, owner });
+        if made.map_err(|source| KeysError::Write { path: path.clone(), source })? {
+            return Ok(keys.ids().collect());
+        }
+    }
+    let there = origin.load()?;
+    let lacked: Vec<_> = keys.ids().filter(|id| there.ids().all(|other| other != *id)).collect();
+    if lacked.is_empty() {
+        return Ok(lacked);
+    }
+    change(origin, |own| {
+        let end = if own.ends_with('\n') { "" } else { "\n" };
+        Ok((Zeroizing::new(format!("{own}{end}{}", text.as_str())), lacked))
+    })
+}
+
 /// Puts a new key before those of a file: from the next start on it seals. The file is replaced as a whole, and keeps its owner.
 pub fn rotate(origin: &Origin) -> Result<Rotated, KeysError> {
+    change(origin, |text| {
+        let (id, line) = new_line()?;
+        let heading = text.lines().take_while(|line| line.trim().is_empty() || line.trim().starts_with('#'));
+        let split = heading.map(|line| line.len() + 1).sum::<usize>().min(text.len());
+        let (heading, keys) = text.split_at(split);
+        let text = Zeroizing::new(format!("{heading}{}{keys}", line.as_str()));
+        Ok((text, Rotated { id, path: origin.path().to_owned() }))
+    })
+}
+
+/// Replaces a file of keys as a whole by what is made of its text. It keeps its owner.
+fn change<T>(
+    origin: &Origin,
+    make: impl FnOnce(&str) -> Result<(Zeroizing<String>, T), KeysError>,
+) -> Result<T, KeysError> {
     let path = match origin {
         Origin::Credential(path) => return Err(KeysError::Credential(path.clone())),
         Origin::Configured(path) | Origin::Own(path) => path,
@@ -324,13 +361,9 @@ pub fn rotate(origin: &Origin) -> Result<Rotated, KeysError> {
     let found = guarded(path, &file)?;
     let text = text_of(path, &mut file)?;
     parse(path, &text, origin.to_string())?;
-    let (id, line) = new_line()?;
-    let heading = text.lines().take_while(|line| line.trim().is_empty() || line.trim().starts_with('#'));
-    let split = heading.map(|line| line.len() + 1).sum::<usize>().min(text.len());
-    let (heading, keys) = text.split_at(split);
-    let text = Zeroizing::new(format!("{heading}{}{keys}", line.as_str()));
+    let (text, made) = make(&text)?;
     let kept = Kept { mode: 0o600, owner: Some((found.uid(), found.gid())) };
     folder::write_over(path, &text, kept)
         .map_err(|source| KeysError::Write { path: path.clone(), source })?;
-    Ok(Rotated { id, path: path.clone() })
+    Ok(made)
 }

@@ -1,0 +1,295 @@
+//! Backup and restore of the embedded database, with the keys of its secrets.
+//!
+//! A backup is one file, made while the controller works, and a file of keys that belongs elsewhere. A restore puts it in the place of the
+//! database, which is kept under another name, and makes the next start hold what the database wishes until agents agree with it.
+//!
+//! What must never happen here: a backup called good whose keys are nowhere; a database lost by a restore; a restored database whose old
+//! wishes are sent without a review.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use mooring_systemd::sealing::{self, KeyId, KeysError, Origin};
+
+use crate::store::{StoreError, backup};
+
+/// A backup or a restore that was refused or failed. No file that was there was changed, but for [`Backup::keys`]: added keys stay.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// There is nothing to copy.
+    #[error("there is no database {}: is `state_dir` in the configuration right, and has the controller run once?", .0.display())]
+    NoDatabase(PathBuf),
+    /// The copy would be written over something.
+    #[error("{} is there already: nothing was written; name a file that is not there yet", .0.display())]
+    Taken(PathBuf),
+    /// SQLite takes no such name.
+    #[error("{}: want a folder whose name is UTF-8", .0.display())]
+    Name(PathBuf),
+    /// There is nowhere to put the database.
+    #[error("there is no folder {}: install mooring-controller and start it once, or make the folder for its user, with mode 0700", .0.display())]
+    NoFolder(PathBuf),
+    /// A file cannot be read.
+    #[error("cannot read {}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}: nothing is there that was not there before", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// SQLite cannot copy it.
+    #[error("cannot copy the database {} to {}", .from.display(), .to.display())]
+    Copy {
+        /// The database.
+        from: PathBuf,
+        /// The copy.
+        to: PathBuf,
+        /// SQLite's words.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// Something else than a controller's database.
+    #[error("{} is no backup of a controller's database ({why}): the database that is there was not changed", .path.display())]
+    NoBackup {
+        /// The file.
+        path: PathBuf,
+        /// What it is, or what SQLite says of it.
+        why: String,
+    },
+    /// A database that somebody writes to, or half of a copy.
+    #[error(
+        "{} has a log beside it ({}), so that it is a database in use, or half of one: make a backup of it with `mooring-controller backup`, \
+         and restore that", .path.display(), .log.display()
+    )]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// Its log.
+        log: PathBuf,
+    },
+    /// A damaged database.
+    #[error("{} is damaged ({why}): take another backup; without one, `mooring-controller rebuild --from-agents` fills an empty database", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The first thing that is wrong with it.
+        why: String,
+    },
+    /// A newer controller made it.
+    #[error("{} has schema {schema}, and this controller knows schemas up to {known}: install the newer controller again", .path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its schema.
+        schema: i64,
+        /// The newest that this controller knows.
+        known: i64,
+    },
+    /// A newer controller has sealed its secrets.
+    #[error("secrets in {} are sealed in form {form}, which this version does not know: install the newer controller again", .path.display())]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// The form's number.
+        form: u8,
+    },
+    /// The keys of its secrets are not there.
+    #[error(
+        "secrets in {} are sealed by the key {}, which is not in {origin}: name the copy of the keys with --keys. Nothing was changed", .path.display(), Ids(.keys)
+    )]
+    NoKeys {
+        /// The file.
+        path: PathBuf,
+        /// The keys.
+        keys: Vec<KeyId>,
+        /// Where keys are looked for.
+        origin: String,
+    },
+    /// The database that is there is another cluster's.
+    #[error(
+        "{} is of cluster {theirs}, and the database that is there of cluster {ours}, whose volumes it knows nothing of: if that is to go, \
+         move it away first, with its -wal and -shm", .path.display()
+    )]
+    Cluster {
+        /// The file.
+        path: PathBuf,
+        /// Its cluster.
+        theirs: String,
+        /// The cluster of the database that is there.
+        ours: String,
+    },
+    /// The file of keys cannot be read or written.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// The database cannot be opened, or a controller works on it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+struct Ids<'a>(&'a [KeyId]);
+
+impl fmt::Display for Ids<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, id) in self.0.iter().enumerate() {
+            write!(f, "{}{id}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// What a copy holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contents {
+    /// The cluster's id.
+    pub cluster: String,
+    /// How many volumes and snapshots.
+    pub volumes: u32,
+    /// How many attachments.
+    pub attachments: u32,
+    /// The keys that its secrets are sealed by.
+    pub keys: Vec<KeyId>,
+    /// When it was made; `None`: another program made it.
+    pub made: Option<SystemTime>,
+}
+
+impl fmt::Display for Contents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cluster, volumes, attachments, .. } = self;
+        write!(f, "cluster {cluster}, {volumes} volumes and snapshots, {attachments} attachments")?;
+        match self.made.and_then(|made| Timestamp::try_from(made).ok()) {
+            Some(made) => write!(f, ", as of {made:.0}"),
+            None => write!(f, ", as of a time that it does not say"),
+        }
+    }
+}
+
+/// A backup that was made. Shown as a text for the operator.
+#[derive(Debug)]
+pub struct Backup {
+    /// The file.
+    pub file: PathBuf,
+    /// What it holds.
+    pub contents: Contents,
+    /// Where keys come from.
+    pub origin: String,
+    /// The copy of the keys.
+    pub keys: Option<PathBuf>,
+}
+
+impl fmt::Display for Backup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.file.display(), self.contents)?;
+        match &self.keys {
+            Some(path) => writeln!(f, "{}: the keys of its secrets; keep them apart from it", path.display()),
+            None if self.contents.keys.is_empty() => Ok(()),
+            None => writeln!(
+                f,
+                "Its secrets are sealed by {}, in {}: without a copy of that file it is worth little (--keys makes one)",
+                Ids(&self.contents.keys),
+                self.origin
+            ),
+        }
+    }
+}
+
+/// Copies the database of this state folder to `to`, which is not there yet, and adds its keys to those of the file `keys_to`, which is
+/// made if it is not there. Both are for the caller alone. A controller may work on the database: the copy is what it was at one moment.
+pub fn back_up(
+    state: &Path,
+    origin: &Origin,
+    to: &Path,
+    keys_to: Option<&Path>,
+    now: SystemTime,
+) -> Result<Backup, BackupError> {
+    let add = || keys_to.map(|path| sealing::add(&Origin::Configured(path.to_owned()), origin, None));
+    // Before the copy, so that a file that cannot take them is refused before anything is written; and after it, because a key may have
+    // come in between that has sealed what the copy holds.
+    add().transpose()?;
+    let contents = backup::back_up(state, to, now)?;
+    add().transpose()?;
+    Ok(Backup {
+        file: to.to_owned(),
+        contents,
+        origin: origin.to_string(),
+        keys: keys_to.map(Path::to_owned),
+    })
+}
+
+/// A restore that was made. Shown as a text for the operator.
+#[derive(Debug)]
+pub struct Restored {
+    /// What the database holds now.
+    pub contents: Contents,
+    /// The database that was there, under its new name.
+    pub aside: Option<PathBuf>,
+    /// Keys that were added, and where.
+    pub keys: Option<(Vec<KeyId>, String)>,
+}
+
+impl fmt::Display for Restored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Restored: {}", self.contents)?;
+        if let Some(aside) = &self.aside {
+            writeln!(f, "The database that was there is kept as {}", aside.display())?;
+        }
+        if let Some((ids, origin)) = &self.keys {
+            writeln!(f, "Added to {origin}: the key {}", Ids(ids))?;
+        }
+        write!(
+            f,
+            "Start the controller: `systemctl start mooring-controller`. It puts every volume in review until its storage agent was heard;\n\
+             `mooring host list` names those that changed after the backup, and sends nothing for them until you decide. Hosts that were\n\
+             revoked after the backup are enrolled again: `mooring host revoke` them once more.\n"
+        )
+    }
+}
+
+/// Puts a backup in the place of the database of this state folder, and adds the keys of `keys_from` to those that are there. No controller
+/// may run on it.
+pub fn restore(
+    state: &Path,
+    origin: &Origin,
+    from: &Path,
+    keys_from: Option<&Path>,
+    now: SystemTime,
+) -> Result<Restored, BackupError> {
+    let ready = backup::prepare(state, from)?;
+    if let Some(ours) = ready.replaces()
+        && ours != ready.contents.cluster
+    {
+        let theirs = ready.contents.cluster.clone();
+        return Err(BackupError::Cluster { path: from.to_owned(), theirs, ours });
+    }
+    let mut lacked = backup::lacked(&ready.contents.keys, origin)?;
+    let mut keys = None;
+    if let Some(copy) = keys_from {
+        let copied = Origin::Configured(copy.to_owned());
+        lacked = backup::lacked(&lacked, &copied)?;
+        if lacked.is_empty() {
+            let added = sealing::add(origin, &copied, ready.owner)?;
+            keys = (!added.is_empty()).then(|| (added, origin.to_string()));
+        }
+    }
+    if !lacked.is_empty() {
+        let origin = match keys_from {
+            Some(copy) => format!("{origin} or {}", copy.display()),
+            None => origin.to_string(),
+        };
+        return Err(BackupError::NoKeys { path: from.to_owned(), keys: lacked, origin });
+    }
+    let contents = ready.contents.clone();
+    let aside = ready.put(now)?;
+    Ok(Restored { contents, aside, keys })
+}
