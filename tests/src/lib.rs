@@ -15,6 +15,7 @@ pub mod fibre;
 pub mod initiator;
 pub mod native;
 pub mod packages;
+pub mod papers;
 mod pki;
 pub mod scenarios;
 pub mod site;

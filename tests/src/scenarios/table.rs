@@ -2,9 +2,9 @@
 
 use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, contract, discard,
-    extend, faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, port_ids,
-    portals, power_cuts, reservations, ro_fuzz, sessiond_killed, shutdown, snapshots, stuck, vagrant_scripts,
-    volumes,
+    extend, faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, papers,
+    port_ids, portals, power_cuts, reservations, restored, ro_fuzz, sessiond_killed, shutdown, snapshots,
+    stuck, vagrant_scripts, volumes,
 };
 use mooring_rig::Kernel;
 
@@ -78,6 +78,26 @@ pub const ALL: &[Scenario] = &[
         },
         usual: 110,
         run: vagrant_scripts::run,
+    },
+    Scenario {
+        name: "papers",
+        shows: "README and the pages of docs/ that are marked, typed as they stand there: from packages to an attached disk, a force detach, a backup and a restore",
+        tier: Tier::Rotation {
+            subject: &[
+                "README.md",
+                "docs/install.md",
+                "docs/backup.md",
+                "docs/upgrade.md",
+                "docs/security.md",
+                "packages",
+                "agent/src/join",
+                "agent/src/join.rs",
+                "controller/src/init",
+                "cli/src/demo.rs",
+            ],
+        },
+        usual: 200,
+        run: papers::run,
     },
     Scenario {
         name: "fc",
@@ -307,6 +327,20 @@ pub const ALL: &[Scenario] = &[
         },
         usual: 95,
         run: portals::run,
+    },
+    Scenario {
+        name: "restored",
+        shows: "a controller's backup beside writers, its total loss, and the restore: nothing that changed since is undone, no write fails",
+        tier: Tier::Rotation {
+            subject: &[
+                "controller/src/backup.rs",
+                "controller/src/store/backup.rs",
+                "controller/src/flow/review.rs",
+                "controller/src/store/reviews.rs",
+            ],
+        },
+        usual: 60,
+        run: restored::run,
     },
     Scenario {
         name: "port-ids",

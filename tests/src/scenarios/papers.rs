@@ -1,0 +1,189 @@
+//! The pages that a new operator reads, typed as they stand there, in VMs under systemd: a controller that is a storage node as well, and two
+//! hosts that attach. Blocks of the pages are run in their order, each on the machine that its fence names.
+//!
+//! What must never happen here: a command that no page has, but for what stands for the reader: the packages of apt's folder, the token
+//! and the lines that were printed, and the answers to what a join cannot guess.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use mooring_rig::options::workspace_root;
+use mooring_rig::{Rig, RigOptions, Vm, VmSpec};
+
+use super::installed::versions;
+use crate::evidence::{Evidence, check, wait_for};
+use crate::packages::VARIANTS;
+use crate::papers::{Block, blocks};
+use crate::site::{GROUP, Programs};
+
+/// A limit for each block: apt is slow where the processor is emulated.
+const LIMIT: Duration = Duration::from_mins(10);
+
+/// The storage node's name in the pages. It is the controller as well.
+const STORAGE: &str = "storage1";
+
+/// A Debian whose packages start what they bring, and which root may use as sudo's users do.
+const READER: &str = "rm -f /usr/sbin/policy-rc.d; mkdir -p /etc/dpkg/dpkg.cfg.d /var/backups; \
+    echo force-unsafe-io > /etc/dpkg/dpkg.cfg.d/rig; apt-get update -qq; \
+    command -v sudo || { printf '#!/bin/sh\\nexec \"$@\"\\n' > /usr/local/bin/sudo; chmod 755 /usr/local/bin/sudo; }; touch /root/env";
+
+/// What a join line begins with, as `mooring host token` prints it.
+const JOIN: &str = "mooring-agent join ";
+
+/// What `init` says before the token.
+const SHOWN_ONCE: &str = "the admin's token, shown this once: ";
+
+pub(super) fn run(programs: &Programs) -> Result<()> {
+    let mut options = RigOptions::standard(2).named("papers");
+    for vm in &mut options.vms {
+        (vm.systemd, vm.memory_mib) = (true, vm.memory_mib.max(1024));
+    }
+    if let Some(storage) = options.vms.first_mut() {
+        *storage = VmSpec { memory_mib: 1536, ..storage.clone() };
+    }
+    let agent = programs.path("mooring-agent")?;
+    let folder = agent.parent().context("the folder of the programs")?;
+    // On the same file system: cargo-deb is shown links to the programs.
+    let work = tempfile::tempdir_in(folder).context("make a folder for the packages")?;
+    let debs = versions(folder, work.path(), &["0.0.1"])?;
+    let rig = Rig::up(programs.show_in(options)?)?;
+    let played = Reader::new(&rig).and_then(|mut reader| {
+        let debs: Vec<_> = debs.iter().flatten().map(std::path::PathBuf::as_path).collect();
+        reader.install(&debs)?;
+        reader.read()
+    });
+    if played.is_err() {
+        for vm in rig.vms() {
+            let log = vm.sh("journalctl --no-pager -o cat -n 100 -u 'mooring-*'").map(|out| out.stdout);
+            eprintln!(
+                "--- the journal of {}:\n{}",
+                vm.name(),
+                log.unwrap_or_else(|error| format!("{error:#}"))
+            );
+        }
+        let kept = rig.dir().with_file_name("failed-papers");
+        if let Err(error) = rig.save_evidence(&kept) {
+            eprintln!("cannot save the evidence to {}: {error:#}", kept.display());
+        }
+    }
+    rig.verdict(played)
+}
+
+struct Reader<'a> {
+    rig: &'a Rig,
+    storage: &'a Vm,
+    evidence: Evidence,
+}
+
+impl<'a> Reader<'a> {
+    fn new(rig: &'a Rig) -> Result<Self> {
+        Ok(Self { rig, storage: rig.vm("storage")?, evidence: Evidence::default() })
+    }
+
+    fn machine(&self, name: &str) -> Result<&'a Vm> {
+        match name {
+            "controller" | STORAGE => Ok(self.storage),
+            host => self.rig.vm(host),
+        }
+    }
+
+    /// What `apt-get install` of the page does, from packages that were just built.
+    fn install(&mut self, debs: &[&Path]) -> Result<()> {
+        let disk = self.storage.data_disks().into_iter().next().context("a data disk")?;
+        for vm in self.rig.vms() {
+            let storage = vm.name() == self.storage.name();
+            typed(vm, READER)?;
+            let wanted =
+                VARIANTS.iter().zip(debs).filter(|((_, variant), _)| storage || *variant != "controller");
+            let mut files = String::new();
+            for ((name, _), deb) in wanted {
+                vm.push(deb, &format!("/tmp/{name}.deb"), 0o644)?;
+                files.push_str(&format!(" /tmp/{name}.deb"));
+            }
+            typed(vm, &format!("DEBIAN_FRONTEND=noninteractive apt-get install -y -qq{files}"))?;
+        }
+        typed(self.storage, &format!("pvcreate -q {disk}; vgcreate -q {GROUP} {disk}"))?;
+        self.evidence.shows("packages are installed on a controller with a volume group, and on two hosts");
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<()> {
+        for block in blocks(&workspace_root())? {
+            let vm = self.machine(&block.machine)?;
+            let said = typed(vm, &block.text).with_context(|| format!("{}:\n{}", block.place, block.text))?;
+            self.takes(&said)?;
+            self.joins(&block, &said)?;
+            self.evidence.shows(format!(
+                "{} on {}: {} lines",
+                block.place,
+                block.machine,
+                block.text.lines().count()
+            ));
+        }
+        self.settled()
+    }
+
+    /// Keeps the token that was printed, for each machine on which somebody types `mooring`.
+    fn takes(&self, said: &str) -> Result<()> {
+        let Some(token) = said.lines().find_map(|line| line.strip_prefix(SHOWN_ONCE)) else { return Ok(()) };
+        let controller = said
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("MOORING_CONTROLLER="))
+            .with_context(|| format!("no address in {said}"))?;
+        for vm in self.rig.vms() {
+            let ca = if vm.name() == self.storage.name() { "authority.crt" } else { "agent-ca.crt" };
+            let env = format!(
+                "export MOORING_CONTROLLER={controller} MOORING_CA=/etc/mooring/{ca} MOORING_TOKEN={}\n",
+                token.trim()
+            );
+            vm.write("/root/env", env.as_bytes(), 0o600)?;
+        }
+        Ok(())
+    }
+
+    /// Types each join line that was printed on the machine that it is for, with an answer to what that asks.
+    fn joins(&self, block: &Block, said: &str) -> Result<()> {
+        let names = block
+            .text
+            .lines()
+            .filter_map(|line| line.split_once("host token "))
+            .filter_map(|(_, rest)| rest.split_whitespace().next());
+        let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| line.starts_with(JOIN)).collect();
+        let names: Vec<&str> = names.collect();
+        check(names.len() == lines.len(), || format!("{}: {names:?} and {lines:?}", block.place))?;
+        for (name, line) in names.into_iter().zip(lines) {
+            let vm = self.machine(name)?;
+            let answers = if name == STORAGE {
+                format!("--portal {} --group {GROUP}", vm.ip(0))
+            } else {
+                String::new()
+            };
+            typed(vm, &format!("{line} --address {}:7710 {answers}", vm.ip(0)))
+                .with_context(|| format!("the join of {name}"))?;
+        }
+        Ok(())
+    }
+
+    /// After the last page every host is up, and nothing is in review.
+    fn settled(&mut self) -> Result<()> {
+        let said = wait_for("every host to be up", Duration::from_mins(1), || {
+            let hosts = typed(self.storage, "mooring --json host list")?;
+            let read: serde_json::Value = serde_json::from_str(&hosts).with_context(|| hosts.clone())?;
+            let all = read["hosts"].as_array().context("no hosts")?;
+            if all.len() != 3 || all.iter().any(|host| host["up"] != true) {
+                bail!("{hosts}");
+            }
+            Ok(Some(hosts))
+        })?;
+        check(!said.contains("in review"), || said.clone())?;
+        self.evidence.shows("after the last page every host is up, and nothing is in review");
+        Ok(())
+    }
+}
+
+/// Types lines into a shell that ends at the first one that fails; what they print.
+fn typed(vm: &Vm, text: &str) -> Result<String> {
+    let script = format!("[ ! -e /root/env ] || . /root/env\n{text}\n");
+    Ok(vm.command(["bash", "-euc", &script]).timeout(LIMIT).run()?.ok()?.stdout)
+}
