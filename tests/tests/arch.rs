@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
+#[path = "arch/links.rs"]
+mod links;
+
 /// Who may import whom (ARCHITECTURE.md). Dev-dependencies are free: tests may look at anything.
 const ARROWS: &[(&str, &[&str])] = &[
     (

@@ -1,0 +1,93 @@
+//! Links between the pages of the repository lead to a file that is there, and to a heading that it has.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The text without fenced blocks and code in line, in which brackets mean nothing.
+fn prose(text: &str) -> String {
+    let mut fenced = false;
+    let mut kept = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    kept.split('`').step_by(2).collect::<Vec<_>>().join("`")
+}
+
+/// Targets of the links in a page that are not addresses on the web.
+fn links(text: &str) -> Vec<String> {
+    let text = prose(text);
+    let targets = text.match_indices("](").filter_map(|(at, mark)| {
+        let rest = &text[at + mark.len()..];
+        rest.split_once(')').map(|(target, _)| target)
+    });
+    targets
+        .filter(|target| !target.contains("://") && !target.contains(char::is_whitespace))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The names that headings of a page have in links: lower case, without signs, a dash for each blank.
+fn headings(text: &str) -> BTreeSet<String> {
+    let mut fenced = false;
+    let mut found = BTreeSet::new();
+    for line in text.lines() {
+        fenced ^= line.trim_start().starts_with("```");
+        let title = line.trim_start_matches('#');
+        if fenced || title == line || !title.starts_with(' ') {
+            continue;
+        }
+        let name = title.trim().to_lowercase();
+        let name: String =
+            name.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_')).collect();
+        found.insert(name.replace(' ', "-"));
+    }
+    found
+}
+
+/// Every page below a folder, but for what is built or hidden.
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder can be listed") {
+        let path = entry.expect("a folder can be listed").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            pages(&path, found);
+        } else if path.extension().is_some_and(|end| end == "md") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn links_of_pages_lead_to_what_is_there() {
+    let root = super::root();
+    let mut pages = Vec::new();
+    self::pages(&root, &mut pages);
+    assert!(pages.len() > 50, "{} pages", pages.len());
+    let mut wrong = Vec::new();
+    for page in &pages {
+        let text = std::fs::read_to_string(page).expect("a page is text");
+        for link in links(&text) {
+            let (path, heading) = link.split_once('#').unwrap_or((&link, ""));
+            let to = if path.is_empty() { page.clone() } else { page.with_file_name("").join(path) };
+            let there = to.exists()
+                && (heading.is_empty()
+                    || std::fs::read_to_string(&to).is_ok_and(|text| headings(&text).contains(heading)));
+            if !there {
+                wrong.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_link_to_nothing_would_be_found() {
+    let page = "# A `b` c!\n\n[x](#a-b-c) `[y](no)` [z](gone.md#part)\n[w](https://example.org)\n```\n[v](code)\n# no heading\n```\n";
+    assert_eq!(links(page), ["#a-b-c", "gone.md#part"]);
+    assert_eq!(headings(page), BTreeSet::from(["a-b-c".to_owned()]));
+}
