@@ -79,8 +79,8 @@ fn programs(root: &Path) -> Programs {
 
 /// Builds the programs of the VM scenarios. They are those of the tests, not as they are shipped: they are there already, an
 /// overflow is a panic, and in a VM they are as fast (under emulation the kernel and the start of a process take its time). Each has the
-/// fault points of its crate, which do nothing unless one is named. Demo, benchmarks and soak run what is shipped.
-fn build_tested(root: &Path) -> Result<Count> {
+/// fault points of its crate, which do nothing unless one is named. The demo runs them, too; benchmarks and soak run what is shipped.
+pub(crate) fn build_tested(root: &Path) -> Result<Count> {
     let names = [PROGRAMS_IN_VMS.as_slice(), &[mooring_tests::packages::MAN]].concat();
     stages::test_programs(root, &names).map(|_| Count::PASSED)
 }
