@@ -105,6 +105,26 @@ fn the_scripts_know_every_unit_of_their_package() {
     }
 }
 
+#[test]
+fn each_override_of_lintian_is_in_its_package_with_a_reason() {
+    let packages = packages();
+    let mut files = 0;
+    for file in fs::read_dir(here().join("lintian")).unwrap().map(Result::unwrap) {
+        let name = file.file_name().into_string().unwrap();
+        let asset = (format!("lintian/{name}"), "usr/share/lintian/overrides/".to_owned());
+        assert!(assets(&packages[&name]).contains(&asset), "{name}");
+        let text = fs::read_to_string(file.path()).unwrap();
+        let mut above = "";
+        for line in text.lines() {
+            let reason = above.strip_prefix("# ").is_some_and(|reason| reason.len() > 20);
+            assert!(line.starts_with('#') || reason, "{name}: {line:?} has no reason in the line above");
+            above = line;
+        }
+        files += 1;
+    }
+    assert!(files > 0);
+}
+
 /// The kernel's exports, LVM and other managers of LIO are nothing that a package acts on.
 #[test]
 fn the_scripts_are_sh_and_touch_no_storage() {

@@ -6,10 +6,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use mooring_rig::options::workspace_root;
 use mooring_rig::{image, packages};
+
+mod licences;
 
 /// Version of cargo-deb, which makes the packages.
 const CARGO_DEB: &str = "3.8.0";
@@ -18,8 +21,18 @@ const CARGO_DEB: &str = "3.8.0";
 pub const VARIANTS: [(&str, &str); 3] =
     [("mooring-controller", "controller"), ("mooring-agent", "agent"), ("mooring", "cli")];
 
+/// Crates of ours whose programs each package holds.
+const MADE_OF: [(&str, &[&str]); 3] = [
+    ("mooring-controller", &["mooring-controller"]),
+    ("mooring-agent", &["mooring-agent", "mooring-connectors"]),
+    ("mooring", &["mooring-cli"]),
+];
+
+/// Who stands in the packages' changelogs.
+const MAINTAINER: &str = "Mooring maintainers <maintainers@mooring.invalid>";
+
 /// Programs that packages hold.
-const PROGRAMS: [&str; 4] = ["mooring", "mooring-agent", "mooring-controller", "mooring-sessiond"];
+pub const PACKAGED: [&str; 4] = ["mooring", "mooring-agent", "mooring-controller", "mooring-sessiond"];
 
 /// Program that writes the man pages.
 pub const MAN: &str = "mooring-man";
@@ -43,6 +56,8 @@ pub enum Compression {
 /// Packages to be made of the programs in one folder.
 #[derive(Debug, Clone)]
 pub struct Recipe<'a> {
+    /// Root of the workspace whose `packages/Cargo.toml` says what is in them.
+    pub tree: &'a Path,
     /// Where cargo has put the programs.
     pub programs: &'a Path,
     /// A folder for what is put together; what it holds is replaced.
@@ -106,9 +121,10 @@ fn put_together(recipe: &Recipe<'_>) -> Result<()> {
         fs::remove_dir_all(work).with_context(|| format!("remove {}", work.display()))?;
     }
     let release = work.join("release");
-    let (man, completions) = (release.join("package/man"), release.join("package/completions"));
+    let package = release.join("package");
+    let (man, completions) = (package.join("man"), package.join("completions"));
     fs::create_dir_all(&completions).with_context(|| format!("make {}", completions.display()))?;
-    for name in PROGRAMS {
+    for name in PACKAGED {
         let (from, to) = (programs.join(name), release.join(name));
         if fs::hard_link(&from, &to).is_err() {
             fs::copy(&from, &to).with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
@@ -125,7 +141,42 @@ fn put_together(recipe: &Recipe<'_>) -> Result<()> {
         let path = completions.join(format!("mooring.{shell}"));
         fs::write(&path, script).with_context(|| format!("write {}", path.display()))?;
     }
-    Ok(())
+    describe(recipe, &package)
+}
+
+/// Writes the copyright file of each package, and the changelog that Debian's tools read: one entry, which names the real one.
+fn describe(recipe: &Recipe<'_>, package: &Path) -> Result<()> {
+    licences::write(&package.join("copyright"), &MADE_OF)?;
+    let changelogs = package.join("changelog");
+    fs::create_dir_all(&changelogs).with_context(|| format!("make {}", changelogs.display()))?;
+    let date = run(Command::new("date").args(["-u", "-R", "-d", &format!("@{}", epoch()?)]))?;
+    for (name, _) in VARIANTS {
+        let text = format!(
+            "{name} ({}) unstable; urgency=medium\n\n  * What has changed: /usr/share/doc/{name}/changelog.gz\n\n -- {MAINTAINER}  {date}",
+            recipe.version
+        );
+        let path = changelogs.join(name);
+        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    run(Command::new("gzip").args(["-9", "-n", "-r"]).arg(&changelogs))
+        .map(drop)
+        .context("compress the changelogs")
+}
+
+/// Seconds since 1970 that stand for the time of all that is made: `SOURCE_DATE_EPOCH`, else the time of the commit, else now.
+pub fn epoch() -> Result<u64> {
+    if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
+        return text
+            .parse()
+            .with_context(|| format!("SOURCE_DATE_EPOCH is {text:?}: want seconds since 1970"));
+    }
+    let mut git = Command::new("git");
+    git.args(["-c", "safe.directory=*", "log", "-1", "--format=%ct"]).current_dir(workspace_root());
+    if let Some(seconds) = run(&mut git).ok().and_then(|text| text.trim().parse().ok()) {
+        return Ok(seconds);
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
+    Ok(now.as_secs())
 }
 
 fn one(cargo_deb: &Path, recipe: &Recipe<'_>, name: &str, variant: &str) -> Result<PathBuf> {
@@ -136,7 +187,8 @@ fn one(cargo_deb: &Path, recipe: &Recipe<'_>, name: &str, variant: &str) -> Resu
     if recipe.compression == Compression::Fast {
         command.arg("--fast");
     }
-    command.current_dir(workspace_root()).env("CARGO_TARGET_DIR", recipe.work);
+    command.current_dir(recipe.tree).env("CARGO_TARGET_DIR", recipe.work);
+    command.env("SOURCE_DATE_EPOCH", epoch()?.to_string());
     run(&mut command).with_context(|| format!("make the package {name}"))?;
     Ok(output)
 }

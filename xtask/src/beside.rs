@@ -1,4 +1,4 @@
-//! Lints, pages and the check of `vagrant/`, made at the lowest priority beside the tests, as most tests wait for clocks and leave
+//! Lints, pages, the check of `vagrant/` and that of the packages, made at the lowest priority beside the tests, as most tests wait for clocks and leave
 //! processors idle; and VM images, made beside the build.
 //!
 //! What must never happen: a result that is not counted.
@@ -13,9 +13,15 @@ use crate::stages::{self, Count, cargo, quietly};
 /// Makes one stage's cargo command.
 type Make = fn(&Path) -> Command;
 
-/// Stages that run beside the others, in this order: the first three take cargo's lock on the build folder.
-const ALL: [(&str, Make); 4] =
-    [("clippy", clippy), ("docs", docs), ("doc tests", doc_tests), ("vagrant", vagrant)];
+/// Stages that run beside the others, in this order: the first three and, for a moment, the last take cargo's lock on the
+/// build folder.
+const ALL: [(&str, Make); 5] = [
+    ("clippy", clippy),
+    ("docs", docs),
+    ("doc tests", doc_tests),
+    ("vagrant", vagrant),
+    ("lintian", lintian),
+];
 
 fn clippy(root: &Path) -> Command {
     let words =
@@ -33,11 +39,21 @@ fn doc_tests(root: &Path) -> Command {
     cargo(root, &["test", "--workspace", "--doc", "--all-features", "--color", "never"])
 }
 
-/// `cargo xtask vagrant`, as a process of its own: it has nothing to do with cargo.
+/// `cargo xtask vagrant`.
 fn vagrant(root: &Path) -> Command {
-    let Ok(program) = crate::program() else { return cargo(root, &["xtask", "vagrant"]) };
+    chore(root, &["vagrant"])
+}
+
+/// Packages of the tests' programs, as lintian reads them: scripts, folders and pages are those that are shipped.
+fn lintian(root: &Path) -> Command {
+    chore(root, &["package", "--debug", "--lint"])
+}
+
+/// A chore of this program, as a process of its own: it has little to do with cargo.
+fn chore(root: &Path, words: &[&str]) -> Command {
+    let Ok(program) = crate::program() else { return cargo(root, &[&["xtask"], words].concat()) };
     let mut command = Command::new(program);
-    command.arg("vagrant").current_dir(root);
+    command.args(words).current_dir(root);
     command
 }
 

@@ -15,7 +15,7 @@ use mooring_tests::scenarios::ALL;
 use sha2::{Digest, Sha256};
 
 /// Seconds that the stages without a VM take, about, for parts of equal length.
-const STAGES: [(&str, u16); 9] = [
+const STAGES: [(&str, u16); 10] = [
     ("fmt", 5),
     ("proto", 1),
     ("clippy", 180),
@@ -25,6 +25,7 @@ const STAGES: [(&str, u16); 9] = [
     ("doc tests", 30),
     ("docs", 40),
     ("vagrant", 15),
+    ("lintian", 60),
 ];
 
 /// Pages that no test reads.

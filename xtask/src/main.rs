@@ -8,7 +8,9 @@ mod chroots;
 mod demo;
 mod full;
 mod lanes;
+mod lintian;
 mod machine;
+mod oci;
 mod package;
 mod proto;
 mod repository;
@@ -61,7 +63,7 @@ enum Chore {
     Arch,
     /// Make the code and the descriptor of the wire from api/proto
     Proto(proto::ProtoArgs),
-    /// Make the Debian packages, and a signed apt folder with them
+    /// Make the Debian packages, a signed apt folder with them, an OCI image of the controller
     Package(package::PackageArgs),
     /// Check vagrant/: its scripts, its provisioner, and its Vagrantfile for each provider. Makes no VM
     Vagrant,

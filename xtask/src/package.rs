@@ -11,7 +11,7 @@ use clap::Args;
 use mooring_tests::packages::{self, Compression, Recipe, VARIANTS};
 
 use crate::stages::{self, cargo, one};
-use crate::{chroots, repository};
+use crate::{chroots, lintian, oci, repository, test};
 
 /// Crates whose programs are packaged, and the one that writes their man pages.
 const CRATES: [&str; 5] =
@@ -20,9 +20,15 @@ const CRATES: [&str; 5] =
 /// Options of `cargo xtask package`.
 #[derive(Debug, Args)]
 pub(crate) struct PackageArgs {
-    /// Folder for the three packages [default: target/packages]
+    /// Folder for the three packages [default: target/packages; with --debug target/package-debug/packages]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Pack the unoptimised programs that `cargo xtask test` builds: for tests of the packages, not to be installed
+    #[arg(long, conflicts_with = "repository")]
+    debug: bool,
+    /// Make an OCI image of the controller as well, from its package and Debian 12's, beside the packages (as root)
+    #[arg(long)]
+    image: bool,
     /// Put them into this apt folder as well, beside what it has, and sign it. Made if it is not there; its key comes to lie in
     /// DIR-key, outside of what apt reads
     #[arg(long, value_name = "DIR")]
@@ -30,42 +36,62 @@ pub(crate) struct PackageArgs {
     /// Sign with this key of your own GnuPG, by its fingerprint or address, and make none
     #[arg(long, value_name = "KEY", requires = "repository")]
     key: Option<String>,
-    /// Install, remove and purge them by apt in a chroot of Debian 12 and one of Debian 13 (some minutes, as root)
+    /// Check them with lintian
+    #[arg(long)]
+    lint: bool,
+    /// All tests of them: lintian; installed, removed and purged by apt in a chroot of Debian 12 and one of Debian 13; the image,
+    /// run by runc (some minutes, as root)
     #[arg(long)]
     test: bool,
 }
 
-/// Builds, packs, and does what else is wanted.
-pub(crate) fn run(args: &PackageArgs, root: &Path) -> Result<()> {
-    packages::ensure()?;
+/// Builds the programs; the folder where they are, and the one to put packages together in.
+fn build(args: &PackageArgs, root: &Path) -> Result<(PathBuf, PathBuf)> {
+    let target = stages::target(root);
+    if args.debug {
+        test::build_tested(root)?;
+        return Ok((target.join("debug"), target.join("package-debug")));
+    }
     let mut build = vec!["build", "--release", "--bins"];
     for name in CRATES {
         build.extend(["-p", name]);
     }
     one(cargo(root, &build))?;
-    let target = stages::target(root);
+    Ok((target.join("release"), target.join("package")))
+}
+
+/// Builds, packs, and does what else is wanted.
+pub(crate) fn run(args: &PackageArgs, root: &Path) -> Result<()> {
+    packages::ensure()?;
+    let (programs, work) = build(args, root)?;
     let version = version(root)?;
-    let recipe = Recipe {
-        programs: &target.join("release"),
-        work: &target.join("package"),
-        version: &version,
-        compression: Compression::Small,
-    };
+    let compression = if args.debug { Compression::Fast } else { Compression::Small };
+    let recipe = Recipe { tree: root, programs: &programs, work: &work, version: &version, compression };
     let made = packages::make(&recipe)?;
-    let output = args.output.clone().unwrap_or_else(|| target.join("packages"));
+    // Those of the tests are replaced with all that they are made of.
+    let usual = if args.debug { work.join("packages") } else { stages::target(root).join("packages") };
+    let output = args.output.clone().unwrap_or(usual);
     let kept = keep(&made, &output, &version)?;
     for path in &kept {
         println!("{}", path.display());
+    }
+    if args.lint || args.test {
+        lintian::check(&kept)?;
     }
     if let Some(folder) = &args.repository {
         repository::add(folder, args.key.as_deref(), &kept)?;
         println!("{}: signed; {} is its key", folder.display(), repository::public_key(folder).display());
     }
-    if args.test {
-        let folder = tempfile::tempdir().context("make a folder for the test's repository")?;
-        let repository = folder.path().join("apt");
-        repository::add(&repository, None, &kept)?;
-        chroots::test(&repository)?;
+    if args.image || args.test {
+        let folder = tempfile::tempdir().context("make a folder for an apt folder")?;
+        let apt = folder.path().join("apt");
+        repository::add(&apt, None, &kept)?;
+        let image = oci::make(&apt, &version, &work, &output)?;
+        println!("{}: the controller as an OCI image", image.display());
+        if args.test {
+            oci::test(&image, &programs.join("mooring"), &work)?;
+            chroots::test(&apt)?;
+        }
     }
     Ok(())
 }

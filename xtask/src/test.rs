@@ -15,7 +15,7 @@ use crate::full::{self, Full, Part};
 use crate::sim::{self, SimArgs};
 use crate::stages::{self, Count, Stages, cargo, one, tee};
 use crate::timings::Timings;
-use crate::{lanes, machine, proto, slow, vagrant};
+use crate::{lanes, lintian, machine, proto, slow, vagrant};
 
 /// What to run.
 #[derive(Debug, Default, Args)]
@@ -105,10 +105,11 @@ const ALL_TESTS: [&str; 2] = ["--workspace", "--all-features"];
 fn ensure_packages(with_images: bool) -> Result<Count> {
     if with_images {
         packages::ensure()?;
-        mooring_tests::packages::ensure()?;
     }
+    mooring_tests::packages::ensure()?;
     packages::ensure_postgresql()?;
     vagrant::ensure()?;
+    lintian::ensure()?;
     clients::ensure_venv()?;
     Ok(Count::PASSED)
 }

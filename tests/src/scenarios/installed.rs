@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use mooring_rig::options::workspace_root;
 use mooring_rig::{RigOptions, Running, Vm, VmSpec};
 use serde_json::Value;
 
@@ -40,7 +41,7 @@ const OF_TARGETCLI: &str =
     r#"{"storage_objects": [], "targets": [{"fabric": "iscsi", "wwn": "iqn.2003-01.org.example:x"}]}"#;
 
 /// The controller's commands of the README. What `init` prints is put where the other commands find it.
-const INIT: &str = "set -e; umask 077; mooring-controller init > /root/init; systemctl start mooring-controller; \
+pub(super) const INIT: &str = "set -e; umask 077; mooring-controller init > /root/init; systemctl start mooring-controller; \
     sed -n 's/^the admin.s token, shown this once: //p' /root/init > /root/token; \
     sed -n 's/.*\\(MOORING_CONTROLLER=[^ ]*\\).*/export \\1/p' /root/init > /root/env; \
     echo export MOORING_CA=/etc/mooring/authority.crt >> /root/env; \
@@ -109,7 +110,9 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
 pub(super) fn versions(programs: &Path, work: &Path, versions: &[&str]) -> Result<Vec<Vec<PathBuf>>> {
     let put_together = &work.join("made");
     let first = versions.first().context("a version of the packages")?;
-    let recipe = Recipe { programs, work: put_together, version: first, compression: Compression::Fast };
+    let tree = &workspace_root();
+    let recipe =
+        Recipe { tree, programs, work: put_together, version: first, compression: Compression::Fast };
     let made = packages::make(&recipe)?;
     let of = |version: &str| {
         let folder = work.join(version);

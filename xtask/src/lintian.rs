@@ -1,0 +1,33 @@
+//! The packages as Debian's own checker reads them.
+//!
+//! What must never happen here: an error or a warning that passes without a reason. Those that are meant stand in a file of the
+//! package (`packages/lintian/`), each below its reason.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+use mooring_rig::packages;
+
+use crate::stages::quietly;
+
+/// Makes sure that lintian is there.
+pub(crate) fn ensure() -> Result<()> {
+    packages::install("checking the packages", || {
+        if packages::find("lintian").is_some() { Vec::new() } else { vec!["lintian"] }
+    })
+}
+
+/// Checks these packages. Errors and warnings fail.
+pub(crate) fn check(debs: &[PathBuf]) -> Result<()> {
+    ensure()?;
+    let mut lintian = Command::new("lintian");
+    // Without the switch for root it warns of being run by root.
+    lintian.args(["--allow-root", "--tag-display-limit", "0", "--fail-on", "error,warning"]);
+    let (ok, said) = quietly(lintian.args(debs))?;
+    if !ok {
+        bail!("lintian: mend it, or give the reason in packages/lintian/PACKAGE:\n{}", said.trim());
+    }
+    println!("ok: lintian has no error and no warning in {} packages", debs.len());
+    Ok(())
+}
