@@ -10,6 +10,7 @@ pub mod clients;
 pub mod control;
 pub mod demo;
 pub mod disk;
+pub mod earlier;
 pub mod evidence;
 pub mod fibre;
 pub mod initiator;

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use mooring_rig::{Kernel, packages};
-use mooring_tests::clients;
-use mooring_tests::scenarios::{self, Scenario, Verdict};
+use mooring_tests::scenarios::{self, Scenario, Tier, Verdict};
 use mooring_tests::site::{PROGRAMS_IN_VMS, Programs};
+use mooring_tests::{clients, earlier};
 
 use crate::beside::{self, Beside};
 use crate::full::{self, Full, Part};
@@ -290,6 +290,10 @@ impl Check<'_> {
         }
         let built = self.built;
         self.images();
+        if chosen.iter().any(|one| one.tier == Tier::Full) {
+            // Not within the scenario: a build beside another's VMs would make that one slow.
+            self.stages.run("earlier packages", || earlier::packages().map(|_| Count::PASSED));
+        }
         let (wanted, mut slow) = (&self.wanted, Vec::new());
         let timings = &mut self.timings;
         self.stages.run("VM scenarios", || {

@@ -37,7 +37,7 @@ pub struct Choice {
     /// Those that run.
     pub taken: Vec<&'static Scenario>,
     left_out: Vec<&'static str>,
-    /// The rotation's turn, from 1; `None` where the history is unknown and all run.
+    /// The rotation's turn, from 1; `None` where the history is unknown and all run but those of the full check.
     turn: Option<usize>,
     changed: Vec<&'static str>,
 }
@@ -45,7 +45,11 @@ pub struct Choice {
 impl Display for Choice {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Some(turn) = self.turn else {
-            return write!(f, "rotation unknown (no history of commits): every scenario runs");
+            let left = self.left_out.join(", ");
+            return write!(
+                f,
+                "rotation unknown (no history of commits): every scenario runs; left out: {left}"
+            );
         };
         let list =
             |names: &[&'static str]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -69,8 +73,9 @@ pub fn choose(all: &'static [Scenario], root: &Path) -> Choice {
         Ok(history) => of(all, &history),
         Err(error) => {
             println!("cannot read the history of commits: {error:#}");
-            let taken = by_length(all.iter().collect());
-            Choice { taken, left_out: Vec::new(), turn: None, changed: Vec::new() }
+            let (left_out, taken): (Vec<_>, _) = all.iter().partition(|one| one.tier == Tier::Full);
+            let left_out = left_out.into_iter().map(|one| one.name).collect();
+            Choice { taken: by_length(taken), left_out, turn: None, changed: Vec::new() }
         }
     }
 }
@@ -81,9 +86,16 @@ fn of(all: &'static [Scenario], history: &History) -> Choice {
     let mut place = 0;
     // By length, so that each turn takes about as long as the others.
     for scenario in by_length(all.iter().collect()) {
-        let Tier::Rotation { subject } = scenario.tier else {
-            taken.push(scenario);
-            continue;
+        let subject = match scenario.tier {
+            Tier::Rotation { subject } => subject,
+            Tier::Core => {
+                taken.push(scenario);
+                continue;
+            }
+            Tier::Full => {
+                left_out.push(scenario.name);
+                continue;
+            }
         };
         let its_turn = place % TURNS == turn;
         place += 1;
@@ -159,6 +171,11 @@ mod tests {
         History { commits, changed: changed.iter().map(|&file| file.to_owned()).collect() }
     }
 
+    /// Scenarios of the full check alone.
+    fn full() -> Vec<&'static str> {
+        ALL.iter().filter(|one| one.tier == Tier::Full).map(|one| one.name).collect()
+    }
+
     fn names(choice: &Choice) -> Vec<&'static str> {
         choice.taken.iter().map(|scenario| scenario.name).collect()
     }
@@ -175,7 +192,7 @@ mod tests {
             assert!(choice.taken.len() < ALL.len());
             seen.extend(names(&choice));
         }
-        assert!(ALL.iter().all(|scenario| seen.contains(&scenario.name)));
+        assert!(ALL.iter().all(|one| seen.contains(&one.name) != (one.tier == Tier::Full)));
     }
 
     #[test]
@@ -185,9 +202,10 @@ mod tests {
             assert!(names(&choice).contains(&"images"));
             let own = of(ALL, &history(commits, &["tests/src/scenarios/reservations.rs"]));
             assert!(names(&own).contains(&"reservations"));
-            assert!(of(ALL, &history(commits, &["Cargo.lock"])).left_out.is_empty());
+            assert_eq!(of(ALL, &history(commits, &["Cargo.lock"])).left_out, full());
             // A folder whose name only begins alike is another.
-            assert!(!of(ALL, &history(commits, &["hosting/x", "agent/src/images.md"])).left_out.is_empty());
+            let other = of(ALL, &history(commits, &["hosting/x", "agent/src/images.md"]));
+            assert!(other.left_out.len() > full().len());
         }
     }
 
@@ -203,7 +221,7 @@ mod tests {
     fn every_subject_exists() {
         let root = mooring_rig::options::workspace_root();
         let subjects = ALL.iter().flat_map(|scenario| match scenario.tier {
-            Tier::Core => &[],
+            Tier::Core | Tier::Full => &[],
             Tier::Rotation { subject } => subject,
         });
         for part in SHARED.iter().chain(subjects) {
@@ -212,9 +230,11 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_history_takes_everything() {
+    fn a_folder_without_history_takes_all_but_the_full_check() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(choose(ALL, dir.path()).taken.len(), ALL.len());
+        let choice = choose(ALL, dir.path());
+        assert_eq!((choice.taken.len(), &choice.left_out), (ALL.len() - full().len(), &full()));
+        assert!(full().iter().all(|name| choice.to_string().contains(name)));
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod sessiond_killed;
 mod shutdown;
 mod snapshots;
 mod stuck;
+mod upgrade_skew;
 mod vagrant_scripts;
 mod volumes;
 
@@ -56,6 +57,8 @@ pub enum Tier {
         /// Folders and files whose change makes it run, from the workspace's root, beside those that every scenario uses.
         subject: &'static [&'static str],
     },
+    /// In the full check, and by its name: it needs packages of an earlier commit, whose build takes minutes where there are none.
+    Full,
 }
 
 /// One scenario.

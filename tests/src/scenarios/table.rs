@@ -4,7 +4,7 @@ use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, contract, discard,
     extend, faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, papers,
     port_ids, portals, power_cuts, reservations, restored, ro_fuzz, sessiond_killed, shutdown, snapshots,
-    stuck, vagrant_scripts, volumes,
+    stuck, upgrade_skew, vagrant_scripts, volumes,
 };
 use mooring_rig::Kernel;
 
@@ -98,6 +98,13 @@ pub const ALL: &[Scenario] = &[
         },
         usual: 200,
         run: papers::run,
+    },
+    Scenario {
+        name: "upgrade-skew",
+        shows: "packages of an earlier commit upgraded while a host writes: a new agent beside the old controller, the new controller over old agents, then all; secrets in clear are sealed",
+        tier: Tier::Full,
+        usual: 330,
+        run: upgrade_skew::run,
     },
     Scenario {
         name: "fc",
