@@ -19,7 +19,7 @@ pub const COMMIT: &str = "96494be75bf18efec7216f6b81942a0109e82552";
 /// Version of its packages: older than every other.
 pub const VERSION: &str = "0.0.1";
 
-/// Its packages, in the order of [`VARIANTS`]. The first call builds them, for some minutes.
+/// Packages of that commit, in the order of [`VARIANTS`]. The first call builds them, for some minutes.
 pub fn packages() -> Result<Vec<PathBuf>> {
     let root = workspace_root();
     let folder = image::cache_dir(&root).join("earlier").join(COMMIT);

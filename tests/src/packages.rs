@@ -28,7 +28,7 @@ const MADE_OF: [(&str, &[&str]); 3] = [
     ("mooring", &["mooring-cli"]),
 ];
 
-/// Who stands in the packages' changelogs.
+/// Name in the packages' changelogs.
 const MAINTAINER: &str = "Mooring maintainers <maintainers@mooring.invalid>";
 
 /// Programs that packages hold.

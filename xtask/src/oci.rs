@@ -25,7 +25,7 @@ const USER: u32 = 8776;
 /// Folders that are volumes: the configuration with its keys, and the database.
 const VOLUMES: [&str; 2] = ["/etc/mooring", "/var/lib/mooring-controller"];
 
-/// What is in the image beside Debian's essential packages. The standalone programs stand for systemd, which the package's installation
+/// Packages of the image beside Debian's essential ones. The standalone programs stand for systemd, which the package's installation
 /// asks for the user and the folder; certificates are for an identity service with one of a public authority.
 const INCLUDE: &str =
     "mooring-controller,systemd-standalone-sysusers,systemd-standalone-tmpfiles,ca-certificates";
@@ -40,7 +40,7 @@ const LEFT_OUT: [&str; 6] = [
     "path-include=/usr/share/doc/*/copyright",
 ];
 
-/// What making it has left: no apt is in the image.
+/// Files that making it has left: no apt is in the image.
 const NOT_TAKEN: [&str; 4] = ["./etc/apt", "./var/lib/apt", "./var/cache/*", "./var/log/*"];
 
 /// As in the controller's unit.

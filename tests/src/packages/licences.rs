@@ -128,7 +128,7 @@ fn compiled_in<'a>(metadata: &'a Metadata, ours: &[&str]) -> Result<Vec<&'a Pack
     Ok(crates)
 }
 
-/// What one file of notices says.
+/// Content of one file of notices.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Notice {
     holders: Vec<String>,

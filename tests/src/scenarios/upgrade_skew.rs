@@ -79,10 +79,10 @@ fn push(rig: &Rig, version: &str, debs: &[PathBuf]) -> Result<()> {
 }
 
 struct Machines<'a> {
-    /// It is the controller, too.
+    /// Storage node, which is the controller as well.
     storage: &'a Vm,
     host1: &'a Vm,
-    /// It has a volume group, too.
+    /// Host with a volume group of its own.
     host2: &'a Vm,
     evidence: Evidence,
 }
@@ -226,7 +226,7 @@ impl<'a> Machines<'a> {
         Ok(secret)
     }
 
-    /// Whose files on the storage node have this secret in clear.
+    /// Names the daemons whose files on the storage node have this secret in clear.
     fn clear(&self, secret: &str) -> Result<String> {
         let said = sh(
             self.storage,

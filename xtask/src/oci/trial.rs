@@ -42,7 +42,7 @@ pub(crate) fn test(archive: &Path, mooring: &Path, work: &Path) -> Result<()> {
 struct Trial<'a> {
     mooring: &'a Path,
     bundle: PathBuf,
-    /// What stands for the volumes, in the order of [`VOLUMES`].
+    /// Folders that stand for the volumes, in the order of [`VOLUMES`].
     volumes: [PathBuf; 2],
     image: String,
     name: String,
@@ -88,7 +88,7 @@ impl<'a> Trial<'a> {
         Ok(Self { mooring, bundle, volumes, image, name })
     }
 
-    /// It says what it is.
+    /// Demands the labels, the user and the signal that the image was made with.
     fn labels(&self) -> Result<()> {
         let config = read_json(&self.bundle.join("config.json"))?;
         let labels = &config["annotations"];
