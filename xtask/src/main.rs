@@ -65,8 +65,8 @@ enum Chore {
     Proto(proto::ProtoArgs),
     /// Make the Debian packages, a signed apt folder with them, an OCI image of the controller
     Package(package::PackageArgs),
-    /// Check vagrant/: its scripts, its provisioner, and its Vagrantfile for each provider. Makes no VM
-    Vagrant,
+    /// Check vagrant/: its scripts, its provisioner, and its Vagrantfile for each provider. Makes no VM; `vagrant test` does
+    Vagrant(vagrant::VagrantArgs),
     /// Real kernels in QEMU: build, boot, run commands, cut power and networks
     Vm(vm::VmArgs),
 }
@@ -182,7 +182,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().chore {
         Chore::Proto(args) => proto::run(&args, &root()).map(|()| ExitCode::SUCCESS),
         Chore::Package(args) => package::run(&args, &root()).map(|()| ExitCode::SUCCESS),
-        Chore::Vagrant => vagrant::run(&root()).map(|()| ExitCode::SUCCESS),
+        Chore::Vagrant(args) => vagrant::run(&args, &root()).map(|()| ExitCode::SUCCESS),
         Chore::Vm(args) => vm::run(args),
         Chore::Scenario(args) => lanes::scenario(&args, &root()),
         Chore::Test(args) => Ok(code(test::run(&args, &root()))),

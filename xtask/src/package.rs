@@ -18,7 +18,7 @@ const CRATES: [&str; 5] =
     ["mooring-agent", "mooring-cli", "mooring-connectors", "mooring-controller", "mooring-packages"];
 
 /// Options of `cargo xtask package`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct PackageArgs {
     /// Folder for the three packages [default: target/packages; with --debug target/package-debug/packages]
     #[arg(long, value_name = "DIR")]
@@ -94,6 +94,13 @@ pub(crate) fn run(args: &PackageArgs, root: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Makes packages of the tests' programs; the folder that has them.
+pub(crate) fn of_tests(root: &Path) -> Result<PathBuf> {
+    let output = stages::target(root).join("package-debug/packages");
+    run(&PackageArgs { debug: true, output: Some(output.clone()), ..PackageArgs::default() }, root)?;
+    Ok(output)
 }
 
 /// Copies the packages to where they are wanted, under the names that apt knows them by.

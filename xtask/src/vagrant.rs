@@ -13,10 +13,30 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
 use mooring_rig::packages;
 use mooring_tests::packages::VARIANTS;
 
+use crate::package;
 use crate::stages::{self, quietly};
+
+mod trial;
+
+/// What to do with `vagrant/`.
+#[derive(Debug, Args)]
+pub(crate) struct VagrantArgs {
+    /// Instead of the check.
+    #[command(subcommand)]
+    chore: Option<VagrantChore>,
+}
+
+/// Beside the check.
+#[derive(Debug, Subcommand)]
+enum VagrantChore {
+    /// Bring a controller, a storage node and two hosts up by libvirt under emulation, take the guided tour, and destroy them: half
+    /// an hour and more, as root
+    Test,
+}
 
 /// Programs that are needed, and the packages that bring them.
 const NEEDED: [(&str, &str); 4] = [
@@ -50,8 +70,16 @@ fn is_there(file: &str) -> bool {
     names.any(|name| name.to_str().is_some_and(|name| name.starts_with(prefix) && name.ends_with(after)))
 }
 
+/// Checks it, or tries it for real.
+pub(crate) fn run(args: &VagrantArgs, root: &Path) -> Result<()> {
+    match args.chore {
+        None => check(root),
+        Some(VagrantChore::Test) => trial::run(root, &package::of_tests(root)?),
+    }
+}
+
 /// Checks all of it.
-pub(crate) fn run(root: &Path) -> Result<()> {
+fn check(root: &Path) -> Result<()> {
     ensure()?;
     let check = Check::new(root)?;
     check.scripts()?;
