@@ -1,3 +1,5 @@
+//! Copyright files of the real workspace, and notices that are made up.
+
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use super::*;
