@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "mooring-agent",
         &[
             "mooring-api",
+            "mooring-bus",
             "mooring-connectors",
             "mooring-host",
             "mooring-model",
@@ -29,10 +30,11 @@ const ARROWS: &[(&str, &[&str])] = &[
         "mooring-bench",
         &["mooring-agent", "mooring-api", "mooring-connectors", "mooring-host", "mooring-model"],
     ),
+    ("mooring-bus", &[]),
     ("mooring-cli", &["mooring-api", "mooring-model"]),
     ("mooring-connectors", &["mooring-host", "mooring-model", "mooring-systemd"]),
     ("mooring-contract", &["mooring-host"]),
-    ("mooring-controller", &["mooring-api", "mooring-model", "mooring-systemd"]),
+    ("mooring-controller", &["mooring-api", "mooring-bus", "mooring-model", "mooring-systemd"]),
     (
         "mooring-fleet",
         &[

@@ -108,6 +108,7 @@ fn ensure_packages(with_images: bool) -> Result<Count> {
     }
     mooring_tests::packages::ensure()?;
     packages::ensure_postgresql()?;
+    packages::ensure_dbus()?;
     vagrant::ensure()?;
     lintian::ensure()?;
     clients::ensure_venv()?;

@@ -82,6 +82,16 @@ pub fn ensure_postgresql() -> Result<()> {
     )
 }
 
+/// Makes sure that a bus can be started: tests have systemds and loginds of their own on it.
+pub fn ensure_dbus() -> Result<()> {
+    install(
+        "tests over D-Bus",
+        || {
+            if find("dbus-daemon").is_some() { Vec::new() } else { vec!["dbus-daemon"] }
+        },
+    )
+}
+
 /// Debian keeps its programs in a folder for each version, outside of PATH.
 fn has_postgresql() -> bool {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
