@@ -194,6 +194,7 @@ impl Rig {
             folders: None,
             callers: None,
             addresses_changed: Arc::default(),
+            bus: None,
             addresses: Arc::new(|| vec![IpAddr::from(Ipv4Addr::new(10, 0, 0, 1)).into()]),
             root: dir.path().join("root"),
         };

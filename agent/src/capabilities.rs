@@ -10,16 +10,18 @@ mod lvm;
 mod modules;
 mod pools;
 mod transports;
+mod units;
 
 use mooring_api::v1;
 use mooring_host::{Tree, TreePath};
-use mooring_model::Chain;
 use mooring_model::limit::{ATTACHMENTS_PER_CONNECTION_MAX, GRANTS_PER_EXPORT_MAX};
+use mooring_model::{Chain, Problem};
 
 use self::health::{Code, Fault, On, Weight};
 pub use self::lvm::Known;
 pub(crate) use self::lvm::{Lvm, begin, timestamp};
 pub(crate) use self::modules::loaded as loaded_modules;
+pub(crate) use self::units::FOLLOWED as FOLLOWED_UNITS;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::machine::Machine;
@@ -62,6 +64,9 @@ async fn with(engine: &Engine, host_name: &str, known: Known) -> v1::Capabilitie
             problem,
         }));
         faults.extend(transports::silent(&looking));
+        if let Some(seen) = looking.units() {
+            faults.extend(units::judge(&seen, machine, config));
+        }
         if let Some(images) = looking.images() {
             found.images = Some(images::look(images, &mut faults));
         }
@@ -194,6 +199,12 @@ fn check_host(modules: &[v1::Module], config: &Config, release: &str, faults: &m
     }
 }
 
+/// What is wrong with systemd's units, for people.
+pub(crate) fn wrong_units(engine: &Engine) -> Vec<Problem> {
+    let judged = engine.units().map(|seen| units::judge(&seen, engine.machine(), engine.config()));
+    judged.into_iter().flatten().map(|fault| fault.problem).collect()
+}
+
 fn is_dir(tree: &dyn Tree, path: &TreePath) -> bool {
     tree.is_dir(path).unwrap_or(false)
 }
@@ -271,6 +282,7 @@ mod tests {
                 pr: Arc::new(self.fake.clone()),
                 clock: Arc::new(SystemClock),
                 addresses_changed: Arc::default(),
+                bus: None,
                 addresses: Arc::new(move || here.clone()),
                 root: self.sys.path().to_owned(),
             }

@@ -5,6 +5,7 @@ mod faults;
 
 use std::sync::Arc;
 
+use mooring_bus::Bus;
 use mooring_host::{
     BlockDevices, Callers, Clock, Commands, Folders, HostCommands, ImageServers, KernelBlocks, KernelCallers,
     KernelFolders, KernelTree, LocalAddress, PrSessions, QemuServers, SystemClock, Tree,
@@ -41,6 +42,8 @@ pub struct Machine {
     pub addresses: Arc<Addresses>,
     /// Notified when addresses or their links may have changed. They are looked at each second without it, too.
     pub addresses_changed: Arc<Notify>,
+    /// Where systemd and logind are asked. `None`: nobody is.
+    pub bus: Option<Bus>,
     /// Where folders that the kernel names by absolute path (`dbroot`) are made: `/`, or a test's folder.
     pub root: std::path::PathBuf,
 }
@@ -64,6 +67,7 @@ impl Machine {
             pr: Arc::new(mooring_connectors::DirectSessions),
             clock: Arc::new(SystemClock),
             addresses_changed: links.changed(),
+            bus: Some(Bus::system()),
             addresses: Arc::new(move || links.now()),
             root: "/".into(),
         };

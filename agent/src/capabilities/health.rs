@@ -29,6 +29,9 @@ pub(super) enum Code {
     OrphanedTarget,
     ImagesUnusable,
     ImageTools,
+    OwnUnit,
+    ConflictingUnit,
+    NeededUnit,
 }
 
 impl Code {
@@ -53,6 +56,9 @@ impl Code {
             Self::OrphanedTarget => "orphaned_target",
             Self::ImagesUnusable => "images_unusable",
             Self::ImageTools => "image_tools_missing",
+            Self::OwnUnit => "own_unit",
+            Self::ConflictingUnit => "conflicting_unit",
+            Self::NeededUnit => "needed_unit",
         }
     }
 }

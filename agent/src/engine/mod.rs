@@ -44,6 +44,7 @@ mod sweep;
 mod tend;
 #[cfg(test)]
 pub(crate) mod testing;
+mod units;
 mod upload;
 mod watched;
 
@@ -53,6 +54,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mooring_api::v1;
+use mooring_bus::Units;
 use mooring_host::LocalAddress;
 use mooring_model::{
     AgentId, Chain, ClusterId, Cure, ExportReport, Generation, Naa, Problem, Receipt, Stamp, VolumeId,
@@ -64,7 +66,7 @@ use tokio::time::Instant;
 pub use refusal::Refusal;
 pub use status::{Planned, PlannedStep, Status};
 
-use crate::capabilities::Lvm;
+use crate::capabilities::{FOLLOWED_UNITS, Lvm};
 use crate::config::Config;
 use crate::fibre_channel::Ports;
 use crate::images::Images;
@@ -219,6 +221,8 @@ struct Shared {
     done: counts::Done,
     /// The addresses of this host, as they were seen last.
     addresses: Mutex<Vec<LocalAddress>>,
+    /// The states of systemd's units. `None`: nobody is asked.
+    units: Option<watch::Receiver<Option<Units>>>,
     runtime: tokio::runtime::Handle,
 }
 
@@ -256,6 +260,7 @@ impl Engine {
         let addresses = Mutex::new((machine.addresses)());
         let bulk = bulk::Bulk::new(&config);
         let pace = jobs::Pace::new(config.job_limit);
+        let units = machine.bus.clone().map(|bus| mooring_bus::follow(bus, &FOLLOWED_UNITS));
         let images = config.images_dir.clone();
         let images = images.map(|dir| Images::new(dir, &config.run_dir, Arc::clone(&machine.images)));
         let shared = Shared {
@@ -285,6 +290,7 @@ impl Engine {
             pace,
             done: counts::Done::default(),
             addresses,
+            units,
             runtime: tokio::runtime::Handle::current(),
         };
         let engine = Self { shared: Arc::new(shared) };
@@ -355,6 +361,11 @@ impl Engine {
     /// What is told of this host's health now.
     pub(crate) fn note_health(&self, health: Option<&v1::Health>) {
         *lock(&self.shared.health) = health.cloned();
+    }
+
+    /// The states of systemd's units; `None`: nobody knows them.
+    pub(crate) fn units(&self) -> Option<Units> {
+        self.shared.units.as_ref()?.borrow().clone()
     }
 
     /// The images that volumes may be made from.
@@ -440,6 +451,7 @@ impl Engine {
             engine.follow_disks().await;
         });
         tokio::spawn(self.clone().follow_folders());
+        tokio::spawn(self.clone().follow_units());
         tokio::spawn(self.clone().tend());
     }
 

@@ -17,13 +17,9 @@ use crate::config::Config;
 use crate::machine::Machine;
 use crate::store::{Kind, Store, StoredWish};
 
-/// Everything of it is below `dir`.
-pub(crate) fn engine(dir: &Path, fake: &FakeMachine) -> Engine {
-    let text = format!(
-        "state_dir = \"{0}\"\nrun_dir = \"{0}\"\nportals = [\"10.0.0.1\"]\n[[groups]]\nname = \"vg0\"\n",
-        dir.display()
-    );
-    let machine = Machine {
+/// The fake machine, with its `/` and `/sys` in `dir`.
+pub(crate) fn machine(dir: &Path, fake: &FakeMachine) -> Machine {
+    Machine {
         target: Arc::new(fake.lio()),
         folders: Some(Arc::new(fake.folders())),
         callers: Some(Arc::new(fake.callers())),
@@ -34,10 +30,20 @@ pub(crate) fn engine(dir: &Path, fake: &FakeMachine) -> Engine {
         pr: Arc::new(fake.clone()),
         clock: Arc::new(SystemClock),
         addresses_changed: Arc::default(),
+        bus: None,
         addresses: Arc::new(|| vec![std::net::IpAddr::from([10, 0, 0, 1]).into()]),
         root: dir.to_owned(),
-    };
-    Engine::new(Config::parse(&text, "agent.toml").unwrap(), machine, Store::open(dir).unwrap()).unwrap()
+    }
+}
+
+/// Everything of it is below `dir`.
+pub(crate) fn engine(dir: &Path, fake: &FakeMachine) -> Engine {
+    let text = format!(
+        "state_dir = \"{0}\"\nrun_dir = \"{0}\"\nportals = [\"10.0.0.1\"]\n[[groups]]\nname = \"vg0\"\n",
+        dir.display()
+    );
+    let (config, machine) = (Config::parse(&text, "agent.toml").unwrap(), machine(dir, fake));
+    Engine::new(config, machine, Store::open(dir).unwrap()).unwrap()
 }
 
 /// The host that a [`Node`]'s volume is granted to, and its secret.

@@ -104,6 +104,7 @@ impl Others {
             pr: Arc::new(fake.clone()),
             clock: Arc::new(SystemClock),
             addresses_changed: Arc::default(),
+            bus: None,
             addresses: Arc::new(move || fake.local_addresses()),
             root: self.node.dir.path().join("root"),
         }

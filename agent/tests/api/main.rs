@@ -48,6 +48,7 @@ mod stuck;
 mod switch;
 mod tls;
 mod tuning;
+mod units;
 mod uploads;
 mod watching;
 mod wipe;

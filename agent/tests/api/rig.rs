@@ -47,6 +47,8 @@ pub(crate) struct Node {
     /// Its `/sys`, whose operations are counted over all agents.
     pub(crate) sys: Counted<KernelTree>,
     pub(crate) clock: WrongClock,
+    /// Where systemd is asked.
+    pub(crate) bus: Option<mooring_bus::Bus>,
 }
 
 /// The machine's clocks, of which the wall clock can be set back.
@@ -114,6 +116,7 @@ impl Node {
             dir,
             sys,
             clock: WrongClock::default(),
+            bus: None,
         }
     }
 
@@ -166,6 +169,7 @@ impl Node {
             pr: Arc::new(switch.clone()),
             clock: Arc::new(self.clock.clone()),
             addresses_changed: Arc::default(),
+            bus: self.bus.clone(),
             addresses: Arc::new(move || fake.local_addresses()),
             root: self.dir.path().join("root"),
         };

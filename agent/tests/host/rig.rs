@@ -137,7 +137,7 @@ pub(crate) fn start_agent(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let store = Store::open(&config.state_dir).unwrap();
     let (stop, stopped) = watch::channel(false);
-    let (config, machine) = (config.clone(), Machine::real(&config.configfs));
+    let (config, machine) = (config.clone(), Machine { bus: None, ..Machine::real(&config.configfs) });
     let (channel, connections) = runtime.block_on(async move {
         let address = config.listen[0].clone();
         let bound = listen::bind(&Front::new().unwrap(), &config).unwrap();

@@ -219,6 +219,7 @@ impl Node {
             pr: Arc::new(self.machine.clone()),
             clock: Arc::new(SystemClock),
             addresses_changed: Arc::default(),
+            bus: None,
             addresses: Arc::new(move || vec![IpAddr::from(own).into()]),
             root: self.dir.join("root"),
         };

@@ -291,6 +291,7 @@ impl Node {
             pr: Arc::new(fake.clone()),
             clock: Arc::new(SystemClock),
             addresses_changed: Arc::default(),
+            bus: None,
             addresses: Arc::new(|| vec![std::net::IpAddr::from([127, 0, 0, 1]).into()]),
             root: self.dir.join("root"),
         };

@@ -125,6 +125,7 @@ impl Node {
             pr: Arc::new(self.machine.clone()),
             clock: Arc::new(self.clock.clone()),
             addresses_changed: Arc::default(),
+            bus: None,
             addresses: {
                 let machine = self.machine.clone();
                 Arc::new(move || machine.local_addresses())

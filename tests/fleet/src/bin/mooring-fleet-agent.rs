@@ -149,6 +149,7 @@ fn machine(args: &Args, folder: &Path) -> Result<Machine> {
         pr: Arc::new(fake.clone()),
         clock: Arc::new(SystemClock),
         addresses_changed: Arc::default(),
+        bus: None,
         addresses: Arc::new(move || vec![IpAddr::from(portal).into()]),
         root: folder.join("root"),
     })
