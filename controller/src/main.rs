@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use mooring_bus::Bus;
 use mooring_controller::args::{
     BackupArgs, Cli, Command, InitArgs, RebuildArgs, RestoreArgs, RotateArgs, RunArgs, TokenArgs,
 };
@@ -291,6 +292,7 @@ async fn serve(config: Config, auth: Auth, policies: Arc<Policies>, restored: bo
         .await
         .map_err(|(address, error)| anyhow::Error::new(error).context(format!("listen on {address}")))?;
     service.start();
+    service.follow_units(Bus::system());
     warn_of_no_auth(&auth);
     let options = Options { auth, policies, public_url, tls: tls.is_some(), body_timeout: BODY_TIMEOUT };
     let mut router = http::router(service.clone(), options);

@@ -30,6 +30,7 @@ mod services;
 mod sessions;
 mod snapshots;
 mod types;
+mod units;
 mod upload;
 mod view;
 mod volumes;

@@ -33,11 +33,12 @@ pub(crate) mod wishes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use mooring_bus::Units;
 use mooring_model::{AgentId, AttachmentId, VolumeId};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
@@ -152,6 +153,8 @@ pub(crate) struct Inner {
     pub(crate) notes: lease::Notes,
     /// Lines of the audit log that are not in the database yet.
     pub(crate) audit: Audit,
+    /// The states of systemd's units on this machine, if somebody follows them.
+    pub(crate) units: OnceLock<watch::Receiver<Option<Units>>>,
     born: u64,
 }
 
@@ -182,6 +185,7 @@ impl Inner {
             waits: waits::Waits::default(),
             tasks: Mutex::new(Some(JoinSet::new())),
             audit: Audit::default(),
+            units: OnceLock::new(),
             // Revisions of an earlier run must not look like ours.
             born: u64::try_from(micros(now)).unwrap_or(0),
         }

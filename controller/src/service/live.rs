@@ -366,6 +366,10 @@ impl Service {
             host.enrolment = enrolments.iter().find(|one| one.name == host.name && !one.revoked).cloned();
             host.problems.extend(host.enrolment.as_ref().and_then(|enrolment| ends_soon(enrolment, now)));
             host.problems.extend(rows.iter().find(|row| row.name == host.name).and_then(fenced));
+            if !host.up {
+                let address = self.inner.agents.named(&host.name).map(|agent| agent.entry.address.clone());
+                host.problems.extend(address.and_then(|address| self.unit_of(&address)));
+            }
         }
         for (agent, missing) in self.missing_sessions().await? {
             if let Some(host) = hosts.iter_mut().find(|host| host.agent == Some(agent)) {
