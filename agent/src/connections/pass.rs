@@ -14,6 +14,7 @@ use mooring_model::{
 
 use super::cell::{Cell, End, State, Wish, WishKind};
 use super::{Connections, RETRY_MAX, SESSIOND_RETRY};
+use crate::engine::busy::Task;
 
 impl Connections {
     /// Runs passes until the connection is clean. Returns at once when another thread is at it.
@@ -94,6 +95,8 @@ impl Connections {
 
     fn pass(&self, cell: &Arc<Cell>, wish: &Wish, anew: bool, pass: u64, mut memory: Memory) {
         let wanted = self.wanted(cell.id, wish, anew);
+        let detaches = matches!(wish.kind, WishKind::Tombstone { .. });
+        let _busy = detaches.then(|| self.shared.engine.busy(Task::Detach));
         let mut watch = Watch { cell, generation: wish.stamp.generation };
         let made = make(&self.shared.parts, &wanted, &mut memory, &mut watch);
         let last = cell.state().end.report.clone();

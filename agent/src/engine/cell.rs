@@ -13,6 +13,7 @@ use mooring_targets::fc::Place;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::busy::Counted;
 use super::cut::Table;
 use super::jobs::{Job, Stopped};
 use super::kept_look::KeptLook;
@@ -166,6 +167,8 @@ pub(crate) struct State {
     pub(super) lives: Option<Lives>,
     /// The long work of the pass.
     pub(crate) job: Option<Job>,
+    /// It is counted among what a shutdown waits for.
+    pub(super) busy: Option<Counted>,
     /// One that was stopped for something newer.
     pub(crate) stopped: Option<Stopped>,
     /// The revert that made the volume's LV, as LVM showed it last.

@@ -182,10 +182,11 @@ impl Pace {
 }
 
 impl State {
-    /// A step begins.
-    pub(super) fn begin_job(&mut self, op: &VolumeOp, now: SystemTime) {
+    /// A step begins; which job it is, if it is one.
+    pub(super) fn begin_job(&mut self, op: &VolumeOp, now: SystemTime) -> Option<JobKind> {
         let doomed = is_tombstone(self.volume.as_ref());
         self.job = Job::of(op, doomed, now);
+        self.job.as_ref().map(|job| job.kind)
     }
 
     /// Where work goes on that was stopped, of an LV of this identity.
@@ -217,8 +218,8 @@ impl State {
         self.job_gives_way()
     }
 
-    /// So much is done. Whether something newer wants the volume.
-    pub(super) fn job_is_at(&mut self, work: Work, uuid: &str, bytes: u64) -> bool {
+    /// So much is done. Whether the job stops: something newer wants the volume, or a shutdown has begun (`closing`).
+    pub(super) fn job_is_at(&mut self, work: Work, uuid: &str, bytes: u64, closing: bool) -> bool {
         let now = Instant::now();
         if let Some(job) = &mut self.job {
             job.progress(bytes, now);
@@ -227,7 +228,8 @@ impl State {
             at_work.began = now;
         }
         // What is done need not be stopped. Kept as stopped, it would stand for work that is to be done anew.
-        let stops = self.job_gives_way() && self.job.as_ref().is_none_or(|job| job.done < job.total);
+        let gives_way = closing || self.job_gives_way();
+        let stops = gives_way && self.job.as_ref().is_none_or(|job| job.done < job.total);
         if stops {
             self.stopped = self.job.clone().map(|job| Stopped { work, uuid: uuid.to_owned(), job });
         }
@@ -364,10 +366,17 @@ mod tests {
             let gives_way = dirty && (wanted_anew || long);
             let case = (dirty, wanted_anew, long, done);
             assert_eq!(state.job_waits(), gives_way, "{case:?}");
-            assert_eq!(state.job_is_at(Work::Zero, "u", done * MIB), gives_way && done < 8, "{case:?}");
+            assert_eq!(
+                state.job_is_at(Work::Zero, "u", done * MIB, false),
+                gives_way && done < 8,
+                "{case:?}"
+            );
             // What is done is no work to go on with: the next zeroing of this LV begins at its beginning.
             let kept = if gives_way && done < 8 { done * MIB } else { 0 };
             assert_eq!(state.resume_job(Work::Zero, "u"), kept, "{case:?}");
+            // At a shutdown it always does.
+            state.begin_job(&zero, SystemTime::UNIX_EPOCH);
+            assert_eq!(state.job_is_at(Work::Zero, "u", done * MIB, true), done < 8, "{case:?}");
         }
     }
 }

@@ -13,6 +13,7 @@
 pub(crate) mod addresses;
 mod admit;
 mod bulk;
+pub(crate) mod busy;
 mod callers;
 mod cell;
 pub(crate) mod counts;
@@ -223,6 +224,8 @@ struct Shared {
     addresses: Mutex<Vec<LocalAddress>>,
     /// The states of systemd's units. `None`: nobody is asked.
     units: Option<watch::Receiver<Option<Units>>>,
+    /// What a shutdown waits for.
+    busy: busy::Busy,
     runtime: tokio::runtime::Handle,
 }
 
@@ -291,6 +294,7 @@ impl Engine {
             done: counts::Done::default(),
             addresses,
             units,
+            busy: busy::Busy::default(),
             runtime: tokio::runtime::Handle::current(),
         };
         let engine = Self { shared: Arc::new(shared) };
@@ -452,6 +456,7 @@ impl Engine {
         });
         tokio::spawn(self.clone().follow_folders());
         tokio::spawn(self.clone().follow_units());
+        tokio::spawn(self.clone().follow_shutdowns());
         tokio::spawn(self.clone().tend());
     }
 

@@ -772,6 +772,6 @@ impl Drop for Running<'_> {
         let mut state = self.cell.state();
         state.running = false;
         state.at_work = None;
-        state.job = None;
+        (state.job, state.busy) = (None, None);
     }
 }

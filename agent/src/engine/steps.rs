@@ -10,6 +10,7 @@ use mooring_model::{Generation, Initiator, Step};
 use mooring_targets::{Op, fc};
 
 use super::Engine;
+use super::busy::Task;
 use super::cell::Cell;
 use crate::volumes::{self, VolumeOp, Work};
 
@@ -58,14 +59,19 @@ impl volumes::Observer for Watch<'_> {
             return ControlFlow::Break(());
         }
         let begun = self.begin(step.op.to_string());
-        self.cell.state().begin_job(&step.op, self.engine.shared.machine.clock.now());
+        let kind = self.cell.state().begin_job(&step.op, self.engine.shared.machine.clock.now());
+        if kind.is_some() && self.engine.is_closing() {
+            return ControlFlow::Break(());
+        }
+        let busy = kind.map(|kind| self.engine.busy(Task::Job(kind)));
+        self.cell.state().busy = busy;
         begun
     }
 
     fn after(&mut self, _index: usize, _step: &Step<VolumeOp>) {
         let mut state = self.cell.state();
         state.at_work = None;
-        state.job = None;
+        (state.job, state.busy) = (None, None);
     }
 
     fn resume(&mut self, work: Work, uuid: &str) -> u64 {
@@ -81,13 +87,18 @@ impl volumes::Observer for Watch<'_> {
 
     /// Each call begins the step's time anew: what goes on is not stuck. Something newer is not kept waiting.
     fn done(&mut self, work: Work, uuid: &str, bytes: u64) -> ControlFlow<()> {
-        if self.cell.state().job_is_at(work, uuid, bytes) {
+        let closing = self.engine.is_closing();
+        if self.cell.state().job_is_at(work, uuid, bytes, closing) {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
     }
 
     fn wrote(&mut self, bytes: u64) {
-        self.engine.shared.pace.pay(bytes, || self.cell.state().job_waits());
+        self.engine.shared.pace.pay(bytes, || self.engine.is_closing() || self.cell.state().job_waits());
+    }
+
+    fn marks_where_it_stops(&self) -> bool {
+        self.engine.is_closing()
     }
 }

@@ -85,6 +85,11 @@ pub trait Observer {
         every
     }
 
+    /// Whether a work that is stopped is marked where it stops: no later pass of this agent goes on with it.
+    fn marks_where_it_stops(&self) -> bool {
+        false
+    }
+
     /// A piece of so many bytes was written.
     fn wrote(&mut self, _bytes: u64) {}
 
@@ -339,6 +344,10 @@ fn wipe(
             }
             Err(source) => return Err(failed(source)),
         }
+    }
+    let further = done > zeroed_before(marked, size).0;
+    if work == Work::Zero && further && observer.marks_where_it_stops() {
+        note_zeroed(lvm, lv, done / MIB, marked);
     }
     Ok(None)
 }

@@ -178,6 +178,10 @@ pub(super) fn copy(
             next_mark = done.saturating_add(every);
         }
     }
+    if done > copied_before(copied, &identity, size) && observer.marks_where_it_stops() {
+        open.check_same()?;
+        note_copied(lvm, lv, Copied { image: identity, mib: done / MIB }, copied);
+    }
     Ok(None)
 }
 

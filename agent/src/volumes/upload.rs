@@ -172,5 +172,8 @@ fn copy(
             images.mark_part(part, image, open, (size, &identity(lv, hands)))?;
         }
     }
+    if open.done > open.marked && observer.marks_where_it_stops() {
+        images.mark_part(part, image, open, (size, &identity(lv, hands)))?;
+    }
     Ok(false)
 }

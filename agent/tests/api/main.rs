@@ -43,6 +43,7 @@ mod rig;
 mod robbed;
 mod secrets;
 mod sessions;
+mod shutdown;
 mod silence;
 mod stuck;
 mod switch;
