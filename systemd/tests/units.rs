@@ -241,6 +241,10 @@ fn attached_disks_are_let_go_of_by_a_shutdown_alone_and_in_its_turn() {
     assert_eq!(service.keys().find(hides), None);
     let agent = parse(paths::AGENT_UNIT).unwrap();
     assert!(agent["Unit"]["Wants"].contains(&"mooring-release.service".to_owned()));
+    // Sessions are kept until everybody else has stopped.
+    let sessiond = parse(paths::SESSIOND_UNIT).unwrap();
+    assert_eq!(sessiond["Unit"]["Before"], ["mooring-agent.service"]);
+    assert!(!sessiond["Unit"]["After"].iter().any(|names| names.contains("mooring-")));
 }
 
 /// The most that systemd may find open in each unit, where `systemd-analyze` can look at a file (250 and newer). The scenario `installed`
