@@ -15,6 +15,7 @@ use crate::image::{key_of, remove, run, tool};
 /// What is installed. open-iscsi and targetcli-fb are peers to compare with, not parts of the product.
 const PACKAGES: &[&str] = &[
     "bubblewrap",
+    "dbus",
     "dmsetup",
     "e2fsprogs",
     "ethtool",

@@ -1,8 +1,11 @@
 //! Installed from the packages, under systemd itself: one machine that is storage node, host and controller, with what Debian's
 //! packages start beside it. The units' sandboxes let through what the daemons need, an image's reader in its own sandbox included;
-//! what systemd restarts drops no session, nor does an upgrade, a removal or a purge of the packages.
+//! what systemd restarts drops no session, nor does an upgrade, a removal or a purge of the packages. Turned off while a volume is
+//! zeroed, it waits for a mark of how far that is.
 //!
 //! What must never happen here: a step that the README does not have; a file that the packages do not bring.
+
+mod units;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -172,6 +175,7 @@ impl<'a> Machine<'a> {
         self.sh(&format!("cmp -n 16777216 {IMAGES}/disk.raw {path}"))?;
         self.named(&live, &path)?;
         self.status_lines()?;
+        self.units()?;
         self.evidence.shows(
             "attached natively to the machine itself: the disk reads as the image that it was made from",
         );
@@ -180,7 +184,8 @@ impl<'a> Machine<'a> {
         self.purge(&id, &path)?;
         self.damaged(&id, &path)?;
         self.quiet()?;
-        self.leave()
+        self.leave()?;
+        self.turn_off()
     }
 
     /// dpkg with the packages of one version, and what it printed.
