@@ -4,13 +4,13 @@
 //! What must never happen here: two agents on one state folder; anything torn down because this ends.
 
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use mooring_connectors::Parts;
 use mooring_host::{Front, Uevents, remains_of};
-use mooring_systemd::notify;
+use mooring_systemd::{folder, notify};
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -91,6 +91,20 @@ async fn outlive(before: Option<u32>, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Removes what a replacement of a key has left that was killed before its end. Keys stand in it.
+fn sweep(config: &Config) {
+    let keys = config.sealing_keys();
+    let own = config.state_dir.join("agent.lock");
+    let tls = config.tls.iter().flat_map(|tls| [&tls.cert, &tls.key, &tls.client_ca]);
+    let files = tls.map(PathBuf::as_path).chain([keys.path(), &own]);
+    folder::sweep_beside(files, |path, swept| match swept {
+        Ok(()) => {
+            tracing::info!(file = %path.display(), "removed: it was being written when its writer was killed")
+        }
+        Err(error) => tracing::warn!(folder = %path.display(), %error, "cannot look for unfinished files"),
+    });
+}
+
 /// Serves until `stop` is true. `ready` is called once, when everything that was wished before has been looked at and
 /// requests are about to be answered.
 pub async fn run(
@@ -103,6 +117,7 @@ pub async fn run(
     let folder = config.state_dir.clone();
     let (front, before) = lock_state(&folder)?;
     outlive(before, &folder).await?;
+    sweep(&config);
     let store = open_store(&config)?;
     let bound = listen::bind(&front, &config)?;
     let engine = Engine::new(config, machine, store)?;

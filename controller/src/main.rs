@@ -3,6 +3,7 @@
 //! Stop is not detach: agents keep what they have, and another start goes on with everything that was going on.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -26,7 +27,7 @@ use mooring_controller::rebuild::{self, How};
 use mooring_controller::renewal::{self, Renewal};
 use mooring_controller::service::{Database, Dial, Enroller, HOLD_DEFAULT, Service, ServiceOptions};
 use mooring_systemd::sealing::{self, Origin};
-use mooring_systemd::{cores, notify};
+use mooring_systemd::{cores, folder, notify};
 
 /// A request is some thousands of small pieces of memory that one thread takes and another gives back: with glibc's that is a
 /// sixth of the processor time, and what a burst has taken stays taken.
@@ -267,12 +268,30 @@ fn warn_of_no_auth(auth: &Auth) {
     }
 }
 
+/// Removes what a replacement of a key or a certificate has left that was killed before its end. Keys stand in it.
+fn sweep(config: &Config) -> Result<()> {
+    let keys = sealing_keys(config)?;
+    let own = config.state_dir.join("mooring-controller.db");
+    let enrolment = config.enrolment.iter();
+    let enrolment = enrolment.flat_map(|files| [&files.authority_key, &files.client_cert, &files.client_key]);
+    let tls = config.tls.iter().flat_map(|tls| [&tls.cert, &tls.key]);
+    let files = enrolment.chain(tls).map(PathBuf::as_path).chain([keys.path(), &own]);
+    folder::sweep_beside(files, |path, swept| match swept {
+        Ok(()) => {
+            tracing::info!(file = %path.display(), "removed: it was being written when its writer was killed")
+        }
+        Err(error) => tracing::warn!(folder = %path.display(), %error, "cannot look for unfinished files"),
+    });
+    Ok(())
+}
+
 async fn serve(config: Config, auth: Auth, policies: Arc<Policies>, restored: bool) -> Result<()> {
     // First of all: the embedded store's lock says that no other controller works on the state folder.
     let (listen, api_tls, public_url) =
         (config.listen.clone(), config.tls.clone(), config.public_url.clone());
     let metrics_listen = config.metrics.clone();
     let certificates = config.clone();
+    sweep(&config)?;
     if let Some(renewal) = Renewal::of(&config) {
         // One that has ended while the controller was off is not shown to anybody.
         renewal.look(SystemTime::now(), None).await;

@@ -3,6 +3,7 @@
 //! What must never happen here: a file called there that is another one by now; a file with secrets that others can read, be it for a moment; a folder that an operator has
 //! made and whose permissions we change.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::io::Write as _;
@@ -86,9 +87,59 @@ pub fn write_over(path: &Path, text: &str, kept: Kept) -> io::Result<()> {
     named(path)
 }
 
+/// Beginning of the names of files that are being written; [`RANDOM_CHARS`] letters and digits follow.
+const BEGINS: &str = ".mooring-";
+const RANDOM_CHARS: usize = 6;
+
+/// Removes the files that a killed [`write_new`] or [`write_over`] has left in this folder, and returns their paths. A file that
+/// somebody is writing now stays: its writer holds a lock on it. What cannot be opened or removed stays, too.
+pub fn sweep(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut swept = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let random = name.to_str().and_then(|name| name.strip_prefix(BEGINS));
+        let ours = random.is_some_and(|random| {
+            random.len() == RANDOM_CHARS && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        });
+        // A link or a pipe is nobody's unfinished file, and opening one may block.
+        if !ours || !entry.file_type()?.is_file() {
+            continue;
+        }
+        let path = entry.path();
+        let Ok(file) = fs::File::open(&path) else { continue };
+        if file.try_lock().is_ok() && fs::remove_file(&path).is_ok() {
+            swept.push(path);
+        }
+    }
+    if !swept.is_empty() {
+        fs::File::open(dir)?.sync_all()?;
+    }
+    Ok(swept)
+}
+
+/// Sweeps the folders of these files, each once, and says what was found there: `told` gets each file that was removed, and each folder
+/// that cannot be read. A folder that is not there has nothing in it.
+pub fn sweep_beside<'a>(
+    files: impl IntoIterator<Item = &'a Path>,
+    mut told: impl FnMut(&Path, io::Result<()>),
+) {
+    let folders: BTreeSet<_> = files.into_iter().map(parent).collect();
+    for folder in folders {
+        match sweep(folder) {
+            Ok(swept) => swept.iter().for_each(|path| told(path, Ok(()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => told(folder, Err(error)),
+        }
+    }
+}
+
 /// A durable file that has no name of its own yet. Nobody else may read it before its permissions are set.
 fn whole(path: &Path, text: &str, kept: Kept) -> io::Result<tempfile::NamedTempFile> {
-    let mut file = tempfile::Builder::new().prefix(".mooring-").tempfile_in(parent(path))?;
+    let mut file =
+        tempfile::Builder::new().prefix(BEGINS).rand_bytes(RANDOM_CHARS).tempfile_in(parent(path))?;
+    // Lost with its writer, which tells what a killed one has left. Where there are no locks, nothing is swept.
+    let _ = file.as_file().try_lock();
     if let Some((user, group)) = kept.owner {
         std::os::unix::fs::fchown(file.as_file(), Some(user), Some(group))?;
     }
@@ -194,6 +245,36 @@ mod tests {
         assert!(!top.path().join("none").exists());
         assert!(write_new(&top.path().join("no/such"), "x", kept).is_err());
         assert_eq!(fs::read_dir(top.path()).unwrap().count(), 2, "nothing else is left");
+    }
+
+    #[test]
+    fn what_a_killed_writer_has_left_is_swept_and_nothing_else() {
+        let top = tempfile::tempdir().unwrap();
+        let path = top.path().join("a.key");
+        let kept = Kept { mode: 0o600, owner: None };
+        write_new(&path, "kept", kept).unwrap();
+        // A writer that is killed before its file gets its name: nobody removes the file, and its lock goes.
+        let (file, left) = whole(&path, "secret", kept).unwrap().keep().unwrap();
+        let at_work = whole(&path, "new", kept).unwrap();
+        assert_eq!(sweep(top.path()).unwrap(), Vec::<PathBuf>::new(), "both are being written");
+        drop(file);
+        for name in [".mooring-", ".mooring-abcde", ".mooring-abcdefg", ".mooring-abc.rt", "mooring-abcdef"] {
+            fs::write(top.path().join(name), "theirs").unwrap();
+        }
+        fs::create_dir(top.path().join(".mooring-folder")).unwrap();
+        std::os::unix::fs::symlink(&path, top.path().join(".mooring-linked")).unwrap();
+        let names = || fs::read_dir(top.path()).unwrap().count();
+        let before = names();
+        assert_eq!(sweep(top.path()).unwrap(), [left.clone()]);
+        assert_eq!((names(), left.exists()), (before - 1, false));
+        at_work.persist(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(sweep(top.path()).unwrap(), Vec::<PathBuf>::new());
+        let (_, left) = whole(&path, "secret", kept).unwrap().keep().unwrap();
+        let mut told = Vec::new();
+        let files = [path.as_path(), &top.path().join("b"), &top.path().join("none/c"), &path.join("d")];
+        sweep_beside(files, |path, swept| told.push((path.to_owned(), swept.is_ok())));
+        assert_eq!(told, [(left, true), (path, false)]);
     }
 
     #[test]

@@ -105,6 +105,26 @@ fn a_second_agent_on_one_state_folder_ends_and_names_the_first() {
     assert!(said.contains("exports stay as they are"), "{said}");
 }
 
+#[test]
+fn a_start_removes_what_a_killed_rotation_of_keys_has_left() {
+    let site = Site::new();
+    let keys = site.path("sealing.key");
+    mooring_systemd::sealing::make(&keys, None).unwrap();
+    let text = std::fs::read_to_string(site.path("agent.toml")).unwrap();
+    site.write(&format!("sealing_key = \"{}\"\n{text}", keys.display()));
+    std::fs::create_dir(site.path("state")).unwrap();
+    let left = ["state/.mooring-a1B2c3", ".mooring-Zz09Yy"].map(|name| site.path(name));
+    for file in &left {
+        std::fs::copy(&keys, file).unwrap();
+    }
+    let first = site.start();
+    assert!(left.iter().all(|file| !file.exists()), "keys of nobody");
+    assert!(keys.exists() && site.path("state/agent.lock").exists());
+    first.signal("-TERM");
+    let (code, said) = first.end();
+    assert_eq!((code, said.matches("its writer was killed").count()), (Some(0), 2), "{said}");
+}
+
 /// The names of the threads of a process that have this open, as `/proc` says it.
 fn threads_with(pid: u32, open: &str) -> Vec<String> {
     let mut names = Vec::new();
