@@ -43,7 +43,7 @@ impl HostService {
 
 /// A connection's spec without its secrets.
 fn without_secrets(mut spec: v1::ConnectionSpec) -> v1::ConnectionSpec {
-    if let Some(chap) = spec.chap.as_mut() {
+    for chap in [spec.chap.as_mut(), spec.other_chap.as_mut()].into_iter().flatten() {
         for side in [chap.initiator.as_mut(), chap.mutual.as_mut()].into_iter().flatten() {
             side.secret.clear();
         }

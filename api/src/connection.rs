@@ -48,6 +48,7 @@ pub fn connection_from_wire(
         serial: spec.serial.clone(),
         size: ByteSize(spec.size_bytes),
         chap: spec.chap.as_ref().map(|chap| chap_from_wire("chap", chap)).transpose()?,
+        other_chap: spec.other_chap.as_ref().map(|chap| chap_from_wire("other_chap", chap)).transpose()?,
         attachments,
         fc,
     };
@@ -78,6 +79,7 @@ pub fn connection_to_wire(spec: &ConnectionSpec) -> v1::ConnectionSpec {
         serial: spec.serial.clone(),
         size_bytes: spec.size.0,
         chap: spec.chap.as_ref().map(chap_to_wire),
+        other_chap: spec.other_chap.as_ref().map(chap_to_wire),
         attachments: spec
             .attachments
             .iter()
@@ -138,6 +140,7 @@ impl From<&ConnectionReport> for v1::ConnectionReport {
             device_us: us(report.device_took),
             cache_off: report.cache.map(|cache| cache == Cache::Off),
             unwritten_bytes: report.unwritten.map(|bytes| bytes.0),
+            secrets: report.secrets,
         }
     }
 }
@@ -256,6 +259,10 @@ mod tests {
                 initiator: ChapSide { user: "u".into(), secret: Secret::new("secret-of-twelve") },
                 mutual: Some(ChapSide { user: "m".into(), secret: Secret::new("another-of-twelve") }),
             }),
+            other_chap: Some(Chap {
+                initiator: ChapSide { user: "u".into(), secret: Secret::new("secret-that-comes") },
+                mutual: Some(ChapSide { user: "m".into(), secret: Secret::new("another-that-comes") }),
+            }),
             attachments: vec![AttachmentWish {
                 id: model::AttachmentId::from_u128(9),
                 mode: Mode::ReadOnly,
@@ -268,7 +275,7 @@ mod tests {
     fn over_fc() -> ConnectionSpec {
         let [port, target] = [0xb, 0xa].map(|n| model::Wwpn::from_u64(0x2000_5254_0014_0000 | n).unwrap());
         let fc = Some(FcRoute { port, targets: vec![target] });
-        ConnectionSpec { portals: Vec::new(), chap: None, lun: Lun(7), fc, ..connection() }
+        ConnectionSpec { portals: Vec::new(), chap: None, other_chap: None, lun: Lun(7), fc, ..connection() }
     }
 
     #[test]
@@ -298,6 +305,7 @@ mod tests {
         );
         check(|s| s.portals = connection_to_wire(&connection()).portals, "portals");
         check(|s| s.chap = connection_to_wire(&connection()).chap, "chap");
+        check(|s| s.other_chap = connection_to_wire(&connection()).chap, "other_chap");
         // What an agent of an earlier release reads of it, and refuses.
         check(|s| s.fc = None, "portals");
     }
@@ -323,6 +331,18 @@ mod tests {
         check(|s| s.attachments[0].mode = 0, "attachments[0].mode");
         check(|s| s.attachments.push(s.attachments[0].clone()), "attachments");
         check(|s| s.chap.as_mut().unwrap().initiator = None, "chap.initiator");
+        check(|s| s.chap = None, "other_chap");
+        check(|s| s.other_chap.as_mut().unwrap().initiator = None, "other_chap.initiator");
+        check(|s| s.other_chap.as_mut().unwrap().mutual = None, "other_chap.mutual");
+        check(|s| s.chap.as_mut().unwrap().mutual = None, "other_chap.mutual");
+        // What proves one direction never proves the other.
+        check(
+            |s| {
+                let other = s.other_chap.as_mut().unwrap().mutual.as_mut().unwrap();
+                other.secret = "secret-of-twelve".into();
+            },
+            "other_chap",
+        );
         check(
             |s| s.chap.as_mut().unwrap().mutual.as_mut().unwrap().secret = "secret-of-twelve".into(),
             "chap.mutual.secret",

@@ -34,6 +34,7 @@ mod manage;
 mod receipts;
 mod reservations;
 mod revert;
+mod rotate;
 mod sessions;
 mod site;
 mod snapshots;
@@ -56,6 +57,7 @@ pub(crate) use manage::{ManageArgs, ManageableArgs};
 pub(crate) use receipts::ReceiptCommand;
 pub(crate) use reservations::ReservationsArgs;
 pub(crate) use revert::RevertArgs;
+pub(crate) use rotate::RotateArgs;
 pub(crate) use sessions::{SessionCommand, SessionListArgs};
 pub(crate) use site::{
     QuotaCommand, QuotaSetArgs, ResetStatusArgs, RetypeArgs, TypeAccessArgs, TypeCommand, TypeSetArgs,
@@ -480,6 +482,15 @@ Examples:
 Examples:
   mooring volume uncut data")]
     Uncut(VolumeArg),
+    /// Give the attachments of a volume new secrets while they are in use (controller)
+    #[command(after_help = "\
+Sessions go on; a host that logs in again meanwhile gets in. Attachments of clients that log in by
+themselves are refused, or with --force shut out at their next login until they get the new secret.
+
+Examples:
+  mooring volume rotate-secrets data
+  mooring volume rotate-secrets data --attachment 4ac58d31-ecf8-4efe-9938-88201d6952ef")]
+    RotateSecrets(RotateArgs),
     /// Set the flags of a volume (controller)
     #[command(after_help = "\
 Examples:

@@ -275,6 +275,9 @@ fn side_of_volume(global: &Global, command: &VolumeCommand) -> Result<Side, Fail
         VolumeCommand::Manageable(_) => Side::Controller(side::controller(global, "volume manageable")?),
         VolumeCommand::Unmanage(_) => Side::Controller(side::controller(global, "volume unmanage")?),
         VolumeCommand::Revert(_) => Side::Controller(side::controller(global, "volume revert")?),
+        VolumeCommand::RotateSecrets(_) => {
+            Side::Controller(side::controller(global, "volume rotate-secrets")?)
+        }
         VolumeCommand::List
         | VolumeCommand::Show(_)
         | VolumeCommand::Extend(_)
@@ -316,7 +319,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
             }
         }
         Side::Controller(url) => {
-            use controller::{manage, operate, revert, volume};
+            use controller::{manage, operate, revert, rotate, volume};
             let client = Client::open(global, url)?;
             match command {
                 VolumeCommand::Create(args) => print(json, &volume::create(&client, args).await?),
@@ -339,6 +342,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Retype(args) => print(json, &operate::retype(&client, args).await?),
                 VolumeCommand::ResetStatus(args) => print(json, &operate::reset_status(&client, args).await?),
                 VolumeCommand::Revert(args) => print(json, &revert::revert(&client, args).await?),
+                VolumeCommand::RotateSecrets(args) => print(json, &rotate::rotate(&client, args).await?),
                 VolumeCommand::Set(args) => print(json, &operate::set(&client, args).await?),
                 VolumeCommand::Manage(args) => print(json, &manage::manage(&client, args).await?),
                 VolumeCommand::Export(args) => print(json, &controller::export::export(&client, args).await?),

@@ -17,5 +17,6 @@ mod import_commands;
 mod manage_commands;
 mod parsing;
 mod revert_commands;
+mod rotate;
 mod snapshot_commands;
 mod tls;

@@ -90,8 +90,12 @@ fn log_in(link: &mut Link, nexus: &PrNexus) -> Result<Negotiated, Cause> {
     let (initiator, target): (Iqn, Iqn) = (nexus.initiator.parse()?, nexus.target.parse()?);
     let (user, secret) = nexus.chap.clone();
     let (mutual, proof) = nexus.mutual.clone();
-    let credentials =
-        Credentials { user, secret: Secret::new(secret), mutual: Some((mutual, Secret::new(proof))) };
+    let credentials = Credentials {
+        user,
+        secret: Secret::new(secret),
+        mutual: Some((mutual, Secret::new(proof))),
+        other_mutual: None,
+    };
     let config = LoginConfig {
         initiator: &initiator,
         target: &target,

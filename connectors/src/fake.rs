@@ -429,6 +429,7 @@ impl State {
         let again = if let Some((kept, status)) = self.sessions.get_mut(&wish.volume) {
             let newer = wish.generation > status.generation;
             *kept = wish.clone();
+            status.secrets = wish.secrets();
             if newer {
                 status.generation = wish.generation;
             }
@@ -462,11 +463,7 @@ impl State {
             }
             None => refused("target not found (0203)"),
             Some(target) if !target.granted => refused("the target forbids it (0202)"),
-            Some(target)
-                if target.secret.as_deref() != wish.chap.as_ref().map(|chap| chap.secret.as_str()) =>
-            {
-                refused("wrong credentials (0201)")
-            }
+            Some(target) if !fits(target.secret.as_deref(), wish) => refused("wrong credentials (0201)"),
             Some(_) => (SessionState::LoggedIn, None),
         };
         (status.state, status.problem) = (state, problem);
@@ -497,6 +494,12 @@ impl State {
     }
 }
 
+/// The target has the secret, or one of two that are being rotated.
+fn fits(secret: Option<&str>, wish: &SessionWish) -> bool {
+    let known = || wish.chap.iter().chain(&wish.other_chap).map(|chap| chap.secret.as_str());
+    secret.map_or_else(|| wish.chap.is_none(), |secret| known().any(|known| known == secret))
+}
+
 fn fresh(wish: &SessionWish, portal: Portal) -> SessionStatus {
     SessionStatus {
         volume: wish.volume,
@@ -515,6 +518,7 @@ fn fresh(wish: &SessionWish, portal: Portal) -> SessionStatus {
         verified: 0,
         problem: None,
         retry_in_ms: None,
+        secrets: wish.secrets(),
         fc: None,
     }
 }

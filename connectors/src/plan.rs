@@ -92,6 +92,7 @@ fn wish(spec: &ConnectionSpec, generation: Generation, recovery_timeout_s: u32) 
         naa: spec.naa.clone(),
         serial: Some(spec.serial.clone()),
         chap: spec.chap.as_ref().map(wire_chap),
+        other_chap: spec.other_chap.as_ref().map(wire_chap),
         recovery_timeout_s,
         fc: spec.fc.clone(),
     }
@@ -224,9 +225,11 @@ impl Present<'_> {
             return self.plan.block(BlockedKind::Foreign, self.object(), why);
         }
         let newer = session.generation < generation;
+        // Of two secrets one could not be written down.
+        let unwritten = session.secrets == 1 && self.spec.other_chap.is_some();
         match session.state {
             SessionState::LoggedIn => {
-                if newer {
+                if newer || unwritten {
                     self.login("a newer spec: portals and credentials for the next login");
                 } else if session.fc.as_ref().is_some_and(|path| !path.kept) {
                     self.login("the port that is used is written down");
@@ -235,7 +238,7 @@ impl Present<'_> {
             }
             // Its I/O waits, and so does everything else: the links stay.
             SessionState::Recovering => {
-                if newer {
+                if newer || unwritten {
                     self.login("a newer spec: portals and credentials for the next login");
                 }
             }

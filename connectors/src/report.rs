@@ -86,6 +86,8 @@ pub fn report(
         }
         _ => None,
     });
+    let kept = view.session.as_ref().filter(|status| status.generation >= generation);
+    let secrets = kept.map(|status| status.secrets).filter(|secrets| *secrets > 0);
     let base = of_session(wanted.volume(), view.session.as_ref(), names);
     ConnectionReport {
         generation,
@@ -95,6 +97,7 @@ pub fn report(
         disk: right.and_then(disk),
         paths: paths.collect(),
         holders: holder_names(&view.holders()),
+        secrets,
         unwritten: view.unwritten.map(ByteSize),
         ..base
     }
@@ -137,6 +140,7 @@ fn of_session(volume: VolumeId, seen: Option<&SessionStatus>, names: Names) -> C
         stuck: None,
         login_took: seen.and_then(|status| status.login_us).map(Duration::from_micros),
         device_took: None,
+        secrets: None,
         unwritten: None,
     }
 }

@@ -98,6 +98,9 @@ pub struct SessionWish {
     pub serial: Option<String>,
     /// Credentials.
     pub chap: Option<WireChap>,
+    /// While secrets are being rotated: other credentials that the target may have instead. An earlier release knows none.
+    #[serde(default)]
+    pub other_chap: Option<WireChap>,
     /// Seconds that I/O waits for a lost session before it fails (the kernel's `recovery_tmo`).
     pub recovery_timeout_s: u32,
     /// Over Fibre Channel: no affair of `mooring-sessiond`, and never on this wire.
@@ -106,6 +109,11 @@ pub struct SessionWish {
 }
 
 impl SessionWish {
+    /// With how many secrets the session can be logged in.
+    pub fn secrets(&self) -> u32 {
+        u32::from(self.chap.is_some()) + u32::from(self.other_chap.is_some())
+    }
+
     /// The unit serial that the disk must show. An export that was not adopted has its volume's id as its serial, which its NAA
     /// tells. `None`: the export was adopted, and nobody has said its serial.
     pub fn unit_serial(&self) -> Option<String> {
@@ -207,6 +215,9 @@ pub struct SessionStatus {
     pub problem: Option<String>,
     /// When it is tried again.
     pub retry_in_ms: Option<u64>,
+    /// With how many secrets it can be logged in, as the journal has it. 0: with none, or an earlier release is asked.
+    #[serde(default)]
+    pub secrets: u32,
     /// Over Fibre Channel: where the disk is, or would be. Never on this wire.
     #[serde(skip)]
     pub fc: Option<Box<FcPath>>,

@@ -16,4 +16,5 @@ mod laws;
 mod sessiond_common;
 mod sessiond_crash;
 mod sessiond_life;
+mod sessiond_rotate;
 mod sessiond_wire;

@@ -46,6 +46,7 @@ fn spec(volume: VolumeId, attachments: &[(u8, Mode)]) -> ConnectionSpec {
         serial: volume.to_string(),
         size: ByteSize(SIZE),
         chap: None,
+        other_chap: None,
         attachments: attachments
             .iter()
             .map(|(id, mode)| AttachmentWish { id: attachment(*id), mode: *mode, cache: Cache::On })

@@ -188,6 +188,7 @@ fn bad_credentials_prove_nothing() {
         user: user.to_owned(),
         secret: Secret::new(secret),
         mutual: mutual.map(|(user, secret)| (user.to_owned(), Secret::new(secret))),
+        other_mutual: None,
     };
     let long = "x".repeat(256);
     for bad in [

@@ -51,6 +51,7 @@ fn spec_of(attachments: impl IntoIterator<Item = Attached>) -> ConnectionSpec {
         serial: volume().to_string(),
         size: ByteSize(SIZE),
         chap: None,
+        other_chap: None,
         attachments: attachments
             .into_iter()
             .map(|(id, mode, cache)| AttachmentWish { id: attachment(id), mode, cache })

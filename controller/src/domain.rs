@@ -238,6 +238,25 @@ impl std::fmt::Debug for Attachment {
     }
 }
 
+/// Who is waited for while the secrets of an attachment are rotated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rotating {
+    /// Its host, to know the new secret beside the old one.
+    Host,
+    /// Its target, to have the new secret.
+    Target,
+}
+
+impl Rotating {
+    /// As the API says it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Target => "target",
+        }
+    }
+}
+
 /// What is live of an attachment, from the last reports of both agents; never stored beside the truth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachmentLive {
@@ -259,6 +278,10 @@ pub struct AttachmentLive {
     pub device_path: Option<String>,
     /// Native: the kernel's name of the disk there.
     pub disk: Option<String>,
+    /// Its secrets are being rotated.
+    pub secret_rotation: Option<Rotating>,
+    /// When its secrets were rotated last.
+    pub secret_rotated_at: Option<SystemTime>,
     /// What went wrong, from both agents, as `agent: text`.
     pub problems: Vec<String>,
     /// Milliseconds since the request came, of the steps that are done: `granted`, `logged_in`, `device_ready`, `done`.

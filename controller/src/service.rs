@@ -26,6 +26,7 @@ mod receipts;
 mod reservations;
 mod retype;
 mod revert;
+mod rotate;
 mod services;
 mod sessions;
 mod snapshots;
@@ -66,6 +67,7 @@ pub use enrol::{JOIN_TOKEN_LIFE, JoinRefused, JoinRequest, JoinTerms, Joined, Ne
 pub use fence::REASON_MAX;
 pub use mode::NewMode;
 pub use receipts::RECORDS_MAX;
+pub use rotate::NewSecrets;
 pub use services::DISABLED_REASON_MAX;
 
 /// Why something is not done. Each kind is one status code of the API.

@@ -25,6 +25,7 @@ mod core_policies;
 mod core_rebuild;
 mod core_restart;
 mod core_revert;
+mod core_rotate;
 mod core_secrets;
 mod core_words;
 mod laws_events;

@@ -59,6 +59,9 @@ pub struct ConnectionSpec {
     pub size: ByteSize,
     /// The credentials. `None`: the target is asked for none, and one that demands them is an error.
     pub chap: Option<Chap>,
+    /// While secrets are being rotated: the credentials that come, or those that go. The host logs in with either, and takes the
+    /// target's proof by either.
+    pub other_chap: Option<Chap>,
     /// The attachments that share this connection; at least one.
     pub attachments: Vec<AttachmentWish>,
     /// Over Fibre Channel, in the place of portals and credentials. `initiator` and `target` name the two ends then, and nobody
@@ -98,6 +101,25 @@ impl ConnectionSpec {
         }
         if let Some(chap) = &self.chap {
             chap.check("chap")?;
+        }
+        self.check_other_chap()
+    }
+
+    fn check_other_chap(&self) -> Result<(), SpecError> {
+        let Some(other) = &self.other_chap else { return Ok(()) };
+        let Some(chap) = &self.chap else {
+            return Err(SpecError::new("other_chap", "stands beside no credentials"));
+        };
+        other.check("other_chap")?;
+        // One of them without the target's proof would be a way around it.
+        let secret = |of: &Chap| of.mutual.as_ref().map(|side| side.secret.clone());
+        let (own, others) = (secret(chap), secret(other));
+        if own.is_some() != others.is_some() {
+            return Err(SpecError::new("other_chap.mutual", "want it if, and only if, chap has it"));
+        }
+        // As within one pair: our own responses could be played back to us.
+        if own.as_ref() == Some(&other.initiator.secret) || others.as_ref() == Some(&chap.initiator.secret) {
+            return Err(SpecError::new("other_chap", "no secret of one direction may be one of the other's"));
         }
         Ok(())
     }
@@ -248,6 +270,9 @@ pub struct ConnectionReport {
     pub login_took: Option<Duration>,
     /// From the end of the login to the verified device with its paths.
     pub device_took: Option<Duration>,
+    /// With how many secrets the host can log in from now on, as its session's keeper has written down for the spec of this
+    /// generation: two while they are being rotated. `None`: nobody has said so, as over Fibre Channel and without CHAP.
+    pub secrets: Option<u32>,
     /// What the page cache held and had not written when the session was lost or cut. `None` if the kernel does not say, and
     /// while the session is there.
     pub unwritten: Option<ByteSize>,

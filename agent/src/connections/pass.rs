@@ -197,6 +197,7 @@ impl Connections {
             stuck: None,
             login_took: None,
             device_took: None,
+            secrets: None,
             unwritten: None,
         };
         match last {
@@ -204,7 +205,10 @@ impl Connections {
             Some(last) if last.generation == generation => {
                 ConnectionReport { problems: Vec::new(), ..last.clone() }
             }
-            Some(last) => ConnectionReport { generation, phase, problems: Vec::new(), ..last.clone() },
+            // What its keeper has written down was for a spec before this one.
+            Some(last) => {
+                ConnectionReport { generation, phase, secrets: None, problems: Vec::new(), ..last.clone() }
+            }
         }
     }
 }

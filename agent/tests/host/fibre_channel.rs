@@ -79,6 +79,7 @@ fn spec(agent: &Agent, n: u8) -> mooring_api::v1::ConnectionSpec {
     mooring_api::v1::ConnectionSpec {
         portals: Vec::new(),
         chap: None,
+        other_chap: None,
         lun: n.into(),
         fc: Some(mooring_api::v1::FcRoute { port: PORT.to_owned(), target_ports: vec![TARGET.to_owned()] }),
         ..agent.spec(n, &[(n, RW)])

@@ -64,6 +64,7 @@ fn a_host_without_sessiond_says_so_and_keeps_what_it_is_told() {
         serial: id.clone(),
         size_bytes: SIZE,
         chap: None,
+        other_chap: None,
         attachments: vec![v1::AttachmentWish {
             attachment_id: attachment(1),
             mode: RW.into(),

@@ -240,6 +240,7 @@ impl Agent {
             serial: id.to_string(),
             size_bytes: SIZE,
             chap: Some(v1::Chap { initiator: Some(side), mutual: None }),
+            other_chap: None,
             attachments: attachments
                 .iter()
                 .map(|(id, mode)| v1::AttachmentWish {

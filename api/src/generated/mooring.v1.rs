@@ -2748,6 +2748,10 @@ pub struct ConnectionSpec {
     /// whose capabilities name this port.
     #[prost(message, optional, tag = "100")]
     pub fc: ::core::option::Option<FcRoute>,
+    /// While secrets are being rotated: the credentials that come, or those that go. The host logs in with either, and takes the
+    /// target's proof by either. An agent of an earlier release ignores it, and its reports have no `secrets`.
+    #[prost(message, optional, tag = "110")]
+    pub other_chap: ::core::option::Option<Chap>,
 }
 /// The way to a volume over Fibre Channel.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2922,6 +2926,10 @@ pub struct ConnectionReport {
     /// kernel does not say, and of a session that is there.
     #[prost(uint64, optional, tag = "16")]
     pub unwritten_bytes: ::core::option::Option<u64>,
+    /// With how many secrets the host can log in from now on, as mooring-sessiond has written down for the spec of this generation:
+    /// 2 while they are being rotated. Absent when nobody has said so, as over Fibre Channel and without CHAP.
+    #[prost(uint32, optional, tag = "110")]
+    pub secrets: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CheckConnectionRequest {

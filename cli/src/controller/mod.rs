@@ -28,6 +28,7 @@ pub(crate) mod quota;
 pub(crate) mod receipt;
 pub(crate) mod records;
 pub(crate) mod revert;
+pub(crate) mod rotate;
 mod show;
 pub(crate) mod snapshot;
 pub(crate) mod url;

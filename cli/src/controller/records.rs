@@ -58,6 +58,12 @@ pub(crate) struct Live {
     /// `null`: its host logs in by itself, has no verified disk, or does not say.
     #[serde(default)]
     pub cache_in_force: Option<String>,
+    /// Its secrets are being rotated: who is waited for.
+    #[serde(default)]
+    pub secret_rotation: Option<String>,
+    /// When they were rotated last.
+    #[serde(default)]
+    pub secret_rotated_at: Option<String>,
     pub status: String,
     /// One of our agents attaches it.
     #[serde(default)]
@@ -143,6 +149,15 @@ pub(crate) const STEPS: [(&str, &str, &str); 4] = [
 ];
 
 impl Live {
+    /// How the rotation of its secrets stands, or when the last one ended.
+    pub(crate) fn secret_text(&self) -> String {
+        match (&self.secret_rotation, &self.secret_rotated_at) {
+            (Some(who), _) => format!("being rotated: its {who} is waited for"),
+            (None, Some(at)) => format!("rotated {at}"),
+            (None, None) => "-".to_owned(),
+        }
+    }
+
     /// It is attached, and its host says that the disk can be used.
     pub(crate) fn is_ready(&self) -> bool {
         self.status == "attached" && self.host_phase.as_deref() == Some("ready")

@@ -597,6 +597,7 @@ impl Live {
             ("SESSION", self.sessions_text()),
             ("DONE", self.counters_text()),
             ("INITIATOR", or_none(self.initiator.as_deref())),
+            ("SECRET", self.secret_text()),
             ("STEPS", self.steps_text()),
             ("CREATED", or_none(self.created_at.as_deref())),
             ("ATTACHED", or_none(self.attached_at.as_deref())),

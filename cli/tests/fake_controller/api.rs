@@ -192,6 +192,7 @@ fn quick(
             state.knobs.in_review = false;
             (200, json!({}))
         }
+        ("POST", ["mooring", "v1", "volumes", id, "rotate-secrets"]) => super::rotated(state, id, body),
         ("POST", ["mooring", "v1", "epoch"]) => (200, json!({ "epoch": 7 })),
         ("GET", ["v3", "types"]) => {
             (200, json!({ "volume_types": state.types.values().collect::<Vec<_>>() }))

@@ -43,6 +43,8 @@ pub(crate) struct Knobs {
     pub(crate) attach_fault: Option<String>,
     /// What both agents say of an attachment.
     pub(crate) problems: Vec<String>,
+    /// A rotation of secrets is accepted, and its host is waited for.
+    pub(crate) rotates_slowly: bool,
     /// So many detaches are answered with 504.
     pub(crate) pending: u32,
     /// Who holds the disk open: a detach without force is refused.
@@ -96,6 +98,24 @@ impl State {
     pub(crate) fn count(&self, beginning: &str) -> usize {
         self.requests.iter().filter(|request| request.starts_with(beginning)).count()
     }
+}
+
+/// New secrets for the attachments of a volume.
+fn rotated(state: &mut State, id: &str, body: &Value) -> (u16, Value) {
+    let slowly = state.knobs.rotates_slowly;
+    let of = |live: &&mut Value| {
+        live["volume_id"] == id && (body["attachment"].is_null() || body["attachment"] == live["id"])
+    };
+    let mut all = Vec::new();
+    for live in state.attachments.values_mut().filter(of) {
+        live["secret_rotation"] = if slowly { serde_json::json!("host") } else { Value::Null };
+        live["secret_rotated_at"] = serde_json::json!("2026-11-22T10:00:00Z");
+        all.push(live.clone());
+    }
+    if slowly {
+        return (504, serde_json::json!({ "computeFault": { "code": 504, "message": "it goes on" } }));
+    }
+    (200, serde_json::json!({ "attachments": all }))
 }
 
 /// Who uses the disk of an attachment: what a test has put beside the attachment as `check`.

@@ -136,6 +136,7 @@ impl Fabric {
             verified: 0,
             problem,
             retry_in_ms: None,
+            secrets: 0,
             fc: Some(Box::new(FcPath { port: record.route.port, used, kept, all, lun: record.lun })),
         })
     }

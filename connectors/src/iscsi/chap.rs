@@ -32,6 +32,8 @@ pub struct Credentials {
     pub secret: Secret,
     /// The target's name and secret: mutual CHAP, without which no login ends well then.
     pub mutual: Option<(String, Secret)>,
+    /// Another name and secret that prove the target as well, while secrets are being rotated. Only with `mutual`.
+    pub other_mutual: Option<(String, Secret)>,
 }
 
 /// Who has proved itself in a login.
@@ -220,27 +222,31 @@ impl Exchange {
 
     /// Looks at the target's proof, if there is one. Without mutual CHAP nobody asked for it.
     pub(super) fn look_at(&mut self, answer: &Text) -> Result<(), ChapError> {
-        let (Some((name, secret)), Some(algorithm)) = (&self.credentials.mutual, self.algorithm) else {
+        let (Some(first), Some(algorithm)) = (&self.credentials.mutual, self.algorithm) else {
             return Ok(());
         };
+        let known = || std::iter::once(first).chain(&self.credentials.other_mutual);
         let (got_name, response) = match (answer.get("CHAP_N"), answer.get("CHAP_R")) {
             // Nothing is proven; the end of the stage asks for it.
             (_, None) => return Ok(()),
             (None, Some(_)) => return Err(ChapError::Missing("CHAP_N")),
             (Some(got), Some(response)) => (got, response),
         };
-        if got_name != name {
-            return Err(ChapError::Name { want: name.clone(), got: short(got_name) });
+        if known().all(|(name, _)| got_name != name) {
+            return Err(ChapError::Name { want: first.0.clone(), got: short(got_name) });
         }
         let response = decode_binary(response, CHALLENGE_BYTES_MAX)
             .map_err(|why| ChapError::Value { key: "CHAP_R", why })?;
         let (id, challenge) = self.challenge(algorithm);
         let reflected = algorithm.response(id, &self.credentials.secret, challenge);
-        let wanted = algorithm.response(id, secret, challenge);
         if bool::from(response.as_slice().ct_eq(&reflected)) {
             return Err(ChapError::Reflected);
         }
-        if !bool::from(response.as_slice().ct_eq(&wanted)) {
+        let proves = |(name, secret): &(String, Secret)| {
+            let wanted = algorithm.response(id, secret, challenge);
+            got_name == name && bool::from(response.as_slice().ct_eq(&wanted))
+        };
+        if !known().any(proves) {
             return Err(ChapError::WrongProof);
         }
         self.proven = Some(Proven(()));
@@ -261,19 +267,16 @@ impl Exchange {
 impl Credentials {
     fn check(&self) -> Result<(), ChapError> {
         let usable = |text: &str| !text.is_empty() && text.len() <= CHAP_BYTES_MAX && !text.contains('\0');
-        let Self { user, secret, mutual } = self;
-        let (mutual_user, mutual_secret) = match mutual {
-            Some((user, secret)) => (user.as_str(), Some(secret)),
-            None => ("-", None),
-        };
-        if !usable(user) || !usable(mutual_user) {
+        let Self { user, secret, mutual, other_mutual } = self;
+        let sides = || mutual.iter().chain(other_mutual);
+        if !usable(user) || sides().any(|(user, _)| !usable(user)) {
             return Err(ChapError::Unusable("a user name is empty, longer than 255 bytes or has a NUL"));
         }
-        if !usable(secret.expose()) || mutual_secret.is_some_and(|secret| !usable(secret.expose())) {
+        if !usable(secret.expose()) || sides().any(|(_, secret)| !usable(secret.expose())) {
             return Err(ChapError::Unusable("a secret is empty, longer than 255 bytes or has a NUL"));
         }
         let same = |other: &Secret| bool::from(secret.expose().as_bytes().ct_eq(other.expose().as_bytes()));
-        if mutual_secret.is_some_and(same) {
+        if sides().any(|(_, other)| same(other)) {
             // RFC 7143, 9.2.1: our own responses could be played back to us.
             return Err(ChapError::Unusable("both directions have the same secret"));
         }

@@ -18,7 +18,7 @@ use crate::iscsi::{
     Credentials, Login, LoginConfig, LoginError, LoginFailure, LoginStep, Negotiated, Opcode, opcode,
     params_before_login,
 };
-use crate::wire::End;
+use crate::wire::{End, SessionWish, WireChap};
 
 /// Commands that the kernel may have in flight on a session; 15 of them are the kernel's own.
 const COMMANDS_MAX: u16 = 128;
@@ -69,7 +69,7 @@ impl Session {
         let mut failed = Vec::new();
         let mut kind = FailKind::Unreachable;
         for portal in portals {
-            match self.login_following(portal, recovery) {
+            match self.login_with_either(portal, recovery) {
                 Ok(()) => return Ok(()),
                 Err(Out::Fail(fail)) => {
                     failed.push(format!("portal {portal}: {}", fail.text));
@@ -91,10 +91,29 @@ impl Session {
         Err(Fail::out(kind, failed.join("; ")))
     }
 
-    fn login_following(&mut self, portal: Portal, recovery: bool) -> Result<(), Out> {
+    /// While secrets are being rotated the target may have the others: what it refuses is its word only when it refuses both.
+    fn login_with_either(&mut self, portal: Portal, recovery: bool) -> Result<(), Out> {
+        match self.login_following(portal, recovery, Which::Wished) {
+            Err(Out::Fail(fail))
+                if fail.kind == FailKind::Refused && self.entry.wish.other_chap.is_some() =>
+            {
+                tracing::info!(
+                    volume = %self.volume(), %portal, why = fail.text,
+                    "refused: trying the other secret, they are being rotated"
+                );
+                if recovery {
+                    self.stop_for_recovery()?;
+                }
+                self.login_following(portal, recovery, Which::Other)
+            }
+            done => done,
+        }
+    }
+
+    fn login_following(&mut self, portal: Portal, recovery: bool, which: Which) -> Result<(), Out> {
         let mut at = portal;
         for _ in 0..=REDIRECTS_MAX {
-            match self.login_at(at, recovery)? {
+            match self.login_at(at, recovery, which)? {
                 None => return Ok(()),
                 Some(elsewhere) => {
                     tracing::info!(volume = %self.volume(), portal = %at, %elsewhere, "the target is elsewhere");
@@ -109,7 +128,7 @@ impl Session {
     }
 
     /// One login at one portal; `Some`: the target is there.
-    fn login_at(&mut self, portal: Portal, recovery: bool) -> Result<Option<Portal>, Out> {
+    fn login_at(&mut self, portal: Portal, recovery: bool, which: Which) -> Result<Option<Portal>, Out> {
         self.status.portal = Some(portal);
         let began = Instant::now();
         let socket = self.dial(portal)?;
@@ -118,7 +137,7 @@ impl Session {
             self.record();
         }
         let came = self.make(socket, portal, recovery).and_then(|sid| {
-            let came = self.exchange(sid)?;
+            let came = self.exchange(sid, which)?;
             if let Came::Through(negotiated) = &came {
                 self.set_params(sid, negotiated.params())?;
                 self.context.kernel.start_connection(sid).map_err(|error| of_kernel(&error))?;
@@ -210,11 +229,11 @@ impl Session {
         }
     }
 
-    fn exchange(&mut self, sid: u32) -> Result<Came, Out> {
+    fn exchange(&mut self, sid: u32, which: Which) -> Result<Came, Out> {
         let until = self.context.now() + self.context.timing.login_within;
         let alias = self.context.alias.clone();
         let mut random = true;
-        let (mut login, mut step) = Login::start(config(&self.entry, alias), 0, &mut |bytes| {
+        let (mut login, mut step) = Login::start(config(&self.entry, which, alias), 0, &mut |bytes| {
             random &= getrandom::fill(bytes).is_ok();
         });
         if !random {
@@ -319,13 +338,34 @@ impl Session {
     }
 }
 
-fn config(entry: &Entry, alias: Option<String>) -> LoginConfig<'_> {
-    let wish = &entry.wish;
-    let chap = wish.chap.as_ref().map(|chap| Credentials {
+/// With which of two credentials a login is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Wished,
+    /// Those that come or go, while secrets are being rotated.
+    Other,
+}
+
+/// The credentials of a login. The target changes its own secret in another step than ours: either proves it, whichever of ours it takes.
+fn credentials(wish: &SessionWish, which: Which) -> Option<Credentials> {
+    let (chap, other) = match (&wish.chap, &wish.other_chap, which) {
+        (Some(chap), Some(other), Which::Other) => (other, Some(chap)),
+        (Some(chap), other, _) => (chap, other.as_ref()),
+        (None, ..) => return None,
+    };
+    let side =
+        |of: &WireChap| of.mutual.as_ref().map(|(user, secret)| (user.clone(), Secret::new(secret.clone())));
+    Some(Credentials {
         user: chap.user.clone(),
         secret: chap.secret(),
-        mutual: chap.mutual.as_ref().map(|(user, secret)| (user.clone(), Secret::new(secret.clone()))),
-    });
+        mutual: side(chap),
+        other_mutual: other.and_then(side),
+    })
+}
+
+fn config(entry: &Entry, which: Which, alias: Option<String>) -> LoginConfig<'_> {
+    let wish = &entry.wish;
+    let chap = credentials(wish, which);
     LoginConfig {
         initiator: &wish.initiator,
         target: &wish.target,

@@ -264,6 +264,7 @@ mod tests {
             naa: Naa::of_serial("00000000-0000-0000-0000-000000000007"),
             serial: None,
             chap: None,
+            other_chap: None,
             recovery_timeout_s: 120,
             fc: None,
         };

@@ -354,9 +354,19 @@ fn check(wish: &SessionWish) -> Result<(), String> {
     if wish.recovery_timeout_s == 0 || wish.recovery_timeout_s > RECOVERY_SECONDS_MAX {
         return Err(format!("recovery_timeout_s: want 1 to {RECOVERY_SECONDS_MAX}"));
     }
-    let Some(WireChap { user, secret, mutual }) = &wish.chap else { return Ok(()) };
-    let sides = [("chap", user, secret)].into_iter();
-    let sides = sides.chain(mutual.as_ref().map(|(user, secret)| ("chap.mutual", user, secret)));
+    if wish.other_chap.is_some() && wish.chap.is_none() {
+        return Err("other_chap: stands beside no chap".to_owned());
+    }
+    for (field, chap) in [("chap", &wish.chap), ("other_chap", &wish.other_chap)] {
+        chap.as_ref().map_or(Ok(()), |chap| check_chap(field, chap))?;
+    }
+    Ok(())
+}
+
+fn check_chap(field: &str, chap: &WireChap) -> Result<(), String> {
+    let WireChap { user, secret, mutual } = chap;
+    let sides = [(field.to_owned(), user, secret)].into_iter();
+    let sides = sides.chain(mutual.as_ref().map(|(user, secret)| (format!("{field}.mutual"), user, secret)));
     for (field, user, secret) in sides {
         for (what, text) in [("user", user), ("secret", secret)] {
             if text.is_empty() || text.len() > CHAP_BYTES_MAX || !text.bytes().all(|b| b.is_ascii_graphic()) {

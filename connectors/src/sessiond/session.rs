@@ -129,6 +129,8 @@ pub(crate) struct Session {
     pub(crate) entry: Entry,
     pub(crate) status: SessionStatus,
     pub(crate) live: Option<Live>,
+    /// The journal has the wish as it is here.
+    written: bool,
     /// Its connection is started: a logout can be sent.
     pub(crate) started: bool,
     orders: Receiver<Numbered>,
@@ -167,6 +169,7 @@ pub(crate) fn first_status(entry: &Entry) -> SessionStatus {
         verified: 0,
         problem: entry.problem.clone(),
         retry_in_ms: None,
+        secrets: entry.wish.secrets(),
         fc: None,
     }
 }
@@ -191,6 +194,7 @@ impl Session {
             entry,
             status,
             live: None,
+            written: true,
             started: false,
             orders,
             to_self,
@@ -306,8 +310,15 @@ impl Session {
     /// Writes the journal; says whether that went well.
     pub(crate) fn record(&mut self) -> bool {
         match self.context.journal.write(&self.entry) {
-            Ok(()) => true,
+            Ok(()) => {
+                self.written = true;
+                self.status.secrets = self.entry.wish.secrets();
+                true
+            }
             Err(error) => {
+                self.written = false;
+                // Whoever comes after this process may know but one.
+                self.status.secrets = self.status.secrets.min(1);
                 let problem = Chain(&error).to_string();
                 tracing::error!(volume = %self.volume(), problem, "the journal cannot be written");
                 self.status.problem = Some(problem);
@@ -398,12 +409,15 @@ impl Session {
                 }
                 return;
             }
-            EntryState::Wanted if wish.generation < kept.generation || wish == *kept => return,
+            EntryState::Wanted if wish.generation < kept.generation => return,
+            EntryState::Wanted if wish == *kept && self.written => return,
             EntryState::Wanted => {}
         }
         let recovery_changed = wish.recovery_timeout_s != kept.recovery_timeout_s;
         self.entry.wish = wish;
         self.status.generation = self.entry.wish.generation;
+        // Fewer count at once; more when they are written down.
+        self.status.secrets = self.status.secrets.min(self.entry.wish.secrets());
         tracing::info!(volume = %self.volume(), generation = %self.status.generation, "new wish, for the next login");
         self.record();
         if let (true, Some(live)) = (recovery_changed, &self.live) {

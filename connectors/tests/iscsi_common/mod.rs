@@ -31,7 +31,7 @@ pub(crate) fn isid() -> Isid {
 }
 
 pub(crate) fn one_way() -> Credentials {
-    Credentials { user: USER.to_owned(), secret: Secret::new(SECRET), mutual: None }
+    Credentials { user: USER.to_owned(), secret: Secret::new(SECRET), mutual: None, other_mutual: None }
 }
 
 pub(crate) fn mutual() -> Credentials {

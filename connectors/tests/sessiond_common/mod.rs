@@ -206,6 +206,7 @@ impl Rig {
             naa: Naa::from_hex(&self.disk.naa()).unwrap(),
             serial: Some(self.volume.to_string()),
             chap: Some(WireChap { user: USER.into(), secret: SECRET.into(), mutual: None }),
+            other_chap: None,
             recovery_timeout_s: 120,
             fc: None,
         }

@@ -257,6 +257,7 @@ pub(crate) fn connection(wire: &v1::ConnectionReport) -> Option<ConnectionReport
         device_took: took(wire.device_us),
         cache: wire.cache_off.map(mooring_api::cache_from_wire),
         unwritten: wire.unwritten_bytes.map(ByteSize),
+        secrets: wire.secrets,
     })
 }
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::waits::Waiting;
 use super::wishes::{self, Rewished};
-use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Inner, Next};
+use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Inner, Next, rotate};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, wire};
 use crate::domain::AttachmentStatus;
@@ -250,6 +250,8 @@ fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
         settled.waits = true;
     }
     let rows = db.attachments_of(id)?;
+    let switched = !tombstone && rotate::heard_by_host(db, id, host, &rows, seen.report.as_ref())?;
+    settled.changed |= switched;
     if !tombstone && lost_cache_flag(&rows, host, seen) {
         tracing::info!(volume = %id, host = seen.name, "the connection is wished anew: its agent kept no cache flag");
         db.renew(id, Kind::Connection(host), seen.at)?;
@@ -291,6 +293,10 @@ fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
     if settled.changed || !changed.is_empty() {
         settled.changed = true;
         settled.rewished = wishes::apply(db, id, &mut changed, &BTreeSet::new())?;
+    }
+    if switched {
+        // Whatever the rows say, the credentials are others.
+        settled.rewished.add(wishes::apply(db, id, &mut [], &BTreeSet::new())?);
     }
     Ok(settled)
 }

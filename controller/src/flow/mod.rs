@@ -21,6 +21,7 @@ mod pulse;
 mod reserved;
 pub(crate) mod revert;
 pub(crate) mod review;
+mod rotate;
 pub(crate) mod seen;
 mod status;
 mod storage;

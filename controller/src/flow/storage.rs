@@ -17,7 +17,7 @@ use super::once::once;
 use super::seen::{fc_ports, is_same_place, is_seen, seen_mode, wanted_mode};
 use super::waits::Waiting;
 use super::wishes::{self, Rewished};
-use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, Next, growth};
+use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, Next, growth, rotate};
 use crate::agents::calls::CallError;
 use crate::agents::words::{self, Word};
 use crate::agents::{Agent, Heard, wire};
@@ -41,6 +41,8 @@ pub(super) struct Work {
     /// While it is being made: its wish may have reached its agent; its agent was seen to have it.
     sent: bool,
     taken: bool,
+    /// Secrets of a nexus are being rotated.
+    rotates: bool,
 }
 
 /// What has become true.
@@ -63,6 +65,7 @@ fn read_work(db: &Db<'_>, id: VolumeId) -> Result<(Option<Work>, Vec<Taking>), A
     let Some(volume) = db.volume(id)? else { return Ok((None, takings)) };
     let creating = volume.operation == Some(Operation::Creating);
     let work = Work {
+        rotates: !db.rotations_of(id)?.is_empty(),
         takes: takings.iter().any(|taking| taking.agent == volume.agent),
         sent: !creating || db.may_be_sent(id)?,
         taken: !creating || db.is_taken(id)?,
@@ -566,6 +569,9 @@ fn arrived(inner: &Inner, work: &Work, report: Option<&ExportReport>, receipts: 
     if !receipts.is_empty() || !is_same_place(&work.volume, report) {
         return Arrived::More;
     }
+    if work.rotates {
+        return Arrived::More;
+    }
     let (mut noted, mut waits) = (Vec::new(), false);
     for row in &work.rows {
         if row.is_coming() {
@@ -629,6 +635,9 @@ fn settle(
         db.set_fc_ports(id, &fc_ports(&volume, report))?;
         settled.changed = true;
     }
+    let (rotated, rotates) = rotate::seen_at_target(db, id, report)?;
+    settled.changed |= rotated;
+    settled.waits |= rotates;
     let mut rows = db.attachments_of(id)?;
     let (mut changed, mut revoked) = (Vec::new(), BTreeSet::new());
     for row in &rows {
@@ -659,6 +668,10 @@ fn settle(
         } else {
             wishes::left(db, &volume, &rows)?;
         }
+    }
+    if rotated {
+        // Whatever the rows say, hosts are to forget what the target has no more.
+        settled.rewished.add(wishes::apply(db, id, &mut [], &BTreeSet::new())?);
     }
     Ok(settled)
 }

@@ -38,6 +38,14 @@ pub(crate) struct Rewished {
     pub(crate) storage: bool,
 }
 
+impl Rewished {
+    /// What another change of the same transaction changed as well.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.hosts.extend(other.hosts);
+        self.storage |= other.storage;
+    }
+}
+
 fn corrupt(what: &str, volume: VolumeId) -> Abort {
     tracing::error!(%volume, "{what}");
     Abort::Refused(Refusal::Internal(format!("{what} of volume {volume}: see the controller's log")))
@@ -63,6 +71,12 @@ fn random_text(bytes: usize) -> Result<String, Refusal> {
 fn side(user: &str) -> Result<ChapSide, Refusal> {
     let user = format!("{user}-{}", random_text(USER_BYTES)?);
     Ok(ChapSide { user, secret: Secret::new(format!("s{}", random_text(SECRET_BYTES)?)) })
+}
+
+/// Secrets in the place of these, for the same users.
+pub(crate) fn new_secrets(old: &Chap) -> Result<Chap, Refusal> {
+    let anew = |of: &ChapSide| Ok::<_, Refusal>(ChapSide { user: of.user.clone(), ..side("")? });
+    Ok(Chap { initiator: anew(&old.initiator)?, mutual: old.mutual.as_ref().map(anew).transpose()? })
 }
 
 /// Credentials for a nexus: kept, or made. Hosts of ours prove the target, too.
@@ -203,6 +217,8 @@ struct Way {
     portals: Vec<Portal>,
     lun: Lun,
     chap: Option<Chap>,
+    /// While secrets are rotated.
+    other_chap: Option<Chap>,
     fc: Option<FcRoute>,
 }
 
@@ -213,8 +229,9 @@ fn way(db: &Db<'_>, volume: &VolumeRow, host: AgentId, first: &AttachmentRow) ->
         Some(Initiators::Iscsi(initiator)) => {
             let chap =
                 db.nexus(volume.id, &initiator)?.ok_or_else(|| corrupt("the credentials", volume.id))?.0;
-            let portals = volume.portals.clone();
-            return Ok(Some(Way { initiator, portals, lun: LUN_DEFAULT, chap: Some(chap), fc: None }));
+            let other_chap = db.other_secrets(volume.id, &initiator)?;
+            let (portals, lun) = (volume.portals.clone(), LUN_DEFAULT);
+            return Ok(Some(Way { initiator, portals, lun, chap: Some(chap), other_chap, fc: None }));
         }
         Some(Initiators::Fc(ports)) => ports,
     };
@@ -226,7 +243,7 @@ fn way(db: &Db<'_>, volume: &VolumeRow, host: AgentId, first: &AttachmentRow) ->
     };
     let targets: Vec<_> = volume.fc_ports.iter().copied().collect();
     let fc = (!targets.is_empty()).then_some(FcRoute { port, targets });
-    Ok(fc.map(|fc| Way { initiator, portals: Vec::new(), lun, chap: None, fc: Some(fc) }))
+    Ok(fc.map(|fc| Way { initiator, portals: Vec::new(), lun, chap: None, other_chap: None, fc: Some(fc) }))
 }
 
 fn connection_wish(
@@ -249,6 +266,7 @@ fn connection_wish(
         serial: volume.id.to_string(),
         size: ByteSize(u64::from(volume.served_gib()) * GIB),
         chap: way.chap,
+        other_chap: way.other_chap,
         attachments: rows
             .iter()
             .map(|row| AttachmentWish { id: row.id, mode: row.mode, cache: row.cache })

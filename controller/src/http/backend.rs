@@ -21,7 +21,8 @@ use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
 use crate::rules::retype::MigrationPolicy;
 use crate::service::{
-    JoinRefused, JoinRequest, JoinTerms, Joined, NewJoinToken, NewMode, Refusal, Service, Wait, Way,
+    JoinRefused, JoinRequest, JoinTerms, Joined, NewJoinToken, NewMode, NewSecrets, Refusal, Service, Wait,
+    Way,
 };
 
 /// An attachment's end: its receipt, and the attachments that the volume still has.
@@ -195,6 +196,8 @@ backend! {
     fn set_mode(&self, caller: &Caller, id: AttachmentId, new: NewMode, wait: Wait) -> AttachmentLive;
     /// Changes an attachment's cache flag where it is.
     fn set_cache(&self, caller: &Caller, id: AttachmentId, cache: Cache, wait: Wait) -> AttachmentLive;
+    /// Gives attachments of a volume new secrets.
+    fn rotate_secrets(&self, caller: &Caller, id: VolumeId, new: NewSecrets, wait: Wait) -> Vec<AttachmentLive>;
     /// Who uses the disk of an attachment on its host.
     fn check_disk(&self, caller: &Caller, id: AttachmentId) -> AttachmentCheck;
     /// What is live of all attachments.

@@ -23,10 +23,10 @@ use super::views::rfc3339;
 use super::volumes::volume_id;
 use crate::domain::{
     AttachmentCheck, AttachmentLive, AttachmentReceipt, CutWish, DetachRecord, NewAttachment, NewConnector,
-    VolumeState,
+    Rotating, VolumeState,
 };
 use crate::rules::transport::Transport;
-use crate::service::{NewMode, RECORDS_MAX, Refusal, Wait, Way};
+use crate::service::{NewMode, NewSecrets, RECORDS_MAX, Refusal, Wait, Way};
 
 /// A call waits no longer than this, whatever it asks for.
 pub const WAIT_MAX: Duration = Duration::from_mins(1);
@@ -47,6 +47,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
             "/volumes/{id}/reservations",
             routing::get(show_reservations::<B>).post(change_reservations::<B>),
         )
+        .route("/volumes/{id}/rotate-secrets", routing::post(rotate_secrets::<B>))
         .route("/volumes/{id}/cut", routing::put(cut::<B>).delete(uncut::<B>))
         .route("/volumes/{id}/extend", routing::delete(cancel_extend::<B>))
         .route("/volumes/{id}/confirm-review", routing::post(confirm_review::<B>))
@@ -274,6 +275,31 @@ pub(super) fn volume(state: &VolumeState) -> Value {
     })
 }
 
+/// Answered when the targets have the new secrets and hosts of ours need the old ones no more.
+async fn rotate_secrets<B: Backend>(
+    State(app): State<App<B>>,
+    ctx: Ctx,
+    At(id): At<String>,
+    Body(body): Body,
+) -> Answer {
+    let fields = schema::whole(&body)?;
+    fields.only(&["attachment", "force"])?;
+    let attachment =
+        fields.uuid("attachment", false)?.map(|id| attachment_id(&id.to_string())).transpose()?;
+    let force = match fields.map().get("force") {
+        None => false,
+        Some(Value::Bool(force)) => *force,
+        Some(_) => return Err(fields.wrong("'force' is not of type 'boolean'")),
+    };
+    let (id, wait) = (volume_id(&id)?, wait(&ctx, app.agents_wait())?);
+    if let Some(id) = &attachment {
+        ctx.notes.object("attachment", id);
+    }
+    let rotation = NewSecrets { attachment, force };
+    let rotated = app.backend().rotate_secrets(&ctx.caller, id, rotation, wait).await?;
+    Ok(Json(json!({ "attachments": rotated.iter().map(view).collect::<Vec<_>>() })))
+}
+
 /// It is answered when it is wished: what is in force is shown with the volume.
 async fn cut<B: Backend>(
     State(app): State<App<B>>,
@@ -392,6 +418,8 @@ fn view(live: &AttachmentLive) -> Value {
         "host_phase": live.host_phase,
         "device_path": live.device_path,
         "disk": live.disk,
+        "secret_rotation": live.secret_rotation.map(Rotating::as_str),
+        "secret_rotated_at": live.secret_rotated_at.and_then(rfc3339),
         "problems": live.problems,
         "steps_ms": steps,
         "fault": attachment.fault,

@@ -363,7 +363,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
 ];
 
 /// Mooring's own API.
-static OWN: [Operation; 37] = [
+static OWN: [Operation; 38] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
     op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
@@ -480,6 +480,15 @@ static OWN: [Operation; 37] = [
     op("GET", "/volumes/{id}/reservations", "showReservations", "Who has reserved a volume (SCSI-3)")
         .admin()
         .gives("Reservations"),
+    op(
+        "POST",
+        "/volumes/{id}/rotate-secrets",
+        "rotateSecrets",
+        "Give attachments new secrets, without a gap",
+    )
+    .queries(&[("wait_ms", NUMBER)])
+    .takes("RotateSecrets")
+    .gives("LiveAttachments"),
     op("PUT", "/volumes/{id}/cut", "cutVolume", "A volume is cut off from its disk")
         .admin()
         .status(202)

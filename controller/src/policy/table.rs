@@ -236,6 +236,7 @@ pub(super) const POLICIES: &[Policy] = &[
     admin("mooring:import"),
     admin("mooring:export"),
     member("mooring:extend_cancel"),
+    member("mooring:rotate_secrets"),
     admin("mooring:choose_id"),
     admin("mooring:audit"),
 ];

@@ -10,8 +10,8 @@ use std::time::SystemTime;
 
 use mooring_api::{Message, v1};
 use mooring_model::{
-    AgentId, AttachmentId, Cache, ExistingLv, ExportReport, ExportSpec, FcGrant, InitiatorSlot, Iqn, Lun,
-    LvName, Mode, Phase, PoolName, Stamp, VolumeId, VolumeReport, Wwpn,
+    AgentId, AttachmentId, Cache, Chap, ExistingLv, ExportReport, ExportSpec, FcGrant, InitiatorSlot, Iqn,
+    Lun, LvName, Mode, Phase, PoolName, Stamp, VolumeId, VolumeReport, Wwpn,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -52,6 +52,8 @@ pub(super) struct FoundVolume {
     pub(super) row: VolumeRow,
     pub(super) attachments: Vec<AttachmentRow>,
     pub(super) nexuses: Vec<(Iqn, Nexus)>,
+    /// Credentials that hosts know beside those: they were being rotated.
+    pub(super) rotations: Vec<(Iqn, Chap)>,
     /// Of the Fibre Channel ports that reach it.
     pub(super) slots: BTreeMap<Wwpn, InitiatorSlot>,
     /// As the agents keep them.
@@ -263,6 +265,7 @@ impl All<'_> {
             row,
             attachments: Vec::new(),
             nexuses: Vec::new(),
+            rotations: Vec::new(),
             slots: BTreeMap::new(),
             specs: Vec::new(),
             revoked: BTreeSet::new(),
@@ -474,6 +477,8 @@ impl All<'_> {
             let body = status.spec.as_ref().map(Message::encode_to_vec);
             found.specs.push((Kind::Connection(*host), spec_row(stamp, body, &status.opaque)));
             let Some(spec) = &status.spec else { continue };
+            let rotation = rotation(found, spec);
+            found.rotations.extend(rotation);
             let granted = match &spec.fc {
                 None => found.nexuses.iter().any(|(initiator, _)| initiator.as_str() == spec.initiator),
                 Some(route) => found.slots.keys().any(|port| port.to_string() == route.port),
@@ -627,6 +632,15 @@ fn image_of(agent: &Heard, spec: &v1::VolumeSpec) -> Option<HostImage> {
 fn grows_from(report: &VolumeReport, wanted_gib: u32) -> Option<u32> {
     let gib = u32::try_from(report.size.0 / GIB).ok().filter(|gib| (1..wanted_gib).contains(gib));
     gib.filter(|_| report.phase == Phase::Ready)
+}
+
+/// What a host knows beside the secrets of its grant: they were being rotated. Which of the two was to come is not known: its target
+/// keeps what it has, and the host forgets the other.
+fn rotation(found: &FoundVolume, spec: &v1::ConnectionSpec) -> Option<(Iqn, Chap)> {
+    let kept = mooring_api::connection_from_wire(found.row.id, spec).ok()?;
+    let (own, other) = (kept.chap?, kept.other_chap?);
+    let (initiator, nexus) = found.nexuses.iter().find(|(initiator, _)| *initiator == kept.initiator)?;
+    Some((initiator.clone(), if nexus.0 == own { other } else { own }))
 }
 
 /// The types of these volumes: as the newest of them keeps each.

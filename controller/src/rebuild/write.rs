@@ -10,7 +10,7 @@ use super::ask::Heard;
 use super::read::{Found, FoundVolume};
 use crate::flow::{review, wishes};
 use crate::initiators::Initiators;
-use crate::store::{Abort, Db, ReviewKind, Store};
+use crate::store::{Abort, Db, ReviewKind, Stage, Store};
 
 /// What is taken now is shown by a report of this much later: the smallest time that is kept.
 const SHOWN: Duration = Duration::from_micros(1);
@@ -83,6 +83,9 @@ fn write_volume(db: &Db<'_>, found: &FoundVolume) -> Result<(), Abort> {
     db.set_operation(row.id, row.operation, row.fault.as_deref())?;
     for (initiator, nexus) in &found.nexuses {
         db.insert_nexus(row.id, initiator, nexus)?;
+        if let Some((_, other)) = found.rotations.iter().find(|(of, _)| of == initiator) {
+            db.put_secrets(row.id, initiator, &nexus.0, Some((Stage::Settling, Some(other))))?;
+        }
     }
     for attachment in &found.attachments {
         if let (Some(ports), Some(lun)) =

@@ -24,7 +24,7 @@ use crate::flow::seen::seen_mode;
 use crate::initiators::Initiators;
 use crate::permits::{self, Ended};
 use crate::policy::Target;
-use crate::store::{Abort, AgentRow, AttachmentRow, Db};
+use crate::store::{Abort, AgentRow, AttachmentRow, Db, Rotation, Stage};
 
 /// A report of a storage agent is as good as a look for so long. A login is the kernel's, and is not reported as it comes.
 const REPORT_OLD: Duration = Duration::from_secs(5);
@@ -73,6 +73,10 @@ pub(super) fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<
     let volume = volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
     let (steps_ms, native) = (row.steps.clone(), row.native);
     let initiator = row.initiator.clone();
+    let rotation = match initiator.as_ref().and_then(Initiators::iqn) {
+        Some(initiator) => db.rotation(volume.id, initiator)?.unwrap_or_default(),
+        None => Rotation::default(),
+    };
     let mut live = AttachmentLive {
         attachment: view::attachment(inner, db, &volume, row, Secrets::Hidden)?,
         volume_name: volume.name.clone(),
@@ -83,6 +87,8 @@ pub(super) fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<
         host_phase: None,
         device_path: None,
         disk: None,
+        secret_rotation: rotation.stage.map(Stage::shown),
+        secret_rotated_at: rotation.ended,
         problems: Vec::new(),
         steps_ms,
         revision,

@@ -286,6 +286,7 @@ impl Db<'_> {
     /// Volumes with attachments that are on their way in or out.
     pub(crate) fn volumes_in_motion(&self) -> Result<Vec<VolumeId>, SqlError> {
         let sql = "SELECT DISTINCT volume_id FROM attachments WHERE status NOT IN ('attached', 'reserved') \
+                   UNION SELECT volume_id FROM nexuses WHERE rotation IS NOT NULL \
                    UNION SELECT id FROM volumes WHERE operation IN ('creating', 'extending', 'deleting', 'managing', \
                    'unmanaging')";
         self.all(sql, &[], |row| row.parsed(0))

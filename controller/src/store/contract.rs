@@ -9,6 +9,7 @@ mod identities;
 mod numbers;
 #[path = "../../tests/support/pg.rs"]
 pub(super) mod pg;
+mod rotations;
 mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,7 @@ use self::identities::{an_identity_is_one_volumes_for_ever, found_volumes_may_sh
 use self::numbers::{
     a_fibre_channel_number_is_given_once, a_fibre_channel_number_is_one_volumes_until_it_is_cut,
 };
+use self::rotations::a_rotation_is_a_part_of_its_nexus;
 use self::wishes::wishes_that_somebody_is_to_know_come_in_pages;
 use super::*;
 use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus, VolumeType};
@@ -102,6 +104,7 @@ contract![
     old_audit_lines_are_pruned,
     an_enrolment_is_kept_changed_and_revoked,
     a_name_has_one_join_token,
+    a_rotation_is_a_part_of_its_nexus,
 ];
 
 impl Place {

@@ -50,7 +50,12 @@ const BODY: Column = Column {
     text: false,
 };
 
-const COLUMNS: [Column; 3] = [SECRET, MUTUAL_SECRET, BODY];
+/// While secrets are rotated: those that come, or go.
+const OTHER_SECRET: Column = Column { name: "other_secret", ..SECRET };
+
+const OTHER_MUTUAL: Column = Column { name: "other_mutual", ..SECRET };
+
+const COLUMNS: [Column; 5] = [SECRET, MUTUAL_SECRET, OTHER_SECRET, OTHER_MUTUAL, BODY];
 
 /// The key of `meta` that says that the file may still hold bytes of what was replaced.
 const REMAINS: &str = "sealing_remains";
@@ -121,12 +126,32 @@ impl Db<'_> {
         initiator: &Iqn,
         chap: &Chap,
     ) -> Result<(String, Option<String>), SqlError> {
+        self.seal_pair((&SECRET, &MUTUAL_SECRET), volume, initiator, chap)
+    }
+
+    /// As [`Db::seal_secrets`], those that come or go while they are rotated.
+    pub(super) fn seal_other_secrets(
+        &self,
+        volume: VolumeId,
+        initiator: &Iqn,
+        chap: &Chap,
+    ) -> Result<(String, Option<String>), SqlError> {
+        self.seal_pair((&OTHER_SECRET, &OTHER_MUTUAL), volume, initiator, chap)
+    }
+
+    fn seal_pair(
+        &self,
+        (own, target): (&Column, &Column),
+        volume: VolumeId,
+        initiator: &Iqn,
+        chap: &Chap,
+    ) -> Result<(String, Option<String>), SqlError> {
         let (volume, initiator) = (volume.to_string(), initiator.to_string());
         let row = [volume.as_str(), initiator.as_str()];
         let seal =
-            |column: Column, side: &ChapSide| self.keys.seal_text(column.place(&row), side.secret.expose());
-        let own = seal(SECRET, &chap.initiator)?;
-        Ok((own, chap.mutual.as_ref().map(|side| seal(MUTUAL_SECRET, side)).transpose()?))
+            |column: &Column, side: &ChapSide| self.keys.seal_text(column.place(&row), side.secret.expose());
+        let secret = seal(own, &chap.initiator)?;
+        Ok((secret, chap.mutual.as_ref().map(|side| seal(target, side)).transpose()?))
     }
 
     /// Opens the initiator's secret of a nexus as its row has it.
@@ -137,6 +162,26 @@ impl Db<'_> {
     /// As [`Db::open_secret`], the target's.
     pub(super) fn open_mutual(&self, volume: &str, initiator: &str, kept: &str) -> Result<Secret, SqlError> {
         self.open_text(&MUTUAL_SECRET, &[volume, initiator], kept)
+    }
+
+    /// As [`Db::open_secret`], the one that comes or goes.
+    pub(super) fn open_other_secret(
+        &self,
+        volume: &str,
+        initiator: &str,
+        kept: &str,
+    ) -> Result<Secret, SqlError> {
+        self.open_text(&OTHER_SECRET, &[volume, initiator], kept)
+    }
+
+    /// As [`Db::open_other_secret`], the target's.
+    pub(super) fn open_other_mutual(
+        &self,
+        volume: &str,
+        initiator: &str,
+        kept: &str,
+    ) -> Result<Secret, SqlError> {
+        self.open_text(&OTHER_MUTUAL, &[volume, initiator], kept)
     }
 
     fn open_text(&self, column: &Column, row: &[&str], kept: &str) -> Result<Secret, SqlError> {

@@ -29,7 +29,7 @@ use super::sql::{EachRow, Row, Sql, SqlError, Value};
 pub(crate) const FILE_NAME: &str = "mooring-controller.db";
 
 /// Every schema ever released, oldest first. Only ever appended to.
-pub(super) const SCHEMAS: [&str; 12] = [
+pub(super) const SCHEMAS: [&str; 13] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
@@ -42,6 +42,7 @@ pub(super) const SCHEMAS: [&str; 12] = [
     include_str!("schema/10.sql"),
     include_str!("schema/11.sql"),
     include_str!("schema/12.sql"),
+    include_str!("schema/15.sql"),
 ];
 
 /// How long a change waits for somebody else's lock on the file (an operator's sqlite3 shell).

@@ -3,6 +3,7 @@
 
 mod audit;
 mod enrol;
+mod live;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +23,9 @@ use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
 use mooring_controller::quota::{Entry, Key, Limit, Limits};
 use mooring_controller::rules::retype::MigrationPolicy;
-use mooring_controller::service::{JoinRefused, JoinRequest, JoinTerms, Joined, NewMode, Refusal, Wait, Way};
+use mooring_controller::service::{
+    JoinRefused, JoinRequest, JoinTerms, Joined, NewMode, NewSecrets, Refusal, Wait, Way,
+};
 use mooring_model::{
     AgentId, AttachmentId, ByteSize, Cache, Cause, Counters, Generation, HeldReservation, Iqn, Mode, Proof,
     Receipt, ReservationType, ReservationsChange, Revoked, SessionReport, Source, VolumeId,
@@ -615,11 +618,7 @@ impl Backend for Fake {
         newer_than: Option<u64>,
         wait: Wait,
     ) -> Result<AttachmentLive, Refusal> {
-        let mut state = self.ask(caller)?;
-        state.wait = Some(wait.0);
-        state.newer_than = newer_than;
-        let index = state.attachment_index(caller, id)?;
-        Ok(state.live_of(&state.attachments[index]))
+        self.ask(caller)?.live(caller, id, newer_than, wait)
     }
 
     async fn set_mode(
@@ -644,24 +643,30 @@ impl Backend for Fake {
         self.ask(caller)?.change_attachment(caller, id, wait, |one| one.cache = cache)
     }
 
+    async fn rotate_secrets(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        new: NewSecrets,
+        wait: Wait,
+    ) -> Result<Vec<AttachmentLive>, Refusal> {
+        self.ask(caller)?.rotate_secrets(caller, id, new, wait)
+    }
+
     async fn check_disk(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentCheck, Refusal> {
         self.ask(caller)?.check_disk(caller, id)
     }
 
     async fn live_all(&self, caller: &Caller) -> Result<Vec<AttachmentLive>, Refusal> {
-        let state = self.ask(caller)?;
-        Ok(state.attachments.iter().map(|attachment| state.live_of(attachment)).collect())
+        Ok(self.ask(caller)?.live_all())
     }
 
     async fn receipt(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentReceipt, Refusal> {
-        let state = self.ask(caller)?;
-        let found = state.receipts.iter().find(|receipt| receipt.attachment == id).cloned();
-        found.map_or_else(|| not_found("Attachment", id), Ok)
+        self.ask(caller)?.receipt(id)
     }
 
     async fn raise_epoch(&self, caller: &Caller) -> Result<u64, Refusal> {
-        drop(self.ask(caller)?);
-        Ok(2)
+        self.ask(caller).map(|_| 2)
     }
 
     async fn cancel_extend(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {

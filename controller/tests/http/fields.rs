@@ -153,6 +153,11 @@ fn own_volumes() -> Vec<Call> {
         export,
         call("cutVolume", json!({}), [("force", Applied, json!(true))]),
         call(
+            "rotateSecrets",
+            json!({}),
+            [("attachment", Applied, json!(INSTANCE)), ("force", Applied, json!(true))],
+        ),
+        call(
             "changeReservations",
             json!({ "preempt": "0xab" }),
             [

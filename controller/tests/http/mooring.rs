@@ -11,7 +11,7 @@ use crate::client::{Api, DEAD, keys, words};
 
 const LIVE: &str = "id volume_id volume_name host mode cache cache_in_force hints effective_mode status native initiator transport session \
                     session_missing session_addresses sessions unlisted_sessions storage_host counters last_activity \
-                    looked_at host_phase device_path disk problems steps_ms fault created_at attached_at \
+                    looked_at host_phase device_path disk secret_rotation secret_rotated_at problems steps_ms fault created_at attached_at \
                     revision";
 const RECEIPT: &str = "attachment_id volume_id initiator attachment_ids generation revoked sessions_cut proof \
                        may_still_land began ended held_reservation cause";
@@ -181,6 +181,42 @@ async fn the_users_of_an_attachments_disk() {
     assert_eq!(answer.status, 404);
     let answer = api.call("GET", "/mooring/v1/attachments/x/check").send().await;
     assert_eq!(answer.status, 404);
+}
+
+#[tokio::test]
+async fn secrets_are_rotated_by_volume_or_attachment() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let body = json!({ "attachment": { "volume": volume, "host": "host1" } });
+    let made = api.call("POST", "/mooring/v1/attachments").json(&body).send().await;
+    let id = &made.body["attachment"]["id"];
+    let path = format!("/mooring/v1/volumes/{volume}/rotate-secrets?wait_ms=20");
+    let post = |body: serde_json::Value| api.call("POST", &path).json(&body).send();
+    for (body, rotated) in [
+        (json!({}), 1),
+        (json!({ "attachment": id }), 1),
+        (json!({ "attachment": id, "force": true }), 1),
+        (json!({ "attachment": DEAD }), 0),
+    ] {
+        let answer = post(body.clone()).await;
+        let all = answer.body["attachments"].as_array().unwrap();
+        assert_eq!((answer.status.as_u16(), all.len()), (200, rotated), "{body}");
+        assert!(all.iter().all(|live| keys(live) == words(LIVE)));
+        assert!(all.iter().all(|live| live["secret_rotation"] == "host"), "{all:?}");
+    }
+    assert_eq!(api.fake.state().wait, Some(Duration::from_millis(20)));
+    for wrong in [
+        json!({ "attachment": "x" }),
+        json!({ "attachment": 7 }),
+        json!({ "force": "yes" }),
+        json!({ "force": null }),
+        json!({ "secret": "mine" }),
+        json!([]),
+    ] {
+        assert_eq!(post(wrong.clone()).await.status.as_u16(), 400, "{wrong}");
+    }
+    let unknown = format!("/mooring/v1/volumes/{DEAD}/rotate-secrets");
+    assert_eq!(api.call("POST", &unknown).json(&json!({})).send().await.status, 404);
 }
 
 #[tokio::test]

@@ -79,6 +79,10 @@ pub(crate) struct Knobs {
     pub(crate) refuse_revoke: Option<Status>,
     /// It is of a release that knows no cache flag.
     pub(crate) knows_no_cache: bool,
+    /// It does not say with how many secrets it can log in.
+    pub(crate) knows_no_secrets: bool,
+    /// Its keeper of sessions cannot write a second secret down.
+    pub(crate) keeps_one_secret: bool,
     /// What its page cache has not written when it is cut off.
     pub(crate) unwritten: Option<u64>,
     /// The disk is held open by these.
@@ -298,6 +302,8 @@ impl State {
         report.device_us = 2_000;
         let off = spec.attachments.iter().any(|wish| wish.cache_off);
         report.cache_off = Some(off).filter(|_| !self.knobs.knows_no_cache);
+        let secrets = if spec.other_chap.is_some() && !self.knobs.keeps_one_secret { 2 } else { 1 };
+        report.secrets = spec.chap.as_ref().map(|_| secrets).filter(|_| !self.knobs.knows_no_secrets);
         report.paths = spec
             .attachments
             .iter()

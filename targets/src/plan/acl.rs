@@ -2,7 +2,9 @@
 //!
 //! The gate is *closed* while no login can succeed: CHAP is required and the secret is not set. The rules:
 //! - a fresh ACL is closed by birth, because the portal group requires CHAP; it is opened by its last step;
-//! - when more than one credential changes, the gate is closed first, so that no mix of old and new ever admits anybody;
+//! - when a user changes and another credential with it, the gate is closed first, so that no mix of old and new ever admits anybody;
+//! - when secrets alone change, they are being rotated, and the gate stays open: whoever has either initiator's secret gets in before or
+//!   after, and the host takes either of the target's. A gate that is closed while the agent dies would shut out a host that comes back;
 //! - a mapping is made or repaired in place only while the gate is closed; if a session may be live the ACL is made anew;
 //! - `write_protect` goes to 1 before, and to 0 after the old credentials stopped to count: an initiator never has the new
 //!   mode with the old secret at login, nor the old mode with the new secret.
@@ -80,11 +82,13 @@ impl Gate {
             (PASSWORD, secret(Some(&chap.initiator.secret), |seen| seen.secret.as_ref())),
         ];
         let count = changes.iter().filter(|(_, value)| value.is_some()).count();
+        let user = [USERID, USERID_MUTUAL];
+        let users_stay = changes.iter().all(|(file, value)| value.is_none() || !user.contains(file));
         let mut gate = Self::default();
         if seen.is_some_and(|acl| acl.auth == AclAuth::Off) {
             gate.close.push(Turn::unset(PASSWORD, "whatever it was, it admits nobody"));
             gate.close.push(Turn::new(AUTHENTICATION, "1".into(), "the name alone no longer admits it"));
-        } else if count > 1 && seen.is_some_and(|acl| acl.admits(true)) {
+        } else if count > 1 && !users_stay && seen.is_some_and(|acl| acl.admits(true)) {
             gate.close
                 .push(Turn::unset(PASSWORD, "no login while several credentials change; sessions go on"));
         }
@@ -92,7 +96,8 @@ impl Gate {
         for (file, value) in changes {
             let Some(value) = value else { continue };
             let why = match file {
-                _ if open_already => "its one credential that changed; sessions go on",
+                _ if open_already && count == 1 => "its one credential that changed; sessions go on",
+                _ if open_already => "secrets are rotated; sessions go on, and logins by either",
                 PASSWORD => "the last credential: logins from here on",
                 _ if value == Value::from(UNSET) => "no mutual CHAP",
                 _ => "a credential",

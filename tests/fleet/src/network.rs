@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use mooring_connectors::client::ClientError;
 use mooring_connectors::fake::World;
-use mooring_connectors::wire::{End, SessionState, SessionStatus, SessionWish};
+use mooring_connectors::wire::{End, SessionState, SessionStatus, SessionWish, WireChap};
 use mooring_connectors::{SessionChanges, Sessions};
 use mooring_host::fake::{FakeMachine, LoginRefusal, SessionId};
 use mooring_model::VolumeId;
@@ -66,8 +66,15 @@ impl Wires {
         let portal = wish.portals.iter().map(ToString::to_string).find(|at| self.storages.contains_key(at));
         let portal = portal.ok_or(LoginRefusal::Unreachable)?;
         let machine = self.storages[&portal].clone();
-        let chap = wish.chap.as_ref().map(|chap| (chap.user.as_str(), chap.secret.as_str()));
-        let session = machine.login(&portal, wish.target.as_str(), wish.initiator.as_str(), chap)?;
+        let login = |chap: Option<&WireChap>| {
+            let shown = chap.map(|chap| (chap.user.as_str(), chap.secret.as_str()));
+            machine.login(&portal, wish.target.as_str(), wish.initiator.as_str(), shown)
+        };
+        // As sessiond does it: while secrets are rotated the target may have the others.
+        let session = match (login(wish.chap.as_ref()), &wish.other_chap) {
+            (Err(_), Some(other)) => login(Some(other))?,
+            (done, _) => done?,
+        };
         Ok(Wire { machine, session, wish: wish.clone(), refused: None })
     }
 

@@ -217,6 +217,7 @@ const OPERATIONS: &[(&str, Gate)] = &[
     ("showReservations", Policies(&["mooring:sessions"])),
     ("cutVolume", CUT),
     ("uncutVolume", CUT),
+    ("rotateSecrets", Policies(&["mooring:rotate_secrets"])),
     ("changeReservations", Policies(&["mooring:reservations"])),
     ("confirmReview", Policies(&["mooring:confirm_review"])),
     ("raiseEpoch", Policies(&["mooring:raise_epoch"])),

@@ -7,7 +7,7 @@ use mooring_model::{
 };
 
 use mooring_controller::domain::{
-    DisputedInitiator, ExportState, FencedExport, HostPool, UnknownNode, VolumeCut, WantedId,
+    DisputedInitiator, ExportState, FencedExport, HostPool, Rotating, UnknownNode, VolumeCut, WantedId,
 };
 
 use super::*;
@@ -469,6 +469,8 @@ impl State {
             }),
             cache_in_force: attachment.native.map(|_| attachment.cache),
             host_phase: attachment.native.map(|_| "ready".to_owned()),
+            secret_rotation: attachment.native.map(|_| Rotating::Host),
+            secret_rotated_at: attachment.attached_at,
             device_path: attachment.native.map(|_| format!("/run/mooring/attachments/{}", attachment.id)),
             disk: attachment.native.map(|_| "sda".to_owned()),
             problems: Vec::new(),

@@ -107,7 +107,12 @@ impl Bare {
     }
 
     fn login_pdus(&mut self, args: &Args, sid: u32) -> Result<Negotiated> {
-        let credentials = Credentials { user: args.user.clone(), secret: self.secret.clone(), mutual: None };
+        let credentials = Credentials {
+            user: args.user.clone(),
+            secret: self.secret.clone(),
+            mutual: None,
+            other_mutual: None,
+        };
         let config = LoginConfig {
             initiator: &args.initiator,
             target: &args.target,

@@ -21,6 +21,7 @@ mod policies;
 mod restart;
 mod retype;
 mod revert;
+mod rotate;
 mod routes;
 mod snapshots;
 mod specs;

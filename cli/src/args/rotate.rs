@@ -1,0 +1,21 @@
+//! The words of `mooring volume rotate-secrets`.
+//!
+//! What must never happen here: a secret as an argument; a default that lets a client be shut out without anybody having said so.
+
+use clap::Args;
+use mooring_model::AttachmentId;
+
+use crate::select::VolumeRef;
+
+/// `volume rotate-secrets`.
+#[derive(Debug, Args)]
+pub struct RotateArgs {
+    /// The volume: its id, or its name where that is unique
+    pub volume: VolumeRef,
+    /// This attachment alone, and those that share its session; without it, all of the volume
+    #[arg(long, value_name = "ID")]
+    pub attachment: Option<AttachmentId>,
+    /// Also those of clients that log in by themselves, which have the old secret until they are given the new one
+    #[arg(long)]
+    pub force: bool,
+}

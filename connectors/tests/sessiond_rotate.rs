@@ -1,0 +1,107 @@
+//! Secrets that are rotated: a session that is logged in is not touched, and one that has to log in again gets in, whichever of the
+//! two secrets the target has.
+
+use mooring_connectors::client::Client;
+use mooring_connectors::wire::{SessionState, SessionStatus, SessionWish, WireChap};
+use mooring_host::fake::initiator::{Acl, Credentials};
+
+use crate::sessiond_common::{INITIATOR, PATIENCE, Rig, SECRET, USER};
+
+const NEW: &str = "the-secret-that-comes";
+const TARGET: [&str; 2] = ["the-targets-own-secret", "the-targets-new-secret"];
+
+fn chap(secret: &str, target: &str) -> WireChap {
+    WireChap {
+        user: USER.into(),
+        secret: secret.into(),
+        mutual: Some(("target".to_owned(), target.to_owned())),
+    }
+}
+
+/// The wish of this number, with these credentials: those that are in use, and those beside them.
+fn wish(rig: &Rig, counter: u64, own: WireChap, other: Option<WireChap>) -> SessionWish {
+    let mut wish = rig.wish();
+    wish.generation.counter = counter;
+    (wish.chap, wish.other_chap) = (Some(own), other);
+    wish
+}
+
+fn give(rig: &Rig, secret: &str, mutual: &str) {
+    let acl = Acl {
+        chap: Some(Credentials::new(USER, secret)),
+        mutual: Some(Credentials::new("target", mutual)),
+        read_only: false,
+    };
+    rig.target.allow(INITIATOR, acl);
+}
+
+fn ensure(client: &mut Client, wish: &SessionWish) -> SessionStatus {
+    client.ensure(wish, PATIENCE).unwrap()
+}
+
+#[test]
+fn while_secrets_are_rotated_either_logs_in_again() {
+    let rig = Rig::new();
+    let _daemon = rig.start();
+    let mut client = rig.client();
+    let (old, new) = (chap(SECRET, TARGET[0]), chap(NEW, TARGET[1]));
+    give(&rig, SECRET, TARGET[0]);
+    let first = ensure(&mut client, &wish(&rig, 1, old.clone(), None));
+    assert_eq!((first.state, first.secrets), (SessionState::LoggedIn, 1));
+    let both = ensure(&mut client, &wish(&rig, 2, old.clone(), Some(new.clone())));
+    // Nobody logs in for it.
+    assert_eq!((both.state, both.secrets, both.relogins, both.sid), (first.state, 2, 0, first.sid));
+    // Also in the middle of the target's two steps, and in whatever order it makes them.
+    let mut relogins = 0;
+    for (own, other) in [(old.clone(), new.clone()), (new.clone(), old)] {
+        let generation = 3 + u64::from(relogins);
+        ensure(&mut client, &wish(&rig, generation, own, Some(other)));
+        for secret in [SECRET, NEW] {
+            for mutual in TARGET {
+                give(&rig, secret, mutual);
+                rig.target.cut_all();
+                relogins += 1;
+                rig.until("a relogin", |status| {
+                    status.relogins == relogins && status.state == SessionState::LoggedIn
+                });
+            }
+        }
+    }
+    let last = ensure(&mut client, &wish(&rig, 20, new.clone(), None));
+    assert_eq!((last.state, last.secrets, last.relogins, last.sid), (first.state, 1, relogins, first.sid));
+    assert!(!rig.entry().contains(SECRET) && !rig.entry().contains(TARGET[0]), "the old ones are forgotten");
+    // The control: a target with neither ends it, and so does an impostor's proof.
+    give(&rig, "neither-of-the-two", TARGET[1]);
+    rig.target.cut_all();
+    rig.until_state(SessionState::Forbidden);
+    give(&rig, NEW, "neither-of-the-two");
+    let refused = ensure(&mut client, &wish(&rig, 21, new.clone(), Some(chap(SECRET, TARGET[0]))));
+    assert_eq!(refused.state, SessionState::Failed);
+    give(&rig, NEW, TARGET[1]);
+    assert_eq!(ensure(&mut client, &wish(&rig, 22, new, None)).state, SessionState::LoggedIn);
+}
+
+#[test]
+fn a_first_login_and_a_killed_daemon_know_both_secrets() {
+    let rig = Rig::new();
+    let daemon = rig.start();
+    let (old, new) = (chap(SECRET, TARGET[0]), chap(NEW, TARGET[1]));
+    give(&rig, NEW, TARGET[1]);
+    let status = ensure(&mut rig.client(), &wish(&rig, 1, old.clone(), Some(new)));
+    assert_eq!((status.state, status.secrets), (SessionState::LoggedIn, 2));
+    assert_eq!(rig.host.sessions().len(), 1, "nothing is left of the login that was refused");
+    daemon.kill();
+    let _daemon = rig.restart();
+    let status = rig.until_state(SessionState::LoggedIn);
+    assert_eq!((status.adopted, status.secrets), (true, 2));
+    rig.target.cut_all();
+    rig.until("a relogin", |status| status.relogins == 1 && status.state == SessionState::LoggedIn);
+    // What cannot be credentials is refused by its field, and the session stays as it is.
+    let mut alone = wish(&rig, 2, old.clone(), Some(chap("", TARGET[1])));
+    let refused = rig.client().ensure(&alone, PATIENCE).unwrap_err().to_string();
+    assert!(refused.contains("other_chap.secret"), "{refused}");
+    (alone.chap, alone.other_chap) = (None, Some(old));
+    let refused = rig.client().ensure(&alone, PATIENCE).unwrap_err().to_string();
+    assert!(refused.contains("other_chap") && !refused.contains(SECRET), "{refused}");
+    assert_eq!(rig.client().get(rig.volume).unwrap().unwrap().secrets, 2);
+}

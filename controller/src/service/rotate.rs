@@ -1,0 +1,223 @@
+//! New secrets for attachments that are there, without a gap (decision 72). Sessions that are logged in go on. What happens between this
+//! call and its end is the flow's (`flow::rotate`), and goes on by itself over restarts.
+//!
+//! What must never happen here: a rotation of a host that would not know the new secret before its target wants it; one secret changed
+//! twice at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use mooring_model::{AttachmentId, Iqn, VolumeId};
+use tokio::time::Instant;
+
+use super::{Refusal, Service, Wait, not_in_review, volumes};
+use crate::domain::{AttachmentLive, AttachmentStatus, Caller};
+use crate::flow::Inner;
+use crate::flow::wishes::{self, Rewished};
+use crate::initiators::Initiators;
+use crate::permits;
+use crate::rules::Operation;
+use crate::store::{Abort, AttachmentRow, Db, Nexus, Stage, VolumeRow};
+
+/// Which secrets are to be others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NewSecrets {
+    /// Those of this attachment, which all attachments of its host and volume share. `None`: those of all attachments.
+    pub attachment: Option<AttachmentId>,
+    /// Also those of clients that log in by themselves, and will be refused until they are given the new ones.
+    pub force: bool,
+}
+
+/// A rotation that was begun, or is in progress.
+struct Begun {
+    volume: VolumeId,
+    attachments: Vec<AttachmentId>,
+    nexuses: Vec<Iqn>,
+    rewished: Rewished,
+}
+
+/// The initiator whose secrets an attachment uses, or why it uses none that could be others.
+fn initiator_of(row: &AttachmentRow) -> Result<Iqn, String> {
+    let refuse = |why: &str| Err(format!("attachment {} {why}", row.id));
+    match &row.initiator {
+        None => refuse("is reserved and not connected: it gets a secret when it is"),
+        Some(Initiators::Fc(_)) => refuse("is over Fibre Channel, where there is no secret"),
+        Some(Initiators::Iscsi(_)) if row.is_going() || row.status == AttachmentStatus::ErrorDetaching => {
+            refuse("is being detached: its secret goes with it")
+        }
+        Some(Initiators::Iscsi(_)) if !row.grant_wanted => refuse("is not granted: it has no secret"),
+        Some(Initiators::Iscsi(iqn)) => Ok(iqn.clone()),
+    }
+}
+
+/// The attachments that are asked for, by their initiators.
+fn chosen<'a>(
+    id: VolumeId,
+    rows: &'a [AttachmentRow],
+    new: NewSecrets,
+) -> Result<BTreeMap<Iqn, Vec<&'a AttachmentRow>>, Refusal> {
+    let named = |wanted: AttachmentId| {
+        let found = rows.iter().find(|row| row.id == wanted);
+        let missing = || Refusal::NotFound { kind: "Attachment", what: format!("{wanted} of volume {id}") };
+        initiator_of(found.ok_or_else(missing)?).map_err(Refusal::Conflict)
+    };
+    let only = new.attachment.map(named).transpose()?;
+    let mut nexuses: BTreeMap<Iqn, Vec<_>> = BTreeMap::new();
+    for row in rows {
+        match initiator_of(row) {
+            Ok(iqn) if only.as_ref().is_none_or(|only| *only == iqn) => {
+                nexuses.entry(iqn).or_default().push(row)
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    if nexuses.is_empty() {
+        let text = format!("volume {id} has no attachment with a secret: there is nothing to rotate");
+        return Err(Refusal::Conflict(text));
+    }
+    Ok(nexuses)
+}
+
+/// Refuses what would leave a host without a secret that its target takes.
+fn may_rotate(inner: &Inner, row: &AttachmentRow, force: bool) -> Result<(), Refusal> {
+    let Some(host) = row.native else {
+        if force {
+            return Ok(());
+        }
+        return Err(Refusal::Conflict(format!(
+            "attachment {} is of a client that logs in by itself: the secret stands in the connection_info that it was given, and it \
+             could not log in again after a loss of its session. Detach and attach it; or say that it may be so (force), and give the \
+             client its connection_info anew",
+            row.id
+        )));
+    };
+    let agent = inner.agents.up(host).map_err(|why| {
+        Refusal::Unavailable(format!(
+            "{why}: a host must know the new secret before its target wants it. Nothing was changed; try again when it answers"
+        ))
+    })?;
+    let name = &agent.entry.name;
+    let Some(report) = agent.connection(row.volume).report else {
+        let text = format!("host {name} has not said yet how attachment {} stands: try again", row.id);
+        return Err(Refusal::Unavailable(text));
+    };
+    if report.secrets.is_none() {
+        return Err(Refusal::Conflict(format!(
+            "host {name} does not say which secrets it knows: its agent or mooring-sessiond is of an earlier release, or does not answer. \
+             Update both and restart them (no session is lost by that), or see `mooring attachment show {}`",
+            row.id
+        )));
+    }
+    Ok(())
+}
+
+fn not_at_work(volume: &VolumeRow) -> Result<(), Refusal> {
+    match volume.operation {
+        // Growing does not touch who reaches it, and may wait for a host for long.
+        None | Some(Operation::Extending | Operation::ErrorExtending) => Ok(()),
+        Some(_) => Err(Refusal::Conflict(format!(
+            "Invalid volume: nothing may be at work at volume {}, but its status is: {}. Try again when it has ended",
+            volume.id, volume.status
+        ))),
+    }
+}
+
+fn begin(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, new: NewSecrets) -> Result<Begun, Abort> {
+    let volume = volumes::find(inner, db, caller, id)?;
+    inner.policies().check("mooring:rotate_secrets", caller, &volumes::target(&volume))?;
+    not_in_review(&volume)?;
+    not_at_work(&volume)?;
+    let rows = db.attachments_of(id)?;
+    let nexuses = chosen(id, &rows, new)?;
+    for row in nexuses.values().flatten() {
+        may_rotate(inner, row, new.force)?;
+    }
+    let mut changed = false;
+    for (initiator, rows) in &nexuses {
+        let rotation = db.rotation(id, initiator)?.unwrap_or_default();
+        let Some(Nexus(old)) = db.nexus(id, initiator)? else { continue };
+        // One that is in progress is the one that is asked for.
+        if rotation.stage.is_some() {
+            continue;
+        }
+        let secrets = wishes::new_secrets(&old)?;
+        if rows.iter().all(|row| row.native.is_some()) {
+            db.put_secrets(id, initiator, &old, Some((Stage::Offered, Some(&secrets))))?;
+        } else {
+            db.put_secrets(id, initiator, &secrets, Some((Stage::Switched, None)))?;
+        }
+        changed = true;
+    }
+    let rewished =
+        if changed { wishes::apply(db, id, &mut [], &BTreeSet::new())? } else { Rewished::default() };
+    let attachments = nexuses.values().flatten().map(|row| row.id).collect();
+    Ok(Begun { volume: id, attachments, nexuses: nexuses.into_keys().collect(), rewished })
+}
+
+/// What is waited for. `None`: nothing any more.
+fn waits_for(inner: &Inner, db: &Db<'_>, of: &(VolumeId, Vec<Iqn>)) -> Result<Option<String>, Abort> {
+    let (id, nexuses) = of;
+    let Some(volume) = db.volume(*id)? else { return Ok(None) };
+    let rows = db.attachments_of(*id)?;
+    for initiator in nexuses {
+        let stage = db.rotation(*id, initiator)?.and_then(|rotation| rotation.stage);
+        let (agent, what) = match stage {
+            None => continue,
+            Some(Stage::Offered) => {
+                let shares = |row: &&AttachmentRow| {
+                    row.initiator.as_ref().and_then(Initiators::iqn) == Some(initiator)
+                };
+                let host = rows.iter().filter(shares).find_map(|row| row.native);
+                (host.unwrap_or(volume.agent), "does not know the new secret yet")
+            }
+            Some(Stage::Switched | Stage::Settling) => {
+                (volume.agent, "has not shown the new secret in its kernel yet")
+            }
+        };
+        return Ok(Some(match inner.agents.up(agent) {
+            Err(why) => why,
+            Ok(agent) => format!("{} {what}", agent.entry.name),
+        }));
+    }
+    Ok(None)
+}
+
+impl Service {
+    /// Gives attachments of a volume new secrets. Answers when their targets have them and the old ones are worth nothing; else
+    /// `Pending`: it goes on by itself, nobody is shut out meanwhile, and the same call until then begins no other rotation.
+    pub async fn rotate_secrets(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        new: NewSecrets,
+        wait: Wait,
+    ) -> Result<Vec<AttachmentLive>, Refusal> {
+        let deadline = Instant::now() + wait.0;
+        let (inner, owner) = (self.inner.clone(), caller.clone());
+        let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, new);
+        let begun = self.inner.store.write("rotate secrets", write).await?;
+        let mut changes = self.inner.follow(begun.volume);
+        self.inner.go(begun.volume, &begun.rewished.hosts);
+        loop {
+            let (inner, of) = (self.inner.clone(), (begun.volume, begun.nexuses.clone()));
+            let read = move |db: &Db<'_>| waits_for(&inner, db, &of);
+            let Some(why) = self.inner.store.read("read how a rotation stands", read).await? else { break };
+            if permits::until(deadline, changes.changed()).await.is_err() {
+                return Err(Refusal::Pending(format!(
+                    "the secrets of volume {id} are being rotated: {why}; it goes on by itself, sessions stay, and a host that logs in again \
+                     meanwhile gets in. Ask again, or see secret_rotation of its attachments"
+                )));
+            }
+        }
+        let mut all = Vec::new();
+        for id in begun.attachments {
+            match self.live(caller, id, None, Wait(Duration::ZERO)).await {
+                Ok(live) => all.push(live),
+                // Detached meanwhile, or another project's.
+                Err(Refusal::NotFound { .. }) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Ok(all)
+    }
+}
