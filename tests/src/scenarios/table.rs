@@ -66,7 +66,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "vagrant-scripts",
-        shows: "what `vagrant up` runs, twice, under systemd: packages by apt, a controller, a storage node and a host that attaches natively; made anew, it joins again",
+        shows: "what `vagrant up` runs, twice, under systemd: packages by apt, a controller, a storage node and a host that attaches natively; made anew, it joins again; secrets rotated under a writer; a search for all secrets of the run, with its controls",
         tier: Tier::Rotation {
             subject: &[
                 "vagrant",
@@ -75,9 +75,14 @@ pub const ALL: &[Scenario] = &[
                 "agent/src/join",
                 "agent/src/join.rs",
                 "controller/src/init",
+                "controller/src/flow/rotate.rs",
+                "connectors/src/sessiond/attempt.rs",
+                "targets/src/plan/acl.rs",
+                "tests/src/search.rs",
+                "tests/src/leaks.rs",
             ],
         },
-        usual: 110,
+        usual: 170,
         run: vagrant_scripts::run,
     },
     Scenario {

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use mooring_rig::options::workspace_root;
-use mooring_rig::{Output, Rig, RigOptions, Vm, VmSpec};
+use mooring_rig::{Output, Rig, RigOptions, Running, Vm, VmSpec};
 
 use super::installed::versions;
 use crate::control::attachment_of;
 use crate::disk::Disk;
-use crate::evidence::{Evidence, check};
+use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
 use crate::packages::VARIANTS;
-use crate::site::{GROUP, Programs, going, number, progress};
+use crate::search::Search;
+use crate::site::{GROUP, Programs, TARGET, goes_on, going, number, progress};
 
 /// A limit for each script: apt is slow where the processor is emulated.
 const LIMIT: Duration = Duration::from_mins(10);
@@ -47,7 +48,9 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     let debs = versions(folder, work.path(), &["0.0.1"])?;
     let rig = Rig::up(programs.show_in(options)?)?;
     let machines = || -> Result<Machines<'_>> {
-        Ok(Machines { storage: rig.vm("storage")?, host: rig.vm("host1")?, evidence: Evidence::default() })
+        let (storage, host) = (rig.vm("storage")?, rig.vm("host1")?);
+        let search = Search::begin([storage, host])?;
+        Ok(Machines { storage, host, evidence: Evidence::default(), search })
     };
     let played = machines().and_then(|mut machines| {
         for vm in rig.vms() {
@@ -56,7 +59,8 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
                 vm.push(deb, &format!("/tmp/{name}.deb"), 0o644)?;
             }
         }
-        machines.play()
+        machines.play()?;
+        machines.no_secret_is_left()
     });
     if played.is_err() {
         for vm in rig.vms() {
@@ -80,6 +84,7 @@ struct Machines<'a> {
     storage: &'a Vm,
     host: &'a Vm,
     evidence: Evidence,
+    search: Search<'a>,
 }
 
 /// Runs a script as join.rb does: it reads `input`.
@@ -117,13 +122,13 @@ impl Machines<'_> {
         check(before == after, || format!("the scripts run again changed\n{before:?}\nto\n{after:?}"))?;
         self.evidence.shows("run again: no file, certificate, daemon or package is another one");
         self.refusals(taken)?;
-        self.attach()?;
+        self.attach(true)?;
         self.anew()?;
-        self.attach().context("after the host was made anew")
+        self.attach(false).context("after the host was made anew")
     }
 
     /// `vagrant up`, or `vagrant provision`.
-    fn provision(&self) -> Result<()> {
+    fn provision(&mut self) -> Result<()> {
         let (first, second) = (self.storage.ip(0).to_string(), self.storage.ip(1).to_string());
         script(self.storage, "packages.sh", &["mooring-controller", "mooring-agent", "mooring"], "")?;
         let said = script(self.storage, "controller.sh", &[&first], "")?;
@@ -134,7 +139,7 @@ impl Machines<'_> {
         self.host_joins()
     }
 
-    fn host_joins(&self) -> Result<()> {
+    fn host_joins(&mut self) -> Result<()> {
         self.join(self.host, "host", &[&self.host.ip(0).to_string()])?;
         let admin = script(self.storage, "admin.sh", &[], "")?;
         script(self.host, "operator.sh", &[], &admin)?;
@@ -142,10 +147,15 @@ impl Machines<'_> {
     }
 
     /// The provisioner of join.rb.
-    fn join(&self, vm: &Vm, role: &str, words: &[&str]) -> Result<()> {
+    fn join(&mut self, vm: &Vm, role: &str, words: &[&str]) -> Result<()> {
         let joined = vm.run(&["test", "-e", "/etc/mooring/agent.toml"])?.status.success();
         let line =
             if joined { String::new() } else { script(self.storage, "token.sh", &[vm.name(), role], "")? };
+        let token = line
+            .split("--token")
+            .nth(1)
+            .and_then(|rest| rest.trim_start_matches('=').split_whitespace().next());
+        self.search.knows("join token", token.unwrap_or_default());
         script(vm, "join.sh", words, &line)?;
         script(self.storage, "up.sh", &[vm.name()], "")?;
         Ok(())
@@ -177,12 +187,14 @@ impl Machines<'_> {
         Ok(())
     }
 
-    fn mooring(&self, words: &str) -> Result<String> {
-        sh(self.host, &format!(". /root/mooring.env; mooring {words}"))
+    fn mooring(&mut self, words: &str) -> Result<String> {
+        let said = sh(self.host, &format!(". /root/mooring.env; mooring {words} 2>&1"))?;
+        self.search.heard(words, &said);
+        Ok(said)
     }
 
     /// As root on the host, with what operator.sh has left there.
-    fn attach(&mut self) -> Result<()> {
+    fn attach(&mut self, rotates: bool) -> Result<()> {
         self.mooring("volume create data --size 1GiB --timeout 240")?;
         let answer = self.mooring("--json attach data --host host1")?;
         let answer = serde_json::from_str(&answer).with_context(|| format!("attach answered: {answer}"))?;
@@ -190,9 +202,13 @@ impl Machines<'_> {
         let disk = Disk::new(self.host, text(&live, "device_path")?);
         let writer = disk.write_stamps(&["--threads", "2"])?;
         going(&writer)?;
+        if rotates {
+            self.rotate(&writer)?;
+        }
         let seen = progress(&writer)?;
         check(number(&seen, "errors")? == 0, || format!("the writer saw an error: {seen}"))?;
         drop((writer.kill()?, writer.wait()?));
+        self.collect()?;
         let stamps = disk.read_stamps()?.len();
         check(stamps > 0, || "the disk has no stamps".to_owned())?;
         self.mooring("detach data --host host1")?;
@@ -203,11 +219,130 @@ impl Machines<'_> {
         Ok(())
     }
 
+    /// The secrets in the kernel of the storage node: the initiator's, and the target's.
+    fn at_target(&self) -> Result<String> {
+        let acl = format!("{TARGET}/iscsi/*/tpgt_1/acls/*");
+        sh(self.storage, &format!("cat {acl}/auth/password; echo; cat {acl}/auth/password_mutual"))
+    }
+
+    /// Under a writer, new secrets: no session notices, one that is lost comes back by the new one, and the old one is refused.
+    fn rotate(&mut self, writer: &Running) -> Result<()> {
+        let sessions = |of: &Self| sh(of.host, "ls /sys/class/iscsi_session");
+        let (old, before) = (self.at_target()?, sessions(self)?);
+        let said = self.mooring("volume rotate-secrets data --timeout 120")?;
+        let new = self.at_target()?;
+        let pairs = || old.lines().zip(new.lines()).filter(|(old, _)| !old.is_empty());
+        check(pairs().count() == 2 && pairs().all(|(old, new)| old != new && !new.is_empty()), || {
+            format!("both secrets should be others: {said}")
+        })?;
+        for line in old.lines() {
+            self.search.knows("CHAP of before", line);
+        }
+        goes_on(writer)?;
+        let relogins =
+            |of: &Self| sh(of.host, "journalctl -u mooring-sessiond -o cat | grep -c 'relogin=true' || true");
+        let logins = relogins(self)?;
+        sh(self.host, "ss -K dport = 3260 >/dev/null")?;
+        wait_for("a login by the new secret", LIMIT, || Ok((relogins(self)? != logins).then_some(())))?;
+        goes_on(writer)?;
+        let seen = progress(writer)?;
+        check(number(&seen, "errors")? == 0, || format!("the writer saw an error: {seen}"))?;
+        check(sessions(self)? == before, || "the kernel's session is another one".to_owned())?;
+        let kept = sh(self.host, "cat /run/mooring/sessiond/*.json")?;
+        check(old.lines().filter(|line| !line.is_empty()).all(|line| !kept.contains(line)), || {
+            "sessiond has not forgotten the old secret".to_owned()
+        })?;
+        let codes = [&old, &new].map(|of| self.by_hand(of.lines().next().unwrap_or_default()));
+        let [refused, taken] = codes;
+        let (refused, taken) = (refused?, taken?);
+        check((refused.as_str(), taken.as_str()) == ("24", "0"), || {
+            format!(
+                "by hand the old secret should be refused (24) and the new one taken (0): {refused}, {taken}"
+            )
+        })?;
+        self.evidence.shows(format!(
+            "secrets rotated under a writer: {} writes, 0 errors, longest gap {} ms; a session that is cut logs in by the new secret; by              hand the old one is refused, the new one taken",
+            number(&seen, "done")?,
+            number(&seen, "longest_gap_ms")?
+        ));
+        Ok(())
+    }
+
+    /// Logs in by open-iscsi on the storage node under the host's name, with this secret. Returns its exit code.
+    fn by_hand(&self, secret: &str) -> Result<String> {
+        let portal = format!("{}:3260", self.storage.ip(0));
+        // Nothing of it on a command line: the search looks there. The record is root's alone.
+        let script = format!(
+            r#"exec >/dev/null 2>&1
+target=$(basename {TARGET}/iscsi/iqn*); acl=$(echo {TARGET}/iscsi/$target/tpgt_1/acls/*)
+user=$(cat $acl/auth/userid)
+umask 077; modprobe iscsi_tcp; mkdir -p /etc/iscsi /run/lock/iscsi
+echo InitiatorName=$(basename $acl) > /etc/iscsi/initiatorname.iscsi
+systemctl restart iscsid || pidof iscsid || iscsid
+node="iscsiadm -m node -T $target -p {portal}"
+$node -o new
+for pair in node.session.scan=manual node.session.initial_login_retry_max=1 node.session.auth.authmethod=CHAP \
+    node.session.auth.username=$user; do $node -o update -n ${{pair%%=*}} -v ${{pair#*=}}; done
+record=$(grep -rlF "node.name = $target" /etc/iscsi/nodes)
+sed -i '/^node.session.auth.password /d' $record
+echo 'node.session.auth.password = {secret}' > /root/leaks/line
+sed -i "/^node.session.auth.username /r /root/leaks/line" $record
+code=0; $node --login || code=$?
+$node --logout; $node -o delete; rm -f $record /root/leaks/line
+systemctl stop iscsid.socket iscsid
+echo $code > /root/leaks/code
+"#
+        );
+        self.storage
+            .command(["sh", "-u"])
+            .stdin(script)
+            .timeout(LIMIT)
+            .run()?
+            .ok()
+            .context("log in by hand")?;
+        Ok(sh(self.storage, "cat /root/leaks/code")?.trim().to_owned())
+    }
+
+    /// Takes the secrets while there are some of every kind.
+    fn collect(&mut self) -> Result<()> {
+        let counts = self.search.collect()?;
+        for kind in ["CHAP", "private", "sealing", "token", "join"] {
+            check(counts.contains_key(kind), || {
+                format!("the control: there is a secret of each kind: {counts:?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    fn no_secret_is_left(mut self) -> Result<()> {
+        for words in
+            ["volume list", "host list", "attachment list", "audit --limit 200", "receipt list", "agent show"]
+        {
+            // Some have nothing to say any more; what they say has no secret.
+            let said = sh(self.host, &format!(". /root/mooring.env; mooring {words} 2>&1 || true"))?;
+            self.search.heard(words, &said);
+        }
+        let looked_for = self.search.end()?;
+        self.evidence.shows(format!(
+            "{looked_for}: in no journal, store, command line, environment, file for everybody or answer, but in the places that              docs/security.md names; what was planted in each of them is found"
+        ));
+        Ok(())
+    }
+
     /// `vagrant destroy host1 && vagrant up host1`.
     fn anew(&mut self) -> Result<()> {
         sh(self.host, ANEW)?;
+        // What a controller leaves that is killed while it replaces a key.
+        let left = "/var/lib/mooring-controller/.mooring-a1B2c3";
+        let restart = "systemctl restart mooring-controller; test ! -e";
+        sh(
+            self.storage,
+            &format!("install -o mooring-controller -m 600 /dev/null {left}; {restart} {left}"),
+        )?;
         self.host_joins()?;
-        self.evidence.shows("a host that was made anew joins again");
+        self.evidence.shows(
+            "a host that was made anew joins again; a controller's start sweeps what a killed one has left",
+        );
         Ok(())
     }
 }
