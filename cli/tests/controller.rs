@@ -24,6 +24,11 @@ fn hosts_are_listed() {
     ] {
         assert!(ran.out.contains(words), "{words:?} is not in {}", ran.out);
     }
+    // The other two stand in the configuration, with certificates of somebody else.
+    let column = ran.out.lines().next().unwrap().find("CERTIFICATE UNTIL").unwrap();
+    let ends: Vec<_> =
+        ran.out.lines().skip(1).take(3).map(|line| line[column..].split(' ').next().unwrap()).collect();
+    assert_eq!(ends, ["-", "-", "2027-02-25T10:00:00Z"], "{}", ran.out);
     let hosts = rig.json(&["host", "list"]);
     assert_eq!(hosts["hosts"].as_array().unwrap().len(), 3);
     assert_eq!(

@@ -43,6 +43,7 @@ impl Display for Hosts {
                 or_none(host.agent_id.as_deref()),
                 or_none(host.initiator.as_deref()),
                 host.pools_text(),
+                host.certificate_end(),
                 or_none(host.last_report.as_deref()),
             ]
         };
@@ -56,6 +57,7 @@ impl Display for Hosts {
             "AGENT",
             "INITIATOR",
             "POOLS",
+            "CERTIFICATE UNTIL",
             "LAST REPORT",
         ];
         f.write_str(&table(heads, self.hosts.iter().map(row)))?;
@@ -86,17 +88,16 @@ impl Display for Revoked {
 }
 
 impl HostRecord {
+    /// The end of the certificate that the controller's authority signed. A host of the configuration has one of its own.
+    fn certificate_end(&self) -> String {
+        or_none(self.enrolment.as_ref().and_then(|join| join.expires_at.as_deref()))
+    }
+
     /// The roles by which it joined, and the end of its certificate.
     fn enrolment_text(&self) -> String {
         self.enrolment.as_ref().map_or_else(
             || "no: it stands in the controller's configuration".to_owned(),
-            |join| {
-                format!(
-                    "as {}, certificate until {}",
-                    join.roles.join(", "),
-                    or_none(join.expires_at.as_deref())
-                )
-            },
+            |join| format!("as {}, certificate until {}", join.roles.join(", "), self.certificate_end()),
         )
     }
 

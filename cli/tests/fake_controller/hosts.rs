@@ -19,9 +19,10 @@ pub(crate) fn hosts(knobs: &Knobs) -> Value {
     });
     // The others are of a release that does not say it.
     let said = |name: &str, said: &Value| if name == "storage" { said.clone() } else { Value::Null };
+    let joined = json!({ "roles": ["storage"], "joined_at": "2026-11-21T10:00:00Z", "expires_at": "2027-02-25T10:00:00Z" });
     let host = |name: &str, up: bool, pools: Value| {
         json!({ "name": name, "health": said(name, &health), "report": said(name, &report), "address": format!("https://{name}:7710"), "agent_id": "0a0a0a0a-0001-4002-8003-00000000000a",
-                "initiator": format!("iqn.2026-11.dev.mooring:host.{name}"), "up": up,
+                "initiator": format!("iqn.2026-11.dev.mooring:host.{name}"), "enrolment": said(name, &joined), "up": up,
                 "why_down": if up { Value::Null } else { "connection refused".into() },
                 "last_report": "2026-11-21T10:00:00Z", "pools": pools,
                 "problems": if name == "storage" { json!(["volume x is in review"].into_iter().chain(orphan).collect::<Vec<_>>()) } else { json!([]) } })
