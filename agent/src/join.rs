@@ -22,6 +22,7 @@ use reqwest::Url;
 use crate::args::JoinArgs;
 use crate::config::{Config, ConfigError, Tls};
 use crate::identity::{self, IdentityError, NewKey};
+use crate::store::Store;
 
 mod settings;
 mod wire;
@@ -217,6 +218,8 @@ struct Plan {
     groups: Vec<VgName>,
     address: Address,
     tls: Tls,
+    /// Holds the agent's store, if there was one.
+    state_dir: PathBuf,
     /// A configuration was there.
     existing: bool,
 }
@@ -229,7 +232,8 @@ pub async fn join(args: &JoinArgs, config: &Path, mut ground: Ground<'_>) -> Res
     let key = identity::new_key(&plan.tls)?;
     let controller = Controller::prove(url, pin).await?;
     plan.trusts(config, &controller)?;
-    let joined = controller.join(&args.token, &key.csr, &plan.address.to_string()).await?;
+    let known = Store::id_in(&plan.state_dir);
+    let joined = controller.join(&args.token, &key.csr, &plan.address.to_string(), known).await?;
     let roles = plan.write(config, &key, &controller, &joined)?;
     let words: Vec<_> = roles.iter().map(|role| role.word()).collect();
     let (name, address) = (&joined.name, &plan.address);
@@ -271,10 +275,10 @@ fn plan(args: &JoinArgs, url: &Url, config: &Path, ground: &mut Ground<'_>) -> R
         let known = if args.group.is_empty() { volume_groups(ground.commands) } else { Vec::new() };
         groups = choose("--group VG", &args.group, &known, ground)?;
     }
-    let plan = Plan { roles, portals, groups, address, tls, existing: false };
+    let plan = Plan { roles, portals, groups, address, tls, state_dir: PathBuf::new(), existing: false };
     // A mistake in it is found before the token is used.
-    Config::parse(&plan.text(&plan.roles, None)?, &config.display().to_string())?;
-    Ok(plan)
+    let read = Config::parse(&plan.text(&plan.roles, None)?, &config.display().to_string())?;
+    Ok(Plan { state_dir: read.state_dir, ..plan })
 }
 
 /// The plan of a configuration that is there.
@@ -303,7 +307,8 @@ fn existing(args: &JoinArgs, path: &Path, roles: Vec<Role>) -> Result<Plan, Join
         Role::Host => config.host.is_some(),
     };
     let roles = roles.into_iter().filter(has).collect();
-    Ok(Plan { roles, portals: config.portals, groups: Vec::new(), address, tls, existing: true })
+    let state_dir = config.state_dir;
+    Ok(Plan { roles, portals: config.portals, groups: Vec::new(), address, tls, state_dir, existing: true })
 }
 
 impl Plan {

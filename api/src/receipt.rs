@@ -30,6 +30,7 @@ impl v1::Receipt {
             v1::Cause::Unspecified => Cause::Revoke,
             v1::Cause::Reservation => Cause::Reservation,
             v1::Cause::ReservationKeptOut => Cause::ReservationKeptOut,
+            v1::Cause::Forgotten => Cause::Forgotten,
         }
     }
 
@@ -48,6 +49,7 @@ fn sent_as(cause: Cause) -> v1::Cause {
         Cause::Revoke => v1::Cause::Unspecified,
         Cause::Reservation => v1::Cause::Reservation,
         Cause::ReservationKeptOut => v1::Cause::ReservationKeptOut,
+        Cause::Forgotten => v1::Cause::Forgotten,
     }
 }
 
@@ -147,11 +149,12 @@ mod tests {
             (0, Cause::Revoke),
             (1, Cause::Reservation),
             (2, Cause::ReservationKeptOut),
+            (3, Cause::Forgotten),
             (300, Cause::Revoke),
         ] {
             assert_eq!(v1::Receipt { cause, ..Default::default() }.why(), why);
         }
-        for cause in [Cause::Revoke, Cause::Reservation, Cause::ReservationKeptOut] {
+        for cause in [Cause::Revoke, Cause::Reservation, Cause::ReservationKeptOut, Cause::Forgotten] {
             let receipt = sent_with(Proof::Proven, None);
             assert_eq!(receipt.why(), Cause::Revoke);
             let sent = v1::Receipt { cause: sent_as(cause).into(), ..receipt };

@@ -50,7 +50,7 @@ pub(crate) use delete::DeleteArgs;
 pub(crate) use demo::DemoArgs;
 pub(crate) use export_file::VolumeExportArgs;
 pub(crate) use extend::ExtendArgs;
-pub(crate) use hosts::{HostCommand, HostTokenArgs, PoolCommand};
+pub(crate) use hosts::{ForgetArgs, HostCommand, HostTokenArgs, PoolCommand, RenameArgs};
 pub(crate) use import::ImportArgs;
 pub(crate) use jobs::{JobCommand, JobShowArgs, JobThrottleArgs};
 pub(crate) use manage::{ManageArgs, ManageableArgs};

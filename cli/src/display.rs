@@ -351,10 +351,13 @@ pub(crate) fn commands(count: Option<u32>) -> String {
 
 impl Receipt {
     fn proof_text(&self) -> String {
-        if self.proven {
-            "proven".to_owned()
-        } else {
-            format!("UNPROVEN: {} may still land", commands(self.may_still_land))
+        let open = commands(self.may_still_land);
+        match (self.proven, self.is_forgotten()) {
+            (true, _) => "proven".to_owned(),
+            (false, true) => {
+                format!("NEVER PROVEN: its storage node was forgotten, and {open} may still land")
+            }
+            (false, false) => format!("UNPROVEN: {open} may still land"),
         }
     }
 
@@ -366,6 +369,7 @@ impl Receipt {
 impl Display for Receipt {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let removed = match self.nexus_removed {
+            None if self.is_forgotten() => "nobody knows",
             None => "not yet",
             Some(true) => "the nexus was removed from the kernel",
             Some(false) => "there was nothing in the kernel to remove",

@@ -152,7 +152,7 @@ async fn run_attachment(global: &Global, command: &AttachmentCommand) -> Result<
 
 /// Hosts.
 async fn run_host(global: &Global, command: &HostCommand) -> Result<Exit, Failure> {
-    use controller::{fence, host};
+    use controller::{fence, host, leaving};
     let json = global.json;
     let open = |words| Client::open(global, side::controller(global, words)?);
     match command {
@@ -160,6 +160,11 @@ async fn run_host(global: &Global, command: &HostCommand) -> Result<Exit, Failur
         HostCommand::Show(args) => print(json, &host::show(&open("host show")?, &args.host).await?),
         HostCommand::Token(args) => print(json, &host::token(&open("host token")?, args).await?),
         HostCommand::Revoke(args) => print(json, &host::revoke(&open("host revoke")?, &args.host).await?),
+        HostCommand::Rename(args) => print(json, &leaving::rename(&open("host rename")?, args).await?),
+        HostCommand::Forget(args) if args.yes => {
+            print(json, &leaving::forget(&open("host forget")?, args).await?)
+        }
+        HostCommand::Forget(args) => print(json, &leaving::plan(&open("host forget")?, args).await?),
         HostCommand::Disable(args) => {
             let reason = args.reason.as_deref();
             print(json, &host::change(&open("host disable")?, &args.host, "disable", reason).await?)

@@ -10,7 +10,7 @@ use std::fmt::Display;
 
 use jiff::Timestamp;
 use mooring_api::v1;
-use mooring_model::VolumeId;
+use mooring_model::{Cause, VolumeId};
 use serde::Serialize;
 
 use crate::capabilities::Capabilities;
@@ -417,11 +417,17 @@ pub(crate) struct Receipt {
     pub took_us: Option<i64>,
     /// What its initiator held of the volume's reservation when it began.
     pub held_reservation: Option<String>,
-    /// Why: `revoke`, or what it had reserved while its grant stands (`reservation`, `reservation_kept_out`).
+    /// Why: `revoke`, what it had reserved while its grant stands (`reservation`, `reservation_kept_out`), or that its storage node
+    /// was forgotten (`forgotten`).
     pub cause: String,
 }
 
 impl Receipt {
+    /// It will never be proven: its storage node was forgotten.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.cause == Cause::Forgotten.to_string()
+    }
+
     fn of_wire(receipt: &v1::Receipt) -> Self {
         let ended = (receipt.ended_us != 0).then_some(receipt.ended_us);
         Self {

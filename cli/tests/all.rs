@@ -14,6 +14,7 @@ mod fake;
 mod fake_controller;
 mod help;
 mod import_commands;
+mod leaving_commands;
 mod manage_commands;
 mod parsing;
 mod revert_commands;

@@ -5,6 +5,7 @@ mod cut;
 mod enrolment;
 mod export;
 mod fence;
+mod forget;
 mod host;
 mod image;
 mod jobs;
@@ -30,6 +31,7 @@ pub use cut::{CutWish, VolumeCut};
 pub use enrolment::{Enrolment, JoinToken, ParseRolesError, Role, Roles, is_zone};
 pub use export::{ExportAsk, ExportState, VolumeExport};
 pub use fence::{DisputedInitiator, FencePart, FenceState, FencedExport, HostFence, NewFence, UnknownNode};
+pub use forget::{HostLoss, ProjectLoss};
 pub use host::{
     Health, HealthLevel, HealthReason, Host, HostModule, HostPool, HostReport, HostTransport, ModuleState,
     PortalLink,

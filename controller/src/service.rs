@@ -12,7 +12,8 @@ pub(crate) mod counts;
 mod cut;
 mod detach;
 mod enrol;
-mod fence;
+pub(crate) mod fence;
+mod forget;
 mod images;
 mod jobs;
 mod lists;
@@ -23,6 +24,7 @@ mod operator;
 mod pools;
 mod quotas;
 mod receipts;
+mod rename;
 mod reservations;
 mod retype;
 mod revert;
@@ -65,6 +67,7 @@ pub use audit::{AUDIT_LINES_DEFAULT, AUDIT_LINES_MAX};
 pub use detach::Way;
 pub use enrol::{JOIN_TOKEN_LIFE, JoinRefused, JoinRequest, JoinTerms, Joined, NewJoinToken};
 pub use fence::REASON_MAX;
+pub use forget::FORGET_AFTER;
 pub use mode::NewMode;
 pub use receipts::RECORDS_MAX;
 pub use rotate::NewSecrets;
@@ -412,6 +415,8 @@ impl Service {
         let inner = Arc::clone(&self.inner);
         self.inner.spawn(async move { inner.keep_audit().await });
         self.inner.spawn(Arc::clone(&self.inner).keep_certificates());
+        let inner = Arc::clone(&self.inner);
+        self.inner.spawn(async move { inner.go_on_forgetting().await });
         if let Some(dialer) = self.inner.store.dialer() {
             // Who gets an agent's lease goes on with everything that is on its way there.
             self.inner.spawn(lease::run(Arc::clone(&self.inner), dialer));

@@ -15,6 +15,7 @@ mod core_extend;
 mod core_fence;
 mod core_fence_names;
 mod core_fence_unknown;
+mod core_forget;
 mod core_ids;
 mod core_images;
 mod core_jobs;

@@ -220,6 +220,8 @@ pub enum Cause {
     Reservation,
     /// The same, and it is kept out until its grant is taken away and given again.
     ReservationKeptOut,
+    /// Nothing was taken away: its storage node was forgotten, and nobody will ever say whether anything may still land.
+    Forgotten,
 }
 
 impl fmt::Display for Cause {
@@ -228,6 +230,7 @@ impl fmt::Display for Cause {
             Self::Revoke => "revoke",
             Self::Reservation => "reservation",
             Self::ReservationKeptOut => "reservation_kept_out",
+            Self::Forgotten => "forgotten",
         })
     }
 }
@@ -267,6 +270,7 @@ impl Receipt {
         let (initiator, held) = (&self.initiator, self.reservation?);
         let end = match self.cause {
             Cause::Revoke => held.end(),
+            Cause::Forgotten => "its storage node was forgotten with it",
             Cause::Reservation => "its session was cut, which ends that; it may log in again",
             Cause::ReservationKeptOut => {
                 "its session was cut, which ends that; it is kept out until it is detached and attached again"

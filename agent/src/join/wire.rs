@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use mooring_model::AgentId;
 use mooring_systemd::certificates;
 use reqwest::tls::{Certificate, Version};
 use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
@@ -27,6 +28,8 @@ struct JoinRequest<'a> {
     token: &'a str,
     csr: &'a str,
     address: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent_id: Option<String>,
 }
 
 /// The answer to a join.
@@ -127,9 +130,17 @@ impl Controller {
         Ok(Self { url, client, authority })
     }
 
-    /// Gets the certificate for a key. This uses the token.
-    pub(super) async fn join(&self, token: &str, csr: &str, address: &str) -> Result<Joined, JoinError> {
-        let request = self.client.post(at(&self.url, "join")).json(&JoinRequest { token, csr, address });
+    /// Gets the certificate for a key. This uses the token. `known`: the id that this machine's store has already.
+    pub(super) async fn join(
+        &self,
+        token: &str,
+        csr: &str,
+        address: &str,
+        known: Option<AgentId>,
+    ) -> Result<Joined, JoinError> {
+        let agent_id = known.map(|id| id.to_string());
+        let asked = JoinRequest { token, csr, address, agent_id };
+        let request = self.client.post(at(&self.url, "join")).json(&asked);
         let answer = request.send().await.map_err(|error| {
             if error.is_connect() {
                 JoinError::Untrusted { url: self.url.to_string(), source: error }

@@ -155,6 +155,15 @@ impl Store {
         })
     }
 
+    /// The identity of this state folder, without opening it as an agent does: an agent may be at work on it. `None`: it has none, or it
+    /// cannot be read.
+    pub fn id_in(dir: &Path) -> Option<AgentId> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let conn = Connection::open_with_flags(dir.join(FILE_NAME), flags).ok()?;
+        conn.busy_timeout(BUSY_TIMEOUT).ok()?;
+        meta(&conn, "agent_id").ok()??.parse().ok()
+    }
+
     /// This state folder's identity: made with the folder, or given back by a controller that knew the one before it.
     pub fn agent_id(&self) -> AgentId {
         *lock(&self.agent)

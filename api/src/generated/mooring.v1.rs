@@ -1346,6 +1346,8 @@ pub enum Cause {
     Reservation = 1,
     /// The same, and it is kept out until its grant is taken away and given again.
     ReservationKeptOut = 2,
+    /// Nothing was taken away: the controller has forgotten the storage node. No agent says this.
+    Forgotten = 3,
 }
 impl Cause {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1357,6 +1359,7 @@ impl Cause {
             Self::Unspecified => "CAUSE_UNSPECIFIED",
             Self::Reservation => "CAUSE_RESERVATION",
             Self::ReservationKeptOut => "CAUSE_RESERVATION_KEPT_OUT",
+            Self::Forgotten => "CAUSE_FORGOTTEN",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1365,6 +1368,7 @@ impl Cause {
             "CAUSE_UNSPECIFIED" => Some(Self::Unspecified),
             "CAUSE_RESERVATION" => Some(Self::Reservation),
             "CAUSE_RESERVATION_KEPT_OUT" => Some(Self::ReservationKeptOut),
+            "CAUSE_FORGOTTEN" => Some(Self::Forgotten),
             _ => None,
         }
     }

@@ -37,6 +37,29 @@ It may join again with a new token.
 Example:
   mooring host revoke host7")]
     Revoke(HostArgs),
+    /// Give a host that joined another name; what it serves and attaches goes on
+    #[command(after_help = "\
+Nothing changes on the host. Pools and services are called by the new name from then on, and so is
+`os-vol-host-attr:host` of its volumes (HOST@lvm#POOL). A host of the controller's configuration is
+renamed there.
+
+Example:
+  mooring host rename storage1 rack4-storage1")]
+    Rename(RenameArgs),
+    /// Give up a host that never comes back, with its volumes: shows what would go, unless `--yes`
+    #[command(after_help = "\
+Its volumes and snapshots go, with their attachments; their hosts are told to let go. That nothing of
+those lands any more can never be proven, and their receipts say so. Attachments of the host to other
+storage nodes are cut by force, and proven there. Its enrolment ends. Should the machine come back it
+is held as a stranger.
+
+Refused while the host answers, and for 10 minutes after its last word. Nothing brings back what went.
+
+Examples:
+  mooring host forget storage3
+  mooring host forget storage3 --yes
+  mooring host forget storage3 --json | jq .loss.projects")]
+    Forget(ForgetArgs),
     /// Place no new volumes there; what is there stays as it is
     #[command(after_help = "\
 Example:
@@ -128,6 +151,27 @@ pub struct HostTokenArgs {
 pub struct HostArgs {
     /// Its name, or its agent's id
     pub host: String,
+}
+
+/// `host rename`.
+#[derive(Debug, Args)]
+pub struct RenameArgs {
+    /// Its name
+    #[arg(value_name = "OLD")]
+    pub host: String,
+    /// The name that it gets: 1 to 64 letters, digits, -, _ and .
+    #[arg(value_name = "NEW")]
+    pub name: String,
+}
+
+/// `host forget`.
+#[derive(Debug, Args)]
+pub struct ForgetArgs {
+    /// Its name
+    pub host: String,
+    /// Do it; without, only what would go is shown
+    #[arg(long)]
+    pub yes: bool,
 }
 
 /// `host fence`.

@@ -113,6 +113,9 @@ fn in_words(state: &str, receipt: Option<&Kept<ReceiptRecord>>, waits_for: Optio
     match (state, receipt) {
         ("cut", None) => "cut: nothing was granted".to_owned(),
         ("cut", Some(_)) if is_proven(state, receipt) => "cut: proven".to_owned(),
+        ("unproven", Some(receipt)) if receipt.cause.as_deref() == Some("forgotten") => {
+            "NEVER PROVEN: its storage node was forgotten".to_owned()
+        }
         ("unproven", Some(receipt)) => {
             format!("UNPROVEN: {} may still land", commands(receipt.may_still_land))
         }

@@ -21,6 +21,7 @@ pub(crate) mod fence;
 pub(crate) mod host;
 pub(crate) mod import;
 pub(crate) mod kind;
+pub(crate) mod leaving;
 pub(crate) mod manage;
 pub(crate) mod operate;
 pub(crate) mod progress;

@@ -481,6 +481,7 @@ impl Record {
     fn proof_text(&self) -> String {
         match (&self.receipt, self.detached_at()) {
             (Some(receipt), _) if receipt.proven => "proven".to_owned(),
+            (Some(receipt), _) if receipt.is_forgotten() => "NEVER PROVEN".to_owned(),
             (Some(_), _) => "NOT PROVEN".to_owned(),
             (None, Some(_)) => "nothing was granted".to_owned(),
             (None, None) => "not there yet".to_owned(),

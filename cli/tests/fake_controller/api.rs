@@ -10,7 +10,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::hosts::hosts;
+use super::hosts::{hosts, leaving};
 use super::{FakeController, State};
 
 const STEPS: [&str; 4] = ["granted", "logged_in", "device_ready", "done"];
@@ -107,6 +107,9 @@ async fn route(
         ("POST", ["mooring", "v1", "attachments"]) => post_attachment(fake, &body["attachment"]).await,
         ("GET", ["mooring", "v1", "attachments", id]) => poll(fake, id, query).await,
         ("DELETE", ["mooring", "v1", "attachments", id]) => delete_attachment(fake, id, query).await,
+        (method, ["mooring", "v1", "hosts", name, word @ ("rename" | "forget")]) => {
+            leaving(method, name, word, body)
+        }
         (method, path) => quick(&mut fake.state(), method, path, query, body),
     }
 }

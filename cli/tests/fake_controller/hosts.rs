@@ -30,3 +30,37 @@ pub(crate) fn hosts(knobs: &Knobs) -> Value {
     let pool = json!([{ "name": "vg0", "total_bytes": 8_u64 << 30, "free_bytes": 6_u64 << 30 }]);
     json!({ "hosts": [host("storage", true, pool), host("host1", true, json!([])), host("host2", knobs.all_up, json!([]))] })
 }
+
+/// A host that is renamed, or given up: what goes with it, and what is said of that.
+pub(crate) fn leaving(method: &str, name: &str, word: &str, body: &Value) -> (u16, Value) {
+    let fault =
+        |code: u16, kind: &str, text: &str| (code, json!({ kind: { "code": code, "message": text } }));
+    if name == "nosuch" {
+        return fault(404, "itemNotFound", "Host nosuch could not be found.");
+    }
+    if word == "rename" {
+        return match body["name"].as_str() {
+            Some("taken") => {
+                fault(409, "conflictingRequest", "taken is the name of another host: choose another")
+            }
+            new => {
+                (200, json!({ "renamed": name, "name": new, "warnings": ["write it in the configuration"] }))
+            }
+        };
+    }
+    let obstacle = "host host1 answers: nothing is forgotten of a host that answers";
+    let loss = json!({
+        "name": name, "agent_id": "0a0a0a0a-0001-4002-8003-00000000000a", "last_report": "2026-11-21T10:00:00Z",
+        "enrolled": true, "volumes": 2, "snapshots": 1, "gib": 30, "attachments": 3, "attached": 0,
+        "projects": [{ "project": "lab", "volumes": 2, "snapshots": 1, "gib": 30, "attachments": 3 }],
+        "obstacle": if name == "host1" { json!(obstacle) } else { Value::Null },
+    });
+    match (method, name) {
+        ("GET", _) => (200, json!({ "loss": loss })),
+        (_, "host1") => fault(409, "conflictingRequest", obstacle),
+        _ if body["confirm"] != name => {
+            fault(400, "badRequest", "confirm: want the name of the host once more")
+        }
+        _ => (200, json!({ "forgotten": loss })),
+    }
+}

@@ -595,6 +595,8 @@ impl Manager {
                 tracing::warn!(error = %refusal, "cannot compare what is wished with what was sent");
             }
         }
+        let inner = Arc::clone(&self.inner);
+        self.inner.spawn(async move { inner.go_on_forgetting().await });
         self.inner.touch_all_here();
     }
 }

@@ -19,7 +19,7 @@ use super::calls::{agent_client, error_of, host_client, within};
 use super::words::{self, Word};
 use super::{Agent, Heard, Kept, SeenConnection, SeenVolume, beyond, wire};
 use crate::domain::Role;
-use crate::flow::{Inner, Job, fenced, review};
+use crate::flow::{Inner, Job, enrolled, fenced, forgotten, review};
 use crate::store::{AgentRow, Db};
 
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -72,6 +72,9 @@ fn jittered(pause: Duration, name: &str, now: SystemTime) -> Duration {
     let [byte, ..] = hasher.finish().to_le_bytes();
     pause / 2 + pause / 2 * u32::from(byte) / 255
 }
+
+/// Why an agent is not used whose row has gone.
+const ENDED: &str = "its enrolment has ended";
 
 enum Never {}
 
@@ -223,9 +226,13 @@ async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Resu
     let name = agent.entry.name.clone();
     let mut hello = say_hello(&name, channel.clone()).await?;
     let mut id = check_hello(inner, &hello)?;
-    let read = move |db: &Db<'_>| Ok(db.agent_named(&name)?);
+    let said = id;
+    let read = move |db: &Db<'_>| Ok((db.agent_named(&name)?, db.forgotten(said)?));
     let known = inner.store.read("read who an agent was", read).await;
-    let known = known.map_err(|refusal| refusal.to_string())?;
+    let (known, stranger) = known.map_err(|refusal| refusal.to_string())?;
+    if let Some(forgotten) = stranger {
+        return Err(forgotten::why_refused(&forgotten));
+    }
     if let Some(known) = known.filter(|known| known.id != id) {
         hello = take_back(inner, agent, channel, known, hello).await?;
         id = check_hello(inner, &hello)?;
@@ -236,8 +243,15 @@ async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Resu
     agent.state().attaches = initiator.is_some();
     let initiator = initiator.filter(|_| agent.entry.may(Role::Host));
     let (name, own) = (agent.entry.name.clone(), initiator.clone());
-    let enrolls = Arc::clone(inner);
+    let (enrolls, entry) = (Arc::clone(inner), agent.entry.clone());
     let write = move |db: &Db<'_>| {
+        // Both may have changed since it was dialled: then nothing is kept of it under this name.
+        if !enrolled::stands(db, &entry)? {
+            return Ok(Err(ENDED.to_owned()));
+        }
+        if let Some(forgotten) = db.forgotten(id)? {
+            return Ok(Err(forgotten::why_refused(&forgotten)));
+        }
         for other in db.agents_like(id, own.as_ref())?.into_iter().filter(|other| other.name != name) {
             let same_id = other.id == id;
             if enrolls.agents.named(&other.name).is_none() {
@@ -308,8 +322,11 @@ async fn list_storage(
     }
     // At a start a thousand agents wait for their comparison: what came over the wire is many times what is kept.
     drop(list);
-    let given = seen.clone();
+    let (given, entry) = (seen.clone(), agent.entry.clone());
     let write = move |db: &Db<'_>| {
+        if !enrolled::stands(db, &entry)? {
+            return Ok(Err(ENDED.to_owned()));
+        }
         let mut foreign = Vec::new();
         for receipt in &receipts {
             if words::keep_receipt(db, id, receipt)?.is_none() {
@@ -320,10 +337,10 @@ async fn list_storage(
         fenced::compare(db, &name, id, &exports)?;
         // What is sent from now on is of this history.
         db.note_compared(&name)?;
-        Ok((compared, foreign))
+        Ok(Ok((compared, foreign)))
     };
     let compared = inner.store.write("compare an agent's volumes", write).await;
-    let (compared, foreign) = compared.map_err(|refusal| refusal.to_string())?;
+    let (compared, foreign) = compared.map_err(|refusal| refusal.to_string())??;
     for receipt in &foreign {
         agent.drops(Word::Receipt(receipt));
     }

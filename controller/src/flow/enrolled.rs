@@ -68,6 +68,15 @@ fn entry(enroller: &Enroller, enrolment: &Enrolment) -> Option<AgentEntry> {
     })
 }
 
+/// True if the agent is still enrolled as this entry says. A name that another agent has by now, or nobody, is not.
+pub(crate) fn stands(db: &Db<'_>, entry: &AgentEntry) -> Result<bool, crate::store::SqlError> {
+    if entry.enrolment.is_none() {
+        return Ok(true);
+    }
+    let enrolment = db.enrolment(&entry.name)?;
+    Ok(enrolment.is_some_and(|enrolment| !enrolment.revoked && entry.is_of(&enrolment)))
+}
+
 /// A certificate is renewed at two thirds of its life.
 fn is_due(enrolment: &Enrolment, now: SystemTime) -> bool {
     let left = enrolment.expires_at.duration_since(now).unwrap_or_default();

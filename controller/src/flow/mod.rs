@@ -10,6 +10,7 @@
 pub(crate) mod enrolled;
 pub(crate) mod fenced;
 mod first;
+pub(crate) mod forgotten;
 mod growth;
 mod host;
 mod looks;

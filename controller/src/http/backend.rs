@@ -12,10 +12,11 @@ use uuid::Uuid;
 
 use crate::domain::{
     AttachAction, Attachment, AttachmentCheck, AttachmentLive, AttachmentReceipt, AuditCall, AuditLine,
-    AuditQuery, Caller, CutWish, DetachRecord, ExportAsk, Host, HostChange, HostFence, HostJobs, HostUsage,
-    Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewFence, NewSnapshot,
-    NewVolume, Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction,
-    VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeType, VolumesSummary, Zone,
+    AuditQuery, Caller, CutWish, DetachRecord, ExportAsk, Host, HostChange, HostFence, HostJobs, HostLoss,
+    HostUsage, Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewFence,
+    NewSnapshot, NewVolume, Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume,
+    VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeType, VolumesSummary,
+    Zone,
 };
 use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
@@ -226,6 +227,12 @@ backend! {
     fn make_join_token(&self, caller: &Caller, name: &str, terms: JoinTerms) -> NewJoinToken;
     /// Ends the enrolment of a host.
     fn revoke_host(&self, caller: &Caller, name: &str) -> ();
+    /// Gives an enrolled host another name; what of the configuration still says the old one.
+    fn rename_host(&self, caller: &Caller, old: &str, new: &str) -> Vec<String>;
+    /// What would go with a host.
+    fn host_loss(&self, caller: &Caller, name: &str) -> HostLoss;
+    /// Gives up a host that never comes back.
+    fn forget_host(&self, caller: &Caller, name: &str, confirm: &str) -> HostLoss;
     /// Cuts a host off from every volume.
     fn fence_host(&self, caller: &Caller, name: &str, new: NewFence, wait: Wait) -> HostFence;
     /// Lifts that.

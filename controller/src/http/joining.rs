@@ -8,6 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json, Router, routing};
+use mooring_model::AgentId;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -120,7 +121,7 @@ async fn join<B: Backend>(
     Body(body): Body,
 ) -> Answer {
     let fields = schema::whole(&body)?;
-    fields.only(&["token", "csr", "address"])?;
+    fields.only(&["token", "csr", "address", "agent_id"])?;
     let text = |key: &'static str| {
         fields.required(key)?;
         let text = fields
@@ -130,7 +131,14 @@ async fn join<B: Backend>(
         let wrong = || Fault::bad_request(format!("{key}: want a text of 1 to {TEXT_BYTES_MAX} bytes"));
         text.map(str::to_owned).ok_or_else(wrong)
     };
-    let asked = JoinRequest { token: text("token")?, csr: text("csr")?, address: text("address")? };
+    let agent = fields
+        .some("agent_id")
+        .map(|value| {
+            let id = value.as_str().and_then(|text| text.parse::<AgentId>().ok());
+            id.ok_or_else(|| Fault::bad_request("agent_id: want the id of an agent"))
+        })
+        .transpose()?;
+    let asked = JoinRequest { token: text("token")?, csr: text("csr")?, address: text("address")?, agent };
     let joined = app.backend().join(asked).await.map_err(|refused| {
         if let Some(name) = &refused.name {
             notes.object("host", name);

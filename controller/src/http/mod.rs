@@ -22,6 +22,7 @@ mod images;
 mod jobs;
 mod joining;
 mod later;
+mod leaving;
 mod limits;
 mod manage;
 mod messages;
@@ -169,6 +170,7 @@ fn own_routes<B: Backend>() -> Routes<B> {
         .merge(hosts::routes())
         .merge(fences::routes())
         .merge(joining::routes())
+        .merge(leaving::routes())
         .merge(jobs::routes())
         .merge(images::routes())
         .merge(audit::routes())

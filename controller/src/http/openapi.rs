@@ -363,7 +363,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
 ];
 
 /// Mooring's own API.
-static OWN: [Operation; 38] = [
+static OWN: [Operation; 41] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
     op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
@@ -398,6 +398,22 @@ static OWN: [Operation; 38] = [
         .admin()
         .takes("Nothing")
         .gives("Revoked"),
+    op("POST", "/hosts/{name}/rename", "renameHost", "Give an enrolled host another name")
+        .admin()
+        .takes("RenameHost")
+        .gives("HostRenamed"),
+    op("GET", "/hosts/{name}/forget", "showHostLoss", "What would go with a host that never comes back")
+        .admin()
+        .gives("ShownHostLoss"),
+    op(
+        "POST",
+        "/hosts/{name}/forget",
+        "forgetHost",
+        "Give up a host that never comes back, with its volumes",
+    )
+    .admin()
+    .takes("ForgetHost")
+    .gives("HostForgotten"),
     op("GET", "/hosts/{name}/fence", "showFence", "Whether a host is cut off, and the receipt of that")
         .admin()
         .gives("ShownFence"),

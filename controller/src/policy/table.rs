@@ -227,6 +227,7 @@ pub(super) const POLICIES: &[Policy] = &[
     admin("mooring:confirm_review"),
     admin("mooring:raise_epoch"),
     admin("mooring:host_enrol"),
+    admin("mooring:host_forget"),
     admin("mooring:fence"),
     admin("mooring:cut"),
     reader("mooring:receipts"),

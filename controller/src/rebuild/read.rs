@@ -434,7 +434,8 @@ impl All<'_> {
         };
         let native = kept.native.or_else(ours);
         let name = |id| self.heard.iter().find(|agent| agent.id == id).map(|agent| agent.entry.name.clone());
-        let host = kept.host.or_else(|| native.and_then(name));
+        // A host of ours may have been renamed since.
+        let host = native.and_then(name).or(kept.host);
         // A host that does not have it was to get it, or has let go of it.
         let connected = native.is_some_and(|host| has(host) || !self.is_heard(native));
         let enters = native.is_some() && !connected;

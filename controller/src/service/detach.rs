@@ -106,15 +106,20 @@ pub(super) fn decided(
     }
 }
 
+/// What is kept of a caller who wants an attachment gone.
+pub(super) fn asked_by(db: &Db<'_>, caller: &Caller) -> Asked {
+    Asked { user: caller.user.clone(), request: caller.request.clone(), at: db.now }
+}
+
 /// Who wants it gone: the first who asked, and who made it a matter of force.
-fn ask(db: &Db<'_>, caller: &Caller, row: &mut AttachmentRow, anew: bool) {
+fn ask(asked: &Asked, row: &mut AttachmentRow, anew: bool) {
     if anew || row.asked.is_none() {
-        row.asked = Some(Asked { user: caller.user.clone(), request: caller.request.clone(), at: db.now });
+        row.asked = Some(asked.clone());
     }
 }
 
-pub(super) fn force_away(db: &Db<'_>, caller: &Caller, row: &mut AttachmentRow) {
-    ask(db, caller, row, !row.forced);
+pub(super) fn force_away(asked: &Asked, row: &mut AttachmentRow) {
+    ask(asked, row, !row.forced);
     row.forced = true;
     take_back(row);
     row.status = AttachmentStatus::Detaching;
@@ -122,10 +127,10 @@ pub(super) fn force_away(db: &Db<'_>, caller: &Caller, row: &mut AttachmentRow) 
 }
 
 /// The same of a volume in review, of which nothing is wished: what its agent keeps decides what goes.
-pub(super) fn force_in_review(db: &Db<'_>, caller: &Caller, row: &mut AttachmentRow) -> Result<(), Abort> {
+pub(super) fn force_in_review(db: &Db<'_>, asked: &Asked, row: &mut AttachmentRow) -> Result<(), Abort> {
     let ours = super::stamp_of(db, row.volume, Kind::Export)?;
     let is_begun = row.forced && row.is_revoking() && row.wished_at > ours;
-    force_away(db, caller, row);
+    force_away(asked, row);
     // Who had none when the database was copied may have got one since.
     row.held = true;
     if !is_begun {
@@ -191,8 +196,9 @@ fn begin(
     }
     let mut going =
         if way.is_forced() { companions(&row, db.attachments_of(volume.id)?, way)? } else { Vec::new() };
+    let asked = asked_by(db, caller);
     for other in &mut going {
-        force_away(db, caller, other);
+        force_away(&asked, other);
     }
     let mut row = row;
     // An announced detach has begun.
@@ -201,7 +207,7 @@ fn begin(
         volume.holds -= 1;
     }
     if row.held {
-        leave(db, caller, &mut row, way);
+        leave(&asked, &mut row, way);
         let again = row.native.filter(|_| row.is_going());
         going.push(row);
         let before = db.attachments_of(volume.id)?;
@@ -211,7 +217,7 @@ fn begin(
         return Ok(Begun::Going(volume.id, rewished, revision));
     }
     // Nothing of it is at any agent.
-    ask(db, caller, &mut row, false);
+    ask(&asked, &mut row, false);
     row.forced |= way.is_forced();
     db.detach(&row, None)?;
     db.attachment_event(volume.id)?;
@@ -239,7 +245,7 @@ fn begin_in_review(
     }
     going.push(row);
     for one in &mut going {
-        force_in_review(db, caller, one)?;
+        force_in_review(db, &asked_by(db, caller), one)?;
     }
     db.attachment_event(volume.id)?;
     db.derive_status(volume.id)?;
@@ -247,11 +253,11 @@ fn begin_in_review(
 }
 
 /// The first step out of one whose grant may be at the agent.
-fn leave(db: &Db<'_>, caller: &Caller, row: &mut AttachmentRow, way: Way) {
+fn leave(asked: &Asked, row: &mut AttachmentRow, way: Way) {
     if way.is_forced() {
-        return force_away(db, caller, row);
+        return force_away(asked, row);
     }
-    ask(db, caller, row, false);
+    ask(asked, row, false);
     if row.is_going() {
         // Asked again; or one that could not be attached, whose parts are being taken away already.
     } else if row.native.is_some() && row.connect_ever {
@@ -445,7 +451,7 @@ impl Service {
         let owner = caller.clone();
         let write = move |db: &Db<'_>| match db.attachment(id)? {
             Some(mut row) if row.status == AttachmentStatus::ErrorAttaching => {
-                ask(db, &owner, &mut row, false);
+                ask(&asked_by(db, &owner), &mut row, false);
                 let volume = row.volume;
                 if row.held {
                     row.status = AttachmentStatus::Detaching;

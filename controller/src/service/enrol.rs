@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use mooring_api::Address;
-use mooring_model::ClusterId;
+use mooring_model::{AgentId, ClusterId};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -17,6 +17,7 @@ use super::{AgentEntry, Enroller, Inner, Refusal, Service};
 use crate::agents::calls;
 use crate::authority::requested_key_hash;
 use crate::domain::{Caller, Enrolment, JoinToken, Role, Roles, is_zone};
+use crate::flow::forgotten::why_refused;
 use crate::policy::Target;
 use crate::store::{Abort, Db};
 
@@ -90,6 +91,8 @@ pub struct JoinRequest {
     pub csr: String,
     /// Where the agent will listen: `https://HOST:PORT`.
     pub address: String,
+    /// The id that the agent's store has already. `None`: it has no store, or is of a release that does not say it.
+    pub agent: Option<AgentId>,
 }
 
 impl fmt::Debug for JoinRequest {
@@ -133,7 +136,7 @@ fn hash_of(text: &str) -> String {
 }
 
 /// A name that can stand in a certificate, in `host@lvm#pool` and on command lines.
-fn check_name(name: &str) -> Result<(), Refusal> {
+pub(super) fn check_name(name: &str) -> Result<(), Refusal> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let starts = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     if starts && name.len() <= NAME_CHARS_MAX && name.bytes().all(known) {
@@ -223,6 +226,13 @@ impl Asked {
         // A transaction that is tried again finds it set, by the same token.
         let _ = self.name.set(known.name.clone());
         let token = usable(db, known, &self.key)?;
+        if let Some(stranger) = self.request.agent.map(|id| db.forgotten(id)).transpose()?.flatten() {
+            return Err(Refusal::Conflict(format!(
+                "this machine is not taken in: {}",
+                why_refused(&stranger)
+            ))
+            .into());
+        }
         not_of_the_configuration(inner, &token.name)?;
         let id = match (&token.used_by, db.enrolment(&token.name)?) {
             (Some(_), Some(standing)) if !standing.revoked => standing.id,

@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE;
 use mooring_model::{AttachmentId, Initiator, Proof, Receipt, VolumeId};
@@ -19,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::detach::{force_away, force_in_review, receipt_of, told};
+use super::detach::{asked_by, force_away, force_in_review, receipt_of, told};
 use super::{Refusal, Service, TEXT_CHARS_MAX, Wait, reservations};
 use crate::agents::Agent;
 use crate::domain::{
@@ -31,7 +32,7 @@ use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
 use crate::permits::{self, Ended};
 use crate::policy::Target;
-use crate::store::{Abort, AgentRow, Asked, AttachmentRow, Db, FenceRow, Taker};
+use crate::store::{Abort, AgentRow, Asked, AttachmentRow, Db, FenceRow, Taker, VolumeRow};
 
 /// Longest reason, in characters.
 pub const REASON_MAX: usize = 255;
@@ -102,20 +103,35 @@ fn cut(
         let mut names = row.initiator.iter().flat_map(Initiators::each);
         names.any(|name| initiators.contains(&name))
     };
-    let mut going = Vec::new();
-    let mut gone = false;
-    for mut attachment in db.attachments_of(volume)?.into_iter().filter(is_fenced) {
+    let rows: Vec<_> = db.attachments_of(volume)?.into_iter().filter(is_fenced).collect();
+    for attachment in &rows {
         db.fence_part(fence, attachment.id, volume)?;
         cutting.parts.push(attachment.id);
+    }
+    cutting.rewished = force_rows(db, &asked_by(db, caller), &row, rows)?;
+    Ok(cutting)
+}
+
+/// Takes these attachments of a volume away by force.
+pub(crate) fn force_rows(
+    db: &Db<'_>,
+    asked: &Asked,
+    row: &VolumeRow,
+    rows: Vec<AttachmentRow>,
+) -> Result<Rewished, Abort> {
+    let (volume, mut rewished) = (row.id, Rewished::default());
+    let mut going = Vec::new();
+    let mut gone = false;
+    for mut attachment in rows {
         if attachment.status == AttachmentStatus::Attached {
             db.use_hold(volume)?;
         }
         if row.review.is_some() {
-            force_in_review(db, caller, &mut attachment)?;
-            cutting.rewished.storage = true;
+            force_in_review(db, asked, &mut attachment)?;
+            rewished.storage = true;
             continue;
         }
-        force_away(db, caller, &mut attachment);
+        force_away(asked, &mut attachment);
         if attachment.held {
             going.push(attachment);
         } else {
@@ -131,9 +147,9 @@ fn cut(
         db.attachment_event(volume)?;
         db.derive_status(volume)?;
     } else if gone || !going.is_empty() {
-        cutting.rewished = wishes::apply(db, volume, &mut going, &BTreeSet::new())?;
+        rewished = wishes::apply(db, volume, &mut going, &BTreeSet::new())?;
     }
-    Ok(cutting)
+    Ok(rewished)
 }
 
 fn begin(db: &Db<'_>, caller: &Caller, name: &str, new: &NewFence) -> Result<(Uuid, Vec<Cutting>), Abort> {
@@ -147,7 +163,7 @@ fn begin(db: &Db<'_>, caller: &Caller, name: &str, new: &NewFence) -> Result<(Uu
         initiators.extend(db.fenced_initiators(fence.id)?);
         fence.id
     } else {
-        let asked = Asked { user: caller.user.clone(), request: caller.request.clone(), at: db.now };
+        let asked = asked_by(db, caller);
         let (id, reason) = (Uuid::new_v4(), new.reason.clone());
         db.insert_fence(&FenceRow { id, name: name.to_owned(), reason, asked, lifted_at: None })?;
         id
@@ -173,7 +189,12 @@ fn state(
 ) -> Result<FenceState, Abort> {
     let Some(row) = db.attachment(attachment)? else {
         let receipt = db.detached(attachment)?.and_then(|gone| gone.receipt);
-        return Ok(FenceState::Cut(receipt.map(|id| db.receipt(id)).transpose()?.flatten()));
+        let receipt = receipt.map(|id| db.receipt(id)).transpose()?.flatten();
+        return Ok(match receipt {
+            // Its storage node was forgotten.
+            Some(receipt) if receipt.proof != Proof::Proven => FenceState::Unproven(receipt),
+            receipt => FenceState::Cut(receipt),
+        });
     };
     if let Some(receipt) = receipt_of(db, &row)? {
         return Ok(match receipt.proof {
@@ -217,8 +238,9 @@ fn exports(inner: &Inner, db: &Db<'_>, fence: Uuid) -> Result<Vec<FencedExport>,
     Ok(all)
 }
 
-/// Storage nodes that have not said since the fence began what they grant.
-fn unknown(inner: &Inner, db: &Db<'_>, fence: Uuid) -> Result<Vec<UnknownNode>, Abort> {
+/// Storage nodes that have not said since the fence began what they grant. Of one that was forgotten before the fence, the word of the
+/// operator who forgot it holds.
+fn unknown(inner: &Inner, db: &Db<'_>, fence: Uuid, since: SystemTime) -> Result<Vec<UnknownNode>, Abort> {
     let (compared, serving) = (db.fence_nodes(fence)?, db.serving_agents()?);
     let serves = |agent: &Agent| agent.is_storage() || agent.id().is_some_and(|id| serving.contains(&id));
     let silent =
@@ -230,14 +252,25 @@ fn unknown(inner: &Inner, db: &Db<'_>, fence: Uuid) -> Result<Vec<UnknownNode>, 
             agent.why_down()
         }
     };
-    let all = inner.agents.all();
-    let all = all.iter().filter(silent);
-    let mut unknown: Vec<_> =
-        all.map(|agent| UnknownNode { node: agent.entry.name.clone(), why: why(agent) }).collect();
+    let mut unknown = Vec::new();
+    for agent in inner.agents.all().iter().filter(silent) {
+        // The configuration may still name one that was forgotten.
+        let forgotten = agent.id().map(|id| db.forgotten(id)).transpose()?.flatten();
+        if forgotten.is_none() {
+            unknown.push(UnknownNode { node: agent.entry.name.clone(), why: why(agent) });
+        }
+    }
     for id in serving.into_iter().filter(|id| inner.agents.by_id(*id).is_none()) {
         let why =
             format!("volumes of this database are at agent {id}, which no agent of this configuration is");
         unknown.push(UnknownNode { node: id.to_string(), why });
+    }
+    for forgotten in db.nodes_forgotten_since(since)? {
+        if !compared.contains(&forgotten.name) {
+            let why =
+                format!("{} was forgotten before it said what it grants: nobody ever will", forgotten.name);
+            unknown.push(UnknownNode { node: forgotten.name, why });
+        }
     }
     Ok(unknown)
 }
@@ -266,7 +299,7 @@ fn view(inner: &Inner, db: &Db<'_>, row: FenceRow) -> Result<HostFence, Abort> {
     let exports = exports(inner, db, id)?;
     // Of one that does not hold any more, nobody is asked.
     let (unknown, disputed) = match lifted_at {
-        None => (unknown(inner, db, id)?, disputed(db, &name, &initiators)?),
+        None => (unknown(inner, db, id, at)?, disputed(db, &name, &initiators)?),
         Some(_) => (Vec::new(), Vec::new()),
     };
     Ok(HostFence {

@@ -107,6 +107,8 @@ contract![
     a_rotation_is_a_part_of_its_nexus,
 ];
 
+mod leaving;
+
 impl Place {
     async fn write<T: Send + 'static>(
         &self,

@@ -58,6 +58,11 @@ impl Db<'_> {
         Ok(self.run(sql, &values![name])? == 1)
     }
 
+    /// Takes an enrolment away, revoked or not: its certificate is worth nothing.
+    pub(crate) fn drop_enrolment(&self, name: &str) -> Result<(), SqlError> {
+        self.run("DELETE FROM enrolments WHERE name = ?1", &values![name]).map(drop)
+    }
+
     /// Keeps a token, in the place of an earlier one of its name.
     pub(crate) fn put_join_token(&self, token: &JoinToken) -> Result<(), SqlError> {
         let sql = "INSERT INTO join_tokens (hash, name, roles, zone, expires_us, used_by) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \

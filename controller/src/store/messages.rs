@@ -58,6 +58,8 @@ pub(crate) enum Event {
     Upload,
     /// A host that may only read has reserved a volume, and lost its session for it.
     Reserve,
+    /// The storage node of a volume was given up.
+    Forget,
 }
 
 impl Event {
@@ -70,7 +72,7 @@ impl Event {
             Self::Extend => "VOLUME_VOLUME_007_001",
             Self::Unmanage => "VOLUME_VOLUME_006_001",
             // Cinder has no code of its own for them, and keeps no message.
-            Self::Revert | Self::Reserve => "VOLUME_VOLUME_000_001",
+            Self::Revert | Self::Reserve | Self::Forget => "VOLUME_VOLUME_000_001",
             // Its "copy volume to image".
             Self::Upload => "VOLUME_VOLUME_005_001",
         }
@@ -87,6 +89,7 @@ impl Event {
             Self::Revert => "revert volume to snapshot",
             Self::Upload => "copy volume to image",
             Self::Reserve => "reserve volume",
+            Self::Forget => "keep volume",
         }
     }
 }

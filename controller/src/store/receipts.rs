@@ -16,7 +16,7 @@ pub(super) fn decoded(body: &[u8]) -> Result<Receipt, SqlError> {
     receipt.ok_or(SqlError::Column { index: 1, what: "not a receipt" })
 }
 
-fn receipt(row: &mut Row) -> Result<(i64, Receipt), SqlError> {
+pub(super) fn receipt(row: &mut Row) -> Result<(i64, Receipt), SqlError> {
     let body: Vec<u8> = row.get(1)?;
     Ok((row.get(0)?, decoded(&body)?))
 }

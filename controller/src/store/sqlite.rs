@@ -29,7 +29,7 @@ use super::sql::{EachRow, Row, Sql, SqlError, Value};
 pub(crate) const FILE_NAME: &str = "mooring-controller.db";
 
 /// Every schema ever released, oldest first. Only ever appended to.
-pub(super) const SCHEMAS: [&str; 13] = [
+pub(super) const SCHEMAS: [&str; 14] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
@@ -42,7 +42,8 @@ pub(super) const SCHEMAS: [&str; 13] = [
     include_str!("schema/10.sql"),
     include_str!("schema/11.sql"),
     include_str!("schema/12.sql"),
-    include_str!("schema/15.sql"),
+    include_str!("schema/13.sql"),
+    include_str!("schema/14.sql"),
 ];
 
 /// How long a change waits for somebody else's lock on the file (an operator's sqlite3 shell).

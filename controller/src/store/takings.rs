@@ -47,9 +47,9 @@ pub(crate) struct Taking {
     pub(crate) fault: Option<String>,
 }
 
-const COLUMNS: &str = "agent_id, volume_id, initiator, done, receipt, fault";
+pub(super) const COLUMNS: &str = "agent_id, volume_id, initiator, done, receipt, fault";
 
-fn taking(row: &mut Row) -> Result<Taking, SqlError> {
+pub(super) fn taking(row: &mut Row) -> Result<Taking, SqlError> {
     Ok(Taking {
         agent: row.parsed(0)?,
         volume: row.parsed(1)?,

@@ -3,6 +3,7 @@
 
 mod audit;
 mod enrol;
+mod leaving;
 mod live;
 mod state;
 
@@ -741,6 +742,8 @@ impl Backend for Fake {
     async fn revoke_host(&self, caller: &Caller, name: &str) -> Result<(), Refusal> {
         self.revoked(caller, name)
     }
+
+    leaving::calls!();
 
     async fn fence_host(
         &self,

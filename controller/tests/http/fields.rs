@@ -374,10 +374,13 @@ fn hosts() -> Vec<Call> {
             [("roles", Applied, json!(["host"])), ("zone", Applied, json!("other"))],
         ),
         call("revokeHost", json!({}), []),
+        call("renameHost", json!({ "name": "new" }), [("name", Applied, json!("other"))]),
+        call("forgetHost", json!({ "confirm": "host1" }), [("confirm", Refused, json!("other"))]),
         call(
             "join",
             json!({ "token": JOIN_TOKEN, "csr": "a request", "address": "https://host9:7710" }),
             [
+                ("agent_id", Applied, json!("00000000-0000-4000-8000-0000000000a1")),
                 ("token", Refused, json!("another token")),
                 ("csr", Applied, json!("another request")),
                 ("address", Applied, json!("https://host9:7711")),
@@ -642,7 +645,7 @@ async fn tried(method: &Method, template: &str, body: &Value) -> (u16, String) {
         state.said,
         state.heard,
         state.also,
-        state.joins.iter().map(|one| (&one.csr, &one.address)).collect::<Vec<_>>(),
+        state.joins.iter().map(|one| (&one.csr, &one.address, one.agent)).collect::<Vec<_>>(),
         words_of(state.action.as_ref()),
     );
     (answer.status.as_u16(), outcome(&format!("{} {} {kept}", answer.status, answer.body)))

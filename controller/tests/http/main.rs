@@ -15,6 +15,7 @@ mod fields;
 mod images;
 mod input;
 mod keystone;
+mod leaving;
 mod lists;
 mod manage;
 mod metrics;

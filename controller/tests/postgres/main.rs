@@ -12,6 +12,8 @@ mod core_fence;
 mod core_fence_names;
 #[path = "../core_fence_unknown.rs"]
 mod core_fence_unknown;
+#[path = "../core_forget.rs"]
+mod core_forget;
 #[path = "../core_ids.rs"]
 mod core_ids;
 #[path = "../core_lost.rs"]

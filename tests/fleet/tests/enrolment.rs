@@ -5,9 +5,11 @@
 #[path = "../../../controller/tests/support/pg.rs"]
 mod pg;
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use mooring_agent::args::JoinArgs;
@@ -18,15 +20,18 @@ use mooring_agent::machine::Machine;
 use mooring_agent::run;
 use mooring_controller::auth::Auth;
 use mooring_controller::authority::{self, Authority};
-use mooring_controller::domain::{AuditCall, AuditQuery, Caller, Host};
+use mooring_controller::clock::Clock;
+use mooring_controller::domain::{
+    AuditCall, AuditQuery, Caller, Hints, Host, NewFence, NewVolume, Volume, VolumeStatus,
+};
 use mooring_controller::http::{self, BODY_TIMEOUT, Options, Serving};
 use mooring_controller::service::{
-    Database, Enroller, JoinRequest, JoinTerms, NewJoinToken, PostgresOptions, Refusal, Service,
-    ServiceOptions,
+    Database, Enroller, FORGET_AFTER, JoinRequest, JoinTerms, NewJoinToken, PostgresOptions, Refusal,
+    Service, ServiceOptions, Wait,
 };
 use mooring_host::fake::FakeMachine;
 use mooring_host::{KernelTree, SystemClock};
-use mooring_model::Chain;
+use mooring_model::{Chain, VolumeId};
 use mooring_systemd::sealing::Origin;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -69,6 +74,8 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 struct Site {
     dir: tempfile::TempDir,
     service: Service,
+    /// Seconds that its clock is ahead of the machine's.
+    ahead: Arc<AtomicU64>,
     runtime: Runtime,
     _stop: watch::Sender<bool>,
 }
@@ -101,7 +108,13 @@ impl Site {
         let tls = (write("server.crt", &cert), write("server.key", &server));
         let shown = signer.sign_client(&client, now).unwrap().certificate;
         let address = free();
+        let ahead = Arc::new(AtomicU64::new(0));
+        let clock = {
+            let ahead = Arc::clone(&ahead);
+            Clock::new(move || SystemTime::now() + Duration::from_secs(ahead.load(Ordering::Relaxed)))
+        };
         let options = ServiceOptions {
+            clock,
             enroller: Some(Enroller {
                 authority: Arc::new(signer),
                 authority_file,
@@ -139,7 +152,7 @@ impl Site {
             let serving = Serving { tls: Some(tls), ..Serving::default() };
             http::serve(http::router(front, options), bound, serving, stopped).await.unwrap();
         });
-        Self { dir, service, runtime, _stop: stop }
+        Self { dir, service, ahead, runtime, _stop: stop }
     }
 
     fn token(&self, name: &str) -> Result<NewJoinToken, Refusal> {
@@ -157,6 +170,10 @@ impl Site {
 
     fn host(&self, name: &str) -> Option<Host> {
         self.hosts().into_iter().find(|host| host.name == name)
+    }
+
+    fn rename(&self, old: &str, new: &str) -> Result<Vec<String>, Refusal> {
+        self.runtime.block_on(self.service.rename_host(&admin(), old, new))
     }
 
     fn revoke(&self, name: &str) -> Result<(), Refusal> {
@@ -190,6 +207,30 @@ impl Site {
         Node { dir, address: free() }
     }
 
+    /// From now on it is later for the controller: so much time has passed.
+    fn put_forward(&self, by: Duration) {
+        self.ahead.fetch_add(by.as_secs(), Ordering::Relaxed);
+    }
+
+    fn volume(&self) -> Volume {
+        let new = NewVolume {
+            id: None,
+            name: Some("data".to_owned()),
+            description: None,
+            size_gib: Some(1),
+            source: None,
+            volume_type: None,
+            metadata: BTreeMap::new(),
+            hints: Hints::default(),
+        };
+        let made = self.runtime.block_on(self.service.create_volume(&admin(), new)).unwrap();
+        until("the volume", || self.look(made.id).filter(|volume| volume.status == VolumeStatus::Available))
+    }
+
+    fn look(&self, id: VolumeId) -> Option<Volume> {
+        self.runtime.block_on(self.service.volume(&admin(), id)).ok()
+    }
+
     /// Makes every certificate due.
     fn age(&self) {
         let database =
@@ -212,6 +253,7 @@ fn request(node: &Node, token: &NewJoinToken) -> JoinRequest {
         token: token.token.clone(),
         csr: identity::new_key(&tls).unwrap().csr,
         address: format!("https://{}", node.address),
+        agent: None,
     }
 }
 
@@ -536,4 +578,157 @@ fn roles_are_those_of_the_token_and_so_is_the_zone() {
     let host = until("its pool", || site.host("node1").filter(|host| host.up && host.pools.len() == 1));
     assert_eq!(host.zone, "nova");
     assert!(!host.problems.iter().any(|problem| problem.starts_with("role ")), "{:?}", host.problems);
+}
+
+/// A name is the controller's alone: the agent serves on, by the certificate that it has.
+#[test]
+fn a_host_is_renamed_and_serves_on() {
+    let site = Site::new();
+    let node = site.node("node1");
+    node.join(&site.token("node1").unwrap()).unwrap();
+    let agent = node.start();
+    until("its pool", || site.host("node1").filter(|host| host.up && host.pools.len() == 1));
+    let volume = site.volume();
+    assert_eq!(volume.host.as_deref(), Some("node1@lvm#vg0"));
+    let before = (site.host("node1").unwrap().agent, site.host("node1").unwrap().enrolment.unwrap().id);
+    site.runtime
+        .block_on(site.service.fence_host(&admin(), "node1", NewFence::default(), Wait(PATIENCE)))
+        .unwrap();
+    let (config, certificate) = (read(&node.config()), read(&node.identity()));
+
+    assert_eq!(site.rename("node1", "rack4").unwrap(), Vec::<String>::new());
+    assert!(site.host("node1").is_none());
+    let host = site.until_up("rack4");
+    assert_eq!((host.agent, host.enrolment.unwrap().id), before);
+    assert!(
+        host.problems.iter().any(|problem| problem.contains("host unfence rack4")),
+        "{:?}",
+        host.problems
+    );
+    // Nothing has changed there, and nothing of its volume.
+    assert!((read(&node.config()), read(&node.identity())) == (config, certificate));
+    let renamed = site.look(volume.id).unwrap();
+    assert_eq!((renamed.host.as_deref(), renamed.status), (Some("rack4@lvm#vg0"), VolumeStatus::Available));
+    until("its pool", || site.host("rack4").filter(|host| host.pools.len() == 1));
+    assert_eq!(site.volume().host.as_deref(), Some("rack4@lvm#vg0"));
+
+    // The old name is free for another machine, and opens nothing of the first one.
+    let other = site.node("other");
+    other.join(&site.token("node1").unwrap()).unwrap();
+    let own = read(&other.identity());
+    std::fs::write(other.identity(), read(&node.identity())).unwrap();
+    let stranger = other.start();
+    site.until_refused("node1", "not valid for name");
+    drop(stranger);
+    std::fs::write(other.identity(), own).unwrap();
+    let _other = other.start();
+    site.until_up("node1");
+    assert_ne!(site.host("node1").unwrap().agent, before.0);
+
+    // Its certificate is renewed under the new name, and it may be called otherwise again after a restart.
+    site.age();
+    site.runtime.block_on(site.service.renew_certificates()).unwrap();
+    drop(agent);
+    until("rack4 is down", || site.host("rack4").filter(|host| !host.up));
+    site.rename("rack4", "rack5").unwrap();
+    let _agent = node.start();
+    assert_eq!(site.until_up("rack5").agent, before.0);
+}
+
+#[test]
+fn a_name_that_cannot_be_had_is_refused_with_the_reason() {
+    let site = Site::new();
+    let node = site.node("node");
+    for name in ["one", "two"] {
+        let token = site.token(name).unwrap();
+        site.runtime.block_on(site.service.join(request(&node, &token))).unwrap();
+    }
+    let refused = |old: &str, new: &str| site.rename(old, new).unwrap_err();
+    for wrong in ["", "-x", "a b", "ä", "a@lvm", "a#b", &"x".repeat(65)] {
+        assert!(matches!(refused("one", wrong), Refusal::Invalid(_)), "{wrong:?}");
+    }
+    assert!(matches!(refused("one", "one"), Refusal::Invalid(why) if why.contains("already")));
+    assert!(matches!(refused("one", "two"), Refusal::Conflict(why) if why.contains("another host")));
+    assert!(matches!(refused("nosuch", "three"), Refusal::NotFound { kind: "Host", .. }));
+    let member = Caller { admin: false, roles: vec!["member".to_owned()], ..admin() };
+    let rename = site.service.rename_host(&member, "one", "three");
+    assert!(matches!(site.runtime.block_on(rename), Err(Refusal::Forbidden(_))));
+    site.revoke("two").unwrap();
+    assert!(matches!(refused("two", "three"), Refusal::Conflict(why) if why.contains("was revoked")));
+    // The name of one that was revoked, and has nothing, is free.
+    site.rename("one", "two").unwrap();
+    assert!(site.host("two").is_some() && site.host("one").is_none());
+    // A token of either name is worth nothing any more.
+    let token = site.token("one").unwrap();
+    site.rename("two", "one").unwrap();
+    let join = site.runtime.block_on(site.service.join(request(&node, &token))).unwrap_err();
+    assert!(join.to_string().contains("is not known"), "{join}");
+}
+
+/// Two controllers with one database: whichever is asked, both know the new name, and the agent is up at both.
+#[test]
+fn a_new_name_reaches_the_other_controller() {
+    let server = pg::Server::new();
+    let url = server.database("rename");
+    let one = Site::with(None, Some(&url));
+    let other = Site::with(Some(&one), Some(&url));
+    let both = [&one, &other];
+    let node = one.node("node0");
+    node.join(&one.token("node0").unwrap()).unwrap();
+    let _agent = node.start();
+    for site in both {
+        site.until_up("node0");
+    }
+    // Whichever drives it.
+    for (round, asked) in both.into_iter().enumerate() {
+        let [old, new] = [round, round + 1].map(|number| format!("node{number}"));
+        asked.rename(&old, &new).unwrap();
+        for site in both {
+            site.until_up(&new);
+            until("the old name is gone", || site.host(&old).is_none().then_some(()));
+        }
+    }
+}
+
+/// It comes back after it was given up: nothing of it is taken in, under whatever name it joins.
+#[test]
+fn a_forgotten_host_comes_back_as_a_stranger() {
+    let site = Site::new();
+    let node = site.node("node1");
+    node.join(&site.token("node1").unwrap()).unwrap();
+    let agent = node.start();
+    until("its pool", || site.host("node1").filter(|host| host.up && host.pools.len() == 1));
+    let volume = site.volume();
+    let forget = || site.runtime.block_on(site.service.forget_host(&admin(), "node1", "node1"));
+    assert!(matches!(forget(), Err(Refusal::Conflict(why)) if why.contains("answers")));
+    drop(agent);
+    until("node1 is down", || site.host("node1").filter(|host| !host.up));
+    assert!(matches!(forget(), Err(Refusal::Conflict(why)) if why.contains("was heard")));
+    site.put_forward(FORGET_AFTER);
+    let lost = forget().unwrap();
+    assert_eq!((lost.total().volumes, lost.enrolled), (1, true));
+    assert!(site.look(volume.id).is_none() && site.host("node1").is_none());
+
+    // It starts again with all that it had: nobody dials it. Its certificate is worth nothing under the same name either.
+    let agent = node.start();
+    let again = site.token("node1").unwrap();
+    let hidden = read(&node.config());
+    let store = format!("{}\"", node.dir.join("state").display());
+    std::fs::write(node.config(), hidden.replace("/var/lib/mooring\"", &store)).unwrap();
+    let refused = Chain(&node.join(&again).unwrap_err()).to_string();
+    assert!(refused.contains("was forgotten as node1") && refused.contains("state_dir"), "{refused}");
+    assert!(site.host("node1").is_none(), "it did not join");
+    // One that does not say whose store it has, as an older release, is refused when it answers.
+    std::fs::write(node.config(), hidden).unwrap();
+    node.join_as(join::Role::Storage, &again.url, &site.token("node2").unwrap().token, &again.pin).unwrap();
+    drop(agent);
+    let agent = node.start();
+    site.until_refused("node2", "was forgotten as node1");
+    assert_eq!(site.host("node2").unwrap().pools.len(), 0);
+    drop(agent);
+
+    // With another store it is another one.
+    std::fs::remove_dir_all(node.dir.join("state")).unwrap();
+    let _agent = node.start();
+    until("its pool", || site.host("node2").filter(|host| host.up && host.pools.len() == 1));
 }

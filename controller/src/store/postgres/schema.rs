@@ -9,7 +9,7 @@ use crate::store::error::StoreError;
 use crate::store::sql::SqlError;
 
 /// Every schema ever released, oldest first. Only ever appended to.
-const SCHEMAS: [&str; 12] = [
+const SCHEMAS: [&str; 13] = [
     include_str!("../schema/pg/1.sql"),
     include_str!("../schema/pg/2.sql"),
     include_str!("../schema/pg/3.sql"),
@@ -21,7 +21,8 @@ const SCHEMAS: [&str; 12] = [
     include_str!("../schema/pg/9.sql"),
     include_str!("../schema/pg/10.sql"),
     include_str!("../schema/pg/11.sql"),
-    include_str!("../schema/pg/14.sql"),
+    include_str!("../schema/pg/12.sql"),
+    include_str!("../schema/pg/13.sql"),
 ];
 
 /// The key of the lock under which schemas change ("mooring" in ASCII).

@@ -115,6 +115,8 @@ impl Objects {
             "enableService" | "disableService" => json!({ "host": "s1@lvm", "binary": "cinder-volume" }),
             "freezeService" | "thawService" | "failOver" | "failHostOver" => json!({ "host": "s1@lvm" }),
             "limitJobs" => json!({ "bytes_per_second": 1_000_000 }),
+            "renameHost" => json!({ "name": "x" }),
+            "forgetHost" => json!({ "confirm": "s1" }),
             "attach" => json!({ "attachment": { "volume": volume, "host": "h1", "mode": "rw" } }),
             "setMode" => json!({ "mode": "ro" }),
             "setCache" => json!({ "cache": "off" }),

@@ -1,0 +1,300 @@
+//! What an agent had that was given up: it goes out of this database, part by part, each part in a transaction of its own. Where this
+//! stops the rows that are left say what is to be done, and the next start, the next round or the next request goes on.
+//!
+//! What must never happen here: a receipt called proven that no storage node has given; a row of a volume that goes while the
+//! receipts of its attachments are not kept; anything that is asked of the agent itself.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use mooring_model::{AgentId, Cause, Generation, Initiator, Proof, Receipt, Revoked, VolumeId};
+
+use super::Inner;
+use super::wishes::Rewished;
+use crate::initiators::Initiators;
+use crate::service::{Refusal, fence};
+use crate::store::{Abort, AttachmentRow, Db, Event, ForgottenRow, Kind, Taking, VolumeRow, Wish};
+
+/// Volumes of one transaction.
+const VOLUMES_MAX: u32 = 32;
+
+/// Attachments of one transaction.
+const ATTACHMENTS_MAX: u32 = 32;
+
+/// One step: which volumes it was about, and what is left.
+#[derive(Debug, Default)]
+struct Step {
+    told: Vec<(VolumeId, BTreeSet<AgentId>)>,
+    done: bool,
+}
+
+/// Why whoever answers with this id is refused, and what mends that.
+pub(crate) fn why_refused(forgotten: &ForgottenRow) -> String {
+    let ForgottenRow { agent, name, asked, .. } = forgotten;
+    let at = Timestamp::try_from(asked.at)
+        .map(|at| at.strftime("%Y-%m-%d %H:%M UTC").to_string())
+        .unwrap_or_default();
+    format!(
+        "its agent, {agent}, was forgotten as {name} ({at}, by {}): nothing that it reports or serves is taken in. To take the machine \
+         in as a new one: stop mooring-agent there, move its state_dir (/var/lib/mooring) away, restart the machine, and let it join with \
+         a new token; logical volumes that it still has are listed as orphans then",
+        asked.user
+    )
+}
+
+/// A receipt of a nexus that its storage node will never give.
+fn unknown_end(db: &Db<'_>, volume: VolumeId, initiator: &Initiator, at: Generation) -> Receipt {
+    Receipt {
+        volume,
+        initiator: initiator.clone(),
+        attachments: Vec::new(),
+        generation: at,
+        revoked: Revoked::Nothing,
+        sessions: Vec::new(),
+        proof: Proof::Unproven { in_flight: None },
+        began: db.now,
+        ended: None,
+        reservation: None,
+        cause: Cause::Forgotten,
+    }
+}
+
+/// The receipt with which an attachment of a forgotten node ends: of its initiators the one that says least. `None`: nothing of it
+/// was at the node.
+fn last_receipt(
+    db: &Db<'_>,
+    row: &AttachmentRow,
+    rows: &[AttachmentRow],
+    at: Generation,
+) -> Result<Option<i64>, Abort> {
+    let (mut open, mut proven) = (None, None);
+    for one in row.initiator.iter().filter(|_| row.held).flat_map(Initiators::each) {
+        let said = if row.is_revoking() { db.receipt_since(row.volume, &one, row.wished_at)? } else { None };
+        match said {
+            Some((id, receipt)) if receipt.proof == Proof::Proven => proven = Some(id),
+            Some((_, receipt)) => open = Some(db.never_prove(&receipt)?),
+            None => {
+                let has = |other: &&AttachmentRow| {
+                    other.held && other.initiator.as_ref().is_some_and(|of| of.has(&one))
+                };
+                let attachments = rows.iter().filter(has).map(|other| other.id).collect();
+                let receipt = Receipt { attachments, ..unknown_end(db, row.volume, &one, at) };
+                open = Some(db.never_prove(&receipt)?);
+            }
+        }
+    }
+    Ok(open.or(proven))
+}
+
+/// Takes a volume or a snapshot of a forgotten node away. Hosts whose connection is to end.
+fn forget_volume(
+    db: &Db<'_>,
+    forgotten: &ForgottenRow,
+    volume: &VolumeRow,
+) -> Result<BTreeSet<AgentId>, Abort> {
+    let id = volume.id;
+    let export = db.spec(id, Kind::Export)?;
+    let at =
+        export.map_or(Generation { epoch: db.epoch()?, counter: 0 }, |spec| spec.stamp.generation).next();
+    let rows = db.attachments_of(id)?;
+    for row in &rows {
+        let receipt = last_receipt(db, row, &rows, at)?;
+        let asked = row.asked.clone().unwrap_or_else(|| forgotten.asked.clone());
+        db.detach(&AttachmentRow { forced: true, asked: Some(asked), ..row.clone() }, receipt)?;
+    }
+    let mut hosts = BTreeSet::new();
+    for host in db.connections_of(id)?.into_iter().filter(|host| *host != forgotten.agent) {
+        let kind = Kind::Connection(host);
+        if db.spec(id, kind)?.is_some_and(|spec| spec.wish.body.is_some() || !spec.settled) {
+            db.wish(id, kind, &Wish::tombstone(kind, true))?;
+            hosts.insert(host);
+        }
+    }
+    db.drop_storage_wishes(id)?;
+    db.delete_volume(id)?;
+    if volume.snapshot_of.is_none() {
+        let why = format!("its storage node {} was forgotten: its data is gone", forgotten.name);
+        db.keep_message(Event::Forget, &volume.project, id, &why)?;
+    }
+    Ok(hosts)
+}
+
+/// Takes attachments of a forgotten host away from a volume of another node, by force: that node proves it.
+fn end_at(
+    db: &Db<'_>,
+    forgotten: &ForgottenRow,
+    volume: VolumeId,
+    rows: Vec<AttachmentRow>,
+) -> Result<Rewished, Abort> {
+    let Some(row) = db.volume(volume)? else {
+        rows.iter().try_for_each(|row| db.detach(row, None))?;
+        return Ok(Rewished::default());
+    };
+    fence::force_rows(db, &forgotten.asked, &row, rows)
+}
+
+/// What goes at the node for fences and for others will never be proven.
+fn end_takings(db: &Db<'_>, forgotten: &ForgottenRow) -> Result<(), Abort> {
+    for taking in db.open_takings_at(forgotten.agent)? {
+        let newest = db.newest_receipt(taking.volume, &taking.initiator)?;
+        let at =
+            newest.map_or(Generation { epoch: db.epoch()?, counter: 0 }, |(_, receipt)| receipt.generation);
+        let open = db.unproven_of(taking.volume, &taking.initiator)?.pop();
+        let receipt = open.unwrap_or_else(|| unknown_end(db, taking.volume, &taking.initiator, at.next()));
+        let receipt = Some(db.never_prove(&receipt)?);
+        let fault = Some(format!("its storage node {} was forgotten", forgotten.name));
+        db.keep_taking(&Taking { receipt, fault, ..taking })?;
+    }
+    Ok(())
+}
+
+/// The next step of taking away what a forgotten agent had.
+fn step(db: &Db<'_>, forgotten: &ForgottenRow) -> Result<Step, Abort> {
+    let mut step = Step::default();
+    for volume in db.some_volumes_on(forgotten.agent, VOLUMES_MAX)? {
+        let hosts = forget_volume(db, forgotten, &volume)?;
+        step.told.push((volume.id, hosts));
+    }
+    if !step.told.is_empty() {
+        return Ok(step);
+    }
+    let unforced = db.some_unforced_on(forgotten.agent, ATTACHMENTS_MAX)?;
+    let volumes: BTreeSet<_> = unforced.iter().map(|row| row.volume).collect();
+    for volume in volumes {
+        let rows: Vec<_> = unforced.iter().filter(|row| row.volume == volume).cloned().collect();
+        let rewished = end_at(db, forgotten, volume, rows)?;
+        step.told.push((volume, rewished.hosts));
+    }
+    if step.told.is_empty() {
+        end_takings(db, forgotten)?;
+        db.close_forgotten(forgotten.agent)?;
+        step.done = true;
+    }
+    Ok(step)
+}
+
+impl Inner {
+    /// Goes on where another request, or another controller, has stopped.
+    pub(crate) async fn go_on_forgetting(self: &Arc<Self>) {
+        if let Err(refusal) = self.finish_forgetting().await {
+            tracing::warn!(error = %refusal, "what a forgotten agent had is not gone yet; tried again");
+        }
+    }
+
+    /// Takes away what is left of the agents that were forgotten.
+    pub(crate) async fn finish_forgetting(self: &Arc<Self>) -> Result<(), Refusal> {
+        let open = self.store.read("read who is forgotten", |db| Ok(db.forgotten_open()?)).await?;
+        for forgotten in open {
+            loop {
+                let row = forgotten.clone();
+                let write = move |db: &Db<'_>| step(db, &row);
+                let step = self.store.write("take away what a forgotten agent had", write).await?;
+                for (volume, hosts) in &step.told {
+                    self.go(*volume, hosts);
+                }
+                if step.done {
+                    tracing::warn!(
+                        agent = forgotten.name,
+                        id = %forgotten.agent,
+                        "nothing is left of an agent that was forgotten"
+                    );
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+    use std::time::SystemTime;
+
+    use mooring_model::AttachmentId;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::domain::AttachmentStatus;
+    use crate::store::{Asked, Database, DetachedFilter, Store, testing};
+
+    const GONE: AgentId = AgentId::from_u128(9);
+    const OTHER: AgentId = AgentId::from_u128(8);
+    /// Of the node that is forgotten; the last one's host is that of another.
+    const VOLUMES: u128 = 40;
+    const ELSEWHERE: VolumeId = VolumeId::from_u128(100);
+
+    fn open(dir: &Path) -> Store {
+        Store::open(Database::embedded(dir.to_owned()), None, Clock::system()).unwrap()
+    }
+
+    fn forgotten() -> ForgottenRow {
+        let asked = Asked { user: "u".to_owned(), request: "r".to_owned(), at: SystemTime::UNIX_EPOCH };
+        ForgottenRow { agent: GONE, name: "gone".to_owned(), storage: true, open: true, asked }
+    }
+
+    fn attach(db: &Db<'_>, number: u128, volume: VolumeId, native: AgentId) -> Result<(), Abort> {
+        let reserved = AttachmentRow::reserved(AttachmentId::from_u128(number), volume, "p", db.now);
+        let row = AttachmentRow {
+            initiator: format!("iqn.2026-01.lab:host{number}").parse().ok(),
+            native: Some(native),
+            held: volume != ELSEWHERE,
+            grant_wanted: volume != ELSEWHERE,
+            status: AttachmentStatus::Attached,
+            ..reserved
+        };
+        Ok(db.put_attachment(&row)?)
+    }
+
+    fn fill(db: &Db<'_>) -> Result<(), Abort> {
+        for number in 1..=VOLUMES {
+            let id = VolumeId::from_u128(number);
+            testing::insert_volume(db, id, GONE, &BTreeMap::new())?;
+            db.wish(id, Kind::Export, &Wish::tombstone(Kind::Export, false))?;
+            db.wish(id, Kind::Connection(OTHER), &Wish::tombstone(Kind::Connection(OTHER), false))?;
+            attach(db, number, id, OTHER)?;
+        }
+        testing::insert_volume(db, ELSEWHERE, OTHER, &BTreeMap::new())?;
+        attach(db, 100, ELSEWHERE, GONE)?;
+        Ok(db.forget(&forgotten())?)
+    }
+
+    /// Killed after any number of steps, a later start ends it, and the same is left.
+    #[test]
+    fn it_is_gone_on_with_after_a_crash_at_any_step() {
+        let mut ends = Vec::new();
+        for steps in 0..6 {
+            let dir = tempfile::tempdir().unwrap();
+            let store = open(dir.path());
+            store.prepare("fill", fill).unwrap();
+            for _ in 0..steps {
+                store.prepare("step", |db| step(db, &forgotten())).unwrap();
+            }
+            drop(store);
+            let store = open(dir.path());
+            let mut rest = 0;
+            while !store.prepare("step", |db| step(db, &forgotten())).unwrap().done {
+                rest += 1;
+                assert!(rest < 10, "it does not end");
+            }
+            let end = store.prepare("look", |db| {
+                let left =
+                    (db.volumes_on(GONE)?.len(), db.attachments(None)?.len(), db.forgotten_open()?.len());
+                let records = db.detach_records(&DetachedFilter::default(), 1_000)?;
+                let never = |record: &&crate::domain::DetachRecord| {
+                    record.receipt.as_ref().is_some_and(|one| one.cause == Cause::Forgotten)
+                };
+                let told = db.connections_on(OTHER)?.len();
+                let wishes = db.spec(VolumeId::from_u128(1), Kind::Export)?.is_some();
+                let kept = db.is_known_id(VolumeId::from_u128(1))?;
+                Ok((left, records.len(), records.iter().filter(never).count(), told, wishes, kept))
+            });
+            ends.push(end.unwrap());
+        }
+        let whole = usize::try_from(VOLUMES).unwrap();
+        let end = ((0, 0, 0), whole + 1, whole, whole, false, true);
+        assert!(ends.iter().all(|one| *one == end), "{ends:?}");
+    }
+}

@@ -1,0 +1,108 @@
+//! An enrolled agent gets another name.
+//!
+//! The name is the controller's alone: the agent's certificate is known by its enrolment, its volumes and connections by its id. So a
+//! change of the name is one transaction, and nothing is asked of the agent; afterwards it is dialled anew, under the new name, by the
+//! same certificate. What it serves and attaches goes on.
+//!
+//! What must never happen here: two agents of one name; a host of the configuration that is called otherwise than there.
+
+use std::sync::Arc;
+
+use super::enrol::check_name;
+use super::{Refusal, Service, TEXT_CHARS_MAX};
+use crate::domain::Caller;
+use crate::flow::Inner;
+use crate::policy::Target;
+use crate::store::{Abort, Db};
+
+fn taken(why: String) -> Abort {
+    Refusal::Conflict(why).into()
+}
+
+/// The new name is nobody's, and was nobody's who has something here.
+fn is_free(db: &Db<'_>, new: &str) -> Result<(), Abort> {
+    if db.enrolment(new)?.is_some_and(|enrolment| !enrolment.revoked) {
+        return Err(taken(format!("{new} is the name of another host: choose another")));
+    }
+    if let Some(row) = db.agent_named(new)? {
+        let (volumes, connections) = (db.volumes_on(row.id)?.len(), db.connections_on(row.id)?.len());
+        if volumes + connections > 0 {
+            return Err(taken(format!(
+                "{new} is the name of a host that was revoked and has {volumes} volume(s) and {connections} connection(s): choose \
+                 another, or forget that one (`mooring host forget {new}`)"
+            )));
+        }
+    }
+    if db.is_attached_host(new)? {
+        let why = format!("{new} is the name of a host that other clients attach volumes to: choose another");
+        return Err(taken(why));
+    }
+    if db.fence_named(new)?.is_some() {
+        let why =
+            format!("{new} is fenced: lift that first (`mooring host unfence {new}`), or choose another");
+        return Err(taken(why));
+    }
+    Ok(())
+}
+
+fn rename(inner: &Inner, db: &Db<'_>, old: &str, new: &str) -> Result<(), Abort> {
+    match db.enrolment(old)? {
+        None => {
+            let what: String = old.chars().take(TEXT_CHARS_MAX).collect();
+            return Err(Refusal::NotFound { kind: "Host", what }.into());
+        }
+        Some(enrolment) if enrolment.revoked => {
+            let why = format!(
+                "{old} was revoked: make a token for the new name, and let it join (`mooring host token {new}`)"
+            );
+            return Err(taken(why));
+        }
+        Some(_) => {}
+    }
+    is_free(db, new)?;
+    if let Some(volume) = db.made_from_image_of(old)? {
+        return Err(taken(format!(
+            "volume {volume} is being made from an image of {old}: ask again when it is there"
+        )));
+    }
+    Ok(db.rename_agent(old, new, inner.store.dialer().is_some())?)
+}
+
+impl Service {
+    /// Gives an enrolled host another name. What it serves and attaches goes on; it is dialled anew. `host@backend#pool` of its volumes
+    /// and pools says the new name from then on. Returns what of the configuration still says the old one.
+    pub async fn rename_host(&self, caller: &Caller, old: &str, new: &str) -> Result<Vec<String>, Refusal> {
+        self.inner.policies().check("mooring:host_enrol", caller, &Target::default())?;
+        check_name(new)?;
+        if old == new {
+            return Err(Refusal::Invalid(format!("name: the host is called {new} already")));
+        }
+        let configured = |name: &str| self.inner.options.agents.iter().any(|entry| entry.name == name);
+        if configured(old) {
+            return Err(Refusal::Conflict(format!(
+                "{old} stands in the controller's configuration: change `name` in its [[agents]] table there, and restart the \
+                 controller; what is kept of the host is taken along"
+            )));
+        }
+        if configured(new) {
+            return Err(Refusal::Conflict(format!(
+                "{new} is a host of the controller's configuration ([[agents]]): choose another name"
+            )));
+        }
+        let (inner, was, is) = (Arc::clone(&self.inner), old.to_owned(), new.to_owned());
+        let write = move |db: &Db<'_>| rename(&inner, db, &was, &is);
+        self.inner.store.write("rename a host", write).await?;
+        tracing::info!(host = old, new, user = %caller.user, "a host is called otherwise");
+        self.inner.notes.enrolled();
+        self.inner.refresh_enrolments().await?;
+        let of = |(project, hosts): (&String, &std::collections::BTreeSet<String>)| {
+            hosts.contains(old).then(|| {
+                format!(
+                    "the controller's configuration lets project {project} attach to {old} ([attach.hosts]): write {new} there, and \
+                     restart the controller"
+                )
+            })
+        };
+        Ok(self.inner.options.native_hosts.iter().filter_map(of).collect())
+    }
+}

@@ -1,0 +1,150 @@
+//! Agents that operators have given up, and what of them is left in the other tables.
+//!
+//! What must never happen here: an agent that is forgotten twice under two names; a receipt that was proven and is not any more.
+
+use std::time::SystemTime;
+
+use mooring_api::{Message, v1};
+use mooring_model::{AgentId, Cause, Initiator, Proof, Receipt, VolumeId};
+
+use super::attachments::{self, Asked, AttachmentRow};
+use super::sql::{Row, SqlError, values};
+use super::takings::{self, Taking};
+use super::volumes::VolumeRow;
+use super::{Abort, Db};
+
+/// An agent that was given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ForgottenRow {
+    /// Its id: whoever answers with it is a stranger.
+    pub(crate) agent: AgentId,
+    /// The name that it had.
+    pub(crate) name: String,
+    /// It served volumes.
+    pub(crate) storage: bool,
+    /// Something that it had is left here.
+    pub(crate) open: bool,
+    /// Who wanted that, and when.
+    pub(crate) asked: Asked,
+}
+
+const COLUMNS: &str = "agent_id, name, storage, open, by_user, by_request, forgotten_us";
+
+fn forgotten(row: &mut Row) -> Result<ForgottenRow, SqlError> {
+    Ok(ForgottenRow {
+        agent: row.parsed(0)?,
+        name: row.get(1)?,
+        storage: row.get(2)?,
+        open: row.get(3)?,
+        asked: Asked { user: row.get(4)?, request: row.get(5)?, at: row.time(6)? },
+    })
+}
+
+impl Db<'_> {
+    /// Gives an agent up, for good.
+    pub(crate) fn forget(&self, row: &ForgottenRow) -> Result<(), SqlError> {
+        let sql = "INSERT INTO forgotten (agent_id, name, storage, open, by_user, by_request, forgotten_us) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let Asked { user, request, at } = &row.asked;
+        self.run(sql, &values![row.agent, &row.name, row.storage, row.open, user, request, *at]).map(drop)
+    }
+
+    /// The agent of this id, if it was given up.
+    pub(crate) fn forgotten(&self, agent: AgentId) -> Result<Option<ForgottenRow>, SqlError> {
+        let sql = format!("SELECT {COLUMNS} FROM forgotten WHERE agent_id = ?1");
+        self.one(&sql, &values![agent], forgotten)
+    }
+
+    /// The agent that was given up last under this name.
+    pub(crate) fn forgotten_named(&self, name: &str) -> Result<Option<ForgottenRow>, SqlError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM forgotten WHERE name = ?1 ORDER BY forgotten_us DESC, agent_id LIMIT 1"
+        );
+        self.one(&sql, &values![name], forgotten)
+    }
+
+    /// Agents of which something is left here.
+    pub(crate) fn forgotten_open(&self) -> Result<Vec<ForgottenRow>, SqlError> {
+        let sql = format!("SELECT {COLUMNS} FROM forgotten WHERE open = 1 ORDER BY agent_id");
+        self.all(&sql, &[], forgotten)
+    }
+
+    /// Storage nodes that were given up since then.
+    pub(crate) fn nodes_forgotten_since(&self, then: SystemTime) -> Result<Vec<ForgottenRow>, SqlError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM forgotten WHERE storage = 1 AND forgotten_us >= ?1 ORDER BY name, agent_id"
+        );
+        self.all(&sql, &values![then], forgotten)
+    }
+
+    /// Nothing of it is left here.
+    pub(crate) fn close_forgotten(&self, agent: AgentId) -> Result<(), SqlError> {
+        self.run("DELETE FROM fc_luns WHERE agent_id = ?1", &values![agent])?;
+        self.run("DELETE FROM fc_slots WHERE agent_id = ?1", &values![agent])?;
+        self.run("UPDATE forgotten SET open = 0 WHERE agent_id = ?1", &values![agent]).map(drop)
+    }
+
+    /// Some volumes and snapshots that an agent has.
+    pub(crate) fn some_volumes_on(&self, agent: AgentId, limit: u32) -> Result<Vec<VolumeRow>, SqlError> {
+        self.volumes_where("WHERE agent_id = ?1 ORDER BY id LIMIT ?2", &values![agent, limit])
+    }
+
+    /// Some attachments that a host's agent has, and that are not on their way out by force.
+    pub(crate) fn some_unforced_on(&self, host: AgentId, limit: u32) -> Result<Vec<AttachmentRow>, SqlError> {
+        let sql = format!(
+            "SELECT {} FROM attachments WHERE native = ?1 AND forced = 0 ORDER BY id LIMIT ?2",
+            attachments::COLUMNS
+        );
+        self.all(&sql, &values![host, limit], attachments::attachment)
+    }
+
+    /// All attachments that a host's agent has, each with the agent that serves its volume.
+    pub(crate) fn attachments_at(&self, host: AgentId) -> Result<Vec<(String, AgentId)>, SqlError> {
+        let sql = "SELECT a.project, v.agent_id FROM attachments a JOIN volumes v ON v.id = a.volume_id \
+                   WHERE a.native = ?1 ORDER BY a.id";
+        self.all(sql, &values![host], |row| Ok((row.get(0)?, row.parsed(1)?)))
+    }
+
+    /// How many attachments the volumes of an agent have, project by project.
+    pub(crate) fn attached_on(&self, agent: AgentId) -> Result<Vec<(String, u32)>, SqlError> {
+        let sql = "SELECT a.project, COUNT(*) FROM attachments a JOIN volumes v ON v.id = a.volume_id \
+                   WHERE v.agent_id = ?1 GROUP BY a.project ORDER BY a.project";
+        self.all(sql, &values![agent], |row| Ok((row.get(0)?, row.get(1)?)))
+    }
+
+    /// Nexuses that still go at an agent.
+    pub(crate) fn open_takings_at(&self, agent: AgentId) -> Result<Vec<Taking>, SqlError> {
+        let sql = format!(
+            "SELECT {} FROM takings WHERE agent_id = ?1 AND done = 0 AND receipt IS NULL \
+             ORDER BY volume_id, initiator, taker",
+            takings::COLUMNS
+        );
+        self.all(&sql, &values![agent], takings::taking)
+    }
+
+    /// Forgets what a storage agent was told of a volume.
+    pub(crate) fn drop_storage_wishes(&self, volume: VolumeId) -> Result<(), SqlError> {
+        let sql = "DELETE FROM specs WHERE volume_id = ?1 AND kind IN ('volume', 'export')";
+        self.run(sql, &values![volume]).map(drop)
+    }
+
+    /// Keeps a receipt that will never be proven, unless the very same one was: then that stands. Returns its row.
+    pub(crate) fn never_prove(&self, receipt: &Receipt) -> Result<i64, Abort> {
+        let receipt = Receipt { cause: Cause::Forgotten, ended: None, ..receipt.clone() };
+        let sql = "INSERT INTO receipts (volume_id, initiator, epoch, counter, body, proven) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, 0) ON CONFLICT (volume_id, initiator, epoch, counter) \
+                   DO UPDATE SET body = excluded.body WHERE receipts.proven = 0";
+        let (at, body) = (receipt.generation, v1::Receipt::from(&receipt).encode_to_vec());
+        self.run(sql, &values![receipt.volume, &receipt.initiator, at.epoch, at.counter, body])?;
+        let found = self.receipt_since(receipt.volume, &receipt.initiator, at)?;
+        Ok(found.ok_or(SqlError::Column { index: 0, what: "no row of a receipt" })?.0)
+    }
+
+    /// The receipts of a nexus that wait for their proof.
+    pub(crate) fn unproven_of(&self, volume: VolumeId, of: &Initiator) -> Result<Vec<Receipt>, SqlError> {
+        let sql = "SELECT id, body FROM receipts WHERE volume_id = ?1 AND initiator = ?2 AND proven = 0 \
+                   ORDER BY epoch, counter";
+        let all = self.all(sql, &values![volume, of], super::receipts::receipt)?;
+        Ok(all.into_iter().map(|(_, receipt)| receipt).filter(|one| one.proof != Proof::Proven).collect())
+    }
+}
