@@ -45,6 +45,7 @@ use std::time::Duration;
 
 use mooring_api::{Address, TlsFiles};
 use mooring_model::{ClusterId, ExportReport, Generation, Initiator, IqnPrefix, Mode, Problem, VolumeId};
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 pub use crate::agents::dial::{Dial, Dialled};
@@ -473,6 +474,19 @@ impl Service {
         let hosts = self.inner.store.write("confirm a volume", write).await?;
         self.inner.go(id, &hosts);
         Ok(())
+    }
+
+    /// Does work to its end, also when its caller goes away in the middle: what one half of it has written, the other half follows.
+    async fn to_its_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let (done, ended) = oneshot::channel();
+        self.inner.spawn(async move {
+            let _ = done.send(work.await);
+        });
+        let stops = || Err(Refusal::Unavailable("this controller stops: ask again".to_owned()));
+        ended.await.unwrap_or_else(|_| stops())
     }
 
     /// What a request about this volume waits for.

@@ -6,6 +6,7 @@
 //! What must never happen here: a host forgotten that answers; one that is taken for the host that it was.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mooring_model::AgentId;
@@ -143,6 +144,30 @@ impl Inner {
         };
         Known { heard_at, answers }
     }
+
+    async fn forget(
+        self: Arc<Self>,
+        caller: Caller,
+        name: String,
+        known: Known,
+    ) -> Result<HostLoss, Refusal> {
+        let user = caller.user.clone();
+        let write = move |db: &Db<'_>| decide(db, &caller, &name, &known);
+        let loss = self.store.write("forget a host", write).await?;
+        let total = loss.total();
+        tracing::warn!(
+            host = loss.name,
+            user,
+            volumes = total.volumes,
+            snapshots = total.snapshots,
+            attachments = total.attachments,
+            "a host is forgotten"
+        );
+        self.notes.enrolled();
+        self.refresh_enrolments().await?;
+        self.finish_forgetting().await?;
+        Ok(loss)
+    }
 }
 
 impl Service {
@@ -169,21 +194,7 @@ impl Service {
             ));
         }
         let known = self.inner.know(name).await;
-        let (own, owner) = (name.to_owned(), caller.clone());
-        let write = move |db: &Db<'_>| decide(db, &owner, &own, &known);
-        let loss = self.inner.store.write("forget a host", write).await?;
-        let total = loss.total();
-        tracing::warn!(
-            host = name,
-            user = %caller.user,
-            volumes = total.volumes,
-            snapshots = total.snapshots,
-            attachments = total.attachments,
-            "a host is forgotten"
-        );
-        self.inner.notes.enrolled();
-        self.inner.refresh_enrolments().await?;
-        self.inner.finish_forgetting().await?;
-        Ok(loss)
+        let (inner, own, owner) = (Arc::clone(&self.inner), name.to_owned(), caller.clone());
+        self.to_its_end(async move { inner.forget(owner, own, known).await }).await
     }
 }

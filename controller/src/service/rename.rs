@@ -90,11 +90,16 @@ impl Service {
             )));
         }
         let (inner, was, is) = (Arc::clone(&self.inner), old.to_owned(), new.to_owned());
-        let write = move |db: &Db<'_>| rename(&inner, db, &was, &is);
-        self.inner.store.write("rename a host", write).await?;
-        tracing::info!(host = old, new, user = %caller.user, "a host is called otherwise");
-        self.inner.notes.enrolled();
-        self.inner.refresh_enrolments().await?;
+        let user = caller.user.clone();
+        self.to_its_end(async move {
+            let (writes, old, new) = (Arc::clone(&inner), was.clone(), is.clone());
+            let write = move |db: &Db<'_>| rename(&writes, db, &old, &new);
+            inner.store.write("rename a host", write).await?;
+            tracing::info!(host = was, new = is, %user, "a host is called otherwise");
+            inner.notes.enrolled();
+            inner.refresh_enrolments().await
+        })
+        .await?;
         let of = |(project, hosts): (&String, &std::collections::BTreeSet<String>)| {
             hosts.contains(old).then(|| {
                 format!(
