@@ -87,6 +87,19 @@ pub enum BackupError {
         /// The first thing that is wrong with it.
         why: String,
     },
+    /// A controller of this version has not brought it to its schema yet.
+    #[error(
+        "{} has schema {schema}, and this version's is {known}: start the controller once, which changes it; to keep what an older version can read, make the \
+         backup with that version", .path.display()
+    )]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// Its schema.
+        schema: i64,
+        /// This version's.
+        known: i64,
+    },
     /// A newer controller made it.
     #[error("{} has schema {schema}, and this controller knows schemas up to {known}: install the newer controller again", .path.display())]
     Newer {

@@ -15,7 +15,7 @@ use rusqlite::config::DbConfig;
 use tempfile::NamedTempFile;
 
 use super::sealing::census;
-use super::sqlite::{FILE_NAME, Open, SCHEMAS, check, connect, take_lock};
+use super::sqlite::{FILE_NAME, Open, SCHEMAS, check, connect, migrate, take_lock};
 use super::{Db, SqlError, StoreError, micros, time_of};
 use crate::backup::{BackupError, Contents};
 
@@ -47,6 +47,10 @@ pub(crate) fn back_up(state: &Path, to: &Path, now: SystemTime) -> Result<Conten
         let conn = Connection::open(copy.path()).map_err(copying)?;
         let text = "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
         conn.execute(text, (COPIED, micros(now).to_string())).map_err(copying)?;
+        let schema = whole(&source, &conn)?;
+        if schema < known() {
+            return Err(BackupError::Older { path: source, schema, known: known() });
+        }
         look(&source, &conn)?
     };
     copy.as_file().sync_all().map_err(write)?;
@@ -95,10 +99,13 @@ pub(crate) fn prepare(state: &Path, from: &Path) -> Result<Ready, BackupError> {
     let broken =
         |source: rusqlite::Error| BackupError::NoBackup { path: from.to_owned(), why: source.to_string() };
     let contents = {
-        let conn = Connection::open(copy.path()).map_err(broken)?;
+        let mut conn = Connection::open(copy.path()).map_err(broken)?;
         // One file, without a log beside it.
         conn.pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get::<_, String>(0))
             .map_err(broken)?;
+        whole(from, &conn)?;
+        cluster_of(from, &conn)?;
+        migrate(copy.path(), &mut conn)?;
         look(from, &conn)?
     };
     own(copy.as_file(), owner).map_err(usable)?;
@@ -175,27 +182,47 @@ fn set_aside(path: &Path, now: SystemTime) -> io::Result<PathBuf> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Looks through a database: it is whole, of a schema that this version knows, and a controller's.
-fn look(path: &Path, conn: &Connection) -> Result<Contents, BackupError> {
-    let other =
-        |source: rusqlite::Error| BackupError::NoBackup { path: path.to_owned(), why: source.to_string() };
+/// The newest schema that this version knows.
+fn known() -> i64 {
+    i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX)
+}
+
+fn no_backup(path: &Path) -> impl Fn(rusqlite::Error) -> BackupError + Copy {
+    move |source| BackupError::NoBackup { path: path.to_owned(), why: source.to_string() }
+}
+
+/// Sees that a database is whole; its schema, which this version knows.
+fn whole(path: &Path, conn: &Connection) -> Result<i64, BackupError> {
+    let other = no_backup(path);
     let schema: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(other)?;
-    let known = i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX);
-    if schema > known {
-        return Err(BackupError::Newer { path: path.to_owned(), schema, known });
+    if schema > known() {
+        return Err(BackupError::Newer { path: path.to_owned(), schema, known: known() });
     }
     let verdict: String = conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(other)?;
     if verdict != "ok" {
         return Err(BackupError::Damaged { path: path.to_owned(), why: verdict });
     }
+    Ok(schema)
+}
+
+/// The cluster whose database this is. An error: it is no controller's.
+fn cluster_of(path: &Path, conn: &Connection) -> Result<String, BackupError> {
+    let other = no_backup(path);
+    let types = "SELECT COUNT(*) FROM volume_types";
+    conn.query_row(types, [], |row| row.get::<_, i64>(0)).map_err(other)?;
     let cluster = meta(conn, "cluster_id").map_err(other)?;
+    cluster
+        .ok_or_else(|| BackupError::NoBackup { path: path.to_owned(), why: "it names no cluster".to_owned() })
+}
+
+/// What a controller's database of the newest schema holds.
+fn look(path: &Path, conn: &Connection) -> Result<Contents, BackupError> {
+    let other = no_backup(path);
+    let cluster = cluster_of(path, conn)?;
     let count = |table: &str| -> Result<u32, BackupError> {
         conn.query_row(&format!("SELECT COUNT(*) FROM {table}"), [], |row| row.get(0)).map_err(other)
     };
     let (volumes, attachments) = (count("volumes")?, count("attachments")?);
-    let Some(cluster) = cluster.filter(|_| count("volume_types").is_ok()) else {
-        return Err(BackupError::NoBackup { path: path.to_owned(), why: "it names no cluster".to_owned() });
-    };
     let sealed = census(&Open::on(conn))
         .map_err(|error| BackupError::NoBackup { path: path.to_owned(), why: error.to_string() })?;
     let mut keys = Vec::new();

@@ -468,7 +468,7 @@ fn configure(conn: &Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "trusted_schema", "OFF")
 }
 
-fn migrate(path: &Path, conn: &mut Connection) -> Result<(), StoreError> {
+pub(super) fn migrate(path: &Path, conn: &mut Connection) -> Result<(), StoreError> {
     match Migrations::new(SCHEMAS.map(M::up).to_vec()).to_latest(conn) {
         Ok(()) => Ok(()),
         Err(rusqlite_migration::Error::RusqliteError { err: source, .. }) => {

@@ -254,6 +254,28 @@ fn what_is_no_backup_is_refused_and_changes_nothing() {
     assert_eq!(site.value().as_deref(), Some("old"));
 }
 
+/// A database as the first release made it.
+fn first_schema(path: &Path) {
+    let conn = Connection::open(path).unwrap();
+    conn.execute_batch(SCHEMAS[0]).unwrap();
+    conn.execute_batch("PRAGMA user_version = 1; INSERT INTO meta VALUES ('cluster_id', '00000000-0000-0000-0000-000000000001')")
+        .unwrap();
+}
+
+#[test]
+fn a_backup_of_an_older_release_is_restored_and_none_is_made_of_its_database() {
+    let site = Site::new();
+    let old = site.path("old.db");
+    first_schema(&old);
+    let done = site.restore(&old).unwrap();
+    assert_eq!((done.contents.made, done.aside), (None, None));
+    drop(site.open());
+    let site = Site::new();
+    first_schema(&site.database());
+    refused(site.backup("copy.db"), &["has schema 1", "start the controller once"]);
+    assert!(!site.path("copy.db").exists());
+}
+
 #[test]
 fn a_backup_that_cannot_be_made_leaves_nothing() {
     let site = Site::new();

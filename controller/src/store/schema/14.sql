@@ -1,4 +1,4 @@
--- Schema 15. Never edit a schema that was released: add the next file.
+-- Schema 14. Never edit a schema that was released: add the next file.
 
 -- Secrets of a nexus that are being rotated. `rotation` says what is waited for: 'offered', that its host knows the other secrets
 -- beside its own, which come; 'switched', that its target has the secrets, and the others go; 'settling' is as 'switched', after a

@@ -1,4 +1,4 @@
--- PostgreSQL's schema 14: equal in meaning to the embedded database's schema 15 (`../15.sql`). Never edit a schema
+-- PostgreSQL's schema 13: equal in meaning to the embedded database's schema 14 (`../14.sql`). Never edit a schema
 -- that was released: add the next file.
 
 -- Secrets of a nexus that are being rotated. `rotation` says what is waited for: 'offered', that its host knows the other secrets
