@@ -254,7 +254,7 @@ async fn answer(connection: &Connection, state: &Mutex<State>, message: &Message
     let body = message.body();
     state.lock().unwrap().calls.push(member.clone());
     let refused = |name: &'static str| async move {
-        connection.reply_error(&message.header(), name, &"no").await.unwrap()
+        connection.reply_error(&message.header(), name, &"no").await.unwrap();
     };
     match member.as_str() {
         "Subscribe" => refused("org.freedesktop.systemd1.AlreadySubscribed").await,

@@ -15,8 +15,9 @@ use zbus::{Connection, DynamicType, Message, MessageStream, fdo};
 /// The system's bus, which the units' sandboxes let through as they let any unix socket through.
 const SYSTEM: &str = "unix:path=/run/dbus/system_bus_socket";
 
-/// How long a bus is given to let in, and a service to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How long a bus is given to let in, and a service to answer: libdbus's own default. systemd answers nobody while it reads its units
+/// anew, which takes seconds on a busy machine.
+const ANSWER_WITHIN: Duration = Duration::from_secs(25);
 
 /// Where a bus is.
 #[derive(Debug, Clone)]

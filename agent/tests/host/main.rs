@@ -13,5 +13,6 @@ mod input;
 mod process;
 mod restart;
 mod rig;
+mod shutdown;
 mod watching;
 mod whole;

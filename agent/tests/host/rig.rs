@@ -14,6 +14,7 @@ use mooring_agent::store::Store;
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_api::v1::host_client::HostClient;
 use mooring_api::{Channel, TlsFiles, v1};
+use mooring_bus::Bus;
 use mooring_connectors::Parts;
 use mooring_connectors::fake::{Door, Kill, World};
 use mooring_host::{Front, Holder, Uevents};
@@ -134,10 +135,21 @@ pub(crate) fn start_agent(
     uevents: Box<dyn Uevents>,
     door: Option<Door>,
 ) -> Agent {
+    start_agent_on(None, config, parts, uevents, door)
+}
+
+/// The same, which asks systemd on this bus.
+pub(crate) fn start_agent_on(
+    bus: Option<Bus>,
+    config: &Config,
+    parts: Parts,
+    uevents: Box<dyn Uevents>,
+    door: Option<Door>,
+) -> Agent {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let store = Store::open(&config.state_dir).unwrap();
     let (stop, stopped) = watch::channel(false);
-    let (config, machine) = (config.clone(), Machine { bus: None, ..Machine::real(&config.configfs) });
+    let (config, machine) = (config.clone(), Machine { bus, ..Machine::real(&config.configfs) });
     let (channel, connections) = runtime.block_on(async move {
         let address = config.listen[0].clone();
         let bound = listen::bind(&Front::new().unwrap(), &config).unwrap();

@@ -62,13 +62,13 @@ impl Machine<'_> {
         let locks = "systemd-inhibit --list --no-pager --no-legend | grep '^Mooring' || true";
         check(self.sh(locks)?.trim().is_empty(), || "a lock is held while nothing is at work".to_owned())?;
         self.mooring("job throttle 8MiB --host storage1")?;
-        self.sh(
-            ". /root/env; mooring --token-file /root/token volume create slow --size 1GiB > /root/slow 2>&1 &",
-        )?;
+        // It takes two minutes at this rate.
+        let made = self.sh(". /root/env; mooring --token-file /root/token volume create slow --size 1GiB --timeout 20 2>&1 || true")?;
         let lock = wait_for("the lock", SOON, || {
             let lock = self.sh(locks)?;
             Ok((!lock.trim().is_empty()).then_some(lock))
-        })?;
+        })
+        .with_context(|| format!("the volume's creation said: {made}"))?;
         for words in ["Mooring agent", "shutdown", "data jobs write down how far they are (1 zero)", "delay"]
         {
             check(lock.contains(words), || format!("the lock does not say {words:?}: {lock}"))?;
