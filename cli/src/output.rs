@@ -423,7 +423,7 @@ pub(crate) struct Receipt {
 }
 
 impl Receipt {
-    /// It will never be proven: its storage node was forgotten.
+    /// True if nobody will ever prove it: its storage node was forgotten.
     pub(crate) fn is_forgotten(&self) -> bool {
         self.cause == Cause::Forgotten.to_string()
     }

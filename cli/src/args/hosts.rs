@@ -156,7 +156,7 @@ pub struct HostArgs {
 /// `host rename`.
 #[derive(Debug, Args)]
 pub struct RenameArgs {
-    /// Its name
+    /// The name that it has
     #[arg(value_name = "OLD")]
     pub host: String,
     /// The name that it gets: 1 to 64 letters, digits, -, _ and .
@@ -167,7 +167,7 @@ pub struct RenameArgs {
 /// `host forget`.
 #[derive(Debug, Args)]
 pub struct ForgetArgs {
-    /// Its name
+    /// The name of the host
     pub host: String,
     /// Do it; without, only what would go is shown
     #[arg(long)]

@@ -25,7 +25,7 @@ pub(crate) struct NewName {
     warnings: Vec<String>,
 }
 
-/// What one project loses.
+/// The loss of one project.
 #[derive(Debug, Clone, Deserialize)]
 struct ProjectLoss {
     project: String,
@@ -35,7 +35,7 @@ struct ProjectLoss {
     attachments: u64,
 }
 
-/// What goes with a host.
+/// The loss that a host takes along.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Loss {
     name: String,
@@ -74,7 +74,7 @@ pub(crate) async fn rename(client: &Client, args: &RenameArgs) -> Result<Reply<N
     ))
 }
 
-/// What `host forget` would do.
+/// Asks what `host forget` would do.
 pub(crate) async fn plan(client: &Client, args: &ForgetArgs) -> Result<Reply<Planned>, Failure> {
     let path = ["mooring", "v1", "hosts", &args.host, "forget"];
     Ok(Reply::ok(client.read(Call::get("what a host has", &path)).await?))

@@ -1,4 +1,4 @@
-//! What goes with a host that is forgotten.
+//! The loss that a host takes along that is forgotten.
 //!
 //! What must never happen here: a number that is not counted.
 
@@ -6,18 +6,18 @@ use std::time::SystemTime;
 
 use mooring_model::AgentId;
 
-/// What a host has, that is to be forgotten or was.
+/// The belongings of a host that is to be forgotten, or was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostLoss {
-    /// Its name.
+    /// The host's name.
     pub name: String,
-    /// Its agent's id, under which it is known again. `None`: it never said who it is, and has nothing.
+    /// The agent's id, under which it is known again. `None`: it never said who it is, and has nothing.
     pub agent: Option<AgentId>,
     /// When it was heard last. `None`: never, or nobody knows any more.
     pub heard_at: Option<SystemTime>,
-    /// It joined with a token: that enrolment ends. Else the configuration names it.
+    /// True if the host joined with a token: that enrolment ends. Else the configuration names it.
     pub enrolled: bool,
-    /// What each project loses, by its id.
+    /// The loss of each project, by its id.
     pub projects: Vec<ProjectLoss>,
     /// Attachments of the host itself to volumes of other storage nodes: those end by force, each with a receipt of its own.
     pub attached: u32,
@@ -25,7 +25,7 @@ pub struct HostLoss {
     pub obstacle: Option<String>,
 }
 
-/// What one project loses.
+/// The loss of one project.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProjectLoss {
     /// The project.
@@ -41,7 +41,7 @@ pub struct ProjectLoss {
 }
 
 impl HostLoss {
-    /// What all projects lose together. Its project is empty.
+    /// Adds up the losses of all projects. The project of the sum is empty.
     pub fn total(&self) -> ProjectLoss {
         self.projects.iter().fold(ProjectLoss::default(), |sum, one| ProjectLoss {
             project: String::new(),

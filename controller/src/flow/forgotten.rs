@@ -1,4 +1,4 @@
-//! What an agent had that was given up: it goes out of this database, part by part, each part in a transaction of its own. Where this
+//! Belongings of an agent that was given up: they go out of this database, part by part, each part in a transaction of its own. Where this
 //! stops the rows that are left say what is to be done, and the next start, the next round or the next request goes on.
 //!
 //! What must never happen here: a receipt called proven that no storage node has given; a row of a volume that goes while the
@@ -134,7 +134,7 @@ fn end_at(
     fence::force_rows(db, &forgotten.asked, &row, rows)
 }
 
-/// What goes at the node for fences and for others will never be proven.
+/// Marks whatever still goes at the node, for fences and for others, as never proven.
 fn end_takings(db: &Db<'_>, forgotten: &ForgottenRow) -> Result<(), Abort> {
     for taking in db.open_takings_at(forgotten.agent)? {
         let newest = db.newest_receipt(taking.volume, &taking.initiator)?;
@@ -222,7 +222,7 @@ mod tests {
 
     const GONE: AgentId = AgentId::from_u128(9);
     const OTHER: AgentId = AgentId::from_u128(8);
-    /// Of the node that is forgotten; the last one's host is that of another.
+    /// Volumes of the node that is forgotten.
     const VOLUMES: u128 = 40;
     const ELSEWHERE: VolumeId = VolumeId::from_u128(100);
 

@@ -229,7 +229,7 @@ backend! {
     fn revoke_host(&self, caller: &Caller, name: &str) -> ();
     /// Gives an enrolled host another name; what of the configuration still says the old one.
     fn rename_host(&self, caller: &Caller, old: &str, new: &str) -> Vec<String>;
-    /// What would go with a host.
+    /// Says what would go with a host.
     fn host_loss(&self, caller: &Caller, name: &str) -> HostLoss;
     /// Gives up a host that never comes back.
     fn forget_host(&self, caller: &Caller, name: &str, confirm: &str) -> HostLoss;

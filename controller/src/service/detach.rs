@@ -106,7 +106,7 @@ pub(super) fn decided(
     }
 }
 
-/// What is kept of a caller who wants an attachment gone.
+/// The record of a caller who wants an attachment gone.
 pub(super) fn asked_by(db: &Db<'_>, caller: &Caller) -> Asked {
     Asked { user: caller.user.clone(), request: caller.request.clone(), at: db.now }
 }

@@ -22,11 +22,11 @@ use crate::store::{Abort, Db, ForgottenRow};
 /// A host is forgotten so long after its last word at the earliest: one that only starts again is back by then.
 pub const FORGET_AFTER: Duration = Duration::from_mins(10);
 
-/// What a controller knows of a host beside the database.
+/// A controller's knowledge of a host, beside the database.
 struct Known {
     /// When it was heard last, by this controller.
     heard_at: Option<SystemTime>,
-    /// It answers: in which way.
+    /// How the host answers. `None`: it does not.
     answers: Option<String>,
 }
 
@@ -34,7 +34,7 @@ fn not_found(name: &str) -> Refusal {
     Refusal::NotFound { kind: "Host", what: name.chars().take(TEXT_CHARS_MAX).collect() }
 }
 
-/// What each project has on an agent.
+/// The volumes and attachments of each project on an agent.
 fn projects(db: &Db<'_>, agent: AgentId) -> Result<Vec<ProjectLoss>, Abort> {
     let mut all: BTreeMap<String, ProjectLoss> = BTreeMap::new();
     let of = |all: &mut BTreeMap<String, ProjectLoss>, project: String, add: &dyn Fn(&mut ProjectLoss)| {
@@ -55,7 +55,7 @@ fn projects(db: &Db<'_>, agent: AgentId) -> Result<Vec<ProjectLoss>, Abort> {
     Ok(all.into_values().collect())
 }
 
-/// What goes with a host, as the database has it. `None`: nobody here knows it.
+/// The belongings of a host, as the database has them. `None`: nobody here knows it.
 fn loss(db: &Db<'_>, name: &str, known: &Known) -> Result<Option<HostLoss>, Abort> {
     let (row, enrolment) = (db.agent_named(name)?, db.enrolment(name)?);
     // One that is forgotten already, in whole or in part, is known by nothing else.
@@ -114,7 +114,7 @@ fn decide(db: &Db<'_>, caller: &Caller, name: &str, known: &Known) -> Result<Hos
 }
 
 impl Inner {
-    /// What this controller knows of a host, which it asks now.
+    /// Asks a host now, and says what this controller knows of it.
     async fn know(&self, name: &str) -> Known {
         let Some(agent) = self.agents.named(name) else { return Known { heard_at: None, answers: None } };
         let heard_at = agent.state().last_report;
@@ -171,7 +171,7 @@ impl Inner {
 }
 
 impl Service {
-    /// What would go with a host, and whether anything stands in the way. Changes nothing.
+    /// Says what would go with a host, and whether anything stands in the way. Changes nothing.
     pub async fn host_loss(&self, caller: &Caller, name: &str) -> Result<HostLoss, Refusal> {
         self.inner.policies().check("mooring:host_forget", caller, &Target::default())?;
         let known = self.inner.know(name).await;

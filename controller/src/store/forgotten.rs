@@ -16,15 +16,15 @@ use super::{Abort, Db};
 /// An agent that was given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ForgottenRow {
-    /// Its id: whoever answers with it is a stranger.
+    /// The agent's id: whoever answers with it is a stranger.
     pub(crate) agent: AgentId,
     /// The name that it had.
     pub(crate) name: String,
-    /// It served volumes.
+    /// True if the agent served volumes.
     pub(crate) storage: bool,
     /// Something that it had is left here.
     pub(crate) open: bool,
-    /// Who wanted that, and when.
+    /// The operator who wanted that, and when.
     pub(crate) asked: Asked,
 }
 

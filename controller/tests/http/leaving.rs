@@ -67,7 +67,7 @@ async fn a_host_is_given_up_by_its_name_said_twice() {
     }
 }
 
-/// What is no id of an agent is not taken for one.
+/// An id is taken only if it can be an agent's.
 #[tokio::test]
 async fn a_join_says_whose_store_the_machine_has() {
     let api = Api::new();

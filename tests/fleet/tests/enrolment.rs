@@ -690,7 +690,7 @@ fn a_new_name_reaches_the_other_controller() {
     }
 }
 
-/// It comes back after it was given up: nothing of it is taken in, under whatever name it joins.
+/// A host that was given up comes back: nothing of it is taken in, under whatever name it joins.
 #[test]
 fn a_forgotten_host_comes_back_as_a_stranger() {
     let site = Site::new();

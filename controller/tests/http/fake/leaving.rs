@@ -35,7 +35,7 @@ macro_rules! calls {
 }
 pub(super) use calls;
 
-/// What goes with the fake's storage node.
+/// The loss that the fake's storage node takes along.
 fn loss(name: &str) -> HostLoss {
     let project = |project: &str, volumes, snapshots, gib, attachments| ProjectLoss {
         project: project.to_owned(),
