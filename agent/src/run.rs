@@ -99,9 +99,11 @@ fn sweep(config: &Config) {
     let files = tls.map(PathBuf::as_path).chain([keys.path(), &own]);
     folder::sweep_beside(files, |path, swept| match swept {
         Ok(()) => {
-            tracing::info!(file = %path.display(), "removed: it was being written when its writer was killed")
+            tracing::info!(file = %path.display(), "removed: it was being written when its writer was killed");
         }
-        Err(error) => tracing::warn!(folder = %path.display(), %error, "cannot look for unfinished files"),
+        Err(error) => {
+            tracing::warn!(folder = %path.display(), %error, "cannot look for unfinished files");
+        }
     });
 }
 

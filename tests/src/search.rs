@@ -58,7 +58,7 @@ true
 "#;
 
 /// The secrets that stand on a machine, `name<TAB>base64`, each from its place.
-const COLLECT: &str = r#"
+const COLLECT: &str = r"
 import base64, glob, json, os
 def say(name, secret):
     secret = secret.encode() if isinstance(secret, str) else secret
@@ -90,7 +90,7 @@ if os.path.exists('/root/mooring.env'):
     for line in open('/root/mooring.env'):
         if line.startswith('export MOORING_TOKEN='):
             say('token of the API', line.partition('=')[2].strip())
-"#;
+";
 
 /// A place where a pattern was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,7 +198,7 @@ impl<'a> Search<'a> {
     fn plant(&self) -> Result<()> {
         let forms = leaks::forms(PLANTED.as_bytes());
         let form = |at: usize| forms[at % forms.len()].clone();
-        let readable: String = (3..8).map(|at| format!(" '{}'", form(at))).collect();
+        let readable = (3..8).fold(String::new(), |all, at| all + " '" + &form(at) + "'");
         let (journal, store, log, environ, line) = (form(0), form(1), form(2), form(8), form(9));
         let script = format!(
             r#"printf '%s\n' 'before {journal} after' | systemd-cat -t planted

@@ -51,11 +51,11 @@ fn initiator_of(row: &AttachmentRow) -> Result<Iqn, String> {
 }
 
 /// The attachments that are asked for, by their initiators.
-fn chosen<'a>(
+fn chosen(
     id: VolumeId,
-    rows: &'a [AttachmentRow],
+    rows: &[AttachmentRow],
     new: NewSecrets,
-) -> Result<BTreeMap<Iqn, Vec<&'a AttachmentRow>>, Refusal> {
+) -> Result<BTreeMap<Iqn, Vec<&AttachmentRow>>, Refusal> {
     let named = |wanted: AttachmentId| {
         let found = rows.iter().find(|row| row.id == wanted);
         let missing = || Refusal::NotFound { kind: "Attachment", what: format!("{wanted} of volume {id}") };
@@ -66,7 +66,7 @@ fn chosen<'a>(
     for row in rows {
         match initiator_of(row) {
             Ok(iqn) if only.as_ref().is_none_or(|only| *only == iqn) => {
-                nexuses.entry(iqn).or_default().push(row)
+                nexuses.entry(iqn).or_default().push(row);
             }
             Ok(_) | Err(_) => {}
         }

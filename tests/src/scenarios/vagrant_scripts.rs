@@ -248,9 +248,9 @@ impl Machines<'_> {
         let seen = progress(writer)?;
         check(number(&seen, "errors")? == 0, || format!("the writer saw an error: {seen}"))?;
         check(sessions(self)? == before, || "the kernel's session is another one".to_owned())?;
-        let kept = sh(self.host, "cat /run/mooring/sessiond/*.json")?;
-        check(old.lines().filter(|line| !line.is_empty()).all(|line| !kept.contains(line)), || {
-            "sessiond has not forgotten the old secret".to_owned()
+        wait_for("sessiond to forget the old secret", LIMIT, || {
+            let kept = sh(self.host, "cat /run/mooring/sessiond/*.json")?;
+            Ok(old.lines().filter(|line| !line.is_empty()).all(|line| !kept.contains(line)).then_some(()))
         })?;
         let codes = [&old, &new].map(|of| self.by_hand(of.lines().next().unwrap_or_default()));
         let [refused, taken] = codes;
