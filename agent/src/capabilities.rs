@@ -50,6 +50,7 @@ async fn with(engine: &Engine, host_name: &str, known: Known) -> v1::Capabilitie
         let (machine, config) = (looking.machine(), looking.config());
         let (mut found, mut faults) = gather(machine, config, &host_name, known);
         found.agent_id = looking.agent_id().to_string();
+        found.tls = looking.door().and_then(|door| door.identity());
         if let Err(error) = looking.store().check_place() {
             // What is registered from now on is not kept.
             found.persistent_reservations_kept = found.persistent_reservations_kept.map(|_| false);

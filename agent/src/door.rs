@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use mooring_api::v1;
 use mooring_systemd::certificates;
 use mooring_systemd::folder::{self, Kept};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -46,11 +47,17 @@ pub enum DoorError {
     Authority(#[source] io::Error),
 }
 
+/// The TLS configuration of handshakes that begin now, and its authorities.
+struct InForce {
+    config: Arc<ServerConfig>,
+    identity: v1::TlsIdentity,
+}
+
 /// The certificate and the authority in force.
 pub struct Door {
     tls: Tls,
     /// `None`: this agent has left, and lets nobody in.
-    config: Mutex<Option<Arc<ServerConfig>>>,
+    in_force: Mutex<Option<InForce>>,
     /// One change at a time.
     change: Mutex<()>,
 }
@@ -72,14 +79,15 @@ fn roots(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore> {
 }
 
 /// What the files say. TLS 1.3 only: both sides are Mooring's.
-fn server_config(tls: &Tls) -> Result<Arc<ServerConfig>> {
+fn read_files(tls: &Tls) -> Result<InForce> {
     let read = |path: &Path| fs::read(path).with_context(|| format!("read {}", path.display()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let used = |path: &Path| format!("use {}", path.display());
     let trusted = authorities(&read(&tls.client_ca)?).with_context(|| used(&tls.client_ca))?;
-    let trusted = Arc::new(roots(&trusted).with_context(|| used(&tls.client_ca))?);
-    let callers = WebPkiClientVerifier::builder_with_provider(trusted, Arc::clone(&provider)).build()?;
+    let known = Arc::new(roots(&trusted).with_context(|| used(&tls.client_ca))?);
+    let callers = WebPkiClientVerifier::builder_with_provider(known, Arc::clone(&provider)).build()?;
     let chain = authorities(&read(&tls.cert)?).with_context(|| used(&tls.cert))?;
+    let identity = identity_of(&trusted, chain.first());
     let key = PrivateKeyDer::from_pem_slice(&read(&tls.key)?).with_context(|| used(&tls.key))?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -87,29 +95,49 @@ fn server_config(tls: &Tls) -> Result<Arc<ServerConfig>> {
         .with_single_cert(chain, key)
         .context("use the TLS certificate and key")?;
     config.alpn_protocols.push(b"h2".to_vec());
-    Ok(Arc::new(config))
+    Ok(InForce { config: Arc::new(config), identity })
+}
+
+/// Names the authorities that are trusted, and the one that signed a certificate.
+fn identity_of(
+    trusted: &[CertificateDer<'static>],
+    own: Option<&CertificateDer<'static>>,
+) -> v1::TlsIdentity {
+    let signer = trusted
+        .iter()
+        .find(|authority| own.is_some_and(|own| signed(own, std::slice::from_ref(*authority)).is_ok()));
+    let pin = |der: &CertificateDer<'_>| certificates::pin_of(der).ok();
+    let mut trusts: Vec<_> = trusted.iter().filter_map(pin).collect();
+    trusts.sort_unstable();
+    trusts.dedup();
+    v1::TlsIdentity { trusts, signed_by: signer.and_then(pin).unwrap_or_default() }
 }
 
 impl Door {
     /// Reads the files of the configuration.
     pub fn open(tls: &Tls) -> Result<Self> {
-        let config = if identity::forgotten(tls) {
+        let in_force = if identity::forgotten(tls) {
             tracing::warn!(
                 "this agent has left its controller: nobody is let in over TLS (mooring-agent join)"
             );
             None
         } else {
-            Some(server_config(tls)?)
+            Some(read_files(tls)?)
         };
-        Ok(Self { tls: tls.clone(), config: Mutex::new(config), change: Mutex::new(()) })
+        Ok(Self { tls: tls.clone(), in_force: Mutex::new(in_force), change: Mutex::new(()) })
     }
 
-    fn in_force(&self) -> Option<Arc<ServerConfig>> {
-        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn look<T>(&self, of: impl FnOnce(&InForce) -> T) -> Option<T> {
+        self.in_force.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(of)
     }
 
-    fn put_in_force(&self, config: Option<Arc<ServerConfig>>) {
-        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
+    fn put_in_force(&self, new: Option<InForce>) {
+        *self.in_force.lock().unwrap_or_else(PoisonError::into_inner) = new;
+    }
+
+    /// The authorities whose certificates callers must show now, and the one that signed ours. `None`: this agent has left.
+    pub fn identity(&self) -> Option<v1::TlsIdentity> {
+        self.look(|now| now.identity.clone())
     }
 
     /// The handshake with one caller.
@@ -117,7 +145,7 @@ impl Door {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Some(config) = self.in_force() else {
+        let Some(config) = self.look(|now| Arc::clone(&now.config)) else {
             return Err(io::Error::other("this agent has left its controller"));
         };
         let handshake = TlsAcceptor::from(config).accept(stream);
@@ -166,7 +194,7 @@ impl Door {
             folder::write_over(&self.tls.client_ca, authority, kept).map_err(DoorError::Authority)?;
             identity::install(&self.tls, &key, certificate)?;
         }
-        self.put_in_force(Some(server_config(&self.tls).map_err(DoorError::Use)?));
+        self.put_in_force(Some(read_files(&self.tls).map_err(DoorError::Use)?));
         tracing::info!("the certificate was renewed");
         Ok(ends)
     }

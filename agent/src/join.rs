@@ -102,13 +102,24 @@ pub enum JoinError {
     },
     /// Another authority than the pin's answers.
     #[error(
-        "the controller at {url} has another pin, {found}: it is not the one that made the token, or somebody stands between. \
-         The token was not sent"
+        "the controller at {url} has another pin, {found}: it is not the one that made the token, or its authority was rotated since, or \
+         somebody stands between. The token was not sent: make a new one (`mooring host token NAME`), and compare"
     )]
     WrongPin {
         /// The controller.
         url: String,
         /// Its pin.
+        found: String,
+    },
+    /// The pin is that of the authority which another one replaces.
+    #[error(
+        "the authority of the controller at {url} was rotated after this token was made, and its pin is {found} now. The token was not \
+         sent: make a new one (`mooring host token NAME`)"
+    )]
+    FormerPin {
+        /// The controller.
+        url: String,
+        /// The pin of its authority in force.
         found: String,
     },
     /// The authority is right, and the certificate of the connection is not.
@@ -329,7 +340,8 @@ impl Plan {
     fn trusts(&self, config: &Path, controller: &Controller) -> Result<(), JoinError> {
         let file = &self.tls.client_ca;
         let Ok(trusted) = std::fs::read_to_string(file) else { return Ok(()) };
-        if certificates::pin(&trusted) == certificates::pin(&controller.authority) {
+        let knows = |pin: &String| certificates::pins(&trusted).is_ok_and(|known| known.contains(pin));
+        if certificates::pin(&controller.authority).is_ok_and(|pin| knows(&pin)) {
             return Ok(());
         }
         let why = format!(
@@ -350,6 +362,12 @@ impl Plan {
     ) -> Result<Vec<Role>, JoinError> {
         let allowed = |role: &Role| joined.roles.iter().any(|word| word == role.word());
         let roles: Vec<_> = self.roles.iter().copied().filter(allowed).collect();
+        let proven = certificates::pins(&joined.authority)
+            .is_ok_and(|pins| pins.first() == certificates::pin(&controller.authority).ok().as_ref());
+        if !proven {
+            let why = "authority: it does not begin with the one that the pin proves".to_owned();
+            return Err(JoinError::Answer { why });
+        }
         if roles.is_empty() {
             let asked: Vec<_> = self.roles.iter().map(|role| role.word()).collect();
             return Err(JoinError::Roles { allowed: joined.roles.join(", "), asked: asked.join(", ") });
@@ -359,7 +377,8 @@ impl Plan {
             folder::write_new(path, text, Kept { mode, owner: None })
                 .map_err(|source| JoinError::File { path: path.to_owned(), source })
         };
-        put(&self.tls.client_ca, &controller.authority, 0o644)?;
+        // The connection is proven, and so is this answer. It begins with the authority of the pin.
+        put(&self.tls.client_ca, &joined.authority, 0o644)?;
         if !self.existing {
             let text = self.text(&roles, Some(&joined.cluster))?;
             Config::parse(&text, &config.display().to_string())?;

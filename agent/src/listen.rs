@@ -147,6 +147,9 @@ pub async fn serve_with(
     // Whoever is on this machine finds a place while the network has none.
     let (local, network) = (places::places(), places::places());
     let door = engine.config().tls.as_ref().map(Door::open).transpose()?.map(Arc::new);
+    if let Some(door) = &door {
+        engine.note_door(Arc::clone(door));
+    }
     for address in api {
         let router = router(engine, host, door.clone(), stop.clone());
         let stopped = stopped(stop.clone());

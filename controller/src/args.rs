@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use mooring_systemd::paths::CONFIG_DIR;
 
 use crate::config::PATH_DEFAULT;
+use crate::rotate::Step;
 
 /// The control plane: volumes, types and attachments as users see them, over the Block Storage API v3
 ///
@@ -37,6 +38,12 @@ pub enum Command {
     /// Run it once as root, on the controller's machine. It never changes or replaces a file that is there: it says which are
     /// there and makes the others, so that it may be run again. The token is printed once and kept nowhere.
     Init(InitArgs),
+    /// Make a file for a second controller: what it needs of this one, sealed by a code that is printed once
+    ///
+    /// Run it as root on a controller with a PostgreSQL database ([database]). The file has the authority, the keys of the database's secrets,
+    /// the token file and the configuration in it. It is good for one machine and an hour; carry it there by hand, and run
+    /// `mooring-controller init --join FILE`.
+    Share(ShareArgs),
     /// Make a token: print it once, and the block for the token file
     Token(TokenArgs),
     /// After a total loss: fill an empty database with what the agents keep
@@ -63,6 +70,13 @@ pub enum Command {
     /// the next start says when the lines below the first can go. Controllers that share a database do it by hand, one after the
     /// other: see "Sealed secrets" in docs/operations.md.
     RotateSealingKey(RotateArgs),
+    /// Put a new authority in the place of the old one, without downtime: begin, switch, finish
+    ///
+    /// Run each step as root, on the machine of each controller, while they serve. `begin` makes a new authority, which controllers and
+    /// agents trust beside the old one. `switch` has it sign, once everybody trusts it: all certificates are renewed by it. `finish` drops the
+    /// old one, once nobody has a certificate of it. A step that would shut somebody out is refused, and names them. A step that was
+    /// interrupted is run again.
+    RotateAuthority(RotateAuthorityArgs),
 }
 
 /// `run`.
@@ -89,7 +103,7 @@ pub struct RunArgs {
 /// `init`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  mooring-controller init\n  mooring-controller init --name storage.example.org --name 10.0.0.5"
+    after_help = "Examples:\n  mooring-controller init\n  mooring-controller init --name storage.example.org --name 10.0.0.5\n  mooring-controller init --join /root/second.share"
 )]
 pub struct InitArgs {
     /// A name or an address by which clients and agents reach this controller; may be given several times. The first one
@@ -99,6 +113,24 @@ pub struct InitArgs {
     /// Where the files go
     #[arg(long, value_name = "DIR", default_value = CONFIG_DIR)]
     pub folder: PathBuf,
+    /// Become another controller on the PostgreSQL database of one that is there: the file that `mooring-controller share` made on it
+    #[arg(long, value_name = "FILE")]
+    pub join: Option<PathBuf>,
+    /// The code that was printed with that file [default: asked for]
+    #[arg(long, env = "MOORING_SHARE_CODE", hide_env_values = true, requires = "join")]
+    pub code: Option<String>,
+}
+
+/// `share`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  mooring-controller share /root/second.share")]
+pub struct ShareArgs {
+    /// The file that is made. It must not be there
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The configuration file
+    #[arg(long, default_value = PATH_DEFAULT, env = "MOORING_CONTROLLER_CONFIG")]
+    pub config: PathBuf,
 }
 
 /// `token`.
@@ -157,6 +189,20 @@ pub struct RestoreArgs {
 #[derive(Debug, Args)]
 pub struct RotateArgs {
     /// The configuration file: it says where the keys are
+    #[arg(long, default_value = PATH_DEFAULT, env = "MOORING_CONTROLLER_CONFIG")]
+    pub config: PathBuf,
+}
+
+/// `rotate-authority`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  mooring-controller rotate-authority begin\n  mooring-controller rotate-authority show\n  mooring-controller rotate-authority switch\n  mooring-controller rotate-authority finish"
+)]
+pub struct RotateAuthorityArgs {
+    /// The step
+    #[arg(value_enum)]
+    pub step: Step,
+    /// The configuration file: it says where the authority and the database are
     #[arg(long, default_value = PATH_DEFAULT, env = "MOORING_CONTROLLER_CONFIG")]
     pub config: PathBuf,
 }

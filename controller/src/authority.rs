@@ -101,16 +101,17 @@ pub struct Issued {
     pub expires_at: SystemTime,
 }
 
-/// The authority: its certificate, and its key.
+/// The authority: its certificate, and its key; and the certificates of others that are trusted beside it while it is rotated.
 pub struct Authority {
+    /// The certificate in force comes first.
     pem: String,
-    pin: String,
+    pins: Vec<String>,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Authority").field("pin", &self.pin).finish_non_exhaustive()
+        f.debug_struct("Authority").field("pins", &self.pins).finish_non_exhaustive()
     }
 }
 
@@ -153,7 +154,7 @@ pub fn self_sign(key: &str, name: &str, now: SystemTime) -> Result<String, Autho
 }
 
 impl Authority {
-    /// Loads the authority from its files.
+    /// Loads the authority from its files: the certificate that fits the key is in force, the others beside it are trusted.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, AuthorityError> {
         let read = |path: &Path| {
             std::fs::read_to_string(path)
@@ -161,34 +162,55 @@ impl Authority {
         };
         let (pem, key_pem) = (read(certificate)?, read(key)?);
         // An end that is near is told by `--check`.
-        let _warnings = certificates::check_identity(certificate, key, SystemTime::now())?;
+        let _warnings = certificates::check_signer(certificate, key, SystemTime::now())?;
         let no_authority = || AuthorityError::NoAuthority { path: certificate.to_owned() };
-        Self::of(pem, &key_pem).and_then(|loaded| loaded.ok_or_else(no_authority))
+        Self::of(&pem, &key_pem).and_then(|loaded| loaded.ok_or_else(no_authority))
     }
 
-    /// The authority of a certificate and its key; `None` if the certificate may not sign others.
-    fn of(pem: String, key: &str) -> Result<Option<Self>, AuthorityError> {
+    /// The authority of these certificates and a key; `None` if none of them is the key's and may sign others.
+    fn of(pem: &str, key: &str) -> Result<Option<Self>, AuthorityError> {
+        let (own, others): (Vec<_>, Vec<_>) =
+            certificates::each(pem).into_iter().partition(|one| certificates::fits(one, key));
         let key = key_of(key)?;
-        // The first one is the authority in force; others are of authorities before it.
-        let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return Ok(None) };
+        let Some(first) = own.first() else { return Ok(None) };
+        let Ok(der) = CertificateDer::from_pem_slice(first.as_bytes()) else { return Ok(None) };
         let Ok((_, parsed)) = parse_x509_certificate(&der) else { return Ok(None) };
-        let Ok(pin) = certificates::pin(&pem) else { return Ok(None) };
+        let pem = [first].into_iter().chain(&others).map(String::as_str).collect::<String>();
+        let Ok(pins) = certificates::pins(&pem) else { return Ok(None) };
         if !parsed.is_ca() {
             return Ok(None);
         }
         let issuer = Issuer::from_ca_cert_der(&der, key)
             .map_err(|source| AuthorityError::Sign { subject: "the authority".to_owned(), source })?;
-        Ok(Some(Self { pem, pin, issuer }))
+        Ok(Some(Self { pem, pins, issuer }))
     }
 
-    /// The authority's certificate, as PEM.
+    /// The certificates of all authorities that are trusted, as PEM: the one in force first.
     pub fn certificate_pem(&self) -> &str {
         &self.pem
     }
 
     /// The pin by which `mooring-agent join` knows this authority: `sha256:` and 64 hexadecimal digits.
     pub fn pin(&self) -> &str {
-        &self.pin
+        self.pins.first().map_or("", String::as_str)
+    }
+
+    /// The pins of all authorities that are trusted, the one in force first.
+    pub fn pins(&self) -> &[String] {
+        &self.pins
+    }
+
+    /// The pin of the trusted authority that signed a certificate; `None`: none of them did.
+    pub fn signer_of(&self, certificate: &str) -> Option<&str> {
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
+        let (_, parsed) = parse_x509_certificate(&der).ok()?;
+        let signed = |authority: &String| {
+            let Ok(der) = CertificateDer::from_pem_slice(authority.as_bytes()) else { return false };
+            let Ok((_, own)) = parse_x509_certificate(&der) else { return false };
+            parsed.verify_signature(Some(own.public_key())).is_ok()
+        };
+        let at = certificates::each(&self.pem).iter().position(signed)?;
+        self.pins.get(at).map(String::as_str)
     }
 
     /// Signs an agent's certificate signing request. Only the key of the request and its signature count.
@@ -222,8 +244,8 @@ impl Authority {
         self.sign(&key_of(key)?, "Mooring controller", names, ExtendedKeyUsagePurpose::ClientAuth, now)
     }
 
-    /// Signs one of the controller's certificates anew over its key, for the same names, once two thirds of its life are over. `None`:
-    /// it is not due, or another authority signed it.
+    /// Signs one of the controller's certificates anew over its key, for the same names, once two thirds of its life are over, or at
+    /// once if an authority signed it that this one replaces. `None`: it is not due, or it is another authority's.
     pub fn renew(
         &self,
         certificate: &str,
@@ -232,14 +254,13 @@ impl Authority {
     ) -> Result<Option<Issued>, AuthorityError> {
         let Ok((begins, ends)) = certificates::validity(certificate) else { return Ok(None) };
         let life = ends.duration_since(begins).unwrap_or_default();
-        if now < begins + life * 2 / 3 {
+        let Some(signer) = self.signer_of(certificate) else { return Ok(None) };
+        if signer == self.pin() && now < begins + life * 2 / 3 {
             return Ok(None);
         }
         let Ok(der) = CertificateDer::from_pem_slice(certificate.as_bytes()) else { return Ok(None) };
         let Ok((_, parsed)) = parse_x509_certificate(&der) else { return Ok(None) };
-        let Ok(own) = CertificateDer::from_pem_slice(self.pem.as_bytes()) else { return Ok(None) };
-        let Ok((_, own)) = parse_x509_certificate(&own) else { return Ok(None) };
-        if parsed.verify_signature(Some(own.public_key())).is_err() || parsed.is_ca() {
+        if parsed.is_ca() {
             return Ok(None);
         }
         let usage = parsed.extended_key_usage().ok().flatten();
@@ -320,6 +341,9 @@ fn requested_key(csr_pem: &str) -> Result<SubjectPublicKeyInfo, AuthorityError> 
         _ => Err(refused("want an ECDSA P-256 key")),
     }
 }
+
+pub mod live;
+pub mod rotation;
 
 #[cfg(test)]
 mod tests;

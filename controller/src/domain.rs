@@ -28,7 +28,9 @@ use crate::rules::transport::Transport;
 
 pub use audit::{AuditCall, AuditEntry, AuditLine, AuditObject, AuditQuery};
 pub use cut::{CutWish, VolumeCut};
-pub use enrolment::{Enrolment, JoinToken, ParseRolesError, Role, Roles, is_zone};
+pub use enrolment::{
+    ControllerTrust, Enrolment, JoinToken, NextAuthority, ParseRolesError, Role, Roles, is_zone,
+};
 pub use export::{ExportAsk, ExportState, VolumeExport};
 pub use fence::{DisputedInitiator, FencePart, FenceState, FencedExport, HostFence, NewFence, UnknownNode};
 pub use forget::{HostLoss, ProjectLoss};

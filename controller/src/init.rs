@@ -21,7 +21,9 @@ use nix::unistd::{User, geteuid, gethostname};
 use crate::auth::{NewToken, NewTokenError};
 use crate::authority::{self, Authority, AuthorityError};
 use crate::config::{Asked, Config, ConfigError};
+use crate::share::ShareError;
 
+pub mod second;
 mod settings;
 
 use settings::Settings;
@@ -73,6 +75,12 @@ pub enum InitError {
     /// The configuration that is there cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A file is there, and a controller that joins another one changes none.
+    #[error("{} is there, and says something else than the first controller's: move it away, and run this again", .0.display())]
+    There(PathBuf),
+    /// The file of the first controller cannot be used.
+    #[error(transparent)]
+    Share(#[from] ShareError),
     /// The token cannot be made.
     #[error(transparent)]
     Token(#[from] NewTokenError),
@@ -187,7 +195,16 @@ impl Init<'_> {
         name: &str,
         sign: &dyn Fn(&str) -> Result<authority::Issued, AuthorityError>,
     ) -> Result<(PathBuf, PathBuf), InitError> {
-        let (certificate, key) = (self.at(&format!("{name}.crt")), self.at(&format!("{name}.key")));
+        let at = (self.at(&format!("{name}.crt")), self.at(&format!("{name}.key")));
+        self.certificate_at(at, sign)
+    }
+
+    /// As [`Init::certificate`], in these files.
+    fn certificate_at(
+        &mut self,
+        (certificate, key): (PathBuf, PathBuf),
+        sign: &dyn Fn(&str) -> Result<authority::Issued, AuthorityError>,
+    ) -> Result<(PathBuf, PathBuf), InitError> {
         let private = self.key(&key, &certificate)?;
         if certificate.exists() {
             for warning in certificates::check_identity(&certificate, &key, self.now)? {
@@ -229,6 +246,11 @@ impl Init<'_> {
     }
 
     fn next(&mut self, settings: &Settings<'_>) -> Result<(), InitError> {
+        self.next_of(&settings.url())
+    }
+
+    /// Says what comes next, with the API at this address.
+    fn next_of(&mut self, url: &str) -> Result<(), InitError> {
         let ca = self.at("authority.crt");
         let start = if self.folder == Path::new(CONFIG_DIR) {
             "systemctl start mooring-controller".to_owned()
@@ -237,7 +259,7 @@ impl Init<'_> {
         };
         self.say(&format!(
             "\nnext:\n  {start}\n  export MOORING_CONTROLLER={} MOORING_CA={} MOORING_TOKEN=…\n  mooring host list",
-            settings.url(),
+            url,
             ca.display()
         ))
     }

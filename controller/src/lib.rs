@@ -28,9 +28,11 @@ pub mod policy;
 pub mod quota;
 pub mod rebuild;
 pub mod renewal;
+pub mod rotate;
 pub mod rules;
 pub mod schedule;
 pub mod service;
+pub mod share;
 mod store;
 
 pub use store::{SqlError, StoreError};

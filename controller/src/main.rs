@@ -12,10 +12,11 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use mooring_bus::Bus;
 use mooring_controller::args::{
-    BackupArgs, Cli, Command, InitArgs, RebuildArgs, RestoreArgs, RotateArgs, RunArgs, TokenArgs,
+    BackupArgs, Cli, Command, InitArgs, RebuildArgs, RestoreArgs, RotateArgs, RotateAuthorityArgs, RunArgs,
+    ShareArgs, TokenArgs,
 };
 use mooring_controller::auth::{Auth, Keystone, NewToken, Tokens, project_ok};
-use mooring_controller::authority::Authority;
+use mooring_controller::authority::live::LiveAuthority;
 use mooring_controller::backup;
 use mooring_controller::clock::Clock;
 use mooring_controller::config::{Asked, Callers, Config};
@@ -26,6 +27,7 @@ use mooring_controller::policy::Policies;
 use mooring_controller::rebuild::{self, How};
 use mooring_controller::renewal::{self, Renewal};
 use mooring_controller::service::{Database, Dial, Enroller, HOLD_DEFAULT, Service, ServiceOptions};
+use mooring_controller::{rotate, share as sharing};
 use mooring_systemd::sealing::{self, Origin};
 use mooring_systemd::{cores, folder, notify};
 
@@ -46,11 +48,13 @@ fn main() -> ExitCode {
         None => run(&cli.run),
         Some(Command::Run(args)) => run(&args),
         Some(Command::Init(args)) => init(&args),
+        Some(Command::Share(args)) => share(&args),
         Some(Command::Token(args)) => token(&args),
         Some(Command::Rebuild(args)) => rebuild(&args),
         Some(Command::Backup(args)) => back_up(&args),
         Some(Command::Restore(args)) => restore(&args),
         Some(Command::RotateSealingKey(args)) => rotate_sealing_key(&args),
+        Some(Command::RotateAuthority(args)) => rotate_authority(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -62,8 +66,40 @@ fn main() -> ExitCode {
 }
 
 fn init(args: &InitArgs) -> Result<()> {
-    init::init(&args.folder, &args.name, SystemTime::now(), &mut std::io::stdout().lock())?;
+    let (now, mut out) = (SystemTime::now(), std::io::stdout().lock());
+    let Some(file) = &args.join else {
+        init::init(&args.folder, &args.name, now, &mut out)?;
+        return Ok(());
+    };
+    use_tls();
+    let code = match &args.code {
+        Some(code) => code.clone(),
+        None => ask("the code that was printed with the file: ")?,
+    };
+    init::second::join(&args.folder, &args.name, file, &code, now, &mut out)?;
     Ok(())
+}
+
+fn ask(question: &str) -> Result<String> {
+    eprint!("{question}");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).context("read the code")?;
+    Ok(line.trim().to_owned())
+}
+
+fn share(args: &ShareArgs) -> Result<()> {
+    let config = Config::load(&args.config, Asked::Everybody)?;
+    use_tls();
+    let database = database(&config)?;
+    let mut out = std::io::stdout().lock();
+    sharing::share(&args.config, &config, database, &args.file, SystemTime::now(), &mut out)?;
+    Ok(())
+}
+
+/// For connections to a database server.
+fn use_tls() {
+    // An error here means that a provider is installed already: the same one, nobody else installs any.
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 fn token(args: &TokenArgs) -> Result<()> {
@@ -133,8 +169,7 @@ fn prepare(config: &Config) -> Result<tokio::runtime::Runtime> {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();
-    // An error here means that a provider is installed already: the same one, nobody else installs any.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    use_tls();
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers())
         .enable_all()
@@ -160,10 +195,10 @@ fn rebuild(args: &RebuildArgs) -> Result<()> {
 /// What agents join by, as the configuration has it.
 fn enroller(config: &Config) -> Result<Option<Enroller>> {
     let Some(files) = &config.enrolment else { return Ok(None) };
-    let authority = Authority::load(&files.authority, &files.authority_key)?;
+    let authority = LiveAuthority::load(&files.authority, &files.authority_key)?;
     Ok(Some(Enroller {
         authority: Arc::new(authority),
-        authority_file: files.authority.clone(),
+        api_cert: config.tls.as_ref().map(|tls| tls.cert.clone()),
         client_cert: files.client_cert.clone(),
         client_key: files.client_key.clone(),
         url: config.url_of_agents(),
@@ -198,7 +233,7 @@ fn back_up(args: &BackupArgs) -> Result<()> {
     let keys = sealing_keys(&config)?;
     if config.database.is_some() {
         bail!(
-            "the database of [database] is PostgreSQL's, which makes consistent copies while controllers work:              `pg_dump --format=custom --file={} DATABASE`; copy the keys in {keys} to another place",
+            "the database of [database] is PostgreSQL's, which makes consistent copies while controllers work: `pg_dump --format=custom --file={} DATABASE`; copy the keys in {keys} to another place",
             args.file.display()
         );
     }
@@ -213,7 +248,7 @@ fn restore(args: &RestoreArgs) -> Result<()> {
     let keys = sealing_keys(&config)?;
     if config.database.is_some() {
         bail!(
-            "the database of [database] is PostgreSQL's: stop all controllers, `createdb --encoding=UTF8 --template=template0 NAME`,              `pg_restore --exit-on-error --dbname=NAME {}`, name that database in `url`, and start one controller with --restored",
+            "the database of [database] is PostgreSQL's: stop all controllers, `createdb --encoding=UTF8 --template=template0 NAME`, `pg_restore --exit-on-error --dbname=NAME {}`, name that database in `url`, and start one controller with --restored",
             args.file.display()
         );
     }
@@ -223,13 +258,26 @@ fn restore(args: &RestoreArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the control plane is opened with, and on which database.
-fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> Result<(ServiceOptions, Database)> {
-    let (enroller, keys) = (enroller(&config)?, sealing_keys(&config)?);
-    let database = match config.database {
+fn rotate_authority(args: &RotateAuthorityArgs) -> Result<()> {
+    let config = Config::load(&args.config, Asked::Nobody)?;
+    let database = database(&config)?;
+    use_tls();
+    rotate::rotate(&config, database, args.step, SystemTime::now(), &mut std::io::stdout().lock())?;
+    Ok(())
+}
+
+/// The database of the configuration, and where its keys are.
+fn database(config: &Config) -> Result<Database> {
+    let keys = sealing_keys(config)?;
+    Ok(match config.database.clone() {
         Some(postgres) => Database::Postgres { options: Box::new(postgres), keys },
         None => Database::Embedded { folder: config.state_dir.clone(), keys },
-    };
+    })
+}
+
+/// What the control plane is opened with, and on which database.
+fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> Result<(ServiceOptions, Database)> {
+    let (enroller, database) = (enroller(&config)?, database(&config)?);
     let options = ServiceOptions {
         state_dir: config.state_dir,
         agents: config.agents,

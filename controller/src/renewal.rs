@@ -1,4 +1,4 @@
-//! The controller renews its own certificates at two thirds of their life, while it serves.
+//! The controller renews its own certificates at two thirds of their life, and at once when another authority signs, while it serves.
 //!
 //! The key stays, so that a renewal is one file put in the place of another. Agents' certificates are renewed through the agents.
 //!
@@ -7,19 +7,22 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum_server::tls_rustls::RustlsConfig;
 use mooring_model::Chain;
 use mooring_systemd::folder::{self, Kept};
 use tokio::sync::watch;
 
-use crate::authority::{Authority, AuthorityError};
+use crate::authority::{Authority, AuthorityError, live};
 use crate::config::{Config, Enrolment, Tls};
 use crate::http;
 
 /// How often the certificates are looked at.
 const LOOK_EVERY: Duration = Duration::from_hours(1);
+
+/// How often it is looked whether the authority's files are others: the new one signs the certificates at once.
+const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
 
 /// How often an end that is near is told in the log.
 const WARN_EVERY: Duration = Duration::from_hours(24);
@@ -52,6 +55,11 @@ impl Renewal {
     /// Those of a configuration; `None` if it has no authority.
     pub fn of(config: &Config) -> Option<Self> {
         Some(Self { enrolment: config.enrolment.clone()?, tls: config.tls.clone() })
+    }
+
+    /// By which it is seen that the authority is another one.
+    fn stamps(&self) -> live::Stamps {
+        live::stamps(&self.enrolment.authority, &self.enrolment.authority_key)
     }
 
     /// Renews what is due. Returns the certificates that were renewed.
@@ -124,11 +132,16 @@ fn tell(config: &Config) {
 /// Looks at the certificates until `stop`.
 pub async fn keep(config: Config, served: Option<RustlsConfig>, mut stop: watch::Receiver<bool>) {
     let renewal = Renewal::of(&config);
-    let mut told: Option<SystemTime> = None;
+    let (mut told, mut looked): (Option<SystemTime>, _) = (None, None);
     loop {
         let now = SystemTime::now();
-        if let Some(renewal) = &renewal {
-            renewal.look(now, served.as_ref()).await;
+        let files = renewal.as_ref().map(Renewal::stamps);
+        let due = |(at, seen): &(Instant, _)| at.elapsed() >= LOOK_EVERY || *seen != files;
+        if looked.as_ref().is_none_or(due) {
+            if let Some(renewal) = &renewal {
+                renewal.look(now, served.as_ref()).await;
+            }
+            looked = Some((Instant::now(), files));
         }
         if told.is_none_or(|told| now.duration_since(told).is_ok_and(|since| since >= WARN_EVERY)) {
             told = Some(now);
@@ -136,7 +149,7 @@ pub async fn keep(config: Config, served: Option<RustlsConfig>, mut stop: watch:
         }
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(LOOK_AT_FILES_EVERY) => {}
         }
     }
 }

@@ -51,7 +51,7 @@ use uuid::Uuid;
 pub use crate::agents::dial::{Dial, Dialled};
 
 use crate::agents::{heard, lease};
-use crate::authority::Authority;
+use crate::authority::live::LiveAuthority;
 use crate::clock::Clock;
 use crate::domain::{Caller, Enrolment, Role, Roles};
 use crate::flow::enrolled::Enrolled;
@@ -162,9 +162,9 @@ impl AgentEntry {
 #[derive(Debug, Clone)]
 pub struct Enroller {
     /// Signs.
-    pub authority: Arc<Authority>,
-    /// Its certificate, as a PEM file.
-    pub authority_file: PathBuf,
+    pub authority: Arc<LiveAuthority>,
+    /// The certificate of the API, as a PEM file. `None`: it has none.
+    pub api_cert: Option<PathBuf>,
     /// The certificate that enrolled agents are shown, as a PEM file.
     pub client_cert: PathBuf,
     /// The key of that, as a PEM file.
@@ -391,20 +391,10 @@ impl Service {
                 );
             }
             name_twins(db)?;
-            Ok((db.agents()?, Enrolled::read(db, |enrolment| !enrolment.revoked)?))
+            Ok(Enrolled::all(db)?)
         };
-        let (known, enrolled) = store.prepare("prepare the store", prepare).map_err(OpenError::Prepare)?;
+        let enrolled = store.prepare("prepare the store", prepare).map_err(OpenError::Prepare)?;
         let inner = Arc::new(Inner::new(options, store));
-        for row in known {
-            // What an agent said last still decides, until it says otherwise.
-            if let Some(agent) = inner.agents.named(&row.name) {
-                let mut state = agent.state();
-                agent.is_known_as(&mut state, row.id, row.initiator);
-                state.capabilities = row.capabilities;
-                state.pools_seen = row.reported_at;
-                state.last_report = row.reported_at;
-            }
-        }
         inner.enrol(enrolled, true);
         let guard = Arc::new(Guard(Arc::clone(&inner)));
         Ok(Self { inner, _guard: guard })

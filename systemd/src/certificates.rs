@@ -117,6 +117,21 @@ pub fn check_identity(cert: &Path, key: &Path, now: SystemTime) -> Result<Vec<St
     }
 }
 
+/// Checks the certificates of an authority, one of which must be the key's. Returns what is to be warned of.
+pub fn check_signer(cert: &Path, key: &Path, now: SystemTime) -> Result<Vec<String>, CertificateError> {
+    let all = certificates(cert)?;
+    let warnings = warnings(cert, &all, now)?;
+    let own = PrivateKeyDer::from_pem_file(key).map_err(of_pem(key, "private key"))?;
+    let own =
+        any_supported_type(&own).map_err(|error| content(key, "private key of a known kind", &error))?;
+    let fits =
+        |der: CertificateDer<'static>| CertifiedKey::new(vec![der], Arc::clone(&own)).keys_match().is_ok();
+    if all.into_iter().any(fits) {
+        return Ok(warnings);
+    }
+    Err(CertificateError::Mismatch { cert: cert.to_owned(), key: key.to_owned() })
+}
+
 /// True if the first certificate of a text is that of the first private key of another; false also if there is none.
 pub fn fits(certificate: &str, key: &str) -> bool {
     let Ok(der) = CertificateDer::from_pem_slice(certificate.as_bytes()) else { return false };
@@ -156,8 +171,32 @@ pub fn validity(pem: &str) -> Result<(SystemTime, SystemTime), String> {
 /// `pem` holds no certificate that can be read.
 pub fn pin(pem: &str) -> Result<String, String> {
     let der = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| error.to_string())?;
-    let (_, parsed) = parse_x509_certificate(&der).map_err(|error| error.to_string())?;
+    pin_of(&der)
+}
+
+/// As [`pin`], of a certificate in DER.
+///
+/// # Errors
+/// `der` is no certificate that can be read.
+pub fn pin_of(der: &[u8]) -> Result<String, String> {
+    let (_, parsed) = parse_x509_certificate(der).map_err(|error| error.to_string())?;
     Ok(format!("sha256:{}", HEXLOWER.encode(&Sha256::digest(parsed.public_key().raw))))
+}
+
+/// The certificates of a text, each as a PEM text of its own, in order. Anything else in it is left out.
+pub fn each(pem: &str) -> Vec<String> {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    const END: &str = "-----END CERTIFICATE-----";
+    let parts = pem.split(BEGIN).skip(1).filter_map(|rest| rest.split_once(END));
+    parts.map(|(body, _)| format!("{BEGIN}{body}{END}\n")).collect()
+}
+
+/// The pins of all certificates of a text, in order.
+///
+/// # Errors
+/// A certificate of `pem` cannot be read.
+pub fn pins(pem: &str) -> Result<Vec<String>, String> {
+    each(pem).iter().map(|one| pin(one)).collect()
 }
 
 #[cfg(test)]
@@ -217,6 +256,11 @@ mod tests {
         assert!(pin(&cert).unwrap().starts_with("sha256:"));
         let ((cert, key), other) = (made(), made());
         assert!(fits(&cert, &key) && !fits(&cert, &other.1) && !fits(&key, &key) && !fits(&cert, &cert));
+        let both = format!("text before\n{cert}between\n{}", other.0);
+        assert_eq!(each(&both).len(), 2);
+        assert_eq!(pins(&both).unwrap(), [pin(&cert).unwrap(), pin(&other.0).unwrap()]);
+        assert!(pins("no PEM").unwrap().is_empty());
+        assert!(pins(&both.replace("MII", "!!!")).is_err());
         for wrong in ["", "no PEM"] {
             assert!(!fits(wrong, &key) && !fits(&cert, wrong));
             assert!(validity(wrong).is_err() && pin(wrong).is_err());

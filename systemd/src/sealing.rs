@@ -201,6 +201,14 @@ impl Key {
 }
 
 impl SealingKeys {
+    /// The key that a code stands for. The code has the bits: it must be random, and long enough to be no word that is guessed.
+    pub fn of_code(code: &str) -> Self {
+        let hash = Sha256::new().chain_update(b"mooring sealing code 1\0").chain_update(code).finalize();
+        let mut key = Zeroizing::new([0; KEY_BYTES]);
+        key.copy_from_slice(&hash);
+        Self { first: Key::new(&key), older: Vec::new(), origin: "the code".to_owned() }
+    }
+
     /// Every key's id, the one that seals first.
     pub fn ids(&self) -> impl Iterator<Item = KeyId> {
         std::iter::once(&self.first).chain(&self.older).map(|key| key.id)

@@ -51,7 +51,7 @@ mod watched;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use mooring_api::v1;
@@ -69,6 +69,7 @@ pub use status::{Planned, PlannedStep, Status};
 
 use crate::capabilities::{FOLLOWED_UNITS, Lvm};
 use crate::config::Config;
+use crate::door::Door;
 use crate::fibre_channel::Ports;
 use crate::images::Images;
 use crate::lvm_gate::Gated;
@@ -205,6 +206,7 @@ struct Shared {
     port_ids: Mutex<port_ids::PortIds>,
     /// The health that was told last.
     health: Mutex<Option<v1::Health>>,
+    door: OnceLock<Arc<Door>>,
     pulse: Mutex<pulse::Pulse>,
     ears: Mutex<silence::Ears>,
     knocks: Mutex<knock::Knocks>,
@@ -281,6 +283,7 @@ impl Engine {
             seen_target: Mutex::default(),
             port_ids: Mutex::default(),
             health: Mutex::default(),
+            door: OnceLock::new(),
             pulse: Mutex::default(),
             ears: Mutex::default(),
             knocks: Mutex::default(),
@@ -360,6 +363,17 @@ impl Engine {
     /// The health that was told last; `None`: nobody has asked.
     pub(crate) fn health(&self) -> Option<v1::Health> {
         lock(&self.shared.health).clone()
+    }
+
+    /// This agent's side of TLS is this from now on. A second one is not taken.
+    pub(crate) fn note_door(&self, door: Arc<Door>) {
+        // An engine is served once.
+        let _ = self.shared.door.set(door);
+    }
+
+    /// This agent's side of TLS; `None`: it has none, or does not serve yet.
+    pub(crate) fn door(&self) -> Option<&Arc<Door>> {
+        self.shared.door.get()
     }
 
     /// What is told of this host's health now.

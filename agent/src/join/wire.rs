@@ -38,6 +38,8 @@ pub(super) struct Joined {
     pub(super) name: String,
     pub(super) roles: Vec<String>,
     pub(super) certificate: String,
+    /// All authorities that the controller's callers may be of: more than one while the authority is rotated.
+    pub(super) authority: String,
     pub(super) cluster: String,
 }
 
@@ -118,12 +120,19 @@ impl Controller {
             return Err(refusal(answer).await);
         }
         let AuthorityAnswer { authority } = read(answer).await?;
-        // The pin proves one certificate. Whoever stands between could have added another.
-        let authority = first(&authority)?;
+        // The pin proves one certificate, the one in force, which comes first. Whoever stands between could have added another.
+        let all = certificates::each(&authority);
+        let none = || JoinError::Answer { why: "authority: there is no certificate in it".to_owned() };
+        let authority = all.first().cloned().ok_or_else(none)?;
         let found = certificates::pin(&authority)
             .map_err(|why| JoinError::Answer { why: format!("authority: {why}") })?;
         if found != pin {
-            return Err(JoinError::WrongPin { url: url.to_string(), found });
+            let was = |pem: &String| certificates::pin(pem).is_ok_and(|former| former == pin);
+            return Err(if all.iter().skip(1).any(was) {
+                JoinError::FormerPin { url: url.to_string(), found }
+            } else {
+                JoinError::WrongPin { url: url.to_string(), found }
+            });
         }
         let proven = Certificate::from_pem(authority.as_bytes()).map_err(JoinError::Tls)?;
         let client = builder().tls_certs_only([proven]).build().map_err(JoinError::Tls)?;
@@ -150,16 +159,6 @@ impl Controller {
         })?;
         if answer.status().is_success() { read(answer).await } else { Err(refusal(answer).await) }
     }
-}
-
-/// The first certificate of a text, and nothing else of it.
-fn first(pem: &str) -> Result<String, JoinError> {
-    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
-    const END: &str = "-----END CERTIFICATE-----";
-    let found = pem.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END));
-    let (body, _) = found
-        .ok_or_else(|| JoinError::Answer { why: "authority: there is no certificate in it".to_owned() })?;
-    Ok(format!("{BEGIN}{body}{END}\n"))
 }
 
 fn at(url: &Url, what: &str) -> Url {

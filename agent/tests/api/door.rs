@@ -171,6 +171,13 @@ fn set(agent: &Agent, channel: &Channel, certificate: &str, authority: &str) -> 
     answer.map(|answer| answer.into_inner().expires_at_us)
 }
 
+/// Which authorities the agent says that it trusts, and which one signed its certificate.
+fn identity(agent: &Agent, channel: &Channel) -> (Vec<String>, String) {
+    let mut client = AgentClient::new(channel.clone());
+    let said = agent.wait(client.get_capabilities(v1::GetCapabilitiesRequest {})).unwrap().into_inner();
+    said.tls.map(|tls| (tls.trusts, tls.signed_by)).unwrap()
+}
+
 fn der(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
 }
@@ -283,7 +290,13 @@ fn an_authority_gives_way_to_another_and_callers_of_either_are_let_in_meanwhile(
     let open = site.dial(&agent, &site.authority, Some(&old)).unwrap();
     let both = format!("{}{}", site.authority.pem, next.pem);
     let renewed = next.of_request(&new_key(&agent, &open).unwrap());
+    let [pin, next_pin] =
+        [&site.authority, &next].map(|authority| certificates::pin(&authority.pem).unwrap());
+    assert_eq!(identity(&agent, &open), (vec![pin.clone()], pin.clone()));
     set(&agent, &open, &renewed, &both).unwrap();
+    let mut trusts = vec![pin, next_pin.clone()];
+    trusts.sort_unstable();
+    assert_eq!(identity(&agent, &open), (trusts, next_pin), "it says which authorities it trusts");
     assert!(site.dial(&agent, &next, Some(&old)).is_ok() && site.dial(&agent, &next, Some(&new)).is_ok());
     let renewed = next.of_request(&new_key(&agent, &open).unwrap());
     set(&agent, &open, &renewed, &next.pem).unwrap();

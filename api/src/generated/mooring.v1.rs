@@ -828,6 +828,20 @@ pub struct Capabilities {
     /// releases, which leave the cache on.
     #[prost(bool, optional, tag = "130")]
     pub cache_off: ::core::option::Option<bool>,
+    /// The certificate that this agent shows, and whose certificates its callers must show. Not set without \[tls\] in its
+    /// configuration, by an agent that has left, and by agents of earlier releases.
+    #[prost(message, optional, tag = "140")]
+    pub tls: ::core::option::Option<TlsIdentity>,
+}
+/// Authorities by their pins: sha256: and 64 hexadecimal digits, over the public key.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TlsIdentity {
+    /// The authorities whose certificates callers must show, sorted.
+    #[prost(string, repeated, tag = "1")]
+    pub trusts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The one of them that signed the certificate in force. Empty: none of them did, or the certificate is not valid now.
+    #[prost(string, tag = "2")]
+    pub signed_by: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Images {

@@ -201,6 +201,11 @@ impl Notes {
         self.send(Out::Enrolled);
     }
 
+    /// Our id among the controllers of the database; `None`: we have not joined, or the database is ours alone.
+    pub(crate) fn id(&self) -> Option<String> {
+        self.id.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn joined(&self, id: Option<&str>) {
         *self.id.lock().unwrap_or_else(PoisonError::into_inner) = id.map(str::to_owned);
     }

@@ -18,7 +18,7 @@ use super::*;
 fn authority() -> Authority {
     let key = make_key().unwrap();
     let pem = self_sign(&key, "test", SystemTime::now()).unwrap();
-    Authority::of(pem, &key).unwrap().unwrap()
+    Authority::of(&pem, &key).unwrap().unwrap()
 }
 
 fn csr(params: &CertificateParams) -> String {
@@ -236,4 +236,27 @@ fn a_certificate_is_renewed_at_two_thirds_of_its_life_with_its_names_and_key() {
     assert_eq!(self::authority().renew(&server, &key, due).unwrap(), None);
     assert_eq!(authority.renew("no certificate", &key, due).unwrap(), None);
     assert_eq!(authority.renew(authority.certificate_pem(), &key, now + AUTHORITY_LIFE).unwrap(), None);
+}
+
+#[test]
+fn a_certificate_of_a_former_authority_is_renewed_at_once() {
+    let now = SystemTime::now();
+    let keys = [(); 2].map(|()| make_key().unwrap());
+    let pems = [0, 1].map(|at: usize| self_sign(&keys[at], "test", now).unwrap());
+    let both = pems.concat();
+    let [old, new] = [0, 1].map(|at: usize| Authority::of(&both, &keys[at]).unwrap().unwrap());
+    assert_eq!(old.pins().iter().rev().cloned().collect::<Vec<_>>(), new.pins());
+    let own = make_key().unwrap();
+    let names = ["controller1".to_owned()];
+    for certificate in [old.sign_server(&own, &names, now).unwrap(), old.sign_client(&own, now).unwrap()] {
+        assert_eq!(old.renew(&certificate.certificate, &own, now).unwrap(), None, "it is not due");
+        assert_eq!(new.signer_of(&certificate.certificate), Some(old.pin()));
+        let renewed = new.renew(&certificate.certificate, &own, now).unwrap().unwrap();
+        assert_eq!(new.signer_of(&renewed.certificate), Some(new.pin()));
+        assert_eq!(new.renew(&renewed.certificate, &own, now).unwrap(), None, "once is enough");
+    }
+    let stranger = authority().sign_client(&own, now).unwrap();
+    assert_eq!(new.signer_of(&stranger.certificate), None);
+    assert_eq!(new.renew(&stranger.certificate, &own, now + 2 * CERTIFICATE_LIFE).unwrap(), None);
+    assert!(Authority::of(&pems[0], &keys[1]).unwrap().is_none(), "no certificate of that key");
 }

@@ -25,7 +25,7 @@ pub struct Enrolment {
 impl Enrolment {
     /// Checks the files. Returns warnings about certificates that end soon.
     pub(super) fn check(&self, now: SystemTime) -> Result<Vec<String>, CertificateError> {
-        let mut warnings = certificates::check_identity(&self.authority, &self.authority_key, now)?;
+        let mut warnings = certificates::check_signer(&self.authority, &self.authority_key, now)?;
         warnings.extend(certificates::check_identity(&self.client_cert, &self.client_key, now)?);
         Ok(warnings)
     }

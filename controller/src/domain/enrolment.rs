@@ -1,11 +1,12 @@
 //! Agents that joined with a token, and the tokens.
 //!
-//! What must never happen here: a token's text.
+//! What must never happen here: a token's text; a private key in a `Debug`.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::SystemTime;
 
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// The job of an agent on its host.
@@ -118,6 +119,33 @@ pub struct JoinToken {
     pub expires_at: SystemTime,
     /// The SHA-256 of the key of the one that has joined with it: only this one may ask again. `None`: nobody has.
     pub used_by: Option<String>,
+}
+
+/// Authorities, by their pins, that a controller trusts and shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControllerTrust {
+    /// The controller's machine, for people.
+    pub host: String,
+    /// The authorities that it trusts; the first one signs.
+    pub pins: Vec<String>,
+    /// The authorities of its own certificates, those of [`ControllerTrust::pins`].
+    pub shows: Vec<String>,
+}
+
+/// The authority that takes the place of the one in force, on its way to every controller of a database.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextAuthority {
+    /// The certificate, as PEM.
+    pub certificate: String,
+    /// The private key, as PEM.
+    pub key: String,
+}
+
+impl fmt::Debug for NextAuthority {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NextAuthority").finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]

@@ -3,23 +3,29 @@
 //!
 //! What must never happen here: an agent dialled that is revoked; a certificate of an earlier enrolment taken for the one of now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use mooring_api::TlsFiles;
+use mooring_api::{TlsFiles, v1};
 use mooring_model::Chain;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Inner;
 use crate::agents::{Agent, task};
-use crate::authority::{CERTIFICATE_LIFE, agent_server_name};
-use crate::domain::Enrolment;
+use crate::authority::{Authority, CERTIFICATE_LIFE, agent_server_name};
+use crate::domain::{ControllerTrust, Enrolment};
 use crate::service::{AgentEntry, Enroller, EntryEnrolment, Refusal};
 use crate::store::{AgentRow, Db};
 
 /// How often it is looked whose certificate is to be renewed.
-const RENEWED_EVERY: Duration = Duration::from_mins(5);
+const RENEWED_EVERY: Duration = Duration::from_secs(20);
+
+/// How long an agent that took no certificate is let alone.
+const FAILED_PAUSE: Duration = Duration::from_mins(1);
+
+/// How often it is looked whether the authority is another one, or agents say that they trust others.
+const LOOKED_EVERY: Duration = Duration::from_secs(2);
 
 /// Rows that say who is dialled, and what those said last.
 pub(crate) struct Enrolled {
@@ -37,6 +43,11 @@ impl Enrolled {
         let rows = if enrolments.iter().any(comes) { db.agents()? } else { Vec::new() };
         Ok(Self { enrolments, rows })
     }
+
+    /// Reads all of them, for a start.
+    pub(crate) fn all(db: &Db<'_>) -> Result<Self, crate::store::SqlError> {
+        Ok(Self { enrolments: db.enrolments()?, rows: db.agents()? })
+    }
 }
 
 /// The entry by which an enrolled agent is dialled. `None`: its address cannot be dialled with TLS.
@@ -52,7 +63,7 @@ fn entry(enroller: &Enroller, enrolment: &Enrolment) -> Option<AgentEntry> {
         return None;
     };
     let tls = TlsFiles {
-        ca: Some(enroller.authority_file.clone()),
+        ca: Some(enroller.authority.file().to_owned()),
         cert: Some(enroller.client_cert.clone()),
         key: Some(enroller.client_key.clone()),
         server_name: Some(agent_server_name(enrolment.id)),
@@ -83,54 +94,132 @@ fn is_due(enrolment: &Enrolment, now: SystemTime) -> bool {
     !enrolment.revoked && left < CERTIFICATE_LIFE / 3
 }
 
+/// True if an agent says that it trusts other authorities than this one and those beside it, or that another one signed its
+/// certificate. An agent of an earlier release says nothing.
+fn is_of_another(authority: &Authority, said: Option<&v1::TlsIdentity>) -> bool {
+    said.is_some_and(|said| {
+        let trusts: BTreeSet<_> = said.trusts.iter().collect();
+        trusts != authority.pins().iter().collect() || said.signed_by != authority.pin()
+    })
+}
+
 impl Inner {
     /// Renews the certificates of enrolled agents, for ever.
     pub(crate) async fn keep_certificates(self: Arc<Self>) {
-        if self.options.enroller.is_none() {
-            return;
-        }
-        let mut tick = tokio::time::interval(RENEWED_EVERY);
+        let Some(enroller) = &self.options.enroller else { return };
+        let mut tick = tokio::time::interval(LOOKED_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut looked, mut told) = (None, None);
+        let mut failed: HashMap<String, Instant> = HashMap::new();
         loop {
             tick.tick().await;
-            if let Err(refusal) = self.renew_certificates().await {
-                tracing::warn!(error = %refusal, "cannot read whose certificates are to be renewed");
+            let authority = enroller.authority.now();
+            self.tell_controllers(enroller, &authority, &mut told).await;
+            failed.retain(|_, at| at.elapsed() < FAILED_PAUSE);
+            let moves = self.agents.all().iter().any(|agent| {
+                let said = agent.state().capabilities.as_ref().and_then(|said| said.tls.clone());
+                agent.entry.enrolment.is_some()
+                    && agent.is_up()
+                    && agent.hold().is_ours()
+                    && !failed.contains_key(&agent.entry.name)
+                    && is_of_another(&authority, said.as_ref())
+            });
+            let due = looked.is_none_or(|looked: Instant| looked.elapsed() >= RENEWED_EVERY);
+            if !moves && !due {
+                continue;
+            }
+            looked = Some(Instant::now());
+            match self.renew_but(&failed).await {
+                Ok(names) => failed.extend(names.into_iter().map(|name| (name, Instant::now()))),
+                Err(refusal) => {
+                    tracing::warn!(error = %refusal, "cannot read whose certificates are to be renewed");
+                }
             }
         }
     }
 
-    /// Renews the certificates that are due, of the agents that are up and that this controller drives.
+    /// Keeps for a rotation which authorities this controller trusts and shows, where others share its database.
+    async fn tell_controllers(
+        &self,
+        enroller: &Enroller,
+        authority: &Authority,
+        told: &mut Option<(String, ControllerTrust)>,
+    ) {
+        let Some(id) = self.notes.id() else { return };
+        let own = [Some(&enroller.client_cert), enroller.api_cert.as_ref()];
+        let trust = ControllerTrust::of(authority, own.into_iter().flatten());
+        let new = (id, trust);
+        if told.as_ref() == Some(&new) {
+            return;
+        }
+        let kept = new.clone();
+        let write = move |db: &Db<'_>| Ok(db.put_controller_trust(&kept.0, &kept.1)?);
+        match self.store.write("keep which authorities this controller trusts", write).await {
+            Ok(()) => *told = Some(new),
+            Err(refusal) => {
+                tracing::warn!(error = %refusal, "cannot keep which authorities this controller trusts; tried again");
+            }
+        }
+    }
+
+    /// Renews the certificates that are due, or that another authority is to sign, of the agents that are up and that this controller
+    /// drives.
     pub(crate) async fn renew_certificates(&self) -> Result<(), Refusal> {
-        let Some(enroller) = &self.options.enroller else { return Ok(()) };
+        self.renew_but(&HashMap::new()).await.map(drop)
+    }
+
+    /// As [`Inner::renew_certificates`], but for these agents. Returns those that took no certificate.
+    async fn renew_but(&self, but: &HashMap<String, Instant>) -> Result<Vec<String>, Refusal> {
+        let Some(enroller) = &self.options.enroller else { return Ok(Vec::new()) };
         let enrolments = self.store.read("read who has joined", |db| Ok(db.enrolments()?)).await?;
         let now = self.options.clock.now();
-        for enrolment in enrolments.into_iter().filter(|enrolment| is_due(enrolment, now)) {
+        let authority = enroller.authority.now();
+        let mut failed = Vec::new();
+        let stands = |enrolment: &Enrolment| !enrolment.revoked && !but.contains_key(&enrolment.name);
+        for enrolment in enrolments.into_iter().filter(stands) {
             let agent = self.agents.named(&enrolment.name).filter(|agent| agent.entry.is_of(&enrolment));
             let Some(agent) = agent.filter(|agent| agent.is_up() && agent.hold().is_ours()) else { continue };
-            if let Err(why) = self.renew(enroller, &agent, enrolment).await {
+            let said = agent.state().capabilities.as_ref().and_then(|said| said.tls.clone());
+            if !is_due(&enrolment, now) && !is_of_another(&authority, said.as_ref()) {
+                continue;
+            }
+            if let Err(why) = self.renew(&authority, &agent, enrolment).await {
                 tracing::warn!(
                     agent = agent.entry.name,
                     why,
                     "the certificate of an agent was not renewed; tried again"
                 );
+                failed.push(agent.entry.name.clone());
             }
         }
-        Ok(())
+        Ok(failed)
     }
 
-    async fn renew(&self, enroller: &Enroller, agent: &Agent, enrolment: Enrolment) -> Result<(), String> {
+    async fn renew(&self, authority: &Authority, agent: &Agent, enrolment: Enrolment) -> Result<(), String> {
         let csr = agent.new_key().await.map_err(|error| error.to_string())?;
-        let authority = &enroller.authority;
         let issued = authority.sign_agent(&csr, &enrolment.name, enrolment.id, self.options.clock.now());
         let issued = issued.map_err(|error| Chain(&error).to_string())?;
         let given = agent.set_certificate(issued.certificate, authority.certificate_pem().to_owned()).await;
         given.map_err(|error| error.to_string())?;
+        // It has taken both, and would say so when it is asked the next time.
+        let mut trusts = authority.pins().to_vec();
+        trusts.sort_unstable();
+        let says = {
+            let mut state = agent.state();
+            if let Some(said) = state.capabilities.as_mut().and_then(|said| said.tls.as_mut()) {
+                *said = v1::TlsIdentity { trusts, signed_by: authority.pin().to_owned() };
+            }
+            state.capabilities.clone()
+        };
         let (name, id, ends) = (enrolment.name, enrolment.id, issued.expires_at);
         let write = move |db: &Db<'_>| {
             // Whoever has joined again meanwhile has another certificate.
             let standing = db.enrolment(&name)?.filter(|standing| standing.id == id);
             if let Some(standing) = standing {
                 db.put_enrolment(&Enrolment { expires_at: ends, ..standing })?;
+                if let Some(says) = &says {
+                    db.put_capabilities(&name, says, None)?;
+                }
             }
             Ok(())
         };
@@ -138,7 +227,11 @@ impl Inner {
             .write("keep that a certificate was renewed", write)
             .await
             .map_err(|refusal| refusal.to_string())?;
-        tracing::info!(agent = agent.entry.name, "the certificate of an agent was renewed");
+        tracing::info!(
+            agent = agent.entry.name,
+            authority = authority.pin(),
+            "the certificate of an agent was renewed"
+        );
         Ok(())
     }
 
@@ -155,6 +248,16 @@ impl Inner {
     /// Makes the registry what the rows of the database say. `starts`: nobody is followed yet, and what the configuration does not fit is
     /// told.
     pub(crate) fn enrol(self: &Arc<Self>, enrolled: Enrolled, starts: bool) {
+        let mut rows: BTreeMap<String, AgentRow> =
+            enrolled.rows.into_iter().map(|row| (row.name.clone(), row)).collect();
+        if starts {
+            // What an agent said last still decides, until it says otherwise.
+            for agent in self.agents.all().iter() {
+                if let Some(row) = rows.remove(&agent.entry.name) {
+                    agent.take_row(row);
+                }
+            }
+        }
         let Some(enroller) = &self.options.enroller else {
             if starts && enrolled.enrolments.iter().any(|enrolment| !enrolment.revoked) {
                 tracing::warn!(
@@ -176,8 +279,6 @@ impl Inner {
                 changed = true;
             }
         }
-        let mut rows: BTreeMap<String, AgentRow> =
-            enrolled.rows.into_iter().map(|row| (row.name.clone(), row)).collect();
         for (name, entry) in wanted {
             match self.agents.add(entry) {
                 Some(agent) => {

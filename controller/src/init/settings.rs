@@ -16,7 +16,19 @@ pub(super) struct Settings<'a> {
     pub(super) client: (PathBuf, PathBuf),
 }
 
-fn quoted(text: &str) -> String {
+/// The port of the API.
+pub(super) const PORT: u16 = LISTEN_DEFAULT.port();
+
+/// The API's address, by the first of these names.
+pub(super) fn url_of(scheme: &str, names: &[String], port: u16) -> String {
+    let host = names.first().map_or("localhost", String::as_str);
+    match host.parse::<Ipv6Addr>() {
+        Ok(address) => format!("{scheme}://[{address}]:{port}"),
+        Err(_) => format!("{scheme}://{host}:{port}"),
+    }
+}
+
+pub(super) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
@@ -27,12 +39,7 @@ fn key(name: &str, path: &Path) -> String {
 impl Settings<'_> {
     /// The API's address, by the first name.
     pub(super) fn url(&self) -> String {
-        let port = LISTEN_DEFAULT.port();
-        let host = self.names.first().map_or("localhost", String::as_str);
-        match host.parse::<Ipv6Addr>() {
-            Ok(address) => format!("https://[{address}]:{port}"),
-            Err(_) => format!("https://{host}:{port}"),
-        }
+        url_of("https", self.names, PORT)
     }
 
     /// The table `[enrolment]`.
@@ -60,7 +67,7 @@ impl Settings<'_> {
             let _ = writeln!(text, "{mark}{line}");
         }
         let tls = [key("cert", &self.server.0), key("key", &self.server.1)].join("\n");
-        let listen = format!("listen = [{}]", quoted(&listen()));
+        let listen = format!("listen = [{}]", quoted(&listen_at(PORT)));
         for (line, filled) in [
             ("tokens = \"/etc/mooring/tokens.toml\"", key("tokens", &self.tokens)),
             ("listen = [\"127.0.0.1:8776\"]", listen),
@@ -86,10 +93,10 @@ impl Settings<'_> {
 }
 
 /// Every address of this machine: of both families, where the kernel has IPv6.
-fn listen() -> String {
+pub(super) fn listen_at(port: u16) -> String {
     let any = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
         Ok(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         Err(_) => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
     };
-    std::net::SocketAddr::new(any, LISTEN_DEFAULT.port()).to_string()
+    std::net::SocketAddr::new(any, port).to_string()
 }

@@ -109,7 +109,7 @@ pub struct Joined {
     pub enrolment: Enrolment,
     /// Its certificate, as PEM.
     pub certificate: String,
-    /// The certificate of the authority, as PEM.
+    /// The certificates of the authorities that are trusted, as PEM: the one in force first.
     pub authority: String,
     /// The cluster that it joined.
     pub cluster: ClusterId,
@@ -246,7 +246,8 @@ impl Asked {
                 Uuid::new_v4()
             }
         };
-        let issued = enroller.authority.sign_agent(&self.request.csr, &token.name, id, db.now);
+        let authority = enroller.authority.now();
+        let issued = authority.sign_agent(&self.request.csr, &token.name, id, db.now);
         let issued = issued.map_err(|error| Refusal::Invalid(error.to_string()))?;
         let enrolment = Enrolment {
             name: token.name.clone(),
@@ -260,7 +261,7 @@ impl Asked {
         };
         db.put_enrolment(&enrolment)?;
         db.put_join_token(&JoinToken { used_by: Some(self.key.clone()), ..token })?;
-        let authority = enroller.authority.certificate_pem().to_owned();
+        let authority = authority.certificate_pem().to_owned();
         Ok(Joined { enrolment, certificate: issued.certificate, authority, cluster: inner.store.cluster() })
     }
 }
@@ -316,13 +317,13 @@ impl Service {
             Ok(db.put_join_token(&new)?)
         };
         self.inner.store.write("keep a join token", write).await?;
-        let pin = enroller.authority.pin().to_owned();
+        let pin = enroller.authority.now().pin().to_owned();
         Ok(NewJoinToken { name: name.to_owned(), roles, zone, token, url, pin, expires_at })
     }
 
-    /// The certificate of the authority, as PEM. It is no secret.
+    /// The certificates of the authorities that are trusted, as PEM: the one in force first. They are no secret.
     pub fn authority(&self) -> Result<String, Refusal> {
-        Ok(self.enroller()?.authority.certificate_pem().to_owned())
+        Ok(self.enroller()?.authority.now().certificate_pem().to_owned())
     }
 
     /// Lets an agent join that has a token. The same token with the same key again is the same join: its answer may have been lost.

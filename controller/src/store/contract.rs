@@ -26,7 +26,10 @@ use uuid::Uuid;
 
 use self::audit::{audit_lines_are_kept_once_and_found, old_audit_lines_are_pruned};
 use self::counts::what_is_there_is_counted_by_its_words;
-use self::enrolments::{a_name_has_one_join_token, an_enrolment_is_kept_changed_and_revoked};
+use self::enrolments::{
+    a_name_has_one_join_token, a_rotation_has_one_next_authority_and_its_key_is_sealed,
+    a_shared_file_is_for_one_machine_and_an_hour, an_enrolment_is_kept_changed_and_revoked,
+};
 use self::identities::{an_identity_is_one_volumes_for_ever, found_volumes_may_share_an_identity};
 use self::numbers::{
     a_fibre_channel_number_is_given_once, a_fibre_channel_number_is_one_volumes_until_it_is_cut,
@@ -105,6 +108,8 @@ contract![
     an_enrolment_is_kept_changed_and_revoked,
     a_name_has_one_join_token,
     a_rotation_is_a_part_of_its_nexus,
+    a_rotation_has_one_next_authority_and_its_key_is_sealed,
+    a_shared_file_is_for_one_machine_and_an_hour,
 ];
 
 mod leaving;

@@ -1,10 +1,29 @@
-//! Agents that joined with a token, and the tokens.
+//! Agents that joined with a token, and the tokens; and what several controllers tell each other of their authority.
 //!
-//! What must never happen here: a token that two keys have used; an enrolment of a name that its token was not for.
+//! What must never happen here: a token that two keys have used; an enrolment of a name that its token was not for; a private key
+//! in clear.
 
-use super::Db;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mooring_systemd::sealing::Place;
+use uuid::Uuid;
+
 use super::sql::{Row, SqlError, values};
-use crate::domain::{Enrolment, JoinToken};
+use super::{Db, micros, time_of};
+use crate::domain::{ControllerTrust, Enrolment, JoinToken, NextAuthority};
+
+/// The prefix of the keys of `meta` under which controllers say which authorities they trust.
+const TRUST: &str = "trust:";
+
+/// The keys of `meta` of the next authority: its certificate, and its private key, sealed.
+const NEXT_CERTIFICATE: &str = "next_authority";
+const NEXT_KEY: &str = "next_authority_key";
+
+/// The prefix of the keys of `meta` of files that were made for other machines.
+const SHARE: &str = "share:";
+
+/// Where the next authority's key stands.
+const NEXT_KEY_PLACE: Place<'static> = Place { table: "meta", column: "value", row: &[NEXT_KEY] };
 
 const COLUMNS: &str = "name, id, address, roles, state, zone, joined_us, expires_us";
 
@@ -98,5 +117,79 @@ impl Db<'_> {
     /// Takes the token of this name back, used or not.
     pub(crate) fn drop_join_token(&self, name: &str) -> Result<(), SqlError> {
         self.run("DELETE FROM join_tokens WHERE name = ?1", &values![name]).map(drop)
+    }
+
+    /// Keeps which authorities a controller trusts, and forgets what those said that are gone. For a shared database.
+    pub(crate) fn put_controller_trust(&self, id: &str, trust: &ControllerTrust) -> Result<(), SqlError> {
+        let gone = "DELETE FROM meta WHERE substr(key, 1, 6) = ?1 \
+                    AND NOT EXISTS (SELECT 1 FROM controllers WHERE controllers.id = substr(meta.key, 7))";
+        self.run(gone, &values![TRUST])?;
+        let text = serde_json::to_string(trust).unwrap_or_default();
+        self.set_meta(&format!("{TRUST}{id}"), &text)
+    }
+
+    /// The controllers that are alive, by id, and which authorities each trusts; `None`: one has not said so. For a shared database.
+    pub(crate) fn controller_trusts(&self) -> Result<Vec<(String, Option<ControllerTrust>)>, SqlError> {
+        let alive = "SELECT id FROM controllers WHERE until_us > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint \
+                     ORDER BY id";
+        let ids: Vec<String> = self.all(alive, &[], |row| row.get(0))?;
+        let said = |id: String| {
+            let text = self.meta(&format!("{TRUST}{id}"))?;
+            Ok((id, text.and_then(|text| serde_json::from_str(&text).ok())))
+        };
+        ids.into_iter().map(said).collect()
+    }
+
+    /// The authority of the rotation that is under way.
+    pub(crate) fn next_authority(&self) -> Result<Option<NextAuthority>, SqlError> {
+        let (Some(certificate), Some(sealed)) = (self.meta(NEXT_CERTIFICATE)?, self.meta(NEXT_KEY)?) else {
+            return Ok(None);
+        };
+        let key = std::mem::take(&mut *self.keys.open_text(NEXT_KEY_PLACE, &sealed)?);
+        Ok(Some(NextAuthority { certificate, key }))
+    }
+
+    /// Keeps the authority of a rotation, unless there is one already. Returns the one that is kept.
+    pub(crate) fn offer_next_authority(&self, next: &NextAuthority) -> Result<NextAuthority, SqlError> {
+        if let Some(kept) = self.next_authority()? {
+            return Ok(kept);
+        }
+        self.set_meta(NEXT_CERTIFICATE, &next.certificate)?;
+        self.set_meta(NEXT_KEY, &self.keys.seal_text(NEXT_KEY_PLACE, &next.key)?)?;
+        Ok(next.clone())
+    }
+
+    /// Forgets the authority of a rotation: every controller has it.
+    pub(crate) fn drop_next_authority(&self) -> Result<(), SqlError> {
+        self.drop_meta(NEXT_KEY)?;
+        self.drop_meta(NEXT_CERTIFICATE).map(drop)
+    }
+
+    /// Keeps that a file with the keys of this database was made, for one machine and until then; forgets those that are over.
+    pub(crate) fn put_share(&self, id: Uuid, expires: SystemTime) -> Result<(), SqlError> {
+        let all = "SELECT key, value FROM meta WHERE substr(key, 1, 6) = ?1";
+        let kept =
+            self.all(all, &values![SHARE], |row| Ok((row.get::<String>(0)?, row.get::<String>(1)?)))?;
+        for (key, value) in kept {
+            let ends = value.split(' ').next().and_then(|text| text.parse().ok()).map_or(UNIX_EPOCH, time_of);
+            if ends <= self.now {
+                self.drop_meta(&key)?;
+            }
+        }
+        self.set_meta(&format!("{SHARE}{id}"), &micros(expires).to_string())
+    }
+
+    /// Takes such a file into use for the machine with this key; the same machine may use it again. The inner error says why it cannot.
+    pub(crate) fn use_share(&self, id: Uuid, key: &str) -> Result<Result<(), &'static str>, SqlError> {
+        let name = format!("{SHARE}{id}");
+        let Some(value) = self.meta(&name)? else { return Ok(Err("is not known to this database")) };
+        let (ends, used_by) = value.split_once(' ').unwrap_or((&value, ""));
+        let over = ends.parse().map_or(UNIX_EPOCH, time_of) <= self.now;
+        Ok(match used_by {
+            "" if over => Err("has expired"),
+            "" => self.set_meta(&name, &format!("{ends} {key}")).map(Ok)?,
+            own if own == key => Ok(()),
+            _ => Err("was used already, on another machine or with another key"),
+        })
     }
 }

@@ -51,6 +51,19 @@ pub enum StoreError {
         /// The newest that this controller knows.
         known: i64,
     },
+    /// A command is of another version than the controller that made the database.
+    #[error(
+        "the store {store} has schema {found}, and this version works with schema {known}: install the version of its controllers, and start \
+         the first of them"
+    )]
+    Schema {
+        /// The file or the database.
+        store: String,
+        /// The schema of the store; 0: none.
+        found: i64,
+        /// The schema of this version.
+        known: i64,
+    },
     /// The keys that seal secrets cannot be had.
     #[error(transparent)]
     Keys(#[from] KeysError),

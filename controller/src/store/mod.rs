@@ -13,6 +13,7 @@ mod agents;
 mod attachments;
 mod audit;
 pub(crate) mod backup;
+pub(crate) mod beside;
 #[cfg(test)]
 mod contract;
 mod copies;
@@ -532,6 +533,10 @@ impl Db<'_> {
     pub(crate) fn set_meta(&self, key: &str, value: &str) -> Result<(), SqlError> {
         let sql = "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
         self.run(sql, &values![key, value]).map(drop)
+    }
+
+    pub(crate) fn drop_meta(&self, key: &str) -> Result<bool, SqlError> {
+        Ok(self.run("DELETE FROM meta WHERE key = ?1", &values![key])? == 1)
     }
 
     /// What keeps this database from being rebuilt: how many volumes, attachments, wishes, receipts, and types beside the

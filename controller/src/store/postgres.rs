@@ -92,6 +92,15 @@ impl Postgres {
         Ok(Self { dialer, writers, readers, lane: Arc::default() })
     }
 
+    /// Refuses a database that is not of this controller's schema. Changes nothing. Blocks.
+    pub(super) fn is_current(options: &PostgresOptions) -> Result<(), StoreError> {
+        let store = options.shown().to_owned();
+        let reach = |source| StoreError::Reach { store: store.clone(), source };
+        let mut client =
+            Dialer::new(options.clone()).and_then(|dialer| dialer.connect(false)).map_err(reach)?;
+        schema::is_current(&mut client, &store)
+    }
+
     pub(super) fn dialer(&self) -> Arc<Dialer> {
         Arc::clone(&self.dialer)
     }

@@ -468,6 +468,30 @@ fn configure(conn: &Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "trusted_schema", "OFF")
 }
 
+/// Opens the file of a folder beside the controller that works on it, to read it.
+pub(super) fn beside(dir: &Path) -> Result<Connection, StoreError> {
+    let path = dir.join(FILE_NAME);
+    let conn = connect(&path)?;
+    let look = |source: rusqlite::Error| StoreError::of(&path, "look at the store", source);
+    conn.pragma_update(None, "query_only", true).map_err(look)?;
+    let found: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(look)?;
+    let known = i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX);
+    if found == known {
+        Ok(conn)
+    } else {
+        Err(StoreError::Schema { store: path.display().to_string(), found, known })
+    }
+}
+
+/// Reads the last commit of such a file.
+pub(super) fn look<T, E: From<SqlError>>(
+    conn: &Connection,
+    work: impl FnOnce(&dyn Sql) -> Result<T, E>,
+) -> Result<T, E> {
+    let transaction = conn.unchecked_transaction().map_err(SqlError::from)?;
+    work(&Open(&transaction))
+}
+
 pub(super) fn migrate(path: &Path, conn: &mut Connection) -> Result<(), StoreError> {
     match Migrations::new(SCHEMAS.map(M::up).to_vec()).to_latest(conn) {
         Ok(()) => Ok(()),

@@ -290,3 +290,12 @@ fn two_rotations_at_once_do_not_lose_a_key() {
     drop(held);
     assert!(rotate(&Origin::Own(path)).is_ok());
 }
+
+#[test]
+fn a_code_opens_what_it_sealed_and_nothing_else() {
+    let sealed = SealingKeys::of_code("ABCD").seal(PLACE, b"secret").unwrap();
+    assert_eq!(&**SealingKeys::of_code("ABCD").open(PLACE, &sealed).unwrap(), b"secret");
+    for wrong in ["ABCE", "abcd", ""] {
+        assert!(matches!(SealingKeys::of_code(wrong).open(PLACE, &sealed), Err(SealError::NoKey { .. })));
+    }
+}

@@ -15,6 +15,7 @@ use mooring_agent::config::Tls;
 use mooring_agent::identity;
 use mooring_api::v1;
 use mooring_api::v1::agent_client::AgentClient;
+use mooring_controller::authority::live::LiveAuthority;
 use mooring_controller::authority::{self, Authority};
 use mooring_controller::service::Enroller;
 use mooring_fleet::{Client, Fleet, Node};
@@ -98,8 +99,8 @@ fn enroller(folder: &Path) -> Enroller {
     let signer = Authority::load(&authority_file, &authority_key).unwrap();
     let shown = signer.sign_client(&own, now).unwrap().certificate;
     Enroller {
-        authority: Arc::new(signer),
-        authority_file,
+        authority: Arc::new(LiveAuthority::load(&authority_file, &authority_key).unwrap()),
+        api_cert: None,
         client_cert: write("client.crt", &shown),
         client_key: write("client.key", &own),
         url: Some("https://127.0.0.1:1".to_owned()),

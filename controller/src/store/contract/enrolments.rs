@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::*;
-use crate::domain::{Enrolment, JoinToken};
+use crate::domain::{Enrolment, JoinToken, NextAuthority};
 
 fn at(second: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(second)
@@ -61,4 +61,35 @@ pub(super) async fn a_name_has_one_join_token(place: Place) {
     let kept = used.clone();
     place.write(move |db| Ok(db.put_join_token(&kept)?)).await;
     assert_eq!(find("new").await, Some(used));
+}
+
+pub(super) async fn a_rotation_has_one_next_authority_and_its_key_is_sealed(place: Place) {
+    let next = |name: &str| NextAuthority { certificate: format!("cert {name}"), key: format!("key {name}") };
+    let (first, second) = (next("a"), next("b"));
+    assert_eq!(place.read(|db| Ok(db.next_authority()?)).await, None);
+    for offered in [first.clone(), second.clone()] {
+        let kept = place.write(move |db| Ok(db.offer_next_authority(&offered)?)).await;
+        assert_eq!(kept, first, "whoever comes first is kept");
+    }
+    let seen = place.read(|db| Ok((db.next_authority()?, db.meta("next_authority_key")?.unwrap()))).await;
+    assert!(seen.0 == Some(first) && !seen.1.contains("key a"), "{}", seen.1);
+    place.write(|db| Ok(db.drop_next_authority()?)).await;
+    let offered = second.clone();
+    assert_eq!(place.write(move |db| Ok(db.offer_next_authority(&offered)?)).await, second);
+}
+
+pub(super) async fn a_shared_file_is_for_one_machine_and_an_hour(place: Place) {
+    let later = SystemTime::now() + Duration::from_hours(1);
+    let ids = [1, 2, 3].map(Uuid::from_u128);
+    place.write(move |db| Ok(db.put_share(ids[0], later)?)).await;
+    // One that is over is forgotten with the next that is made.
+    place.write(move |db| Ok(db.put_share(ids[1], at(1))?)).await;
+    let take = |id: Uuid, key: &'static str| place.write(move |db| Ok(db.use_share(id, key)?));
+    assert_eq!(take(ids[2], "one").await, Err("is not known to this database"));
+    assert_eq!(take(ids[1], "one").await, Err("has expired"));
+    assert_eq!(take(ids[0], "one").await, Ok(()));
+    assert_eq!(take(ids[0], "one").await, Ok(()), "it was killed, and goes on");
+    assert_eq!(take(ids[0], "other").await, Err("was used already, on another machine or with another key"));
+    place.write(move |db| Ok(db.put_share(ids[2], later)?)).await;
+    assert_eq!(take(ids[1], "one").await, Err("is not known to this database"));
 }

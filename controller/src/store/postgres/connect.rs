@@ -103,6 +103,11 @@ impl PostgresOptions {
         &self.shown
     }
 
+    /// The files that are read for a connection: the password, and the authority of the server.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.password_file.iter().chain(&self.ca).map(PathBuf::as_path)
+    }
+
     /// The same server, another database.
     #[must_use]
     pub fn with_database(mut self, name: &str) -> Self {

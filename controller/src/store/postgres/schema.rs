@@ -31,6 +31,18 @@ const LOCK: i64 = 0x006d_6f6f_7269_6e67;
 /// The oldest server that has all that is used.
 const SERVER_MIN: i32 = 140_000;
 
+/// Refuses a database of another schema than this controller's.
+pub(super) fn is_current(client: &mut Client, shown: &str) -> Result<(), StoreError> {
+    let failed =
+        |error: postgres::Error| StoreError::sql("look at the schema of the store", SqlError::from(error));
+    let there = "SELECT to_regclass('schema_version') IS NOT NULL";
+    let made: bool = client.query_one(there, &[]).map_err(failed)?.get(0);
+    let newest = "SELECT COALESCE(MAX(version), 0) FROM schema_version";
+    let found: i64 = if made { client.query_one(newest, &[]).map_err(failed)?.get(0) } else { 0 };
+    let known = i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX);
+    if found == known { Ok(()) } else { Err(StoreError::Schema { store: shown.to_owned(), found, known }) }
+}
+
 /// Brings the database to this controller's schema.
 pub(super) fn migrate(client: &mut Client, shown: &str) -> Result<(), StoreError> {
     let op = "bring the store to this controller's schema";

@@ -1,0 +1,204 @@
+//! The law of a rotation: an authority takes the place of another one, and nobody is shut out at any moment.
+//!
+//! Three steps. *begin*: the new one is trusted beside the old one, which goes on signing. *switch*: the new one signs, and both are
+//! trusted. *finish*: the new one alone is trusted. How far a rotation is stands in the files alone: which certificates there
+//! are, which of them the key fits, and whether a next key waits.
+//!
+//! What must never happen here: something signed by the new authority while somebody does not trust it; the old one dropped while a
+//! certificate of it is in force.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use mooring_api::v1;
+
+use super::Authority;
+use crate::domain::ControllerTrust;
+
+/// How far a rotation is on one machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stage {
+    /// None is under way.
+    Idle,
+    /// A new authority with this pin is trusted, and does not sign yet.
+    Begun(String),
+    /// The new authority signs, and the one with this pin is trusted still.
+    Switched(String),
+}
+
+impl Stage {
+    /// `next`: the pin of the key that waits, if its certificate is trusted.
+    pub fn of(authority: &Authority, next: Option<&str>) -> Self {
+        match (next, authority.pins()) {
+            (Some(next), pins) if pins.iter().skip(1).any(|pin| pin == next) => Self::Begun(next.to_owned()),
+            (_, [_, former, ..]) => Self::Switched(former.clone()),
+            _ => Self::Idle,
+        }
+    }
+}
+
+/// An agent, as far as a rotation has to know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentTrust {
+    /// The agent's name.
+    pub name: String,
+    /// True if the agent joined with a token: the controller renews its certificate.
+    pub joined: bool,
+    /// The agent's last report of its certificate. `None`: it has not reported one.
+    pub said: Option<v1::TlsIdentity>,
+    /// The authorities by which the controller's configuration knows it; of one that has joined none.
+    pub known_by: Vec<String>,
+}
+
+impl AgentTrust {
+    fn trusts(&self, pin: &str) -> bool {
+        self.said.as_ref().is_some_and(|said| said.trusts.iter().any(|trusted| trusted == pin))
+    }
+
+    /// True if the authority with this pin is what it is known by.
+    fn is_of(&self, pin: &str) -> bool {
+        self.joined || self.known_by.iter().any(|known| known == pin) || self.trusts(pin)
+    }
+}
+
+/// A controller of a shared database: its name for people, and which authorities it trusts. `None`: it has not said so.
+pub type Told = (String, Option<ControllerTrust>);
+
+const SILENT: &str = "has not said which authorities it trusts: start it, and see that it is of this version";
+
+/// Says who does not trust both authorities yet, one line each.
+pub fn distrust(agents: &[AgentTrust], controllers: &[Told], old: &str, new: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    for agent in agents.iter().filter(|agent| agent.is_of(old)) {
+        let name = &agent.name;
+        match &agent.said {
+            None => lines.push(format!("host {name} {SILENT}")),
+            Some(_) if agent.trusts(new) => {}
+            Some(_) if agent.joined => lines.push(format!(
+                "host {name} does not trust the new authority yet: it is told within seconds while it is up"
+            )),
+            Some(_) => lines.push(format!(
+                "host {name} stands in the configuration, with certificates of yours: put both authorities into its client_ca, and \
+                 restart its agent"
+            )),
+        }
+    }
+    for (name, told) in controllers {
+        match told {
+            None => lines.push(format!("controller {name} {SILENT}")),
+            Some(told) if [old, new].iter().all(|pin| told.pins.iter().any(|known| known == pin)) => {}
+            Some(told) => lines.push(format!(
+                "controller {name} on {} does not trust both: run `mooring-controller rotate-authority begin` there, too",
+                told.host
+            )),
+        }
+    }
+    lines
+}
+
+/// Says who still holds a certificate of the old authority, one line each.
+pub fn holders(agents: &[AgentTrust], controllers: &[Told], old: &str, new: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    for agent in agents.iter().filter(|agent| agent.is_of(old)) {
+        let name = &agent.name;
+        match &agent.said {
+            None => lines.push(format!("host {name} {SILENT}")),
+            Some(said) if said.signed_by == new => {}
+            Some(_) if agent.joined => lines.push(format!(
+                "host {name} has a certificate of the old authority: it is renewed within seconds while it is up"
+            )),
+            Some(said) if said.signed_by == old || !agent.trusts(new) => lines.push(format!(
+                "host {name} stands in the configuration, with certificates of yours: give it one of the new authority, or let it join"
+            )),
+            Some(_) => {}
+        }
+    }
+    for (name, told) in controllers {
+        match told {
+            None => lines.push(format!("controller {name} {SILENT}")),
+            Some(told) if told.pins.first().is_some_and(|signs| signs != new) => lines.push(format!(
+                "controller {name} on {} signs by the old authority: run `mooring-controller rotate-authority switch` there, too",
+                told.host
+            )),
+            Some(told) if told.shows.iter().any(|shown| shown != new) => lines.push(format!(
+                "controller {name} on {} shows a certificate of the old authority: it is renewed within seconds",
+                told.host
+            )),
+            Some(_) => {}
+        }
+    }
+    lines
+}
+
+impl ControllerTrust {
+    /// The authorities that this machine trusts, and those of them that signed these certificates.
+    pub(crate) fn of<'a>(authority: &Authority, own: impl Iterator<Item = &'a PathBuf>) -> Self {
+        let pems = own.filter_map(|path| fs::read_to_string(path).ok());
+        let shows: BTreeSet<_> =
+            pems.filter_map(|pem| authority.signer_of(&pem).map(str::to_owned)).collect();
+        let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        Self {
+            host: host.unwrap_or_default(),
+            pins: authority.pins().to_vec(),
+            shows: shows.into_iter().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(trusts: &[&str], signed_by: &str) -> v1::TlsIdentity {
+        let trusts = trusts.iter().map(|pin| (*pin).to_owned()).collect();
+        v1::TlsIdentity { trusts, signed_by: signed_by.to_owned() }
+    }
+
+    fn agent(joined: bool, known_by: &[&str], said: Option<v1::TlsIdentity>) -> AgentTrust {
+        let known_by = known_by.iter().map(|pin| (*pin).to_owned()).collect();
+        AgentTrust { name: "a".to_owned(), joined, said, known_by }
+    }
+
+    fn told(pins: &[&str], shows: &[&str]) -> Told {
+        let own = |pins: &[&str]| pins.iter().map(|pin| (*pin).to_owned()).collect();
+        let trust = ControllerTrust { host: "h".to_owned(), pins: own(pins), shows: own(shows) };
+        ("c".to_owned(), Some(trust))
+    }
+
+    /// Whoever is named holds up the step, and nobody else does.
+    #[test]
+    fn a_step_waits_for_whoever_the_next_one_would_shut_out() {
+        for (one, switch, finish) in [
+            (agent(true, &[], None), true, true),
+            (agent(true, &[], Some(said(&["old"], "old"))), true, true),
+            (agent(true, &[], Some(said(&["old", "new"], "old"))), false, true),
+            (agent(true, &[], Some(said(&["old", "new"], "new"))), false, false),
+            // Certificates of an operator, of this authority or of another one.
+            (agent(false, &["old"], None), true, true),
+            (agent(false, &["old"], Some(said(&["old"], "old"))), true, true),
+            (agent(false, &["old"], Some(said(&["old", "new"], "old"))), false, true),
+            (agent(false, &["old"], Some(said(&["old", "new"], ""))), false, false),
+            (agent(false, &["other"], None), false, false),
+            (agent(false, &["other"], Some(said(&["other"], "other"))), false, false),
+            (agent(false, &[], None), false, false),
+        ] {
+            let all = [one];
+            assert_eq!(distrust(&all, &[], "old", "new").len(), usize::from(switch), "{all:?}");
+            assert_eq!(holders(&all, &[], "old", "new").len(), usize::from(finish), "{all:?}");
+        }
+        for (one, switch, finish) in [
+            (("c".to_owned(), None), true, true),
+            (told(&["old"], &["old"]), true, true),
+            (told(&["old", "new"], &["old"]), false, true),
+            (told(&["new", "old"], &["old", "new"]), false, true),
+            (told(&["new", "old"], &["new"]), false, false),
+            // Its API has a certificate of an operator.
+            (told(&["new", "old"], &[]), false, false),
+        ] {
+            let all = [one];
+            assert_eq!(distrust(&[], &all, "old", "new").len(), usize::from(switch), "{all:?}");
+            assert_eq!(holders(&[], &all, "old", "new").len(), usize::from(finish), "{all:?}");
+        }
+    }
+}
