@@ -57,6 +57,10 @@ const CHECK: &str = "mooring-agent --check; modprobe iscsi_tcp && mooring-sessio
 const DAMAGE: &str = "python3 -c \"import sqlite3; db = sqlite3.connect('/var/lib/mooring/mooring-agent.db'); \
     assert db.execute('UPDATE specs SET counter = counter + 1 WHERE kind = ?', ('export',)).rowcount == 1; db.commit()\"";
 
+/// Makes the certificates of all hosts due, in the controller's database.
+const DUE: &str = "python3 -c \"import sqlite3, time; db = sqlite3.connect('/var/lib/mooring-controller/mooring-controller.db'); \
+    assert db.execute('UPDATE enrolments SET expires_us = ?', (int((time.time() + 86400) * 1000000),)).rowcount == 1; db.commit()\"";
+
 /// Says which wishes are in this folder's store.
 fn wishes_in(folder: &str) -> String {
     format!(
@@ -176,6 +180,7 @@ impl<'a> Machine<'a> {
         self.named(&live, &path)?;
         self.status_lines()?;
         self.units()?;
+        self.certificates(&path)?;
         self.evidence.shows(
             "attached natively to the machine itself: the disk reads as the image that it was made from",
         );
@@ -309,6 +314,71 @@ impl<'a> Machine<'a> {
         self.evidence.shows(
             "the controller renews a certificate of its own that is due, and the agent lets it in with the new one",
         );
+        Ok(())
+    }
+
+    /// The certificate that this machine shows at a port.
+    fn shown(&self, port: u16) -> Result<String> {
+        let ip = self.vm.ip(0);
+        self.sh(&format!("python3 -c \"import ssl; print(ssl.get_server_certificate(('{ip}', {port})))\""))
+    }
+
+    /// The end of this machine's certificate, as the controller has it.
+    fn expires(&self) -> Result<String> {
+        let hosts = self.mooring("host list")?;
+        Ok(text(&hosts["hosts"][0]["enrolment"], "expires_at")?.to_owned())
+    }
+
+    /// Waits until this machine shows another certificate there than one before.
+    fn shows_another(&self, port: u16, before: &str) -> Result<String> {
+        wait_for("another certificate to be shown", Duration::from_mins(1), || {
+            let now = self.shown(port)?;
+            Ok((now != before).then_some(now))
+        })
+    }
+
+    /// While a host writes, the agent's certificate is renewed once it is due, and the authority is rotated: both daemons show certificates of
+    /// it. No unit is started again.
+    fn certificates(&mut self, path: &str) -> Result<()> {
+        let started = format!("systemctl show -p InvocationID -p NRestarts {DAEMONS}");
+        let before = self.sh(&started)?;
+        let disk = Disk::new(self.vm, path.to_owned());
+        let writer = disk.write_stamps(&["--threads", "2"])?;
+        going(&writer)?;
+        let (first, api, ends) = (self.shown(7710)?, self.shown(8776)?, self.expires()?);
+        self.sh(DUE)?;
+        let began = Instant::now();
+        let mut agent = self.shows_another(7710, &first)?;
+        let took = began.elapsed().as_secs_f64();
+        let kept = self.sh("cat /etc/mooring/agent.pem")?;
+        check(kept.contains(agent.trim()), || "the agent shows what it has not kept".to_owned())?;
+        let until = self.expires()?;
+        check(self.is_up() && until > ends, || format!("the controller has {until}, and had {ends}"))?;
+        let began = Instant::now();
+        for step in ["begin", "switch", "finish"] {
+            let command = format!("mooring-controller rotate-authority {step} 2>&1");
+            wait_for(&format!("the step {step}"), Duration::from_mins(1), || {
+                let done = self.vm.sh(&command)?;
+                let waits = done.stdout.contains("to wait for");
+                check(done.status.success() || waits, || format!("{step}: {}", done.stdout))?;
+                Ok(done.status.success().then_some(()))
+            })?;
+            agent = self.shows_another(7710, &agent)?;
+        }
+        check(self.shown(8776)? != api, || "the API shows the certificate of the old authority".to_owned())?;
+        let trusted = self.sh("cat /etc/mooring/agent-ca.crt; stat -c '%U %a' /etc/mooring/authority.key")?;
+        let one = trusted.matches("BEGIN CERTIFICATE").count() == 1;
+        check(one && trusted.ends_with("mooring-controller 600\n"), || {
+            format!("after the rotation: {trusted}")
+        })?;
+        let rotated = began.elapsed().as_secs_f64();
+        self.up_soon()?;
+        let after = self.sh(&started)?;
+        check(after == before, || format!("a unit was started again:\n{before}\n{after}"))?;
+        self.evidence.shows(format!(
+            "a certificate that is due is renewed after {took:.1} s, the authority is rotated in {rotated:.1} s, no unit is started again: {}",
+            went_on(writer)?
+        ));
         Ok(())
     }
 
