@@ -6,6 +6,7 @@ mod audit;
 mod counts;
 mod enrolments;
 mod identities;
+mod leaving;
 mod numbers;
 #[path = "../../tests/support/pg.rs"]
 pub(super) mod pg;
@@ -25,7 +26,7 @@ use serde_json::Map;
 use uuid::Uuid;
 
 use self::audit::{audit_lines_are_kept_once_and_found, old_audit_lines_are_pruned};
-use self::counts::what_is_there_is_counted_by_its_words;
+use self::counts::{texts_are_in_the_order_of_their_bytes, what_is_there_is_counted_by_its_words};
 use self::enrolments::{
     a_name_has_one_join_token, a_rotation_has_one_next_authority_and_its_key_is_sealed,
     a_shared_file_is_for_one_machine_and_an_hour, an_enrolment_is_kept_changed_and_revoked,
@@ -111,8 +112,6 @@ contract![
     a_rotation_has_one_next_authority_and_its_key_is_sealed,
     a_shared_file_is_for_one_machine_and_an_hour,
 ];
-
-mod leaving;
 
 impl Place {
     async fn write<T: Send + 'static>(
@@ -513,32 +512,6 @@ async fn no_update_is_lost(place: Place) {
     let seen: Vec<u64> = going.join_all().await.into_iter().flatten().collect();
     assert_eq!(seen.iter().copied().collect::<BTreeSet<_>>(), (1..=400).collect());
     assert_eq!(place.read(|db| Ok(db.meta("count")?)).await.as_deref(), Some("400"));
-}
-
-async fn texts_are_in_the_order_of_their_bytes(place: Place) {
-    let names = ["", " ", "-a", "A", "B", "_", "a", "a b", "ab", "b", "\u{e9}", "\u{1F512}"];
-    place
-        .write(move |db| {
-            for name in names.iter().rev() {
-                db.insert_type(&VolumeType {
-                    id: Uuid::new_v4(),
-                    name: (*name).to_owned(),
-                    description: None,
-                    is_public: true,
-                    extra_specs: BTreeMap::from([((*name).to_owned(), "v".to_owned())]),
-                })?;
-            }
-            Ok(())
-        })
-        .await;
-    let by_name = list::TYPES.key("name").unwrap();
-    let query = ListQuery { all_projects: true, sort: vec![(by_name, false)], ..ListQuery::default() };
-    let page = place.read(move |db| Ok(db.type_page(&query)?.unwrap())).await;
-    let seen: Vec<_> = page.into_iter().map(|found| found.name).collect();
-    let mut wanted: Vec<_> =
-        names.iter().map(|name| (*name).to_owned()).chain([DEFAULT_TYPE.to_owned()]).collect();
-    wanted.sort();
-    assert_eq!(seen, wanted);
 }
 
 async fn statuses_follow_in_one_transaction(place: Place) {

@@ -697,10 +697,7 @@ impl Backend for Fake {
 
     async fn capabilities(&self, caller: &Caller, host: &str) -> Result<Value, Refusal> {
         drop(self.ask(caller)?);
-        match host {
-            "storage1@lvm" => Ok(json!({ "vendor_name": "Mooring" })),
-            host => not_found("Service", host),
-        }
+        live::capabilities_of(host)
     }
 
     async fn zones(&self, caller: &Caller) -> Result<Vec<Zone>, Refusal> {

@@ -99,7 +99,9 @@ impl<'a> Reader<'a> {
             let mut files = String::new();
             for ((name, _), deb) in wanted {
                 vm.push(deb, &format!("/tmp/{name}.deb"), 0o644)?;
-                files.push_str(&format!(" /tmp/{name}.deb"));
+                files.push_str(" /tmp/");
+                files.push_str(name);
+                files.push_str(".deb");
             }
             typed(vm, &format!("DEBIAN_FRONTEND=noninteractive apt-get install -y -qq{files}"))?;
         }

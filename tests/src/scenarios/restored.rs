@@ -96,7 +96,7 @@ impl Acts<'_> {
     fn written(&self, volume: &str, host: &str) -> Result<Written> {
         let attached = self.control.attach(volume, host, "rw")?;
         let vm = self.site.rig.vm(host)?;
-        let writer = Disk::new(vm, text(&attached, "path")?).write_stamps(&[])?;
+        let writer = Disk::new(vm, text(&attached, "device_path")?).write_stamps(&[])?;
         going(&writer)?;
         Ok(Written { attachment: text(&attached, "id")?.to_owned(), writer })
     }

@@ -3,6 +3,7 @@
 use mooring_controller::domain::{Attachment, AttachmentLive, AttachmentReceipt, Caller};
 use mooring_controller::service::{NewSecrets, Refusal, Wait};
 use mooring_model::{AttachmentId, VolumeId};
+use serde_json::{Value, json};
 
 use super::{State, not_found};
 
@@ -41,5 +42,13 @@ impl State {
         self.heard.push(format!("{new:?}"));
         let rotated = |of: &&Attachment| of.volume == id && new.attachment.is_none_or(|only| only == of.id);
         Ok(self.attachments.iter().filter(rotated).map(|attachment| self.live_of(attachment)).collect())
+    }
+}
+
+/// Capabilities of the one pool that there is.
+pub(super) fn capabilities_of(host: &str) -> Result<Value, Refusal> {
+    match host {
+        "storage1@lvm" => Ok(json!({ "vendor_name": "Mooring" })),
+        host => not_found("Service", host),
     }
 }
