@@ -89,7 +89,9 @@ fn secrets_are_rotated_and_no_session_notices() {
         if sessions.len() == 2 { Ok(()) } else { Err(sessions.join(" ")) }
     });
     assert_eq!(at_target(&fleet, &volume), last, "it outlives a reboot");
-    ids.iter().for_each(|id| drop(until_rotated(&fleet, id)));
+    for id in &ids {
+        until_rotated(&fleet, id);
+    }
 }
 
 #[test]
@@ -121,7 +123,9 @@ fn whoever_is_killed_in_a_rotation_it_goes_on_and_nobody_is_cut() {
     // Its power is cut: it comes back with the old secrets or the new ones, and hosts get in by either.
     fleet.storage("s1").reboot();
     fleet.until_up();
-    ids.iter().for_each(|id| drop(until_rotated(&fleet, id)));
+    for id in &ids {
+        until_rotated(&fleet, id);
+    }
     let after = at_target(&fleet, &volume);
     assert!(after.iter().all(|(of, pair)| before[of].1 != pair.1), "all are new");
     assert!(before.iter().all(|(of, pair)| !gets_in(&fleet, &volume, of, pair)));
