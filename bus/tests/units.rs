@@ -20,8 +20,8 @@ async fn until(
     waited.expect("it is told soon").unwrap().clone()
 }
 
-fn active(units: &Option<Units>, name: &str) -> Option<String> {
-    Some(units.as_ref()?.get(name)?.active.clone())
+fn active(units: Option<&Units>, name: &str) -> Option<String> {
+    Some(units?.get(name)?.active.clone())
 }
 
 #[tokio::test]
@@ -39,14 +39,15 @@ async fn units_come_change_and_go_by_signals_alone() {
     // An alias: its object is that of the unit which it stands for.
     fake.load(TARGET, FakeUnit::new(REAL, "active")).await;
     fake.load(REAL, FakeUnit::new(REAL, "active")).await;
-    let units = until(&mut seen, |units| active(units, REAL).is_some()).await;
+    let units = until(&mut seen, |units| active(units.as_ref(), REAL).is_some()).await;
     assert_eq!(units.unwrap()[TARGET].name, REAL);
     fake.state().units.get_mut(TARGET).unwrap().active = "inactive";
     fake.change(REAL, |unit| unit.active = "inactive").await;
-    until(&mut seen, |units| active(units, TARGET).as_deref() == Some("inactive")).await;
+    until(&mut seen, |units| active(units.as_ref(), TARGET).as_deref() == Some("inactive")).await;
 
     fake.change(AGENT, |unit| (unit.active, unit.outdated) = ("failed", true)).await;
-    let units = until(&mut seen, |units| active(units, AGENT).as_deref() == Some("failed")).await.unwrap();
+    let units =
+        until(&mut seen, |units| active(units.as_ref(), AGENT).as_deref() == Some("failed")).await.unwrap();
     assert_eq!((units[AGENT].to_string(), units[AGENT].outdated), ("failed (exit-code)".to_owned(), true));
 }
 
@@ -73,7 +74,7 @@ async fn without_a_bus_nothing_is_known_until_there_is_one() {
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(*seen.borrow(), None);
     let _fake = Fake::serve(&daemon, &[(AGENT, FakeUnit::new(AGENT, "active"))]).await;
-    until(&mut seen, |units| active(units, AGENT).as_deref() == Some("active")).await;
+    until(&mut seen, |units| active(units.as_ref(), AGENT).as_deref() == Some("active")).await;
 }
 
 #[tokio::test]
@@ -88,7 +89,7 @@ async fn a_bus_that_was_restarted_is_found_again_and_one_that_ended_is_unknown()
     let _fake = Fake::serve(&daemon, &[(AGENT, FakeUnit::new(AGENT, "failed"))]).await;
     let before = seen.borrow_and_update().clone();
     assert!(before.is_some(), "what was seen stands over a restart");
-    until(&mut seen, |units| active(units, AGENT).as_deref() == Some("failed")).await;
+    until(&mut seen, |units| active(units.as_ref(), AGENT).as_deref() == Some("failed")).await;
     daemon.stop();
     until(&mut seen, Option::is_none).await;
 }
@@ -119,5 +120,5 @@ async fn a_bus_that_hangs_is_given_up_and_heard_again() {
     daemon.hang();
     until(&mut seen, Option::is_none).await;
     daemon.go_on();
-    until(&mut seen, |units| active(units, AGENT).as_deref() == Some("failed")).await;
+    until(&mut seen, |units| active(units.as_ref(), AGENT).as_deref() == Some("failed")).await;
 }

@@ -50,7 +50,7 @@ pub const ALL: &[Scenario] = &[
                 "connectors/src/sessiond/program.rs",
             ],
         },
-        usual: 290,
+        usual: 320,
         run: installed::run,
     },
     Scenario {

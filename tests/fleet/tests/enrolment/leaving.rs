@@ -1,9 +1,7 @@
 //! Hosts that get another name, and hosts that are given up.
 
-use std::time::Duration;
-
 use mooring_agent::join;
-use mooring_controller::domain::{Caller, NewFence};
+use mooring_controller::domain::{Caller, NewFence, VolumeStatus};
 use mooring_controller::service::{FORGET_AFTER, Refusal, Wait};
 use mooring_model::Chain;
 
