@@ -6,7 +6,6 @@ mod audit;
 mod counts;
 mod enrolments;
 mod identities;
-mod leaving;
 mod numbers;
 #[path = "../../tests/support/pg.rs"]
 pub(super) mod pg;
@@ -84,6 +83,8 @@ macro_rules! contract {
         }
     };
 }
+
+mod leaving;
 
 contract![
     rows_come_back_as_they_were,

@@ -1,5 +1,4 @@
 //! Hosts that get another name, and hosts that are given up.
-
 use mooring_agent::join;
 use mooring_controller::domain::{Caller, NewFence, VolumeStatus};
 use mooring_controller::service::{FORGET_AFTER, Refusal, Wait};
