@@ -86,6 +86,19 @@ fn links_of_pages_lead_to_what_is_there() {
 }
 
 #[test]
+fn the_index_of_decisions_names_each() {
+    let folder = super::root().join("docs/decisions");
+    let index = std::fs::read_to_string(folder.join("0001-record-decisions.md")).expect("the index");
+    let named: BTreeSet<String> = links(&index).into_iter().collect();
+    let mut pages = Vec::new();
+    self::pages(&folder, &mut pages);
+    let names =
+        pages.iter().filter_map(|page| page.file_name()).map(|name| name.to_string_lossy().into_owned());
+    let missing: Vec<_> = names.filter(|name| !name.starts_with("0001") && !named.contains(name)).collect();
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+#[test]
 fn a_link_to_nothing_would_be_found() {
     let page = "# A `b` c!\n\n[x](#a-b-c) `[y](no)` [z](gone.md#part)\n[w](https://example.org)\n```\n[v](code)\n# no heading\n```\n";
     assert_eq!(links(page), ["#a-b-c", "gone.md#part"]);
