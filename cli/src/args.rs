@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::parser::ValueSource;
@@ -128,8 +129,14 @@ impl Cli {
         cli.global.typed = Typed::of(matches);
         // A revoke by force is answered when that is promised, proven or not: whoever asks has somebody to fence.
         let hasty = matches!(&cli.command, Command::Export(ExportCommand::Revoke(revoke)) if revoke.force);
-        if hasty && !is_typed(matches, "timeout") {
-            cli.global.timeout = u32::try_from(KERNEL_ANSWER_DEADLINE.as_secs()).unwrap_or(u32::MAX);
+        // A tour that takes a slow disk for a failure shows nothing.
+        let patient = matches!(&cli.command, Command::Demo(_));
+        let seconds = |limit: Duration| u32::try_from(limit.as_secs()).unwrap_or(u32::MAX);
+        match (hasty, patient) {
+            _ if is_typed(matches, "timeout") => {}
+            (true, _) => cli.global.timeout = seconds(KERNEL_ANSWER_DEADLINE),
+            (_, true) => cli.global.timeout = seconds(KERNEL_ANSWER_DEADLINE_MAX),
+            _ => {}
         }
         Ok(cli)
     }

@@ -118,7 +118,14 @@ impl Tour<'_> {
             &["type", "create", name, "--multiattach"],
         )
         .await?;
-        self.step("A volume of it.", &["volume", "create", name, "--size", "1GiB", "--type", name]).await?;
+        let made = self
+            .step("A volume of it.", &["volume", "create", name, "--size", "1GiB", "--type", name])
+            .await?;
+        if made != Exit::Ok {
+            return Err(Failure::Broken(
+                "the tour ends here: the volume takes longer than --timeout".to_owned(),
+            ));
+        }
         let attaches = format!("{writer} attaches it, to read and write.");
         let disk = self.attach(&attaches, &["attach", name, "--host", writer, "--id", first]).await?;
         let disk = local(disk, writer)?;

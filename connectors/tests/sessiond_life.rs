@@ -542,7 +542,8 @@ fn a_redirect_is_followed_and_a_circle_of_them_is_bounded() {
     rig.target.behave(|target| target.redirect = Some((1, rig.portal().to_string())));
     let _ = rig.client().ensure(&rig.wish(), Duration::ZERO).unwrap();
     let status = rig.until("a problem", |status| status.problem.is_some());
-    assert!(status.problem.unwrap().contains("redirects more than"), "a circle");
+    let problem = status.problem.unwrap();
+    assert!(problem.contains("redirects more than"), "{problem}");
     rig.target.behave(|target| target.redirect = Some((1, there.to_string())));
     // Its target is another, and says so.
     rig.until("not found there", |status| {

@@ -16,5 +16,6 @@ mod golden;
 mod laws;
 mod ports;
 mod reservations;
+mod rotate;
 mod seals;
 mod tuning;

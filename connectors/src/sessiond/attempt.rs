@@ -291,7 +291,7 @@ impl Session {
             let state = sysfs::state(self.context.sys(), sid);
             if !matches!(state, Ok(Some((_, ConnectionAttr::Bound | ConnectionAttr::Up)))) {
                 // An answer that came before the end of the connection says more than the end.
-                if let Some(answer) = self.last_answer()? {
+                if let Some(answer) = self.last_answer(suspected.is_some())? {
                     return Ok(answer);
                 }
                 let error = suspected.map(|(error, _)| format!(" ({error})")).unwrap_or_default();
@@ -304,16 +304,22 @@ impl Session {
         }
     }
 
-    /// A login PDU that is waiting already.
-    fn last_answer(&mut self) -> Result<Option<Pdu>, Out> {
-        let now = self.context.now();
+    /// A login PDU that came before the end of its connection. The state shows the end before the kernel's events of both have come here:
+    /// unless the end's own event has `ended` the wait, it is waited for.
+    fn last_answer(&mut self, ended: bool) -> Result<Option<Pdu>, Out> {
+        let mut until = self.context.now();
+        if !ended {
+            until += self.context.timing.stale_event;
+        }
         loop {
-            match self.next(now)? {
+            match self.next(until)? {
                 Wake::Event(IscsiEvent::Pdu { header, data, .. })
                     if opcode(&header) == Opcode::LoginResponse =>
                 {
                     return Ok(Some((header, data)));
                 }
+                // What came before it is here.
+                Wake::Event(IscsiEvent::ConnectionError { .. }) => until = self.context.now(),
                 Wake::Timeout => return Ok(None),
                 _ => {}
             }

@@ -170,7 +170,7 @@ impl Acts<'_> {
         let live = self.control.live(&written.attachment)?;
         check(live["session"] == true, || format!("{live}"))?;
         let size = self.control.json(&["volume", "extend", volume, "--size", "2GiB", "--timeout", "300"])?;
-        check(size["volume"]["size"] == 2 || size["size"] == 2, || format!("{size}"))?;
+        check(size["size_gib"] == 2, || format!("{size}"))?;
         self.evidence
             .shows("a volume that did not change after the backup is attached as before, and is extended");
         Ok(())
