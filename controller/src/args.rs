@@ -40,7 +40,7 @@ pub enum Command {
     Init(InitArgs),
     /// Make a file for a second controller: what it needs of this one, sealed by a code that is printed once
     ///
-    /// Run it as root on a controller with a PostgreSQL database ([database]). The file has the authority, the keys of the database's secrets,
+    /// Run it as root on a controller with a database of PostgreSQL. The file has the authority, the keys of the database's secrets,
     /// the token file and the configuration in it. It is good for one machine and an hour; carry it there by hand, and run
     /// `mooring-controller init --join FILE`.
     Share(ShareArgs),

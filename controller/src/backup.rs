@@ -16,7 +16,7 @@ use mooring_systemd::sealing::{self, KeyId, KeysError, Origin};
 
 use crate::store::{StoreError, backup};
 
-/// A backup or a restore that was refused or failed. No file that was there was changed, but for [`Backup::keys`]: added keys stay.
+/// A backup or a restore that was refused or failed. No file that was there was changed, but for files of keys: keys that were added stay.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     /// There is nothing to copy.

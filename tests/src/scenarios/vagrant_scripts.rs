@@ -261,7 +261,7 @@ impl Machines<'_> {
             )
         })?;
         self.evidence.shows(format!(
-            "secrets rotated under a writer: {} writes, 0 errors, longest gap {} ms; a session that is cut logs in by the new secret; by              hand the old one is refused, the new one taken",
+            "secrets rotated under a writer: {} writes, 0 errors, longest gap {} ms; a session that is cut logs in by the new secret; by hand the old one is refused, the new one taken",
             number(&seen, "done")?,
             number(&seen, "longest_gap_ms")?
         ));
@@ -324,7 +324,7 @@ echo $code > /root/leaks/code
         }
         let looked_for = self.search.end()?;
         self.evidence.shows(format!(
-            "{looked_for}: in no journal, store, command line, environment, file for everybody or answer, but in the places that              docs/security.md names; what was planted in each of them is found"
+            "{looked_for}: in no journal, store, command line, environment, file for everybody or answer, but in the places that docs/security.md names; what was planted in each of them is found"
         ));
         Ok(())
     }
