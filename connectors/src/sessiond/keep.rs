@@ -226,6 +226,10 @@ impl Session {
         match sysfs::state(self.context.sys(), kernel.sid) {
             Ok(Some((SessionAttr::LoggedIn, ConnectionAttr::Up))) => None,
             Ok(Some((session, connection))) => {
+                // The state may be seen before the event that says why.
+                if let Some(phase) = self.told_why() {
+                    return Some(phase);
+                }
                 tracing::warn!(
                     volume = %self.volume(), sid = kernel.sid, ?session, ?connection,
                     "session lost, seen in sysfs"
@@ -237,6 +241,22 @@ impl Session {
             Err(error) => {
                 tracing::warn!(volume = %self.volume(), %error, "the session's state cannot be read");
                 None
+            }
+        }
+    }
+
+    /// Waits a moment for the event of an end that sysfs shows already. `None`: it did not come.
+    fn told_why(&mut self) -> Option<Phase> {
+        let until = self.context.now() + self.context.timing.stale_event;
+        loop {
+            let phase = match self.next(until) {
+                Ok(Wake::Event(event)) => self.happened(&event),
+                Ok(Wake::Timeout) => return None,
+                Ok(Wake::Look | Wake::Checked(..) | Wake::Changed) => None,
+                Err(out) => Some(self.left(out)),
+            };
+            if phase.is_some() {
+                return phase;
             }
         }
     }

@@ -61,9 +61,10 @@ impl Machine<'_> {
     pub(super) fn turn_off(&mut self) -> Result<()> {
         let locks = "systemd-inhibit --list --no-pager --no-legend | grep '^Mooring' || true";
         check(self.sh(locks)?.trim().is_empty(), || "a lock is held while nothing is at work".to_owned())?;
+        self.mooring("type create thick --spec provisioning:type=thick")?;
         self.mooring("job throttle 8MiB --host storage1")?;
         // It takes two minutes at this rate.
-        let made = self.sh(". /root/env; mooring --token-file /root/token volume create slow --size 1GiB --timeout 20 2>&1 || true")?;
+        let made = self.sh(". /root/env; mooring --token-file /root/token volume create slow --size 1GiB --type thick --timeout 20 2>&1 || true")?;
         let lock = wait_for("the lock", SOON, || {
             let lock = self.sh(locks)?;
             Ok((!lock.trim().is_empty()).then_some(lock))
