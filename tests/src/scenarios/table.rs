@@ -105,7 +105,7 @@ pub const ALL: &[Scenario] = &[
                 "cli/src/demo.rs",
             ],
         },
-        usual: 200,
+        usual: 230,
         run: papers::run,
     },
     Scenario {
@@ -355,7 +355,7 @@ pub const ALL: &[Scenario] = &[
                 "controller/src/store/reviews.rs",
             ],
         },
-        usual: 60,
+        usual: 100,
         run: restored::run,
     },
     Scenario {
