@@ -200,7 +200,7 @@ fn check_host(modules: &[v1::Module], config: &Config, release: &str, faults: &m
     }
 }
 
-/// What is wrong with systemd's units, for people.
+/// Sentences for people on what is wrong with systemd's units.
 pub(crate) fn wrong_units(engine: &Engine) -> Vec<Problem> {
     let judged = engine.units().map(|seen| units::judge(&seen, engine.machine(), engine.config()));
     judged.into_iter().flatten().map(|fault| fault.problem).collect()

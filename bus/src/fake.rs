@@ -121,7 +121,7 @@ impl Daemon {
 /// A unit of the fake: its states, and whether systemd has it in memory.
 #[derive(Debug, Clone)]
 pub struct FakeUnit {
-    /// Its name: of an alias that of the unit that it stands for.
+    /// Name of the unit; for an alias, the name of the unit that it stands for.
     pub id: &'static str,
     /// `ActiveState`.
     pub active: &'static str,
@@ -140,7 +140,7 @@ impl FakeUnit {
     }
 }
 
-/// What the fake has.
+/// State of the fake.
 #[derive(Default)]
 pub struct State {
     /// Units by the names that they are asked for by.
@@ -153,7 +153,7 @@ pub struct State {
     pub refuses: Option<&'static str>,
 }
 
-/// What answers on the bus as systemd and logind.
+/// Fake that answers on the bus as systemd and logind.
 pub struct Fake {
     connection: Connection,
     state: Arc<Mutex<State>>,
@@ -195,7 +195,7 @@ impl Fake {
         Self { connection, state, served }
     }
 
-    /// What it has, to be read and changed. Nothing is told of a change.
+    /// Reads and changes the state. Nothing is told of a change.
     pub fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
@@ -235,7 +235,7 @@ impl Fake {
         self.connection.emit_signal(None::<&str>, path, interface, member, body).await.unwrap();
     }
 
-    /// Who holds locks now, and why.
+    /// Holders of locks now, and their reasons.
     pub fn locks(&self) -> Vec<String> {
         let mut state = self.state();
         state.locks.retain(|(end, _)| {

@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// A lock that is held, and the reason that it shows.
 struct Lock {
     why: String,
-    /// It is released when the last copy of this is closed.
+    /// Descriptor of the lock: logind releases it when the last copy is closed.
     _file: OwnedFd,
 }
 

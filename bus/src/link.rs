@@ -37,7 +37,7 @@ impl Bus {
         Self { address: address.into(), within: ANSWER_WITHIN }
     }
 
-    /// The same bus, with so much time for each answer.
+    /// Gives this bus so much time for each answer.
     #[must_use]
     pub fn answers_within(self, within: Duration) -> Self {
         Self { within, ..self }
@@ -50,7 +50,7 @@ pub enum Error {
     /// The bus, or a service on it, answered with an error, or could not be reached.
     #[error("{what}")]
     Bus {
-        /// What was asked.
+        /// Call that was made.
         what: &'static str,
         /// Why not.
         #[source]
@@ -59,7 +59,7 @@ pub enum Error {
     /// No answer came in time. It may come the next time.
     #[error("{what}: no answer within {} ms", within.as_millis())]
     Silent {
-        /// What was asked.
+        /// Call that was made.
         what: &'static str,
         /// How long was waited.
         within: Duration,
@@ -70,7 +70,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the service is there and has refused, which another try would not change.
+    /// Says whether the service is there and has refused, which another try would not change.
     pub(crate) fn is_refusal(&self) -> bool {
         match self {
             Self::Bus { source: zbus::Error::MethodError(..), .. } => true,

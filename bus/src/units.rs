@@ -31,7 +31,7 @@ const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_mins(1)];
 /// A unit as systemd has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unit {
-    /// Its name: of an alias that of the unit that it stands for.
+    /// Name of the unit; for an alias, the name of the unit that it stands for.
     pub name: String,
     /// `LoadState`: `loaded`, `masked`, `error`; empty while systemd does not have it in memory.
     pub load: String,
@@ -41,27 +41,27 @@ pub struct Unit {
     pub file: String,
     /// `Result` of a service that has failed, such as `exit-code`.
     pub result: String,
-    /// Its files have changed since systemd read them.
+    /// True if the unit's files have changed since systemd read them.
     pub outdated: bool,
 }
 
 impl Unit {
-    /// Whether it runs, has run and remains, or is about to.
+    /// Says whether the unit runs, has run and remains, or is about to.
     pub fn is_up(&self) -> bool {
         matches!(self.active.as_str(), "active" | "activating" | "reloading" | "refreshing")
     }
 
-    /// Whether anything of it is there: what stops is, until it has stopped.
+    /// Says whether anything of the unit is there: what stops is, until it has stopped.
     pub fn is_there(&self) -> bool {
         self.is_up() || self.active == "deactivating"
     }
 
-    /// Whether a boot starts it, as far as its file says.
+    /// Says whether a boot starts the unit, as far as its file says.
     pub fn is_enabled(&self) -> bool {
         matches!(self.file.as_str(), "enabled" | "enabled-runtime")
     }
 
-    /// Whether it cannot be started.
+    /// Says whether the unit cannot be started.
     pub fn is_masked(&self) -> bool {
         self.load == "masked" || self.file.starts_with("masked")
     }

@@ -65,7 +65,7 @@ pub enum BackupError {
     NoBackup {
         /// The file.
         path: PathBuf,
-        /// What it is, or what SQLite says of it.
+        /// Kind of file that this is, or SQLite's words.
         why: String,
     },
     /// A database that somebody writes to, or half of a copy.
@@ -76,7 +76,7 @@ pub enum BackupError {
     Log {
         /// The file.
         path: PathBuf,
-        /// Its log.
+        /// Log beside the file.
         log: PathBuf,
     },
     /// A damaged database.
@@ -95,7 +95,7 @@ pub enum BackupError {
     Older {
         /// The file.
         path: PathBuf,
-        /// Its schema.
+        /// Schema of the file.
         schema: i64,
         /// This version's.
         known: i64,
@@ -105,7 +105,7 @@ pub enum BackupError {
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its schema.
+        /// Schema of the file.
         schema: i64,
         /// The newest that this controller knows.
         known: i64,
@@ -138,7 +138,7 @@ pub enum BackupError {
     Cluster {
         /// The file.
         path: PathBuf,
-        /// Its cluster.
+        /// Cluster of the file.
         theirs: String,
         /// The cluster of the database that is there.
         ours: String,
@@ -162,7 +162,7 @@ impl fmt::Display for Ids<'_> {
     }
 }
 
-/// What a copy holds.
+/// Contents of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
     /// The cluster's id.
@@ -193,7 +193,7 @@ impl fmt::Display for Contents {
 pub struct Backup {
     /// The file.
     pub file: PathBuf,
-    /// What it holds.
+    /// Contents of the file.
     pub contents: Contents,
     /// Where keys come from.
     pub origin: String,
@@ -243,7 +243,7 @@ pub fn back_up(
 /// A restore that was made. Shown as a text for the operator.
 #[derive(Debug)]
 pub struct Restored {
-    /// What the database holds now.
+    /// Contents of the database now.
     pub contents: Contents,
     /// The database that was there, under its new name.
     pub aside: Option<PathBuf>,

@@ -242,12 +242,12 @@ impl std::fmt::Debug for Attachment {
     }
 }
 
-/// Who is waited for while the secrets of an attachment are rotated.
+/// Party that the rotation of an attachment's secrets waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rotating {
-    /// Its host, to know the new secret beside the old one.
+    /// The attachment's host, to know the new secret beside the old one.
     Host,
-    /// Its target, to have the new secret.
+    /// The attachment's target, to have the new secret.
     Target,
 }
 
@@ -282,7 +282,7 @@ pub struct AttachmentLive {
     pub device_path: Option<String>,
     /// Native: the kernel's name of the disk there.
     pub disk: Option<String>,
-    /// Its secrets are being rotated.
+    /// Rotation of the secrets in progress; `None`: none is.
     pub secret_rotation: Option<Rotating>,
     /// When its secrets were rotated last.
     pub secret_rotated_at: Option<SystemTime>,

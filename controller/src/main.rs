@@ -275,7 +275,7 @@ fn database(config: &Config) -> Result<Database> {
     })
 }
 
-/// What the control plane is opened with, and on which database.
+/// Options that the control plane is opened with, and its database.
 fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> Result<(ServiceOptions, Database)> {
     let (enroller, database) = (enroller(&config)?, database(&config)?);
     let options = ServiceOptions {

@@ -2,7 +2,7 @@
 //! its command line and environment, in files that everybody may read, and in what `mooring` printed.
 //!
 //! Secrets are taken from where docs/security.md says that they stand, and looked for everywhere else, by the forms of [`crate::leaks`].
-//! Of each class of places there is a control: a planted text is found there.
+//! Each class of places has a control: a planted text is found there.
 //!
 //! What must never happen here: a class that is searched and has no control; a secret on a command line of this search itself.
 
@@ -20,7 +20,7 @@ use crate::leaks;
 /// A limit for one script: every file of a folder is read under emulation.
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// What is planted; it has characters of every form.
+/// Planted text; it has characters of every form.
 const PLANTED: &str = "planted/secret?of=this&run+is~found";
 
 /// Writes down each command line and each variable of an environment that it sees, once, with the name of its process.
@@ -126,7 +126,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What a command of `mooring` printed.
+    /// Output of a command of `mooring`.
     pub(crate) fn heard(&mut self, command: &str, text: &str) {
         self.said.push((format!("the answer to mooring {command}"), text.to_owned()));
     }

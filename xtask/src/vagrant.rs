@@ -22,7 +22,7 @@ use crate::stages::{self, quietly};
 
 mod trial;
 
-/// What to do with `vagrant/`.
+/// Chores for `vagrant/`.
 #[derive(Debug, Args)]
 pub(crate) struct VagrantArgs {
     /// Instead of the check.

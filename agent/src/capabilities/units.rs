@@ -1,4 +1,4 @@
-//! What is wrong with systemd's units on this host: ours, those that would take away what Mooring serves or log in beside it, and those
+//! Problems with systemd's units on this host: ours, those that would take away what Mooring serves or log in beside it, and those
 //! that this host needs. All of it by what systemd says; where nobody can be asked, nothing is told.
 //!
 //! What must never happen here: a command that clears the kernel's target when somebody types it; a unit that is called missing

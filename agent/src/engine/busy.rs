@@ -1,4 +1,4 @@
-//! What is at work that a shutdown waits a moment for: data jobs and detaches, counted; and whether a shutdown has begun.
+//! Counts the work that a shutdown waits a moment for, data jobs and detaches, and knows whether a shutdown has begun.
 //!
 //! What must never happen here: work that is counted after it has ended; a wait.
 
@@ -61,7 +61,7 @@ impl Counts {
     }
 }
 
-/// What is at work; clones count together.
+/// Counter of the work in progress; clones count together.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Busy {
     counts: Arc<Mutex<Counts>>,
@@ -83,7 +83,7 @@ impl Busy {
     }
 }
 
-/// It is at work until this is dropped.
+/// One piece of work in progress, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Counted {
     busy: Busy,
@@ -105,7 +105,7 @@ impl Engine {
         self.shared.busy.begin(task)
     }
 
-    /// Whether a shutdown has begun: a data job stops where it is and writes that down, and none begins.
+    /// Says whether a shutdown has begun: a data job stops where it is and writes that down, and none begins.
     pub(super) fn is_closing(&self) -> bool {
         *self.shared.busy.closing.borrow()
     }

@@ -167,7 +167,7 @@ pub(crate) struct State {
     pub(super) lives: Option<Lives>,
     /// The long work of the pass.
     pub(crate) job: Option<Job>,
-    /// It is counted among what a shutdown waits for.
+    /// Place among the work that a shutdown waits for.
     pub(super) busy: Option<Counted>,
     /// One that was stopped for something newer.
     pub(crate) stopped: Option<Stopped>,

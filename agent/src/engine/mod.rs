@@ -226,7 +226,7 @@ struct Shared {
     addresses: Mutex<Vec<LocalAddress>>,
     /// The states of systemd's units. `None`: nobody is asked.
     units: Option<watch::Receiver<Option<Units>>>,
-    /// What a shutdown waits for.
+    /// Work that a shutdown waits for.
     busy: busy::Busy,
     runtime: tokio::runtime::Handle,
 }

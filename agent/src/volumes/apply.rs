@@ -85,7 +85,7 @@ pub trait Observer {
         every
     }
 
-    /// Whether a work that is stopped is marked where it stops: no later pass of this agent goes on with it.
+    /// Says whether a job that is stopped is marked where it stops: no later pass of this agent goes on with it.
     fn marks_where_it_stops(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! What systemd says of units is told as a problem of this host, and not any more when it is not so.
+//! Units that systemd calls wrong are problems of this host, as long as they are wrong.
 
 use mooring_api::v1::report::What;
 use mooring_api::v1::{Capabilities, HealthLevel};
@@ -9,7 +9,7 @@ use crate::rig::*;
 
 const RESTORER: &str = "rtslib-fb-targetctl.service";
 
-/// What is said of the restorer.
+/// Problem that the restorer is.
 fn told(seen: &Capabilities) -> Option<&str> {
     seen.problems.iter().find(|problem| problem.object == RESTORER).map(|problem| problem.text.as_str())
 }

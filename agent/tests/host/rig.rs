@@ -138,7 +138,7 @@ pub(crate) fn start_agent(
     start_agent_on(None, config, parts, uevents, door)
 }
 
-/// The same, which asks systemd on this bus.
+/// As the other, and asks systemd on this bus.
 pub(crate) fn start_agent_on(
     bus: Option<Bus>,
     config: &Config,

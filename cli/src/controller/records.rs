@@ -58,7 +58,7 @@ pub(crate) struct Live {
     /// `null`: its host logs in by itself, has no verified disk, or does not say.
     #[serde(default)]
     pub cache_in_force: Option<String>,
-    /// Its secrets are being rotated: who is waited for.
+    /// Party that a rotation of the secrets waits for; `None`: none is in progress.
     #[serde(default)]
     pub secret_rotation: Option<String>,
     /// When they were rotated last.

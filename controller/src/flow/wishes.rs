@@ -39,7 +39,7 @@ pub(crate) struct Rewished {
 }
 
 impl Rewished {
-    /// What another change of the same transaction changed as well.
+    /// Joins the changes of another part of the same transaction.
     pub(crate) fn add(&mut self, other: Self) {
         self.hosts.extend(other.hosts);
         self.storage |= other.storage;

@@ -635,7 +635,7 @@ fn grows_from(report: &VolumeReport, wanted_gib: u32) -> Option<u32> {
     gib.filter(|_| report.phase == Phase::Ready)
 }
 
-/// What a host knows beside the secrets of its grant: they were being rotated. Which of the two was to come is not known: its target
+/// Secrets that a host knows beside those of its grant: they were being rotated. Which of the two was to come is not known: its target
 /// keeps what it has, and the host forgets the other.
 fn rotation(found: &FoundVolume, spec: &v1::ConnectionSpec) -> Option<(Iqn, Chap)> {
     let kept = mooring_api::connection_from_wire(found.row.id, spec).ok()?;

@@ -154,7 +154,7 @@ fn begin(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, new: NewSecr
     Ok(Begun { volume: id, attachments, nexuses: nexuses.into_keys().collect(), rewished })
 }
 
-/// What is waited for. `None`: nothing any more.
+/// Next thing that a rotation waits for. `None`: nothing any more.
 fn waits_for(inner: &Inner, db: &Db<'_>, of: &(VolumeId, Vec<Iqn>)) -> Result<Option<String>, Abort> {
     let (id, nexuses) = of;
     let Some(volume) = db.volume(*id)? else { return Ok(None) };

@@ -32,7 +32,7 @@ impl Service {
         });
     }
 
-    /// What systemd knows of an agent that does not answer at this address; `None`: nothing, or it is on another machine.
+    /// Says what systemd knows of an agent that does not answer at this address; `None`: nothing, or it is on another machine.
     pub(super) fn unit_of(&self, address: &Address) -> Option<String> {
         let units = self.inner.units.get()?.borrow();
         why_down(units.as_ref()?, address)
@@ -61,7 +61,7 @@ fn why_down(units: &Units, address: &Address) -> Option<String> {
     Some(format!("{AGENT}: on this machine, the controller's, it is {unit}: {mend}"))
 }
 
-/// Whether an agent's address is one of this machine's. A name is not looked up.
+/// Says whether an agent's address is one of this machine's. A name is not looked up.
 fn is_here(address: &Address) -> bool {
     let host = match address {
         Address::Unix(_) => return true,

@@ -36,7 +36,7 @@ impl Stage {
         Self::ALL.into_iter().find(|stage| stage.word() == word)
     }
 
-    /// Who is waited for.
+    /// Party that the rotation waits for.
     pub(crate) const fn shown(self) -> Rotating {
         match self {
             Self::Offered => Rotating::Host,

@@ -79,9 +79,9 @@ pub(crate) struct Knobs {
     pub(crate) refuse_revoke: Option<Status>,
     /// It is of a release that knows no cache flag.
     pub(crate) knows_no_cache: bool,
-    /// It does not say with how many secrets it can log in.
+    /// The host does not say with how many secrets it can log in.
     pub(crate) knows_no_secrets: bool,
-    /// Its keeper of sessions cannot write a second secret down.
+    /// The host's keeper of sessions cannot write a second secret down.
     pub(crate) keeps_one_secret: bool,
     /// What its page cache has not written when it is cut off.
     pub(crate) unwritten: Option<u64>,

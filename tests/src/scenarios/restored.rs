@@ -44,7 +44,7 @@ struct Acts<'a> {
     evidence: Evidence,
 }
 
-/// What an attachment is known by, and the writer on its disk.
+/// An attachment's id, and the writer on the disk.
 struct Written {
     attachment: String,
     writer: Running,

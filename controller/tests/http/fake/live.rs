@@ -1,4 +1,4 @@
-//! What is live of attachments.
+//! Live state of attachments.
 
 use mooring_controller::domain::{Attachment, AttachmentLive, AttachmentReceipt, Caller};
 use mooring_controller::service::{NewSecrets, Refusal, Wait};

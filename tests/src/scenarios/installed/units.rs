@@ -1,4 +1,4 @@
-//! What systemd and logind say over D-Bus, from within the units' sandboxes: a unit that would clear the target, with its mend; an agent
+//! Words of systemd and logind over D-Bus, from within the units' sandboxes: a unit that would clear the target, with its mend; an agent
 //! that is down on the controller's machine; and the lock that delays a shutdown while a data job is at work.
 //!
 //! What must never happen here: a mend that is not the one which the problem names.
@@ -16,7 +16,7 @@ const RESTORER: &str = "rtslib-fb-targetctl.service";
 const SOON: Duration = Duration::from_secs(30);
 
 impl Machine<'_> {
-    /// Whether `mooring host show` has these words.
+    /// Says whether `mooring host show` has these words.
     fn host_says(&self, words: &str) -> Result<bool> {
         let shown =
             self.sh(". /root/env; COLUMNS=400 mooring --token-file /root/token host show storage1")?;
