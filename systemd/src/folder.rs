@@ -136,25 +136,35 @@ pub fn sweep_beside<'a>(
 
 /// A durable file that has no name of its own yet. Nobody else may read it before its permissions are set.
 fn whole(path: &Path, text: &str, kept: Kept) -> io::Result<tempfile::NamedTempFile> {
-    let mut file =
-        tempfile::Builder::new().prefix(BEGINS).rand_bytes(RANDOM_CHARS).tempfile_in(parent(path))?;
-    // Lost with its writer, which tells what a killed one has left. Where there are no locks, nothing is swept.
-    let _ = file.as_file().try_lock();
-    if let Some((user, group)) = kept.owner {
-        std::os::unix::fs::fchown(file.as_file(), Some(user), Some(group))?;
-    }
+    let mut file = unfinished(parent(path))?;
+    give(file.as_file(), kept.owner)?;
     file.as_file().set_permissions(fs::Permissions::from_mode(kept.mode))?;
     file.write_all(text.as_bytes())?;
     file.as_file().sync_all()?;
     Ok(file)
 }
 
-fn parent(path: &Path) -> &Path {
+/// A file (0600) in this folder that has no name of its own yet: no [`sweep`] takes it while this process lives.
+pub fn unfinished(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
+    let file = tempfile::Builder::new().prefix(BEGINS).rand_bytes(RANDOM_CHARS).tempfile_in(folder)?;
+    // Lost with its writer, which tells what a killed one has left. Where there are no locks, nothing is swept.
+    let _ = file.as_file().try_lock();
+    Ok(file)
+}
+
+/// Gives a file to this user and group; `None`: it stays the writer's.
+pub fn give(file: &fs::File, owner: Option<(u32, u32)>) -> io::Result<()> {
+    let Some((user, group)) = owner else { return Ok(()) };
+    std::os::unix::fs::fchown(file, Some(user), Some(group))
+}
+
+/// The folder that a path is in.
+pub fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
 /// Makes a name durable.
-fn named(path: &Path) -> io::Result<()> {
+pub fn named(path: &Path) -> io::Result<()> {
     fs::File::open(parent(path)).and_then(|folder| folder.sync_all())
 }
 

@@ -9,13 +9,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use mooring_systemd::folder;
 use mooring_systemd::sealing::{KeyId, Look, Origin};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use tempfile::NamedTempFile;
 
 use super::sealing::census;
-use super::sqlite::{FILE_NAME, Open, SCHEMAS, check, connect, migrate, take_lock};
+use super::sqlite::{FILE_NAME, Open, check, connect, known, migrate, take_lock};
 use super::{Db, SqlError, StoreError, micros, time_of};
 use crate::backup::{BackupError, Contents};
 
@@ -24,6 +25,10 @@ const COPIED: &str = "backed_up_us";
 
 /// The key of `meta` that says that the database was put back from a copy, and that no start knows it yet.
 const RESTORED: &str = "restored";
+
+/// Sets a key of `meta`.
+const SET: &str =
+    "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
 
 /// Files that SQLite keeps beside a database.
 const BESIDE: [&str; 2] = ["-wal", "-shm"];
@@ -38,15 +43,14 @@ pub(crate) fn back_up(state: &Path, to: &Path, now: SystemTime) -> Result<Conten
         return Err(BackupError::Taken(to.to_owned()));
     }
     let write = |error| BackupError::Write { path: to.to_owned(), source: error };
-    let copy = unnamed(parent(to)).map_err(write)?;
+    let copy = folder::unfinished(folder::parent(to)).map_err(write)?;
     let name = copy.path().to_str().ok_or_else(|| BackupError::Name(to.to_owned()))?;
     let copying =
         |error: rusqlite::Error| BackupError::Copy { from: source.clone(), to: to.to_owned(), source: error };
     connect(&source)?.execute("VACUUM INTO ?1", [name]).map_err(copying)?;
     let contents = {
         let conn = Connection::open(copy.path()).map_err(copying)?;
-        let text = "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-        conn.execute(text, (COPIED, micros(now).to_string())).map_err(copying)?;
+        conn.execute(SET, (COPIED, micros(now).to_string())).map_err(copying)?;
         let schema = whole(&source, &conn)?;
         if schema < known() {
             return Err(BackupError::Older { path: source, schema, known: known() });
@@ -61,7 +65,7 @@ pub(crate) fn back_up(state: &Path, to: &Path, now: SystemTime) -> Result<Conten
         }
         Err(refused) => return Err(write(refused.error)),
     }
-    sync_folder(parent(to)).map_err(write)?;
+    folder::named(to).map_err(write)?;
     Ok(contents)
 }
 
@@ -93,8 +97,8 @@ pub(crate) fn prepare(state: &Path, from: &Path) -> Result<Ready, BackupError> {
     let found = fs::metadata(state).map_err(usable)?;
     let owner = nix::unistd::geteuid().is_root().then_some((found.uid(), found.gid()));
     let lock = take_lock(state)?;
-    own(&lock, owner).map_err(usable)?;
-    let mut copy = unnamed(state).map_err(usable)?;
+    folder::give(&lock, owner).map_err(usable)?;
+    let mut copy = folder::unfinished(state).map_err(usable)?;
     io::copy(&mut fs::File::open(from).map_err(read)?, copy.as_file_mut()).map_err(usable)?;
     let broken =
         |source: rusqlite::Error| BackupError::NoBackup { path: from.to_owned(), why: source.to_string() };
@@ -108,7 +112,7 @@ pub(crate) fn prepare(state: &Path, from: &Path) -> Result<Ready, BackupError> {
         migrate(copy.path(), &mut conn)?;
         look(from, &conn)?
     };
-    own(copy.as_file(), owner).map_err(usable)?;
+    folder::give(copy.as_file(), owner).map_err(usable)?;
     Ok(Ready { state: state.to_owned(), copy, contents, owner, _lock: lock })
 }
 
@@ -132,8 +136,7 @@ impl Ready {
                 |source| BackupError::Copy { from: self.copy.path().to_owned(), to: path.clone(), source };
             let conn = Connection::open(self.copy.path()).map_err(marking)?;
             conn.execute("DELETE FROM meta WHERE key = ?1", [COPIED]).map_err(marking)?;
-            let text = "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-            conn.execute(text, (RESTORED, made)).map_err(marking)?;
+            conn.execute(SET, (RESTORED, made)).map_err(marking)?;
         }
         self.copy.as_file().sync_all().map_err(write)?;
         let aside = if path.is_file() { Some(set_aside(&path, now).map_err(write)?) } else { None };
@@ -141,9 +144,9 @@ impl Ready {
         for end in BESIDE {
             remove(&beside(&path, end)).map_err(write)?;
         }
-        sync_folder(&self.state).map_err(write)?;
+        folder::named(&path).map_err(write)?;
         self.copy.persist(&path).map_err(|refused| write(refused.error))?;
-        sync_folder(&self.state).map_err(write)?;
+        folder::named(&path).map_err(write)?;
         Ok(aside)
     }
 }
@@ -182,11 +185,6 @@ fn set_aside(path: &Path, now: SystemTime) -> io::Result<PathBuf> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// The newest schema that this version knows.
-fn known() -> i64 {
-    i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX)
-}
-
 fn no_backup(path: &Path) -> impl Fn(rusqlite::Error) -> BackupError + Copy {
     move |source| BackupError::NoBackup { path: path.to_owned(), why: source.to_string() }
 }
@@ -215,7 +213,7 @@ fn cluster_of(path: &Path, conn: &Connection) -> Result<String, BackupError> {
         .ok_or_else(|| BackupError::NoBackup { path: path.to_owned(), why: "it names no cluster".to_owned() })
 }
 
-/// What a controller's database of the newest schema holds.
+/// Reads the contents of a controller's database of the newest schema.
 fn look(path: &Path, conn: &Connection) -> Result<Contents, BackupError> {
     let other = no_backup(path);
     let cluster = cluster_of(path, conn)?;
@@ -246,10 +244,9 @@ fn meta(conn: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
 }
 
 impl Db<'_> {
-    /// Whether this database was put back from a copy since the last start. The next start is not told any more.
+    /// Says whether this database was put back from a copy since the last start. The next start is not told any more.
     pub(crate) fn take_restored(&self) -> Result<bool, SqlError> {
-        let text = "DELETE FROM meta WHERE key = ?1";
-        Ok(self.run(text, &[RESTORED.into()])? > 0)
+        self.drop_meta(RESTORED)
     }
 }
 
@@ -266,15 +263,6 @@ pub(crate) fn lacked(keys: &[KeyId], origin: &Origin) -> Result<Vec<KeyId>, Stor
     Ok(keys.iter().filter(|id| !there.contains(id)).copied().collect())
 }
 
-fn unnamed(folder: &Path) -> io::Result<NamedTempFile> {
-    tempfile::Builder::new().prefix(".mooring-").tempfile_in(folder)
-}
-
-fn own(file: &fs::File, owner: Option<(u32, u32)>) -> io::Result<()> {
-    let Some((user, group)) = owner else { return Ok(()) };
-    std::os::unix::fs::fchown(file, Some(user), Some(group))
-}
-
 fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
@@ -286,14 +274,6 @@ fn remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
-}
-
-fn parent(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
-}
-
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    fs::File::open(folder).and_then(|folder| folder.sync_all())
 }
 
 #[cfg(test)]

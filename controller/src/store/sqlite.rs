@@ -46,6 +46,11 @@ pub(super) const SCHEMAS: [&str; 14] = [
     include_str!("schema/14.sql"),
 ];
 
+/// The newest schema that this version knows.
+pub(super) fn known() -> i64 {
+    i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX)
+}
+
 /// How long a change waits for somebody else's lock on the file (an operator's sqlite3 shell).
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -442,7 +447,7 @@ pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
 pub(super) fn check(path: &Path, conn: &Connection) -> Result<(), StoreError> {
     let look = |source: rusqlite::Error| StoreError::of(path, "check the store", source);
     let found: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(look)?;
-    let known = i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX);
+    let known = known();
     if found > known {
         return Err(StoreError::Newer { store: path.display().to_string(), found, known });
     }
@@ -475,7 +480,7 @@ pub(super) fn beside(dir: &Path) -> Result<Connection, StoreError> {
     let look = |source: rusqlite::Error| StoreError::of(&path, "look at the store", source);
     conn.pragma_update(None, "query_only", true).map_err(look)?;
     let found: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(look)?;
-    let known = i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX);
+    let known = known();
     if found == known {
         Ok(conn)
     } else {

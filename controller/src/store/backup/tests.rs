@@ -13,6 +13,7 @@ use mooring_systemd::sealing::{self, Origin};
 use super::*;
 use crate::backup::{back_up as backup, restore};
 use crate::clock::Clock;
+use crate::store::sqlite::SCHEMAS;
 use crate::store::{Database, Store};
 
 struct Site {
@@ -71,7 +72,7 @@ impl Site {
         get(&self.open())
     }
 
-    /// What lies in the state folder, beside the files that SQLite makes anew.
+    /// Names in the state folder, beside the files that SQLite makes anew.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.state()).unwrap();
         let mut names: Vec<_> =
@@ -167,6 +168,17 @@ fn a_restored_database_is_the_backup_and_the_old_one_is_kept() {
     // The backup itself is as it was, and may be restored again; each old database has a name of its own.
     let again = site.restore(&file).unwrap().aside.unwrap();
     assert!(again.is_file() && site.names().iter().filter(|name| name.contains(".replaced-")).count() == 2);
+    assert_eq!(site.value().as_deref(), Some("old"));
+}
+
+/// A start sweeps the state folder of what killed writers have left, before it finds that a restore is at work.
+#[test]
+fn a_start_beside_a_restore_leaves_its_copy_alone() {
+    let site = Site::with("old");
+    let file = site.backup("copy.db").unwrap();
+    let ready = prepare(&site.state(), &file).unwrap();
+    assert_eq!(folder::sweep(&site.state()).unwrap(), Vec::<PathBuf>::new());
+    ready.put(now()).unwrap();
     assert_eq!(site.value().as_deref(), Some("old"));
 }
 
