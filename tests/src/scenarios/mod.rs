@@ -18,6 +18,7 @@ mod hung_device;
 mod images;
 mod installed;
 mod lvm;
+mod packaged;
 mod papers;
 mod port_ids;
 mod portals;

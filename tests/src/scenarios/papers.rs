@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use mooring_rig::options::workspace_root;
-use mooring_rig::{Rig, RigOptions, Vm, VmSpec};
+use mooring_rig::{Rig, Vm};
 
 use super::installed::versions;
+use super::packaged;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::packages::VARIANTS;
 use crate::papers::{Block, blocks};
@@ -28,46 +29,25 @@ const READER: &str = "rm -f /usr/sbin/policy-rc.d; mkdir -p /etc/dpkg/dpkg.cfg.d
     echo force-unsafe-io > /etc/dpkg/dpkg.cfg.d/rig; apt-get update -qq; \
     command -v sudo || { printf '#!/bin/sh\\nexec \"$@\"\\n' > /usr/local/bin/sudo; chmod 755 /usr/local/bin/sudo; }; touch /root/env";
 
-/// What a join line begins with, as `mooring host token` prints it.
+/// Beginning of a join line, as `mooring host token` prints it.
 const JOIN: &str = "mooring-agent join ";
 
-/// What `init` says before the token.
+/// Words of `init` before the token.
 const SHOWN_ONCE: &str = "the admin's token, shown this once: ";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
-    let mut options = RigOptions::standard(2).named("papers");
-    for vm in &mut options.vms {
-        (vm.systemd, vm.memory_mib) = (true, vm.memory_mib.max(1024));
-    }
-    if let Some(storage) = options.vms.first_mut() {
-        *storage = VmSpec { memory_mib: 1536, ..storage.clone() };
-    }
     let agent = programs.path("mooring-agent")?;
     let folder = agent.parent().context("the folder of the programs")?;
     // On the same file system: cargo-deb is shown links to the programs.
     let work = tempfile::tempdir_in(folder).context("make a folder for the packages")?;
     let debs = versions(folder, work.path(), &["0.0.1"])?;
-    let rig = Rig::up(programs.show_in(options)?)?;
+    let rig = Rig::up(programs.show_in(packaged::machines("papers", 2))?)?;
     let played = Reader::new(&rig).and_then(|mut reader| {
         let debs: Vec<_> = debs.iter().flatten().map(std::path::PathBuf::as_path).collect();
         reader.install(&debs)?;
         reader.read()
     });
-    if played.is_err() {
-        for vm in rig.vms() {
-            let log = vm.sh("journalctl --no-pager -o cat -n 100 -u 'mooring-*'").map(|out| out.stdout);
-            eprintln!(
-                "--- the journal of {}:\n{}",
-                vm.name(),
-                log.unwrap_or_else(|error| format!("{error:#}"))
-            );
-        }
-        let kept = rig.dir().with_file_name("failed-papers");
-        if let Err(error) = rig.save_evidence(&kept) {
-            eprintln!("cannot save the evidence to {}: {error:#}", kept.display());
-        }
-    }
-    rig.verdict(played)
+    packaged::ended(&rig, played)
 }
 
 struct Reader<'a> {
@@ -88,7 +68,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What `apt-get install` of the page does, from packages that were just built.
+    /// Does what `apt-get install` of the page does, from packages that were just built.
     fn install(&mut self, debs: &[&Path]) -> Result<()> {
         let disk = self.storage.data_disks().into_iter().next().context("a data disk")?;
         for vm in self.rig.vms() {
@@ -168,7 +148,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// What a reader looks for in `mooring host list`; what it says.
+    /// Waits for what a reader looks for in `mooring host list`; the list.
     fn until_up(&self, names: &[&str]) -> Result<String> {
         wait_for(&format!("{names:?} to be up"), Duration::from_mins(1), || {
             let said = typed(self.storage, "mooring --json host list")?;

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use mooring_rig::{Rig, RigOptions, Running, Vm, VmSpec};
+use mooring_rig::{Rig, Running, Vm};
 use serde_json::Value;
 
 use super::installed::{INIT, versions};
+use super::packaged;
 use crate::control::attachment_of;
 use crate::disk::Disk;
 use crate::earlier;
@@ -38,12 +39,8 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     // On the same file system: cargo-deb is shown links to the programs.
     let work = tempfile::tempdir_in(folder).context("make a folder for the packages")?;
     let new = versions(folder, work.path(), &[NEW])?.pop().context("this tree's packages")?;
-    let mut options = RigOptions::standard(2).named("upgrade-skew");
-    for vm in &mut options.vms {
-        (vm.systemd, vm.memory_mib) = (true, vm.memory_mib.max(1024));
-    }
-    if let [storage, _, host2] = options.vms.as_mut_slice() {
-        *storage = VmSpec { memory_mib: 1536, ..storage.clone() };
+    let mut options = packaged::machines("upgrade-skew", 2);
+    if let Some(host2) = options.vms.last_mut() {
         host2.disks = vec![DISK];
     }
     let rig = Rig::up(programs.show_in(options)?)?;
@@ -53,18 +50,7 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
         }
         machines.play()
     });
-    if played.is_err() {
-        for vm in rig.vms() {
-            let log = vm.sh("journalctl --no-pager -o cat -n 100 -u 'mooring-*'").map(|out| out.stdout);
-            let log = log.unwrap_or_else(|error| format!("{error:#}"));
-            eprintln!("--- the journal of {}:\n{log}", vm.name());
-        }
-        let kept = rig.dir().with_file_name("failed-upgrade-skew");
-        if let Err(error) = rig.save_evidence(&kept) {
-            eprintln!("cannot save the evidence to {}: {error:#}", kept.display());
-        }
-    }
-    rig.verdict(played)
+    packaged::ended(&rig, played)
 }
 
 /// Brings the packages of a version to all machines.

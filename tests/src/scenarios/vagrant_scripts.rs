@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use mooring_rig::options::workspace_root;
-use mooring_rig::{Output, Rig, RigOptions, Running, Vm, VmSpec};
+use mooring_rig::{Output, Rig, Running, Vm};
 
 use super::installed::versions;
+use super::packaged;
 use crate::control::attachment_of;
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
@@ -34,19 +35,12 @@ const ANEW: &str = "systemctl stop mooring-agent mooring-sessiond; rm -r /etc/mo
     systemd-tmpfiles --create mooring.conf";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
-    let mut options = RigOptions::standard(1).named("vagrant-scripts");
-    for vm in &mut options.vms {
-        (vm.systemd, vm.memory_mib) = (true, vm.memory_mib.max(1024));
-    }
-    if let Some(storage) = options.vms.first_mut() {
-        *storage = VmSpec { memory_mib: 1536, ..storage.clone() };
-    }
     let agent = programs.path("mooring-agent")?;
     let folder = agent.parent().context("the folder of the programs")?;
     // On the same file system: cargo-deb is shown links to the programs.
     let work = tempfile::tempdir_in(folder).context("make a folder for the packages")?;
     let debs = versions(folder, work.path(), &["0.0.1"])?;
-    let rig = Rig::up(programs.show_in(options)?)?;
+    let rig = Rig::up(programs.show_in(packaged::machines("vagrant-scripts", 1))?)?;
     let machines = || -> Result<Machines<'_>> {
         let (storage, host) = (rig.vm("storage")?, rig.vm("host1")?);
         let search = Search::begin([storage, host])?;
@@ -62,21 +56,7 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
         machines.play()?;
         machines.no_secret_is_left()
     });
-    if played.is_err() {
-        for vm in rig.vms() {
-            let log = vm.sh("journalctl --no-pager -o cat -n 100 -u 'mooring-*'").map(|out| out.stdout);
-            eprintln!(
-                "--- the journal of {}:\n{}",
-                vm.name(),
-                log.unwrap_or_else(|error| format!("{error:#}"))
-            );
-        }
-        let kept = rig.dir().with_file_name("failed-vagrant-scripts");
-        if let Err(error) = rig.save_evidence(&kept) {
-            eprintln!("cannot save the evidence to {}: {error:#}", kept.display());
-        }
-    }
-    rig.verdict(played)
+    packaged::ended(&rig, played)
 }
 
 struct Machines<'a> {
