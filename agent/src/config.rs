@@ -12,7 +12,7 @@ use mooring_api::Address;
 use mooring_model::limit::{KERNEL_ANSWER_DEADLINE, KERNEL_ANSWER_DEADLINE_MAX, PORTALS_PER_EXPORT_MAX};
 use mooring_model::{ByteSize, ClusterId, FcPort, IqnPrefix, Portal, VgName, Wwpn};
 pub use mooring_systemd::config::ConfigError;
-use mooring_systemd::config::{self, File, Mistakes};
+use mooring_systemd::config::{self, File, Hint, Mistakes};
 use mooring_systemd::metrics::{self, RawMetrics};
 use mooring_systemd::sealing::Origin;
 use serde::Deserialize;
@@ -25,6 +25,11 @@ pub const PATH_DEFAULT: &str = "/etc/mooring/agent.toml";
 
 /// The documented example, as it is installed.
 pub const EXAMPLE: &str = include_str!("../agent.example.toml");
+
+const HINT: Hint = Hint {
+    made_by: "`mooring-agent join`, in the line that `mooring host token NAME` prints,",
+    example: "agent.example.toml",
+};
 
 /// Longest path of a unix socket: `sockaddr_un` has 108 bytes with the terminator.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -161,7 +166,7 @@ pub enum Wipe {
 impl Config {
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = config::read(path, "agent.example.toml")?;
+        let text = config::read(path, HINT)?;
         Self::parse(&text, &path.display().to_string())
     }
 
@@ -752,8 +757,7 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there() {
         let error = Config::load(Path::new("/nonexistent/agent.toml")).unwrap_err();
-        assert!(
-            error.to_string().starts_with("cannot read the configuration /nonexistent/agent.toml: put one")
-        );
+        let said = "there is no configuration /nonexistent/agent.toml: `mooring-agent join`, ";
+        assert!(error.to_string().starts_with(said), "{error}");
     }
 }

@@ -151,6 +151,8 @@ pub struct State {
     locks: Vec<(std::os::fd::OwnedFd, String)>,
     /// The D-Bus name of the error that a lock is refused with.
     pub refuses: Option<&'static str>,
+    /// Calls are counted and not answered.
+    pub silent: bool,
 }
 
 /// Fake that answers on the bus as systemd and logind.
@@ -252,7 +254,14 @@ async fn answer(connection: &Connection, state: &Mutex<State>, message: &Message
     let member = header.member().unwrap().to_string();
     let path = header.path().unwrap().to_string();
     let body = message.body();
-    state.lock().unwrap().calls.push(member.clone());
+    let silent = {
+        let mut state = state.lock().unwrap();
+        state.calls.push(member.clone());
+        state.silent
+    };
+    if silent {
+        return;
+    }
     let refused = |name: &'static str| async move {
         connection.reply_error(&message.header(), name, &"no").await.unwrap();
     };

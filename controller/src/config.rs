@@ -12,7 +12,7 @@ use mooring_api::{Address, TlsFiles};
 use mooring_model::{ClusterId, IqnPrefix};
 use mooring_systemd::certificates::{self, CertificateError};
 pub use mooring_systemd::config::ConfigError;
-use mooring_systemd::config::{self, File, Mistakes};
+use mooring_systemd::config::{self, File, Hint, Mistakes};
 use mooring_systemd::metrics::{self, RawMetrics};
 use mooring_systemd::sealing::Origin;
 use serde::Deserialize;
@@ -37,6 +37,8 @@ pub const PATH_DEFAULT: &str = "/etc/mooring/controller.toml";
 
 /// The documented example, as it is installed.
 pub const EXAMPLE: &str = include_str!("../controller.example.toml");
+
+const HINT: Hint = Hint { made_by: "`mooring-controller init`", example: "controller.example.toml" };
 
 /// Where the API listens unless the file says otherwise: the port of the Block Storage API.
 pub const LISTEN_DEFAULT: SocketAddr =
@@ -106,7 +108,7 @@ pub struct Tls {
 impl Config {
     /// Reads and checks a file. `asked`: whether the command line lets anybody in.
     pub fn load(path: &Path, asked: Asked) -> Result<Self, ConfigError> {
-        let text = config::read(path, "controller.example.toml")?;
+        let text = config::read(path, HINT)?;
         Self::parse(&text, &path.display().to_string(), asked)
     }
 

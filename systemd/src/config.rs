@@ -10,6 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -22,19 +23,25 @@ use tracing_subscriber::filter::LevelFilter;
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
+    /// The file does not exist.
     #[error(
-        "cannot read the configuration {}: put one there ({example} explains every key) or name another with --config",
-        .path.display()
+        "there is no configuration {}: {} makes it; or write one ({} explains every key), or name another with --config",
+        .path.display(), .hint.made_by, .hint.example
     )]
-    Read {
-        /// The file.
+    Absent {
+        /// Path of the file.
         path: PathBuf,
-        /// The documented example that is installed.
-        example: &'static str,
+        /// Where an operator gets one from.
+        hint: Hint,
+    },
+    /// The file exists and cannot be read.
+    #[error("cannot read the configuration {}", .path.display())]
+    Read {
+        /// Path of the file.
+        path: PathBuf,
         /// Why.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A mistake that stands on a line.
     #[error("{file} line {line}: {why}")]
@@ -88,12 +95,20 @@ impl Mistakes {
     }
 }
 
-/// Reads a daemon's configuration. `example` is the name of the documented example.
-pub fn read(path: &Path, example: &'static str) -> Result<String, ConfigError> {
-    std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-        path: path.to_owned(),
-        example,
-        source,
+/// Where an operator gets a daemon's configuration from.
+#[derive(Debug, Clone, Copy)]
+pub struct Hint {
+    /// Command that writes it, and where that command comes from.
+    pub made_by: &'static str,
+    /// Name of the documented example that is installed.
+    pub example: &'static str,
+}
+
+/// Reads a daemon's configuration.
+pub fn read(path: &Path, hint: Hint) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => ConfigError::Absent { path: path.to_owned(), hint },
+        _ => ConfigError::Read { path: path.to_owned(), source },
     })
 }
 
@@ -353,7 +368,16 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_there_says_what_to_do() {
-        let error = read(Path::new("/nosuch/x.toml"), "x.example.toml").unwrap_err().to_string();
-        assert!(error.contains("/nosuch/x.toml") && error.contains("x.example.toml"), "{error}");
+        let hint = Hint { made_by: "`x init`", example: "x.example.toml" };
+        let absent = read(Path::new("/nosuch/x.toml"), hint).unwrap_err().to_string();
+        for part in
+            ["there is no configuration /nosuch/x.toml: `x init` makes it", "x.example.toml", "--config"]
+        {
+            assert!(absent.contains(part), "{absent}");
+        }
+        // A folder is there, and no configuration.
+        let unreadable = read(Path::new("/"), hint).unwrap_err();
+        assert_eq!(unreadable.to_string(), "cannot read the configuration /");
+        assert!(std::error::Error::source(&unreadable).is_some());
     }
 }

@@ -549,8 +549,13 @@ static ROOT: [Operation; 5] = [
     op("GET", "/", "listVersions", "The versions").status(300).gives("Versions"),
     op("GET", "/v3/", "showVersions", "The versions").gives("Versions"),
     op("GET", PATH, "showDescription", "This document").gives("Any"),
-    op("GET", AUTHORITY, "showAuthority", "The certificate of the authority by which agents join")
-        .gives("Authority"),
+    op(
+        "GET",
+        AUTHORITY,
+        "showAuthority",
+        "Show the certificate of the authority that signs the agents' certificates",
+    )
+    .gives("Authority"),
     op("POST", JOIN, "join", "Let an agent join, by its token").takes("Join").gives("Joined"),
 ];
 
