@@ -1,14 +1,20 @@
 //! The house's rules that a compiler does not hold: arrows between crates, where `unsafe` may be, how long a file may be.
 
-#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
+#[path = "arch/allowed.rs"]
+mod allowed;
 #[path = "arch/links.rs"]
 mod links;
+#[path = "arch/modules.rs"]
+mod modules;
+#[path = "arch/words.rs"]
+mod words;
 
 /// Who may import whom (ARCHITECTURE.md). Dev-dependencies are free: tests may look at anything.
 const ARROWS: &[(&str, &[&str])] = &[

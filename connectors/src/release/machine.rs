@@ -2,12 +2,12 @@
 //!
 //! What must never happen here: a name `sdX` that is another disk by now taken for ours.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mooring_host::{
-    Command, Commands, DiskError, Disks, Errno, Holder, HostCommands, KernelDisks, KernelTree, Layers, layers,
+    Command, Commands, DiskError, Disks, Errno, Holder, HostCommands, KernelDisks, KernelTree, Layers, Tree,
+    TreePath, layers,
 };
 
 use super::{Door, OurDisk};
@@ -57,13 +57,12 @@ impl Door for ThisMachine {
         let named =
             named(&self.run_dir).map_err(|error| format!("read {}: {error}", self.run_dir.display()))?;
         let mut found = Vec::new();
-        for block in
-            fs::read_dir("/sys/block").map_err(|error| format!("list /sys/block: {error}"))?.flatten()
-        {
-            let sequence = fs::read_to_string(block.path().join("diskseq")).unwrap_or_default();
+        let (sys, folder) = (KernelTree::new("/sys"), TreePath::new("block"));
+        for block in sys.list(&folder).map_err(text)? {
+            let sequence = sys.read_text(&folder.join(&block.name).join("diskseq")).unwrap_or_default();
             let Ok(sequence) = sequence.trim().parse() else { continue };
             if let Some(&volume) = named.get(&sequence) {
-                found.push(OurDisk { volume, device: Path::new("/dev").join(block.file_name()), sequence });
+                found.push(OurDisk { volume, device: Path::new("/dev").join(&block.name), sequence });
             }
         }
         Ok(found)

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
 use mooring_host::{
     IscsiOpenError, KernelDisks, KernelIscsi, KernelIscsiEvents, KernelTree, LockError, LockFile, PortId,
-    SystemClock, harden, iscsi_modules,
+    SystemClock, Tree, TreePath, harden, iscsi_modules,
 };
 use mooring_systemd::{config, cores, notify};
 use tracing_subscriber::EnvFilter;
@@ -179,14 +179,13 @@ fn check(run_dir: &Path) -> Result<()> {
 
 /// Of this boot.
 fn boot_id() -> Result<String> {
-    const FILE: &str = "/proc/sys/kernel/random/boot_id";
-    let text = std::fs::read_to_string(FILE).with_context(|| format!("read {FILE}"))?;
+    let text = KernelTree::new("/proc").read_text(&TreePath::new("sys/kernel/random/boot_id"))?;
     Ok(text.trim().to_owned())
 }
 
 /// This host's name, for people who look at a target.
 fn host_name() -> Option<String> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let name = KernelTree::new("/proc").read_text(&TreePath::new("sys/kernel/hostname")).ok()?;
     let name = name.trim();
     (!name.is_empty()).then(|| name.to_owned())
 }

@@ -1,0 +1,407 @@
+//! Arrows between the modules of a crate, and who may touch the machine and its clocks.
+//!
+//! A module is one directly below `src/`; a folder is one module, and inside of it `super` and siblings are free.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+use super::{allowed, sources};
+
+/// Modules of each crate from the lowest floor to the highest. One may import those before it and those on its own line's left.
+const ORDER: &[(&str, &[&str])] = &[
+    (
+        "agent",
+        &[
+            "places",
+            "images",
+            "expedite",
+            "standing",
+            "workers",
+            "lvm_gate",
+            "links",
+            "turn",
+            "machine",
+            "args",
+            "config",
+            "volumes",
+            "store",
+            "capabilities",
+            "identity",
+            "door",
+            "fibre_channel",
+            "engine",
+            "connections",
+            "serve",
+            "serve_identity",
+            "serve_host",
+            "metrics",
+            "listen",
+            "run",
+            "adopt",
+            "join",
+        ],
+    ),
+    ("api", &["address", "image", "connection", "digest", "convert", "receipt"]),
+    ("bus", &["link", "inhibit", "units", "fake"]),
+    (
+        "cli",
+        &[
+            "capabilities",
+            "error",
+            "session",
+            "select",
+            "chap",
+            "output",
+            "display",
+            "cut",
+            "args",
+            "controller",
+            "demo",
+            "export",
+            "agent",
+            "jobs",
+            "reservations",
+            "sessions",
+            "side",
+            "volume",
+            "complete",
+        ],
+    ),
+    (
+        "connectors",
+        &[
+            "wire", "iscsi", "direct", "line", "client", "named", "audit", "sessions", "links", "device",
+            "op", "error", "vpd", "sessiond", "plan", "view", "apply", "report", "fabric", "fake", "release",
+        ],
+    ),
+    (
+        "controller",
+        &[
+            "clock",
+            "initiators",
+            "list",
+            "permits",
+            "domain",
+            "authority",
+            "policy",
+            "quota",
+            "rules",
+            "schedule",
+            "store",
+            "kept",
+            "agents",
+            "flow",
+            "audit",
+            "service",
+            "rebuild",
+            "auth",
+            "http",
+            "metrics",
+            "config",
+            "backup",
+            "renewal",
+            "share",
+            "init",
+            "rotate",
+            "args",
+        ],
+    ),
+    (
+        "host",
+        &[
+            "callers",
+            "clock",
+            "command",
+            "contract",
+            "dump",
+            "flow",
+            "folders",
+            "image",
+            "fake",
+            "lock",
+            "net",
+            "netlink",
+            "addresses",
+            "sys",
+            "iscsi",
+            "pr",
+            "remains",
+            "front",
+            "harden",
+            "disk",
+            "block",
+            "tree",
+            "uevent",
+        ],
+    ),
+    (
+        "model",
+        &[
+            "cache",
+            "cure",
+            "generation",
+            "id",
+            "image",
+            "initiator",
+            "job",
+            "limit",
+            "name",
+            "connection",
+            "fc",
+            "plan",
+            "report",
+            "reservation",
+            "secret",
+            "size",
+            "spec",
+            "tuning",
+            "usage",
+        ],
+    ),
+    (
+        "systemd",
+        &["certificates", "config", "cores", "folder", "metrics", "notify", "paths", "places", "sealing"],
+    ),
+    (
+        "targets",
+        &[
+            "info",
+            "layout",
+            "lv",
+            "op",
+            "error",
+            "apply",
+            "port",
+            "tuning",
+            "view",
+            "reservations",
+            "plan",
+            "live",
+            "fc",
+            "adopt",
+            "narrow",
+            "report",
+            "exports",
+        ],
+    ),
+];
+
+/// Crates that reach files of the machine, commands and clocks through `host` alone.
+const THROUGH_HOST: [&str; 3] = ["agent", "targets", "connectors"];
+
+/// Files of the machine begin with these.
+const MACHINE: [&str; 5] = ["/sys/", "/proc/", "/dev/", "/etc/", "/var/target"];
+
+/// Path of a file below `src/` as modules, such as `["engine", "pass"]`; `None` for files of tests.
+fn modules_of<'a>(krate: &str, path: &'a str) -> Option<Vec<&'a str>> {
+    let below = path.strip_prefix(krate)?.strip_prefix("/src/")?.strip_suffix(".rs")?;
+    let parts: Vec<_> = below.split('/').filter(|part| !matches!(*part, "mod" | "lib" | "main")).collect();
+    let is_test = parts.iter().any(|part| *part == "tests" || part.ends_with("_tests") || *part == "bin");
+    (!is_test).then_some(parts)
+}
+
+/// The identifier of a token.
+fn word(token: Option<&TokenTree>) -> Option<String> {
+    match token? {
+        TokenTree::Ident(ident) => Some(ident.to_string()),
+        _ => None,
+    }
+}
+
+fn is_colon(token: Option<&TokenTree>) -> bool {
+    matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == ':')
+}
+
+/// First names after `::`: one, or those of a group in braces.
+fn names_after(tokens: &[TokenTree], at: usize) -> Vec<String> {
+    if !(is_colon(tokens.get(at)) && is_colon(tokens.get(at + 1))) {
+        return Vec::new();
+    }
+    match tokens.get(at + 2) {
+        Some(TokenTree::Ident(ident)) => vec![ident.to_string()],
+        Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => {
+            let inner: Vec<_> = group.stream().into_iter().collect();
+            let first = |index: &usize| {
+                let before = index.checked_sub(1).and_then(|before| inner.get(before));
+                matches!(before, None | Some(TokenTree::Punct(_))) && !is_colon(before)
+            };
+            (0..inner.len()).filter(first).filter_map(|index| word(inner.get(index))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Says whether the tokens before `at` are `#[cfg(test)]`, also with `any` or `all` around `test`, and what may stand between.
+fn is_for_tests(tokens: &[TokenTree], at: usize) -> bool {
+    let mut attributes = Vec::new();
+    for token in tokens[..at].iter().rev() {
+        match token {
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Bracket => {
+                attributes.push(group.stream().to_string());
+            }
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Parenthesis => {}
+            TokenTree::Punct(punct) if punct.as_char() == '#' => {}
+            TokenTree::Ident(ident) if ident == "pub" => {}
+            _ => break,
+        }
+    }
+    attributes.iter().any(|text| text.starts_with("cfg") && text.contains("test"))
+}
+
+/// Names that follow `crate::`, or as many `super::` as lead to the crate's root. `depth` is the number of modules around the tokens.
+fn imports(stream: TokenStream, depth: usize, found: &mut BTreeSet<String>) {
+    let tokens: Vec<_> = stream.into_iter().collect();
+    let mut at = 0;
+    while let Some(token) = tokens.get(at) {
+        match token {
+            TokenTree::Group(group) => {
+                let name = at.checked_sub(2).and_then(|before| word(tokens.get(before)));
+                let is_module = name.as_deref() == Some("mod") && group.delimiter() == Delimiter::Brace;
+                if !(is_module && is_for_tests(&tokens, at - 2)) {
+                    imports(group.stream(), depth + usize::from(is_module), found);
+                }
+            }
+            TokenTree::Ident(ident) if ident == "crate" => found.extend(names_after(&tokens, at + 1)),
+            TokenTree::Ident(ident) if ident == "super" => {
+                let mut supers = 1;
+                while names_after(&tokens, at + 1) == ["super"] {
+                    supers += 1;
+                    at += 3;
+                }
+                if supers == depth {
+                    found.extend(names_after(&tokens, at + 1));
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+fn tokens(path: &str, text: &str) -> TokenStream {
+    text.parse().unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Modules that each module imports.
+fn arrows_of(krate: &str) -> BTreeMap<String, BTreeSet<(String, String)>> {
+    let mut arrows = BTreeMap::<_, BTreeSet<_>>::new();
+    for (path, text) in sources() {
+        let Some(modules) = modules_of(krate, &path) else { continue };
+        let mut found = BTreeSet::new();
+        imports(tokens(&path, &text), modules.len(), &mut found);
+        // The root of a library or a program imports all that it has.
+        let Some(own) = modules.first() else { continue };
+        let others = found.into_iter().filter(|name| name != own).map(|name| (path.clone(), name));
+        arrows.entry((*own).to_owned()).or_default().extend(others);
+    }
+    arrows
+}
+
+#[test]
+fn modules_import_downwards() {
+    let mut upward = BTreeSet::new();
+    let mut without_floor = Vec::new();
+    for (krate, order) in ORDER {
+        let arrows = arrows_of(krate);
+        let floor = |name: &str| order.iter().position(|floor| *floor == name);
+        without_floor.extend(
+            arrows.keys().filter(|name| floor(name).is_none()).map(|name| format!("{krate}: {name}")),
+        );
+        without_floor.extend(
+            order
+                .iter()
+                .filter(|name| !arrows.contains_key(**name))
+                .map(|name| format!("{krate}: {name} is no module")),
+        );
+        for (own, others) in &arrows {
+            for (path, other) in others {
+                // What is no module is an item of the root.
+                if floor(other).is_some_and(|other| Some(other) > floor(own)) {
+                    upward.insert(format!("{path} -> {other}"));
+                }
+            }
+        }
+    }
+    assert_eq!(without_floor, Vec::<String>::new(), "each module has its place in ORDER");
+    assert_eq!(allowed::compare("arrows.txt", &upward), Vec::<String>::new());
+}
+
+#[test]
+fn imports_are_found_wherever_they_stand() {
+    let text = "use crate::{a::{x, y}, b, c as d};\nuse super::super::e;\nuse super::near;\nfn f() { g!(crate::h::i()); }\n\
+                #[cfg(test)]\nmod tests { use crate::only_tests; }\n#[cfg(unix)]\nmod own { use super::super::super::j; }\n\
+                /// crate::not_code\nconst T: &str = \"crate::not_code\";";
+    let mut found = BTreeSet::new();
+    imports(tokens("a test", text), 2, &mut found);
+    assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), ["a", "b", "c", "e", "h", "j"]);
+    assert_eq!(modules_of("agent", "agent/src/engine/pass.rs"), Some(vec!["engine", "pass"]));
+    assert_eq!(modules_of("agent", "agent/src/engine/mod.rs"), Some(vec!["engine"]));
+    assert_eq!(modules_of("agent", "agent/src/lib.rs"), Some(vec![]));
+    assert_eq!(modules_of("agent", "agent/src/engine/tests.rs"), None);
+}
+
+/// Pairs `A::b` of a file outside of its tests, and its texts.
+fn pairs_and_texts(stream: TokenStream, pairs: &mut BTreeSet<String>, texts: &mut Vec<String>) {
+    let tokens: Vec<_> = stream.into_iter().collect();
+    for (at, token) in tokens.iter().enumerate() {
+        match token {
+            TokenTree::Group(group) => {
+                let is_doc = matches!(group.delimiter(), Delimiter::Bracket)
+                    && group.stream().to_string().starts_with("doc");
+                let name = at.checked_sub(2).and_then(|before| word(tokens.get(before)));
+                let is_test = name.as_deref() == Some("mod") && is_for_tests(&tokens, at - 2);
+                if !is_doc && !is_test {
+                    pairs_and_texts(group.stream(), pairs, texts);
+                }
+            }
+            TokenTree::Ident(ident) => {
+                pairs.extend(names_after(&tokens, at + 1).into_iter().map(|name| format!("{ident}::{name}")));
+            }
+            TokenTree::Literal(literal) => texts.push(literal.to_string()),
+            TokenTree::Punct(_) => {}
+        }
+    }
+}
+
+/// Findings of a file: it reads the machine past `host`, runs commands, or reads a clock.
+fn past_host(path: &str, text: &str) -> (bool, bool, bool) {
+    let (mut pairs, mut texts) = (BTreeSet::new(), Vec::new());
+    pairs_and_texts(tokens(path, text), &mut pairs, &mut texts);
+    let has = |some: &[&str]| some.iter().any(|pair| pairs.contains(*pair));
+    let opens = ["std::fs", "tokio::fs", "File::open", "File::create", "OpenOptions::new"];
+    // A text with a blank is a sentence of a log or of an error.
+    let is_path = |text: &&String| !text.contains(' ');
+    let names_machine = texts
+        .iter()
+        .filter(is_path)
+        .any(|text| MACHINE.iter().any(|begin| text.trim_start_matches(['b', '"']).starts_with(begin)));
+    let reads_clock = has(&["Instant::now", "SystemTime::now", "Timestamp::now", "Zoned::now"]);
+    (names_machine && has(&opens), has(&["Command::new", "process::Command"]), reads_clock)
+}
+
+#[test]
+fn the_machine_and_its_clocks_are_reached_through_their_modules() {
+    let (mut files, mut commands, mut clocks) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for (path, text) in sources() {
+        let Some(modules) = THROUGH_HOST.iter().find_map(|krate| modules_of(krate, &path)) else { continue };
+        let (machine, command, clock) = past_host(&path, &text);
+        files.extend(machine.then(|| path.clone()));
+        commands.extend(command.then(|| path.clone()));
+        clocks.extend((clock && !modules.contains(&"clock")).then(|| path.clone()));
+    }
+    let mut wrong = allowed::compare("machine.txt", &files);
+    wrong.extend(allowed::compare("commands.txt", &commands));
+    wrong.extend(allowed::compare("clocks.txt", &clocks));
+    assert_eq!(wrong, Vec::<String>::new());
+    let seen = past_host(
+        "a test",
+        "use std::fs;\nfn f() { fs::read(\"/sys/x\"); Command::new(\"lvs\"); let t = tokio::time::Instant::now(); }",
+    );
+    assert_eq!(seen, (true, true, true));
+    let unseen = past_host(
+        "a test",
+        "/// `/sys/x`, Command::new\nfn f() { std::fs::read(path); }\n#[cfg(test)]\nmod tests { fn t() { Instant::now(); } }",
+    );
+    assert_eq!(unseen, (false, false, false));
+}
