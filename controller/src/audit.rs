@@ -247,7 +247,7 @@ mod tests {
         let (audit, store) = (Audit::default(), store(&dir));
         (0..QUEUE_MAX + 3).for_each(|number| audit.record(entry(number)));
         assert_eq!((audit.count_waiting(), audit.lost()), (QUEUE_MAX, 3));
-        audit.end(&store).await;
+        audit.flush(&store).await.unwrap();
         assert_eq!((audit.count_waiting(), audit.lost()), (0, 3));
         assert_eq!(kept(&store).await.last(), Some(&format!("req-{}", QUEUE_MAX - 1)));
     }

@@ -282,7 +282,7 @@ async fn who_may_fence_and_with_which_words() {
     assert!(matches!(&refused, Err(Refusal::Invalid(why)) if why.contains("255")), "{refused:?}");
     assert!(rig.service.fences(&admin(), true).await.unwrap().is_empty());
     // A fence without a word of explanation.
-    let cut = rig.service.fence_host(&admin(), "host1", because("  "), SHORT).await.unwrap();
+    let cut = rig.service.fence_host(&admin(), "host1", because("  "), LONG).await.unwrap();
     assert!(cut.reason.is_none() && cut.is_proven());
 }
 

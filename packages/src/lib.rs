@@ -3,6 +3,8 @@
 //! What must never happen here: a page that is written by hand, and says what the program does not do.
 
 #[cfg(test)]
+mod commands;
+#[cfg(test)]
 mod metadata;
 
 use std::fs;

@@ -96,6 +96,9 @@ fn every_metric_is_documented_and_every_documented_one_is_there() {
     let families = families(&text);
     let there: BTreeSet<_> = families.keys().cloned().collect();
     assert_eq!(there, documented(), "left: what is there; right: what docs/operations.md lists");
+    // Dashboards and alerts rely on them.
+    let types: BTreeSet<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    insta::assert_snapshot!(types.into_iter().collect::<Vec<_>>().join("\n"));
     assert!(families.values().all(|help| help.len() > 10), "{families:?}");
     for sample in samples(&text) {
         assert!(there.contains(&sample.metric), "{} is in no family", sample.metric);

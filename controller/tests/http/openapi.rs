@@ -257,3 +257,24 @@ proptest! {
         prop_assert!(status < 500 || status == 501, "{method} {uri} {body}: {status}");
     }
 }
+
+/// Takes the prose out of a part of the document.
+fn without_prose(part: &mut Value) {
+    match part {
+        Value::Object(members) => {
+            members.retain(|key, value| {
+                !(matches!(key.as_str(), "summary" | "description") && value.is_string())
+            });
+            members.values_mut().for_each(without_prose);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_prose),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_description_stays_as_recorded() {
+    let mut document = DOCUMENT.clone();
+    without_prose(&mut document);
+    insta::assert_snapshot!(serde_json::to_string_pretty(&document).unwrap());
+}
