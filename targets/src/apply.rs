@@ -1,7 +1,8 @@
-//! Does the steps of a plan, one by one, and stops at the first that fails. No judgement: what is tolerated is tolerated
-//! because the object is already as the step wants it.
+//! Runs the steps of a plan one by one and stops at the first that fails. It judges nothing: an
+//! error is tolerated only where the object is already as the step wants it.
 //!
-//! What must never happen here: a step that is tried twice, skipped, or done in another order; an error that repeats a value.
+//! What must never happen here: a step that is tried twice, skipped, or done in another order; an
+//! error that repeats a value.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -15,19 +16,21 @@ use crate::op::Op;
 
 /// Watches the steps of a plan: for stuck calls, receipts ([`drains`](crate::drains)) and fault points.
 pub trait Observer {
-    /// Before a step; `Break` stops here, with [`Error::Stopped`].
+    /// Called before a step. `Break` stops the plan here, with [`Error::Stopped`].
     fn before(&mut self, _index: usize, _step: &Step<Op>) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 
-    /// After a step that succeeded. A step that failed has no `after`: [`apply`] returns its error.
+    /// Called after a step that succeeded. A step that failed has no `after`: [`apply`] returns its
+    /// error.
     fn after(&mut self, _index: usize, _step: &Step<Op>) {}
 }
 
-/// Watches nothing.
+/// Observes nothing.
 impl Observer for () {}
 
-/// Does the steps. A removed ACL blocks until its initiator's commands have drained: call this on a thread that can be lost.
+/// Runs the steps in order. Removing an ACL blocks until its initiator's commands have drained:
+/// call this on a thread that can be lost.
 pub fn apply(plan: &Plan<Op>, tree: &dyn Tree, observer: &mut dyn Observer) -> Result<(), Error> {
     let total = plan.steps.len();
     for (index, step) in plan.steps.iter().enumerate() {
@@ -44,7 +47,8 @@ pub fn apply(plan: &Plan<Op>, tree: &dyn Tree, observer: &mut dyn Observer) -> R
     Ok(())
 }
 
-/// Does one step. `Some`: what an expectation found in the place of what it expected.
+/// Runs one step. `Some` is the text that an expectation found in the place of the expected one;
+/// `None` if the step is done.
 fn run(op: &Op, tree: &dyn Tree) -> Result<Option<String>, TreeError> {
     let done = match op {
         Op::Expect { path, value } => return Ok(Some(tree.read_text(path)?).filter(|found| found != value)),
@@ -54,7 +58,8 @@ fn run(op: &Op, tree: &dyn Tree) -> Result<Option<String>, TreeError> {
         Op::Link { target, link } => tree.symlink(target, link),
         Op::Unlink { path } => unless(&[Errno::ENOENT], tree.unlink(path)),
         Op::Write { path, value } => {
-            // A backstore that is enabled already says so with an error; every other attribute takes its own value again.
+            // An enabled backstore answers another `enable` with an error; every other attribute
+            // accepts its own value again.
             tree.write(path, value.expose()).or_else(|error| match (error.errno, Place::of(path)) {
                 (Errno::EEXIST, Place::BackstoreAttribute("enable")) => Ok(()),
                 _ => Err(error),
@@ -72,14 +77,16 @@ fn unless(done: &[Errno], result: Result<(), TreeError>) -> Result<(), TreeError
     result.or_else(|error| if done.contains(&error.errno) { Ok(()) } else { Err(error) })
 }
 
-/// Makes sure that the iSCSI fabric is there, once at the start of an agent. The kernel loads the module by itself if it
-/// can. Nothing else of the world is changed: discovery authentication stays as the operator has it.
+/// Makes sure that the iSCSI fabric exists; called once when an agent starts. The kernel loads the
+/// module by itself if it can. Nothing else changes: discovery authentication stays as the operator
+/// has it.
 pub fn prepare(tree: &dyn Tree) -> Result<(), Error> {
     unless(&[Errno::EEXIST], tree.mkdir(&layout::fabric())).map_err(Error::no_fabric)
 }
 
-/// The folder where the kernel keeps persistent reservations. It has to exist before a volume is exported, else every
-/// change of a registration answers "not ready" (lio.md, f). It is outside of the tree: the caller makes it.
+/// The folder where the kernel keeps persistent reservations. It must exist before a volume is
+/// exported, else every change of a registration answers "not ready" (lio.md, f). It lies outside
+/// the tree: the caller creates it.
 pub fn pr_folder(tree: &dyn Tree) -> Result<PathBuf, Error> {
     let root = tree.read_text(&TreePath::new("dbroot")).map_err(Error::no_fabric)?;
     Ok(PathBuf::from(root.trim()).join("pr"))

@@ -1,4 +1,4 @@
-//! What can go wrong, and who can cure it.
+//! Errors of this crate, and who can cure each.
 
 use mooring_host::{Errno, TreeError};
 use mooring_model::{Cure, Step};
@@ -6,63 +6,64 @@ use mooring_model::{Cure, Step};
 use crate::layout::Place;
 use crate::op::Op;
 
-/// An error of this crate. What the kernel answered (operation, path, error number) is the source.
+/// An error of this crate. Its source is the kernel's answer: operation, path, error number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A look at the tree failed.
+    /// Reading the tree failed.
     #[error("cannot look at the export in the kernel's target configuration")]
     View {
-        /// What the kernel answered.
+        /// The kernel's answer.
         source: TreeError,
     },
-    /// A step of a plan failed; the steps before it are done, those after it were not begun.
+    /// A step of a plan failed. The steps before it are done; those after it were not begun.
     #[error("step {} of {total} failed ({step}){}{}", .index + 1, if hint.is_empty() { "" } else { ": " }, .hint)]
     Step {
-        /// Which one, from 0.
+        /// Index of the step, from 0.
         index: usize,
-        /// Of how many.
+        /// Number of steps in the plan.
         total: usize,
         /// The step; secrets in it are `***`.
         step: String,
-        /// What this usually means and what to do.
+        /// The usual cause, and a remedy.
         hint: &'static str,
-        /// Who can cure it.
+        /// The party that can cure it.
         cure: Cure,
-        /// What the kernel answered.
+        /// The kernel's answer.
         source: TreeError,
     },
-    /// An expectation of a plan was not met; the steps before it are done, those after it were not begun.
+    /// An expectation of a plan was not met. The steps before it are done; those after it were not
+    /// begun.
     #[error("step {} of {total} found {found:?} ({step}): the next plan begins anew", .index + 1)]
     Unexpected {
-        /// Which one, from 0.
+        /// Index of the step, from 0.
         index: usize,
-        /// Of how many.
+        /// Number of steps in the plan.
         total: usize,
         /// The step.
         step: String,
-        /// What was read.
+        /// The text that was read.
         found: String,
     },
-    /// The observer asked to stop before this step.
+    /// The observer stopped the plan before this step.
     #[error("stopped before step {} of {total}", .index + 1)]
     Stopped {
-        /// Before which one, from 0.
+        /// Index of the step that was not begun, from 0.
         index: usize,
-        /// Of how many.
+        /// Number of steps in the plan.
         total: usize,
     },
-    /// The target configuration is not there.
+    /// The kernel has no target configuration.
     #[error("no iSCSI target in this kernel: {hint}")]
     NoFabric {
-        /// What to do.
+        /// A remedy.
         hint: &'static str,
-        /// What the kernel answered.
+        /// The kernel's answer.
         source: TreeError,
     },
 }
 
 impl Error {
-    /// Who can cure it.
+    /// Says who can cure this error.
     pub fn cure(&self) -> Cure {
         match self {
             Self::View { source } if matches!(source.errno, Errno::EACCES | Errno::EPERM) => Cure::Operator,
@@ -72,13 +73,13 @@ impl Error {
         }
     }
 
-    /// The error of one step.
+    /// Makes the error of one step.
     pub(crate) fn step(index: usize, total: usize, step: &Step<Op>, source: TreeError) -> Self {
         let (hint, cure) = explain(&step.op, source.errno);
         Self::Step { index, total, step: step.op.to_string(), hint, cure, source }
     }
 
-    /// The error of a fabric folder that cannot be made.
+    /// Makes the error of a fabric folder that cannot be created.
     pub(crate) fn no_fabric(source: TreeError) -> Self {
         Self::NoFabric { hint: fabric_hint(source.errno).0, source }
     }
@@ -97,7 +98,7 @@ fn fabric_hint(errno: Errno) -> (&'static str, Cure) {
     }
 }
 
-/// What an error number usually means at this place (lio.md, b), and who can cure it.
+/// Explains an error number at this place (lio.md, b): its usual cause, and who can cure it.
 fn explain(op: &Op, errno: Errno) -> (&'static str, Cure) {
     use Errno::{EACCES, EBUSY, EINVAL, ENODEV, ENOENT, ENOMEM, ENOTBLK, ENOTEMPTY, ENXIO, EPERM};
     match (op, Place::of(op.path()), errno) {

@@ -1,17 +1,22 @@
-//! One volume over several fabrics at once: one backstore, shown over iSCSI and over any number of Fibre Channel ports. Pure.
+//! Plans one volume over several transports at once: one backstore, shown over iSCSI and over any
+//! number of Fibre Channel ports. Pure.
 //!
-//! Each fabric plans its own part; the parts touch different objects, so any order of theirs is safe that keeps their own
-//! and has the backstore before all that shows it, and after all that showed it. The order here:
-//! 1. of a backstore that stands, its seals: they shut ways past `write_protect` and wait for nothing;
-//! 2. of every fabric, what takes away and cannot block: no fabric waits for another's hanging disk before it is cut off;
-//! 3. of every fabric, the rest of what takes away: iSCSI first, whose `enable=0` cuts off a whole target;
-//! 4. the backstore;
-//! 5. of every fabric, what gives: first the ports that stand, where little can fail for good; then iSCSI, where somebody may
-//!    hold a portal; then ports that are to be made, which may have no adapter. A plan stops where it fails;
-//! 6. if no fabric wants the volume any more, the removal of the backstore.
+//! Each transport plans its own part. The parts touch different objects, so any merged order is
+//! safe that keeps the order inside each part, sets up the backstore before everything that shows
+//! it, and removes it after everything that showed it. The order here:
+//! 1. The seals of an existing backstore: they shut ways past `write_protect` and wait for nothing.
+//! 2. From every transport, the steps that take away and cannot block: no revoke waits for the
+//!    hanging disk of another transport.
+//! 3. From every transport, the other steps that take away: iSCSI first, whose `enable=0` ends a
+//!    whole target.
+//! 4. The backstore.
+//! 5. From every transport, the steps that give. First the ports that exist, where little can fail
+//!    for good; then iSCSI, where another process may hold a portal; then ports to be made, which
+//!    may have no adapter. A plan stops where it fails.
+//! 6. If no transport's spec has the volume any more, the removal of the backstore.
 //!
-//! What must never happen here: a removal of the backstore while one fabric's export is wanted; a step that gives before the
-//! last that takes away.
+//! What must never happen here: a removal of the backstore while a spec of one transport still
+//! exports it; a step that gives before the last that takes away.
 
 use mooring_model::{ExportNames, Plan, Step};
 
@@ -22,30 +27,31 @@ use crate::plan::{Part, Wanted, linked, part};
 use crate::view::{BackstoreView, ExportView, HbaFolder};
 use crate::{Value, fc};
 
-/// What is wanted of one volume over all its fabrics, beside what is seen. A fabric that is neither wanted nor to be removed is
-/// left out; all that are here name the same backstore.
+/// Spec and view of one volume on each of its transports. A transport with no export to make or
+/// remove is left out. All that are here name one backstore.
 #[derive(Debug, Clone, Default)]
 pub struct Exports<'a> {
-    /// Over iSCSI.
+    /// iSCSI: spec and view.
     pub iscsi: Option<(&'a Wanted, &'a ExportView)>,
-    /// Over Fibre Channel, a pair for each port.
+    /// Fibre Channel: spec and view of each port.
     pub fc: Vec<(&'a fc::Wanted, &'a fc::View)>,
 }
 
 impl<'a> Exports<'a> {
-    /// The names of the backstore.
+    /// Returns the names of the backstore; `None` without any transport.
     fn names(&self) -> Option<&'a ExportNames> {
         let iscsi = self.iscsi.map(|(wanted, _)| wanted.names());
         iscsi.or_else(|| self.fc.first().map(|(wanted, _)| &wanted.names().export))
     }
 
-    /// Nobody wants it any more.
+    /// Returns `true` if no spec has the export any more.
     fn is_absent(&self) -> bool {
         let iscsi = self.iscsi.is_none_or(|(wanted, _)| matches!(wanted, Wanted::Absent { .. }));
         iscsi && self.fc.iter().all(|(wanted, _)| matches!(wanted, fc::Wanted::Absent { .. }))
     }
 
-    /// The backstore as it was seen. Of several looks the first that saw it: they were taken one after the other.
+    /// Returns the backstore as seen. The views were taken one after the other; the first that has
+    /// the backstore counts.
     fn seen(&self) -> (Option<&'a BackstoreView>, HbaFolder) {
         let iscsi = self.iscsi.map(|(_, view)| (view.backstore.as_ref(), view.hba));
         let fc = self.fc.iter().map(|(_, view)| (view.backstore.as_ref(), view.hba));
@@ -54,7 +60,7 @@ impl<'a> Exports<'a> {
         there.or_else(|| all.first()).copied().unwrap_or_default()
     }
 
-    /// The backstore that is wanted, if a fabric needs it now.
+    /// Returns the backstore to set up; `None` if no transport needs it now.
     fn backing(&self) -> Option<Backing<'a>> {
         let iscsi = self.iscsi.and_then(|(wanted, _)| match wanted {
             Wanted::Present { names, device, .. } => Some((names, device)),
@@ -76,18 +82,18 @@ impl<'a> Exports<'a> {
     }
 }
 
-/// What gives, in the order of giving.
+/// The parts that give, in the order of giving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Gift {
-    /// A Fibre Channel port that stands.
+    /// A Fibre Channel port that exists.
     Port,
     /// The iSCSI target.
     Target,
-    /// A port that is to be made.
+    /// A port that has to be made.
     NewPort,
 }
 
-/// What to do so that what is seen becomes what is wanted, over all fabrics.
+/// Plans the steps from the views to the specs, over all transports.
 pub fn plan_exports(exports: &Exports<'_>) -> Plan<Op> {
     let mut plan = Plan::default();
     let backing = exports.backing();
@@ -114,7 +120,8 @@ pub fn plan_exports(exports: &Exports<'_>) -> Plan<Op> {
     }
     gives.sort_by_key(|(gift, _)| *gift);
     plan.steps.extend(waits.into_iter().flatten());
-    // Whatever else the backstore lacks, the LUN that shows it is not linked then: a fabric has something to give.
+    // Whatever else the backstore lacks, no LUN that shows it is linked in that case: a transport
+    // has something to give.
     let gives_any = gives.iter().any(|(_, steps)| !steps.is_empty());
     if let Some(backing) = backing.filter(|_| open && gives_any) {
         backing.make(&mut plan);
@@ -127,11 +134,11 @@ pub fn plan_exports(exports: &Exports<'_>) -> Plan<Op> {
     plan
 }
 
-/// Whether a step of those that take away may wait for commands in flight.
+/// Returns `true` if a step which takes away may wait for commands in flight.
 fn may_block(step: &Step<Op>) -> bool {
     match (&step.op, Place::of(step.op.path())) {
         (Op::Rmdir { .. } | Op::Prune { .. }, Place::Acl(_)) | (Op::Unlink { .. }, Place::LunLink) => true,
-        // It drops the initiator's sessions and waits for their commands: a barrier.
+        // Dropping the initiator's sessions waits for their commands: a barrier.
         (Op::Write { path, .. }, _) if path.name() == DEPTH => true,
         (Op::Write { path, value }, _) => path.name() == "enable" && *value == Value::from("0"),
         _ => false,

@@ -1,7 +1,8 @@
 //! Reads the kernel's `info` texts: of an ACL (its live sessions) and of an iblock backstore. Pure.
 //!
-//! What must never happen here: a panic, or a session made up from a text that names none. The texts are made for people
-//! and differ between kernels; what is not understood is left out.
+//! What must never happen here: a panic, or a session made up from a text that names none. The
+//! texts are made for people and differ between kernels; parts that this module does not understand
+//! are left out.
 
 use std::str::FromStr;
 
@@ -18,7 +19,7 @@ pub struct SessionInfo {
     pub isid: String,
     /// `Session State`, without `TARG_SESS_STATE_`.
     pub state: String,
-    /// One per connection.
+    /// Addresses, one per connection.
     pub addresses: Vec<String>,
     /// The command window: how many commands the session may have open (`CmdSN/WR`, the ACL's `cmdsn_depth` at login).
     pub window: u32,
@@ -29,15 +30,16 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    /// Commands taken and not answered yet. `ExpCmdSN` moves when a command arrives, `MaxCmdSN` when one is answered; idle
-    /// they are `window - 1` apart. Both wrap (RFC 7143, 4.2.2.1), and are read one after the other: a difference below
-    /// zero is 0.
+    /// Counts the commands that were taken and not answered yet. `ExpCmdSN` moves when a command
+    /// arrives, `MaxCmdSN` when one is answered; an idle session has them `window - 1` apart. Both
+    /// wrap (RFC 7143, 4.2.2.1), and the kernel reads them one after the other: a difference below
+    /// zero counts as 0.
     pub fn in_flight(&self) -> u32 {
         let open = self.exp_cmd_sn.wrapping_sub(1).wrapping_add(self.window).wrapping_sub(self.max_cmd_sn);
         if open > u32::MAX / 2 { 0 } else { open }
     }
 
-    /// The session for a report, if its initiator has a name of the right form.
+    /// Returns the session for a report; `None` if the initiator's name is malformed.
     pub fn report(&self) -> Option<SessionReport> {
         Some(SessionReport {
             initiator: Iqn::from_str(&self.initiator).ok()?,
@@ -51,7 +53,7 @@ impl SessionInfo {
     }
 }
 
-/// What follows `label` in `line`, up to the next run of two blanks.
+/// Returns the text after `label` in `line`, up to the next run of two blanks.
 fn field<'a>(line: &'a str, label: &str) -> Option<&'a str> {
     let rest = line.split_once(label)?.1.trim_start();
     Some(rest.split("  ").next().unwrap_or(rest).trim())
@@ -97,16 +99,17 @@ fn isid(text: &str) -> String {
     text.chars().filter(char::is_ascii_hexdigit).take(12).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// What `info` of an iblock backstore says.
+/// The facts that `info` of an iblock backstore tells.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BackstoreInfo {
-    /// Whether it is a LUN anywhere. The kernel says `ACTIVATED` when its export count is above 0, whatever `enable` is.
+    /// The backstore is a LUN somewhere. The kernel prints `ACTIVATED` when its export count is
+    /// above 0, whatever `enable` is.
     pub exported: bool,
     /// The path that `control` was given.
     pub device: Option<String>,
-    /// Whether `control` was given `readonly=1`.
+    /// `control` was given `readonly=1`.
     pub readonly: bool,
-    /// Major and minor number of the device that is open.
+    /// Major and minor number of the open device.
     pub number: Option<(u32, u32)>,
 }
 
@@ -118,7 +121,7 @@ pub fn parse_backstore(text: &str) -> BackstoreInfo {
             info.exported = status == "ACTIVATED";
         }
         if let Some((_, rest)) = line.split_once("UDEV PATH: ") {
-            // The path may hold blanks; what follows it may not.
+            // The path may hold blanks; the text behind it may not.
             let path = rest.rsplit_once("  readonly: ").map_or(rest, |(path, _)| path);
             info.device = Some(path.to_owned()).filter(|path| !path.is_empty());
         }

@@ -1,20 +1,22 @@
-//! Where the parts of one export stand in the configfs tree. Paths are functions of [`ExportNames`] alone.
+//! Paths of the parts of one export in the configfs tree. They are functions of [`ExportNames`]
+//! alone.
 //!
-//! What must never happen here: a path outside of the export's own backstore and target, but for the HBA folder and the
-//! `iscsi` folder, which are shared with other exports.
+//! What must never happen here: a path outside of the export's own backstore and target, but for
+//! the HBA folder and the `iscsi` folder, which are shared with other exports.
 
 use mooring_host::TreePath;
 use mooring_model::{ExportNames, FcFabric, Lun};
 
-/// The name of every link that we make. A LUN and a mapped LUN take one link each, under any name; this one tells an
-/// operator who made it.
+/// Name of every link that Mooring makes. A LUN and a mapped LUN take one link each, under any
+/// name; this one tells an operator who made it.
 pub const LINK: &str = "mooring";
 
 /// The folder of all backstores.
 pub const CORE: &str = "core";
 
-/// The attributes of a portal group that we answer for: name, wanted value, and why. All of them are written to a new
-/// portal group although four are the kernel's defaults: a default is somebody else's decision.
+/// The attributes of a portal group that Mooring answers for: name, value, and why. A new portal
+/// group gets all of them, although four are the kernel's defaults: a default is somebody else's
+/// decision.
 pub const TPG_ATTRIBS: [(&str, &str, &str); 6] = [
     ("generate_node_acls", "0", "only initiators with an ACL are admitted"),
     ("authentication", "1", "an ACL without credentials admits nobody"),
@@ -24,24 +26,25 @@ pub const TPG_ATTRIBS: [(&str, &str, &str); 6] = [
     ("cache_dynamic_acls", "0", "no ACL is kept that no spec names"),
 ];
 
-/// How every session of a portal group is negotiated, in its `param`, whatever a wish says: name, wanted value, and why. With
-/// immediate data the kernel does a command that claims to read twice, the second time with the initiator's data in its buffer,
-/// and mostly crashes on it (lio.md, t).
+/// Parameters in `param` by which every session of a portal group is negotiated, whatever a spec
+/// says: name, value, and why. With immediate data the kernel runs a command that claims to read
+/// twice, the second time with the initiator's data in its buffer, and mostly crashes on it
+/// (lio.md, t).
 pub const TPG_PARAMS: [(&str, &str, &str); 1] =
     [("ImmediateData", "No", "data behind a command that claims to read would have it done twice")];
 
-/// An ACL's text for people; here it names the barrier that was asked for before the ACL was made.
+/// An ACL's text for people. Here it names the barrier that was asked for before the ACL was made.
 pub(crate) const TAG: &str = "tag";
 
-/// What stands before a barrier's id in [`TAG`], which holds 63 bytes.
+/// Prefix of a barrier's id in [`TAG`], which holds 63 bytes.
 pub(crate) const BARRIER: &str = "mooring-barrier:";
 
 /// An ACL's queue depth.
 pub(crate) const DEPTH: &str = "cmdsn_depth";
 
-/// The attributes of a backstore that shut the ways past `write_protect`: name, wanted value, and why. The kernel asks
-/// `write_protect` where the initiator claims to send data, and looks at no opcode (lio.md, t). All of them can be written
-/// under live sessions, and hold for the next command.
+/// The attributes of a backstore that shut the ways past `write_protect`: name, value, and why. The
+/// kernel checks `write_protect` where the initiator claims to send data, and looks at no opcode
+/// (lio.md, t). All of them can be written under live sessions, and hold from the next command on.
 pub const SEALS: [(&str, &str, &str); 3] = [
     ("max_write_same_len", "0", "WRITE SAME that claims to read would zero blocks past write_protect"),
     ("emulate_caw", "0", "COMPARE AND WRITE that claims to read would write past write_protect"),
@@ -133,7 +136,7 @@ fn is_fc(folder: &str) -> bool {
     folder.parse::<FcFabric>().is_ok()
 }
 
-/// What stands at `path`, as far as an error's explanation needs to know.
+/// The kind of object at `path`, as far as an error's explanation depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place<'a> {
     /// `iscsi`
@@ -165,7 +168,7 @@ pub(crate) enum Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// Reads a path's shape.
+    /// Reads the shape of a path.
     pub(crate) fn of(path: &'a TreePath) -> Self {
         let parts: Vec<&str> = path.as_str().split('/').collect();
         match parts.as_slice() {

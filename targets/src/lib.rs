@@ -1,17 +1,20 @@
-//! Makes exports true in the kernel: LIO targets over iSCSI and Fibre Channel, natively through configfs. Sync; every blocking
-//! call blocks here.
+//! Brings exports into the kernel: LIO targets over iSCSI and Fibre Channel, natively through
+//! configfs. Everything is synchronous; every blocking call blocks here.
 //!
-//! The four verbs, one module each: [`view`](ExportView::read) looks at one export, [`plan()`] compares it with what is
-//! wanted (pure), [`apply()`] does the steps one by one, [`report()`] says what is true. One export is one backstore, one
-//! target, one portal group, one LUN, and one ACL with one mapped LUN per initiator.
+//! There are four verbs, one module each: [`view`](ExportView::read) looks at one export,
+//! [`plan()`] compares the view with the spec (pure), [`apply()`] runs the steps one by one,
+//! [`report()`] says what is true. One export is one backstore, one target, one portal group, one
+//! LUN, and one ACL with one mapped LUN per initiator.
 //!
-//! That is iSCSI. [`fc`] has the same verbs for one volume over one Fibre Channel port, which all volumes share, and
-//! [`plan_exports`] plans a volume over several fabrics at once, with one backstore.
+//! These are for iSCSI. [`fc`] has four verbs of its own for one volume over one Fibre Channel
+//! port, which all volumes share. [`plan_exports`] plans a volume over several transports at once,
+//! with one backstore.
 //!
 //! What must never happen here:
-//! - a step after which an initiator reaches a LUN that neither the old nor the new wish gives it ([`plan()`] has the order);
-//! - a step on an object that is not below this export's names (the HBA folder and the ACLs of a Fibre Channel
-//!   port are shared, see [`Op::Prune`]);
+//! - a step after which an initiator reaches a LUN that neither the old nor the new spec gives it
+//!   ([`plan()`] has the order);
+//! - a step on an object that is not below this export's names (the HBA folder and the ACLs of a
+//!   Fibre Channel port are shared, see [`Op::Prune`]);
 //! - a look at another export: the cost of one does not depend on the others;
 //! - a secret in a plan's text, an error, a `Debug` or a log.
 

@@ -1,14 +1,16 @@
-//! What the nexuses of an export do at this moment: who is logged in, and what was done since the LUN was mapped.
+//! Reads the activity of an export's nexuses at this moment: who is logged in, and counters since
+//! the LUN was mapped.
 //!
-//! The cost, in operations, for each grant over iSCSI: 2 while its number of commands has not moved since the look before (its
-//! sessions, that number), 4 when it has, 1 when it has no ACL. A grant over Fibre Channel: the same, its login in the place
-//! of sessions. It does not depend on other exports, nor on what else stands in this one.
+//! Cost of each iSCSI grant in operations: 2 while its number of commands equals the last look's
+//! (its sessions, that number), 4 when the number has moved, 1 when the grant has no ACL. A Fibre
+//! Channel grant costs as much, with its login in the place of sessions. The cost depends neither
+//! on other exports nor on other objects of this one.
 //!
-//! What the kernel does not say (lio.md, d): when a session began; the sessions of an initiator beside its newest. How many
-//! sessions a target has in all it does say ([`count_sessions`]).
+//! The kernel does not tell when a session began, nor the sessions of an initiator beside its
+//! newest (lio.md, d). It does tell how many sessions a target has in all ([`count_sessions`]).
 //!
-//! What must never happen here: a number made up; a walk over anything but what is granted. A look waits where an ACL is
-//! being removed: it runs on a thread that can be lost.
+//! What must never happen here: a number made up; a walk over anything but the grants. A look
+//! blocks while an ACL is being removed: run it on a thread that can be lost.
 
 use std::collections::BTreeMap;
 
@@ -20,17 +22,17 @@ use crate::plan::Wanted;
 use crate::view::maybe;
 use crate::{Error, layout};
 
-/// What a nexus does at this moment.
+/// Activity of a nexus at this moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Live {
-    /// Its session. Of several the kernel shows the newest.
+    /// The initiator's session. Of several the kernel shows the newest.
     pub sessions: Vec<SessionReport>,
-    /// What it has done since its LUN was mapped.
+    /// Counters since the LUN was mapped.
     pub counters: Counters,
 }
 
-/// What the grants of an export do, by initiator; `before` is what the look before saw. The session of an initiator that has
-/// lost power stays listed for up to 45 s (lio.md, m).
+/// Reads the activity of an export's grants, by initiator. `before` is the result of the last look.
+/// The session of an initiator that has lost power stays listed for up to 45 s (lio.md, m).
 pub fn read_live(
     tree: &dyn Tree,
     wanted: &Wanted,
@@ -49,7 +51,8 @@ pub fn read_live(
     Ok(all)
 }
 
-/// The live sessions of one initiator, in one operation, whatever the number of others; `None`: it has no ACL.
+/// Reads the live sessions of one initiator in one operation, whatever the number of others. `None`
+/// if it has no ACL.
 pub fn read_sessions_of(
     tree: &dyn Tree,
     names: &ExportNames,
@@ -60,22 +63,24 @@ pub fn read_sessions_of(
     Ok(info.map(|info| sessions(&info)))
 }
 
-/// How many sessions the target has, of all initiators, those that no ACL shows included; in one operation. `None`: there is
-/// no such target, or the kernel does not count.
+/// Counts the target's sessions in one operation: those of all initiators, also of those without an
+/// ACL. `None` if there is no such target, or the kernel does not count.
 pub fn count_sessions(tree: &dyn Tree, names: &ExportNames) -> Result<Option<u32>, Error> {
     let text =
         maybe(tree.read_text(&layout::session_count(names))).map_err(|source| Error::View { source })?;
     Ok(text.and_then(|text| text.trim().parse().ok()))
 }
 
-/// How many commands have come for the export's LUN since it was made, of all initiators; in one operation. `None`: it is not there.
+/// Counts the commands of all initiators for the export's LUN since it was made, in one operation.
+/// `None` if there is no LUN.
 pub fn count_commands(tree: &dyn Tree, names: &ExportNames) -> Result<Option<u64>, Error> {
     let path = layout::lun(names).join("statistics").join("scsi_tgt_port").join("in_cmds");
     let text = read_if_there(tree, &path).map_err(|source| Error::View { source })?;
     Ok(text.and_then(|text| text.trim().parse().ok()))
 }
 
-/// How many commands a session of this initiator may have open (`cmdsn_depth`). `None`: it has no ACL.
+/// Reads how many commands a session of this initiator may have open (`cmdsn_depth`). `None` if it
+/// has no ACL.
 pub fn read_window(tree: &dyn Tree, names: &ExportNames, initiator: &str) -> Result<Option<u32>, Error> {
     let text = maybe(tree.read_text(&layout::acl(names, initiator).join("cmdsn_depth")))
         .map_err(|source| Error::View { source })?;
@@ -86,8 +91,8 @@ fn sessions(info: &str) -> Vec<SessionReport> {
     parse_sessions(info).iter().filter_map(SessionInfo::report).collect()
 }
 
-/// What passed through a mapped LUN. What was read and written moves with the number of commands: where that is as it was
-/// `before`, nothing else is read.
+/// Reads the counters of a mapped LUN. Bytes read and written move with the number of commands: if
+/// that equals the one in `before`, nothing else is read.
 pub(crate) fn read_counters(
     tree: &dyn Tree,
     mapped: &TreePath,
@@ -110,7 +115,8 @@ pub(crate) fn read_counters(
     })
 }
 
-/// An attribute of the statistics; `None` where nothing is mapped, or nobody is logged in (ENODEV).
+/// Reads an attribute of the statistics. `None` where nothing is mapped, or nobody is logged in
+/// (ENODEV).
 pub(crate) fn read_if_there(tree: &dyn Tree, path: &TreePath) -> Result<Option<String>, TreeError> {
     match tree.read_text(path) {
         Err(error) if error.errno == Errno::ENODEV => Ok(None),

@@ -1,13 +1,14 @@
-//! The two names that the device of a logical volume has on every host: `/dev/GROUP/LV` and `/dev/mapper/GROUP-LV`. Pure.
+//! Compares the two names of a logical volume's device, which every host has: `/dev/GROUP/LV` and
+//! `/dev/mapper/GROUP-LV`. Pure.
 //!
 //! What must never happen here: two LVs taken for one.
 
 use std::path::{Path, PathBuf};
 
-/// Folders of `/dev` that hold links and nodes of other kinds: no group is named so.
+/// Folders of `/dev` that hold links and nodes of other kinds: no volume group has such a name.
 const NO_GROUPS: [&str; 6] = ["mapper", "disk", "block", "char", "shm", "mqueue"];
 
-/// The group and the LV of a device path, in either form.
+/// Returns the volume group and the LV of a device path in either form; `None` for any other path.
 pub(crate) fn of_path(path: &Path) -> Option<(String, String)> {
     let rest = path.to_str()?.strip_prefix("/dev/")?;
     let (first, second) = rest.split_once('/')?;
@@ -21,7 +22,7 @@ pub(crate) fn of_path(path: &Path) -> Option<(String, String)> {
     }
 }
 
-/// `GROUP-LV`, where a hyphen that belongs to a name is written twice (lvm(8)).
+/// Splits `GROUP-LV`, where a hyphen that belongs to a name is written twice (lvm(8)).
 fn of_mapper(name: &str) -> Option<(String, String)> {
     let bytes = name.as_bytes();
     let mut at = 0;
@@ -33,7 +34,8 @@ fn of_mapper(name: &str) -> Option<(String, String)> {
         } else {
             let (group, lv) = (name.get(..at)?, name.get(at + 1..)?);
             let (group, lv) = (group.replace("--", "-"), lv.replace("--", "-"));
-            // Only as LVM writes it: with one more single hyphen it is a part of another LV (`vg-pool-tpool`).
+            // Accepts only LVM's own spelling: one more single hyphen means a part of another LV
+            // (`vg-pool-tpool`).
             let whole = mapper(&group, &lv).to_str() == Some(&format!("/dev/mapper/{name}"));
             return (whole && !group.is_empty() && !lv.is_empty()).then_some((group, lv));
         }
@@ -46,7 +48,8 @@ fn mapper(group: &str, lv: &str) -> PathBuf {
     Path::new("/dev/mapper").join(format!("{}-{}", doubled(group), doubled(lv)))
 }
 
-/// Whether a path that a backstore was given is the device that is wanted, under one of the names of the same LV.
+/// Returns `true` if a backstore's path is the device of the spec, under one of the names of one
+/// LV.
 pub(crate) fn is_same_device(found: &Path, wanted: &Path) -> bool {
     found == wanted || of_path(wanted).is_some_and(|wanted| of_path(found) == Some(wanted))
 }

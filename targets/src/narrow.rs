@@ -1,11 +1,14 @@
-//! A change of some grants of an export that is known to be in force: only their ACLs are looked at and planned.
+//! Changes some grants of an export that is known to be in force, and looks at and plans their ACLs
+//! only.
 //!
-//! Why: a whole look reads every ACL of the export, so that a grant would cost more with every host that shares the volume
-//! (ARCHITECTURE, invariant 12). What was seen in force a moment ago, by a whole look, is taken as it was seen; the ACLs
-//! that change are looked at before and after. Whoever keeps a [`Known`] throws it away at every error and now and then,
-//! so that drift is found by the next whole look and by nothing less.
+//! Why: a whole look reads every ACL of the export, so a grant would cost more with every host that
+//! shares the volume (ARCHITECTURE, invariant 12). A whole look has just shown everything in force,
+//! and its view is trusted; the ACLs that change are looked at before and after. The holder of a
+//! [`Known`] throws it away at every error and now and then, so the next whole look finds drift;
+//! nothing less does.
 //!
-//! What must never happen here: a narrow plan where anything but grants has changed; a `Known` that a plan would change.
+//! What must never happen here: a narrow plan where anything but grants has changed; a `Known` that
+//! a plan would change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,49 +20,51 @@ use crate::op::Op;
 use crate::plan::{Wanted, plan};
 use crate::view::ExportView;
 
-/// An export that was in force when it was looked at: the plan for `wanted` was quiet on `view`.
+/// An export that was in force when it was looked at: the plan from `view` to `wanted` was empty.
 #[derive(Debug, Clone)]
 pub struct Known {
     wanted: Wanted,
     view: ExportView,
 }
 
-/// An export has one grant of an initiator.
+/// Indexes grants by initiator: an export has one grant of each.
 fn by_initiator(grants: &[Grant]) -> BTreeMap<&str, &Grant> {
     grants.iter().map(|grant| (grant.initiator.as_str(), grant)).collect()
 }
 
-/// What is left to look at: the part of a wish, and of what is known, that differs.
+/// The part of a spec that differs from the known one: all that is left to look at.
 #[derive(Debug, Clone)]
 pub struct Narrow {
-    /// The wish with the changed grants only.
+    /// The spec with the changed grants only.
     pub wanted: Wanted,
     initiators: BTreeSet<String>,
     known: Known,
 }
 
 impl Known {
-    /// Keeps what was seen, if it is what is wanted.
+    /// Keeps the view if it is as the spec says; `None` otherwise.
     pub fn new(wanted: &Wanted, view: ExportView) -> Option<Self> {
         let left = plan(wanted, &view);
         Self::planned(wanted, view, &left)
     }
 
-    /// The same for whoever has the plan of this wish and this view at hand.
+    /// Does as [`new`](Self::new) for a caller that already has the plan from this view to this
+    /// spec.
     pub fn planned(wanted: &Wanted, view: ExportView, left: &Plan<Op>) -> Option<Self> {
         let in_force = matches!(wanted, Wanted::Present { .. }) && left.is_quiet();
         in_force.then(|| Self { wanted: wanted.clone(), view })
     }
 
-    /// What was seen.
+    /// Returns the view.
     pub fn view(&self) -> &ExportView {
         &self.view
     }
 
-    /// The change to `wanted`, if only grants differ.
+    /// Returns the change to `wanted`; `None` if more than grants differ.
     pub fn narrow(self, wanted: &Wanted) -> Option<Narrow> {
         let (
-            // Like what a backstore gets back: it says nothing of an export that stands.
+            // Reservations are put into a new backstore only; they do not matter to an export that
+            // exists.
             Wanted::Present { names, device, portals, withheld, grants, tuning, port_id },
             Wanted::Present {
                 names: old_names,
@@ -104,18 +109,19 @@ impl Known {
 }
 
 impl Narrow {
-    /// Whether the grant of this initiator is among those that change.
+    /// Returns `true` if this initiator's grant is among those that change.
     pub fn concerns(&self, initiator: &str) -> bool {
         self.initiators.contains(initiator)
     }
 
-    /// Looks at the ACLs that change: what is known, with these ACLs as they are now and no others.
+    /// Looks at the ACLs that change. The result is the known view with these ACLs as they are now,
+    /// and no others.
     pub fn look(&self, tree: &dyn Tree) -> Result<ExportView, Error> {
         self.known.view.with_acls(tree, &self.wanted, &self.initiators)
     }
 
-    /// The whole export, with the changed ACLs as `seen`: known again if `wanted`, the whole wish, is now in force. Else what
-    /// is left to do.
+    /// Returns the whole export with the changed ACLs as in `seen`, if `wanted`, the whole spec, is
+    /// now in force. The error is the plan of the steps that are left.
     pub fn widen(self, wanted: &Wanted, seen: &ExportView) -> Result<Known, Plan<Op>> {
         let left = plan(&self.wanted, seen);
         if !left.is_quiet() {

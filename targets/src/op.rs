@@ -1,6 +1,7 @@
-//! The operations of a plan: each is one call on one object of the tree.
+//! Operations of a plan: each is one call on one object of the tree.
 //!
-//! What must never happen here: the text of a secret. [`Op`] prints secrets as `***`, in `Display` and in `Debug`.
+//! What must never happen here: the text of a secret. [`Op`] prints secrets as `***`, in `Display`
+//! and in `Debug`.
 
 use std::fmt;
 
@@ -9,17 +10,18 @@ use mooring_model::{Secret, Step};
 
 use crate::layout::Place;
 
-/// What is written to an attribute: exactly these bytes. A newline would become part of a credential (lio.md, a).
+/// The exact bytes to write to an attribute. A newline would become part of a credential (lio.md,
+/// a).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// A text that may be printed.
     Plain(String),
-    /// A text that may not.
+    /// A text that may not be printed.
     Secret(Secret),
 }
 
 impl Value {
-    /// The bytes for the kernel.
+    /// Returns the bytes for the kernel.
     pub fn expose(&self) -> &[u8] {
         match self {
             Self::Plain(text) => text.as_bytes(),
@@ -46,29 +48,30 @@ impl fmt::Display for Value {
 /// One call on one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// Makes a folder; one that exists is fine.
+    /// Makes a folder; an existing one is accepted.
     Mkdir {
         /// The folder.
         path: TreePath,
     },
-    /// Removes a folder; one that is gone is fine. For an ACL it returns when the initiator's commands have drained.
+    /// Removes a folder; a missing one is accepted. For an ACL it returns when the initiator's
+    /// commands have drained.
     Rmdir {
         /// The folder.
         path: TreePath,
     },
-    /// Removes a folder that is shared with other exports, if it is empty; one that is in use stays.
+    /// Removes a folder that is shared with other exports, if it is empty; one in use stays.
     Prune {
         /// The folder.
         path: TreePath,
     },
     /// Makes a link.
     Link {
-        /// What it points to.
+        /// Object to point to.
         target: TreePath,
-        /// Where it stands.
+        /// Path of the link.
         link: TreePath,
     },
-    /// Removes a link; one that is gone is fine.
+    /// Removes a link; a missing one is accepted.
     Unlink {
         /// The link.
         path: TreePath,
@@ -80,22 +83,22 @@ pub enum Op {
         /// The bytes.
         value: Value,
     },
-    /// Reads an attribute; the plan goes on only if it reads exactly this.
+    /// Reads an attribute; the plan goes on only if the text is exactly this.
     Expect {
         /// The attribute.
         path: TreePath,
         /// The text, without its final newline.
         value: String,
     },
-    /// Writes a hint that the kernel may find out of range for this device (EINVAL), or that the device cannot follow
-    /// (ENOSYS); then the kernel's own value stands.
+    /// Writes a hint. If it is out of range for this device (EINVAL), or the device cannot follow
+    /// it (ENOSYS), the kernel's own value stays.
     Advise {
         /// The attribute.
         path: TreePath,
         /// The bytes.
         value: Value,
     },
-    /// Writes an attribute that older kernels do not have; where it is not there nothing is done.
+    /// Writes an attribute that older kernels lack; does nothing where it is missing.
     WriteIfThere {
         /// The attribute.
         path: TreePath,
@@ -105,7 +108,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The object that is changed.
+    /// Returns the object that the operation changes.
     pub fn path(&self) -> &TreePath {
         match self {
             Self::Mkdir { path }
@@ -137,9 +140,9 @@ impl fmt::Display for Op {
     }
 }
 
-/// The initiator whose nexus is proven cut once this step has returned: the step removes its ACL, and that call returns
-/// when the commands of its sessions have drained. No other step proves anything over iSCSI (lio.md, d); over Fibre Channel:
-/// [`fc::drains`](crate::fc::drains).
+/// Returns the initiator whose revoke is proven once this step has returned. Such a step removes
+/// the ACL, and the call returns when the commands of its sessions have drained. No other step
+/// proves anything over iSCSI (lio.md, d). For Fibre Channel see [`fc::drains`](crate::fc::drains).
 pub fn drains(step: &Step<Op>) -> Option<&str> {
     match &step.op {
         Op::Rmdir { path } => match Place::of(path) {

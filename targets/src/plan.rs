@@ -1,31 +1,38 @@
-//! Compares what is wanted over iSCSI with what is seen. Pure: no clock, no I/O, no error. The backstore, which other fabrics
-//! may share, is planned in `backstore`; where its steps stand among those of the fabrics: [`plan_exports`].
+//! Compares the iSCSI spec of an export with its view. Pure: no clock, no I/O, no error. The
+//! backstore, which other transports may share, is planned in `backstore`; [`plan_exports`] places
+//! its steps among those of the transports.
 //!
 //! The order, and what breaks without it (errors of the kernel from lio.md, b):
-//! 1. *Take away first.* Modes shrink (`write_protect=1`), every ACL that goes is unmapped, then attributes and portals are
-//!    tightened, then ACLs are removed: that call waits until the initiator's commands have drained, and it comes after
-//!    everything that is quick, so that nobody keeps access because another's disk hangs. `rmdir` of an ACL with a
-//!    mapped LUN inside, or of a mapped LUN with its link: ENOTEMPTY.
-//!    A barrier, which drains an initiator that keeps its grant, stands behind all of that, for the same reason (`barrier`).
-//! 2. *Backstore*: `control`, serial, `enable`. The serial of an exported backstore cannot change (EINVAL); enabling without
-//!    the device is ENOENT; linking a backstore that is not enabled is ENODEV.
-//! 3. *Target, portal group, its attributes and how its sessions are negotiated, its relative port id, LUN.* The id of a group that is
-//!    enabled cannot change (EINVAL), and a registration that comes back takes the one that is there. A mapped link to a LUN without a backstore is EINVAL.
-//! 4. *ACLs*: the mapped LUN and its `write_protect` stand before the credential (or `authentication=0`) that lets the
-//!    initiator in. A mapped LUN is read-write between its link and its `write_protect`; a closed gate and
-//!    `prod_mode_write_protect` close that window, each alone.
-//! 5. *Portals*, after the ACLs: a new door never leads to what is about to change, and a port that is taken (EINVAL) keeps
-//!    no grant from coming into force on the other portals.
+//! 1. *Take away first.* Modes shrink (`write_protect=1`), every ACL that goes is unmapped, then
+//!    attributes and portals are tightened, then ACLs are removed. That last call waits until the
+//!    initiator's commands have drained; it comes after everything that is quick, so that nobody
+//!    keeps access because another's disk hangs. `rmdir` of an ACL with a mapped LUN inside, or of
+//!    a mapped LUN with its link: ENOTEMPTY.
+//!    A barrier, which drains an initiator that keeps its grant, stands behind all of that, for the
+//!    same reason (`barrier`).
+//! 2. *Backstore*: `control`, serial, `enable`. The serial of an exported backstore cannot change
+//!    (EINVAL); enabling without the device is ENOENT; linking a backstore that is not enabled is
+//!    ENODEV.
+//! 3. *Target, portal group, its attributes and how its sessions are negotiated, its relative port
+//!    id, LUN.* The id of an enabled group cannot change (EINVAL), and a registration that comes
+//!    back takes the id that is there. A mapped link to a LUN without a backstore is EINVAL.
+//! 4. *ACLs*: the mapped LUN and its `write_protect` stand before the credential (or
+//!    `authentication=0`) that lets the initiator in. A mapped LUN is read-write between its link
+//!    and its `write_protect`; a closed gate and `prod_mode_write_protect` close that window, each
+//!    alone.
+//! 5. *Portals*, after the ACLs: a new door never leads to an object that is about to change, and a
+//!    port that is taken (EINVAL) keeps no grant from coming into force on the other portals.
 //! 6. The portal group's `enable`, last.
 //!
-//! Portals that are withheld because the device does not answer are taken away with those that nobody wants: a revoke that waits
-//! for that device comes behind them.
+//! Portals that are withheld because the device does not answer are taken away with those that no
+//! spec has: a revoke that waits for that device comes behind them.
 //!
-//! What must never happen here: a step on a foreign object; a step that opens something while a foreign object stands under
-//! our names; a rebuild of a backstore that is enabled. Half-made objects of ours are finished where they stand. A backstore
-//! that is not enabled cannot be in use (nothing links to it), so one with another device in its `control` is removed
-//! and made again; once enabled it is never rebuilt, whoever made it: [`BlockedKind::Birth`] if our own LUN shows it, else
-//! [`BlockedKind::Foreign`].
+//! What must never happen here: a step on a foreign object; a step that opens something while a
+//! foreign object stands under our names; a rebuild of a backstore that is enabled. Half-made
+//! objects of ours are finished where they stand. A backstore that is not enabled cannot be in use
+//! (nothing links to it), so one with another device in its `control` is removed and made again.
+//! Once enabled it is never rebuilt, whoever made it: [`BlockedKind::Birth`] if our own LUN shows
+//! it, else [`BlockedKind::Foreign`].
 
 mod absent;
 mod acl;
@@ -51,66 +58,68 @@ use crate::view::{AclView, ExportView, TpgView};
 /// The block device behind an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Its node.
+    /// The block device's node.
     pub path: PathBuf,
-    /// Initiators may discard blocks of it. Said to a backstore when it is made, and never while it is exported.
+    /// Initiators may discard blocks. A backstore gets this when it is made, and never while it is
+    /// exported.
     pub discards: bool,
     /// Registrations that a backstore gets back when it is made.
     pub reservations: Vec<Kept>,
 }
 
 impl Device {
-    /// Whether a backstore behind both is the same. What it would get back when it is made is no part of that.
+    /// Returns `true` if both lead to one backstore. Reservations to put back do not count.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.path == other.path && self.discards == other.discards
     }
 }
 
 impl<T: Into<PathBuf>> From<T> for Device {
-    /// Without discards, and with nothing to put back.
+    /// A device without discards, and with no reservations to put back.
     fn from(path: T) -> Self {
         Self { path: path.into(), discards: false, reservations: Vec::new() }
     }
 }
 
-/// One export as it is wanted, with every name filled in.
+/// The spec of one export, with every name filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
-    /// It is there.
+    /// The export exists.
     Present {
-        /// Its names.
+        /// The export's names.
         names: ExportNames,
         /// The block device behind it.
         device: Device,
-        /// Where it listens.
+        /// Portals where the target listens.
         portals: Vec<Portal>,
-        /// Its device does not answer: for so long it listens nowhere. A portal's one login thread serves all targets, and a
-        /// login that replaces a session waits in it for what that session has in flight (lio.md, u). Sessions that stand go on.
+        /// The device does not answer; until it does, the target listens nowhere. A portal's one
+        /// login thread serves all targets, and a login that replaces a session waits in it for the
+        /// commands of that session (lio.md, u). Existing sessions go on.
         withheld: bool,
-        /// Who reaches it. An initiator that is not here is revoked.
+        /// Grants. An initiator without one is revoked.
         grants: Vec<Grant>,
-        /// How its sessions are negotiated. What is left unsaid is not looked at.
+        /// How sessions are negotiated. Keys that are not set are not looked at.
         tuning: Tuning,
-        /// The relative port id with which its portal group is enabled, where the kernel has such an attribute. `None`: it is
-        /// not looked at, and the kernel chooses.
+        /// Relative port id with which the portal group is enabled, where the kernel has such an
+        /// attribute. `None`: it is not looked at, and the kernel chooses.
         port_id: Option<u16>,
     },
-    /// A tombstone: nothing of it is there.
+    /// A tombstone: no object of the export exists.
     Absent {
-        /// The names under which it is removed.
+        /// The names under which the export is removed.
         names: ExportNames,
     },
 }
 
 impl Wanted {
-    /// The export's names.
+    /// Returns the export's names.
     pub fn names(&self) -> &ExportNames {
         match self {
             Self::Present { names, .. } | Self::Absent { names } => names,
         }
     }
 
-    /// What is said about its sessions.
+    /// Returns the session parameters of the spec; `None` for a tombstone.
     pub(crate) fn tuning(&self) -> Option<&Tuning> {
         match self {
             Self::Present { tuning, .. } => Some(tuning),
@@ -118,7 +127,7 @@ impl Wanted {
         }
     }
 
-    /// Where it shall listen now.
+    /// Returns the portals where the target has to listen now.
     pub fn doors(&self) -> &[Portal] {
         match self {
             Self::Present { portals, withheld: false, .. } => portals,
@@ -126,7 +135,7 @@ impl Wanted {
         }
     }
 
-    /// The portals that it does not listen at because its device does not answer.
+    /// Returns the portals that are withheld because the device does not answer.
     pub fn withheld(&self) -> &[Portal] {
         match self {
             Self::Present { portals, withheld: true, .. } => portals,
@@ -134,7 +143,8 @@ impl Wanted {
         }
     }
 
-    /// The relative port id that it gets when it is enabled.
+    /// Returns the relative port id to take when the group is enabled; `None` leaves it to the
+    /// kernel.
     pub fn port_id(&self) -> Option<u16> {
         match self {
             Self::Present { port_id, .. } => *port_id,
@@ -142,14 +152,14 @@ impl Wanted {
         }
     }
 
-    /// Has it listen nowhere.
+    /// Withholds all portals: the target listens nowhere.
     pub fn withhold(&mut self) {
         if let Self::Present { withheld, .. } = self {
             *withheld = true;
         }
     }
 
-    /// Who shall reach it.
+    /// Returns the grants; none for a tombstone.
     pub fn grants(&self) -> &[Grant] {
         match self {
             Self::Present { grants, .. } => grants,
@@ -158,14 +168,14 @@ impl Wanted {
     }
 }
 
-/// What to do so that what is seen becomes what is wanted, of a volume that is exported over iSCSI alone. Over several fabrics:
-/// [`plan_exports`](crate::plan_exports).
+/// Plans the steps from the view to the spec, for a volume that is exported over iSCSI alone. Over
+/// several transports: [`plan_exports`](crate::plan_exports).
 pub fn plan(wanted: &Wanted, view: &ExportView) -> Plan<Op> {
     plan_exports(&Exports { iscsi: Some((wanted, view)), fc: Vec::new() })
 }
 
-/// The portals to be taken off, and nothing else: for whoever cannot look at the rest, because a removal that waits for the device
-/// holds it. `there`: the portals that the target has.
+/// Plans the removal of portals, and nothing else: for a caller that cannot look at the rest,
+/// because a removal that waits for the device holds it. `there` lists the target's portals.
 pub fn plan_portals(wanted: &Wanted, there: &[String]) -> Plan<Op> {
     let (view, tpg) = (ExportView::default(), TpgView { portals: there.to_vec(), ..TpgView::default() });
     let Some(mut present) = Present::of(wanted, &view) else { return Plan::default() };
@@ -173,15 +183,15 @@ pub fn plan_portals(wanted: &Wanted, there: &[String]) -> Plan<Op> {
     present.plan
 }
 
-/// The part of a plan that is one fabric's; the backstore is planned for all of them together.
+/// One transport's part of a plan; the backstore is planned for all of them together.
 #[derive(Default)]
 pub(crate) struct Part {
     pub(crate) plan: Plan<Op>,
-    /// The steps before this index take away; those from it on give.
+    /// Index of the first step that gives; all steps before it take away.
     pub(crate) gives_at: usize,
 }
 
-/// The part of iSCSI. `open`: nothing of the backstore is in the way.
+/// Plans the part of iSCSI. `open`: nothing of the backstore stands in the way.
 pub(crate) fn part(wanted: &Wanted, view: &ExportView, open: bool) -> Part {
     Present::of(wanted, view).map_or_else(
         || {
@@ -192,7 +202,8 @@ pub(crate) fn part(wanted: &Wanted, view: &ExportView, open: bool) -> Part {
     )
 }
 
-/// How many initiators are mapped to our LUN, if it shows the backstore under our name.
+/// Counts the initiators that are mapped to our LUN; `None` unless it shows the backstore under our
+/// name.
 pub(crate) fn linked(names: &ExportNames, view: &ExportView) -> Option<usize> {
     let tpg = view.tpg()?;
     let link = tpg.lun.as_ref()?.link.as_ref()?;
@@ -201,9 +212,9 @@ pub(crate) fn linked(names: &ExportNames, view: &ExportView) -> Option<usize> {
 
 struct Present<'a> {
     names: &'a ExportNames,
-    /// Where our LUN stands.
+    /// Path of our LUN.
     lun: TreePath,
-    /// As their folders are named.
+    /// Portals by the names of their folders.
     portals: Vec<String>,
     withheld: Vec<String>,
     grants: &'a [Grant],
@@ -234,7 +245,7 @@ impl<'a> Present<'a> {
 impl Present<'_> {
     fn part(mut self, open: bool) -> Part {
         self.obstacles();
-        // With an obstacle in the way only access is taken away: revokes and shrunken modes.
+        // With an obstacle in the way the plan only takes access away: revokes and smaller modes.
         let open = open && self.plan.blocked.is_empty();
         self.take_away(open);
         let gives_at = self.plan.steps.len();
@@ -252,9 +263,10 @@ impl Present<'_> {
         self.plan.step(Op::Write { path, value: value.into() }, why);
     }
 
-    /// Whether the portal group has admitted strangers: then their sessions, which no ACL shows, are cut as well. (A stranger
-    /// whose ACL the kernel has cached stays known to it until the group is removed, but cannot log in again: the group
-    /// requires CHAP and has no credentials of its own.)
+    /// Returns `true` if the portal group has admitted strangers: then their sessions, which no ACL
+    /// shows, are dropped too. (A stranger whose ACL the kernel has cached stays known until the
+    /// group is removed. It cannot log in again: the group requires CHAP and has no credentials of
+    /// its own.)
     fn strangers(&self) -> bool {
         self.view.tpg().is_some_and(|tpg| tpg.enabled && tpg.attrib("generate_node_acls") != Some("0"))
     }
@@ -285,7 +297,8 @@ impl Present<'_> {
         }
     }
 
-    /// The ACLs that are removed: of initiators without a grant, and those that have to be made anew.
+    /// Returns the ACLs to remove: those of initiators without a grant, and those that have to be
+    /// made anew.
     fn going<'v>(&self, tpg: &'v TpgView, open: bool) -> BTreeMap<&'v str, (&'v AclView, &'static str)> {
         let mut going = BTreeMap::new();
         for (initiator, acl) in &tpg.acls {
@@ -317,7 +330,8 @@ impl Present<'_> {
         }
     }
 
-    /// Before any ACL is made, which takes its queue depth from here, and before anybody logs in.
+    /// Sets the session parameters before any ACL is made, which takes its queue depth from here,
+    /// and before anybody logs in.
     fn tune(&mut self, tpg: &TpgView) {
         for (key, value) in self.tuning.iter().filter(|(key, _)| !tuning::is_settled(*key)) {
             let text = tuning::text(key, value);
@@ -357,9 +371,10 @@ impl Present<'_> {
         self.take_port_id();
     }
 
-    /// The port's id, of a group that this plan enables: before anything hangs on it, and whatever it shows, because an id that
-    /// nobody has written is drawn anew. One that is enabled keeps its own, and so does one that is enabled again for strangers'
-    /// sake.
+    /// Writes the port's id for a group that this plan enables. This comes before anything depends
+    /// on the id, and whatever the group shows: the kernel draws an id anew that nobody has
+    /// written. An enabled group keeps its own, and so does one that is enabled again for
+    /// strangers' sake.
     fn take_port_id(&mut self) {
         let tpg = self.view.tpg();
         let has_none = tpg.is_some_and(|tpg| tpg.port_id.is_none());
@@ -367,7 +382,7 @@ impl Present<'_> {
         let Some(wanted) = self.port_id.filter(|_| !has_none && !stays) else { return };
         let own = tpg.filter(|tpg| tpg.enabled).and_then(|tpg| tpg.port_id).filter(|id| *id > 0);
         let (path, value) = (layout::tpg(self.names).join(PORT_ID), own.unwrap_or(wanted).to_string());
-        // Whether the kernel has it is seen only once a group is there.
+        // Only an existing group shows that the kernel has the attribute.
         let op = Op::WriteIfThere { path, value: Value::Plain(value) };
         self.plan.step(op, "its relative port id, which stays; else the order of a boot gives it one");
     }
@@ -412,7 +427,8 @@ fn unmap(plan: &mut Plan<Op>, names: &ExportNames, initiator: &str, acl: &AclVie
     }
 }
 
-/// Second half of a revoke: when its last step has returned, nothing of this initiator lands any more.
+/// Second half of a revoke: once its last step has returned, no command of this initiator lands any
+/// more.
 fn remove_acl(plan: &mut Plan<Op>, names: &ExportNames, initiator: &str, acl: &AclView, why: &'static str) {
     let dir = layout::acl(names, initiator);
     for name in acl.luns.keys() {

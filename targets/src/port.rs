@@ -1,9 +1,12 @@
-//! The relative port id of an export's target: by it initiators know a port of a disk (VPD page 0x83, REPORT TARGET PORT GROUPS, READ
-//! FULL STATUS), so that it must stay while the disk does.
+//! Chooses the relative port id of an export's target. By it initiators know a port of a disk (VPD
+//! page 0x83, REPORT TARGET PORT GROUPS, READ FULL STATUS), so it must stay as long as the disk
+//! does.
 //!
-//! Where the kernel has `rtpi` in a portal group (6.12 has, 6.1 has not) all groups of all fabrics share one table. Whoever writes
-//! none gets the lowest free id when it is enabled, so another one after each boot. Ours are written, before anything hangs on them, and
-//! stand clear of those low ones. Without `rtpi` the id is the backstore's, and follows from the plan's order (lio.md, f).
+//! Where portal groups have `rtpi` (6.12 has, 6.1 has not) all groups of all fabrics share one
+//! table. A group with none written gets the lowest free id when it is enabled, so another one
+//! after each boot. Mooring writes its ids before anything depends on them, and keeps them clear of
+//! those low ones. Without `rtpi` the id is the backstore's, and follows from the plan's order
+//! (lio.md, f).
 //!
 //! What must never happen here: an id that depends on anything but the volume.
 
@@ -13,16 +16,18 @@ use mooring_model::{ExportNames, VolumeId};
 use crate::view::maybe;
 use crate::{Error, layout};
 
-/// The attribute of a portal group.
+/// Attribute of a portal group that holds the id.
 pub(crate) const PORT_ID: &str = "rtpi";
 
-/// Below this the kernel's own choices stand: a machine has fewer foreign portal groups.
+/// Lowest id of ours; the kernel's own choices lie below. A machine has fewer foreign portal
+/// groups.
 const LEAST: u16 = 1024;
 
-/// The ids that a volume's export may have, the first choice first; the same after any loss. Two volumes may share one.
+/// Returns the ids that a volume's export may have, the first choice first; they are equal after
+/// any loss. Two volumes may share one.
 pub fn port_ids(volume: VolumeId) -> impl Iterator<Item = u16> {
     (0u8..=u8::MAX).map(move |turn| {
-        // FNV-1a, folded: any change of a digit, or of the turn, moves it.
+        // FNV-1a, folded: any change of a digit, or of the turn, moves the id.
         let bytes = volume.as_bytes();
         let hash = bytes.iter().chain(&[turn]).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -33,24 +38,25 @@ pub fn port_ids(volume: VolumeId) -> impl Iterator<Item = u16> {
     })
 }
 
-/// A kernel that is known to have no such attribute, and so have those before it.
+/// Version of a kernel that is known to lack the attribute; all before it lack it too.
 const NOT_YET: (u32, u32) = (6, 1);
 
-/// Whether the kernel may have relative port ids of portal groups; what a look shows then counts. One operation. A kernel that does
-/// not say its version may.
+/// Returns `true` if the kernel may have relative port ids of portal groups; the view then tells
+/// for sure. One operation. A kernel that does not tell its version may have them.
 pub fn may_have_port_ids(tree: &dyn Tree) -> Result<bool, Error> {
     let version = tree.read_text(&TreePath::new("version")).map_err(|source| Error::View { source })?;
     Ok(release(&version).is_none_or(|release| release > NOT_YET))
 }
 
-/// `Target Engine Core ConfigFS Infrastructure v5.0 on Linux/x86_64 on 6.1.0-56-amd64`
+/// Parses the kernel's release from `Target Engine Core ConfigFS Infrastructure v5.0 on
+/// Linux/x86_64 on 6.1.0-56-amd64`.
 fn release(version: &str) -> Option<(u32, u32)> {
     let (_, release) = version.trim().rsplit_once(" on ")?;
     let mut numbers = release.split(|digit: char| !digit.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Reads it: 0 is none yet. `None`: the kernel has no such attribute.
+/// Reads the id: 0 is none yet. `None` if the kernel has no such attribute.
 pub(crate) fn read(tree: &dyn Tree, names: &ExportNames) -> Result<Option<u16>, TreeError> {
     let text = maybe(tree.read_text(&layout::tpg(names).join(PORT_ID)))?;
     Ok(text.map(|text| {
@@ -63,8 +69,8 @@ pub(crate) fn read(tree: &dyn Tree, names: &ExportNames) -> Result<Option<u16>, 
 }
 
 impl Error {
-    /// Whether the portal group could not be enabled because another one of this machine has its relative port id: no other cause
-    /// of this answer is known.
+    /// Returns `true` if the portal group could not be enabled because another one of this machine
+    /// has its relative port id: no other cause of this answer is known.
     pub fn is_port_taken(&self, names: &ExportNames) -> bool {
         let Self::Step { source, .. } = self else { return false };
         source.op == TreeOp::Write
@@ -79,12 +85,13 @@ mod tests {
 
     use super::*;
 
-    /// What is on wires cannot change: an export whose id was lost with everything else gets it back.
+    /// Ids that hosts have seen cannot change: an export whose id was lost with everything else
+    /// gets it back.
     #[test]
     fn the_first_choices_of_a_volume_are_these_for_ever() {
         let of = |volume: VolumeId| port_ids(volume).take(3).collect::<Vec<_>>();
         assert_eq!(of(VolumeId::from_u128(1)), [55945, 56790, 54767]);
-        // The scenario `port-ids` has these, too.
+        // The scenario `port-ids` has these ids, too.
         assert_eq!(of("66666666-2222-4333-8444-555555555555".parse().unwrap())[..2], [21713, 34818]);
         assert_eq!(of("a0000000-1111-4222-8333-444444444444".parse().unwrap()), [24504, 15595, 19154]);
     }

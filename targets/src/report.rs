@@ -1,6 +1,7 @@
-//! Says what is true of one export. Pure.
+//! Reports the facts of one export. Pure.
 //!
-//! What must never happen here: `in_force` while a plan would still do something; a mode that the kernel does not enforce.
+//! What must never happen here: `in_force` while a plan would still do something; a mode that the
+//! kernel does not enforce.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,22 +20,23 @@ pub struct ExportFacts {
     pub target: Iqn,
     /// The identity that initiators see.
     pub naa: Naa,
-    /// Where the target listens at this moment, or would if its device answered.
+    /// Portals where the target listens at this moment, or would if its device answered.
     pub portals: Vec<Portal>,
-    /// Everything wanted is seen in the kernel, and nothing else.
+    /// The kernel has everything in the spec, and nothing else.
     pub in_force: bool,
     /// The grants.
     pub grants: Vec<GrantReport>,
-    /// What is not as wanted.
+    /// Differences from the spec.
     pub problems: Vec<Problem>,
 }
 
-/// What is true of one export. `live` is what [`read_live`](crate::read_live) saw, or empty.
+/// Reports the facts of one export. `live` is the result of [`read_live`](crate::read_live), or
+/// empty.
 pub fn report(wanted: &Wanted, view: &ExportView, live: &BTreeMap<String, Live>) -> ExportFacts {
     report_planned(wanted, view, live, &plan(wanted, view))
 }
 
-/// The same for whoever has the plan of this wish and this view at hand.
+/// Does as [`report`] for a caller that already has the plan from this view to this spec.
 pub fn report_planned(
     wanted: &Wanted,
     view: &ExportView,
@@ -80,8 +82,8 @@ pub fn report_planned(
     }
 }
 
-/// Where the target listens. Portals that are withheld count: whoever keeps this as the volume's place needs them when the device
-/// answers again.
+/// Returns the portals where the target listens. Withheld portals count: a caller that keeps this
+/// as the volume's place needs them when the device answers again.
 fn portals(wanted: &Wanted, view: &ExportView) -> Vec<Portal> {
     let there = view.tpg().into_iter().flat_map(|tpg| &tpg.portals);
     let mut portals: Vec<Portal> = there.filter_map(|name| name.parse().ok()).collect();
@@ -90,19 +92,20 @@ fn portals(wanted: &Wanted, view: &ExportView) -> Vec<Portal> {
     portals
 }
 
-/// Whether the portal group answers logins and shows our backstore.
+/// Returns `true` if the portal group answers logins and shows our backstore.
 fn shows(tpg: &TpgView, wanted: &Wanted) -> bool {
     let link = tpg.lun.as_ref().and_then(|lun| lun.link.as_ref());
     tpg.enabled && link.is_some_and(|link| link.target == layout::backstore(wanted.names()))
 }
 
-/// The barrier of a grant, if it is done and nothing was written since.
+/// Returns the barrier of a grant if it is done and nothing was written after it; else `None`.
 fn done_barrier(tpg: &TpgView, seen: Option<Mode>, grant: &Grant) -> Option<BarrierId> {
     let acl = tpg.acls.get(grant.initiator.as_str())?;
     grant.barrier.filter(|_| seen == Some(Mode::ReadOnly) && !barrier::is_owed(acl, grant))
 }
 
-/// The mode that the kernel enforces for a grant: its gate is open and its LUN is mapped where it is wanted.
+/// Returns the mode that the kernel enforces for a grant: its gate is open and its LUN is mapped as
+/// in the spec. `None` if it enforces none.
 fn seen_mode(tpg: &TpgView, wanted: &Wanted, grant: &Grant) -> Option<Mode> {
     let acl = tpg.acls.get(grant.initiator.as_str())?;
     let mapped = acl.luns.get(&layout::lun_name(grant.lun))?;

@@ -1,12 +1,14 @@
-//! Persistent reservations of a backstore: what the kernel shows of them, the file that it writes, and the lines by which a
-//! backstore that is made anew gets back what it had.
+//! Persistent reservations of a backstore: the kernel's view of them, the file that it writes, and
+//! the lines that give a new backstore its reservations back.
 //!
-//! The kernel keeps them in memory. At every change it writes them to `<dbroot>/pr/aptpl_<serial>`, if the initiator has asked
-//! for that (APTPL), and never reads that file back. Who puts them back writes one line for each registration to
-//! `pr/res_aptpl_metadata` of a backstore that is not exported; each comes alive when its initiator is mapped (lio.md, f).
+//! The kernel keeps them in memory. At every change it writes them to `<dbroot>/pr/aptpl_<serial>`,
+//! if the initiator has asked for that (APTPL), and never reads that file back. To put them back,
+//! one line for each registration is written to `pr/res_aptpl_metadata` of a backstore that is not
+//! exported; each comes alive when its initiator is mapped (lio.md, f).
 //!
-//! What must never happen here: a registration put back that its initiator has lost since (a revoke takes it away, and the
-//! kernel's file still has it); a line that the kernel takes for something else.
+//! What must never happen here: a registration put back that its initiator no longer has (a revoke
+//! takes it away, and the kernel's file still has it); a line that the kernel takes for something
+//! else.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -17,56 +19,58 @@ use mooring_model::{ExportNames, Initiator, Registration, ReservationHolder, Res
 use crate::view::maybe;
 use crate::{Error, layout};
 
-/// The attribute that takes a registration back.
+/// The attribute that accepts a registration to put back.
 pub(crate) const METADATA: &str = "res_aptpl_metadata";
 
-/// A listing that comes this close to a page (4 KiB) may lack registrations: one takes up to 350 bytes.
+/// Length from which a listing may lack registrations: it comes close to a page (4 KiB), and one
+/// registration takes up to 350 bytes.
 const LISTING_FULL: usize = 4096 - 352;
 
-/// What `res_holder` begins with where RESERVE(6) or RESERVE(10) holds a backstore.
+/// Prefix of `res_holder` where RESERVE(6) or RESERVE(10) holds a backstore.
 const OLD: &str = "SPC-2";
 
-/// The name of the kernel's file for a backstore, in [`pr_folder`](crate::pr_folder).
+/// Name of the kernel's file for a backstore, in [`pr_folder`](crate::pr_folder).
 pub fn file_name(serial: &str) -> String {
     format!("aptpl_{serial}")
 }
 
-/// One registration, with everything that it takes to put it back.
+/// One registration, with everything that is needed to put it back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
-    /// Who, with the session and the key.
+    /// The initiator with its session and key.
     pub registration: Registration,
-    /// The fabric, in the kernel's word.
+    /// The transport, in the kernel's word.
     pub fabric: String,
-    /// It holds a reservation of this type.
+    /// Type of the reservation that this registration holds; `None` if it holds none.
     pub holds: Option<ReservationType>,
-    /// It was made for all ports of the target.
+    /// The registration was made for all ports of the target.
     pub all_ports: bool,
-    /// The LUN as its initiator numbers it.
+    /// LUN as its initiator numbers it.
     pub mapped_lun: u64,
-    /// The fabric of the target port.
+    /// Transport of the target port.
     pub target_fabric: String,
-    /// The target port's name.
+    /// Name of the target port.
     pub target: String,
-    /// Its portal group.
+    /// Portal group of the target port.
     pub tpg: u16,
-    /// Its relative port id when the registration was made. The kernel takes the LUN's own when it is put back.
+    /// Relative port id at the time of the registration. The kernel takes the LUN's own id when the
+    /// registration is put back.
     pub rtpi: u16,
-    /// The LUN of the portal group.
+    /// LUN in the portal group.
     pub target_lun: u64,
-    /// It was put back, or should have stayed, and the kernel does not have it.
+    /// The registration was put back, or should have stayed, and the kernel does not have it.
     pub lost: bool,
 }
 
 impl Kept {
-    /// Whether this is the registration of the same port of an initiator, whatever its key.
+    /// Returns `true` if this is a registration of that initiator port, whatever its key.
     pub fn is_of(&self, registration: &Registration) -> bool {
         self.registration.initiator == registration.initiator && self.registration.isid == registration.isid
     }
 }
 
-/// The line for `pr/res_aptpl_metadata`. Numbers in decimal without zeros in front: the kernel reads `08` as a wrong octal
-/// number.
+/// The line for `pr/res_aptpl_metadata`. Numbers are decimal without leading zeros: the kernel
+/// reads `08` as a wrong octal number.
 impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Registration { initiator, isid, key } = &self.registration;
@@ -86,7 +90,7 @@ impl fmt::Display for Kept {
     }
 }
 
-/// Writes registrations down, one a line: the form in which an agent keeps them.
+/// Formats registrations for the agent's store, one a line.
 pub fn format_kept(kept: &[Kept]) -> String {
     let mut text = String::new();
     for one in kept {
@@ -96,12 +100,13 @@ pub fn format_kept(kept: &[Kept]) -> String {
     text
 }
 
-/// Reads that form. `None`: it is not ours.
+/// Parses that form. `None` if the text is not ours.
 pub fn parse_kept(text: &str) -> Option<Vec<Kept>> {
     text.lines().map(|line| kept_of(line.split(','))).collect()
 }
 
-/// Reads the kernel's file. What is not a whole registration of an initiator with a name that can be is left out.
+/// Reads the kernel's file. Incomplete registrations, and those of initiators with an impossible
+/// name, are left out.
 pub fn parse_file(text: &str) -> Vec<Kept> {
     let mut all = Vec::new();
     let mut block: Option<Vec<&str>> = None;
@@ -117,13 +122,13 @@ pub fn parse_file(text: &str) -> Vec<Kept> {
     all
 }
 
-/// One registration from its `name=value` words.
+/// Reads one registration from its `name=value` words.
 fn kept_of<'a>(words: impl Iterator<Item = &'a str>) -> Option<Kept> {
     let values: BTreeMap<&str, &str> = words.map(|word| word.split_once('=')).collect::<Option<_>>()?;
     let text = |name: &str| values.get(name).copied();
     let number = |name: &str| text(name).map(str::parse::<u64>).transpose().ok();
     let flag = |name: &str| number(name).map(|value| value == Some(1));
-    // The file has the type in hexadecimal, of two digits; all types are one digit in both bases.
+    // The file has the type as two hexadecimal digits; all types are one digit in both bases.
     let kind = number("res_type")?.and_then(|code| ReservationType::of_code(u8::try_from(code).ok()?));
     let isid = text("initiator_sid");
     if isid.is_some_and(|isid| isid.len() != 12 || !isid.bytes().all(|byte| byte.is_ascii_hexdigit())) {
@@ -149,13 +154,13 @@ fn kept_of<'a>(words: impl Iterator<Item = &'a str>) -> Option<Kept> {
     })
 }
 
-/// Nothing that `res_aptpl_metadata` would read as two options.
+/// Returns `true` if the text is one option for `res_aptpl_metadata`, not two.
 fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
 }
 
-/// What the kernel shows of a backstore's reservations. Two operations when nobody has registered, six else. `None`: there
-/// is no such backstore.
+/// Reads a backstore's reservations from the kernel. Two operations when nobody has registered, six
+/// else. `None` if there is no such backstore.
 pub fn read_reservations(tree: &dyn Tree, names: &ExportNames) -> Result<Option<Reservations>, Error> {
     let dir = layout::backstore(names).join("pr");
     let look = |source| Error::View { source };
@@ -185,14 +190,14 @@ pub fn read_reservations(tree: &dyn Tree, names: &ExportNames) -> Result<Option<
     Ok(Some(seen))
 }
 
-/// PRGENERATION alone, in one operation.
+/// Reads PRGENERATION alone, in one operation.
 pub fn read_generation(tree: &dyn Tree, names: &ExportNames) -> Result<Option<u32>, Error> {
     let path = layout::backstore(names).join("pr").join("res_pr_generation");
     let text = maybe(tree.read_text(&path)).map_err(|source| Error::View { source })?;
     Ok(text.and_then(|text| u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()))
 }
 
-/// `NAME,i,0xISID`, or a name alone.
+/// Parses `NAME,i,0xISID`, or a name alone.
 fn port_of(text: &str) -> Option<(Initiator, Option<String>)> {
     let (name, isid) = match text.split_once(",i,0x") {
         Some((name, isid)) => (name, Some(isid.to_owned())),
@@ -201,7 +206,8 @@ fn port_of(text: &str) -> Option<(Initiator, Option<String>)> {
     Some((name.parse().ok()?, isid))
 }
 
-/// `iSCSI Node: iqn.2026-01.lab:a,i,0x00023d000001 Key: 0x00000000000000ab PRgen: 0x00000000`
+/// Parses `iSCSI Node: iqn.2026-01.lab:a,i,0x00023d000001 Key: 0x00000000000000ab PRgen:
+/// 0x00000000`.
 fn registration_of(line: &str) -> Option<Registration> {
     let (_, rest) = line.split_once(" Node: ")?;
     let (port, rest) = rest.split_once(" Key: 0x")?;
@@ -210,14 +216,16 @@ fn registration_of(line: &str) -> Option<Registration> {
     Some(Registration { initiator, isid, key })
 }
 
-/// `SPC-3 Reservation: iSCSI Initiator: iqn.2026-01.lab:a,i,0x00023d000001`, the same with SPC-2, or that there is none.
+/// Parses `SPC-3 Reservation: iSCSI Initiator: iqn.2026-01.lab:a,i,0x00023d000001`, such a line
+/// with SPC-2, or the line that there is none.
 fn holder_of(text: &str) -> Option<ReservationHolder> {
     let (_, port) = text.trim().split_once(" Initiator: ")?;
     let (initiator, isid) = port_of(port)?;
     Some(ReservationHolder { initiator, isid, kind: None, since: None })
 }
 
-/// Whether somebody else holds the reservation than who did `before`, or in another way, in one operation.
+/// Returns `true` if the reservation has another holder than in `before`, or another type. One
+/// operation.
 pub fn has_another_holder(
     tree: &dyn Tree,
     names: &ExportNames,
@@ -232,7 +240,7 @@ pub fn has_another_holder(
     Ok(now != before.map(|holder| way(holder, holder.ends_with_its_session())))
 }
 
-/// `SPC-3 Reservation Type: Write Exclusive Access, Registrants Only`
+/// Parses `SPC-3 Reservation Type: Write Exclusive Access, Registrants Only`.
 fn kind_of(text: &str) -> Option<ReservationType> {
     let (_, words) = text.trim().split_once("Reservation Type: ")?;
     Some(match words {
@@ -246,22 +254,24 @@ fn kind_of(text: &str) -> Option<ReservationType> {
     })
 }
 
-/// What was kept before, and what is known of the look that it was kept after.
+/// Registrations that were kept before, and PRGENERATION of the look behind them.
 #[derive(Debug, Clone, Copy)]
 pub struct Before<'a> {
     /// The registrations.
     pub kept: &'a [Kept],
-    /// PRGENERATION at that look; `None`: the backstore was made, or this agent was started, since.
+    /// PRGENERATION at that look. `None` if the backstore was made, or this agent was started,
+    /// after it.
     pub generation: Option<u32>,
 }
 
-/// What is to be kept from now on. `file` is the kernel's file, `None` where it cannot be read; `granted` says who may reach the volume, `in_force` that all of
-/// them are mapped.
+/// Computes the registrations to keep from now on. `file` is the kernel's file, `None` where it
+/// cannot be read. `granted` says who may reach the volume, `in_force` that all of them are mapped.
 ///
-/// What lives is kept as it lives, if it was asked to outlive a loss of power. What does not live is kept while its initiator is
-/// granted and may not be mapped yet: it comes alive then. After that it was taken away by a command, or it is lost. Commands
-/// move PRGENERATION, but for one that unregisters, and all of them write the file. A revoke takes it away as well, and then the
-/// initiator is not granted.
+/// A live registration is kept as it lives, if it was asked to outlive a loss of power. One that
+/// does not live is kept while its initiator is granted and may not be mapped yet: it comes alive
+/// then. After that either a command took it away, or it is lost. Commands move PRGENERATION, but
+/// for one that unregisters, and all of them write the file. A revoke takes it away as well, and
+/// then the initiator is not granted.
 pub fn keep(
     before: Before<'_>,
     seen: &Reservations,
@@ -270,7 +280,8 @@ pub fn keep(
     in_force: bool,
 ) -> Vec<Kept> {
     let lives = |kept: &Kept| seen.registrations.iter().any(|live| kept.is_of(live));
-    // Of the life of this backstore: after a loss of power the file may be older than what is kept.
+    // Only if it is of this backstore's life: after a loss of power the file may be older than the
+    // kept registrations.
     let written = file.filter(|_| before.generation.is_some());
     let unlisted =
         |kept: &Kept| written.is_some_and(|file| !file.iter().any(|one| one.is_of(&kept.registration)));
@@ -296,7 +307,7 @@ pub fn keep(
     }
     let commanded = match before.generation {
         Some(generation) => generation != seen.generation,
-        // Each that was put back has moved it by one.
+        // Each registration that was put back has moved it by one.
         None => usize::try_from(seen.generation).is_ok_and(|moved| moved >= before.kept.len()),
     };
     for kept in before.kept {
@@ -313,7 +324,7 @@ pub fn keep(
     now
 }
 
-/// Where a registration is put back.
+/// Path to which a registration is written to put it back.
 pub(crate) fn metadata(names: &ExportNames) -> TreePath {
     layout::backstore(names).join("pr").join(METADATA)
 }

@@ -1,10 +1,12 @@
-//! Where what is said about an export's sessions stands in its portal group, and in which words.
+//! Maps the session parameters of a spec to attributes of its portal group, and to the kernel's
+//! words.
 //!
-//! All of it holds for what comes after: `param` is copied when a connection logs in, and `default_cmdsn_depth` when an ACL
-//! is made. So it is written to a live portal group as well, and no session that is there notices (lio.md, p). The depth of an
-//! ACL that is there is left alone: another one would cut its sessions.
+//! All of them hold for later objects only: `param` is copied when a connection logs in, and
+//! `default_cmdsn_depth` when an ACL is made. So they are written to a live portal group as well,
+//! and no existing session notices (lio.md, p). The depth of an existing ACL is left alone: another
+//! one would drop its sessions.
 //!
-//! What must never happen here: a look at, or a write to, what nobody said anything about.
+//! What must never happen here: a look at, or a write to, a parameter that no spec sets.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +15,7 @@ use mooring_model::{ExportNames, Tuning, TuningKey, TuningValue};
 
 use crate::layout;
 
-/// The attribute of a portal group that holds it.
+/// Returns the attribute of a portal group that holds this parameter.
 pub fn path(names: &ExportNames, key: TuningKey) -> TreePath {
     let (folder, name) = match key {
         TuningKey::HeaderDigest => ("param", "HeaderDigest"),
@@ -21,7 +23,8 @@ pub fn path(names: &ExportNames, key: TuningKey) -> TreePath {
         TuningKey::QueueDepth => ("attrib", "default_cmdsn_depth"),
         TuningKey::MaxBurst => ("param", "MaxBurstLength"),
         TuningKey::FirstBurst => ("param", "FirstBurstLength"),
-        // The kernel's name is the initiator's view: this one is what it declares as its own limit (lio.md, p).
+        // The kernel names it from the initiator's view: this attribute is what the target declares
+        // as its own limit (lio.md, p).
         TuningKey::MaxRecvSegment => ("param", "MaxXmitDataSegmentLength"),
         TuningKey::ImmediateData => ("param", "ImmediateData"),
         TuningKey::InitialR2t => ("param", "InitialR2T"),
@@ -30,12 +33,12 @@ pub fn path(names: &ExportNames, key: TuningKey) -> TreePath {
     layout::tpg(names).join(folder).join(name)
 }
 
-/// Whether a wish decides nothing about it: [`TPG_PARAMS`](layout::TPG_PARAMS) does.
+/// Returns `true` if no spec decides this parameter: [`TPG_PARAMS`](layout::TPG_PARAMS) does.
 pub(crate) fn is_settled(key: TuningKey) -> bool {
     key == TuningKey::ImmediateData
 }
 
-/// A value as the kernel writes it.
+/// Formats a value as the kernel writes it.
 pub fn text(key: TuningKey, value: TuningValue) -> String {
     match key {
         TuningKey::HeaderDigest | TuningKey::DataDigest => match value.text(key).as_str() {
@@ -57,7 +60,7 @@ pub(crate) fn why(key: TuningKey) -> &'static str {
     }
 }
 
-/// What the kernel has, of all that is said.
+/// Reads the kernel's values of all parameters that the spec sets.
 pub(crate) fn read(
     tree: &dyn Tree,
     names: &ExportNames,

@@ -1,12 +1,18 @@
-//! Looks at one export in the kernel: only at this export's part of the tree, and only at what the planner decides on.
+//! Looks at one export in the kernel: only at this export's part of the tree, and only at objects
+//! that the planner decides on.
 //!
-//! The cost, in operations (an attribute is open, read, close; a folder or a link is one): 19 for an export that is complete
-//! and has no grants (6 for the backstore, 1 for the target, 12 for the portal group and its LUN), and 8 for each ACL with
-//! CHAP (4 for one without; 2 more where a barrier is wanted), and 1 for each value that the wish says about sessions; 1 for the relative port id, where the wish has one. It does not depend on other exports. Whether sessions are live is a separate question
-//! ([`read_live`](crate::read_live)), because no plan depends on it.
+//! Cost in operations (an attribute is open, read, close; a folder or a link is one):
+//! - 19 for a complete export without grants: 6 for the backstore, 1 for the target, 12 for the
+//!   portal group and its LUN;
+//! - 8 for each ACL with CHAP, 4 for one without; 2 more where a barrier is in the spec;
+//! - 1 for each session parameter in the spec; 1 for the relative port id, where the spec has one.
 //!
-//! What must never happen here: a judgement, a write, a walk into another export. `ls` of `acls` blocks while an `rmdir`
-//! of an ACL drains (lio.md, d): a view runs on a thread that can be lost, like any step.
+//! The cost does not depend on other exports. Live sessions are a separate question
+//! ([`read_live`](crate::read_live)), because no plan depends on them.
+//!
+//! What must never happen here: a judgement, a write, a walk into another export. `ls` of `acls`
+//! blocks while an `rmdir` of an ACL drains (lio.md, d): a view runs on a thread that can be lost,
+//! like any step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,11 +28,11 @@ use crate::{port, tuning};
 /// One export as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExportView {
-    /// The HBA folder; looked at only when the backstore is missing.
+    /// The HBA folder; read only when the backstore is missing.
     pub hba: HbaFolder,
     /// The backstore under our name.
     pub backstore: Option<BackstoreView>,
-    /// Whether the `iscsi` folder is there; looked at only when the target is missing.
+    /// The `iscsi` folder exists; read only when the target is missing.
     pub fabric: bool,
     /// The target under our name.
     pub target: Option<TargetView>,
@@ -35,27 +41,27 @@ pub struct ExportView {
 /// The folder that our backstore shares with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HbaFolder {
-    /// It is not there.
+    /// The folder does not exist.
     #[default]
     Missing,
-    /// It is there and holds no backstore.
+    /// The folder exists and holds no backstore.
     Empty,
-    /// It holds backstores.
+    /// The folder holds backstores.
     InUse,
 }
 
 /// A backstore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackstoreView {
-    /// It has opened its device. Until then nothing can be linked to it.
+    /// The backstore has opened its device. Until then nothing can be linked to it.
     pub enabled: bool,
-    /// It is a LUN somewhere.
+    /// The backstore is a LUN somewhere.
     pub exported: bool,
-    /// The device path that it was given.
+    /// Device path from `control`.
     pub device: Option<String>,
-    /// The device that it has open (major, minor).
+    /// The open device (major, minor).
     pub number: Option<(u32, u32)>,
-    /// It was made read-only.
+    /// The backstore was made read-only.
     pub readonly: bool,
     /// Unit serial; empty until it is set.
     pub serial: String,
@@ -75,26 +81,27 @@ pub struct TargetView {
 /// A portal group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TpgView {
-    /// It answers logins.
+    /// The group answers logins.
     pub enabled: bool,
     /// The attributes of [`TPG_ATTRIBS`] and [`TPG_PARAMS`].
     pub attribs: BTreeMap<&'static str, String>,
-    /// How sessions are negotiated, of what the wish says something about.
+    /// Values of the session parameters that the spec sets.
     pub tuning: BTreeMap<TuningKey, String>,
-    /// Its relative port id, 0 for none yet; looked at only where the wish has one. `None`: the kernel has no such attribute.
+    /// Relative port id, 0 for none yet; read only where the spec has one. `None` if the kernel has
+    /// no such attribute.
     pub port_id: Option<u16>,
     /// Our LUN.
     pub lun: Option<LunView>,
     /// The names of LUNs that are not ours.
     pub other_luns: Vec<String>,
-    /// Where it listens, as its folders are named.
+    /// Portals by the names of their folders.
     pub portals: Vec<String>,
-    /// Who may log in.
+    /// ACLs by initiator.
     pub acls: BTreeMap<String, AclView>,
 }
 
 impl TpgView {
-    /// The same with other ACLs.
+    /// Copies the group with other ACLs.
     fn with(&self, acls: BTreeMap<String, AclView>) -> Self {
         Self {
             enabled: self.enabled,
@@ -108,7 +115,7 @@ impl TpgView {
         }
     }
 
-    /// The seen value of one of [`TPG_ATTRIBS`] or [`TPG_PARAMS`].
+    /// Returns the value of one of [`TPG_ATTRIBS`] or [`TPG_PARAMS`]; `None` if it was not read.
     pub fn attrib(&self, name: &str) -> Option<&str> {
         self.attribs.get(name).map(String::as_str)
     }
@@ -117,9 +124,9 @@ impl TpgView {
 /// A link in a LUN or mapped LUN: each of them takes one, under any name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// What it points to.
+    /// Object that the link points to.
     pub target: TreePath,
 }
 
@@ -130,7 +137,7 @@ pub struct LunView {
     pub link: Option<Link>,
 }
 
-/// What an ACL's own `attrib/authentication` says.
+/// The meaning of an ACL's own `attrib/authentication`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AclAuth {
     /// The portal group decides.
@@ -141,7 +148,7 @@ pub enum AclAuth {
     Off,
 }
 
-/// CHAP credentials as the kernel holds them; `None` is not set.
+/// CHAP credentials as the kernel holds them; `None` if not set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Credentials {
     /// `auth/userid`
@@ -157,28 +164,29 @@ pub struct Credentials {
 /// The ACL of one initiator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AclView {
-    /// Whether it asks for CHAP.
+    /// The ACL's own word on CHAP.
     pub auth: AclAuth,
-    /// Its credentials; not read when `auth` is off, because nothing depends on them then.
+    /// The ACL's credentials; not read when `auth` is off, because nothing depends on them then.
     pub credentials: Option<Credentials>,
-    /// Its mapped LUNs by folder name.
+    /// Mapped LUNs by folder name.
     pub luns: BTreeMap<String, MappedLun>,
-    /// What a barrier needs; looked at only where the wish has one.
+    /// Facts that a barrier needs; read only where the spec has one.
     pub barrier: Option<BarrierView>,
 }
 
-/// What an ACL shows of barriers.
+/// Traces of barriers on an ACL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BarrierView {
-    /// The barrier that was asked for before this ACL was made, as its `tag` says. Another text, or none, is no barrier.
+    /// The barrier that was asked for before this ACL was made, from its `tag`. Another text, or
+    /// none, is no barrier.
     pub done: Option<BarrierId>,
     /// `cmdsn_depth`: writing another number drops the sessions.
     pub depth: String,
 }
 
 impl AclView {
-    /// Whether a login can succeed, when the portal group asks for CHAP (`tpg_auth`). The kernel refuses a login with CHAP
-    /// until both the name and the secret are set.
+    /// Returns `true` if a login can succeed, when the portal group asks for CHAP (`tpg_auth`). The
+    /// kernel refuses a login with CHAP until both the name and the secret are set.
     pub fn admits(&self, tpg_auth: bool) -> bool {
         let chap = match self.auth {
             AclAuth::Off => false,
@@ -194,12 +202,12 @@ impl AclView {
 pub struct MappedLun {
     /// The portal group's LUN.
     pub link: Option<Link>,
-    /// Whether writes are refused. `None` with a link: the link is stale, its LUN lost its backstore meanwhile, and it does
-    /// not come back by linking that again (lio.md, b).
+    /// Writes are refused. `None` with a link means that the link is stale: its LUN lost its
+    /// backstore meanwhile, and linking that again does not revive it (lio.md, b).
     pub write_protect: Option<bool>,
 }
 
-/// A missing object is `None`, not an error.
+/// Turns a missing object into `None`.
 pub(crate) fn maybe<T>(result: Result<T, TreeError>) -> Result<Option<T>, TreeError> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -213,22 +221,22 @@ fn dirs(entries: Vec<Entry>) -> impl Iterator<Item = String> {
 }
 
 impl ExportView {
-    /// Looks at the export of these names, and not at how its sessions are negotiated.
+    /// Looks at the export of these names, without its session parameters.
     pub fn read(tree: &dyn Tree, names: &ExportNames) -> Result<Self, Error> {
         Looker { tree, names, said: None, port_id: false, grants: &[] }
             .export()
             .map_err(|source| Error::View { source })
     }
 
-    /// Looks at all that this wish says something about.
+    /// Looks at everything that this spec decides.
     pub fn read_for(tree: &dyn Tree, wanted: &Wanted) -> Result<Self, Error> {
         let (names, said, grants) = (wanted.names(), wanted.tuning(), wanted.grants());
         let looker = Looker { tree, names, said, port_id: wanted.port_id().is_some(), grants };
         looker.export().map_err(|source| Error::View { source })
     }
 
-    /// The same with the ACLs of these initiators as they are now, and no others, for this wish. One operation for an ACL that
-    /// is not there.
+    /// Copies the view with the ACLs of these initiators as they are now, and no others, for this
+    /// spec. One operation for an ACL that does not exist.
     pub(crate) fn with_acls(
         &self,
         tree: &dyn Tree,
@@ -256,13 +264,13 @@ impl ExportView {
         tpg.acls.extend(from.tpg().into_iter().flat_map(|tpg| tpg.acls.clone()));
     }
 
-    /// Our portal group.
+    /// Returns our portal group.
     pub fn tpg(&self) -> Option<&TpgView> {
         self.target.as_ref()?.tpg.as_ref()
     }
 }
 
-/// The backstore of these names.
+/// Reads the backstore of these names.
 pub(crate) fn read_backstore(
     tree: &dyn Tree,
     names: &ExportNames,
@@ -271,7 +279,7 @@ pub(crate) fn read_backstore(
     let Some(info) = maybe(tree.read_text(&dir.join("info")))? else { return Ok(None) };
     let info = parse_backstore(&info);
     let serial = tree.read_text(&dir.join("wwn").join("vpd_unit_serial"))?;
-    // "T10 VPD Unit Serial Number: XXX"; without the label, the whole text.
+    // `T10 VPD Unit Serial Number: XXX`; a text without the label is the serial itself.
     let serial = serial.split_once(':').map_or(serial.as_str(), |(_, serial)| serial).trim();
     let mut seals = BTreeMap::new();
     for (name, _, _) in SEALS {
@@ -288,7 +296,7 @@ pub(crate) fn read_backstore(
     }))
 }
 
-/// The HBA folder of these names.
+/// Reads the HBA folder of these names.
 pub(crate) fn read_hba(tree: &dyn Tree, names: &ExportNames) -> Result<HbaFolder, TreeError> {
     Ok(match maybe(tree.list(&layout::hba(names)))? {
         None => HbaFolder::Missing,
@@ -297,8 +305,8 @@ pub(crate) fn read_hba(tree: &dyn Tree, names: &ExportNames) -> Result<HbaFolder
     })
 }
 
-/// The link of a LUN or mapped LUN. Ours is found by its name in one operation; any other needs a look at the folder, which
-/// fails if there is none.
+/// Reads the link of a LUN or mapped LUN. Our link is found by its name in one operation; any other
+/// needs a look at the folder, which fails if there is none.
 pub(crate) fn read_link(tree: &dyn Tree, dir: &TreePath) -> Result<Option<Link>, TreeError> {
     if let Some(target) = maybe(tree.read_link(&dir.join(layout::LINK)))? {
         return Ok(Some(Link { name: layout::LINK.to_owned(), target }));
@@ -315,7 +323,7 @@ struct Looker<'a> {
     tree: &'a dyn Tree,
     names: &'a ExportNames,
     said: Option<&'a Tuning>,
-    /// The wish has a relative port id.
+    /// The spec has a relative port id.
     port_id: bool,
     grants: &'a [Grant],
 }
@@ -376,7 +384,7 @@ impl Looker<'_> {
     fn acl(&self, initiator: &str) -> Result<AclView, TreeError> {
         let dir = &layout::acl(self.names, initiator);
         let entries = self.tree.list(dir)?;
-        // A kernel without this attribute (before 6.1) always asks the portal group.
+        // A kernel before 6.1 lacks this attribute and always asks the portal group.
         let auth = match maybe(self.tree.read_text(&dir.join("attrib").join("authentication")))?.as_deref() {
             Some("0") => AclAuth::Off,
             Some("1") => AclAuth::Required,
@@ -422,8 +430,9 @@ impl Looker<'_> {
         })
     }
 
-    /// One credential. The kernel adds one newline to what it holds; one more is part of the credential (somebody wrote it
-    /// with `echo`), and must be seen as the difference that it is. A text that begins with `NULL` is "not set".
+    /// Reads one credential. The kernel adds one newline to the text that it holds. One more
+    /// newline is part of the credential (somebody wrote it with `echo`), and the view must show
+    /// that difference. A text that begins with `NULL` is "not set".
     fn credential(&self, dir: &TreePath, name: &str) -> Result<Option<String>, TreeError> {
         let bytes = self.tree.read(&dir.join(name))?;
         let text = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
@@ -432,13 +441,13 @@ impl Looker<'_> {
     }
 }
 
-/// The initiators that have an ACL of this export, wanted or not, in one operation.
+/// Lists the initiators that have an ACL of this export, in the spec or not, in one operation.
 pub fn read_initiators(tree: &dyn Tree, names: &ExportNames) -> Result<Vec<String>, Error> {
     let entries = maybe(tree.list(&layout::acls(names))).map_err(|source| Error::View { source })?;
     Ok(dirs(entries.unwrap_or_default()).collect())
 }
 
-/// The portals that its target has, as their folders are named, in one operation.
+/// Lists the target's portals by the names of their folders, in one operation.
 pub fn read_portals(tree: &dyn Tree, names: &ExportNames) -> Result<Vec<String>, Error> {
     let entries = maybe(tree.list(&layout::portals(names))).map_err(|source| Error::View { source })?;
     Ok(dirs(entries.unwrap_or_default()).collect())

@@ -1,4 +1,5 @@
-//! Reads the iSCSI exports of the machine that are not Mooring's, whoever made them, and what else shows their backstores.
+//! Reads the iSCSI exports of the machine that are not Mooring's, whoever made them, and all other
+//! LUNs that show their backstores.
 //!
 //! This is the one look at everything: it is made when somebody asks for it, never by a pass.
 //!
@@ -17,43 +18,44 @@ use crate::{Error, layout};
 /// A target that somebody else made.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SeenTarget {
-    /// Its name.
+    /// Name of the target.
     pub iqn: String,
-    /// The folder names of its portal groups.
+    /// Folder names of the portal groups.
     pub groups: Vec<String>,
-    /// The LUNs of all its portal groups.
+    /// LUNs of all portal groups.
     pub luns: Vec<SeenLun>,
-    /// The backstore of its only LUN, if that is a block device.
+    /// Backstore of the only LUN, if that is a block device.
     pub store: Option<SeenStore>,
     /// Initiators without an ACL that are logged in.
     pub dynamic: Vec<String>,
     /// Portals for iSER.
     pub iser: Vec<String>,
-    /// All that the planner looks at, under the names that would be recorded.
+    /// The planner's view, under the names that would be recorded. `None` if there are no such
+    /// names.
     pub view: Option<ExportView>,
-    /// Who is logged in, by ACL.
+    /// Sessions by ACL.
     pub sessions: BTreeMap<String, Vec<SessionReport>>,
 }
 
 /// A LUN of a portal group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenLun {
-    /// Its folder's name.
+    /// Name of the LUN's folder.
     pub name: String,
-    /// What it shows.
+    /// Backstore that the LUN shows; `None` if it has no link.
     pub backstore: Option<TreePath>,
-    /// LUNs of all fabrics that show the same.
+    /// Number of LUNs, over all fabrics, that show this backstore.
     pub shown: usize,
 }
 
-/// What else is seen of a backstore than the planner asks for.
+/// Facts of a backstore beyond those that the planner reads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SeenStore {
-    /// The device path that it was given.
+    /// Device path from `control`.
     pub device: Option<String>,
     /// Unit serial.
     pub serial: String,
-    /// INQUIRY says the backstore's name in the place of the model.
+    /// INQUIRY has the backstore's name in the place of the model.
     pub model_alias: bool,
     /// `wwn/vendor_id`, where the kernel has it.
     pub vendor: Option<String>,
@@ -61,17 +63,18 @@ pub struct SeenStore {
     pub product: Option<String>,
     /// `wwn/company_id`, where the kernel has it.
     pub company: Option<String>,
-    /// It has protection information.
+    /// The backstore has protection information.
     pub protected: bool,
     /// Hosts may discard blocks.
     pub discards: bool,
-    /// Its ALUA groups beside the kernel's own.
+    /// ALUA groups beside the kernel's own.
     pub alua: Vec<String>,
-    /// Who holds a persistent reservation, in the kernel's words.
+    /// Holder of a persistent reservation, in the kernel's words; `None` if nobody holds one.
     pub holder: Option<String>,
 }
 
-/// Looks at every iSCSI target whose name is not one that Mooring makes. Objects that go meanwhile are left out.
+/// Looks at every iSCSI target whose name Mooring would not make. Objects that disappear meanwhile
+/// are left out.
 pub fn look(tree: &dyn Tree, prefix: &IqnPrefix) -> Result<Vec<SeenTarget>, Error> {
     let looker = Looker { tree };
     let read = || {
@@ -85,7 +88,8 @@ pub fn look(tree: &dyn Tree, prefix: &IqnPrefix) -> Result<Vec<SeenTarget>, Erro
     read().map_err(|source| Error::View { source })
 }
 
-/// Looks at one of them again. Who else shows its backstore is taken from the look before.
+/// Looks at one target again. The number of LUNs that show its backstore is taken from the look
+/// before.
 pub fn look_again(tree: &dyn Tree, before: &SeenTarget) -> Result<SeenTarget, Error> {
     let shown = |lun: &SeenLun| Some((lun.backstore.clone()?, lun.shown));
     let shown = before.luns.iter().filter_map(shown).collect();
@@ -106,10 +110,10 @@ impl Looker<'_> {
         Ok(self.dirs(target)?.into_iter().filter(|name| name.starts_with("tpgt_")).collect())
     }
 
-    /// An attribute that some kernels lack.
+    /// Reads an attribute; `None` where the kernel lacks it.
     fn text(&self, path: &TreePath) -> Result<Option<String>, TreeError> {
         let text = maybe(self.tree.read_text(path))?;
-        // "T10 Vendor Identification: LIO-ORG"; without a label, the whole text.
+        // `T10 Vendor Identification: LIO-ORG`; a text without a label is the value itself.
         Ok(text
             .map(|text| text.rsplit_once(": ").map_or(text.as_str(), |(_, value)| value).trim().to_owned()))
     }
@@ -124,7 +128,7 @@ impl Looker<'_> {
         Ok(luns)
     }
 
-    /// How many LUNs of the machine show each backstore, over all fabrics.
+    /// Counts the LUNs of the machine that show each backstore, over all fabrics.
     fn shown(&self) -> Result<BTreeMap<TreePath, usize>, TreeError> {
         let mut shown = BTreeMap::new();
         for fabric in self.dirs(&TreePath::root())?.into_iter().filter(|name| name != CORE) {

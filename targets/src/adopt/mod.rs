@@ -1,11 +1,14 @@
-//! Exports that somebody else made: what of them can be taken over as it stands. [`look`] reads them; [`judge`] says, of one,
-//! under which names it would be kept and what the planner would then still do, or every reason why not. Pure but for the look.
+//! Decides which exports that somebody else made can be taken over as they stand. [`look`] reads
+//! them. [`judge`] takes one and returns the names under which it would be kept and the steps that
+//! the planner would still do, or every reason against it. Pure but for the look.
 //!
-//! What is taken over is what the planner itself calls the same: the recorded names and the grants as they are seen, planned
-//! against that very view, leave nothing to do but to tighten attributes that decide on logins to come. So adoption itself
-//! needs no step in the kernel, and drops no session.
+//! An export is taken over only if the planner itself sees no difference: the recorded names and
+//! the grants as in the view, planned against that very view, leave no step but to tighten
+//! attributes that decide on later logins. So adoption itself needs no step in the kernel, and
+//! drops no session.
 //!
-//! What must never happen here: a step; an export offered whose plan would cut, unmap or rename anything; a secret in a text.
+//! What must never happen here: a step; an export offered whose plan would revoke, unmap or rename
+//! anything; a secret in a text.
 
 mod look;
 
@@ -25,7 +28,7 @@ use crate::op::{Op, Value};
 use crate::plan::{Wanted, plan};
 use crate::view::{AclAuth, AclView, Credentials, ExportView, TpgView};
 
-/// What the kernel puts into INQUIRY unless somebody changed it (lio-tree.txt).
+/// Vendor in INQUIRY as the kernel sets it, unless somebody changed it (lio-tree.txt).
 const VENDOR: &str = "LIO-ORG";
 const PRODUCT: &str = "IBLOCK";
 const COMPANY: &str = "0x001405";
@@ -33,28 +36,28 @@ const COMPANY: &str = "0x001405";
 /// An export that can be taken over as it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// The group of its LV, as its device path names it.
+    /// Volume group of the LV, from the device path.
     pub group: String,
-    /// The names under which it is kept for ever.
+    /// Names under which the export is kept for ever.
     pub names: ExportNames,
-    /// Where it listens.
+    /// Portals where the target listens.
     pub portals: Vec<Portal>,
-    /// Who reaches it.
+    /// Grants, from the ACLs.
     pub grants: Vec<Grant>,
-    /// What the agent will do to it at its start. Nothing of it touches a session.
+    /// Steps that the agent will run at its start. None of them touches a session.
     pub steps: Plan<Op>,
-    /// What an operator should know.
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
 impl Offer {
-    /// Its identity, recorded.
+    /// Returns the identity to record.
     pub fn identity(&self) -> ExportIdentity {
         let ExportNames { iqn, tpg, lun, serial, lv, backstore, model_alias } = self.names.clone();
         ExportIdentity::Recorded { iqn, tpg, lun, serial, lv, backstore, model_alias }
     }
 
-    /// The spec of it as the export of this volume.
+    /// Returns the spec of the export as the one of this volume.
     pub fn spec(&self, volume: VolumeId) -> ExportSpec {
         ExportSpec {
             volume,
@@ -67,7 +70,8 @@ impl Offer {
     }
 }
 
-/// Whether an export can be taken over; if not, every reason, each with what would help.
+/// Decides whether an export can be taken over. The error has every reason against it, each with a
+/// remedy.
 pub fn judge(seen: &SeenTarget) -> Result<Offer, Vec<String>> {
     let (group, names) = names_of(seen)?;
     let (Some(view), Some(store)) = (&seen.view, &seen.store) else {
@@ -92,15 +96,15 @@ pub fn judge(seen: &SeenTarget) -> Result<Offer, Vec<String>> {
         portals: portals.clone(),
         withheld: false,
         grants: grants.clone(),
-        // What its sessions have negotiated is theirs: nothing is asked for, so nothing of it is written.
+        // The negotiated parameters of its sessions stay: none is in the spec, so none is written.
         tuning: Tuning::default(),
-        // So is its relative port id.
+        // The relative port id stays, too.
         port_id: None,
     };
     let steps = plan(&wanted, view);
     let notes = notes(store, &grants);
     let offer = Offer { group, names, portals, grants, steps, notes };
-    // Any id will do: what is checked does not depend on it.
+    // Any id will do: the check does not depend on it.
     if let Err(error) = offer.spec(VolumeId::from_u128(1)).check() {
         reasons.push(error.to_string());
     }
@@ -112,7 +116,8 @@ pub fn judge(seen: &SeenTarget) -> Result<Offer, Vec<String>> {
     if reasons.is_empty() { Ok(offer) } else { Err(reasons) }
 }
 
-/// The group of its LV, and the names of it, as far as its shape is one that can be recorded.
+/// Returns the volume group of its LV, and the names of the export. The error has every reason why
+/// its shape cannot be recorded.
 pub fn names_of(seen: &SeenTarget) -> Result<(String, ExportNames), Vec<String>> {
     let one = |text: String| Err(vec![text]);
     let [tpg] = seen.groups.as_slice() else {
@@ -171,7 +176,8 @@ impl Judge<'_> {
         self.reasons.push(why.into());
     }
 
-    /// What initiators know the disk by, and what would not be so again after a boot.
+    /// Checks the identity by which initiators know the disk, and finds everything that would
+    /// differ after a boot.
     fn store(&mut self, store: &SeenStore, view: &ExportView) {
         if view.backstore.as_ref().is_none_or(|backstore| !backstore.enabled) {
             self.refuse("its backstore is not enabled");
@@ -204,7 +210,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Who gets in without an ACL.
+    /// Checks whom the portal group admits without an ACL.
     fn group(&mut self, tpg: &TpgView) {
         if !tpg.enabled {
             self.refuse("its portal group is not enabled");
@@ -229,7 +235,7 @@ impl Judge<'_> {
         let mut portals = Vec::new();
         for name in &tpg.portals {
             match name.parse::<Portal>() {
-                // As the kernel names its folder, or it would be made a second time.
+                // The name has to be the folder's, or the portal would be made a second time.
                 Ok(portal) if portal.to_string() == *name => portals.push(portal),
                 Ok(_) | Err(_) => self.refuse(format!(
                     "its portal {name} is not one address of this host and a port: take it away and make one for each address \
@@ -267,7 +273,7 @@ impl Judge<'_> {
     }
 }
 
-/// The grant that an ACL is. `asks`: its portal group asks for CHAP.
+/// Derives the grant from an ACL. `asks`: its portal group asks for CHAP.
 fn grant(initiator: &str, acl: &AclView, asks: bool) -> Result<Grant, String> {
     let name: Iqn = initiator.parse().map_err(|error| format!("cannot be kept: {error}"))?;
     let (lun, mapped) = match acl.luns.iter().collect::<Vec<_>>().as_slice() {
@@ -317,8 +323,9 @@ fn chap(known: Option<&Credentials>) -> Result<Chap, String> {
     Ok(Chap { initiator, mutual })
 }
 
-/// Whether a step leaves every session, every mapping and every credential as it is: an attribute that decides on logins to
-/// come, one that takes commands away without which hosts do, and the word of an ACL that its name alone admits it as before.
+/// Returns `true` if a step leaves every session, every mapping and every credential as it is. Such
+/// a step writes an attribute that decides on later logins, or one that takes away commands which
+/// hosts do without, or lets an ACL go on admitting its initiator by name alone.
 fn is_harmless(names: &ExportNames, op: &Op) -> bool {
     let Op::Write { path, value } = op else { return false };
     let (group, store) = (layout::tpg(names), layout::backstore(names).join("attrib"));

@@ -1,6 +1,8 @@
-//! Where the parts of a Fibre Channel export stand in the configfs tree, and what its portal groups have.
+//! Paths of the parts of a Fibre Channel export in the configfs tree, and the attributes of its
+//! portal groups.
 //!
-//! What must never happen: a path that is a function of anything but the port's and the nexus' own names.
+//! What must never happen: a path that is a function of anything but the port's and the nexus' own
+//! names.
 
 use mooring_host::TreePath;
 use mooring_model::{FcFabric, FcPort, Lun, PortLun, Wwpn};
@@ -10,7 +12,8 @@ use crate::layout::lun_name;
 /// The attribute of a TPG LUN that shuts it: every command to it fails while it is 1 (lio.md, h).
 pub const SHUT: &str = "alua_tg_pt_offline";
 
-/// The attributes of a portal group that we answer for: name, wanted value, and why. tcm_fc has none.
+/// Returns the attributes of a portal group that Mooring answers for: name, value, and why. tcm_fc
+/// has none.
 pub(super) fn attribs(fabric: FcFabric) -> &'static [(&'static str, &'static str, &'static str)] {
     match fabric {
         FcFabric::TcmFc => &[],
@@ -24,7 +27,7 @@ pub(super) fn attribs(fabric: FcFabric) -> &'static [(&'static str, &'static str
     }
 }
 
-/// Whether a portal group has to be enabled. One of tcm_fc answers from its birth.
+/// Returns `true` if a portal group has to be enabled. One of tcm_fc answers from its birth.
 pub(super) fn has_enable(fabric: FcFabric) -> bool {
     fabric != FcFabric::TcmFc
 }
@@ -69,7 +72,7 @@ pub fn mapped(port: FcPort, initiator: Wwpn, number: Lun) -> TreePath {
     acl(port, initiator).join(lun_name(number))
 }
 
-/// The number of commands that a mapped LUN's nexus has sent since it was mapped.
+/// Path of the number of commands that a mapped LUN's nexus has sent since it was mapped.
 pub(super) fn num_cmds(mapped: &TreePath) -> TreePath {
     mapped.join("statistics").join("scsi_auth_intr").join("num_cmds")
 }

@@ -1,8 +1,8 @@
-//! What a view of a port means beside a wish, before anything is planned: whose a place is, what goes, what is left once that is
-//! gone, what is in the way, what has to be made anew. Pure.
+//! Interprets a view of a port beside a spec, before anything is planned: owners of places, places
+//! that go, the rest without them, obstacles, mappings to make anew. Pure.
 //!
-//! What must never happen here: a place taken for ours whose TPG LUN shows another backstore, or another initiator of ours is
-//! mapped to.
+//! What must never happen here: a place taken for ours whose TPG LUN shows another backstore, or
+//! another initiator of ours is mapped to.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use super::view::{MappedSeen, NexusView, Place, View};
 use crate::Link;
 use crate::layout::backstore;
 
-/// The places that no grant wants and that nobody else has taken: neither another volume, nor another grant of this one whose
-/// initiator is mapped to the number.
+/// Returns the places that no grant has and that nobody else has taken: neither another volume, nor
+/// another grant of this one whose initiator is mapped to the number.
 pub(super) fn going<'a>(wanted: &Wanted, view: &'a View) -> Vec<(Place, &'a NexusView)> {
     let (names, places) = (wanted.names(), wanted.places());
     let ours = backstore(&names.export);
@@ -37,7 +37,8 @@ pub(super) fn going<'a>(wanted: &Wanted, view: &'a View) -> Vec<(Place, &'a Nexu
     unwanted.map(|(place, nexus)| (*place, nexus)).collect()
 }
 
-/// Whether the mapped LUN's folder of a place that goes is there and goes with it: it leads nowhere, or to the TPG LUN that goes.
+/// Returns `true` if a place that goes has a folder of a mapped LUN which goes with it: the folder
+/// leads nowhere, or to the TPG LUN that goes.
 pub(super) fn leaves(port: FcPort, place: Place, nexus: &NexusView) -> bool {
     let lun = place.number().map(|number| layout::lun(port, number));
     let ours =
@@ -45,8 +46,9 @@ pub(super) fn leaves(port: FcPort, place: Place, nexus: &NexusView) -> bool {
     nexus.mapped.as_ref().is_some_and(ours)
 }
 
-/// The wanted places as they are once those that go are gone. A number may have changed hands: what stood there under another
-/// initiator, or under the initiator's old slot, is not there any more by then.
+/// Returns the spec's places as they are once those that go are gone. A number may have changed
+/// hands: an object that stood there under another initiator, or under the initiator's old slot, is
+/// gone by then.
 pub(super) fn left(wanted: &Wanted, view: &View) -> BTreeMap<Place, NexusView> {
     let going = going(wanted, view);
     let mut left = BTreeMap::new();
@@ -67,7 +69,8 @@ pub(super) fn left(wanted: &Wanted, view: &View) -> BTreeMap<Place, NexusView> {
     left
 }
 
-/// What stands in the way of one nexus: the object, what it is, and why.
+/// Finds the obstacle to one nexus: the object, its kind, and the reason. `None` if nothing stands
+/// in the way.
 pub(super) fn obstacle(
     names: &FcNames,
     place: Place,
@@ -98,14 +101,16 @@ pub(super) fn obstacle(
     Some((layout::mapped(names.port, place.initiator, place.lun), BlockedKind::Foreign, why))
 }
 
-/// Why a mapping that stands has to be taken down before it is made again.
+/// Reason to take an existing mapping down before it is made again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Remake {
-    /// It need not.
+    /// No reason: the mapping stays.
     No,
-    /// Its TPG LUN lost the backstore meanwhile: the link leads nowhere, and is not revived (lio.md, b).
+    /// The TPG LUN lost its backstore meanwhile: the link leads nowhere, and is not revived
+    /// (lio.md, b).
     Stale,
-    /// Commands were looked up before it was read-only, and may not have been executed yet.
+    /// Commands were looked up before the mapping was read-only, and may not have been executed
+    /// yet.
     Suspect,
 }
 

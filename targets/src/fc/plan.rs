@@ -1,18 +1,20 @@
-//! Compares what is wanted over one port with what is seen. Pure.
+//! Compares the spec of one volume over one port with the view. Pure.
 //!
 //! The order of a revoke, and what breaks without it:
-//! 1. the mapped LUN's link: nothing new of this initiator reaches the disk. No barrier (lio.md, d);
-//! 2. the TPG LUN's link: returns when the commands in flight of this nexus have drained, and of no other (lio.md, o);
-//! 3. the folders of both, only then: while the mapped LUN's stands, the ACL cannot be removed, and its removal would wait
-//!    for commands of this nexus with the whole port's `acls` folder held;
-//! 4. the ACL, if nothing is left in it.
+//! 1. The mapped LUN's link: nothing new of this initiator reaches the disk. No barrier (lio.md,
+//!    d).
+//! 2. The TPG LUN's link: returns when the commands in flight of this nexus have drained, and of no
+//!    other (lio.md, o).
+//! 3. The folders of both, only then: while the mapped LUN's stands, the ACL cannot be removed, and
+//!    its removal would wait for commands of this nexus with the whole port's `acls` folder held.
+//! 4. The ACL, if nothing is left in it.
 //!
-//! The order of a grant: TPG LUN, its link; ACL, mapped LUN, its link, `write_protect`. A read-only one is shut before it is
-//! mapped, and opened when it is protected and `num_cmds` still reads 0 (decision 23). A portal group that has to be
-//! enabled is enabled last.
+//! The order of a grant: TPG LUN, its link; ACL, mapped LUN, its link, `write_protect`. A read-only
+//! one is shut before it is mapped, and opened when it is protected and `num_cmds` still reads 0
+//! (decision 23). A portal group that has to be enabled is enabled last.
 //!
-//! What must never happen here: a step on a place whose TPG LUN shows another backstore; an opening of a shut LUN for a
-//! read-only nexus without the expectation before it.
+//! What must never happen here: a step on a place whose TPG LUN shows another backstore; an opening
+//! of a shut LUN for a read-only nexus without the expectation before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,34 +32,34 @@ use crate::layout::{LINK, backstore};
 use crate::op::Op;
 use crate::plan::{Device, Part, foreign, write_plain, write_protect};
 
-/// One volume's export over one port as it is wanted.
+/// The spec of one volume's export over one port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
-    /// It is there.
+    /// The export exists.
     Present {
-        /// Its backstore and its port.
+        /// Names of the backstore and the port.
         names: FcNames,
         /// The block device behind it.
         device: Device,
-        /// Who reaches it.
+        /// Grants. A nexus without one is revoked.
         grants: Vec<FcGrant>,
     },
-    /// A tombstone: nothing of it is there. The port stays.
+    /// A tombstone: no object of the export exists. The port stays.
     Absent {
-        /// The names under which it is removed.
+        /// The names under which the export is removed.
         names: FcNames,
     },
 }
 
 impl Wanted {
-    /// The export's names.
+    /// Returns the export's names.
     pub fn names(&self) -> &FcNames {
         match self {
             Self::Present { names, .. } | Self::Absent { names } => names,
         }
     }
 
-    /// Who shall reach it.
+    /// Returns the grants; none for a tombstone.
     pub fn grants(&self) -> &[FcGrant] {
         match self {
             Self::Present { grants, .. } => grants,
@@ -65,37 +67,39 @@ impl Wanted {
         }
     }
 
-    /// The places of its grants: what `former` is, once it was seen in force.
+    /// Returns the places of the grants: they become `former` once this spec was seen in force.
     pub fn places(&self) -> BTreeSet<Place> {
         self.grants().iter().map(Place::of).collect()
     }
 }
 
-/// What to do so that what is seen becomes what is wanted, of a volume that is exported over this port alone. Over several
-/// fabrics or ports: [`plan_exports`](crate::plan_exports).
+/// Plans the steps from the view to the spec, for a volume that is exported over this port alone.
+/// Over several transports or ports: [`plan_exports`](crate::plan_exports).
 pub fn plan(wanted: &Wanted, view: &View) -> Plan<Op> {
     plan_exports(&Exports { iscsi: None, fc: vec![(wanted, view)] })
 }
 
-/// The nexus that is proven cut once this step has returned: the step takes a TPG LUN from its backstore.
+/// The nexus whose revoke is proven once a step has returned: the step takes a TPG LUN from its
+/// backstore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
-    /// On which port.
+    /// Port of the nexus.
     pub port: FcPort,
-    /// Of which initiator.
+    /// Number of the initiator on this node.
     pub slot: InitiatorSlot,
-    /// Which of its LUNs.
+    /// LUN of the initiator.
     pub lun: Lun,
 }
 
 impl Drained {
-    /// Whether this is the nexus of a place on that port.
+    /// Returns `true` if this is the nexus of that place on that port.
     pub fn is(self, port: FcPort, place: Place) -> bool {
         self.port == port && (self.slot, self.lun) == (place.slot, place.lun)
     }
 }
 
-/// What a step of a plan proves when it has returned. No other step proves anything on Fibre Channel.
+/// Returns the nexus whose revoke is proven when this step has returned. No other step proves
+/// anything on Fibre Channel.
 pub fn drains(step: &Step<Op>) -> Option<Drained> {
     let Op::Unlink { path } = &step.op else { return None };
     let parts: Vec<&str> = path.as_str().split('/').collect();
@@ -105,7 +109,7 @@ pub fn drains(step: &Step<Op>) -> Option<Drained> {
     Some(Drained { port, slot, lun })
 }
 
-/// The backstore that the export is to show, if it can show one.
+/// Returns the backstore that the export has to show; `None` if it cannot show one.
 pub(crate) fn needs_backstore<'a>(wanted: &'a Wanted, view: &View) -> Option<(&'a ExportNames, &'a Device)> {
     let Wanted::Present { names, device, grants } = wanted else { return None };
     let left = left(wanted, view);
@@ -113,7 +117,7 @@ pub(crate) fn needs_backstore<'a>(wanted: &'a Wanted, view: &View) -> Option<(&'
     grants.iter().any(free).then_some((&names.export, device))
 }
 
-/// The part of one port. `open`: nothing of the backstore is in the way.
+/// Plans the part of one port. `open`: nothing of the backstore stands in the way.
 pub(crate) fn part(wanted: &Wanted, view: &View, open: bool) -> Part {
     let names = wanted.names();
     let mut planner = Planner {
@@ -143,7 +147,7 @@ struct Planner<'a> {
     port: FcPort,
     backstore: TreePath,
     view: &'a View,
-    /// The wanted places, once those that go are gone.
+    /// The spec's places, once those that go are gone.
     left: BTreeMap<Place, NexusView>,
     going: Vec<(Place, &'a NexusView)>,
     wanted: BTreeMap<Place, &'a FcGrant>,
@@ -151,7 +155,7 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    /// Names what is in the way; the grants that nothing is in the way of.
+    /// Adds obstacles to the plan. Returns the grants that have none.
     fn obstacles(&mut self, names: &FcNames) -> Vec<&'a FcGrant> {
         let mut free = Vec::new();
         for (place, grant) in self.wanted.clone() {
@@ -206,14 +210,15 @@ impl<'a> Planner<'a> {
         self.prune_acls(&going);
     }
 
-    /// What of the portal group lets in more than it should. It is the port's, not a volume's: every volume's plan sees to it.
+    /// Corrects attributes of the portal group that let in more than they should. The group is the
+    /// port's, not a volume's: every volume's plan sees to it.
     fn tighten(&mut self) {
         if let Some(group) = &self.view.group {
             self.plan.steps.extend(attrib_steps(self.port, Some(group)));
         }
     }
 
-    /// Modes that become smaller on a nexus that is open.
+    /// Makes modes smaller on nexuses that are open.
     fn shrink_modes(&mut self) {
         for (place, grant) in self.wanted.clone() {
             let Some(nexus) = self.left.get(&place) else { continue };
@@ -224,7 +229,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The `write_protect` of a mapping that leads to our own TPG LUN and works.
+    /// Returns the `write_protect` of a mapping that leads to our own TPG LUN and works; `None` for
+    /// any other.
     fn maps(&self, place: Place, nexus: &NexusView) -> Option<bool> {
         let mapped = nexus.mapped.as_ref()?;
         let leads =
@@ -288,7 +294,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Makes one nexus true.
+    /// Makes or repairs one nexus.
     fn give(&mut self, grant: &FcGrant) {
         let place = Place::of(grant);
         let nexus = &self.left.get(&place).cloned().unwrap_or_default();
@@ -305,7 +311,7 @@ impl<'a> Planner<'a> {
             let (target, link) = (self.backstore.clone(), lun.join(LINK));
             self.plan.step(Op::Link { target, link }, "shows the backstore; nobody is mapped to it yet");
         }
-        // A folder that lost its link says nothing of its gate, and keeps it.
+        // The gate of a folder that lost its link is unknown, and stays as it is.
         let unknown = nexus.lun.is_some() && !linked;
         if mapping.is_none() && read_only && (!linked || !shut) {
             self.write(lun.join(layout::SHUT), "1", "shut, until it is mapped and read-only");
@@ -326,7 +332,8 @@ impl<'a> Planner<'a> {
     fn map(&mut self, place: Place, nexus: &NexusView, lun: &TreePath) {
         let mapped = self.mapped(place);
         if nexus.mapped.is_none() {
-            // Also when it was seen: another volume's removal may take an empty one away at any time.
+            // Also when the view has the ACL: another volume's removal may take an empty one away
+            // at any time.
             let why = "the initiator's ACL, shared with its other volumes";
             self.plan.step(Op::Mkdir { path: mapped.parent() }, why);
             self.plan.step(Op::Mkdir { path: mapped.clone() }, "the LUN as the initiator numbers it");
@@ -334,13 +341,13 @@ impl<'a> Planner<'a> {
         self.plan.step(Op::Link { target: lun.clone(), link: mapped.join(LINK) }, "maps it");
     }
 
-    /// `seen`: the `write_protect` of a mapping that stays.
+    /// Sets the mode. `seen` is the `write_protect` of a mapping that stays; `None` without one.
     fn set_mode(&mut self, grant: &FcGrant, seen: Option<bool>, shut: bool) {
         let (protect, why) = match grant.mode {
             Mode::ReadOnly => (true, "read-only"),
             Mode::ReadWrite => (false, "read-write"),
         };
-        // A mapping that is open and shrinks was written first of all.
+        // The first steps of the plan have written an open mapping whose mode shrinks.
         let done = seen == Some(protect) || (protect && seen.is_some() && !shut);
         if !done {
             self.write(self.mapped(Place::of(grant)).join("write_protect"), write_protect(grant.mode), why);
@@ -356,8 +363,8 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// What sets the attributes of a portal group right. One that a group which is there does not have is one that its driver does
-/// not have.
+/// Returns the steps that correct the attributes of a portal group. An attribute that an existing
+/// group lacks is one that its driver lacks.
 fn attrib_steps(port: FcPort, seen: Option<&GroupView>) -> Vec<Step<Op>> {
     let mut plan = Plan::default();
     for (name, value, why) in layout::attribs(port.fabric) {
@@ -369,7 +376,7 @@ fn attrib_steps(port: FcPort, seen: Option<&GroupView>) -> Vec<Step<Op>> {
     plan.steps
 }
 
-/// What makes a port's portal group from what is seen of it.
+/// Returns the steps that make a port's portal group, or complete the one in the view.
 pub(super) fn group_steps(port: FcPort, seen: Option<&GroupView>) -> Vec<Step<Op>> {
     let mut plan = Plan::default();
     if seen.is_none() {

@@ -1,4 +1,5 @@
-//! A whole port: made ready at the agent's start, and walked over once when the store that knows its places is lost.
+//! Handles a whole port: makes it ready at the agent's start, and walks over it once when the store
+//! that knows its places is lost.
 //!
 //! What must never happen here: a walk over the port at any other time; a place that is guessed.
 
@@ -18,21 +19,22 @@ use crate::{Error, apply};
 pub struct PortIndex {
     /// The places whose TPG LUN shows a backstore, by its path: the `former` of that volume.
     pub exports: BTreeMap<TreePath, BTreeSet<Place>>,
-    /// TPG LUNs under a number of ours that show a backstore and whose initiator nothing in the port tells: nobody is mapped to
-    /// them. They keep their backstore from being removed.
+    /// TPG LUNs under a number of ours that show a backstore, while nothing in the port tells their
+    /// initiator: nobody is mapped to them. They keep their backstore from being removed.
     pub loose: BTreeMap<TreePath, BTreeSet<PortLun>>,
 }
 
-/// Makes a port's portal group, so that initiators find a target there from the start: one that met the port before takes it
-/// for no target, and may not look again (lio.md, h). Does nothing if it stands.
+/// Makes a port's portal group, so that initiators find a target there from the start. An initiator
+/// that met the port before takes it for no target, and may not look again (lio.md, h). Does
+/// nothing if the group exists.
 pub fn prepare(tree: &dyn Tree, port: FcPort) -> Result<(), Error> {
     let seen = read_group(tree, port).map_err(|source| Error::View { source })?;
     let plan = Plan { steps: group_steps(port, seen.as_ref()), blocked: Vec::new() };
     apply(&plan, tree, &mut ())
 }
 
-/// Walks over a port: 2 operations, and about one for each LUN, ACL and mapped LUN. Folders that a crash left empty are not
-/// found; they give nobody access, and are used again.
+/// Walks over a port: 2 operations, and about one for each LUN, ACL and mapped LUN. Folders that a
+/// crash left empty are not found; they give nobody access, and are used again.
 pub fn read_port(tree: &dyn Tree, port: FcPort) -> Result<PortIndex, Error> {
     walk(tree, port).map_err(|source| Error::View { source })
 }
@@ -42,7 +44,7 @@ fn folders(tree: &dyn Tree, path: &TreePath) -> Result<Vec<String>, TreeError> {
     Ok(entries.into_iter().filter(|entry| entry.kind == EntryKind::Dir).map(|entry| entry.name).collect())
 }
 
-/// The number in `lun_N`, if it is one of ours.
+/// Parses the number in `lun_N`; `None` if it is not one of ours.
 fn number(name: &str) -> Option<(InitiatorSlot, Lun)> {
     PortLun::parts(name.strip_prefix("lun_")?.parse().ok()?)
 }
@@ -56,7 +58,7 @@ fn walk(tree: &dyn Tree, port: FcPort) -> Result<PortIndex, TreeError> {
     for name in folders(tree, &layout::luns(port))? {
         let Some((slot, lun)) = number(&name) else { continue };
         let Some(link) = read_link(tree, &layout::luns(port).join(&name))? else { continue };
-        // Whoever is mapped to it; else whoever has the other LUNs of this slot.
+        // The initiator that is mapped to it; else the one with the other LUNs of this slot.
         let owner = owners.get(&(slot, Some(lun))).or_else(|| owners.get(&(slot, None))).copied().flatten();
         if let Some(initiator) = owner {
             index.exports.entry(link.target).or_default().insert(Place { initiator, slot, lun });
@@ -67,7 +69,8 @@ fn walk(tree: &dyn Tree, port: FcPort) -> Result<PortIndex, TreeError> {
     Ok(index)
 }
 
-/// Whose a slot is, by its LUN and for any LUN; `None` if two initiators are mapped to it.
+/// Owners of slots, by slot and LUN, and by slot for any LUN; `None` if two initiators are mapped
+/// to it.
 type Owners = BTreeMap<(InitiatorSlot, Option<Lun>), Option<Wwpn>>;
 
 fn owners(tree: &dyn Tree, port: FcPort) -> Result<Owners, TreeError> {

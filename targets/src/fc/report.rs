@@ -1,6 +1,7 @@
-//! Says what is true of one volume over one port. Pure, but for the look at what is live.
+//! Reports the facts of one volume over one port. Pure, but for the look at live logins.
 //!
-//! What must never happen here: `in_force` while a plan would still do something; a mode that the kernel does not enforce.
+//! What must never happen here: `in_force` while a plan would still do something; a mode that the
+//! kernel does not enforce.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +16,12 @@ use crate::layout::backstore;
 use crate::live::{read_counters, read_if_there};
 use crate::op::Op;
 
-/// What a nexus does at this moment.
+/// Activity of a nexus at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FcLive {
-    /// Whether the target holds a login of the initiator.
+    /// The target holds a login of the initiator.
     pub logged_in: bool,
-    /// What the nexus has done since its LUN was mapped.
+    /// Counters of the nexus since its LUN was mapped.
     pub counters: Counters,
 }
 
@@ -31,17 +32,17 @@ pub struct FcFacts {
     pub port: FcPort,
     /// The identity that initiators see.
     pub naa: Naa,
-    /// The port's portal group is there and answers logins.
+    /// The port's portal group exists and answers logins.
     pub serves: bool,
-    /// Everything wanted is seen in the kernel, and nothing that was before.
+    /// The kernel has everything in the spec, and nothing of the spec before it.
     pub in_force: bool,
     /// The grants.
     pub grants: Vec<FcGrantReport>,
-    /// What is not as wanted.
+    /// Differences from the spec.
     pub problems: Vec<Problem>,
 }
 
-/// What is true of one volume over one port; `plan` is the one of this wish and this view.
+/// Reports the facts of one volume over one port. `plan` is the one from this view to this spec.
 pub fn report(wanted: &Wanted, view: &View, live: &BTreeMap<Place, FcLive>, plan: &Plan<Op>) -> FcFacts {
     let names = wanted.names();
     let ours = backstore(&names.export);
@@ -77,7 +78,8 @@ pub fn report(wanted: &Wanted, view: &View, live: &BTreeMap<Place, FcLive>, plan
     }
 }
 
-/// The mode that the kernel enforces for a grant: its LUN is ours and open, and mapped where it is wanted.
+/// Returns the mode that the kernel enforces for a grant: its LUN is ours and open, and mapped as
+/// in the spec. `None` if it enforces none.
 fn seen_mode(port: FcPort, view: &View, ours: &TreePath, grant: &FcGrant) -> Option<Mode> {
     let place = Place::of(grant);
     let nexus = view.nexuses.get(&place).filter(|nexus| nexus.shows(ours) && !nexus.is_shut())?;
@@ -87,8 +89,8 @@ fn seen_mode(port: FcPort, view: &View, ours: &TreePath, grant: &FcGrant) -> Opt
     leads.then_some(mode)
 }
 
-/// What the nexuses of an export do; `before` is what the look before saw. The cost: see `live`. The target does not notice
-/// that an initiator has lost power.
+/// Reads the activity of an export's nexuses. `before` is the result of the last look. The module
+/// `live` has the cost. The target does not notice that an initiator has lost power.
 pub fn read_live(
     tree: &dyn Tree,
     wanted: &Wanted,

@@ -1,10 +1,13 @@
-//! Looks at one volume's export over one port: at the places that it is told, and at nothing else of the port.
+//! Looks at one volume's export over one port: at the places that the caller names, and at nothing
+//! else of the port.
 //!
-//! The cost, in operations: 6 for the backstore, 1 for the portal group of tcm_fc (6 for one that has attributes), and 4 for
-//! each place whose nexus is complete. It does not depend on what else the port serves.
+//! The cost, in operations: 6 for the backstore, 1 for the portal group of tcm_fc (6 for one that
+//! has attributes), and 4 for each place whose nexus is complete. It does not depend on what else
+//! the port serves.
 //!
-//! What must never happen here: a judgement, a write, a listing of the port's LUNs or ACLs. A look into a TPG LUN waits for
-//! an unlink of it that is at work: a view runs on a thread that can be lost, like any step.
+//! What must never happen here: a judgement, a write, a listing of the port's LUNs or ACLs. A look
+//! into a TPG LUN waits for an unlink of it that is at work: a view runs on a thread that can be
+//! lost, like any step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,24 +20,24 @@ use crate::Error;
 use crate::layout::backstore;
 use crate::view::{BackstoreView, HbaFolder, Link, maybe, read_backstore, read_hba, read_link};
 
-/// Where a nexus of ours stands in a port.
+/// Location of a nexus of ours in a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// Whose it is.
+    /// The initiator.
     pub initiator: Wwpn,
     /// The initiator's number on this node.
     pub slot: InitiatorSlot,
-    /// The LUN that it sees.
+    /// LUN that the initiator sees.
     pub lun: Lun,
 }
 
 impl Place {
-    /// The place of a grant.
+    /// Returns the place of a grant.
     pub fn of(grant: &FcGrant) -> Self {
         Self { initiator: grant.initiator, slot: grant.slot, lun: grant.lun }
     }
 
-    /// The number of its TPG LUN; `None` if the spec was never checked.
+    /// Returns the number of its TPG LUN; `None` if the spec was never checked.
     pub fn number(self) -> Option<PortLun> {
         PortLun::of(self.slot, self.lun)
     }
@@ -43,33 +46,33 @@ impl Place {
 /// One export over one port as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct View {
-    /// The HBA folder; looked at only when the backstore is missing.
+    /// The HBA folder; read only when the backstore is missing.
     pub hba: HbaFolder,
     /// The backstore under our name.
     pub backstore: Option<BackstoreView>,
     /// The port's portal group.
     pub group: Option<GroupView>,
-    /// What stands at the places that were looked at.
+    /// Objects at the places that were looked at.
     pub nexuses: BTreeMap<Place, NexusView>,
 }
 
 /// A port's portal group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GroupView {
-    /// It answers logins.
+    /// The group answers logins.
     pub enabled: bool,
-    /// The attributes that we answer for.
+    /// The attributes that Mooring answers for.
     pub attribs: BTreeMap<&'static str, String>,
 }
 
-/// One place.
+/// The objects at one place.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NexusView {
-    /// Its TPG LUN.
+    /// The TPG LUN.
     pub lun: Option<LunSeen>,
     /// The initiator's ACL.
     pub acl: AclSeen,
-    /// Its mapped LUN.
+    /// The mapped LUN.
     pub mapped: Option<MappedSeen>,
 }
 
@@ -78,19 +81,19 @@ pub struct NexusView {
 pub struct LunSeen {
     /// The backstore.
     pub link: Option<Link>,
-    /// Every command to it fails.
+    /// Every command to the LUN fails.
     pub shut: bool,
 }
 
 /// An initiator's ACL, which its volumes share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AclSeen {
-    /// It is not there.
+    /// There is no ACL.
     #[default]
     Missing,
-    /// It has no mapped LUN.
+    /// The ACL has no mapped LUN.
     Empty,
-    /// It has one, this place's or another's.
+    /// The ACL has a mapped LUN, this place's or another's.
     InUse,
 }
 
@@ -99,14 +102,15 @@ pub enum AclSeen {
 pub struct MappedSeen {
     /// The TPG LUN.
     pub link: Option<Link>,
-    /// Whether writes are refused; `None` without a link that works.
+    /// Writes are refused. `None` without a link that works.
     pub write_protect: Option<bool>,
-    /// Commands that it was looked up for since it was mapped. Read only while the TPG LUN is shut.
+    /// Commands for which the kernel looked the mapping up since it was made. Read only while the
+    /// TPG LUN is shut; otherwise `None`.
     pub commands: Option<u64>,
 }
 
 impl NexusView {
-    /// Its TPG LUN is linked to this backstore.
+    /// Returns `true` if the TPG LUN is linked to this backstore.
     pub(super) fn shows(&self, backstore: &TreePath) -> bool {
         let link = self.lun.as_ref().and_then(|lun| lun.link.as_ref());
         link.is_some_and(|link| link.target == *backstore)
@@ -125,20 +129,21 @@ impl View {
         Looker { tree, port: names.port }.export(names, &places).map_err(|source| Error::View { source })
     }
 
-    /// Whether nothing of the nexus at this place can land any more: its TPG LUN does not show this backstore. A look into a
-    /// TPG LUN waits for an unlink that is at work in it, and that returns when the commands have drained (decision 22).
+    /// Returns `true` if no command of the nexus at this place can land any more: its TPG LUN does
+    /// not show this backstore. A look into a TPG LUN waits for an unlink that is at work in it,
+    /// and that returns when the commands have drained (decision 22).
     pub fn has_drained(&self, names: &FcNames, place: Place) -> bool {
         self.nexuses.get(&place).is_some_and(|nexus| !nexus.shows(&backstore(&names.export)))
     }
 
-    /// How many TPG LUNs show our backstore.
+    /// Counts the TPG LUNs that show our backstore.
     pub(crate) fn linked(&self, names: &FcNames) -> usize {
         let backstore = backstore(&names.export);
         self.nexuses.values().filter(|nexus| nexus.shows(&backstore)).count()
     }
 }
 
-/// The portal group of a port.
+/// Reads the portal group of a port; `None` if it does not exist.
 pub(super) fn read_group(tree: &dyn Tree, port: FcPort) -> Result<Option<GroupView>, TreeError> {
     let dir = layout::tpg(port);
     let mut group = GroupView { enabled: true, ..GroupView::default() };
@@ -195,7 +200,8 @@ impl Looker<'_> {
         Ok(Some(LunSeen { link, shut }))
     }
 
-    /// What was written is read first, then what may not have happened before it.
+    /// Reads `write_protect` before the number of commands, so that the number counts every command
+    /// that came before the protection.
     fn mapped(&self, dir: &TreePath, shut: bool) -> Result<Option<MappedSeen>, TreeError> {
         let Some(link) = maybe(read_link(self.tree, dir))? else { return Ok(None) };
         let mut seen = MappedSeen { link, ..MappedSeen::default() };

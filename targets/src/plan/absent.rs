@@ -1,4 +1,5 @@
-//! Takes a whole target down, disabled first. What is not ours stays, and with it what holds it.
+//! Takes a whole target down, disabled first. Foreign objects stay, and with them the objects that
+//! hold them.
 
 use mooring_model::{ExportNames, Plan};
 
@@ -34,7 +35,7 @@ fn remove_target(plan: &mut Plan<Op>, names: &ExportNames, target: &TargetView) 
     }
 }
 
-/// Removes the portal group; `false` if something foreign keeps it.
+/// Removes the portal group. Returns `false` if a foreign object keeps it.
 fn remove_tpg(plan: &mut Plan<Op>, names: &ExportNames, tpg: &TpgView) -> bool {
     let ours = layout::backstore(names);
     let elsewhere = tpg.lun.as_ref().and_then(|lun| lun.link.as_ref()).filter(|link| link.target != ours);

@@ -1,13 +1,20 @@
-//! One initiator's ACL: its gate (who may log in) and its mapping (what a session sees).
+//! Plans one initiator's ACL: its gate (who may log in) and its mapping (the disk that a session
+//! sees).
 //!
-//! The gate is *closed* while no login can succeed: CHAP is required and the secret is not set. The rules:
-//! - a fresh ACL is closed by birth, because the portal group requires CHAP; it is opened by its last step;
-//! - when a user changes and another credential with it, the gate is closed first, so that no mix of old and new ever admits anybody;
-//! - when secrets alone change, they are being rotated, and the gate stays open: whoever has either initiator's secret gets in before or
-//!   after, and the host takes either of the target's. A gate that is closed while the agent dies would shut out a host that comes back;
-//! - a mapping is made or repaired in place only while the gate is closed; if a session may be live the ACL is made anew;
-//! - `write_protect` goes to 1 before, and to 0 after the old credentials stopped to count: an initiator never has the new
-//!   mode with the old secret at login, nor the old mode with the new secret.
+//! The gate is *closed* while no login can succeed: CHAP is required and the secret is not set. The
+//! rules:
+//! - A fresh ACL is closed from birth, because the portal group requires CHAP. Its last step opens
+//!   it.
+//! - When a user changes and another credential with it, the gate is closed first: no mix of old
+//!   and new ever admits anybody.
+//! - When secrets alone change, they are being rotated, and the gate stays open: an initiator with
+//!   either secret gets in before or after, and the host takes either of the target's. A gate that
+//!   is closed while the agent dies would shut out a host that comes back.
+//! - A mapping is made or repaired in place only while the gate is closed; if a session may be live
+//!   the ACL is made anew.
+//! - `write_protect` goes to 1 before, and to 0 after the old credentials stopped to count: an
+//!   initiator never has the new mode with the old secret at login, nor the old mode with the new
+//!   secret.
 
 use mooring_host::TreePath;
 use mooring_model::{Chap, Grant, Mode, Secret, Step};
@@ -17,7 +24,7 @@ use crate::layout;
 use crate::op::{Op, Value};
 use crate::view::{AclAuth, AclView, Credentials, TpgView};
 
-/// What the kernel takes as "not set" in a credential.
+/// Text of a credential that the kernel takes as "not set".
 pub(super) const UNSET: &str = "NULL";
 
 /// One write to the gate.
@@ -37,7 +44,8 @@ impl Turn {
     }
 }
 
-/// How the gate gets from what is seen to what is wanted: closed by the first writes, opened by the last of the others.
+/// The writes that bring the gate from the view to the spec: the first close it, the last of the
+/// others opens it.
 #[derive(Default)]
 struct Gate {
     close: Vec<Turn>,
@@ -51,7 +59,7 @@ const PASSWORD_MUTUAL: &str = "auth/password_mutual";
 pub(super) const AUTHENTICATION: &str = "attrib/authentication";
 
 impl Gate {
-    /// From `seen` (`None`: a fresh ACL) to what the grant wants.
+    /// Computes the writes from `seen` (`None`: a fresh ACL) to the grant.
     fn between(seen: Option<&AclView>, grant: &Grant) -> Self {
         match &grant.chap {
             Some(chap) => Self::to_chap(seen, chap),
@@ -61,7 +69,7 @@ impl Gate {
 
     fn to_chap(seen: Option<&AclView>, chap: &Chap) -> Self {
         let fresh = Credentials::default();
-        // An ACL that asked for no CHAP may hold any credential: none is known, all are written.
+        // An ACL that asked for no CHAP may hold any credential: none is known, so all are written.
         let known = match seen {
             None => Some(&fresh),
             Some(acl) => acl.credentials.as_ref(),
@@ -134,22 +142,24 @@ impl Gate {
     }
 }
 
-/// The `write_protect` of the mapped LUN that the grant wants, if that is sound: linked, and the link works.
+/// Returns the `write_protect` of the grant's mapped LUN if that LUN is sound: linked, and the link
+/// works. `None` otherwise.
 fn sound(acl: &AclView, grant: &Grant) -> Option<bool> {
     let mapped = acl.luns.get(&layout::lun_name(grant.lun))?;
     mapped.link.as_ref()?;
     mapped.write_protect
 }
 
-/// Whether an ACL has to be removed and made anew: its mapping is not as wanted, and a session may be using it; or a barrier is
-/// owed.
+/// Returns `true` if an ACL has to be removed and made anew: its mapping is wrong and a session may
+/// be using it, or a barrier is owed.
 pub(super) fn is_remade(tpg: &TpgView, acl: &AclView, grant: &Grant) -> bool {
     let right = acl.luns.len() == 1 && sound(acl, grant).is_some();
     barrier::is_owed(acl, grant) || !right && acl.admits(tpg.attrib("authentication") != Some("0"))
 }
 
-/// Whether an initiator whose name alone is to admit it is admitted so by its group's word: before the group asks for CHAP its ACL
-/// has to say so itself, or a session that is lost in between does not come back.
+/// Returns `true` if the grant admits an initiator by its name alone, and so far only the group's
+/// word does so. The ACL has to say so itself before the group asks for CHAP; otherwise a session
+/// that is lost in between does not come back.
 fn is_admitted_by_group(tpg: &TpgView, acl: &AclView, grant: &Grant) -> bool {
     let bare = acl.auth == AclAuth::Inherits && acl.credentials == Some(Credentials::default());
     let right = grant.chap.is_none() && bare && !is_remade(tpg, acl, grant);
@@ -157,7 +167,7 @@ fn is_admitted_by_group(tpg: &TpgView, acl: &AclView, grant: &Grant) -> bool {
 }
 
 impl Present<'_> {
-    /// What such ACLs say from here on.
+    /// Lets such ACLs admit by name on their own.
     pub(super) fn keep_admitted(&mut self, tpg: &TpgView) {
         for grant in self.grants {
             let initiator = grant.initiator.as_str();
@@ -168,7 +178,7 @@ impl Present<'_> {
         }
     }
 
-    /// Modes that become smaller: before anything else, because it is quick and concerns live sessions.
+    /// Makes modes smaller before anything else: it is quick and concerns live sessions.
     pub(super) fn shrink_modes(&mut self, tpg: &TpgView) {
         for grant in self.grants.iter().filter(|grant| grant.mode == Mode::ReadOnly) {
             let initiator = grant.initiator.as_str();
@@ -185,7 +195,7 @@ impl Present<'_> {
         }
     }
 
-    /// Takes down the mapped LUNs that are not as wanted below ACLs that stay: their gate is closed.
+    /// Takes down the wrong mapped LUNs below ACLs that stay: their gate is closed.
     pub(super) fn clear_mappings(&mut self, tpg: &TpgView) {
         for grant in self.grants {
             let initiator = grant.initiator.as_str();
@@ -209,7 +219,7 @@ impl Present<'_> {
         }
     }
 
-    /// Makes the ACL of every grant true.
+    /// Makes or repairs the ACL of every grant.
     pub(super) fn admit(&mut self) {
         for grant in self.grants {
             let seen = self.view.tpg().and_then(|tpg| {
@@ -246,7 +256,7 @@ impl Present<'_> {
         }
     }
 
-    /// Maps the LUN; answers with the `write_protect` that is still to be written.
+    /// Maps the LUN. Returns the path of the `write_protect` that is still to be written.
     fn map(&mut self, dir: &TreePath, grant: &Grant, seen: Option<&AclView>) -> Option<TreePath> {
         let lun = dir.join(layout::lun_name(grant.lun));
         let write_protect = lun.join("write_protect");

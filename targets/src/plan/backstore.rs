@@ -1,7 +1,8 @@
-//! The backstore of a volume: one, whatever the number of fabrics that show it.
+//! Plans the backstore of a volume: one, whatever the number of transports that show it.
 //!
-//! What must never happen: a rebuild of a backstore that is enabled; a LUN linked to one that is not sealed; a removal while an export of the volume is wanted; a
-//! registration that is put back twice.
+//! What must never happen: a rebuild of a backstore that is enabled; a LUN linked to one that is
+//! not sealed; a removal while a spec still exports the volume; a registration that is put back
+//! twice.
 
 use std::path::Path;
 
@@ -15,35 +16,37 @@ use crate::reservations::{self, Kept};
 use crate::view::{BackstoreView, HbaFolder};
 use crate::{layout, lv};
 
-/// Blocks of 1 MiB of a 512-byte device. dm devices report about 2 TiB, which initiators log and ignore (lio.md, a).
+/// Optimal transfer length: 1 MiB in blocks of a 512-byte device. dm devices report about 2 TiB,
+/// which initiators log and ignore (lio.md, a).
 const OPTIMAL_SECTORS: &str = "2048";
 
-/// `SE_UDEV_PATH_LEN`, with its terminator: the kernel cuts what is longer, silently.
+/// `SE_UDEV_PATH_LEN`, with its terminator: the kernel silently truncates longer paths.
 const DEVICE_BYTES_MAX: usize = 511;
 
-/// A backstore that is wanted, beside what is seen.
+/// Spec and view of a backstore.
 pub(crate) struct Backing<'a> {
     pub(crate) names: &'a ExportNames,
     pub(crate) device: &'a Path,
-    /// Initiators may discard blocks of it.
+    /// Initiators may discard blocks.
     pub(crate) discards: bool,
-    /// Registrations that it gets back when it is made.
+    /// Registrations to put back when the backstore is made.
     pub(crate) reservations: &'a [Kept],
     pub(crate) seen: Option<&'a BackstoreView>,
-    /// A LUN of ours shows the backstore under our name: then the whole export was wired by us.
+    /// A LUN of ours shows the backstore under our name: then Mooring wired the whole export.
     pub(crate) linked: bool,
     /// Initiators that are mapped to such LUNs.
     pub(crate) initiators: usize,
 }
 
 impl Backing<'_> {
-    /// What stands in the way of it.
+    /// Adds the obstacles of the backstore to the plan.
     pub(crate) fn obstacles(&self, plan: &mut Plan<Op>) {
         self.device_name(plan);
         self.wrong(plan);
     }
 
-    /// `control` is a list of options: a comma or a newline in the path would be read as another option.
+    /// Checks the device path. `control` is a list of options: a comma or a newline in the path
+    /// would be read as another option.
     fn device_name(&self, plan: &mut Plan<Op>) {
         let device = self.device.to_string_lossy();
         let plain = device.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',');
@@ -89,13 +92,14 @@ impl Backing<'_> {
         }
     }
 
-    /// Makes it true.
+    /// Plans the backstore's steps.
     pub(crate) fn make(&self, plan: &mut Plan<Op>) {
         let dir = layout::backstore(self.names);
         match self.seen {
             Some(seen) if seen.enabled => {
                 if seen.serial != self.names.serial {
-                    // Not exported, else it is an obstacle: a crash of ours cannot leave this, but it can be put right.
+                    // The backstore is not exported, else it is an obstacle. A crash of ours cannot
+                    // leave this state, but it can be put right.
                     plan.step(self.serial(), "its identity; cannot change once exported");
                 }
                 if !seen.exported {
@@ -114,7 +118,8 @@ impl Backing<'_> {
             }
             Some(_) => {}
             None => {
-                // Always, also when it was seen: another export's removal may take an empty one away at any time.
+                // Also when the view has the HBA: another export's removal may take an empty one
+                // away at any time.
                 plan.step(Op::Mkdir { path: layout::hba(self.names) }, "the HBA, shared with other exports");
                 plan.step(Op::Mkdir { path: dir.clone() }, "the backstore");
             }
@@ -123,7 +128,7 @@ impl Backing<'_> {
         plan.step(write_plain(dir.join("control"), &format!("udev_path={device}")), "its device");
         plan.step(write_plain(dir.join("udev_path"), &device), "the same for people and targetcli");
         plan.step(self.serial(), "its identity; cannot change once exported");
-        // Before `enable`: a backstore that is enabled has them back.
+        // Before `enable`: an enabled backstore already has its registrations.
         for kept in self.reservations {
             let why =
                 "a registration that outlives a loss of power; comes alive when its initiator is mapped";
@@ -137,7 +142,8 @@ impl Backing<'_> {
         }
     }
 
-    /// Puts right what a backstore that is enabled still takes: one of an earlier agent's, or one that somebody has changed.
+    /// Corrects the attributes that an enabled backstore still accepts: an earlier agent made it,
+    /// or somebody has changed it.
     pub(crate) fn seal(&self, plan: &mut Plan<Op>) {
         let Some(seen) = self.seen.filter(|seen| seen.enabled) else { return };
         for (name, value, why) in SEALS {
@@ -181,7 +187,7 @@ impl Backing<'_> {
     }
 }
 
-/// Removes it, when no fabric wants it any more.
+/// Removes the backstore when no transport's spec has the volume any more.
 pub(crate) fn remove(plan: &mut Plan<Op>, names: &ExportNames, seen: Option<&BackstoreView>, hba: HbaFolder) {
     let prune = Op::Prune { path: layout::hba(names) };
     match seen {

@@ -1,19 +1,23 @@
-//! A barrier: one initiator may only read from here on, and nothing lands any more of what it had in flight.
+//! Plans a barrier: from here on one initiator may only read, and nothing lands any more of the
+//! commands that it had in flight.
 //!
-//! `write_protect` alone does not say so: what the target has taken still lands (lio.md, c). The proof is the one of a revoke,
-//! the return of `rmdir` of the ACL (lio.md, d), and the ACL is made anew. The steps for one initiator, after its
-//! `write_protect` is 1:
-//! 1. *Another `cmdsn_depth`* drops its sessions and waits for their commands. It may log in meanwhile, and read: however long
-//!    the disk takes, nobody is refused. This is no proof: a session that was ending by itself is not waited for.
-//! 2. *The gate is closed, and the number changed once more*: no session is there while the LUN is not, so no read fails for
-//!    want of it. There is nothing to wait for but reads.
+//! `write_protect` alone does not give that: commands that the target has taken still land (lio.md,
+//! c). The proof is that of a revoke, the return of `rmdir` of the ACL (lio.md, d), and the ACL is
+//! made anew. The steps for one initiator, after its `write_protect` is 1:
+//! 1. *Another `cmdsn_depth`* drops its sessions and waits for their commands. It may log in
+//!    meanwhile, and read: however long the disk takes, nobody is refused. This is no proof: a
+//!    session that was ending by itself is not waited for.
+//! 2. *The gate is closed, and the number changed once more*: no session is there while the LUN is
+//!    not, so no read fails for want of it. There is nothing to wait for but reads.
 //! 3. *The ACL is removed*: its return says that every session it ever had has drained.
-//! 4. It is made anew, and its `tag` names the barrier before anybody can log in.
+//! 4. The ACL is made anew, and its `tag` names the barrier before anybody can log in.
 //!
-//! So a look says that a barrier is done when the ACL has its name and is write-protected: after any crash, too. An ACL whose
-//! LUN was opened since has lost it, and the name is taken from it before it is closed again.
+//! So a look finds a barrier done when the ACL has its name and is write-protected: after any
+//! crash, too. An ACL whose LUN was opened later has lost its barrier; the name is taken from it
+//! before it is closed again.
 //!
-//! What must never happen here: a name on an ACL that was there when the barrier was asked for; a name that outlives a write.
+//! What must never happen here: a name on an ACL that was there when the barrier was asked for; a
+//! name that outlives a write.
 
 use std::borrow::Cow;
 
@@ -26,18 +30,19 @@ use crate::layout;
 use crate::op::Op;
 use crate::view::{AclAuth, AclView, TpgView};
 
-/// Whether the barrier of this grant has still to be done on this ACL.
+/// Returns `true` if the grant's barrier has still to be done on this ACL.
 pub(crate) fn is_owed(acl: &AclView, grant: &Grant) -> bool {
     let done = acl.barrier.as_ref().and_then(|seen| seen.done);
     grant.barrier.is_some() && (done != grant.barrier || is_open(acl))
 }
 
-/// Whether it may write through any of its mapped LUNs.
+/// Returns `true` if the initiator may write through any of its mapped LUNs.
 fn is_open(acl: &AclView) -> bool {
     acl.luns.values().any(|mapped| mapped.write_protect == Some(false))
 }
 
-/// Takes the name from an ACL that was opened since its barrier was done: closed again, it must not look done.
+/// Takes the name from an ACL that was opened after its barrier was done: closed again, the barrier
+/// must not look done. `None` if there is nothing to take.
 pub(super) fn broken(names: &ExportNames, acl: &AclView, grant: &Grant) -> Option<Step<Op>> {
     let named = acl.barrier.as_ref().is_some_and(|seen| seen.done.is_some());
     (named && is_owed(acl, grant) && is_open(acl)).then(|| Step {
@@ -54,13 +59,15 @@ pub(super) fn mark(acl: &TreePath, id: BarrierId) -> Step<Op> {
     }
 }
 
-/// Two numbers for `cmdsn_depth`, of which the first is not the one that is there, nor the second the first.
+/// Returns two numbers for `cmdsn_depth`: the first differs from the present one, the second from
+/// the first.
 fn others(depth: &str) -> [&'static str; 2] {
     if depth == "63" { ["62", "63"] } else { ["63", "62"] }
 }
 
 impl Present<'_> {
-    /// Drains every initiator to whom a barrier is owed, and takes its ACL away; it is made anew where all grants are.
+    /// Drains every initiator to whom a barrier is owed, and removes its ACL; `admit` makes it
+    /// anew.
     pub(super) fn barriers(&mut self, tpg: &TpgView) {
         for grant in self.grants {
             let initiator = grant.initiator.as_str();

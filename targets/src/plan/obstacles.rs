@@ -1,5 +1,5 @@
-//! What stands in the way of a target: objects under our names that we did not make. Each is named with what was found,
-//! what is wanted, and what an operator can do.
+//! Finds obstacles to a target: objects under our names that Mooring did not make. Each is named
+//! with the object that was found, the one in the spec, and a remedy for an operator.
 
 use super::{Present, foreign};
 use crate::layout;
@@ -35,7 +35,8 @@ impl Present<'_> {
         }
     }
 
-    /// Mapped LUNs, below the ACLs of initiators that we would admit, that lead to another LUN than ours.
+    /// Finds mapped LUNs, below the ACLs of initiators that have grants, that lead to another LUN
+    /// than ours.
     fn wrong_mappings(&mut self, tpg: &TpgView) {
         let ours = &self.lun;
         for grant in self.grants {
